@@ -1,0 +1,53 @@
+package appliance
+
+import (
+	"encoding/hex"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+)
+
+// Address is a 20-byte account address. Its text form is EIP-55.
+type Address [20]byte
+
+// ParseAddress reads 0x and 40 hex digits. All-lower and all-upper case are accepted; mixed case must be
+// the address's EIP-55 checksum, because a digit mistyped in an address sends money to nobody.
+//
+// Errors: CodeInvalidAddress for the form, CodeInvalidChecksum for the case, CodeZeroAddress for 0x000….
+func ParseAddress(s string) (Address, error) {
+	digits, found := strings.CutPrefix(s, "0x")
+	if !found {
+		return Address{}, Errorf(CodeInvalidAddress, "must start with 0x")
+	}
+	if len(digits) != 2*len(Address{}) {
+		return Address{}, Errorf(CodeInvalidAddress, "must have 40 hex digits after 0x, not %d", len(digits))
+	}
+	var a Address
+	if _, err := hex.Decode(a[:], []byte(digits)); err != nil {
+		return Address{}, Errorf(CodeInvalidAddress, "must have only hex digits after 0x")
+	}
+	if a == (Address{}) {
+		return Address{}, Errorf(CodeZeroAddress, "must not be the zero address")
+	}
+	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
+	if mixed && a.String() != s {
+		return Address{}, Errorf(CodeInvalidChecksum, "has a wrong EIP-55 checksum: a digit or its case is mistyped")
+	}
+	return a, nil
+}
+
+// String returns the EIP-55 form.
+func (a Address) String() string { return common.Address(a).Hex() }
+
+// MarshalText returns the EIP-55 form.
+func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText is ParseAddress.
+func (a *Address) UnmarshalText(text []byte) error {
+	parsed, err := ParseAddress(string(text))
+	if err != nil {
+		return err
+	}
+	*a = parsed
+	return nil
+}

@@ -1,0 +1,205 @@
+// Package appliance is the domain of attestd: what an attestation is, who may ask for one, how it is digested,
+// signed and recorded, and the interfaces that the HSM, the stores and the server implement or use. It knows
+// nothing of HTTP, PKCS#11 or bbolt. Standards: EIP-55, EIP-2, EIP-712, RFC 6962, RFC 9562, C2SP tlog.
+package appliance
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/google/uuid"
+)
+
+// Request asks for an attestation that binds an unspendable address to its beneficiary.
+type Request struct {
+	UnspendableAddress Address `json:"unspendableAddress"`
+	Beneficiary        Address `json:"beneficiary"`
+}
+
+// Attestation is the answer: what a client submits on chain.
+type Attestation struct {
+	ID            uuid.UUID `json:"id"`            // UUIDv7
+	Hash          Digest    `json:"hash"`          // the 32 bytes that were signed
+	Signature     Signature `json:"signature"`     // by the attestor key
+	SignerAddress Address   `json:"signerAddress"` // of the attestor key
+}
+
+// Verify checks the attestation by itself: the signature is well-formed and recovers to SignerAddress. It does
+// not know for which addresses the hash was made; see Scheme.Digest.
+func (a Attestation) Verify() error {
+	signer, err := a.Signature.Recover(a.Hash)
+	if err != nil {
+		return err
+	}
+	if signer != a.SignerAddress {
+		return fmt.Errorf("the signature is by %s, not by signerAddress %s", signer, a.SignerAddress)
+	}
+	return nil
+}
+
+// Record is an attestation as the journal keeps it: with what was asked, by whom and when.
+type Record struct {
+	Attestation
+	Request
+	Scheme         string        `json:"scheme"`           // SchemeName of the digest
+	Domain         *EIP712Domain `json:"domain,omitempty"` // only for SchemeEIP712
+	KeyID          string        `json:"keyId"`            // public id of the API key that asked
+	IdempotencyKey string        `json:"idempotencyKey,omitempty"`
+	Time           time.Time     `json:"time"` // UTC; set by the journal, never earlier than the record before
+	Salt           Salt          `json:"salt"` // so that the leaf's public hash cannot be guessed from addresses
+}
+
+// Verify checks all that a record claims by itself: its digest is that of its addresses under its scheme, and
+// its signature is the signer's.
+func (r Record) Verify() error {
+	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
+	if err != nil {
+		return err
+	}
+	if want := scheme.Digest(r.Request); want != r.Hash {
+		return fmt.Errorf("the hash is %s, but %s of the two addresses is %s", r.Hash, r.Scheme, want)
+	}
+	return r.Attestation.Verify()
+}
+
+// Digest is the 32 bytes that are signed. Its text form is 0x and 64 lower-case hex digits.
+type Digest [32]byte
+
+// String returns 0x and 64 hex digits.
+func (d Digest) String() string { return "0x" + hex.EncodeToString(d[:]) }
+
+// MarshalText returns 0x and 64 hex digits.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads 0x and 64 hex digits.
+func (d *Digest) UnmarshalText(text []byte) error { return parseWord(d, string(text)) }
+
+// Salt is 16 random bytes. Its text form is 32 hex digits.
+type Salt [16]byte
+
+// MarshalText returns 32 hex digits.
+func (s Salt) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(s[:])), nil }
+
+// UnmarshalText reads 32 hex digits.
+func (s *Salt) UnmarshalText(text []byte) error {
+	if len(text) != 2*len(s) {
+		return errors.New("salt: must be 32 hex digits")
+	}
+	_, err := hex.Decode(s[:], text)
+	return err
+}
+
+// Signature is a recoverable ECDSA signature over secp256k1, s in the lower half of the order (EIP-2).
+type Signature struct {
+	R, S [32]byte // big-endian
+	V    byte     // 27 or 28: the parity of the y coordinate of the point R
+}
+
+var (
+	secp256k1N     = crypto.S256().Params().N
+	secp256k1HalfN = new(big.Int).Rsh(secp256k1N, 1)
+)
+
+// NewSignature makes a Signature from what an HSM returns: r and s as 32 big-endian bytes each, s from either
+// half, and the public key (65 bytes, SEC 1 uncompressed) that must verify it. It checks the range of r and s,
+// moves s to the lower half, and finds v by recovering the key: a signature that is not the key's own is an
+// error and never leaves.
+func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, error) {
+	var sig Signature
+	r, s := new(big.Int).SetBytes(rs[:32]), new(big.Int).SetBytes(rs[32:])
+	if r.Sign() == 0 || r.Cmp(secp256k1N) >= 0 || s.Sign() == 0 || s.Cmp(secp256k1N) >= 0 {
+		return sig, errors.New("r or s is outside 1 … n-1")
+	}
+	if s.Cmp(secp256k1HalfN) > 0 {
+		s.Sub(secp256k1N, s)
+	}
+	r.FillBytes(sig.R[:])
+	s.FillBytes(sig.S[:])
+	for _, v := range []byte{27, 28} {
+		sig.V = v
+		recovered, err := crypto.Ecrecover(digest[:], sig.rsv())
+		if err == nil && string(recovered) == string(publicKey) {
+			return sig, nil
+		}
+	}
+	return Signature{}, errors.New("the signature does not recover to the key's own address")
+}
+
+// Recover returns the address whose key signed digest.
+//
+// Errors: r or s out of range, s in the upper half, v neither 27 nor 28, or no such point.
+func (sig Signature) Recover(digest Digest) (Address, error) {
+	r, s := new(big.Int).SetBytes(sig.R[:]), new(big.Int).SetBytes(sig.S[:])
+	if sig.V != 27 && sig.V != 28 {
+		return Address{}, fmt.Errorf("v is %d, not 27 or 28", sig.V)
+	}
+	if s.Cmp(secp256k1HalfN) > 0 {
+		return Address{}, errors.New("s is in the upper half of the order (EIP-2)")
+	}
+	if !crypto.ValidateSignatureValues(sig.V-27, r, s, true) {
+		return Address{}, errors.New("r or s is outside 1 … n-1")
+	}
+	key, err := crypto.SigToPub(digest[:], sig.rsv())
+	if err != nil {
+		return Address{}, fmt.Errorf("recover the signer: %w", err)
+	}
+	return Address(crypto.PubkeyToAddress(*key)), nil
+}
+
+// rsv is go-ethereum's form: r, s and the recovery id 0 or 1.
+func (sig Signature) rsv() []byte {
+	b := make([]byte, 65)
+	copy(b, sig.R[:])
+	copy(b[32:], sig.S[:])
+	b[64] = sig.V - 27
+	return b
+}
+
+type signatureJSON struct {
+	R Digest `json:"r"`
+	S Digest `json:"s"`
+	V byte   `json:"v"`
+}
+
+// MarshalJSON returns r and s as 0x and 64 hex digits and v as a number.
+func (sig Signature) MarshalJSON() ([]byte, error) {
+	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (sig *Signature) UnmarshalJSON(data []byte) error {
+	var j signatureJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*sig = Signature{R: j.R, S: j.S, V: j.V}
+	return nil
+}
+
+// AddressOf returns the address of a public key of 65 bytes (SEC 1 uncompressed).
+//
+// Errors: not 65 bytes, or not a point of secp256k1.
+func AddressOf(publicKey []byte) (Address, error) {
+	key, err := crypto.UnmarshalPubkey(publicKey)
+	if err != nil {
+		return Address{}, fmt.Errorf("public key: %w", err)
+	}
+	return Address(common.Address(crypto.PubkeyToAddress(*key))), nil
+}
+
+// parseWord reads 0x and exactly 64 hex digits.
+func parseWord(word *Digest, s string) error {
+	digits, found := strings.CutPrefix(s, "0x")
+	if !found || len(digits) != 2*len(word) {
+		return errors.New("must be 0x and 64 hex digits")
+	}
+	_, err := hex.Decode(word[:], []byte(digits))
+	return err
+}

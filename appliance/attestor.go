@@ -1,0 +1,172 @@
+package appliance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Signer signs digests with the attestor key, which it holds but cannot show.
+type Signer interface {
+	// Sign returns a signature of the signer's own key over the digest: in range, s in the lower half, v found and
+	// the address checked. It waits no longer than ctx. Errors have CodeHSMUnavailable, or CodeTimeout when ctx ended first.
+	Sign(ctx context.Context, d Digest) (Signature, error)
+	// PublicKey returns the key's public half: 65 bytes, SEC 1 uncompressed.
+	PublicKey() []byte
+	// Address returns the key's address.
+	Address() Address
+	// Ready returns nil when Sign can be expected to succeed. It does not sign.
+	Ready(ctx context.Context) error
+}
+
+// Attestor issues attestations. All methods may be used at once.
+type Attestor struct {
+	Keys    Keys
+	Signer  Signer
+	Journal Journal
+	Scheme  Scheme
+	Now     func() time.Time
+
+	repeats repeats
+}
+
+// Call is one call for an attestation.
+type Call struct {
+	Key            APIKey // authenticated and authorised for ScopeAttest
+	Request        Request
+	IdempotencyKey string // empty means none
+}
+
+// MaxIdempotencyKey is the longest Idempotency-Key, in bytes.
+const MaxIdempotencyKey = 255
+
+// ValidateIdempotencyKey returns CodeInvalidIdempotencyKey unless s is 1 to MaxIdempotencyKey visible ASCII characters.
+func ValidateIdempotencyKey(s string) error {
+	for i := range len(s) {
+		if s[i] < '!' || s[i] > '~' {
+			return Errorf(CodeInvalidIdempotencyKey, "Idempotency-Key must have visible ASCII characters only")
+		}
+	}
+	if len(s) == 0 || len(s) > MaxIdempotencyKey {
+		return Errorf(CodeInvalidIdempotencyKey, "Idempotency-Key must have 1 to %d characters", MaxIdempotencyKey)
+	}
+	return nil
+}
+
+// Attest signs what the call asks for and returns when the record is on disk. With an idempotency key that the
+// API key has used before, it signs nothing and returns that record, replayed; for another request under the
+// same idempotency key the error is CodeIdempotencyMismatch.
+//
+// Other errors: CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error
+// nothing left the appliance that is not in the journal.
+func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
+	if call.IdempotencyKey == "" {
+		return a.attest(ctx, call)
+	}
+	if err := ValidateIdempotencyKey(call.IdempotencyKey); err != nil {
+		return Entry{}, false, err
+	}
+	done, err := a.repeats.enter(ctx, call.Key.ID+" "+call.IdempotencyKey)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	defer done()
+	e, err = a.Journal.ByIdempotencyKey(ctx, call.Key.ID, call.IdempotencyKey)
+	switch {
+	case CodeOf(err) == CodeNotFound:
+		e, replayed, err = a.attest(ctx, call)
+	case err == nil:
+		replayed = true
+	}
+	if err == nil && e.Record.Request != call.Request {
+		return Entry{}, false, Errorf(CodeIdempotencyMismatch, "this Idempotency-Key was used for another request")
+	}
+	return e, replayed, err
+}
+
+func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
+	// Asked first, so that a full disk is found before a signature exists rather than after.
+	if err := a.Journal.Ready(ctx); err != nil {
+		return Entry{}, false, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
+	}
+	digest := a.Scheme.Digest(call.Request)
+	signature, err := a.Signer.Sign(ctx, digest)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	a.Keys.Used(call.Key.ID, a.Now())
+	return a.Journal.Append(ctx, Record{
+		Attestation:    Attestation{ID: id, Hash: digest, Signature: signature, SignerAddress: a.Signer.Address()},
+		Request:        call.Request,
+		Scheme:         string(a.Scheme.Name),
+		Domain:         a.Scheme.Domain,
+		KeyID:          call.Key.ID,
+		IdempotencyKey: call.IdempotencyKey,
+	})
+}
+
+// ReadBack returns the entry of an attestation that this API key was issued, with its proof. Another key's
+// attestation is CodeNotFound, as one that never was.
+func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entry, InclusionProof, error) {
+	e, err := a.Journal.ByID(ctx, id)
+	if err != nil {
+		return Entry{}, InclusionProof{}, err
+	}
+	if e.Record.KeyID != key.ID {
+		return Entry{}, InclusionProof{}, Errorf(CodeNotFound, "no attestation %s", id)
+	}
+	proof, err := a.Journal.Prove(ctx, e.Index)
+	return e, proof, err
+}
+
+// Ready returns nil when an attestation can be expected to succeed, else what stands in the way.
+func (a *Attestor) Ready(ctx context.Context) error {
+	if err := a.Signer.Ready(ctx); err != nil {
+		return err
+	}
+	return a.Journal.Ready(ctx)
+}
+
+// repeats lets calls with the same idempotency key in one after the other, so that the second finds what the
+// first recorded instead of signing again. The zero value is ready.
+type repeats struct {
+	mu     sync.Mutex
+	inside map[string]chan struct{} // closed when the call inside is done
+}
+
+// enter waits until no other call of that name is inside, or until ctx ends.
+func (r *repeats) enter(ctx context.Context, name string) (done func(), err error) {
+	for {
+		r.mu.Lock()
+		first, taken := r.inside[name]
+		if !taken {
+			if r.inside == nil {
+				r.inside = make(map[string]chan struct{})
+			}
+			mine := make(chan struct{})
+			r.inside[name] = mine
+			r.mu.Unlock()
+			return func() { r.leave(name, mine) }, nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return nil, Errorf(CodeTimeout, "another request with this Idempotency-Key is still under way").Because(fmt.Errorf("wait: %w", ctx.Err()))
+		}
+	}
+}
+
+func (r *repeats) leave(name string, mine chan struct{}) {
+	r.mu.Lock()
+	delete(r.inside, name)
+	r.mu.Unlock()
+	close(mine)
+}

@@ -1,0 +1,153 @@
+package appliance
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/big"
+	"strings"
+
+	"github.com/consensys/gnark-crypto/ecc/bn254/fr/mimc"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// SchemeName names a digest scheme in the configuration and in records.
+type SchemeName string
+
+// The digest schemes. The contract that verifies decides which one an appliance must use.
+const (
+	SchemeKeccak256BN254 SchemeName = "keccak256-bn254"
+	SchemeMiMCBN254      SchemeName = "mimc-bn254"
+	SchemeKeccak256      SchemeName = "keccak256"
+	SchemeEIP712         SchemeName = "eip712"
+)
+
+// SchemeNames lists the digest schemes, the default first.
+var SchemeNames = []SchemeName{SchemeKeccak256BN254, SchemeMiMCBN254, SchemeKeccak256, SchemeEIP712}
+
+// EIP712Domain is the domain of SchemeEIP712. Empty members are left out of the domain's type, as EIP-712 says.
+type EIP712Domain struct {
+	Name              string   `json:"name,omitempty"`
+	Version           string   `json:"version,omitempty"`
+	ChainID           uint64   `json:"chainId,omitempty"`
+	VerifyingContract *Address `json:"verifyingContract,omitempty"`
+}
+
+// Scheme is a way to turn the two addresses of a Request into the 32 bytes that are signed.
+type Scheme struct {
+	Name   SchemeName
+	Domain *EIP712Domain // only for SchemeEIP712
+	digest func(Request) Digest
+}
+
+// NewScheme returns the scheme of that name. SchemeEIP712 needs a domain with at least one member; the others
+// take nil.
+func NewScheme(name SchemeName, domain *EIP712Domain) (Scheme, error) {
+	if name != SchemeEIP712 && domain != nil {
+		return Scheme{}, fmt.Errorf("digest scheme %s has no EIP-712 domain", name)
+	}
+	scheme := Scheme{Name: name, Domain: domain}
+	switch name {
+	case SchemeKeccak256BN254:
+		scheme.digest = keccak256BN254
+	case SchemeMiMCBN254:
+		scheme.digest = mimcBN254
+	case SchemeKeccak256:
+		scheme.digest = keccak256
+	case SchemeEIP712:
+		if domain == nil || *domain == (EIP712Domain{}) {
+			return Scheme{}, fmt.Errorf("digest scheme %s needs an EIP-712 domain", name)
+		}
+		separator := domain.separator()
+		scheme.digest = func(r Request) Digest { return eip712(separator, r) }
+	default:
+		return Scheme{}, fmt.Errorf("no digest scheme %q; there are %s", name, joinNames(SchemeNames))
+	}
+	return scheme, nil
+}
+
+// Digest returns the 32 bytes to sign.
+func (s Scheme) Digest(r Request) Digest { return s.digest(r) }
+
+// keccak256 hashes the 40 bytes of both addresses.
+func keccak256(r Request) Digest {
+	return Digest(crypto.Keccak256(r.UnspendableAddress[:], r.Beneficiary[:]))
+}
+
+// keccak256BN254 is keccak256 with the first byte cleared: below 2^248, so a canonical scalar of BN254.
+func keccak256BN254(r Request) Digest {
+	d := keccak256(r)
+	d[0] = 0
+	return d
+}
+
+// mimcBN254 is gnark's MiMC (Miyaguchi-Preneel, exponent 5, 110 rounds, constants from "seed") over the scalar
+// field of BN254, of the two addresses as one field element each.
+func mimcBN254(r Request) Digest {
+	h := mimc.NewMiMC()
+	for _, a := range []Address{r.UnspendableAddress, r.Beneficiary} {
+		element := leftPad(a[:])
+		if _, err := h.Write(element[:]); err != nil {
+			panic(err) // cannot be: 160 bits are below the field's modulus
+		}
+	}
+	return Digest(h.Sum(nil))
+}
+
+const (
+	attestationType = "Attestation(address unspendableAddress,address beneficiary)"
+	domainTypeName  = "EIP712Domain"
+)
+
+// eip712 is keccak256(0x1901 ‖ domain separator ‖ struct hash).
+func eip712(separator Digest, r Request) Digest {
+	u, b := leftPad(r.UnspendableAddress[:]), leftPad(r.Beneficiary[:])
+	structHash := crypto.Keccak256(crypto.Keccak256([]byte(attestationType)), u[:], b[:])
+	return Digest(crypto.Keccak256([]byte{0x19, 0x01}, separator[:], structHash))
+}
+
+// separator is EIP-712's domainSeparator, over the members that are present, in the standard's order.
+func (d *EIP712Domain) separator() Digest {
+	var members []string
+	var values []byte
+	add := func(member string, value []byte) {
+		members = append(members, member)
+		values = append(values, value...)
+	}
+	if d.Name != "" {
+		add("string name", crypto.Keccak256([]byte(d.Name)))
+	}
+	if d.Version != "" {
+		add("string version", crypto.Keccak256([]byte(d.Version)))
+	}
+	if d.ChainID != 0 {
+		id := leftPad(binary.BigEndian.AppendUint64(nil, d.ChainID))
+		add("uint256 chainId", id[:])
+	}
+	if d.VerifyingContract != nil {
+		a := leftPad(d.VerifyingContract[:])
+		add("address verifyingContract", a[:])
+	}
+	domainType := domainTypeName + "(" + strings.Join(members, ",") + ")"
+	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(domainType)), values))
+}
+
+// leftPad returns b as a 32-byte big-endian word.
+func leftPad(b []byte) (word [32]byte) {
+	copy(word[len(word)-len(b):], b)
+	return word
+}
+
+// BN254R is the order of BN254's scalar field. A contract that passes the digest to a circuit requires it to be
+// below this; keccak256-bn254 and mimc-bn254 always are.
+func BN254R() *big.Int {
+	r, _ := new(big.Int).SetString("30644e72e131a029b85045b68181585d2833e84879b9709143e1f593f0000001", 16)
+	return r
+}
+
+func joinNames[T ~string](names []T) string {
+	s := make([]string, len(names))
+	for i, n := range names {
+		s[i] = string(n)
+	}
+	return strings.Join(s, ", ")
+}

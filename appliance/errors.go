@@ -1,0 +1,102 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Code names a kind of failure. Codes are stable: clients branch on them, and api maps each to a status.
+type Code string
+
+// The codes, by what the client can do about them.
+const (
+	// The request is at fault; repeating it as it is cannot succeed.
+	CodeInvalidJSON           Code = "invalid_json"
+	CodeUnknownField          Code = "unknown_field"
+	CodeMissingField          Code = "missing_field"
+	CodeDuplicateField        Code = "duplicate_field"
+	CodeInvalidField          Code = "invalid_field"
+	CodeInvalidAddress        Code = "invalid_address"
+	CodeInvalidChecksum       Code = "invalid_checksum"
+	CodeZeroAddress           Code = "zero_address"
+	CodeInvalidID             Code = "invalid_id"
+	CodeInvalidIdempotencyKey Code = "invalid_idempotency_key"
+	CodeIdempotencyMismatch   Code = "idempotency_mismatch"
+	CodeNotFound              Code = "not_found"
+
+	// The API key is at fault.
+	CodeMissingAPIKey     Code = "missing_api_key"
+	CodeInvalidAPIKey     Code = "invalid_api_key"
+	CodeAPIKeyRevoked     Code = "api_key_revoked"
+	CodeAPIKeyExpired     Code = "api_key_expired"
+	CodeScopeRequired     Code = "scope_required"
+	CodeAddressNotAllowed Code = "address_not_allowed"
+
+	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
+	CodeRateLimited        Code = "rate_limited"
+	CodeHSMUnavailable     Code = "hsm_unavailable"
+	CodeJournalUnavailable Code = "journal_unavailable"
+	CodeReplicaUnavailable Code = "replica_unavailable"
+	CodeTimeout            Code = "timeout"
+	CodeShuttingDown       Code = "shutting_down"
+
+	// A defect of ours.
+	CodeInternal Code = "internal"
+)
+
+// Error is what a caller of the domain gets: a stable code and a sentence that is safe to show to a client.
+// What only an operator may see is in Cause.
+type Error struct {
+	Code       Code
+	Detail     string        // for the client; no internals
+	Field      string        // the request member at fault, or empty
+	RetryAfter time.Duration // when repeating makes sense; zero says nothing
+	Cause      error         // for the operator's log; may be nil
+}
+
+// Errorf returns an Error whose detail is formatted. A %w verb is kept out of it on purpose: details are for
+// clients, causes are not; see Error.Because.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Because returns a copy of e with the operator's cause.
+func (e *Error) Because(cause error) *Error {
+	c := *e
+	c.Cause = cause
+	return &c
+}
+
+// In returns a copy of e that blames a member of the request.
+func (e *Error) In(field string) *Error {
+	c := *e
+	c.Field = field
+	return &c
+}
+
+// Error is the operator's view: code, detail and cause.
+func (e *Error) Error() string {
+	s := e.Detail
+	if e.Field != "" {
+		s = e.Field + " " + s
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// CodeOf returns the code of the first Error in err's chain, CodeInternal for any other error and "" for nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return CodeInternal
+}

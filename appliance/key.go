@@ -1,0 +1,247 @@
+package appliance
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// APIKey is a caller's permission. The secret itself is never kept: only its SHA-256, which is enough because
+// the secret has 256 random bits.
+type APIKey struct {
+	ID         string         `json:"id"` // public: 16 lower-case base32 characters
+	Name       string         `json:"name"`
+	SecretHash Digest         `json:"secretHash"` // SHA-256 of the secret's text
+	Scopes     []Scope        `json:"scopes"`
+	Rate       Rate           `json:"rate"`
+	AllowFrom  []netip.Prefix `json:"allowFrom,omitempty"` // none means any client address
+	Created    time.Time      `json:"created"`
+	Expires    time.Time      `json:"expires,omitzero"`
+	LastUsed   time.Time      `json:"lastUsed,omitzero"` // to about a minute
+	Revoked    time.Time      `json:"revoked,omitzero"`
+}
+
+// Scope is something an API key may do.
+type Scope string
+
+// The scopes.
+const (
+	ScopeAttest  Scope = "attest"  // ask for attestations and read back one's own
+	ScopeGraphQL Scope = "graphql" // query, where graphql.require_key is set
+)
+
+// Scopes lists all scopes.
+var Scopes = []Scope{ScopeAttest, ScopeGraphQL}
+
+// ParseScope returns the scope of that name.
+func ParseScope(s string) (Scope, error) {
+	if scope := Scope(s); slices.Contains(Scopes, scope) {
+		return scope, nil
+	}
+	return "", fmt.Errorf("no scope %q; there are %s", s, joinNames(Scopes))
+}
+
+// KeyRequest is what a new API key shall be.
+type KeyRequest struct {
+	Name      string         `json:"name"`
+	Scopes    []Scope        `json:"scopes"` // none means all
+	Rate      Rate           `json:"rate"`
+	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
+	Expires   time.Time      `json:"expires,omitzero"` // zero means never
+}
+
+const (
+	tokenPrefix  = "attestd_" // for people and secret scanners
+	keyIDBytes   = 10
+	secretBytes  = 32
+	maxNameBytes = 128
+)
+
+var keyIDEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewAPIKey makes a key and its token, attestd_ID_SECRET. The token is shown to its holder once and cannot be
+// made again.
+//
+// Errors: CodeInvalidField with Field set, for a name that is empty, too long or not printable, an unknown
+// scope, or an expiry that has passed.
+func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err error) {
+	if err := req.validate(now); err != nil {
+		return APIKey{}, "", err
+	}
+	id := keyIDEncoding.EncodeToString(randomBytes(keyIDBytes))
+	secret := hex.EncodeToString(randomBytes(secretBytes))
+	key = APIKey{
+		ID: id, Name: req.Name, SecretHash: sha256.Sum256([]byte(secret)),
+		Scopes: req.Scopes, Rate: req.Rate, AllowFrom: req.AllowFrom,
+		Created: now.UTC().Truncate(time.Second), Expires: req.Expires.UTC(),
+	}
+	if len(key.Scopes) == 0 {
+		key.Scopes = slices.Clone(Scopes)
+	}
+	return key, tokenPrefix + id + "_" + secret, nil
+}
+
+func (req KeyRequest) validate(now time.Time) error {
+	printable := func(r rune) bool { return strconv.IsPrint(r) }
+	if req.Name == "" || len(req.Name) > maxNameBytes || strings.IndexFunc(req.Name, func(r rune) bool { return !printable(r) }) >= 0 {
+		return Errorf(CodeInvalidField, "must be 1 to %d bytes of printable text", maxNameBytes).In("name")
+	}
+	for _, scope := range req.Scopes {
+		if _, err := ParseScope(string(scope)); err != nil {
+			return Errorf(CodeInvalidField, "%s", err).In("scopes")
+		}
+	}
+	if !req.Expires.IsZero() && !req.Expires.After(now) {
+		return Errorf(CodeInvalidField, "must be in the future").In("expires")
+	}
+	return nil
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b) // never fails (Go 1.24)
+	return b
+}
+
+// Keys stores API keys. Changes are on disk when a method returns, and take effect at once.
+type Keys interface {
+	// Create stores a key. Its ID is new, as NewAPIKey makes it.
+	Create(ctx context.Context, key APIKey) error
+	// Key returns the key of that id, revoked and expired ones too, or CodeNotFound. It does not touch the disk.
+	Key(ctx context.Context, id string) (APIKey, error)
+	// List returns all keys by creation, oldest first.
+	List(ctx context.Context) ([]APIKey, error)
+	// Revoke ends a key for good and returns it; a second time changes nothing. CodeNotFound where there is none.
+	Revoke(ctx context.Context, id string, now time.Time) (APIKey, error)
+	// Used notes that a key was used. It is cheap, and reaches the disk with a later write.
+	Used(id string, now time.Time)
+}
+
+// Authenticate returns the key of a token.
+//
+// Errors: CodeMissingAPIKey for an empty token; CodeInvalidAPIKey for a malformed one, an unknown one and one with a wrong
+// secret, without telling which.
+func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) {
+	if token == "" {
+		return APIKey{}, Errorf(CodeMissingAPIKey, "an API key is required in the x-api-key header")
+	}
+	invalid := Errorf(CodeInvalidAPIKey, "the API key is not valid")
+	id, secret, ok := splitToken(token)
+	if !ok {
+		return APIKey{}, invalid
+	}
+	key, err := keys.Key(ctx, id)
+	switch {
+	case CodeOf(err) == CodeNotFound:
+		// Compared all the same, with the zero hash, so that time does not tell whether an id exists.
+	case err != nil:
+		return APIKey{}, err
+	}
+	hash := sha256.Sum256([]byte(secret))
+	if subtle.ConstantTimeCompare(hash[:], key.SecretHash[:]) != 1 {
+		return APIKey{}, invalid
+	}
+	return key, nil
+}
+
+func splitToken(token string) (id, secret string, ok bool) {
+	rest, ok := strings.CutPrefix(token, tokenPrefix)
+	if !ok {
+		return "", "", false
+	}
+	id, secret, ok = strings.Cut(rest, "_")
+	return id, secret, ok && len(id) == keyIDEncoding.EncodedLen(keyIDBytes) && len(secret) == hex.EncodedLen(secretBytes)
+}
+
+// Authorize says whether the key may be used for that, from that client address, now.
+//
+// Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
+func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
+	switch {
+	case !k.Revoked.IsZero():
+		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
+	case !k.Expires.IsZero() && !now.Before(k.Expires):
+		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
+	case !slices.Contains(k.Scopes, scope):
+		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)
+	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool { return p.Contains(from.Unmap()) }):
+		return Errorf(CodeAddressNotAllowed, "the API key may not be used from this network address")
+	}
+	return nil
+}
+
+// Rate is how often a key may be used: a token bucket. The zero Rate means the configured default. Its text
+// form is "N/s", "N/m", "N/h", "unlimited" or "default".
+type Rate struct {
+	PerSecond float64 // math.Inf(1) means unlimited
+}
+
+// Unlimited is the waived rate.
+var Unlimited = Rate{PerSecond: math.Inf(1)}
+
+// Burst is how many requests may come at once: what a second allows, at least 1.
+func (r Rate) Burst() int {
+	if r == Unlimited || r.PerSecond > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return max(1, int(math.Ceil(r.PerSecond)))
+}
+
+var ratePeriods = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// ParseRate reads a Rate's text form.
+func ParseRate(s string) (Rate, error) {
+	switch s {
+	case "unlimited":
+		return Unlimited, nil
+	case "default", "":
+		return Rate{}, nil
+	}
+	count, unit, _ := strings.Cut(s, "/")
+	period, known := ratePeriods[unit]
+	n, err := strconv.ParseUint(count, 10, 31)
+	if !known || err != nil || n == 0 {
+		return Rate{}, fmt.Errorf("rate %q must be like 10/s, 600/m, 1000/h or unlimited", s)
+	}
+	return Rate{PerSecond: float64(n) / period.Seconds()}, nil
+}
+
+// String returns the text form, in the largest unit that keeps the number whole.
+func (r Rate) String() string {
+	switch {
+	case r == Unlimited:
+		return "unlimited"
+	case r == Rate{}:
+		return "default"
+	}
+	for _, unit := range []string{"s", "m", "h"} {
+		n := r.PerSecond * ratePeriods[unit].Seconds()
+		if whole := math.Round(n); math.Abs(n-whole) < 1e-6 {
+			return fmt.Sprintf("%.0f/%s", whole, unit)
+		}
+	}
+	return fmt.Sprintf("%g/s", r.PerSecond)
+}
+
+// MarshalText returns the text form.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is ParseRate.
+func (r *Rate) UnmarshalText(text []byte) error {
+	parsed, err := ParseRate(string(text))
+	if err != nil {
+		return err
+	}
+	*r = parsed
+	return nil
+}
