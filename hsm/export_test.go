@@ -1,0 +1,42 @@
+package hsm
+
+import "time"
+
+// Module is the interface behind which tests put faults.
+type Module = module
+
+// Through returns the options with a wrapper around the real module.
+func (o Options) Through(wrap func(Module) Module) Options {
+	o.load = loadThrough(wrap)
+	return o
+}
+
+// Through returns the options with a wrapper around the real module.
+func (o InitOptions) Through(wrap func(Module) Module) InitOptions {
+	o.load = loadThrough(wrap)
+	return o
+}
+
+func loadThrough(wrap func(Module) Module) func(string) (module, error) {
+	return func(path string) (module, error) {
+		m, err := loadModule(path)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(m), nil
+	}
+}
+
+// Within returns the options with other limits than the defaults; see limits.
+func (o Options) Within(call, drain, pause time.Duration) Options {
+	o.limits = limits{call, drain, pause}
+	return o
+}
+
+// Parts of the package that are tested by themselves.
+var (
+	ParsePoint   = parsePoint
+	TrialDigest  = trialDigest
+	FindModuleIn = findModule
+	CPUTime      = cpuTime
+)

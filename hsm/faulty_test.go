@@ -1,0 +1,370 @@
+package hsm_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// faulty stands between the package and a real SoftHSM. It makes the faults that SoftHSM does not have and real
+// tokens do, and it watches for what crashes a module: two calls on one session at once, a session closed and
+// C_Finalize called under a call.
+//
+// SoftHSM gives the same numbers again after C_Initialize, so that stale handles seem to work. Here every handle
+// is given out once: a stale one is refused, as real tokens do.
+type faulty struct {
+	hsm.Module
+	t testing.TB
+
+	mu       sync.Mutex
+	calls    map[string]int
+	inside   int // calls under way
+	most     int // of calls of C_Sign under way at once
+	signing  int
+	next     uint
+	slots    map[uint]uint // given out -> real
+	sessions map[pkcs11.SessionHandle]*faultySession
+	objects  map[pkcs11.ObjectHandle]pkcs11.ObjectHandle
+
+	// Set before or, with set, while the module is in use.
+	before    func(function string) error                        // an error is returned instead of calling
+	tokenInfo func(*pkcs11.TokenInfo) error                      // changes what C_GetTokenInfo says
+	attribute func(attribute uint, value []byte) ([]byte, error) // changes what C_GetAttributeValue says
+	signature func(signature []byte) []byte                      // changes what C_Sign returns
+	hide      func(template []*pkcs11.Attribute) bool            // searches that find nothing
+}
+
+type faultySession struct {
+	real   pkcs11.SessionHandle
+	inside bool
+	hidden bool
+}
+
+func newFaulty(t testing.TB) *faulty {
+	return &faulty{t: t, calls: make(map[string]int)}
+}
+
+func (f *faulty) wrap(m hsm.Module) hsm.Module {
+	f.Module = m
+	f.forget()
+	return f
+}
+
+// forget makes all handles stale.
+func (f *faulty) forget() {
+	f.slots = make(map[uint]uint)
+	f.sessions = make(map[pkcs11.SessionHandle]*faultySession)
+	f.objects = make(map[pkcs11.ObjectHandle]pkcs11.ObjectHandle)
+}
+
+func (f *faulty) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *faulty) count(function string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[function]
+}
+
+// staleObjects voids all object handles, as a logout does on many tokens.
+func (f *faulty) staleObjects() {
+	f.set(func() { f.objects = make(map[pkcs11.ObjectHandle]pkcs11.ObjectHandle) })
+}
+
+// staleSessions voids all sessions, and ends those that no call is inside of: with the last the token logs out.
+func (f *faulty) staleSessions() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.sessions {
+		if !s.inside {
+			_ = f.Module.CloseSession(s.real)
+		}
+	}
+	f.sessions = make(map[pkcs11.SessionHandle]*faultySession)
+}
+
+// call runs one function of the module on a session, or on none where h is 0.
+func (f *faulty) call(function string, h pkcs11.SessionHandle, run func(*faultySession) error) error {
+	s, err := f.enter(function, h)
+	if err != nil {
+		return err
+	}
+	defer f.leave(function, s)
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		if err := before(function); err != nil {
+			return err
+		}
+	}
+	return run(s)
+}
+
+func (f *faulty) enter(function string, h pkcs11.SessionHandle) (*faultySession, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[function]++
+	var s *faultySession
+	if h != 0 {
+		if s = f.sessions[h]; s == nil {
+			return nil, pkcs11.Error(pkcs11.CKR_SESSION_HANDLE_INVALID)
+		}
+		if s.inside {
+			f.t.Errorf("%s on a session that another call is inside of", function)
+		}
+		s.inside = true
+	}
+	if function == "C_Finalize" && f.inside > 0 {
+		f.t.Errorf("C_Finalize while %d calls are inside the module", f.inside)
+	}
+	f.inside++
+	if function == "C_Sign" {
+		f.signing++
+		f.most = max(f.most, f.signing)
+	}
+	return s, nil
+}
+
+func (f *faulty) leave(function string, s *faultySession) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inside--
+	if function == "C_Sign" {
+		f.signing--
+	}
+	if s != nil {
+		s.inside = false
+	}
+}
+
+func (f *faulty) Initialize(o ...pkcs11.InitializeOption) error {
+	return f.call("C_Initialize", 0, func(*faultySession) error { return f.Module.Initialize(o...) })
+}
+
+func (f *faulty) Finalize() error {
+	return f.call("C_Finalize", 0, func(*faultySession) error {
+		f.set(f.forget)
+		return f.Module.Finalize()
+	})
+}
+
+func (f *faulty) GetSlotList(present bool) ([]uint, error) {
+	var slots []uint
+	err := f.call("C_GetSlotList", 0, func(*faultySession) error {
+		real, err := f.Module.GetSlotList(present)
+		f.set(func() {
+			for _, slot := range real {
+				slots = append(slots, f.slotFor(slot))
+			}
+		})
+		return err
+	})
+	return slots, err
+}
+
+func (f *faulty) slotFor(real uint) uint {
+	for given, known := range f.slots {
+		if known == real {
+			return given
+		}
+	}
+	f.next++
+	f.slots[f.next] = real
+	return f.next
+}
+
+func (f *faulty) realSlot(given uint) (uint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	real, known := f.slots[given]
+	if !known {
+		return 0, pkcs11.Error(pkcs11.CKR_SLOT_ID_INVALID)
+	}
+	return real, nil
+}
+
+func (f *faulty) GetTokenInfo(slot uint) (info pkcs11.TokenInfo, err error) {
+	err = f.call("C_GetTokenInfo", 0, func(*faultySession) error {
+		real, err := f.realSlot(slot)
+		if err != nil {
+			return err
+		}
+		info, err = f.Module.GetTokenInfo(real)
+		if f.tokenInfo != nil {
+			f.set(func() { err = errors.Join(err, f.tokenInfo(&info)) })
+		}
+		return err
+	})
+	return info, err
+}
+
+func (f *faulty) GetMechanismList(slot uint) (list []*pkcs11.Mechanism, err error) {
+	real, err := f.realSlot(slot)
+	if err != nil {
+		return nil, err
+	}
+	return f.Module.GetMechanismList(real)
+}
+
+func (f *faulty) InitToken(slot uint, pin, label string) error {
+	return f.call("C_InitToken", 0, func(*faultySession) error {
+		real, err := f.realSlot(slot)
+		if err != nil {
+			return err
+		}
+		return f.Module.InitToken(real, pin, label)
+	})
+}
+
+func (f *faulty) OpenSession(slot uint, flags uint) (given pkcs11.SessionHandle, err error) {
+	err = f.call("C_OpenSession", 0, func(*faultySession) error {
+		real, err := f.realSlot(slot)
+		if err != nil {
+			return err
+		}
+		h, err := f.Module.OpenSession(real, flags)
+		if err != nil {
+			return err
+		}
+		f.set(func() {
+			f.next++
+			given = pkcs11.SessionHandle(f.next)
+			f.sessions[given] = &faultySession{real: h}
+		})
+		return nil
+	})
+	return given, err
+}
+
+func (f *faulty) CloseSession(h pkcs11.SessionHandle) error {
+	return f.call("C_CloseSession", h, func(s *faultySession) error {
+		f.set(func() { delete(f.sessions, h) })
+		return f.Module.CloseSession(s.real)
+	})
+}
+
+func (f *faulty) GetSessionInfo(h pkcs11.SessionHandle) (info pkcs11.SessionInfo, err error) {
+	err = f.call("C_GetSessionInfo", h, func(s *faultySession) error {
+		info, err = f.Module.GetSessionInfo(s.real)
+		return err
+	})
+	return info, err
+}
+
+func (f *faulty) Login(h pkcs11.SessionHandle, user uint, pin string) error {
+	return f.call("C_Login", h, func(s *faultySession) error { return f.Module.Login(s.real, user, pin) })
+}
+
+func (f *faulty) Logout(h pkcs11.SessionHandle) error {
+	return f.call("C_Logout", h, func(s *faultySession) error { return f.Module.Logout(s.real) })
+}
+
+func (f *faulty) InitPIN(h pkcs11.SessionHandle, pin string) error {
+	return f.call("C_InitPIN", h, func(s *faultySession) error { return f.Module.InitPIN(s.real, pin) })
+}
+
+func (f *faulty) FindObjectsInit(h pkcs11.SessionHandle, template []*pkcs11.Attribute) error {
+	return f.call("C_FindObjectsInit", h, func(s *faultySession) error {
+		f.set(func() { s.hidden = f.hide != nil && f.hide(template) })
+		return f.Module.FindObjectsInit(s.real, template)
+	})
+}
+
+func (f *faulty) FindObjects(h pkcs11.SessionHandle, most int) (given []pkcs11.ObjectHandle, more bool, err error) {
+	err = f.call("C_FindObjects", h, func(s *faultySession) error {
+		found, _, err := f.Module.FindObjects(s.real, most)
+		f.set(func() {
+			for _, o := range found {
+				if !s.hidden {
+					f.next++
+					f.objects[pkcs11.ObjectHandle(f.next)] = o
+					given = append(given, pkcs11.ObjectHandle(f.next))
+				}
+			}
+		})
+		return err
+	})
+	return given, false, err
+}
+
+func (f *faulty) FindObjectsFinal(h pkcs11.SessionHandle) error {
+	return f.call("C_FindObjectsFinal", h, func(s *faultySession) error { return f.Module.FindObjectsFinal(s.real) })
+}
+
+func (f *faulty) realObject(given pkcs11.ObjectHandle, stale uint) (pkcs11.ObjectHandle, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	real, known := f.objects[given]
+	if !known {
+		return 0, pkcs11.Error(stale)
+	}
+	return real, nil
+}
+
+func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle, a []*pkcs11.Attribute) (got []*pkcs11.Attribute, err error) {
+	err = f.call("C_GetAttributeValue", h, func(s *faultySession) error {
+		real, err := f.realObject(o, pkcs11.CKR_OBJECT_HANDLE_INVALID)
+		if err != nil {
+			return err
+		}
+		got, err = f.Module.GetAttributeValue(s.real, real, a)
+		if f.attribute != nil && err == nil {
+			got[0].Value, err = f.attribute(a[0].Type, got[0].Value)
+		}
+		return err
+	})
+	return got, err
+}
+
+func (f *faulty) GenerateKeyPair(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, public, private []*pkcs11.Attribute) (a, b pkcs11.ObjectHandle, err error) {
+	err = f.call("C_GenerateKeyPair", h, func(s *faultySession) error {
+		a, b, err = f.Module.GenerateKeyPair(s.real, m, public, private)
+		return err
+	})
+	return a, b, err
+}
+
+func (f *faulty) SignInit(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, key pkcs11.ObjectHandle) error {
+	return f.call("C_SignInit", h, func(s *faultySession) error {
+		real, err := f.realObject(key, pkcs11.CKR_KEY_HANDLE_INVALID)
+		if err != nil {
+			return err
+		}
+		return f.Module.SignInit(s.real, m, real)
+	})
+}
+
+func (f *faulty) Sign(h pkcs11.SessionHandle, message []byte) (signature []byte, err error) {
+	err = f.call("C_Sign", h, func(s *faultySession) error {
+		signature, err = f.Module.Sign(s.real, message)
+		f.set(func() {
+			if f.signature != nil && err == nil {
+				signature = f.signature(signature)
+			}
+		})
+		return err
+	})
+	return signature, err
+}
+
+// times returns a before that fails the function with that value n times.
+func times(n int, function string, rv uint) func(string) error {
+	var mu sync.Mutex
+	return func(called string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if called != function || n == 0 {
+			return nil
+		}
+		n--
+		return pkcs11.Error(rv)
+	}
+}

@@ -1,0 +1,290 @@
+package hsm
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// InitOptions say which token to initialise and which key to make in it.
+type InitOptions struct {
+	// URI names the token (token) and the key (object), and where the user PIN is (pin-source). All three must be
+	// there. slot-id or serial chooses among several uninitialised tokens.
+	URI URI
+	// SOPIN is the security officer's PIN: the new one of a token that is initialised, the token's own where only
+	// the user PIN is missing. It is not used, and may be nil, where the token is complete.
+	SOPIN []byte
+	// Logger gets what is being done; nil discards it. No PIN is ever logged.
+	Logger *slog.Logger
+
+	load func(path string) (module, error) // nil means loadModule
+}
+
+// InitResult is what Init left behind.
+type InitResult struct {
+	TokenCreated bool    `json:"tokenCreated"` // the token was initialised
+	Created      bool    `json:"created"`      // the key was made
+	Token        string  `json:"token"`        // label
+	Serial       string  `json:"serial"`
+	Key          KeyInfo `json:"key"`
+}
+
+// KeyInfo describes a key that was made or found.
+type KeyInfo struct {
+	Label     string            `json:"label"`
+	ID        string            `json:"id"` // hex
+	Address   appliance.Address `json:"address"`
+	PublicKey string            `json:"publicKey"` // 0x and 65 bytes in hex, SEC 1 uncompressed
+}
+
+// Init sees to it that the token and the key that the URI names exist: it initialises an uninitialised token
+// (C_InitToken, C_InitPIN) and makes a secp256k1 key that is sensitive and not extractable. What exists already
+// is left as it is; a token is never initialised twice, since that would destroy its keys.
+//
+// Errors: ErrNotFound where there is no uninitialised token, ErrAmbiguous, ErrPIN.
+func Init(ctx context.Context, options InitOptions) (InitResult, error) {
+	shared := Options{URI: options.URI, Logger: options.Logger, load: options.load}.withDefaults()
+	return await(ctx, func() (InitResult, error) { return provision(shared, options.SOPIN) }, nil)
+}
+
+func provision(options Options, soPIN []byte) (result InitResult, err error) {
+	u := options.URI
+	if u.Token == "" || u.Object == "" || u.PINSource == "" {
+		return result, errors.New("initialise a token: the pkcs11 URI must have token, object and pin-source")
+	}
+	if err := checkLabel("token", u.Token); err != nil {
+		return result, err
+	}
+	_, m, err := options.openModule()
+	if err != nil {
+		return result, err
+	}
+	defer func() { _ = m.Finalize() }()
+	t, created, err := makeToken(m, u, soPIN)
+	if err != nil {
+		return result, fmt.Errorf("initialise token %q: %w", u.Token, err)
+	}
+	result = InitResult{TokenCreated: created, Token: t.info.Label, Serial: t.info.SerialNumber}
+	result.Key, result.Created, err = makeKey(m, t, options, false)
+	if err != nil {
+		return result, fmt.Errorf("open token %q: %w", u.Token, err)
+	}
+	return result, nil
+}
+
+// checkLabel refuses what CK_TOKEN_INFO cannot hold, which the binding would cut off.
+func checkLabel(what, label string) error {
+	const most = 32
+	if len(label) == 0 || len(label) > most {
+		return fmt.Errorf("the label of a %s must have 1 to %d bytes, not %d", what, most, len(label))
+	}
+	return nil
+}
+
+// makeToken returns the URI's token with a user PIN, having initialised what was not.
+func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error) {
+	t, err = findToken(m, u)
+	if errors.Is(err, ErrNotFound) {
+		if t, err = initToken(m, u, soPIN); err != nil {
+			return t, false, err
+		}
+		created = true
+	}
+	if err != nil || t.info.Flags&pkcs11.CKF_USER_PIN_INITIALIZED != 0 {
+		return t, created, err
+	}
+	// Also where an earlier run ended between C_InitToken and C_InitPIN.
+	if err := initUserPIN(m, t, u, soPIN); err != nil {
+		return t, created, err
+	}
+	t.info, err = m.GetTokenInfo(t.slot)
+	return t, created, failed("C_GetTokenInfo", err)
+}
+
+func initToken(m module, u URI, soPIN []byte) (token, error) {
+	// Read first: a token should not be left half made because of a file's mode.
+	if _, err := u.readPIN(); err != nil {
+		return token{}, err
+	}
+	blank, err := findBlank(m, u)
+	if err != nil {
+		return token{}, err
+	}
+	if len(soPIN) == 0 {
+		return token{}, errors.New("the token is not initialised, and no security officer's PIN was given to do it with")
+	}
+	if err := m.InitToken(blank.slot, string(soPIN), u.Token); err != nil {
+		return token{}, soError(failed("C_InitToken", err))
+	}
+	slot := blank.slot
+	made, err := findToken(m, URI{Token: u.Token, SlotID: &slot})
+	if errors.Is(err, ErrNotFound) { // it may have moved to another slot
+		made, err = findToken(m, URI{Token: u.Token})
+	}
+	return made, err
+}
+
+// findBlank returns the one token that is not initialised. Its label is not yet that of the URI.
+func findBlank(m module, u URI) (token, error) {
+	list, err := tokens(m)
+	if err != nil {
+		return token{}, err
+	}
+	unlabelled := u
+	unlabelled.Token = ""
+	var blank []token
+	for _, t := range list {
+		if t.err == nil && !t.initialized() && t.matches(unlabelled) {
+			blank = append(blank, t)
+		}
+	}
+	switch len(blank) {
+	case 1:
+		return blank[0], nil
+	case 0:
+		return token{}, fmt.Errorf("uninitialised token: %w; %s", ErrNotFound, present("tokens", list))
+	}
+	return token{}, fmt.Errorf("uninitialised token: %w, add slot-id to the URI; %s", ErrAmbiguous, present("uninitialised tokens", blank))
+}
+
+func initUserPIN(m module, t token, u URI, soPIN []byte) error {
+	pin, err := u.readPIN()
+	if err != nil {
+		return err
+	}
+	if len(soPIN) == 0 {
+		return errors.New("the token has no user PIN yet, and no security officer's PIN was given to set one with")
+	}
+	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
+	if err != nil {
+		return failed("C_OpenSession", err)
+	}
+	defer func() { _ = m.CloseSession(h) }()
+	if err := m.Login(h, pkcs11.CKU_SO, string(soPIN)); err != nil {
+		return soError(failed("C_Login", err))
+	}
+	defer func() { _ = m.Logout(h) }()
+	return failed("C_InitPIN", m.InitPIN(h, pin))
+}
+
+// soError adds the remedy that is the security officer's.
+func soError(err error) error {
+	switch rvOf(err) {
+	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE, pkcs11.CKR_PIN_LOCKED:
+		return &refusedPIN{err, "the token did not take this PIN of the security officer; it was tried once"}
+	}
+	return err
+}
+
+// Keygen makes another key, under that label, in the URI's token. The URI's own object and id are not used.
+//
+// Errors: ErrExists where the token has a key of that label, ErrNotFound, ErrAmbiguous, ErrPIN.
+func Keygen(ctx context.Context, options Options, label string) (KeyInfo, error) {
+	options = options.withDefaults()
+	options.URI.Object, options.URI.ID = label, nil
+	return await(ctx, func() (KeyInfo, error) { return keygen(options) }, nil)
+}
+
+func keygen(options Options) (KeyInfo, error) {
+	if err := checkLabel("key", options.URI.Object); err != nil {
+		return KeyInfo{}, err
+	}
+	_, m, err := options.openModule()
+	if err != nil {
+		return KeyInfo{}, err
+	}
+	defer func() { _ = m.Finalize() }()
+	t, err := findToken(m, options.URI)
+	if err != nil {
+		return KeyInfo{}, err
+	}
+	made, _, err := makeKey(m, t, options, true)
+	if err != nil {
+		return KeyInfo{}, fmt.Errorf("open token %q: %w", t.info.Label, err)
+	}
+	return made, nil
+}
+
+// makeKey returns the URI's key, having made it where there was none. With mustBeNew an existing one is ErrExists.
+func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, created bool, err error) {
+	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
+	if err != nil {
+		return info, false, failed("C_OpenSession", err)
+	}
+	defer func() { _ = m.CloseSession(h) }()
+	if err := login(m, h, t, options.URI, options.Logger); err != nil {
+		return info, false, err
+	}
+	k, err := findKey(m, h, options.URI)
+	switch {
+	case mustBeNew && (err == nil || errors.Is(err, ErrAmbiguous)):
+		return info, false, fmt.Errorf("key %q: %w", options.URI.Object, ErrExists)
+	case errors.Is(err, ErrNotFound):
+		if err := generate(m, h, options.URI); err != nil {
+			return info, false, fmt.Errorf("make key %q: %w", options.URI.Object, err)
+		}
+		created = true
+		k, err = findKey(m, h, options.URI)
+	}
+	if err != nil {
+		return info, created, err
+	}
+	if err := k.check(options.AllowExtractable); err != nil {
+		return info, created, err
+	}
+	info, err = describeKeyInfo(m, h, k)
+	return info, created, err
+}
+
+// generate makes a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). The id is
+// random where the URI gives none; it ties the two halves together.
+func generate(m module, h pkcs11.SessionHandle, u URI) error {
+	id := u.ID
+	if len(id) == 0 {
+		id = make([]byte, 16)
+		rand.Read(id) // never fails (Go 1.24)
+	}
+	public := []*pkcs11.Attribute{
+		pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PUBLIC_KEY),
+		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, pkcs11.CKK_EC),
+		pkcs11.NewAttribute(pkcs11.CKA_TOKEN, true),
+		pkcs11.NewAttribute(pkcs11.CKA_PRIVATE, false),
+		pkcs11.NewAttribute(pkcs11.CKA_VERIFY, true),
+		pkcs11.NewAttribute(pkcs11.CKA_EC_PARAMS, curveParams[0]),
+		pkcs11.NewAttribute(pkcs11.CKA_LABEL, u.Object),
+		pkcs11.NewAttribute(pkcs11.CKA_ID, id),
+	}
+	private := []*pkcs11.Attribute{
+		pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PRIVATE_KEY),
+		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, pkcs11.CKK_EC),
+		pkcs11.NewAttribute(pkcs11.CKA_TOKEN, true),
+		pkcs11.NewAttribute(pkcs11.CKA_PRIVATE, true),
+		pkcs11.NewAttribute(pkcs11.CKA_SENSITIVE, true),
+		pkcs11.NewAttribute(pkcs11.CKA_EXTRACTABLE, false),
+		pkcs11.NewAttribute(pkcs11.CKA_SIGN, true),
+		pkcs11.NewAttribute(pkcs11.CKA_LABEL, u.Object),
+		pkcs11.NewAttribute(pkcs11.CKA_ID, id),
+	}
+	mechanism := []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_EC_KEY_PAIR_GEN, nil)}
+	_, _, err := m.GenerateKeyPair(h, mechanism, public, private)
+	return failed("C_GenerateKeyPair", err)
+}
+
+func describeKeyInfo(m module, h pkcs11.SessionHandle, k privateKey) (KeyInfo, error) {
+	publicKey, err := publicKeyOf(m, h, k)
+	if err != nil {
+		return KeyInfo{}, err
+	}
+	address, err := appliance.AddressOf(publicKey)
+	if err != nil {
+		return KeyInfo{}, err
+	}
+	return KeyInfo{Label: k.label, ID: hex.EncodeToString(k.id), Address: address, PublicKey: "0x" + hex.EncodeToString(publicKey)}, nil
+}

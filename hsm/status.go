@@ -1,0 +1,228 @@
+package hsm
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Status is what an operator may want to know of the HSM. It has no secret.
+type Status struct {
+	Module  ModuleStatus  `json:"module"`
+	Token   TokenStatus   `json:"token"`
+	Key     KeyStatus     `json:"key"`
+	Session SessionStatus `json:"sessions"`
+
+	Ready           bool      `json:"ready"`           // no fault is known
+	Signatures      uint64    `json:"signatures"`      // made and checked since the start
+	WrongSignatures uint64    `json:"wrongSignatures"` // returned by the token and withheld
+	Repairs         uint64    `json:"repairs"`         // new sessions counted too
+	LastError       string    `json:"lastError,omitempty"`
+	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
+}
+
+// ModuleStatus describes the PKCS#11 library (CK_INFO).
+type ModuleStatus struct {
+	Path         string `json:"path"`
+	Description  string `json:"description"`
+	Manufacturer string `json:"manufacturer"`
+	Version      string `json:"version"`
+	Cryptoki     string `json:"cryptoki"` // version of PKCS#11
+}
+
+// TokenStatus describes the token (CK_TOKEN_INFO).
+type TokenStatus struct {
+	Label        string   `json:"label"`
+	Serial       string   `json:"serial"`
+	Manufacturer string   `json:"manufacturer"`
+	Model        string   `json:"model"`
+	Slot         uint     `json:"slot"`
+	PINCountLow  bool     `json:"pinCountLow"` // a wrong PIN was tried since the last login
+	PINFinalTry  bool     `json:"pinFinalTry"` // one more wrong PIN locks the token
+	PINLocked    bool     `json:"pinLocked"`
+	Mechanisms   []string `json:"mechanisms"` // those of CKM_ECDSA and CKM_EC_KEY_PAIR_GEN that it has
+}
+
+// KeyStatus describes the private key object.
+type KeyStatus struct {
+	Label       string             `json:"label"`
+	ID          string             `json:"id"`    // hex
+	Curve       string             `json:"curve"` // "secp256k1", or CKA_EC_PARAMS in hex
+	Sensitive   bool               `json:"sensitive"`
+	Extractable bool               `json:"extractable"`
+	Sign        bool               `json:"sign"`
+	Address     *appliance.Address `json:"address,omitempty"`
+	PublicKey   string             `json:"publicKey,omitempty"` // 0x and 65 bytes in hex, SEC 1 uncompressed
+}
+
+// SessionStatus counts sessions of this process.
+type SessionStatus struct {
+	InUse int  `json:"inUse"`
+	Open  int  `json:"open"`
+	Max   uint `json:"max"` // the token's own maximum; 0 means none
+}
+
+// Status returns the state of the signer. What the token says is asked anew where it answers before ctx ends,
+// else it is as of the last time that it did; Ready and LastError tell.
+func (s *Signer) Status(ctx context.Context) (Status, error) {
+	s.mu.Lock()
+	status := s.snapshot
+	s.mu.Unlock()
+	fault := s.fault()
+	status.Ready = fault == nil
+	if fault == nil {
+		fresh, err := use(ctx, s, func(*session) (token, error) { return findToken(s.module, s.options.URI) })
+		if err == nil {
+			status.Token = describeToken(s.module, fresh, status.Token.Mechanisms)
+		}
+		status.Ready = err == nil
+	}
+	status.Module.Path = s.path
+	status.Key.Address, status.Key.PublicKey = &s.address, "0x"+hex.EncodeToString(s.publicKey)
+	status.Session.Open = cap(s.idle)
+	status.Session.InUse = cap(s.idle) - len(s.idle)
+	status.Signatures, status.WrongSignatures, status.Repairs = s.signatures.Load(), s.wrong.Load(), s.mended.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastError != nil {
+		status.LastError, status.LastErrorTime = s.lastError.Error(), s.lastFault.UTC()
+	}
+	if fault != nil {
+		status.LastError = fault.Error() // what holds now counts more than what came last
+	}
+	return status, nil
+}
+
+// Inspect describes module, token and key where no signer runs. With an error the Status has what was found
+// before it.
+func Inspect(ctx context.Context, options Options) (Status, error) {
+	options = options.withDefaults()
+	type partial struct {
+		status Status
+		err    error
+	}
+	p, err := await(ctx, func() (partial, error) {
+		status, err := inspect(options)
+		return partial{status, err}, nil
+	}, nil)
+	if err != nil {
+		return Status{}, err
+	}
+	if p.err != nil {
+		p.status.LastError = p.err.Error()
+	}
+	p.status.Ready = p.err == nil
+	return p.status, p.err
+}
+
+func inspect(options Options) (Status, error) {
+	path, m, err := options.openModule()
+	if err != nil {
+		return Status{}, err
+	}
+	defer func() { _ = m.Finalize() }()
+	status := describe(m, token{}, privateKey{})
+	status.Module.Path = path
+	t, err := findToken(m, options.URI)
+	if err != nil {
+		return status, err
+	}
+	status = describe(m, t, privateKey{})
+	status.Module.Path = path
+	k, publicKey, err := inspectKey(m, t, options)
+	if k.handle != 0 {
+		status.Key = describeKeyStatus(k)
+	}
+	if err != nil {
+		return status, fmt.Errorf("open token %q: %w", t.info.Label, err)
+	}
+	address, err := appliance.AddressOf(publicKey)
+	status.Key.Address, status.Key.PublicKey = &address, "0x"+hex.EncodeToString(publicKey)
+	return status, err
+}
+
+func inspectKey(m module, t token, options Options) (privateKey, []byte, error) {
+	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION)
+	if err != nil {
+		return privateKey{}, nil, failed("C_OpenSession", err)
+	}
+	if err := login(m, h, t, options.URI, options.Logger); err != nil {
+		return privateKey{}, nil, err
+	}
+	k, err := findKey(m, h, options.URI)
+	if err != nil {
+		return privateKey{}, nil, err
+	}
+	if err := k.check(options.AllowExtractable); err != nil {
+		return k, nil, err
+	}
+	publicKey, err := publicKeyOf(m, h, k)
+	return k, publicKey, err
+}
+
+// describe reads what can be read; what cannot stays empty.
+func describe(m module, t token, k privateKey) Status {
+	var status Status
+	if info, err := m.GetInfo(); err == nil {
+		status.Module = ModuleStatus{
+			Description: info.LibraryDescription, Manufacturer: info.ManufacturerID,
+			Version:  fmt.Sprintf("%d.%d", info.LibraryVersion.Major, info.LibraryVersion.Minor),
+			Cryptoki: fmt.Sprintf("%d.%d", info.CryptokiVersion.Major, info.CryptokiVersion.Minor),
+		}
+	}
+	if t.initialized() {
+		status.Token = describeToken(m, t, nil)
+		if t.info.MaxSessionCount != pkcs11.CK_UNAVAILABLE_INFORMATION {
+			status.Session.Max = t.info.MaxSessionCount
+		}
+	}
+	status.Key = describeKeyStatus(k)
+	return status
+}
+
+// describeToken asks for the mechanisms unless they are known.
+func describeToken(m module, t token, mechanisms []string) TokenStatus {
+	has := func(flag uint) bool { return t.info.Flags&flag != 0 }
+	if mechanisms == nil {
+		mechanisms = mechanismNames(m, t.slot)
+	}
+	return TokenStatus{
+		Label: t.info.Label, Serial: t.info.SerialNumber, Manufacturer: t.info.ManufacturerID, Model: t.info.Model, Slot: t.slot,
+		PINCountLow: has(pkcs11.CKF_USER_PIN_COUNT_LOW), PINFinalTry: has(pkcs11.CKF_USER_PIN_FINAL_TRY), PINLocked: has(pkcs11.CKF_USER_PIN_LOCKED),
+		Mechanisms: mechanisms,
+	}
+}
+
+func mechanismNames(m module, slot uint) []string {
+	list, err := m.GetMechanismList(slot)
+	if err != nil {
+		return nil
+	}
+	names := []string{}
+	for _, known := range []struct {
+		mechanism uint
+		name      string
+	}{{pkcs11.CKM_ECDSA, "CKM_ECDSA"}, {pkcs11.CKM_EC_KEY_PAIR_GEN, "CKM_EC_KEY_PAIR_GEN"}} {
+		if slices.ContainsFunc(list, func(m *pkcs11.Mechanism) bool { return m.Mechanism == known.mechanism }) {
+			names = append(names, known.name)
+		}
+	}
+	return names
+}
+
+func describeKeyStatus(k privateKey) KeyStatus {
+	curve := hexOr(k.params, "")
+	if k.isSecp256k1() {
+		curve = curveName
+	}
+	return KeyStatus{
+		Label: k.label, ID: hex.EncodeToString(k.id), Curve: curve,
+		Sensitive: k.sensitive, Extractable: k.extractable, Sign: k.canSign,
+	}
+}

@@ -1,0 +1,258 @@
+package hsm
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// URI names a module, a token and a key in it (RFC 7512). An empty member was not given and matches anything.
+type URI struct {
+	Token        string // the token's label
+	Manufacturer string // the token's manufacturer
+	Model        string
+	Serial       string
+	Object       string // CKA_LABEL of the key
+	ID           []byte // CKA_ID of the key
+	SlotID       *uint
+
+	ModulePath string // a file, or a folder that has ModuleName in it
+	ModuleName string // with or without "lib" and ".so"; searched in the usual folders
+	PINSource  string // an absolute path or a file: URI
+}
+
+const uriScheme = "pkcs11:"
+
+// ParseURI reads a pkcs11 URI. Attributes that it does not know, that come twice or that are empty are errors
+// naming the attribute, because a mistyped one would silently match more keys than meant. pin-value is refused:
+// a PIN in a URI ends up in process lists, logs and backups.
+func ParseURI(s string) (URI, error) {
+	rest, found := strings.CutPrefix(s, uriScheme)
+	if !found {
+		return URI{}, fmt.Errorf("pkcs11 URI: must start with %q", uriScheme)
+	}
+	path, query, _ := strings.Cut(rest, "?")
+	var u URI
+	seen := make(map[string]bool)
+	for _, part := range []struct{ text, separator, where string }{{path, ";", "path"}, {query, "&", "query"}} {
+		if part.text == "" {
+			continue
+		}
+		for _, attribute := range strings.Split(part.text, part.separator) {
+			if err := u.parseAttribute(attribute, part.where, seen); err != nil {
+				return URI{}, fmt.Errorf("pkcs11 URI: %w", err)
+			}
+		}
+	}
+	return u, nil
+}
+
+// parseAttribute never repeats a value in its errors: it may be a PIN that was put in the wrong place.
+func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) error {
+	name, raw, found := strings.Cut(attribute, "=")
+	if !found {
+		return fmt.Errorf("an attribute of the %s has no =", where)
+	}
+	if name == "pin-value" {
+		return errors.New("pin-value is refused, because a PIN in a URI is read by whoever reads the configuration, logs or " +
+			"process list; put the PIN in a file and name it with pin-source=file:/path")
+	}
+	set := u.setter(name, where)
+	if set == nil {
+		return fmt.Errorf("unknown attribute %q in the %s", printable(name), where)
+	}
+	if seen[name] {
+		return fmt.Errorf("attribute %s is given twice", name)
+	}
+	seen[name] = true
+	value, err := percentDecode(raw)
+	if err == nil && value == "" {
+		err = errors.New("is empty")
+	}
+	if err == nil {
+		err = set(value)
+	}
+	if err != nil {
+		return fmt.Errorf("attribute %s: %w", name, err)
+	}
+	return nil
+}
+
+// setter returns what stores the attribute of that name, or nil where RFC 7512 or this package knows none.
+func (u *URI) setter(name, where string) func(string) error {
+	text := func(field *string) func(string) error {
+		return func(v string) error {
+			if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+				return errors.New("is not UTF-8 text")
+			}
+			*field = v
+			return nil
+		}
+	}
+	switch where + " " + name {
+	case "path token":
+		return text(&u.Token)
+	case "path manufacturer":
+		return text(&u.Manufacturer)
+	case "path model":
+		return text(&u.Model)
+	case "path serial":
+		return text(&u.Serial)
+	case "path object":
+		return text(&u.Object)
+	case "path id":
+		return func(v string) error { u.ID = []byte(v); return nil }
+	case "path slot-id":
+		return u.setSlotID
+	case "path type":
+		return func(v string) error {
+			if v != "private" {
+				return errors.New(`must be "private": the attestor key is a private key`)
+			}
+			return nil
+		}
+	case "query module-path":
+		return text(&u.ModulePath)
+	case "query module-name":
+		return text(&u.ModuleName)
+	case "query pin-source":
+		return u.setPINSource
+	}
+	return nil
+}
+
+func (u *URI) setSlotID(v string) error {
+	n, err := strconv.ParseUint(v, 10, strconv.IntSize)
+	if err != nil {
+		return errors.New("must be a decimal number")
+	}
+	slot := uint(n)
+	u.SlotID = &slot
+	return nil
+}
+
+func (u *URI) setPINSource(v string) error {
+	if strings.HasPrefix(v, "|") {
+		return errors.New("a command is refused; name a file, as in pin-source=file:/etc/attestd/pin")
+	}
+	if strings.ContainsRune(v, 0) || !utf8.ValidString(v) || !filepath.IsAbs(pinPath(v)) {
+		return errors.New("must be an absolute path or file:/path")
+	}
+	u.PINSource = v
+	return nil
+}
+
+// pinPath returns the file that a pin-source names.
+func pinPath(source string) string {
+	path := strings.TrimPrefix(source, "file:")
+	if path != source {
+		path = strings.TrimPrefix(path, "//") // file:///path
+	}
+	return path
+}
+
+// String returns the URI in the order of RFC 7512, without a secret, for there is none in it.
+func (u URI) String() string {
+	var path, query []string
+	add := func(list *[]string, name, value string) {
+		if value != "" {
+			*list = append(*list, name+"="+value)
+		}
+	}
+	add(&path, "token", percentEncode(u.Token, ""))
+	add(&path, "manufacturer", percentEncode(u.Manufacturer, ""))
+	add(&path, "model", percentEncode(u.Model, ""))
+	add(&path, "serial", percentEncode(u.Serial, ""))
+	add(&path, "object", percentEncode(u.Object, ""))
+	add(&path, "id", percentEncodeAll(u.ID))
+	if u.SlotID != nil {
+		add(&path, "slot-id", strconv.FormatUint(uint64(*u.SlotID), 10))
+	}
+	add(&query, "module-path", percentEncode(u.ModulePath, "/"))
+	add(&query, "module-name", percentEncode(u.ModuleName, "/"))
+	add(&query, "pin-source", percentEncode(u.PINSource, "/"))
+	s := uriScheme + strings.Join(path, ";")
+	if len(query) > 0 {
+		s += "?" + strings.Join(query, "&")
+	}
+	return s
+}
+
+// MarshalText is String.
+func (u URI) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText is ParseURI.
+func (u *URI) UnmarshalText(text []byte) error {
+	parsed, err := ParseURI(string(text))
+	if err != nil {
+		return err
+	}
+	*u = parsed
+	return nil
+}
+
+// uriMarks are the characters beside letters and digits that need no encoding in either part of the URI: all
+// of unreserved, and of pk11-res-avail those that separate nothing.
+const uriMarks = "-._~:[]@!$'()*+,="
+
+func percentDecode(s string) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] != '%':
+			if !isAlphanumeric(s[i]) && !strings.ContainsRune(uriMarks+"/?|&", rune(s[i])) {
+				return "", errors.New("has a character that must be percent-encoded")
+			}
+			b.WriteByte(s[i])
+		default:
+			if len(s) < i+3 {
+				return "", errors.New("ends inside a percent-encoding")
+			}
+			c, err := hex.DecodeString(s[i+1 : i+3])
+			if err != nil {
+				return "", errors.New("has a % that two hex digits do not follow")
+			}
+			b.WriteByte(c[0])
+			i += 2
+		}
+	}
+	return b.String(), nil
+}
+
+func percentEncode(s, alsoPlain string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if isAlphanumeric(s[i]) || strings.IndexByte(uriMarks+alsoPlain, s[i]) >= 0 {
+			b.WriteByte(s[i])
+		} else {
+			fmt.Fprintf(&b, "%%%02X", s[i])
+		}
+	}
+	return b.String()
+}
+
+// percentEncodeAll is the form that RFC 7512 section 2.3 recommends for id.
+func percentEncodeAll(raw []byte) string {
+	var b strings.Builder
+	for _, c := range raw {
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
+}
+
+func isAlphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// printable cuts what is shown of a name that is not one of ours.
+func printable(name string) string {
+	const most = 40
+	if len(name) > most {
+		return name[:most] + "…"
+	}
+	return name
+}
