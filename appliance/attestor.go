@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,6 +32,7 @@ type Attestor struct {
 	Now     func() time.Time
 
 	repeats repeats
+	signing atomic.Int64
 }
 
 // Call is one call for an attestation.
@@ -97,7 +99,7 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
 	}
 	digest := a.Scheme.Digest(call.Request)
-	signature, err := a.Signer.Sign(ctx, digest)
+	signature, err := a.sign(ctx, digest)
 	if err != nil {
 		return Entry{}, false, err
 	}
@@ -111,6 +113,16 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		IdempotencyKey: call.IdempotencyKey,
 	})
 }
+
+func (a *Attestor) sign(ctx context.Context, d Digest) (Signature, error) {
+	a.signing.Add(1)
+	defer a.signing.Add(-1)
+	return a.Signer.Sign(ctx, d)
+}
+
+// Signing returns how many signatures are being made: records that will reach the journal soon. A journal may wait
+// for some of them, so that they share its next write.
+func (a *Attestor) Signing() int { return int(a.signing.Load()) }
 
 // ReadBack returns the entry of an attestation that this API key was issued, with its proof. Another key's
 // attestation is CodeNotFound, as one that never was.

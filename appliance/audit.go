@@ -58,8 +58,10 @@ type Audit struct {
 	verifier note.Verifier
 	earlier  *tlog.Tree
 	report   AuditReport
-	edge     []tlog.Hash // complete subtrees from left to right, as the bits of report.Size say
+	frontier Frontier
 	last     time.Time
+
+	completed []tlog.Hash // by the last Add
 }
 
 // NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint, the leaves must also begin
@@ -98,21 +100,32 @@ func CheckLeaf(leaf []byte) CheckedLeaf {
 	return c
 }
 
-// Add puts the next leaf, checked already, into its place.
-func (a *Audit) Add(c CheckedLeaf) {
+// LostLeaf stands for a leaf that cannot be read, so that an audit can go on after it: hash is what the tree has in
+// its place, why is reported.
+func LostLeaf(hash tlog.Hash, part string, why error) CheckedLeaf {
+	return CheckedLeaf{Hash: hash, part: part, fault: why}
+}
+
+// Add puts the next leaf, checked already, into its place and returns the hashes of the subtrees that it completes,
+// from its own up (see Frontier.Add). They are valid until the next call.
+func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	index := a.report.Size
 	if c.fault != nil {
 		a.Report(Damage{Index: index, ID: c.Record.ID, Part: c.part, Detail: c.fault.Error()})
 	}
-	if c.Record.Time.Before(a.last) {
+	switch {
+	case c.Record.Time.IsZero(): // not readable, and reported as such
+	case c.Record.Time.Before(a.last):
 		a.Report(Damage{Index: index, ID: c.Record.ID, Part: "order", Detail: "is earlier than the record before it"})
-	} else {
+	default:
 		a.last = c.Record.Time
 	}
-	a.push(c.Hash)
-	if a.earlier != nil && a.report.Size == a.earlier.N && a.root() != a.earlier.Hash {
+	a.completed = a.frontier.Add(a.completed[:0], c.Hash)
+	a.report.Size++
+	if a.earlier != nil && a.report.Size == a.earlier.N && a.frontier.Tree() != *a.earlier {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records are not those of the earlier checkpoint", a.earlier.N)})
 	}
+	return a.completed
 }
 
 // Report adds a damage that was found outside the leaves.
@@ -126,7 +139,7 @@ func (a *Audit) Report(d Damage) {
 
 // Finish checks the newest checkpoint against all leaves and returns the report.
 func (a *Audit) Finish(checkpoint []byte) AuditReport {
-	root := a.root()
+	root := a.frontier.Tree().Hash
 	a.report.Root = root[:]
 	if a.earlier != nil && a.earlier.N > a.report.Size {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records, the journal only %d", a.earlier.N, a.report.Size)})
@@ -141,28 +154,4 @@ func (a *Audit) Finish(checkpoint []byte) AuditReport {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: "its root hash is not that of the records"})
 	}
 	return a.report
-}
-
-// push adds a leaf hash to the right edge, merging subtrees of the same size (RFC 6962, section 2.1).
-func (a *Audit) push(h tlog.Hash) {
-	for n := a.report.Size; n&1 == 1; n >>= 1 {
-		last := len(a.edge) - 1
-		h = tlog.NodeHash(a.edge[last], h)
-		a.edge = a.edge[:last]
-	}
-	a.edge = append(a.edge, h)
-	a.report.Size++
-}
-
-// root is the tree's hash so far.
-func (a *Audit) root() tlog.Hash {
-	if len(a.edge) == 0 {
-		h, _ := tlog.TreeHash(0, nil) // SHA-256 of nothing; never fails
-		return h
-	}
-	h := a.edge[len(a.edge)-1]
-	for i := len(a.edge) - 2; i >= 0; i-- {
-		h = tlog.NodeHash(a.edge[i], h)
-	}
-	return h
 }

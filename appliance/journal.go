@@ -3,9 +3,13 @@ package appliance
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -95,14 +99,55 @@ func (p InclusionProof) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "c2sp.org/tlog-proof@v1\nindex %d\n", p.Index)
 	for _, h := range p.Hashes {
-		b.WriteString(tlog.Hash(h).String() + "\n")
+		b.WriteString(base64.StdEncoding.EncodeToString(h) + "\n")
 	}
 	return b.String() + "\n" + p.Checkpoint
 }
 
 // EncodeLeaf returns a record's bytes in the tree: compact JSON, members in the order of Record, no newline. The
 // bytes are kept as they are and never made again, so a line of `attestd log export` is a leaf.
-func EncodeLeaf(r Record) ([]byte, error) { return json.Marshal(r) }
+//
+// It is what json.Marshal returns, written out because this is on the way of every attestation.
+func EncodeLeaf(r Record) ([]byte, error) {
+	b := make([]byte, 0, 768)
+	b = append(append(append(b, `{"id":"`...), r.ID.String()...), `","hash":"0x`...)
+	b = append(hex.AppendEncode(b, r.Hash[:]), `","signature":{"r":"0x`...)
+	b = append(hex.AppendEncode(b, r.Signature.R[:]), `","s":"0x`...)
+	b = append(hex.AppendEncode(b, r.Signature.S[:]), `","v":`...)
+	b = append(strconv.AppendUint(b, uint64(r.Signature.V), 10), `},"signerAddress":"`...)
+	b = append(append(b, r.SignerAddress.String()...), `","unspendableAddress":"`...)
+	b = append(append(b, r.UnspendableAddress.String()...), `","beneficiary":"`...)
+	b = append(append(b, r.Beneficiary.String()...), `","scheme":`...)
+	b = appendJSON(b, r.Scheme)
+	if r.Domain != nil {
+		domain, err := json.Marshal(r.Domain)
+		if err != nil {
+			return nil, fmt.Errorf("record: %w", err)
+		}
+		b = append(append(b, `,"domain":`...), domain...)
+	}
+	b = appendJSON(append(b, `,"keyId":`...), r.KeyID)
+	if r.IdempotencyKey != "" {
+		b = appendJSON(append(b, `,"idempotencyKey":`...), r.IdempotencyKey)
+	}
+	when, err := r.Time.UTC().MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	b = append(append(append(b, `,"time":`...), when...), `,"salt":"`...)
+	return append(hex.AppendEncode(b, r.Salt[:]), `"}`...), nil
+}
+
+// appendJSON appends a string as json.Marshal writes it.
+func appendJSON(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
+			text, _ := json.Marshal(s) // a string never fails
+			return append(b, text...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
+}
 
 // DecodeLeaf reads a leaf. It refuses bytes that EncodeLeaf would not have written.
 func DecodeLeaf(leaf []byte) (Record, error) {
@@ -144,4 +189,62 @@ func OpenCheckpoint(signed []byte, verifier note.Verifier) (tlog.Tree, error) {
 		return tlog.Tree{}, fmt.Errorf("checkpoint: %w", err)
 	}
 	return tree, nil
+}
+
+// Frontier is the right edge of an append-only Merkle tree (RFC 6962, section 2.1): all it takes to add leaves and
+// to know the root. The zero value is the empty tree.
+type Frontier struct {
+	size int64
+	edge []tlog.Hash // roots of the complete subtrees from left to right, as the bits of size say
+}
+
+// NewFrontier returns the frontier of a tree of that size whose stored hashes r reads.
+func NewFrontier(size int64, r tlog.HashReader) (Frontier, error) {
+	var indexes []int64
+	for done, level := int64(0), 62; level >= 0; level-- {
+		if size&(1<<level) != 0 {
+			indexes = append(indexes, tlog.StoredHashIndex(level, done>>level))
+			done += 1 << level
+		}
+	}
+	edge, err := r.ReadHashes(indexes)
+	if err != nil {
+		return Frontier{}, fmt.Errorf("right edge of the tree: %w", err)
+	}
+	return Frontier{size: size, edge: edge}, nil
+}
+
+// Clone returns a copy that can be changed on its own.
+func (f Frontier) Clone() Frontier { return Frontier{size: f.size, edge: slices.Clone(f.edge)} }
+
+// Add adds a leaf and appends to dst the roots of the subtrees that it completes, from the leaf's own hash up:
+// what tlog.StoredHashesForRecordHash returns, without reading anything.
+func (f *Frontier) Add(dst []tlog.Hash, leaf tlog.Hash) []tlog.Hash {
+	h := leaf
+	dst = append(dst, h)
+	for n := f.size; n&1 == 1; n >>= 1 {
+		last := len(f.edge) - 1
+		h = tlog.NodeHash(f.edge[last], h)
+		f.edge = f.edge[:last]
+		dst = append(dst, h)
+	}
+	f.edge = append(f.edge, h)
+	f.size++
+	return dst
+}
+
+// Size returns the number of leaves.
+func (f Frontier) Size() int64 { return f.size }
+
+// Tree returns the size and the root.
+func (f Frontier) Tree() tlog.Tree {
+	if f.size == 0 {
+		h, _ := tlog.TreeHash(0, nil) // SHA-256 of nothing; never fails
+		return tlog.Tree{Hash: h}
+	}
+	h := f.edge[len(f.edge)-1]
+	for i := len(f.edge) - 2; i >= 0; i-- {
+		h = tlog.NodeHash(f.edge[i], h)
+	}
+	return tlog.Tree{N: f.size, Hash: h}
 }

@@ -218,10 +218,10 @@ func ParseRate(s string) (Rate, error) {
 
 // String returns the text form, in the largest unit that keeps the number whole.
 func (r Rate) String() string {
-	switch {
-	case r == Unlimited:
+	switch r {
+	case Unlimited:
 		return "unlimited"
-	case r == Rate{}:
+	case Rate{}:
 		return "default"
 	}
 	for _, unit := range []string{"s", "m", "h"} {

@@ -1,0 +1,209 @@
+package appliance_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/storetest"
+	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// auditLog is a log of so many leaves with its checkpoint at each size.
+type auditLog struct {
+	key         appliance.LogKey
+	leaves      [][]byte
+	records     []appliance.Record
+	checkpoints [][]byte // by size
+}
+
+func newAuditLog(t testing.TB, size int) (l auditLog) {
+	t.Helper()
+	l.key = testLogKey(t, "example.com/log")
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var tree hashTree
+	for n := range int64(size) + 1 {
+		root, err := tlog.TreeHash(n, tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed, err := appliance.SignCheckpoint(tlog.Tree{N: n, Hash: root}, l.key.Signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.checkpoints = append(l.checkpoints, signed)
+		r := storetest.Record(t, "key")
+		r.Time = at.Add(time.Duration(n/3) * time.Second)
+		leaf, err := appliance.EncodeLeaf(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree.add(t, n, leaf)
+		if n < int64(size) {
+			l.leaves, l.records = append(l.leaves, leaf), append(l.records, r)
+		}
+	}
+	return l
+}
+
+func (l auditLog) audit(t testing.TB, leaves [][]byte, earlier, checkpoint []byte) appliance.AuditReport {
+	t.Helper()
+	audit, err := appliance.NewAudit(l.key.Verifier, earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, leaf := range leaves {
+		audit.Leaf(leaf)
+	}
+	return audit.Finish(checkpoint)
+}
+
+func TestAuditOfASoundLog(t *testing.T) {
+	l := newAuditLog(t, 130)
+	for size := range 131 {
+		report := l.audit(t, l.leaves[:size], l.checkpoints[size/2], l.checkpoints[size])
+		tree, err := appliance.OpenCheckpoint(l.checkpoints[size], l.key.Verifier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !report.OK() || report.Size != int64(size) || !bytes.Equal(report.Root, tree.Hash[:]) {
+			t.Fatalf("size %d: %+v", size, report)
+		}
+	}
+}
+
+func TestAuditFindsDamage(t *testing.T) {
+	l := newAuditLog(t, 20)
+	tests := map[string]struct {
+		change              func(leaves [][]byte) [][]byte
+		earlier, checkpoint []byte
+		want                []string
+	}{
+		"a salt": {
+			change: func(leaves [][]byte) [][]byte {
+				leaves[7] = bytes.Replace(leaves[7], []byte(`"salt":"0`), []byte(`"salt":"1`), 1)
+				return leaves
+			},
+			want: []string{"-1 checkpoint"},
+		},
+		"a signature": {
+			change: func(leaves [][]byte) [][]byte {
+				leaves[7] = bytes.Replace(leaves[7], []byte(`"v":2`), []byte(`"v":3`), 1)
+				return leaves
+			},
+			want: []string{"7 signature", "-1 checkpoint"},
+		},
+		"rubbish": {
+			change: func(leaves [][]byte) [][]byte { leaves[7] = []byte("rubbish"); return leaves },
+			want:   []string{"7 record", "-1 checkpoint"},
+		},
+		"two swapped": {
+			change: func(leaves [][]byte) [][]byte { leaves[7], leaves[12] = leaves[12], leaves[7]; return leaves },
+			want:   []string{"8 order", "9 order", "10 order", "11 order", "12 order", "-1 checkpoint"},
+		},
+		"one dropped": {
+			change: func(leaves [][]byte) [][]byte { return append(leaves[:7], leaves[8:]...) },
+			want:   []string{"-1 checkpoint"},
+		},
+		"the last dropped": {
+			change: func(leaves [][]byte) [][]byte { return leaves[:19] },
+			want:   []string{"-1 checkpoint"},
+		},
+		"cut back with its checkpoint": {
+			change:     func(leaves [][]byte) [][]byte { return leaves[:12] },
+			checkpoint: l.checkpoints[12], earlier: l.checkpoints[15],
+			want: []string{"-1 checkpoint"},
+		},
+		"changed below an earlier checkpoint": {
+			change: func(leaves [][]byte) [][]byte {
+				leaves[7] = bytes.Replace(leaves[7], []byte(`"salt":"0`), []byte(`"salt":"1`), 1)
+				return leaves
+			},
+			earlier: l.checkpoints[15],
+			want:    []string{"-1 checkpoint", "-1 checkpoint"},
+		},
+		"no checkpoint": {checkpoint: []byte("none"), want: []string{"-1 checkpoint"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			leaves := append([][]byte(nil), l.leaves...)
+			if test.change != nil {
+				leaves = test.change(leaves)
+			}
+			if test.checkpoint == nil {
+				test.checkpoint = l.checkpoints[20]
+			}
+			report := l.audit(t, leaves, test.earlier, test.checkpoint)
+			var got []string
+			for _, d := range report.Damages {
+				got = append(got, fmt.Sprint(d.Index, " ", d.Part))
+				if d.Part == "signature" && d.ID != l.records[7].ID {
+					t.Errorf("%s is blamed", d.ID)
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(test.want) {
+				t.Errorf("reported %v, not %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAuditGoesOnAfterALostLeaf(t *testing.T) {
+	l := newAuditLog(t, 20)
+	audit, err := appliance.NewAudit(l.key.Verifier, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, leaf := range l.leaves {
+		if i == 7 {
+			audit.Add(appliance.LostLeaf(tlog.RecordHash(leaf), "record", errors.New("is lost")))
+			continue
+		}
+		audit.Leaf(leaf)
+	}
+	report := audit.Finish(l.checkpoints[20])
+	if len(report.Damages) != 1 || report.Damages[0].String() != "record 7: record: is lost" {
+		t.Errorf("reported %v", report.Damages)
+	}
+}
+
+func TestAuditReportIsBounded(t *testing.T) {
+	audit, err := appliance.NewAudit(testLogKey(t, "example.com/log").Verifier, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range appliance.MaxDamages + 5 {
+		audit.Leaf([]byte("rubbish"))
+	}
+	report := audit.Finish(nil)
+	if len(report.Damages) != appliance.MaxDamages || report.More != 6 {
+		t.Errorf("%d damages are listed, %d more", len(report.Damages), report.More)
+	}
+}
+
+func TestAuditRefusesAnotherLogsCheckpoint(t *testing.T) {
+	l := newAuditLog(t, 1)
+	if _, err := appliance.NewAudit(testLogKey(t, "example.com/other").Verifier, l.checkpoints[1]); err == nil {
+		t.Error("it was accepted")
+	}
+}
+
+func TestDamageNamesTheRecord(t *testing.T) {
+	id := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
+	for _, test := range []struct {
+		damage appliance.Damage
+		want   string
+	}{
+		{appliance.Damage{Index: -1, Part: "checkpoint", Detail: "is old"}, "checkpoint: is old"},
+		{appliance.Damage{Index: 3, Part: "tree", Detail: "is wrong"}, "record 3: tree: is wrong"},
+		{appliance.Damage{Index: 3, ID: id, Part: "tree", Detail: "is wrong"}, "record 3 (01890a5d-ac96-774b-bcce-b302099a8057): tree: is wrong"},
+	} {
+		if got := test.damage.String(); got != test.want {
+			t.Errorf("%q, not %q", got, test.want)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package bolt_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/store/storetest"
+	"github.com/google/uuid"
+)
+
+// BenchmarkAppend measures records synced to disk by callers that each wait for their own. It reports the CPU time of
+// the whole process and the bytes that were written to the file, each per record.
+func BenchmarkAppend(b *testing.B) {
+	for _, callers := range []int{1, 8, 64} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) { benchmarkAppend(b, callers) })
+	}
+}
+
+func benchmarkAppend(b *testing.B, callers int) {
+	path := filepath.Join(b.TempDir(), "attestd.db")
+	s := mustOpen(b, path, options(newLogKey(b)))
+	record := storetest.Record(b, "aaaaaaaaaaaaaaaa")
+	ids := make([]uuid.UUID, b.N)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7())
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	cpu, written := cpuTime(b), bytesWritten(b)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range callers {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
+				r := record
+				r.ID = ids[i]
+				if _, _, err := s.Journal().Append(context.Background(), r); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	n := float64(b.N)
+	b.ReportMetric(float64((cpuTime(b)-cpu).Microseconds())/n, "cpu-µs/op")
+	b.ReportMetric(float64(bytesWritten(b)-written)/n, "written-B/op")
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// bytesWritten is what this process has given to write calls, where the system tells.
+func bytesWritten(b *testing.B) (n int64) {
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return 0
+	}
+	var rchar int64
+	if _, err := fmt.Sscanf(string(text), "rchar: %d\nwchar: %d", &rchar, &n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,434 @@
+// Package bolt keeps an appliance's API keys and its journal in one bbolt file: it implements appliance.Keys and
+// appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
+//
+// # Layout
+//
+// Schema version 1. Integers are 8 bytes, big-endian. A bucket holds:
+//
+//	meta         version     -> schema version
+//	             log         -> origin+keyhash, the log key's name and hash as in a note's signature line
+//	             checkpoint  -> the newest signed checkpoint
+//	keys         API key id  -> SHA-256 of id and JSON, then the appliance.APIKey as JSON
+//	records      index       -> leaf (appliance.EncodeLeaf)
+//	hashes       tlog stored hash index -> 32 bytes
+//	ids          16 bytes of an attestation's id -> index
+//	by_key       API key id, 0x00, index -> nothing
+//	idempotency  SHA-256 of (length of API key id, API key id, idempotency key) -> index
+//
+// A commit writes a batch of records, their hashes, their index entries and the checkpoint of the tree that they
+// make in one transaction, so a file is at every moment a journal of exactly the size its checkpoint says. Entries
+// are never changed or removed. Times need no index: they never decrease, so an index is found by halving.
+//
+// The hash in a keys entry guards against a failing disk, not against whoever can write the file: such a person can
+// also add keys of his own. What he cannot do unseen is to change the journal, for want of the log key.
+package bolt
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// What Open refuses; errors.Is tells them.
+var (
+	ErrInUse       = errors.New("in use by another process")
+	ErrNewerSchema = errors.New("written by a newer attestd")
+	ErrOtherLog    = errors.New("belongs to another log key")
+	ErrDamaged     = errors.New("damaged")
+)
+
+const (
+	schemaVersion = 1
+
+	bucketMeta        = "meta"
+	bucketKeys        = "keys"
+	bucketRecords     = "records"
+	bucketHashes      = "hashes"
+	bucketIDs         = "ids"
+	bucketByKey       = "by_key"
+	bucketIdempotency = "idempotency"
+
+	metaVersion    = "version"
+	metaLog        = "log"
+	metaCheckpoint = "checkpoint"
+
+	defaultLockTimeout = time.Second
+	defaultMinFree     = 64 << 20
+)
+
+var buckets = [...]string{bucketMeta, bucketKeys, bucketRecords, bucketHashes, bucketIDs, bucketByKey, bucketIdempotency}
+
+// addressSpace is how much of the address space the file is mapped into, from the start. bbolt can grow the mapping
+// only while no read is under way, and makes reads that begin meanwhile wait: a long read would stop the appliance.
+// What is mapped beyond the file's end costs nothing. 256 GiB are about 150 million records.
+const addressSpace = (strconv.IntSize / 64) << 38
+
+// Options are how a Store is opened.
+type Options struct {
+	Signer      note.Signer      // signs checkpoints; required unless ReadOnly
+	Verifier    note.Verifier    // its public half; required
+	ReadOnly    bool             // open beside other readers; a damaged file opens where possible, so that Verify can say what is damaged
+	Now         func() time.Time // nil means time.Now
+	LockTimeout time.Duration    // how long to wait for another process's lock; zero means 1 s
+	MinFree     int64            // bytes; Ready fails when the disk has less free; zero means 64 MiB
+	Logger      *slog.Logger     // nil means none
+
+	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much
+	// as ten records: it waits for some of the pending ones, up to 4 ms. Nil means that nothing is known of them.
+	Pending func() int
+}
+
+// Store is an open file. All methods may be used at once.
+type Store struct {
+	db      *bbolt.DB
+	file    *os.File // the one that bbolt opened; only ever read from here
+	path    string
+	opts    Options
+	keys    *Keys
+	journal *Journal
+	writer  *writer              // nil when read-only
+	head    atomic.Pointer[head] // the newest committed state; set by the writer. Nil when the file is damaged
+	damage  error                // why head is nil
+	closing sync.Once
+}
+
+// head is the journal's state after a commit. It is not changed once made.
+type head struct {
+	tree       tlog.Tree
+	checkpoint []byte
+	last       time.Time // of the newest record
+}
+
+// Open opens the file at path; unless read-only, it creates it with mode 0600 where there is none. The errors wrap
+// ErrInUse, ErrNewerSchema, ErrOtherLog or ErrDamaged where they apply.
+func Open(path string, o Options) (*Store, error) {
+	s, err := open(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func open(path string, o Options) (_ *Store, err error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, opts: o}
+	s.journal = &Journal{store: s}
+	if err := s.openFile(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = s.db.Close()
+		}
+	}()
+	if !o.ReadOnly {
+		if err := s.create(); err != nil {
+			return nil, err
+		}
+	}
+	frontier, err := s.load()
+	switch {
+	case err == nil:
+	case o.ReadOnly && errors.Is(err, ErrDamaged):
+		s.damage = err
+	default:
+		return nil, err
+	}
+	if !o.ReadOnly {
+		s.writer = newWriter(s, frontier)
+		go s.writer.run()
+	}
+	return s, nil
+}
+
+func (o *Options) complete() error {
+	if o.Verifier == nil {
+		return errors.New("no log verifier key is given")
+	}
+	if !o.ReadOnly && (o.Signer == nil || logName(o.Signer) != logName(o.Verifier)) {
+		return errors.New("the log key that signs is not that of the verifier")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.LockTimeout == 0 {
+		o.LockTimeout = defaultLockTimeout
+	}
+	if o.MinFree == 0 {
+		o.MinFree = defaultMinFree
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// logName is what identifies a log key: its name and hash.
+func logName(key interface {
+	Name() string
+	KeyHash() uint32
+}) string {
+	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
+}
+
+// openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
+func (s *Store) openFile() (err error) {
+	options := &bbolt.Options{
+		Timeout:         s.opts.LockTimeout,
+		ReadOnly:        s.opts.ReadOnly,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: addressSpace,
+		NoStatistics:    true,
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
+			s.file = f
+			return f, err
+		},
+	}
+	_, statErr := os.Stat(s.path)
+	defer func() {
+		if err != nil && s.file != nil {
+			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
+		}
+	}()
+	defer survive(&err)()
+	s.db, err = bbolt.Open(s.path, 0o600, options)
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return fmt.Errorf("%w; is attestd running?", ErrInUse)
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return fmt.Errorf("%w, or not a journal: %w", ErrDamaged, err)
+	case err != nil:
+		return err
+	}
+	if errors.Is(statErr, os.ErrNotExist) {
+		return syncDir(filepath.Dir(s.path)) // else a power cut could take the new file's name, and all in it
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// create makes the buckets and the checkpoint of the empty tree in a new file.
+func (s *Store) create() (err error) {
+	var names []string
+	err = s.pages(func(p *pages) error {
+		found, err := p.buckets()
+		for name := range found {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil || len(names) > 0 {
+		return err
+	}
+	checkpoint, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer)
+	if err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucket([]byte(name)); err != nil {
+				return fmt.Errorf("create bucket %s: %w", name, err)
+			}
+		}
+		meta := tx.Bucket([]byte(bucketMeta))
+		return errors.Join(
+			meta.Put([]byte(metaVersion), encodeIndex(schemaVersion)),
+			meta.Put([]byte(metaLog), []byte(logName(s.opts.Verifier))),
+			meta.Put([]byte(metaCheckpoint), checkpoint),
+		)
+	})
+}
+
+// load reads what is kept in memory: the keys and the journal's head. It trusts nothing in the file.
+func (s *Store) load() (frontier appliance.Frontier, err error) {
+	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
+	err = s.pages(func(p *pages) error {
+		if err := s.checkMeta(p); err != nil {
+			return err
+		}
+		if err := s.keys.load(p); err != nil {
+			return err
+		}
+		var h *head
+		if h, frontier, err = s.loadHead(p); err != nil {
+			return err
+		}
+		s.head.Store(h)
+		return nil
+	})
+	return frontier, err
+}
+
+func (s *Store) checkMeta(p *pages) error {
+	version, err := p.get(bucketMeta, []byte(metaVersion))
+	if err != nil {
+		return err
+	}
+	v, err := decodeIndex(version)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: schema version: %w", ErrDamaged, err)
+	case v > schemaVersion:
+		return fmt.Errorf("%w: it has schema version %d, this attestd knows %d; install the newer attestd again", ErrNewerSchema, v, schemaVersion)
+	case v < schemaVersion:
+		return fmt.Errorf("%w: no schema version %d", ErrDamaged, v)
+	}
+	log, err := p.get(bucketMeta, []byte(metaLog))
+	if err != nil {
+		return err
+	}
+	if want := logName(s.opts.Verifier); string(log) != want {
+		return fmt.Errorf("%w: it is the journal of %q, the log key is that of %q", ErrOtherLog, log, want)
+	}
+	return nil
+}
+
+// loadHead reads the newest checkpoint and makes sure that the records and hashes end where it says.
+func (s *Store) loadHead(p *pages) (*head, appliance.Frontier, error) {
+	damaged := func(err error) (*head, appliance.Frontier, error) {
+		return nil, appliance.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	h := new(head)
+	var err error
+	if h.checkpoint, err = p.get(bucketMeta, []byte(metaCheckpoint)); err != nil {
+		return damaged(err)
+	}
+	if h.tree, err = appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier); err != nil {
+		return damaged(err)
+	}
+	frontier, err := appliance.NewFrontier(h.tree.N, tlog.HashReaderFunc(p.readHashes))
+	if err != nil {
+		return damaged(err)
+	}
+	if frontier.Tree() != h.tree {
+		return damaged(errors.New("the stored hashes do not make the tree of the checkpoint"))
+	}
+	if surplus, err := p.get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
+		return damaged(fmt.Errorf("there are more than the checkpoint's %d records: the next has %d bytes", h.tree.N, len(surplus)))
+	}
+	if h.tree.N == 0 {
+		return h, frontier, nil
+	}
+	leaf, err := p.get(bucketRecords, encodeIndex(h.tree.N-1))
+	if err != nil {
+		return damaged(err)
+	}
+	if h.last, err = leafTime(leaf); err != nil {
+		return damaged(fmt.Errorf("record %d: %w", h.tree.N-1, err))
+	}
+	return h, frontier, nil
+}
+
+// Keys returns the API keys in the file.
+func (s *Store) Keys() *Keys { return s.keys }
+
+// Journal returns the journal in the file.
+func (s *Store) Journal() *Journal { return s.journal }
+
+// Failed receives once when a write failed in a way after which neither the file in memory nor a second try can be
+// trusted. The store refuses all writes from then on; the process should end and be started again, to read from the
+// disk what is really there.
+func (s *Store) Failed() <-chan error {
+	if s.writer == nil {
+		return nil
+	}
+	return s.writer.failed
+}
+
+// Close finishes the writes that were queued, refuses others and closes the file when reads have ended.
+func (s *Store) Close() error {
+	var err error
+	s.closing.Do(func() {
+		if s.writer != nil {
+			s.writer.close()
+		}
+		err = s.db.Close()
+	})
+	return err
+}
+
+// Snapshot writes a consistent copy of the file as it is now, while the store goes on. The copy is as secret as
+// the file.
+func (s *Store) Snapshot(w io.Writer) error {
+	err := s.view(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(w)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// view runs fn on a state of the file that does not change meanwhile. What fn returns must not refer to the file.
+func (s *Store) view(fn func(tx *bbolt.Tx) error) (err error) {
+	defer survive(&err)()
+	return s.db.View(fn)
+}
+
+// pages is view for those who do not trust the file.
+func (s *Store) pages(fn func(p *pages) error) error {
+	return s.view(func(tx *bbolt.Tx) error { return fn(newPages(s.file, tx)) })
+}
+
+// survive, deferred and called, turns into an error what a damaged file or disk does to bbolt: a panic over bytes
+// that make no sense, or a fault (SIGBUS, SIGSEGV) where the mapped file cannot be read. bbolt's own deferred
+// functions have ended the transaction by then.
+func survive(err *error) func() {
+	before := debug.SetPanicOnFault(true) // of this goroutine only
+	return func() {
+		debug.SetPanicOnFault(before)
+		if r := recover(); r != nil {
+			*err = fmt.Errorf("%w: %v", ErrDamaged, r)
+		}
+	}
+}
+
+// unavailable is the answer to a client when the file cannot be read or written.
+func unavailable(cause error) error {
+	return appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available").Because(cause)
+}
+
+func timeout(ctx context.Context, doing string) error {
+	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+}
+
+func encodeIndex(i int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
+
+func decodeIndex(b []byte) (int64, error) {
+	if len(b) != 8 {
+		return 0, fmt.Errorf("an index of %d bytes", len(b))
+	}
+	i := int64(binary.BigEndian.Uint64(b))
+	if i < 0 {
+		return 0, fmt.Errorf("index %d", i)
+	}
+	return i, nil
+}

@@ -1,0 +1,465 @@
+package bolt_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+	"github.com/google/uuid"
+	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/note"
+)
+
+func TestKeys(t *testing.T) {
+	storetest.TestKeys(t, func(t *testing.T) appliance.Keys {
+		return mustOpen(t, newPath(t), options(newLogKey(t))).Keys()
+	})
+}
+
+func TestJournal(t *testing.T) {
+	key := newLogKey(t)
+	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+		o := options(key)
+		o.Now = now
+		return mustOpen(t, newPath(t), o).Journal()
+	}, key.Verifier)
+}
+
+// countingSigner counts the checkpoints that it signs: one a commit.
+type countingSigner struct {
+	note.Signer
+	commits atomic.Int64
+}
+
+func (s *countingSigner) Sign(msg []byte) ([]byte, error) {
+	s.commits.Add(1)
+	return s.Signer.Sign(msg)
+}
+
+func TestCommitsWaitForPendingRecords(t *testing.T) {
+	const callers, each = 32, 20
+	key := newLogKey(t)
+	signer := &countingSigner{Signer: key.Signer}
+	var pending atomic.Int64
+	o := options(key)
+	o.Signer = signer
+	o.Pending = func() int { return int(pending.Load()) }
+	s := mustOpen(t, newPath(t), o)
+	record := storetest.Record(t, "key")
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range each {
+				r := record
+				pending.Add(1)
+				r.ID = uuid.Must(uuid.NewV7())
+				r.Hash = appliance.Digest(sha256.Sum256(r.ID[:])) // stands for signing
+				pending.Add(-1)
+				if _, _, err := s.Journal().Append(context.Background(), r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := signer.commits.Load(); n > callers*each/2 {
+		t.Errorf("%d records took %d commits", callers*each, n)
+	}
+	pending.Store(1000) // who never come: a lone record is delayed, not stuck
+	_, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	check(t, err)
+}
+
+func TestAFailedWriteIsFinal(t *testing.T) {
+	s := mustOpen(t, newPath(t), options(newLogKey(t)))
+	e := fill(t, s, 1)[0]
+	s.BreakFile()
+	_, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	wantCode(t, err, appliance.CodeJournalUnavailable)
+	select {
+	case err := <-s.Failed():
+		if err == nil {
+			t.Error("Failed sent nil")
+		}
+	case <-t.Context().Done():
+		t.Fatal("Failed sent nothing")
+	}
+	for range 2 {
+		_, _, err = s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+		wantCode(t, err, appliance.CodeJournalUnavailable)
+		wantCode(t, s.Journal().Ready(t.Context()), appliance.CodeJournalUnavailable)
+	}
+	got, err := s.Journal().ByID(t.Context(), e.Record.ID)
+	check(t, err)
+	if !bytes.Equal(got.Leaf, e.Leaf) {
+		t.Error("what was appended before reads otherwise now")
+	}
+}
+
+func TestReopenKeepsEverything(t *testing.T) {
+	path, key := newPath(t), newLogKey(t)
+	s := mustOpen(t, path, options(key))
+	apiKey, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "one", Rate: appliance.Unlimited}, time.Now())
+	check(t, err)
+	revoked, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "two"}, time.Now())
+	check(t, err)
+	check(t, s.Keys().Create(t.Context(), apiKey))
+	check(t, s.Keys().Create(t.Context(), revoked))
+	_, err = s.Keys().Revoke(t.Context(), revoked.ID, time.Now())
+	check(t, err)
+	entries := fill(t, s, 20)
+	s.Keys().Used(apiKey.ID, time.Now())
+	keys, err := s.Keys().List(t.Context())
+	check(t, err)
+	checkpoint, err := s.Journal().Checkpoint(t.Context())
+	check(t, err)
+	check(t, s.Close())
+
+	for _, readOnly := range []bool{true, false} {
+		o := options(key)
+		o.ReadOnly = readOnly
+		s := mustOpen(t, path, o)
+		gotKeys, err := s.Keys().List(t.Context())
+		check(t, err)
+		if !reflect.DeepEqual(gotKeys, keys) {
+			t.Errorf("keys are %+v, not %+v", gotKeys, keys)
+		}
+		gotCheckpoint, err := s.Journal().Checkpoint(t.Context())
+		check(t, err)
+		if !bytes.Equal(gotCheckpoint, checkpoint) {
+			t.Errorf("the checkpoint is %q, not %q", gotCheckpoint, checkpoint)
+		}
+		for _, want := range entries {
+			got, err := s.Journal().ByID(t.Context(), want.Record.ID)
+			check(t, err)
+			if !bytes.Equal(got.Leaf, want.Leaf) || got.Index != want.Index {
+				t.Errorf("record %d is %+v", want.Index, got)
+			}
+		}
+		wantClean(t, s, nil)
+		check(t, s.Close())
+	}
+	s = mustOpen(t, path, options(key))
+	if e := fill(t, s, 1)[0]; e.Index != 20 {
+		t.Errorf("after 20 records comes record %d", e.Index)
+	}
+	wantClean(t, s, checkpoint)
+}
+
+func TestReadOnlyWritesNothing(t *testing.T) {
+	path, key := newPath(t), newLogKey(t)
+	o := options(key)
+	o.ReadOnly = true
+	if _, err := bolt.Open(path, o); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	check(t, mustOpen(t, path, options(key)).Close())
+	before, err := os.ReadFile(path)
+	check(t, err)
+	o.Signer = nil
+	s := mustOpen(t, path, o)
+	if s.Failed() != nil {
+		t.Error("a read-only store can fail to write")
+	}
+	_, _, err = s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	wantCode(t, err, appliance.CodeJournalUnavailable)
+	wantCode(t, s.Journal().Ready(t.Context()), appliance.CodeJournalUnavailable)
+	wantCode(t, s.Keys().Create(t.Context(), appliance.APIKey{ID: "a"}), appliance.CodeJournalUnavailable)
+	check(t, s.Close())
+	after, err := os.ReadFile(path)
+	check(t, err)
+	if !bytes.Equal(before, after) {
+		t.Error("the file has changed")
+	}
+}
+
+func TestFileIsSecret(t *testing.T) {
+	path := newPath(t)
+	mustOpen(t, path, options(newLogKey(t)))
+	stat, err := os.Stat(path)
+	check(t, err)
+	if mode := stat.Mode().Perm(); mode != 0o600 {
+		t.Errorf("the file's mode is %o", mode)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	key, other := newLogKey(t), newLogKey(t)
+	tests := map[string]struct {
+		options func(o *bolt.Options)
+		spoil   func(t *testing.T, path string)
+		want    error
+		says    string
+	}{
+		"a file that is open elsewhere": {
+			spoil: func(t *testing.T, path string) { mustOpen(t, path, options(key)) },
+			want:  bolt.ErrInUse, says: "is attestd running?",
+		},
+		"a newer schema": {
+			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 2}),
+			want:  bolt.ErrNewerSchema, says: "schema version 2",
+		},
+		"another log's file": {
+			options: func(o *bolt.Options) { o.Signer, o.Verifier = other.Signer, other.Verifier },
+			want:    bolt.ErrOtherLog,
+		},
+		"a checkpoint of another log": {
+			spoil: func(t *testing.T, path string) {
+				signed, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), other.Signer)
+				check(t, err)
+				putMeta("checkpoint", signed)(t, path)
+			},
+			want: bolt.ErrDamaged,
+		},
+		"a signer that is not the verifier's": {
+			options: func(o *bolt.Options) { o.Signer = other.Signer },
+			says:    "is not that of the verifier",
+		},
+		"no signer":   {options: func(o *bolt.Options) { o.Signer = nil }, says: "log key"},
+		"no verifier": {options: func(o *bolt.Options) { o.Verifier = nil }, says: "no log verifier"},
+		"another kind of file": {
+			spoil: func(t *testing.T, path string) { check(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 1<<16), 0o600)) },
+			want:  bolt.ErrDamaged,
+		},
+		"a short file": {
+			spoil: func(t *testing.T, path string) { check(t, os.WriteFile(path, []byte("x"), 0o600)) },
+		},
+		"another program's bbolt file": {
+			spoil: func(t *testing.T, path string) {
+				check(t, os.Remove(path))
+				edit(t, path, func(tx *bbolt.Tx) error {
+					_, err := tx.CreateBucket([]byte("something"))
+					return err
+				})
+			},
+			want: bolt.ErrDamaged,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			check(t, mustOpen(t, path, options(key)).Close())
+			if test.spoil != nil {
+				test.spoil(t, path)
+			}
+			o := options(key)
+			if test.options != nil {
+				test.options(&o)
+			}
+			s, err := bolt.Open(path, o)
+			if err == nil {
+				s.Close()
+				t.Fatal("it was opened")
+			}
+			if test.want != nil && !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), path) && test.says == "" {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+func TestCloseFinishesWhatIsQueued(t *testing.T) {
+	path, key := newPath(t), newLogKey(t)
+	s := mustOpen(t, path, options(key))
+	record := storetest.Record(t, "key")
+	var mu sync.Mutex
+	acknowledged := make(map[uuid.UUID]bool)
+	var wg sync.WaitGroup
+	started := make(chan struct{}, 64)
+	for range 64 {
+		wg.Go(func() {
+			for {
+				r := record
+				r.ID = uuid.Must(uuid.NewV7())
+				_, _, err := s.Journal().Append(context.Background(), r)
+				if appliance.CodeOf(err) == appliance.CodeShuttingDown {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				acknowledged[r.ID] = true
+				mu.Unlock()
+				select {
+				case started <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range 64 {
+		<-started
+	}
+	check(t, s.Close())
+	check(t, s.Close())
+	wg.Wait()
+	if _, err := s.Journal().ByID(t.Context(), record.ID); err == nil {
+		t.Error("a closed journal can be read")
+	}
+	s = mustOpen(t, path, options(key))
+	for id := range acknowledged {
+		_, err := s.Journal().ByID(t.Context(), id)
+		check(t, err)
+	}
+	wantClean(t, s, nil)
+}
+
+func TestSnapshotIsAJournal(t *testing.T) {
+	path, key := newPath(t), newLogKey(t)
+	s := mustOpen(t, path, options(key))
+	fill(t, s, 10)
+	copied := newPath(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // appends go on meanwhile
+		r := storetest.Record(t, "key")
+		for ctx.Err() == nil {
+			r.ID = uuid.Must(uuid.NewV7())
+			s.Journal().Append(ctx, r)
+		}
+	})
+	f, err := os.Create(copied)
+	check(t, err)
+	check(t, s.Snapshot(f))
+	check(t, f.Close())
+	wantClean(t, s, nil) // also while appends go on
+	cancel()
+	wg.Wait()
+	snapshot := mustOpen(t, copied, options(key))
+	checkpoint, err := snapshot.Journal().Checkpoint(t.Context())
+	check(t, err)
+	wantClean(t, snapshot, nil)
+	wantClean(t, s, checkpoint)
+}
+
+func TestReadsDoNotWaitForTheWriter(t *testing.T) {
+	s := mustOpen(t, newPath(t), options(newLogKey(t)))
+	e := fill(t, s, 1)[0]
+	// A snapshot that is not taken off our hands holds a read transaction open all the while.
+	r, w := io.Pipe()
+	copied := make(chan error, 1)
+	go func() { copied <- s.Snapshot(w) }()
+	_, err := r.Read(make([]byte, 1))
+	check(t, err)
+	fill(t, s, 300) // makes the file grow
+	_, err = s.Journal().ByID(t.Context(), e.Record.ID)
+	check(t, err)
+	r.Close()
+	if err := <-copied; err == nil {
+		t.Error("the snapshot ended before it was taken off our hands")
+	}
+}
+
+func TestVerifyEndsWithItsContext(t *testing.T) {
+	s := mustOpen(t, newPath(t), options(newLogKey(t)))
+	fill(t, s, 600)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Progress: func(done, _ int64) {
+		if done > 0 {
+			t.Errorf("it went on to record %d", done)
+		}
+		cancel()
+	}})
+	wantCode(t, err, appliance.CodeTimeout)
+}
+
+func TestNotReadyBelowMinFree(t *testing.T) {
+	o := options(newLogKey(t))
+	o.MinFree = 1 << 62
+	s := mustOpen(t, newPath(t), o)
+	wantCode(t, s.Journal().Ready(t.Context()), appliance.CodeJournalUnavailable)
+}
+
+func newPath(t testing.TB) string { return filepath.Join(t.TempDir(), "attestd.db") }
+
+func newLogKey(t testing.TB) appliance.LogKey {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/attestd")
+	check(t, err)
+	return key
+}
+
+func options(key appliance.LogKey) bolt.Options {
+	return bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 50 * time.Millisecond}
+}
+
+func mustOpen(t testing.TB, path string, o bolt.Options) *bolt.Store {
+	t.Helper()
+	s, err := bolt.Open(path, o)
+	check(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// fill appends records of two API keys, every third with an idempotency key.
+func fill(t testing.TB, s *bolt.Store, n int) (entries []appliance.Entry) {
+	t.Helper()
+	for i := range n {
+		r := storetest.Record(t, []string{"aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"}[i%2])
+		if i%3 == 0 {
+			r.IdempotencyKey = r.ID.String()
+		}
+		e, _, err := s.Journal().Append(t.Context(), r)
+		check(t, err)
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+func verify(t testing.TB, s *bolt.Store, earlier []byte) appliance.AuditReport {
+	t.Helper()
+	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{Earlier: earlier})
+	check(t, err)
+	return report
+}
+
+func wantClean(t testing.TB, s *bolt.Store, earlier []byte) {
+	t.Helper()
+	for _, damage := range verify(t, s, earlier).Damages {
+		t.Errorf("a sound journal: %s", damage)
+	}
+}
+
+// edit changes a file as somebody would who can write it.
+func edit(t testing.TB, path string, change func(tx *bbolt.Tx) error) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
+	check(t, err)
+	defer db.Close()
+	check(t, db.Update(change))
+}
+
+func putMeta(name string, value []byte) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		edit(t, path, func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte(name), value) })
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantCode(t testing.TB, err error, code appliance.Code) {
+	t.Helper()
+	if got := appliance.CodeOf(err); got != code {
+		t.Fatalf("error code is %q (%v), not %q", got, err, code)
+	}
+}

@@ -1,0 +1,332 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sort"
+	"syscall"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/google/uuid"
+	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+	entriesStep  = 256 // entries that are read in one transaction, so that a slow reader keeps no old pages in use
+	tileHeight   = 8
+)
+
+// Journal implements appliance.Journal. Appends go through the store's writer; reads never wait for it.
+type Journal struct{ store *Store }
+
+var _ appliance.Journal = (*Journal)(nil)
+
+// Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
+func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+	o := &op{record: &r}
+	if err := j.store.submit(ctx, o); err != nil {
+		return appliance.Entry{}, false, err
+	}
+	return o.entry, o.replayed, nil
+}
+
+// Ready implements appliance.Journal.
+func (j *Journal) Ready(context.Context) error {
+	w := j.store.writer
+	if w == nil {
+		return errReadOnly()
+	}
+	if err := w.refusal(); err != nil {
+		return err
+	}
+	// Free space is not all: a quota or a limit on the file's size shows only when a write fails.
+	if since := j.store.opts.Now().UnixNano() - w.full.Load(); since >= 0 && since < int64(fullRetry) {
+		return noSpace(errors.New("the last write failed"))
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(j.store.path), &fs); err != nil {
+		return unavailable(fmt.Errorf("ask for the free space: %w", err))
+	}
+	if free := int64(fs.Bavail) * int64(fs.Bsize); free < j.store.opts.MinFree {
+		return noSpace(fmt.Errorf("%d bytes are free where %s is, %d are required", free, j.store.path, j.store.opts.MinFree))
+	}
+	return nil
+}
+
+// ByID implements appliance.Journal.
+func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+	return j.lookup(ctx, bucketIDs, id[:], func() error {
+		return appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
+	})
+}
+
+// ByIdempotencyKey implements appliance.Journal.
+func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
+	return j.lookup(ctx, bucketIdempotency, idempotencyName(keyID, idempotencyKey), func() error {
+		return appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
+	})
+}
+
+// lookup returns the entry that a bucket names.
+func (j *Journal) lookup(ctx context.Context, bucket string, name []byte, notFound func() error) (e appliance.Entry, err error) {
+	err = j.read(ctx, func(tx *bbolt.Tx, _ *head) error {
+		index := tx.Bucket([]byte(bucket)).Get(name)
+		if index == nil {
+			return notFound()
+		}
+		e, err = readEntry(tx.Bucket([]byte(bucketRecords)), index)
+		return err
+	})
+	return e, err
+}
+
+// read runs fn on a state of the file that has at least all of the head. Errors are ready for a client.
+func (j *Journal) read(ctx context.Context, fn func(tx *bbolt.Tx, h *head) error) error {
+	h, err := j.head(ctx)
+	if err != nil {
+		return err
+	}
+	err = j.store.view(func(tx *bbolt.Tx) error { return fn(tx, h) })
+	if _, ready := errors.AsType[*appliance.Error](err); err != nil && !ready {
+		return unavailable(err)
+	}
+	return err
+}
+
+func (j *Journal) head(ctx context.Context) (*head, error) {
+	if ctx.Err() != nil {
+		return nil, timeout(ctx, "read")
+	}
+	h := j.store.head.Load()
+	if h == nil {
+		return nil, unavailable(j.store.damage)
+	}
+	return h, nil
+}
+
+// readEntry reads a record by its encoded index.
+func readEntry(records *bbolt.Bucket, index []byte) (appliance.Entry, error) {
+	i, err := decodeIndex(index)
+	if err != nil {
+		return appliance.Entry{}, unavailable(fmt.Errorf("%w: %w", ErrDamaged, err))
+	}
+	leaf := slices.Clone(records.Get(index))
+	r, err := appliance.DecodeLeaf(leaf)
+	if err != nil {
+		return appliance.Entry{}, unavailable(fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err))
+	}
+	return appliance.Entry{Index: i, Record: r, Leaf: leaf}, nil
+}
+
+// List implements appliance.Journal.
+func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries []appliance.Entry, err error) {
+	limit := q.Limit
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	limit = min(limit, maxLimit)
+	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
+		records := tx.Bucket([]byte(bucketRecords))
+		first, end, err := indexRange(records, h.tree.N, q)
+		if err != nil {
+			return err
+		}
+		previous := everyIndex
+		if q.KeyID != "" {
+			previous = indexOfKey(tx.Bucket([]byte(bucketByKey)), q.KeyID)
+		}
+		for i := previous(end); i >= first && len(entries) < limit; i = previous(i) {
+			if ctx.Err() != nil {
+				return timeout(ctx, "read")
+			}
+			e, err := readEntry(records, encodeIndex(i))
+			if err != nil {
+				return err
+			}
+			entries = append(entries, e)
+		}
+		return nil
+	})
+	return entries, err
+}
+
+// everyIndex returns the index before another; -1 ends it.
+func everyIndex(before int64) int64 { return before - 1 }
+
+// indexOfKey returns a function that returns the last index below another among an API key's, or -1.
+func indexOfKey(byKey *bbolt.Bucket, keyID string) func(before int64) int64 {
+	c := byKey.Cursor()
+	return func(before int64) int64 {
+		bound := byKeyName(keyID, before)
+		name, _ := c.Seek(bound)
+		if name == nil {
+			name, _ = c.Last()
+		} else {
+			name, _ = c.Prev()
+		}
+		if len(name) != len(bound) || !bytes.Equal(name[:len(name)-8], bound[:len(bound)-8]) {
+			return -1
+		}
+		i, err := decodeIndex(name[len(name)-8:])
+		if err != nil {
+			return -1
+		}
+		return i
+	}
+}
+
+// indexRange returns the first index that a query can mean and the one after the last.
+func indexRange(records *bbolt.Bucket, size int64, q appliance.JournalQuery) (first, end int64, err error) {
+	end = size
+	if q.Before > 0 {
+		end = min(end, q.Before)
+	}
+	if !q.Until.IsZero() {
+		until, err := searchTime(records, size, q.Until)
+		if err != nil {
+			return 0, 0, err
+		}
+		end = min(end, until)
+	}
+	if !q.From.IsZero() {
+		first, err = searchTime(records, size, q.From)
+	}
+	return first, end, err
+}
+
+// searchTime returns the index of the first record that is not earlier than t.
+func searchTime(records *bbolt.Bucket, size int64, t time.Time) (int64, error) {
+	var failed error
+	i := sort.Search(int(size), func(i int) bool {
+		at, err := leafTime(records.Get(encodeIndex(int64(i))))
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err)
+		}
+		return !at.Before(t)
+	})
+	return int64(i), failed
+}
+
+// leafTime reads nothing but a leaf's time.
+func leafTime(leaf []byte) (time.Time, error) {
+	var r struct {
+		Time time.Time `json:"time"`
+	}
+	err := json.Unmarshal(leaf, &r)
+	return r.Time, err
+}
+
+// Entries implements appliance.Journal. The end is where it is when Entries is called.
+func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
+	h, err := j.head(ctx)
+	if err != nil {
+		return err
+	}
+	var step []appliance.Entry
+	for next := max(first, 0); next < h.tree.N; next += int64(len(step)) {
+		step = step[:0]
+		end := min(h.tree.N, next+entriesStep)
+		err := j.read(ctx, func(tx *bbolt.Tx, _ *head) error {
+			records := tx.Bucket([]byte(bucketRecords))
+			for i := next; i < end; i++ {
+				e, err := readEntry(records, encodeIndex(i))
+				if err != nil {
+					return err
+				}
+				step = append(step, e)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, e := range step {
+			if err := yield(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Checkpoint implements appliance.Journal. It is answered from memory.
+func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
+	h, err := j.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(h.checkpoint), nil
+}
+
+// Prove implements appliance.Journal.
+func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.InclusionProof, err error) {
+	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
+		if index < 0 || index >= h.tree.N {
+			return appliance.Errorf(appliance.CodeNotFound, "no record %d", index)
+		}
+		hashes := hashReader(tx)
+		leafHash, err := hashes.ReadHashes([]int64{tlog.StoredHashIndex(0, index)})
+		if err != nil {
+			return err
+		}
+		path, err := tlog.ProveRecord(h.tree.N, index, hashes)
+		if err != nil {
+			return err
+		}
+		proof = appliance.InclusionProof{
+			Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint),
+			LeafHash: leafHash[0][:], Hashes: make([][]byte, len(path)),
+		}
+		for i := range path {
+			proof.Hashes[i] = path[i][:]
+		}
+		return nil
+	})
+	return proof, err
+}
+
+// Tile implements appliance.Journal.
+func (j *Journal) Tile(ctx context.Context, t tlog.Tile) (tile []byte, err error) {
+	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
+		if !inTree(t, h.tree.N) {
+			return appliance.Errorf(appliance.CodeNotFound, "no such tile")
+		}
+		tile, err = tlog.ReadTileData(t, hashReader(tx))
+		return err
+	})
+	return tile, err
+}
+
+// inTree says whether a tree of that size has all hashes of a tile.
+func inTree(t tlog.Tile, size int64) bool {
+	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > 1<<tileHeight {
+		return false
+	}
+	hashes := size >> (tileHeight * t.L)                                     // that the level has
+	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
+}
+
+// hashReader reads stored hashes.
+func hashReader(tx *bbolt.Tx) tlog.HashReader {
+	bucket := tx.Bucket([]byte(bucketHashes))
+	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		hashes := make([]tlog.Hash, len(indexes))
+		for i, index := range indexes {
+			value := bucket.Get(encodeIndex(index))
+			if len(value) != tlog.HashSize {
+				return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
+			}
+			hashes[i] = tlog.Hash(value)
+		}
+		return hashes, nil
+	})
+}

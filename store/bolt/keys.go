@@ -1,0 +1,177 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"go.etcd.io/bbolt"
+)
+
+// usedStep is how exact an API key's last use is: fewer uses within it cost no write.
+const usedStep = 30 * time.Second
+
+// Keys implements appliance.Keys. Reads are answered from memory; changes go through the store's writer.
+type Keys struct {
+	store *Store
+
+	mu    sync.RWMutex                // protects all below; never held during disk access
+	byID  map[string]appliance.APIKey // all keys; their slices are never changed
+	dirty map[string]bool             // ids of keys that are newer here than in the file
+}
+
+var _ appliance.Keys = (*Keys)(nil)
+
+// Create implements appliance.Keys.
+func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
+	key.Scopes, key.AllowFrom = slices.Clone(key.Scopes), slices.Clone(key.AllowFrom)
+	return k.store.submit(ctx, &op{newKey: &key})
+}
+
+// Key implements appliance.Keys. The key's slices are shared and must not be changed.
+func (k *Keys) Key(_ context.Context, id string) (appliance.APIKey, error) {
+	k.mu.RLock()
+	key, found := k.byID[id]
+	k.mu.RUnlock()
+	if !found {
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
+	}
+	return key, nil
+}
+
+// List implements appliance.Keys.
+func (k *Keys) List(context.Context) ([]appliance.APIKey, error) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	all := make([]appliance.APIKey, 0, len(k.byID))
+	for _, key := range k.byID {
+		key.Scopes, key.AllowFrom = slices.Clone(key.Scopes), slices.Clone(key.AllowFrom)
+		all = append(all, key)
+	}
+	slices.SortFunc(all, func(a, b appliance.APIKey) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all, nil
+}
+
+// Revoke implements appliance.Keys. The key is revoked from now on even if the error says that this is not on disk
+// yet; the next successful write brings it there.
+func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
+	if k.store.writer == nil {
+		return appliance.APIKey{}, errReadOnly()
+	}
+	k.mu.Lock()
+	key, found := k.byID[id]
+	if found && key.Revoked.IsZero() {
+		key.Revoked = now.UTC().Truncate(time.Second)
+		k.byID[id] = key
+		k.dirty[id] = true
+	}
+	k.mu.Unlock()
+	if !found {
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
+	}
+	// Also when it was revoked before: that may not have reached the disk.
+	return key, k.store.submit(ctx, &op{})
+}
+
+// Used implements appliance.Keys.
+func (k *Keys) Used(id string, now time.Time) {
+	k.mu.RLock()
+	key, found := k.byID[id]
+	k.mu.RUnlock()
+	if !found || now.Sub(key.LastUsed) < usedStep {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if key = k.byID[id]; now.After(key.LastUsed) {
+		key.LastUsed = now.UTC().Truncate(time.Second)
+		k.byID[id] = key
+		k.dirty[id] = true
+	}
+}
+
+// load reads all keys.
+func (k *Keys) load(p *pages) error {
+	return p.walk(bucketKeys, nil, func(id, value []byte) error {
+		key, err := decodeKey(id, value)
+		if err != nil {
+			return err
+		}
+		k.byID[key.ID] = key
+		return nil
+	}, nil)
+}
+
+// created makes a key known that is on disk.
+func (k *Keys) created(key appliance.APIKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.byID[key.ID] = key
+}
+
+// takeDirty returns the keys to be written, which count as written until setDirty says otherwise.
+func (k *Keys) takeDirty() []appliance.APIKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.dirty) == 0 {
+		return nil
+	}
+	keys := make([]appliance.APIKey, 0, len(k.dirty))
+	for id := range k.dirty {
+		keys = append(keys, k.byID[id])
+	}
+	clear(k.dirty)
+	return keys
+}
+
+// setDirty says that keys were not written after all.
+func (k *Keys) setDirty(keys []appliance.APIKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range keys {
+		k.dirty[key.ID] = true
+	}
+}
+
+func putKey(b *bbolt.Bucket, key appliance.APIKey) error {
+	text, err := json.Marshal(key)
+	if err != nil {
+		return fmt.Errorf("API key %s: %w", key.ID, err)
+	}
+	sum := keySum([]byte(key.ID), text)
+	return b.Put([]byte(key.ID), append(sum[:], text...))
+}
+
+func decodeKey(id, value []byte) (appliance.APIKey, error) {
+	var key appliance.APIKey
+	if len(value) < sha256.Size {
+		return key, fmt.Errorf("%w: API key %q: %d bytes", ErrDamaged, id, len(value))
+	}
+	sum, text := value[:sha256.Size], value[sha256.Size:]
+	if want := keySum(id, text); !bytes.Equal(sum, want[:]) {
+		return key, fmt.Errorf("%w: API key %q: its checksum is wrong", ErrDamaged, id)
+	}
+	if err := json.Unmarshal(text, &key); err != nil {
+		return key, fmt.Errorf("%w: API key %q: %w", ErrDamaged, id, err)
+	}
+	if key.ID != string(id) {
+		return key, fmt.Errorf("%w: API key %q: is stored as %q", ErrDamaged, key.ID, id)
+	}
+	return key, nil
+}
+
+func keySum(id, text []byte) [sha256.Size]byte {
+	return sha256.Sum256(slices.Concat(id, text))
+}

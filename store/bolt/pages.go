@@ -1,0 +1,449 @@
+package bolt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"sort"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// The format of a bbolt file, as far as it takes to read one: version 2, in the byte order of the machine.
+const (
+	pageHeader     = 16 // id 8, flags 2, count 2, overflow 4
+	pageElement    = 16 // leaf: flags 4, position 4, key size 4, value size 4; branch: position 4, key size 4, page 8
+	bucketHeader   = 16 // root page 8, sequence 8
+	flagBranch     = 0x01
+	flagLeaf       = 0x02
+	flagFreelist   = 0x10
+	flagBucket     = 0x01 // of a leaf element
+	maxDepth       = 32   // of a B+ tree; far more than any file needs
+	maxCachedPages = 4096
+	maxOverflow    = 1 << 20
+
+	metaFreelist = pageHeader + 32 // offsets in a meta page
+	metaTxid     = pageHeader + 48
+	metaChecksum = pageHeader + 56
+)
+
+var (
+	errNoEntry   = errors.New("there is no such entry")
+	errNoBucket  = errors.New("there is no such bucket")
+	errStaleRead = errors.New("the file has moved on")
+)
+
+// pages reads one state of a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never
+// ends over a damaged file, pages returns an error. It reads the file instead of the mapping, so a failing disk is an
+// error too. It serves Open and Verify, which must be able to say what is wrong with any file; all else uses bbolt.
+//
+// It is valid while the transaction is open that it was made from, for bbolt reuses no page that such a transaction
+// can see. It is not safe for concurrent use.
+type pages struct {
+	file  io.ReaderAt
+	size  int    // of a page
+	limit uint64 // pages from here on are not in use
+	root  uint64
+	txid  uint64
+	found map[string]bucketRef
+	cache map[uint64]*page
+	seen  []bool // pages in use, by id, where that is being recorded; else nil
+}
+
+// bucketRef says where a bucket begins: at a page, or, when it is small, inside the entry that names it.
+type bucketRef struct {
+	root   uint64
+	inline []byte
+}
+
+// page is a page, checked so far that its elements can be read.
+type page struct {
+	id    uint64
+	flags uint16
+	count int
+	buf   []byte // header, overflow and all
+}
+
+func newPages(file io.ReaderAt, tx *bbolt.Tx) *pages {
+	size := tx.DB().Info().PageSize
+	return &pages{
+		file: file, size: size, limit: uint64(tx.Size()) / uint64(size),
+		root: uint64(tx.Cursor().Bucket().Root()), txid: uint64(tx.ID()),
+		cache: make(map[uint64]*page),
+	}
+}
+
+// load reads the page of that id with its overflow.
+func (p *pages) load(id uint64) (*page, error) {
+	if id < 2 || id >= p.limit {
+		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, p.limit)
+	}
+	buf := make([]byte, p.size)
+	if _, err := p.file.ReadAt(buf, int64(id)*int64(p.size)); err != nil {
+		return nil, fmt.Errorf("page %d: %w", id, err)
+	}
+	if got := binary.NativeEndian.Uint64(buf); got != id {
+		return nil, fmt.Errorf("page %d: calls itself page %d", id, got)
+	}
+	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
+	if overflow > maxOverflow || id+overflow >= p.limit {
+		return nil, fmt.Errorf("page %d: claims %d pages more", id, overflow)
+	}
+	if overflow > 0 {
+		buf = append(buf, make([]byte, int(overflow)*p.size)...)
+		if _, err := p.file.ReadAt(buf[p.size:], int64(id+1)*int64(p.size)); err != nil {
+			return nil, fmt.Errorf("page %d: %w", id, err)
+		}
+	}
+	return parsePage(id, buf)
+}
+
+func parsePage(id uint64, buf []byte) (*page, error) {
+	if len(buf) < pageHeader {
+		return nil, fmt.Errorf("page %d: only %d bytes", id, len(buf))
+	}
+	pg := &page{
+		id: id, buf: buf,
+		flags: binary.NativeEndian.Uint16(buf[8:]),
+		count: int(binary.NativeEndian.Uint16(buf[10:])),
+	}
+	if pg.flags != flagBranch && pg.flags != flagLeaf {
+		return nil, fmt.Errorf("page %d: of no known kind (%#x)", id, pg.flags)
+	}
+	if pageHeader+pg.count*pageElement > len(buf) || pg.flags == flagBranch && pg.count == 0 {
+		return nil, fmt.Errorf("page %d: claims %d entries", id, pg.count)
+	}
+	for i := range pg.count {
+		if err := pg.checkElement(i); err != nil {
+			return nil, fmt.Errorf("page %d: entry %d: %w", id, i, err)
+		}
+		if i > 0 && bytes.Compare(pg.key(i-1), pg.key(i)) >= 0 {
+			return nil, fmt.Errorf("page %d: entry %d: out of order", id, i)
+		}
+	}
+	return pg, nil
+}
+
+func (pg *page) element(i int) []byte { return pg.buf[pageHeader+i*pageElement:] }
+
+// span returns where an element's key begins in the page, and the sizes of key and value.
+func (pg *page) span(i int) (start, ksize, vsize uint64) {
+	e := pg.element(i)
+	word := func(offset int) uint64 { return uint64(binary.NativeEndian.Uint32(e[offset:])) }
+	start = uint64(pageHeader + i*pageElement)
+	if pg.flags == flagBranch {
+		return start + word(0), word(4), 0
+	}
+	return start + word(4), word(8), word(12)
+}
+
+func (pg *page) checkElement(i int) error {
+	start, ksize, vsize := pg.span(i)
+	if ksize == 0 || start < uint64(pageHeader+pg.count*pageElement) || start+ksize+vsize > uint64(len(pg.buf)) {
+		return errors.New("reaches outside its page")
+	}
+	return nil
+}
+
+func (pg *page) key(i int) []byte {
+	start, ksize, _ := pg.span(i)
+	return pg.buf[start : start+ksize : start+ksize]
+}
+
+func (pg *page) value(i int) []byte {
+	start, ksize, vsize := pg.span(i)
+	return pg.buf[start+ksize : start+ksize+vsize : start+ksize+vsize]
+}
+
+// child is the page that a branch's element points to.
+func (pg *page) child(i int) uint64 { return binary.NativeEndian.Uint64(pg.element(i)[8:]) }
+
+// leafFlags are those of a leaf's element.
+func (pg *page) leafFlags(i int) uint32 { return binary.NativeEndian.Uint32(pg.element(i)) }
+
+// search returns the first element whose key is not below key.
+func (pg *page) search(key []byte) int {
+	return sort.Search(pg.count, func(i int) bool { return bytes.Compare(pg.key(i), key) >= 0 })
+}
+
+// branchFor returns the element of a branch under which key is, or would be.
+func (pg *page) branchFor(key []byte) int {
+	i := pg.search(key)
+	if i < pg.count && bytes.Equal(pg.key(i), key) {
+		return i
+	}
+	return max(0, i-1)
+}
+
+// walker is one walk through one tree.
+type walker struct {
+	pages  *pages
+	from   []byte // nil means from the start
+	bucket bool   // whether the entries must be buckets
+	visit  func(pg *page, i int) error
+	bad    func(lo, hi []byte, err error) error
+}
+
+// walk calls visit with all entries of a bucket from a key on, in order. Where a part of the tree cannot be read, it
+// calls bad with what is wrong and the keys between which entries are lost (nil means the start or the end), and
+// goes on after them; with bad nil it returns the error. An error of visit or bad ends the walk.
+func (p *pages) walk(bucket string, from []byte, visit func(key, value []byte) error, bad func(lo, hi []byte, err error) error) error {
+	ref, err := p.bucket(bucket)
+	if err != nil {
+		return err
+	}
+	w := walker{pages: p, from: from, bad: bad, visit: func(pg *page, i int) error { return visit(pg.key(i), pg.value(i)) }}
+	if err := w.bucketAt(ref); err != nil {
+		return fmt.Errorf("bucket %s: %w", bucket, err)
+	}
+	return nil
+}
+
+func (w *walker) bucketAt(ref bucketRef) error {
+	if ref.inline == nil {
+		return w.tree(ref.root, nil, nil, 0)
+	}
+	pg, err := parsePage(0, ref.inline)
+	if err != nil {
+		return w.lost(nil, nil, err)
+	}
+	return w.leaf(pg, nil, nil)
+}
+
+func (w *walker) lost(lo, hi []byte, err error) error {
+	if w.bad == nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return w.bad(lo, hi, err)
+}
+
+// tree walks the tree at a page, whose keys must be from lo to before hi.
+func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
+	pg, err := w.pages.load(id)
+	switch {
+	case err != nil:
+		return w.lost(lo, hi, err)
+	case depth > maxDepth:
+		return w.lost(lo, hi, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", id))
+	case pg.count > 0 && (bytes.Compare(pg.key(0), lo) < 0 || hi != nil && bytes.Compare(pg.key(pg.count-1), hi) >= 0):
+		return w.lost(lo, hi, fmt.Errorf("page %d: its keys are not those that its parent says", id))
+	case !w.pages.use(pg):
+		return w.lost(lo, hi, fmt.Errorf("page %d: is used twice", id))
+	case pg.flags == flagLeaf:
+		return w.leaf(pg, lo, hi)
+	}
+	first := 0
+	if w.from != nil {
+		first = pg.branchFor(w.from)
+	}
+	for i := first; i < pg.count; i++ {
+		childLo, childHi := pg.key(i), hi
+		if i == 0 {
+			childLo = lo
+		}
+		if i+1 < pg.count {
+			childHi = pg.key(i + 1)
+		}
+		if err := w.tree(pg.child(i), childLo, childHi, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *walker) leaf(pg *page, lo, hi []byte) error {
+	if pg.flags != flagLeaf {
+		return w.lost(lo, hi, fmt.Errorf("page %d: is not a leaf", pg.id))
+	}
+	for i := pg.search(w.from); i < pg.count; i++ {
+		if isBucket := pg.leafFlags(i) == flagBucket; isBucket != w.bucket || !isBucket && pg.leafFlags(i) != 0 {
+			if err := w.lost(pg.key(i), nil, fmt.Errorf("page %d: entry %d: of no known kind (%#x)", pg.id, i, pg.leafFlags(i))); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := w.visit(pg, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// use records that a page is in use, and says whether that is new.
+func (p *pages) use(pg *page) bool {
+	if p.seen == nil {
+		return true
+	}
+	for id := pg.id; id < pg.id+uint64(len(pg.buf)/p.size); id++ {
+		if p.seen[id] {
+			return false
+		}
+		p.seen[id] = true
+	}
+	return true
+}
+
+// buckets returns the buckets of the file.
+func (p *pages) buckets() (map[string]bucketRef, error) {
+	if p.found != nil {
+		return p.found, nil
+	}
+	found := make(map[string]bucketRef)
+	w := walker{pages: p, bucket: true, visit: func(pg *page, i int) error {
+		value := pg.value(i)
+		if len(value) < bucketHeader {
+			return fmt.Errorf("%w: bucket %q: its entry has %d bytes", ErrDamaged, pg.key(i), len(value))
+		}
+		ref := bucketRef{root: binary.NativeEndian.Uint64(value)}
+		if ref.root == 0 {
+			ref.inline = value[bucketHeader:]
+		}
+		found[string(pg.key(i))] = ref
+		return nil
+	}}
+	if err := w.tree(p.root, nil, nil, 0); err != nil {
+		return nil, fmt.Errorf("list of buckets: %w", err)
+	}
+	p.found = found
+	return found, nil
+}
+
+func (p *pages) bucket(name string) (bucketRef, error) {
+	found, err := p.buckets()
+	if err != nil {
+		return bucketRef{}, err
+	}
+	ref, ok := found[name]
+	if !ok {
+		return bucketRef{}, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, errNoBucket)
+	}
+	return ref, nil
+}
+
+// get returns the value of a key. Errors wrap errNoEntry where there is none, and ErrDamaged always.
+func (p *pages) get(bucket string, key []byte) ([]byte, error) {
+	value, err := p.lookup(bucket, key)
+	if err != nil {
+		return nil, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucket, err)
+	}
+	return value, nil
+}
+
+func (p *pages) lookup(bucket string, key []byte) ([]byte, error) {
+	ref, err := p.bucket(bucket)
+	if err != nil {
+		return nil, err
+	}
+	var pg *page
+	if ref.inline != nil {
+		pg, err = parsePage(0, ref.inline)
+	} else {
+		pg, err = p.cached(ref.root)
+	}
+	for depth := 0; err == nil && pg.flags == flagBranch; depth++ {
+		if depth > maxDepth {
+			return nil, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", pg.id)
+		}
+		pg, err = p.cached(pg.child(pg.branchFor(key)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := pg.search(key)
+	if i == pg.count || !bytes.Equal(pg.key(i), key) || pg.leafFlags(i) != 0 {
+		return nil, errNoEntry
+	}
+	return pg.value(i), nil
+}
+
+func (p *pages) cached(id uint64) (*page, error) {
+	if pg, ok := p.cache[id]; ok {
+		return pg, nil
+	}
+	pg, err := p.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.cache) == maxCachedPages {
+		clear(p.cache)
+	}
+	p.cache[id] = pg
+	return pg, nil
+}
+
+// readHashes is a tlog.HashReader.
+func (p *pages) readHashes(indexes []int64) ([]tlog.Hash, error) {
+	hashes := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		value, err := p.get(bucketHashes, encodeIndex(index))
+		if err != nil {
+			return nil, fmt.Errorf("stored hash %d: %w", index, err)
+		}
+		if len(value) != tlog.HashSize {
+			return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
+		}
+		hashes[i] = tlog.Hash(value)
+	}
+	return hashes, nil
+}
+
+// freePages returns the ids of the free list, and records that its own pages are in use. The error is errStaleRead
+// when two commits have happened since the transaction began, so that nothing in the file says any more where its free
+// list is.
+func (p *pages) freePages() ([]uint64, error) {
+	id, err := p.freelistPage()
+	if err != nil {
+		return nil, err
+	}
+	if id < 2 || id >= p.limit {
+		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, p.limit)
+	}
+	section := io.NewSectionReader(p.file, int64(id)*int64(p.size), int64(p.limit-id)*int64(p.size))
+	header := make([]byte, pageHeader)
+	if _, err := io.ReadFull(section, header); err != nil {
+		return nil, fmt.Errorf("page %d: %w", id, err)
+	}
+	overflow := uint64(binary.NativeEndian.Uint32(header[12:]))
+	if got := binary.NativeEndian.Uint64(header); got != id || binary.NativeEndian.Uint16(header[8:]) != flagFreelist || id+overflow >= p.limit {
+		return nil, fmt.Errorf("page %d: is not a free list", id)
+	}
+	count := uint64(binary.NativeEndian.Uint16(header[10:]))
+	ids := make([]byte, (overflow+1)*uint64(p.size)-pageHeader)
+	if _, err := io.ReadFull(section, ids); err != nil {
+		return nil, fmt.Errorf("page %d: %w", id, err)
+	}
+	if count == 0xffff { // too many for the header: the first element is their number
+		count, ids = binary.NativeEndian.Uint64(ids), ids[8:]
+	}
+	if count > uint64(len(ids)/8) {
+		return nil, fmt.Errorf("page %d: claims %d free pages", id, count)
+	}
+	for i := id; i <= id+overflow; i++ {
+		p.seen[i] = true
+	}
+	free := make([]uint64, count)
+	for i := range free {
+		free[i] = binary.NativeEndian.Uint64(ids[8*i:])
+	}
+	return free, nil
+}
+
+// freelistPage returns the page that the transaction's own meta page names.
+func (p *pages) freelistPage() (uint64, error) {
+	buf := make([]byte, metaChecksum+8)
+	for id := range int64(2) {
+		if _, err := p.file.ReadAt(buf, id*int64(p.size)); err != nil {
+			return 0, fmt.Errorf("page %d: %w", id, err)
+		}
+		sum := fnv.New64a()
+		sum.Write(buf[pageHeader:metaChecksum])
+		if binary.NativeEndian.Uint64(buf[metaTxid:]) == p.txid && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
+			return binary.NativeEndian.Uint64(buf[metaFreelist:]), nil
+		}
+	}
+	return 0, errStaleRead
+}

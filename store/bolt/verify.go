@@ -1,0 +1,450 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// verifyStep is how many records are checked in one transaction: enough to keep all cores busy, few enough that
+// checking a long journal keeps no old pages in use, which would make the file grow under load.
+const verifyStep = 512
+
+var (
+	errEnough = errors.New("enough")
+	errLost   = errors.New("cannot be read")
+)
+
+// Verify implements appliance.Journal. Beyond the leaves, it checks the file itself: each page, that none is used twice
+// or is both used and free, each stored hash, and that the index buckets and the records agree both ways. It goes on
+// after what it cannot read. Appends may go on meanwhile; what it checks is the journal as it was at the beginning.
+func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
+	if err != nil {
+		return appliance.AuditReport{}, err
+	}
+	v := &verification{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
+	if v.progress == nil {
+		v.progress = func(done, total int64) {}
+	}
+	for _, pass := range []func() error{v.file, v.records, v.surplus} {
+		if err := pass(); err != nil {
+			return appliance.AuditReport{}, err
+		}
+	}
+	return audit.Finish(v.checkpoint), nil
+}
+
+// verification is one run of Verify.
+type verification struct {
+	ctx      context.Context
+	store    *Store
+	audit    *appliance.Audit
+	progress func(done, total int64)
+
+	// Found by file.
+	checkpoint []byte
+	size       int64            // of the journal that is verified
+	count      map[string]int64 // entries of the index buckets
+	beyond     map[string]int64 // entries of records and hashes that the checkpoint does not cover
+	unreadable bool             // a page was
+
+	// Found by records.
+	matched map[string]int64 // entries of the index buckets that are as the records say
+	tainted []bool           // for each hash of the tree's right edge: a stored hash in or below it is wrong, and reported
+}
+
+func (v *verification) report(index int64, id uuid.UUID, part, format string, args ...any) {
+	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
+}
+
+// pages runs fn on a state of the file.
+func (v *verification) pages(fn func(p *pages) error) error {
+	if v.ctx.Err() != nil {
+		return timeout(v.ctx, "verify")
+	}
+	return v.store.pages(fn)
+}
+
+// file checks the pages of the file, what they are used for, and the form of every entry.
+func (v *verification) file() error {
+	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
+	for {
+		err := v.pages(func(p *pages) error {
+			p.seen = make([]bool, p.limit)
+			free, err := p.freePages()
+			if errors.Is(err, errStaleRead) {
+				return err
+			}
+			if err != nil {
+				v.lostPage(-1, fmt.Errorf("free list: %w", err))
+			}
+			return v.fileAt(p, free)
+		})
+		// Two commits between two lines above: try again, from a newer state.
+		if !errors.Is(err, errStaleRead) {
+			return err
+		}
+	}
+}
+
+func (v *verification) lostPage(index int64, err error) {
+	v.unreadable = true
+	v.report(index, uuid.Nil, "page", "%s", err)
+}
+
+func (v *verification) fileAt(p *pages, free []uint64) error {
+	found, err := p.buckets()
+	if err != nil {
+		v.lostPage(-1, err)
+		return nil
+	}
+	v.readMeta(p)
+	for _, name := range buckets {
+		if _, ok := found[name]; !ok {
+			v.report(-1, uuid.Nil, "page", "bucket %s is missing", name)
+			continue
+		}
+		if err := v.bucket(p, name); err != nil {
+			return err
+		}
+	}
+	if n := v.beyond[bucketRecords]; n > 0 {
+		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.size)
+	}
+	if n := v.beyond[bucketHashes]; n > 0 {
+		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes more than a tree of %d records has", n, v.size)
+	}
+	for name := range found {
+		if !slices.Contains(buckets[:], name) {
+			v.report(-1, uuid.Nil, "page", "bucket %q is of no known use", name)
+		}
+	}
+	v.freePages(p, free)
+	return nil
+}
+
+// readMeta finds out which journal is to be verified. Where the checkpoint says nothing, it is all records there are;
+// appliance.Audit.Finish reports the checkpoint.
+func (v *verification) readMeta(p *pages) {
+	if err := v.store.checkMeta(p); err != nil {
+		v.report(-1, uuid.Nil, "page", "%s", err)
+	}
+	var err error
+	if v.checkpoint, err = p.get(bucketMeta, []byte(metaCheckpoint)); err != nil {
+		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
+	}
+	tree, err := appliance.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
+	if err == nil {
+		v.size = tree.N
+		return
+	}
+	seen := p.seen
+	p.seen = nil // this walk is not the one that records
+	_ = p.walk(bucketRecords, nil, func(name, _ []byte) error {
+		if i, err := decodeIndex(name); err == nil {
+			v.size = i + 1
+		}
+		return nil
+	}, func(_, _ []byte, _ error) error { return nil })
+	p.seen = seen
+}
+
+// bucket checks the pages of a bucket and the form of its entries.
+func (v *verification) bucket(p *pages, bucket string) error {
+	visited := 0
+	visit := func(name, value []byte) error {
+		if visited++; visited%1024 == 0 && v.ctx.Err() != nil {
+			return timeout(v.ctx, "verify")
+		}
+		v.entry(bucket, name, value)
+		return nil
+	}
+	return p.walk(bucket, nil, visit, func(lo, hi []byte, err error) error {
+		v.lostPage(firstRecord(bucket, lo), fmt.Errorf("bucket %s: %w: what it had from %s on is lost", bucket, err, entryName(bucket, lo)))
+		return nil
+	})
+}
+
+// firstRecord returns the first record that a lost part of a bucket concerns, or -1.
+func firstRecord(bucket string, lo []byte) int64 {
+	i, err := decodeIndex(lo)
+	switch {
+	case err != nil && lo != nil:
+		return -1
+	case bucket == bucketRecords:
+		return i
+	case bucket == bucketHashes:
+		level, n := tlog.SplitStoredHashIndex(i)
+		return n << level
+	}
+	return -1
+}
+
+// entryName tells an entry to a person.
+func entryName(bucket string, name []byte) string {
+	if i, err := decodeIndex(name); err == nil && (bucket == bucketRecords || bucket == bucketHashes) {
+		return fmt.Sprint(i)
+	}
+	if len(name) == 0 {
+		return "the first"
+	}
+	return fmt.Sprintf("%q", name)
+}
+
+// entry checks one entry by itself and counts it.
+func (v *verification) entry(bucket string, name, value []byte) {
+	switch bucket {
+	case bucketMeta:
+		if n := string(name); n != metaVersion && n != metaLog && n != metaCheckpoint {
+			v.report(-1, uuid.Nil, "page", "meta %q is of no known use", name)
+		}
+	case bucketKeys:
+		if _, err := decodeKey(name, value); err != nil {
+			v.report(-1, uuid.Nil, "key", "%s", err)
+		}
+	case bucketRecords:
+		if i, err := decodeIndex(name); err != nil || i >= v.size {
+			v.beyond[bucket]++
+		}
+	case bucketHashes:
+		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.size) {
+			v.beyond[bucket]++
+		}
+	default:
+		v.count[bucket]++
+		if i, err := indexedRecord(bucket, name, value); err != nil || i >= v.size {
+			v.report(-1, uuid.Nil, "index", "%s: entry %x leads to no record", bucket, name)
+		}
+	}
+}
+
+// indexedRecord returns the record to which an entry of an index bucket leads.
+func indexedRecord(bucket string, name, value []byte) (int64, error) {
+	if bucket != bucketByKey {
+		return decodeIndex(value)
+	}
+	if len(name) < 9 || len(value) != 0 {
+		return 0, errors.New("malformed")
+	}
+	return decodeIndex(name[len(name)-8:])
+}
+
+// freePages checks that each page is either in use or free.
+func (v *verification) freePages(p *pages, free []uint64) {
+	for _, id := range free {
+		switch {
+		case id < 2 || id >= p.limit:
+			v.report(-1, uuid.Nil, "page", "page %d: is free, but outside the file's %d pages", id, p.limit)
+		case p.seen[id]:
+			v.report(-1, uuid.Nil, "page", "page %d: is in the list of free pages, but in use or listed twice", id)
+		default:
+			p.seen[id] = true
+		}
+	}
+	if v.unreadable {
+		return // what hangs on unreadable pages is not seen
+	}
+	for id := uint64(2); id < p.limit; id++ {
+		if !p.seen[id] {
+			v.report(-1, uuid.Nil, "page", "page %d: is neither in use nor free", id)
+		}
+	}
+}
+
+// records checks all records in order, with their hashes and index entries.
+func (v *verification) records() error {
+	for first := int64(0); first < v.size; first += verifyStep {
+		v.progress(first, v.size)
+		end := min(v.size, first+verifyStep)
+		err := v.pages(func(p *pages) error {
+			leaves := v.read(p, bucketRecords, first, end)
+			hashStart := tlog.StoredHashCount(first)
+			hashes := v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
+			for k, c := range checkLeaves(leaves) {
+				n := first + int64(k)
+				stored := hashes[tlog.StoredHashIndex(0, n)-hashStart:]
+				if leaves[k] == nil {
+					c = lostLeaf(stored[0])
+				}
+				v.tree(n, c.Record.ID, v.audit.Add(c), stored)
+				v.index(p, n, c.Record)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	v.progress(v.size, v.size)
+	return nil
+}
+
+// read returns the values of a bucket from index first to before end, nil for those that cannot be read.
+func (v *verification) read(p *pages, bucket string, first, end int64) [][]byte {
+	values := make([][]byte, end-first)
+	visit := func(name, value []byte) error {
+		i, err := decodeIndex(name)
+		if err == nil && i >= end {
+			return errEnough
+		}
+		if err == nil && i >= first {
+			values[i-first] = value
+		}
+		return nil
+	}
+	// Errors have been reported by file.
+	_ = p.walk(bucket, encodeIndex(first), visit, func(_, hi []byte, _ error) error {
+		if hi != nil && bytes.Compare(hi, encodeIndex(end)) >= 0 {
+			return errEnough
+		}
+		return nil
+	})
+	return values
+}
+
+// checkLeaves checks leaves on all cores.
+func checkLeaves(leaves [][]byte) []appliance.CheckedLeaf {
+	checked := make([]appliance.CheckedLeaf, len(leaves))
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < len(leaves); i += workers {
+				if leaves[i] != nil {
+					checked[i] = appliance.CheckLeaf(leaves[i])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return checked
+}
+
+// lostLeaf stands for a record that cannot be read. With its stored hash in its place, the rest of the tree can
+// still be checked.
+func lostLeaf(stored []byte) appliance.CheckedLeaf {
+	var hash tlog.Hash
+	copy(hash[:], stored)
+	return appliance.LostLeaf(hash, "record", errLost)
+}
+
+// tree compares the hashes that record n completes with those stored for it. A wrong hash makes all above it wrong:
+// only the lowest is reported.
+func (v *verification) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]byte) {
+	tainted := false
+	for level := range completed {
+		if level > 0 {
+			last := len(v.tainted) - 1
+			tainted = tainted || v.tainted[last]
+			v.tainted = v.tainted[:last]
+		}
+		if bytes.Equal(stored[level], completed[level][:]) {
+			continue
+		}
+		if !tainted {
+			v.wrongHash(n, id, level, stored[level])
+		}
+		tainted = true
+	}
+	v.tainted = append(v.tainted, tainted)
+}
+
+func (v *verification) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
+	wrong := "is not the one that was stored with it"
+	if stored == nil {
+		wrong = "is not stored"
+	}
+	if level == 0 {
+		v.report(n, id, "tree", "its hash %s", wrong)
+		return
+	}
+	v.report(n, id, "tree", "the hash of records %d to %d, at level %d, %s", n+1-1<<level, n, level, wrong)
+}
+
+// index checks that the index buckets lead to a record.
+func (v *verification) index(p *pages, n int64, r appliance.Record) {
+	if r.ID == uuid.Nil {
+		return // not readable, and reported as such
+	}
+	check := func(bucket string, name, want []byte) {
+		value, err := p.get(bucket, name)
+		switch {
+		case err != nil:
+			v.report(n, r.ID, "index", "%s", err)
+		case !bytes.Equal(value, want):
+			v.report(n, r.ID, "index", "%s: leads elsewhere", bucket)
+		default:
+			v.matched[bucket]++
+		}
+	}
+	check(bucketIDs, r.ID[:], encodeIndex(n))
+	check(bucketByKey, byKeyName(r.KeyID, n), nil)
+	if r.IdempotencyKey != "" {
+		check(bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey), encodeIndex(n))
+	}
+}
+
+// surplus finds the entries of the index buckets that no record asks for. There are none where as many were found
+// right as there are, since no two records ask for the same.
+func (v *verification) surplus() error {
+	for _, bucket := range []string{bucketIDs, bucketByKey, bucketIdempotency} {
+		if v.count[bucket] == v.matched[bucket] {
+			continue
+		}
+		err := v.pages(func(p *pages) error {
+			visit := func(name, value []byte) error {
+				if v.ctx.Err() != nil {
+					return timeout(v.ctx, "verify")
+				}
+				v.indexEntry(p, bucket, name, value)
+				return nil
+			}
+			err := p.walk(bucket, nil, visit, func(_, _ []byte, _ error) error { return nil })
+			if !errors.Is(err, ErrDamaged) { // which file has reported
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexEntry checks that the record to which an entry leads asks for it.
+func (v *verification) indexEntry(p *pages, bucket string, name, value []byte) {
+	n, err := indexedRecord(bucket, name, value)
+	if err != nil || n >= v.size {
+		return // reported by file, or newer than what is verified
+	}
+	leaf, err := p.get(bucketRecords, encodeIndex(n))
+	if err != nil {
+		return // reported by records
+	}
+	r, _ := appliance.DecodeLeaf(leaf)
+	if r.ID == uuid.Nil {
+		return // likewise
+	}
+	var want []byte
+	switch bucket {
+	case bucketIDs:
+		want = r.ID[:]
+	case bucketByKey:
+		want = byKeyName(r.KeyID, n)
+	case bucketIdempotency:
+		want = idempotencyName(r.KeyID, r.IdempotencyKey)
+	}
+	if !bytes.Equal(name, want) {
+		v.report(n, r.ID, "index", "%s: entry %x leads here, but is not this record's", bucket, name)
+	}
+}

@@ -1,0 +1,179 @@
+package storetest
+
+import (
+	"net/netip"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// TestKeys tests an implementation of appliance.Keys. open returns an empty one.
+func TestKeys(t *testing.T, open func(t *testing.T) appliance.Keys) {
+	for name, test := range map[string]func(t *testing.T, keys appliance.Keys){
+		"a created key is found with all it was given":  keyKeepsAll,
+		"an unknown key is not found":                   keyNotFound,
+		"an id is created once":                         keyCreatedOnce,
+		"a created key authenticates by its token only": keyAuthenticates,
+		"keys are listed oldest first":                  keysListed,
+		"revocation is immediate and final":             keyRevoked,
+		"the last use is noted":                         keyUsed,
+		"keys can be used from many goroutines":         keysConcurrent,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+func newKey(t *testing.T, keys appliance.Keys, request appliance.KeyRequest, now time.Time) (appliance.APIKey, string) {
+	t.Helper()
+	key, token, err := appliance.NewAPIKey(request, now)
+	check(t, err)
+	check(t, keys.Create(t.Context(), key))
+	return key, token
+}
+
+func keyKeepsAll(t *testing.T, keys appliance.Keys) {
+	for _, request := range []appliance.KeyRequest{
+		{Name: "plain"},
+		{Name: "ünïcode 🔑", Rate: appliance.Unlimited},
+		{
+			Name: "all", Scopes: []appliance.Scope{appliance.ScopeAttest}, Rate: appliance.Rate{PerSecond: 2.5},
+			AllowFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
+			Expires:   epoch().Add(time.Hour),
+		},
+	} {
+		want, _ := newKey(t, keys, request, epoch())
+		got, err := keys.Key(t.Context(), want.ID)
+		check(t, err)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("created %+v, found %+v", want, got)
+		}
+	}
+}
+
+func keyNotFound(t *testing.T, keys appliance.Keys) {
+	_, err := keys.Key(t.Context(), "aaaaaaaaaaaaaaaa")
+	wantCode(t, err, appliance.CodeNotFound)
+	_, err = keys.Revoke(t.Context(), "aaaaaaaaaaaaaaaa", epoch())
+	wantCode(t, err, appliance.CodeNotFound)
+	keys.Used("aaaaaaaaaaaaaaaa", epoch()) // must not create it
+	_, err = keys.Key(t.Context(), "aaaaaaaaaaaaaaaa")
+	wantCode(t, err, appliance.CodeNotFound)
+}
+
+func keyCreatedOnce(t *testing.T, keys appliance.Keys) {
+	key, _ := newKey(t, keys, appliance.KeyRequest{Name: "first"}, epoch())
+	second := key
+	second.Name = "second"
+	if keys.Create(t.Context(), second) == nil {
+		t.Error("the id was created twice")
+	}
+	if got, _ := keys.Key(t.Context(), key.ID); got.Name != "first" {
+		t.Errorf("the first key is now %q", got.Name)
+	}
+}
+
+func keyAuthenticates(t *testing.T, keys appliance.Keys) {
+	key, token := newKey(t, keys, appliance.KeyRequest{Name: "one"}, epoch())
+	got, err := appliance.Authenticate(t.Context(), keys, token)
+	check(t, err)
+	if got.ID != key.ID {
+		t.Errorf("authenticated as %s, not %s", got.ID, key.ID)
+	}
+	_, other, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "never stored"}, epoch())
+	check(t, err)
+	for _, wrong := range []string{other, token[:len(token)-1] + "!", token + "0", "attestd_" + key.ID + "_"} {
+		_, err := appliance.Authenticate(t.Context(), keys, wrong)
+		wantCode(t, err, appliance.CodeInvalidAPIKey)
+	}
+}
+
+func keysListed(t *testing.T, keys appliance.Keys) {
+	for _, after := range []time.Duration{3, 1, 2, 0} {
+		newKey(t, keys, appliance.KeyRequest{Name: "key"}, epoch().Add(after*time.Hour))
+	}
+	list, err := keys.List(t.Context())
+	check(t, err)
+	if len(list) != 4 {
+		t.Fatalf("%d keys are listed, not 4", len(list))
+	}
+	for i := 1; i < len(list); i++ {
+		if !list[i-1].Created.Before(list[i].Created) {
+			t.Errorf("key %d is of %s, key %d of %s", i-1, list[i-1].Created, i, list[i].Created)
+		}
+	}
+}
+
+func keyRevoked(t *testing.T, keys appliance.Keys) {
+	key, token := newKey(t, keys, appliance.KeyRequest{Name: "one"}, epoch())
+	other, _ := newKey(t, keys, appliance.KeyRequest{Name: "other"}, epoch())
+	first, err := keys.Revoke(t.Context(), key.ID, epoch().Add(time.Hour))
+	check(t, err)
+	if first.Revoked.IsZero() {
+		t.Fatal("Revoke returned a key that is not revoked")
+	}
+	got, err := appliance.Authenticate(t.Context(), keys, token)
+	check(t, err)
+	wantCode(t, got.Authorize(appliance.ScopeAttest, netip.Addr{}, epoch()), appliance.CodeAPIKeyRevoked)
+
+	again, err := keys.Revoke(t.Context(), key.ID, epoch().Add(2*time.Hour))
+	check(t, err)
+	if !again.Revoked.Equal(first.Revoked) {
+		t.Errorf("revoking again moved the time from %s to %s", first.Revoked, again.Revoked)
+	}
+	if got, _ := keys.Key(t.Context(), other.ID); !got.Revoked.IsZero() {
+		t.Error("another key was revoked, too")
+	}
+}
+
+func keyUsed(t *testing.T, keys appliance.Keys) {
+	key, _ := newKey(t, keys, appliance.KeyRequest{Name: "one"}, epoch())
+	use := epoch().Add(5 * time.Hour)
+	keys.Used(key.ID, use)
+	got, err := keys.Key(t.Context(), key.ID)
+	check(t, err)
+	if d := got.LastUsed.Sub(use).Abs(); d > time.Minute {
+		t.Errorf("the last use is noted as %s, %s off", got.LastUsed, d)
+	}
+	keys.Used(key.ID, use.Add(-time.Hour)) // noted late; the later one stays
+	if got, _ := keys.Key(t.Context(), key.ID); got.LastUsed.Sub(use).Abs() > time.Minute {
+		t.Errorf("the last use went back to %s", got.LastUsed)
+	}
+}
+
+func keysConcurrent(t *testing.T, keys appliance.Keys) {
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "one of many"}, epoch())
+			if err == nil {
+				err = keys.Create(t.Context(), key)
+			}
+			for i := range 50 {
+				keys.Used(key.ID, epoch().Add(time.Duration(i)*time.Minute))
+				if err == nil {
+					_, err = keys.Key(t.Context(), key.ID)
+				}
+			}
+			if err == nil {
+				_, err = keys.Revoke(t.Context(), key.ID, epoch())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	list, err := keys.List(t.Context())
+	check(t, err)
+	for _, key := range list {
+		if key.Revoked.IsZero() || key.LastUsed.IsZero() {
+			t.Errorf("key %s lost a change: revoked %s, last used %s", key.ID, key.Revoked, key.LastUsed)
+		}
+	}
+	if len(list) != 16 {
+		t.Errorf("%d keys are listed, not 16", len(list))
+	}
+}
