@@ -1,0 +1,101 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// ErrSocketInUse says that a daemon answers at the admin socket already.
+var ErrSocketInUse = errors.New("another daemon answers at this socket")
+
+// ListenAdmin listens at a Unix socket that only its owner can open (mode 0600). A socket that a dead daemon left is
+// replaced, one that is alive is ErrSocketInUse, and any other file is left alone.
+//
+// There is no moment in which others could connect: the socket is made inside a directory of mode 0700 and renamed to
+// its place when it has its mode. An umask would do so too, but for all threads of the process.
+func ListenAdmin(path string) (net.Listener, error) {
+	if err := clearStale(path); err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
+	ln, err := bindPrivately(path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
+	return ln, nil
+}
+
+// clearStale returns nil when a new socket may take the path.
+func clearStale(path string) error {
+	found, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case found.Mode().Type() != fs.ModeSocket:
+		return errors.New("there is a file of that name that is no socket")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = c.Close()
+		return ErrSocketInUse
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return nil // the rename replaces it
+}
+
+func bindPrivately(path string) (net.Listener, error) {
+	// A short name, because a socket's path has at most 107 bytes.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	private := filepath.Join(dir, "s")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: private, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ln.SetUnlinkOnClose(false)
+	made, err := placeSocket(private, path)
+	if err != nil {
+		_ = ln.Close()
+		return nil, err
+	}
+	return &adminListener{UnixListener: ln, path: path, made: made}, nil
+}
+
+func placeSocket(private, path string) (fs.FileInfo, error) {
+	if err := os.Chmod(private, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(private, path); err != nil {
+		return nil, err
+	}
+	return os.Lstat(path)
+}
+
+// adminListener removes its socket when it is closed, unless another has taken the place.
+type adminListener struct {
+	*net.UnixListener
+	path string
+	made fs.FileInfo
+}
+
+func (l *adminListener) Close() error {
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.made) {
+		_ = os.Remove(l.path)
+	}
+	return l.UnixListener.Close()
+}

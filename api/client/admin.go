@@ -1,0 +1,231 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// ErrNotRunning says that no daemon is at the admin socket. A socket that may not be opened is another error
+// (fs.ErrPermission).
+var ErrNotRunning = errors.New("no daemon is running at this socket")
+
+// Admin is a caller of the admin socket. It may be used at once.
+type Admin struct{ caller caller }
+
+// NewAdmin returns a caller of the daemon whose admin socket has that path. Whether there is one shows at the first call.
+func NewAdmin(socketPath string) *Admin {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", socketPath)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("admin socket %s: %w", socketPath, ErrNotRunning)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("admin socket %s: %w", socketPath, err)
+		}
+		return c, nil
+	}
+	return &Admin{caller{base: "http://attestd", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}}
+}
+
+// CreateKey makes an API key and returns its token, which cannot be shown again.
+func (a *Admin) CreateKey(ctx context.Context, r appliance.KeyRequest) (appliance.APIKey, string, error) {
+	var answer struct {
+		Key   appliance.APIKey
+		Token string
+	}
+	err := a.do(ctx, call{method: http.MethodPost, path: "/keys", body: r, into: &answer})
+	return answer.Key, answer.Token, err
+}
+
+// ListKeys returns all API keys, oldest first, without the hashes of their secrets.
+func (a *Admin) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
+	var answer struct{ Keys []appliance.APIKey }
+	err := a.do(ctx, call{method: http.MethodGet, path: "/keys", into: &answer})
+	return answer.Keys, err
+}
+
+// RevokeKey ends an API key for good.
+func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
+	var answer struct{ Key appliance.APIKey }
+	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/revoke", into: &answer})
+	return answer.Key, err
+}
+
+// entry is an entry on the wire.
+type entry struct {
+	appliance.Entry
+	Leaf []byte `json:"leaf"`
+}
+
+func (e entry) whole() appliance.Entry {
+	e.Entry.Leaf = e.Leaf
+	return e.Entry
+}
+
+// Records returns the entries that match, newest first.
+func (a *Admin) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+	var answer struct{ Records []entry }
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records?" + queryOf(q).Encode(), into: &answer})
+	entries := make([]appliance.Entry, len(answer.Records))
+	for i, e := range answer.Records {
+		entries[i] = e.whole()
+	}
+	return entries, err
+}
+
+func queryOf(q appliance.JournalQuery) url.Values {
+	v := url.Values{}
+	if q.KeyID != "" {
+		v.Set("key", q.KeyID)
+	}
+	if !q.From.IsZero() {
+		v.Set("from", q.From.Format(time.RFC3339Nano))
+	}
+	if !q.Until.IsZero() {
+		v.Set("until", q.Until.Format(time.RFC3339Nano))
+	}
+	if q.Before != 0 {
+		v.Set("before", strconv.FormatInt(q.Before, 10))
+	}
+	if q.Limit != 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return v
+}
+
+// Record returns an attestation's entry.
+func (a *Admin) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+	var e entry
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String(), into: &e})
+	return e.whole(), err
+}
+
+// Prove returns an attestation's entry and the proof that it is in the log.
+func (a *Admin) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+	var answer struct {
+		entry
+		Proof appliance.InclusionProof
+	}
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/proof", into: &answer})
+	return answer.whole(), answer.Proof, err
+}
+
+// Checkpoint returns the newest signed checkpoint.
+func (a *Admin) Checkpoint(ctx context.Context) ([]byte, error) {
+	var signed []byte
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/checkpoint", into: &signed})
+	return signed, err
+}
+
+// Entries calls yield with each leaf from index first on, until the end or an error of yield's. A leaf is valid until
+// yield returns.
+func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
+	return a.lines(ctx, call{method: http.MethodGet, path: "/log/entries?from=" + strconv.FormatInt(first, 10)}, yield)
+}
+
+// Verify audits the journal inside the daemon. When ctx ends, the audit ends.
+func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+	var report *appliance.AuditReport
+	request := struct {
+		Earlier []byte `json:"earlier,omitempty"`
+	}{opts.Earlier}
+	err := a.lines(ctx, call{method: http.MethodPost, path: "/log/verify", body: request}, func(line []byte) error {
+		var l struct {
+			Done, Total int64
+			Report      *appliance.AuditReport
+			Problem     *Problem
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			return fmt.Errorf("read the answer of /log/verify: %w", err)
+		}
+		switch {
+		case l.Problem != nil:
+			return l.Problem
+		case l.Report != nil:
+			report = l.Report
+		case opts.Progress != nil:
+			opts.Progress(l.Done, l.Total)
+		}
+		return nil
+	})
+	if err != nil {
+		return appliance.AuditReport{}, err
+	}
+	if report == nil {
+		return appliance.AuditReport{}, errors.New("the daemon ended the audit without a report")
+	}
+	return *report, nil
+}
+
+// HSMStatus reads what the daemon says of its HSM into status, as encoding/json does: an hsm.Status, whose package the
+// client does not need to know.
+func (a *Admin) HSMStatus(ctx context.Context, status any) error {
+	return a.do(ctx, call{method: http.MethodGet, path: "/hsm", into: status})
+}
+
+// Close closes idle connections. Calls can still be made.
+func (a *Admin) Close() error {
+	a.caller.http.CloseIdleConnections()
+	return nil
+}
+
+// Status is the daemon's state.
+type Status struct {
+	Version       string               `json:"version"`
+	Started       time.Time            `json:"started"`
+	UptimeSeconds int64                `json:"uptimeSeconds"`
+	SignerAddress appliance.Address    `json:"signerAddress"`
+	Scheme        appliance.SchemeName `json:"scheme"`
+	TreeSize      int64                `json:"treeSize"`
+	Ready         bool                 `json:"ready"`
+	Failing       map[string]string    `json:"failing,omitempty"` // by part: hsm, journal
+}
+
+// Status returns the daemon's state.
+func (a *Admin) Status(ctx context.Context) (Status, error) {
+	var s Status
+	err := a.do(ctx, call{method: http.MethodGet, path: "/status", into: &s})
+	return s, err
+}
+
+func (a *Admin) do(ctx context.Context, call call) error { return a.caller.do(ctx, call) }
+
+// lines calls yield with each line of a streamed answer. An answer that was cut off is io.ErrUnexpectedEOF.
+func (a *Admin) lines(ctx context.Context, call call, yield func(line []byte) error) error {
+	resp, err := a.caller.open(ctx, call)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReaderSize(resp.Body, 64<<10)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF && len(line) == 0 {
+			return nil
+		}
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return fmt.Errorf("read the answer of %s: %w", call.path, err)
+		}
+		if err := yield(line[:len(line)-1]); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// What tests outside the package see of its inside.
+var (
+	ParseRequest = parseRequest
+	OpenAPI      = openAPI
+	Network      = network
+)
+
+func Statuses() map[appliance.Code]int { return maps.Clone(statuses) }
+
+func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
+
+// OnState must be called before Serve.
+func (s *Server) OnState(f func(net.Conn, fasthttp.ConnState)) { s.app.Server().ConnState = f }
+
+func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.Addr {
+	rctx := &fasthttp.RequestCtx{}
+	rctx.Init(&fasthttp.Request{}, peer, nil)
+	for _, f := range forwarded {
+		rctx.Request.Header.Add("X-Forwarded-For", f)
+	}
+	return clientIP(rctx, trusted)
+}
+
+type AddressLimiter = limiter[netip.Addr]
+
+func NewAddressLimiter() AddressLimiter { return newLimiter[netip.Addr]() }
+
+var Take = AddressLimiter.take
+
+func (l limiter[K]) Len() int {
+	l.buckets.CleanUp()
+	return l.buckets.EstimatedSize()
+}

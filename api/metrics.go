@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics counts what the public server does. Nil counts nothing.
+type metrics struct {
+	attestations, replays prometheus.Counter
+	requests              *prometheus.CounterVec
+	durations             *prometheus.HistogramVec
+	problems              *prometheus.CounterVec
+	limited               *prometheus.CounterVec
+	inFlight              prometheus.Gauge
+}
+
+func newMetrics(r *prometheus.Registry) *metrics {
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		attestations: counter("attestd_attestations_total", "Attestations signed, recorded and answered."),
+		replays:      counter("attestd_attestations_replayed_total", "Attestations answered again for a repeated Idempotency-Key."),
+		requests:     counters("attestd_http_requests_total", "HTTP requests by route and status.", "route", "code"),
+		problems:     counters("attestd_problems_total", "Problems answered, by their stable code.", "code"),
+		limited:      counters("attestd_rate_limited_total", "Requests refused for their rate: by API key, or by client address without one.", "by"),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "attestd_http_request_duration_seconds", Help: "Time from a request's headers to its answer, by route.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"route"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "attestd_http_requests_in_flight", Help: "HTTP requests being worked on."}),
+	}
+	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.inFlight,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) begin() {
+	if m != nil {
+		m.inFlight.Inc()
+	}
+}
+
+func (m *metrics) end(x *exchange, status int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.inFlight.Dec()
+	m.requests.WithLabelValues(x.route, strconv.Itoa(status)).Inc()
+	m.durations.WithLabelValues(x.route).Observe(took.Seconds())
+	if x.code != "" {
+		m.problems.WithLabelValues(string(x.code)).Inc()
+	}
+}
+
+// Metrics serves GET /metrics in Prometheus's text format. It has no authentication: its listener belongs on
+// loopback or a monitoring network.
+type Metrics struct{ server *http.Server }
+
+// NewMetrics returns a server of everything in the registry.
+func NewMetrics(r *prometheus.Registry) *Metrics {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	return &Metrics{&http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: maxHeaderBytes,
+	}}
+}
+
+// Serve serves until Shutdown, and then returns nil.
+func (m *Metrics) Serve(ln net.Listener) error {
+	if err := m.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown finishes what is being served and returns, with ctx's error when that ended first.
+func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
+
+func (m *metrics) attested(replayed bool) {
+	switch {
+	case m == nil:
+	case replayed:
+		m.replays.Inc()
+	default:
+		m.attestations.Inc()
+	}
+}

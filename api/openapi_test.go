@@ -1,0 +1,141 @@
+package api_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance"
+)
+
+type openAPI struct {
+	OpenAPI    string
+	Paths      map[string]map[string]any
+	Components struct {
+		Schemas map[string]struct {
+			Enum        []string
+			Description string
+		}
+	}
+}
+
+func TestTheDescriptionIsServedAndComplete(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.do("GET", "/openapi.yaml", "")
+	var doc openAPI
+	r.must(yaml.Unmarshal(a.body, &doc))
+	if doc.OpenAPI != "3.1.0" || a.header.Get("Content-Type") != "application/yaml" {
+		t.Errorf("OpenAPI %q as %s", doc.OpenAPI, a.header.Get("Content-Type"))
+	}
+	doc.checkRoutes(t, r.server.Routes())
+	doc.checkCodes(t)
+	checkReferences(t, a.body)
+}
+
+func (doc openAPI) checkRoutes(t *testing.T, served []api.Route) {
+	t.Helper()
+	parameter := regexp.MustCompile(`:(\w+)`)
+	operations := 0
+	for _, route := range served {
+		path := strings.Replace(parameter.ReplaceAllString(route.Path, "{$1}"), "*", "{level}/{index}", 1)
+		operation, has := doc.Paths[path][strings.ToLower(route.Method)].(map[string]any)
+		if !has {
+			t.Errorf("%s %s is served and not described", route.Method, path)
+			continue
+		}
+		operations++
+		if _, secured := operation["security"]; secured != (route.Scope != "") {
+			t.Errorf("%s %s: the security described is not the one served", route.Method, path)
+		}
+	}
+	for path, methods := range doc.Paths {
+		operations -= len(methods)
+		if len(methods) == 0 {
+			t.Errorf("%s has no operation", path)
+		}
+	}
+	if operations != 0 {
+		t.Errorf("%d operations are described and not served", -operations)
+	}
+}
+
+func (doc openAPI) checkCodes(t *testing.T) {
+	t.Helper()
+	described := map[string]bool{}
+	code := doc.Components.Schemas["Code"]
+	for _, c := range code.Enum {
+		described[c] = true
+	}
+	for c, status := range api.Statuses() {
+		row := fmt.Sprintf("| %d | `%s` |", status, c)
+		if !described[string(c)] || !strings.Contains(code.Description, row) {
+			t.Errorf("code %s, status %d, is not described", c, status)
+		}
+	}
+	if len(described) != len(api.Statuses()) {
+		t.Errorf("%d codes are described, there are %d", len(described), len(api.Statuses()))
+	}
+}
+
+func checkReferences(t *testing.T, doc []byte) {
+	t.Helper()
+	var tree map[string]any
+	if err := yaml.Unmarshal(doc, &tree); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\$ref: '#/([^']+)'`).FindAllSubmatch(doc, -1) {
+		var at any = tree
+		for _, name := range strings.Split(string(m[1]), "/") {
+			members, _ := at.(map[string]any)
+			at = members[name]
+		}
+		if at == nil {
+			t.Errorf("reference to nothing: %s", m[1])
+		}
+	}
+}
+
+func TestEveryCodeOfTheDomainHasAStatus(t *testing.T) {
+	t.Parallel()
+	for _, c := range domainCodes(t) {
+		if api.Statuses()[c] == 0 {
+			t.Errorf("%s has no status", c)
+		}
+	}
+}
+
+// domainCodes reads the constants of type Code from the domain's source: Go cannot list them.
+func domainCodes(t *testing.T) (codes []appliance.Code) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../appliance/errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Code" {
+			text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			codes = append(codes, appliance.Code(text))
+		}
+		return true
+	})
+	if len(codes) < 20 {
+		t.Fatalf("only %d codes found", len(codes))
+	}
+	return codes
+}

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Codes of failures that exist only in HTTP. The others are appliance's.
+const (
+	CodeInvalidRequest       appliance.Code = "invalid_request"
+	CodeMethodNotAllowed     appliance.Code = "method_not_allowed"
+	CodeRequestTimeout       appliance.Code = "request_timeout"
+	CodeBodyTooLarge         appliance.Code = "body_too_large"
+	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
+	CodeHeadersTooLarge      appliance.Code = "headers_too_large"
+)
+
+// statuses is the one table from codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431).
+// A code that is not here is a defect, and answered as CodeInternal.
+var statuses = map[appliance.Code]int{
+	CodeInvalidRequest:                  fiber.StatusBadRequest,
+	appliance.CodeInvalidJSON:           fiber.StatusBadRequest,
+	appliance.CodeUnknownField:          fiber.StatusBadRequest,
+	appliance.CodeMissingField:          fiber.StatusBadRequest,
+	appliance.CodeDuplicateField:        fiber.StatusBadRequest,
+	appliance.CodeInvalidField:          fiber.StatusBadRequest,
+	appliance.CodeInvalidAddress:        fiber.StatusBadRequest,
+	appliance.CodeInvalidChecksum:       fiber.StatusBadRequest,
+	appliance.CodeZeroAddress:           fiber.StatusBadRequest,
+	appliance.CodeInvalidID:             fiber.StatusBadRequest,
+	appliance.CodeInvalidIdempotencyKey: fiber.StatusBadRequest,
+
+	appliance.CodeMissingAPIKey: fiber.StatusUnauthorized,
+	appliance.CodeInvalidAPIKey: fiber.StatusUnauthorized,
+
+	appliance.CodeAPIKeyRevoked:     fiber.StatusForbidden,
+	appliance.CodeAPIKeyExpired:     fiber.StatusForbidden,
+	appliance.CodeScopeRequired:     fiber.StatusForbidden,
+	appliance.CodeAddressNotAllowed: fiber.StatusForbidden,
+
+	appliance.CodeNotFound:   fiber.StatusNotFound,
+	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,
+	CodeRequestTimeout:       fiber.StatusRequestTimeout,
+	CodeBodyTooLarge:         fiber.StatusRequestEntityTooLarge,
+	CodeUnsupportedMediaType: fiber.StatusUnsupportedMediaType,
+
+	appliance.CodeIdempotencyMismatch: fiber.StatusUnprocessableEntity,
+	appliance.CodeRateLimited:         fiber.StatusTooManyRequests,
+	CodeHeadersTooLarge:               fiber.StatusRequestHeaderFieldsTooLarge,
+
+	appliance.CodeInternal: fiber.StatusInternalServerError,
+
+	appliance.CodeHSMUnavailable:     fiber.StatusServiceUnavailable,
+	appliance.CodeJournalUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeReplicaUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeTimeout:            fiber.StatusServiceUnavailable,
+	appliance.CodeShuttingDown:       fiber.StatusServiceUnavailable,
+}
+
+// defaultRetryAfter is said where an error knows nothing better: soon enough for a payment that waits, late
+// enough for an HSM session to be opened again.
+const defaultRetryAfter = 2 * time.Second
+
+// problem is an RFC 9457 problem. Its type is about:blank, so its title is the status's own phrase; what a client
+// branches on is code.
+type problem struct {
+	Type      string         `json:"type"`
+	Title     string         `json:"title"`
+	Status    int            `json:"status"`
+	Detail    string         `json:"detail,omitempty"`
+	Code      appliance.Code `json:"code"`
+	Field     string         `json:"field,omitempty"`
+	RequestID string         `json:"requestId,omitempty"`
+}
+
+// asError returns the domain error in err. What is none is internal, and its text stays with the operator.
+func asError(err error) *appliance.Error {
+	if e, ok := errors.AsType[*appliance.Error](err); ok {
+		if _, known := statuses[e.Code]; known {
+			return e
+		}
+		return appliance.Errorf(appliance.CodeInternal, "internal error").Because(err)
+	}
+	if e, ok := errors.AsType[*fiber.Error](err); ok {
+		return asHTTPError(e)
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return appliance.Errorf(appliance.CodeTimeout, "the request took too long").Because(err)
+	}
+	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(err)
+}
+
+// asHTTPError translates fiber's own errors: of its router, there is nothing else of fiber's that fails.
+func asHTTPError(e *fiber.Error) *appliance.Error {
+	switch e.Code {
+	case fiber.StatusNotFound:
+		return appliance.Errorf(appliance.CodeNotFound, "there is nothing at this path")
+	case fiber.StatusMethodNotAllowed:
+		return appliance.Errorf(CodeMethodNotAllowed, "this method is not allowed here; see the Allow header")
+	}
+	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(e)
+}
+
+// writeProblem answers with the problem of e. A header that is set already stays: the router's Allow.
+func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID string) {
+	status := statuses[e.Code]
+	body, _ := json.Marshal(problem{ // strings and numbers only: cannot fail
+		Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status,
+		Detail: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID,
+	})
+	resp := &rctx.Response
+	resp.Header.SetContentType("application/problem+json")
+	resp.Header.Set(fiber.HeaderCacheControl, "no-store")
+	switch status {
+	case fiber.StatusUnauthorized:
+		resp.Header.Set(fiber.HeaderWWWAuthenticate, `ApiKey realm="attestd", header="x-api-key"`)
+	case fiber.StatusTooManyRequests, fiber.StatusServiceUnavailable:
+		resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
+	}
+	resp.SetStatusCode(status)
+	resp.SetBody(body)
+}
+
+// retryAfter is whole seconds, rounded up (RFC 9110, section 10.2.3).
+func retryAfter(e *appliance.Error) string {
+	wait := e.RetryAfter
+	if wait <= 0 {
+		wait = defaultRetryAfter
+	}
+	return strconv.Itoa(max(1, int(math.Ceil(wait.Seconds()))))
+}

@@ -1,0 +1,310 @@
+// Package api serves attestations over HTTP: the public API, the log for auditors, and the operator's admin socket.
+// Errors are problems (RFC 9457) with stable codes, the log is a C2SP tlog-tiles log, Idempotency-Key is that of
+// draft-ietf-httpapi-idempotency-key-header, and HTTP is RFC 9110 and 9112.
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	_ "embed"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Options are what a Server needs. Only Attestor is required; zero durations, sizes and rates mean the default that
+// stands beside them.
+type Options struct {
+	Attestor    *appliance.Attestor
+	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
+
+	DefaultRate   appliance.Rate // 50/s; of keys that have no rate of their own
+	AnonymousRate appliance.Rate // 10/s; of requests without a valid key, for each client address (IPv6: each /64)
+
+	AttestBodyLimit int64         // 16 KiB
+	RequestTimeout  time.Duration // 10 s; for all of an attestation: HSM, disk, waiting for either
+	ReadTimeout     time.Duration // 10 s; from a request's first byte to its last
+	WriteTimeout    time.Duration // 10 s; for an answer
+	IdleTimeout     time.Duration // 60 s; between requests of a connection
+
+	// TrustedProxies are those whose X-Forwarded-For is believed. None means that the header is ignored.
+	TrustedProxies []netip.Prefix
+	TLS            *tls.Config // nil means plain HTTP; see Certificates
+
+	// Routes are served beside the server's own, under the same rules.
+	Routes []Route
+
+	Logger   *slog.Logger         // slog.Default
+	Registry *prometheus.Registry // nil measures nothing
+	Now      func() time.Time     // time.Now
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.DefaultRate, appliance.Rate{PerSecond: 50})
+	setDefault(&o.AnonymousRate, appliance.Rate{PerSecond: 10})
+	setDefault(&o.AttestBodyLimit, 16<<10)
+	setDefault(&o.RequestTimeout, 10*time.Second)
+	setDefault(&o.ReadTimeout, 10*time.Second)
+	setDefault(&o.WriteTimeout, 10*time.Second)
+	setDefault(&o.IdleTimeout, time.Minute)
+	setDefault(&o.Logger, slog.Default())
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Route is a path that is served, and the rules for it. They are applied in this order: key, scope and rate; then the
+// body's type and size; then Handler.
+type Route struct {
+	Method string // GET serves HEAD too
+	Path   string // fiber's pattern
+	// Scope is what the caller's API key must allow. Empty means anyone, within the anonymous rate.
+	Scope appliance.Scope
+	// Probe routes have no rate: they tell whether the server is well, even when it is flooded.
+	Probe bool
+	// BodyLimit is the most bytes of a JSON body, which Handler finds in c.Body(). Zero means that a body is ignored.
+	BodyLimit int64
+	// Handler answers. An *appliance.Error becomes its problem; what it keeps of c it must copy.
+	Handler fiber.Handler
+}
+
+// Server is the public server.
+type Server struct {
+	*frame
+	opts     Options
+	attestor *appliance.Attestor
+	origin   string
+	routes   []Route
+
+	keyRates       limiter[string]     // by the key's id
+	anonymousRates limiter[netip.Addr] // by network
+}
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// New returns a server that is ready to Serve.
+func New(opts Options) *Server {
+	opts = opts.withDefaults()
+	s := &Server{
+		opts: opts, attestor: opts.Attestor,
+		keyRates: newLimiter[string](), anonymousRates: newLimiter[netip.Addr](),
+	}
+	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
+		s.origin = v.Name()
+	}
+	var m *metrics
+	if opts.Registry != nil {
+		m = newMetrics(opts.Registry)
+	}
+	s.frame = newFrame(frameOptions{
+		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
+		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
+	})
+	s.routes = append(s.ownRoutes(), opts.Routes...)
+	for _, r := range s.routes {
+		s.mount(r)
+	}
+	s.start()
+	return s
+}
+
+func (s *Server) ownRoutes() []Route {
+	const attest = "/functions/v1/attest"
+	return []Route{
+		{Method: fiber.MethodPost, Path: attest, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Handler: s.attest},
+		{Method: fiber.MethodGet, Path: attest + "/:id", Scope: appliance.ScopeAttest, Handler: s.readBack},
+		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Handler: s.describe},
+		{Method: fiber.MethodGet, Path: "/log/checkpoint", Handler: s.checkpoint},
+		{Method: fiber.MethodGet, Path: "/log/tile/*", Handler: s.tile},
+		{Method: fiber.MethodGet, Path: "/openapi.yaml", Handler: s.openAPI},
+		{Method: fiber.MethodGet, Path: "/healthz", Probe: true, Handler: s.healthz},
+		{Method: fiber.MethodGet, Path: "/readyz", Probe: true, Handler: s.readyz},
+	}
+}
+
+// Serve answers on the listener until Shutdown, and then returns nil. It may be called for several listeners.
+func (s *Server) Serve(ln net.Listener) error { return s.serve(ln) }
+
+// Shutdown makes /readyz fail, stops accepting, lets accepted requests finish and returns. When ctx ends first, they are
+// cut off and ctx's error is returned. A request that comes in meanwhile on an open connection is answered with
+// CodeShuttingDown.
+func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
+
+func (s *Server) mount(r Route) {
+	handler := func(c *fiber.Ctx) error {
+		x := exchangeOf(c.Context())
+		x.route = r.Path
+		if err := s.admit(c, x, r); err != nil {
+			return err
+		}
+		if r.BodyLimit > 0 {
+			if err := receiveJSON(c, x, r.BodyLimit); err != nil {
+				return err
+			}
+		}
+		return r.Handler(c)
+	}
+	if r.Method == fiber.MethodGet {
+		s.app.Get(r.Path, handler)
+		return
+	}
+	s.app.Add(r.Method, r.Path, handler)
+}
+
+// admit checks who may use a route and how often. Only a request without a valid key draws on its address's bucket, so
+// that whoever floods or guesses from an address cannot stop a caller with a key behind the same address.
+func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
+	if r.Probe {
+		return nil
+	}
+	refusal := s.identify(c, x, r.Scope)
+	if status := statuses[appliance.CodeOf(refusal)]; status != fiber.StatusUnauthorized && status != fiber.StatusForbidden {
+		if refusal != nil || r.Scope == "" {
+			return refusal
+		}
+		rate := x.key.Rate
+		setDefault(&rate, s.opts.DefaultRate)
+		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
+	}
+	if err := s.anonymousRates.take(network(x.ip), s.opts.AnonymousRate, s.now()); err != nil {
+		return s.limited(err, "address")
+	}
+	if r.Scope == "" {
+		return nil
+	}
+	return refusal
+}
+
+// identify finds the key of a request, and says why it may not be used for that scope.
+func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
+	key, err := s.authenticate(c)
+	if err != nil {
+		return err
+	}
+	x.key = key
+	if scope == "" {
+		return nil
+	}
+	return key.Authorize(scope, x.ip, s.now())
+}
+
+func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
+	tokens := c.Context().Request.Header.PeekAll("X-Api-Key")
+	if len(tokens) > 1 {
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "there must be one x-api-key header")
+	}
+	token := ""
+	if len(tokens) == 1 {
+		token = string(tokens[0])
+	}
+	return appliance.Authenticate(s.base, s.attestor.Keys, token)
+}
+
+// limited counts a refusal.
+func (s *Server) limited(err error, by string) error {
+	if err != nil && s.metrics != nil {
+		s.metrics.limited.WithLabelValues(by).Inc()
+	}
+	return err
+}
+
+// Key returns the API key of a request, for the handlers of Options.Routes; its ID is empty where there was no valid one.
+func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }
+
+// receiveJSON reads the body to where c.Body() finds it.
+func receiveJSON(c *fiber.Ctx, x *exchange, limit int64) error {
+	rctx := c.Context()
+	if err := checkJSON(&rctx.Request.Header); err != nil {
+		return err
+	}
+	body, err := readBody(rctx, x, limit)
+	if err != nil {
+		return err
+	}
+	rctx.Request.SetBodyRaw(body)
+	return nil
+}
+
+// sendJSON answers with v.
+func sendJSON(c *fiber.Ctx, status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return sendBytes(c, status, body)
+}
+
+// sendBytes answers with JSON that is made already. It is not for caches: it is someone's own, or about this moment.
+func sendBytes(c *fiber.Ctx, status int, body []byte) error {
+	c.Context().Response.Header.SetContentType("application/json")
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	c.Context().Response.SetBodyRaw(body)
+	c.Status(status)
+	return nil
+}
+
+func (s *Server) openAPI(c *fiber.Ctx) error {
+	c.Context().Response.Header.SetContentType("application/yaml") // RFC 9512
+	c.Set(fiber.HeaderCacheControl, "no-cache")
+	return c.Send(openAPI)
+}
+
+// healthz says that the process is alive and answers, no more.
+func (s *Server) healthz(c *fiber.Ctx) error {
+	return sendJSON(c, fiber.StatusOK, health{Status: "ok"})
+}
+
+type health struct {
+	Status  string                    `json:"status"`            // ok, unavailable or shutting down
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal
+}
+
+// readyTimeout bounds a probe; load balancers give up sooner or later than that.
+const readyTimeout = 3 * time.Second
+
+func (s *Server) readyz(c *fiber.Ctx) error {
+	ctx, cancel := context.WithTimeout(s.base, readyTimeout)
+	defer cancel()
+	h := readiness(ctx, s.attestor)
+	if s.stopping.Load() {
+		h.Status = "shutting down"
+		c.Context().SetConnectionClose()
+	}
+	if h.Status == "ok" {
+		return sendJSON(c, fiber.StatusOK, h)
+	}
+	c.Set(fiber.HeaderRetryAfter, "2")
+	return sendJSON(c, fiber.StatusServiceUnavailable, h)
+}
+
+// readiness is Attestor.Ready, part by part.
+func readiness(ctx context.Context, a *appliance.Attestor) health {
+	h := health{Status: "ok", Failing: map[string]appliance.Code{}}
+	if err := a.Signer.Ready(ctx); err != nil {
+		h.Failing["hsm"] = appliance.CodeOf(err)
+	}
+	if err := a.Journal.Ready(ctx); err != nil {
+		h.Failing["journal"] = appliance.CodeOf(err)
+	}
+	if len(h.Failing) > 0 {
+		h.Status = "unavailable"
+	}
+	return h
+}
