@@ -1,0 +1,53 @@
+# attestd: make help lists what can be made.
+
+GO        ?= go
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS   := -X main.release=$(VERSION)
+GOFLAGS_  := -trimpath -buildvcs=false
+TESTFLAGS ?= -race -timeout 14m
+FUZZTIME  ?= 30s
+ARGS      ?=
+
+export CGO_ENABLED = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test deps lint bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
+	@exec bin/attestd dev $(ARGS)
+
+build: ## build bin/attestd
+	@$(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
+
+test: deps ## install what is missing and run every test, with the race detector
+	$(GO) vet ./...
+	$(GO) test $(TESTFLAGS) ./...
+
+deps: ## install what building and testing need: gcc, softhsm2 (apt or dnf)
+	@sh packaging/deps.sh
+
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+lint: deps ## gofmt, vet, golangci-lint, and govulncheck where its database can be reached
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'not gofmt-ed:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(GOLANGCI) run
+	@if $(GO) run $(VULNCHECK) -version >/dev/null 2>&1 && curl -fsS -m 10 -o /dev/null https://vuln.go.dev/index/modules.json 2>/dev/null; \
+	then $(GO) run $(VULNCHECK) ./...; else echo 'govulncheck: its database cannot be reached from here; skipped'; fi
+
+bench: deps build ## measure: raw HSM signatures against whole attestations, in one run
+	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+
+fuzz: deps ## fuzz every fuzz target for FUZZTIME each
+	@for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+	  done; \
+	done
+
+clean: ## remove what was built; .attestd, the throwaway appliance, stays
+	rm -rf bin dist

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// app is what all commands share: the terminal and the global flags.
+type app struct {
+	terminal
+	configFile string
+	output     string
+}
+
+func (a *app) checkOutput(cmd *cobra.Command) error {
+	if a.output != "text" && a.output != "json" {
+		return usagef(cmd, "--output must be text or json, not %q", a.output)
+	}
+	return nil
+}
+
+func (a *app) json() bool { return a.output == "json" }
+
+// config loads the configuration. Flags that set a value go over file and environment, by the value's name.
+func (a *app) config(flags map[string]any) (*config, error) {
+	c, _, err := loadConfig(a.configPath(), a.environ, flags)
+	return c, err
+}
+
+// configPath is --config, else $ATTESTD_CONFIG, else empty for the default.
+func (a *app) configPath() string {
+	if a.configFile != "" {
+		return a.configFile
+	}
+	return a.getenv("ATTESTD_CONFIG")
+}
+
+func (a *app) getenv(name string) string {
+	for _, kv := range a.environ {
+		if k, v, _ := strings.Cut(kv, "="); k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// printJSON writes v indented, as a result.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// print writes v as JSON with --output json, else what text writes.
+func (a *app) print(v any, text func(w io.Writer)) error {
+	if a.json() {
+		return a.printJSON(v)
+	}
+	w := &stickyWriter{w: a.out}
+	text(w)
+	return w.err
+}
+
+// table writes rows under a header, aligned. It is for text inside print.
+func table(w io.Writer, header string, rows [][]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, header)
+	for _, row := range rows {
+		fmt.Fprintln(tw, strings.Join(row, "\t"))
+	}
+	tw.Flush()
+}
+
+// fields writes name and value pairs, aligned. Pairs with an empty value are left out.
+func fields(w io.Writer, pairs [][2]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, p := range pairs {
+		if p[1] != "" {
+			fmt.Fprintf(tw, "%s\t%s\n", p[0], p[1])
+		}
+	}
+	tw.Flush()
+}
+
+// say writes a line to a person, not a result.
+func (a *app) say(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
+
+// progress returns a callback that draws a bar on a terminal and does nothing elsewhere, and what ends it.
+func (a *app) progress(what, unit string) (update func(done, total int64), end func()) {
+	if !isTerminal(a.err) {
+		return func(int64, int64) {}, func() {}
+	}
+	var bar *progressbar.ProgressBar
+	update = func(done, total int64) {
+		if bar == nil {
+			bar = progressbar.NewOptions64(total,
+				progressbar.OptionSetWriter(a.err), progressbar.OptionSetDescription(what),
+				progressbar.OptionSetItsString(unit), progressbar.OptionShowIts(), progressbar.OptionShowCount(),
+				progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
+				progressbar.OptionFullWidth())
+		}
+		bar.ChangeMax64(total)
+		_ = bar.Set64(done) // fails only when the terminal does
+	}
+	return update, func() {
+		if bar != nil {
+			_ = bar.Finish()
+			fmt.Fprintln(a.err)
+		}
+	}
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// stickyWriter keeps the first error of a sequence of writes.
+type stickyWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (s *stickyWriter) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
+
+// openInput opens a file, or standard input for "-".
+func (a *app) openInput(name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(a.in), nil
+	}
+	return os.Open(name)
+}
+
+// readLimited reads all of a small input. More than max bytes is an error.
+func readLimited(r io.Reader, max int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, max+1))
+	if err == nil && int64(len(b)) > max {
+		err = errors.New("is too large")
+	}
+	return b, err
+}
+
+// formatTime is how a time is shown to a person; empty for none.
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// orDash stands in for an empty table cell.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+)
+
+func newAttest(a *app) *cobra.Command {
+	var unspendable, beneficiary, url, keyFile, idempotencyKey string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "attest --unspendable ADDRESS --beneficiary ADDRESS",
+		Short: "Ask the appliance for an attestation and print its JSON",
+		Long: `Ask the appliance for an attestation through its HTTP API, as an integrator's program would, and print
+the answer's JSON. The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, else from
+the file api-key beside the configuration (attestd dev leaves one there).`,
+		Example: `  attestd attest --unspendable 0x…  --beneficiary 0x… | attestd verify -
+  attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req, err := parsePair(unspendable, beneficiary)
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			c, err := a.attestClient(url, keyFile, timeout)
+			if err != nil {
+				return err
+			}
+			attestation, err := c.Attest(cmd.Context(), req, client.AttestOptions{IdempotencyKey: idempotencyKey})
+			if err != nil {
+				return fmt.Errorf("attest: %w", err)
+			}
+			return a.printJSON(attestation)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&unspendable, "unspendable", "", "the unspendable address (required)")
+	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary's address (required)")
+	f.StringVar(&url, "url", "", "address of the API (default: $ATTESTD_URL, else server.listen of the configuration)")
+	f.StringVar(&keyFile, "api-key-file", "", "file that holds the API key's token; - for standard input")
+	f.StringVar(&idempotencyKey, "idempotency-key", "", "repeat with the same key to get the same attestation (default: a random one)")
+	f.DurationVar(&timeout, "timeout", 30*time.Second, "give up after this time, retries included")
+	return cmd
+}
+
+// parsePair reads the two addresses of --unspendable and --beneficiary.
+func parsePair(unspendable, beneficiary string) (req appliance.Request, err error) {
+	if unspendable == "" || beneficiary == "" {
+		return req, errors.New("--unspendable and --beneficiary are required")
+	}
+	if req.UnspendableAddress, err = appliance.ParseAddress(unspendable); err != nil {
+		return req, fmt.Errorf("--unspendable %w", err)
+	}
+	if req.Beneficiary, err = appliance.ParseAddress(beneficiary); err != nil {
+		return req, fmt.Errorf("--beneficiary %w", err)
+	}
+	return req, nil
+}
+
+func (a *app) attestClient(url, keyFile string, timeout time.Duration) (*client.Client, error) {
+	token, err := a.apiKey(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if url == "" {
+		url = a.getenv("ATTESTD_URL")
+	}
+	if url == "" {
+		c, err := a.config(nil)
+		if err != nil {
+			return nil, err
+		}
+		url = listenURL(c)
+	}
+	return client.New(url, token, client.Options{Timeout: timeout})
+}
+
+// listenURL is where a client on this machine reaches the API.
+func listenURL(c *config) string {
+	scheme := "http"
+	if c.Server.TLS.Cert != "" {
+		scheme = "https"
+	}
+	host, port, _ := cutLast(c.Server.Listen, ":")
+	if host == "" || host == "0.0.0.0" || host == "[::]" {
+		host = "127.0.0.1"
+	}
+	return scheme + "://" + host + ":" + port
+}
+
+// maxToken bounds a file that holds a token; real ones have 89 bytes.
+const maxToken = 4 << 10
+
+// apiKey finds the token to call with.
+func (a *app) apiKey(keyFile string) (string, error) {
+	if keyFile == "" {
+		if token := a.getenv("ATTESTD_API_KEY"); token != "" {
+			return token, nil
+		}
+		keyFile = filepath.Join(filepath.Dir(a.configPath()), "api-key")
+		if _, err := os.Stat(keyFile); a.configPath() == "" || errors.Is(err, fs.ErrNotExist) {
+			return "", errors.New("no API key: give --api-key-file FILE or set ATTESTD_API_KEY; 'attestd key create' makes one")
+		}
+	}
+	token, err := a.readSmall(keyFile, maxToken)
+	return strings.TrimSpace(string(token)), err
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+)
+
+func newDev(a *app) *cobra.Command {
+	d := dev{app: a}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a complete throwaway appliance in a folder",
+		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key and the daemon. The folder keeps
+attestd.yaml (what 'serve --config' takes), softhsm2.conf (for SOFTHSM2_CONF), pin, api-key, admin.sock and the data; a second
+run goes on with them. Remove the folder to start anew. Not for production: the key is a file.`,
+		Example: "  attestd dev\n  attestd dev --dir /tmp/appliance --listen 127.0.0.1:9000",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+	}
+	cmd.Flags().StringVar(&d.dir, "dir", ".attestd", "folder of the appliance")
+	cmd.Flags().StringVar(&d.listen, "listen", "127.0.0.1:8080", "address and port of the API")
+	return cmd
+}
+
+// dev is a throwaway appliance in a folder.
+type dev struct {
+	*app
+	dir    string // as given, for what is shown
+	listen string
+}
+
+const (
+	devToken  = "attestd-dev"
+	devObject = "attestor"
+)
+
+func (d dev) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d dev) run(ctx context.Context) error {
+	c, err := d.prepare(ctx)
+	if err != nil {
+		return fmt.Errorf("prepare %s: %w", d.dir, err)
+	}
+	return serve(ctx, c, newLogger(c, d.err), func(r *running) error { return d.banner(r) })
+}
+
+// prepare makes what is missing in the folder and returns its configuration.
+func (d dev) prepare(ctx context.Context) (*config, error) {
+	absolute, err := filepath.Abs(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := hsmtest.Setup(absolute)
+	if err != nil {
+		return nil, err
+	}
+	if err := folder.Setenv(); err != nil {
+		return nil, err
+	}
+	uri := folder.URI(devToken, devObject)
+	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
+		return nil, err
+	}
+	if err := writeFileSynced(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
+		return nil, err
+	}
+	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c, d.ensureAPIKey(ctx, c)
+}
+
+// yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.
+func (d dev) yaml(absolute string, uri hsm.URI) []byte {
+	return fmt.Appendf(nil, `# Written by 'attestd dev' at each start. For a configuration of your own, copy it.
+data_dir: %q
+server: { listen: %q }
+admin: { socket: %q }
+metrics: { listen: "127.0.0.1:0" }
+hsm: { uri: %q }
+journal: { origin: attestd.invalid/dev }
+`, filepath.Join(absolute, "data"), d.listen, filepath.Join(absolute, "admin.sock"), uri.String())
+}
+
+// ensureAPIKey leaves a token in the file api-key that the store knows.
+func (d dev) ensureAPIKey(ctx context.Context, c *config) (err error) {
+	store, _, err := openStore(c, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	token, err := os.ReadFile(d.path("api-key"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := appliance.Authenticate(ctx, store.Keys(), strings.TrimSpace(string(token))); err == nil {
+		return nil
+	}
+	key, text, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "dev", Rate: appliance.Unlimited}, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := store.Keys().Create(ctx, key); err != nil {
+		return err
+	}
+	return writeFileSynced(d.path("api-key"), []byte(text+"\n"), 0o600)
+}
+
+// Addresses for the curl line: a digest of nothing, and the one that EIP-55 gives as its first example.
+const (
+	devUnspendable = "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb"
+	devBeneficiary = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+)
+
+// banner tells a newcomer what there is and what to try, on standard output: it is this command's result.
+func (d dev) banner(r *running) error {
+	url := "http://" + r.address.String()
+	bold, dim, plain := "\x1b[1m", "\x1b[2m", "\x1b[0m"
+	if !isTerminal(d.out) {
+		bold, dim, plain = "", "", ""
+	}
+	w := &stickyWriter{w: d.out}
+	fmt.Fprintf(w, "\n  %sattestd %s%s  a throwaway appliance in %s\n\n", bold, version(), plain, d.dir)
+	row := func(name, value, note string) {
+		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)
+	}
+	row("signer", r.signer.Address().String(), "its key is in a SoftHSM token and cannot leave it")
+	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
+	row("api", url+"/openapi.yaml", "what can be asked")
+	row("metrics", "http://"+r.metrics.String()+"/metrics", "for Prometheus")
+	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
+	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
+	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
+	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
+		url, shellQuote(d.path("api-key")), devUnspendable, devBeneficiary)
+	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
+	fmt.Fprintf(w, "%s log list --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
+	fmt.Fprintf(w, "%s log verify --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
+	fmt.Fprintf(w, "\n  %sCtrl-C stops it; the next run goes on where this one ended.%s\n\n", dim, plain)
+	return w.err
+}
+
+// shellQuote returns s as one word of a POSIX shell.
+func shellQuote(s string) string {
+	safe := func(r rune) bool {
+		return r == '/' || r == '.' || r == '-' || r == '_' || r == '+' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

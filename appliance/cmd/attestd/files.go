@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// The files in data_dir.
+const (
+	storeFile  = "attestd.db"
+	logKeyFile = "log.key"
+)
+
+// openStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
+// are made where neither exists. pending tells how many records are about to come; nil where none do by themselves.
+func openStore(c *config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, appliance.LogKey{}, fmt.Errorf("data_dir: %w", err)
+	}
+	key, err := openLogKey(c)
+	if err != nil {
+		return nil, appliance.LogKey{}, err
+	}
+	store, err := bolt.Open(filepath.Join(c.DataDir, storeFile), bolt.Options{
+		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), Logger: logger, Pending: pending,
+	})
+	return store, key, err
+}
+
+// openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
+// a new key, its old checkpoints could not be told from forged ones.
+func openLogKey(c *config) (appliance.LogKey, error) {
+	path := filepath.Join(c.DataDir, logKeyFile)
+	secret, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newLogKey(c, path)
+	}
+	if err != nil {
+		return appliance.LogKey{}, fmt.Errorf("log key: %w", err)
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err != nil {
+		return appliance.LogKey{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+func newLogKey(c *config, path string) (appliance.LogKey, error) {
+	journal := filepath.Join(c.DataDir, storeFile)
+	if _, err := os.Stat(journal); err == nil {
+		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup", path, journal)
+	}
+	origin, err := logOrigin(c)
+	if err != nil {
+		return appliance.LogKey{}, err
+	}
+	key, secret, err := appliance.NewLogKey(origin)
+	if err != nil {
+		return appliance.LogKey{}, fmt.Errorf("journal.origin: %w", err)
+	}
+	return key, writeFileSynced(path, []byte(secret+"\n"), 0o600)
+}
+
+// logOrigin is journal.origin, else a name after this host.
+func logOrigin(c *config) (string, error) {
+	if c.Journal.Origin != "" {
+		return c.Journal.Origin, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("journal.origin is not set, and the host has no name: %w", err)
+	}
+	return host + "/attestd", nil
+}
+
+// writeFileSynced makes a file that is whole on disk or not there at all.
+func writeFileSynced(path string, content []byte, mode fs.FileMode) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/hsm"
+)
+
+// isWrongPIN says whether the token refused the PIN.
+func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
+
+// withRemedy adds what the operator can do where the token or its key is not there.
+func withRemedy(err error) error {
+	if errors.Is(err, hsm.ErrNotFound) {
+		return fmt.Errorf("%w\n'attestd hsm init' makes the token and the key that hsm.uri names", err)
+	}
+	return err
+}
+
+func newHSM(a *app) *cobra.Command {
+	return group("hsm", "The HSM: init, status, keygen, bench",
+		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN.",
+		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a))
+}
+
+// openOptions are the configured HSM, for commands that run without the daemon.
+func (a *app) openOptions() (hsm.Options, error) {
+	c, err := a.config(nil)
+	if err != nil {
+		return hsm.Options{}, err
+	}
+	return hsmOptions(c, newLogger(c, a.err))
+}
+
+func newHSMInit(a *app) *cobra.Command {
+	var soPINFile string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Initialise the token and generate the attestor key; a second time changes nothing",
+		Long: `Initialise the token that hsm.uri names, unless it is there, and generate a secp256k1 key in it, sensitive
+and not extractable, unless it is there. The user PIN is what pin-source holds. A new token gets the
+security officer's PIN from --so-pin-file; without one a random PIN is made and shown once.
+
+A token that exists is never initialised again: that would destroy its keys.`,
+		Example: "  attestd hsm init\n  attestd hsm init --so-pin-file /root/so-pin",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts, err := a.openOptions()
+			if err != nil {
+				return err
+			}
+			soPIN, made, err := a.soPIN(soPINFile)
+			if err != nil {
+				return err
+			}
+			result, err := hsm.Init(cmd.Context(), hsm.InitOptions{URI: opts.URI, SOPIN: soPIN, Logger: opts.Logger})
+			if err != nil {
+				return err
+			}
+			if made && result.TokenCreated {
+				a.say("The security officer's PIN of the new token is %s. Keep it apart; it is not shown again.", soPIN)
+			}
+			return a.print(result, func(w io.Writer) { writeInit(w, result) })
+		},
+	}
+	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "", "file that holds the security officer's PIN for a new token; - for standard input")
+	return cmd
+}
+
+// maxPIN bounds a PIN file.
+const maxPIN = 4 << 10
+
+// soPIN reads the security officer's PIN, or makes one.
+func (a *app) soPIN(file string) (pin []byte, made bool, err error) {
+	if file != "" {
+		pin, err = a.readSmall(file, maxPIN)
+		return []byte(strings.TrimRight(string(pin), "\r\n")), false, err
+	}
+	b := make([]byte, 8)
+	rand.Read(b)
+	return []byte(hex.EncodeToString(b)), true, nil
+}
+
+func newHSMStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status",
+		Short:   "Show module, token, mechanisms, key, address, sessions",
+		Example: "  attestd hsm status\n  attestd hsm status --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			status, err := a.hsmStatus(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(status, func(w io.Writer) { writeStatus(w, status) })
+		},
+	}
+}
+
+// hsmStatus asks the daemon while it runs, since it holds the login, else the token itself.
+func (a *app) hsmStatus(ctx context.Context) (status hsm.Status, err error) {
+	c, err := a.config(nil)
+	if err != nil {
+		return status, err
+	}
+	err = client.NewAdmin(c.Admin.Socket).HSMStatus(ctx, &status)
+	if err == nil || !errors.Is(err, client.ErrNotRunning) {
+		return status, err
+	}
+	opts, err := hsmOptions(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return status, err
+	}
+	status, err = hsm.Inspect(ctx, opts)
+	return status, withRemedy(err)
+}
+
+func newHSMKeygen(a *app) *cobra.Command {
+	var label string
+	cmd := &cobra.Command{
+		Use:   "keygen --label LABEL",
+		Short: "Generate another secp256k1 key in the token",
+		Long: `Generate another secp256k1 key in the token that hsm.uri names, sensitive and not extractable, under a
+label that is not taken. To sign with it, name it in hsm.uri (object=LABEL) once the contract on chain knows
+its address.`,
+		Example: "  attestd hsm keygen --label attestor-2027",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if label == "" {
+				return usagef(cmd, "--label is required")
+			}
+			opts, err := a.openOptions()
+			if err != nil {
+				return err
+			}
+			key, err := hsm.Keygen(cmd.Context(), opts, label)
+			if err != nil {
+				return err
+			}
+			return a.print(key, func(w io.Writer) { writeKey(w, key) })
+		},
+	}
+	cmd.Flags().StringVar(&label, "label", "", "label of the new key (required)")
+	return cmd
+}
+
+func newHSMBench(a *app) *cobra.Command {
+	var sessions []int
+	var duration time.Duration
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how many signatures a second the token makes",
+		Long: `Measure raw C_Sign calls a second at each number of sessions: what the token gives before anything else.
+The signatures are of random bytes with a prefix that no attestation has, and are thrown away.`,
+		Example: "  attestd hsm bench --sessions 1,2,4,8 --duration 5s",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts, err := a.openOptions()
+			if err != nil {
+				return err
+			}
+			results, err := hsm.Bench(cmd.Context(), opts, sessions, duration)
+			if err != nil {
+				return err
+			}
+			return a.print(results, func(w io.Writer) { writeBench(w, results) })
+		},
+	}
+	cmd.Flags().IntSliceVar(&sessions, "sessions", []int{1, 2, 4, 8}, "numbers of sessions to try")
+	cmd.Flags().DurationVar(&duration, "duration", 3*time.Second, "how long to measure each")
+	return cmd
+}
+
+func writeInit(w io.Writer, r hsm.InitResult) {
+	state := func(made bool) string {
+		if made {
+			return "made"
+		}
+		return "was there"
+	}
+	fmt.Fprintf(w, "Token %q (serial %s): %s.\n", r.Token, r.Serial, state(r.TokenCreated))
+	fmt.Fprintf(w, "Key %q: %s.\n\n", r.Key.Label, state(r.Created))
+	writeKey(w, r.Key)
+}
+
+func writeKey(w io.Writer, k hsm.KeyInfo) {
+	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
+	fmt.Fprintln(w, "\nSet this address as attestor in the contract on chain.")
+}
+
+func writeStatus(w io.Writer, s hsm.Status) {
+	address := ""
+	if s.Key.Address != nil {
+		address = s.Key.Address.String()
+	}
+	yes := map[bool]string{true: "yes", false: "no"}
+	fields(w, [][2]string{
+		{"ready", yes[s.Ready]},
+		{"module", s.Module.Path},
+		{"", s.Module.Description + " " + s.Module.Version + " (" + s.Module.Manufacturer + ", PKCS#11 " + s.Module.Cryptoki + ")"},
+		{"token", fmt.Sprintf("%s (serial %s, %s %s, slot %d)", s.Token.Label, s.Token.Serial, s.Token.Manufacturer, s.Token.Model, s.Token.Slot)},
+		{"PIN", pinState(s.Token)},
+		{"mechanisms", strings.Join(s.Token.Mechanisms, ", ")},
+		{"key", fmt.Sprintf("%s (id %s, %s)", s.Key.Label, orDash(s.Key.ID), s.Key.Curve)},
+		{"key policy", fmt.Sprintf("sensitive %s, extractable %s, may sign %s", yes[s.Key.Sensitive], yes[s.Key.Extractable], yes[s.Key.Sign])},
+		{"address", address},
+		{"sessions", fmt.Sprintf("%d in use, %d open, at most %s", s.Session.InUse, s.Session.Open, orUnlimited(s.Session.Max))},
+		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
+		{"last error", strings.TrimSpace(s.LastError + " " + formatTime(s.LastErrorTime))},
+	})
+}
+
+func pinState(t hsm.TokenStatus) string {
+	switch {
+	case t.PINLocked:
+		return "LOCKED: the security officer must unlock the token"
+	case t.PINFinalTry:
+		return "ONE TRY LEFT: one more wrong PIN locks the token"
+	case t.PINCountLow:
+		return "a wrong PIN was tried since the last login"
+	}
+	return "good"
+}
+
+func orUnlimited(n uint) string {
+	if n == 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(n)
+}
+
+func writeBench(w io.Writer, results []hsm.BenchResult) {
+	rows := make([][]string, len(results))
+	for i, r := range results {
+		rows[i] = []string{fmt.Sprint(r.Sessions), fmt.Sprintf("%.0f", r.PerSecond), fmt.Sprintf("%.0f µs", r.CPUMicros), r.P50.Round(time.Microsecond).String(), r.P99.Round(time.Microsecond).String()}
+	}
+	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm/hsmtest"
+)
+
+// daemonProcess is an appliance in a folder, run as a process of its own.
+type daemonProcess struct {
+	dir    string
+	url    string
+	token  string
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+}
+
+// newDaemonFolder prepares an appliance in a folder, as `attestd dev` does, without starting it.
+func newDaemonFolder(tb testing.TB) *daemonProcess {
+	tb.Helper()
+	d := &daemonProcess{dir: tb.TempDir()}
+	a := &app{terminal: terminal{os.Stdin, os.Stdout, os.Stderr, nil}}
+	listen := freeAddress(tb)
+	d.url = "http://" + listen
+	if _, err := (dev{app: a, dir: d.dir, listen: listen}).prepare(context.Background()); err != nil {
+		tb.Fatal(err)
+	}
+	token, err := os.ReadFile(filepath.Join(d.dir, "api-key"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	d.token = strings.TrimSpace(string(token))
+	return d
+}
+
+// command is attestd on this folder.
+func (d *daemonProcess) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("attestd", args...)
+	cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
+	return cmd
+}
+
+// start runs the daemon and returns when it answers.
+func (d *daemonProcess) start(tb testing.TB) {
+	tb.Helper()
+	d.cmd = d.command("serve")
+	d.stderr.Reset()
+	d.cmd.Stderr = &d.stderr
+	if err := d.cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	if err := waitReady(filepath.Join(d.dir, "admin.sock")); err != nil {
+		_ = d.cmd.Process.Kill()
+		_ = d.cmd.Wait()
+		tb.Fatalf("%v\n%s", err, d.stderr.String())
+	}
+}
+
+// kill ends the daemon with SIGKILL: no handler runs, nothing is flushed by it.
+func (d *daemonProcess) kill(tb testing.TB) {
+	tb.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		tb.Fatal(err)
+	}
+	_ = d.cmd.Wait() // says that it was killed
+}
+
+// run runs a command on the folder and returns its standard output.
+func (d *daemonProcess) run(tb testing.TB, args ...string) string {
+	tb.Helper()
+	cmd := d.command(args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("attestd %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out)
+}
+
+// The power cord is pulled many times while clients attest at once. Whatever was answered must be in the journal.
+func TestEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
+	const rounds, clients = 20, 16
+	d := newDaemonFolder(t)
+	answered := make(map[uuid.UUID]appliance.Attestation)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range rounds {
+		d.start(t)
+		for _, a := range attestUntilKilled(t, d, clients, 1+random.IntN(300)) {
+			answered[a.ID] = a
+		}
+		// The daemon may have left in the middle of a commit; the next start must find a whole journal.
+		if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+			t.Fatal(out)
+		}
+	}
+	recorded := exported(t, d)
+	for id, a := range answered {
+		if r, ok := recorded[id]; !ok || r.Attestation != a {
+			t.Errorf("attestation %s was answered but is not in the journal: %+v", id, r)
+		}
+	}
+	t.Logf("%d kills, %d attestations answered, %d recorded", rounds, len(answered), len(recorded))
+	if len(answered) < rounds {
+		t.Errorf("only %d attestations were answered: the test did not load the server", len(answered))
+	}
+}
+
+// attestUntilKilled attests from several clients and kills the daemon once so many were answered. It returns
+// all that were answered.
+func attestUntilKilled(t *testing.T, d *daemonProcess, clients, killAfter int) (answered []appliance.Attestation) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	answers := make(chan appliance.Attestation)
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			c, err := client.New(d.url, d.token, client.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for i := 0; ctx.Err() == nil; i++ {
+				a, err := c.Attest(ctx, randomRequest(), client.AttestOptions{})
+				if err != nil {
+					return // the daemon is gone
+				}
+				answers <- a
+			}
+		})
+	}
+	go func() { wg.Wait(); close(answers) }()
+	for a := range answers {
+		answered = append(answered, a)
+		if len(answered) == killAfter {
+			d.kill(t)
+			cancel()
+		}
+	}
+	if len(answered) < killAfter {
+		t.Fatalf("only %d of %d attestations before the daemon ended\n%s", len(answered), killAfter, d.stderr.String())
+	}
+	return answered
+}
+
+func randomRequest() (r appliance.Request) {
+	for i := range r.UnspendableAddress {
+		r.UnspendableAddress[i], r.Beneficiary[i] = byte(rand.Uint32()), byte(rand.Uint32())
+	}
+	return r
+}
+
+// exported reads the journal as an auditor does.
+func exported(t *testing.T, d *daemonProcess) map[uuid.UUID]appliance.Record {
+	t.Helper()
+	records := make(map[uuid.UUID]appliance.Record)
+	for _, line := range strings.Split(strings.TrimSpace(d.run(t, "log", "export")), "\n") {
+		var r appliance.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(fmt.Errorf("%w: %s", err, line))
+		}
+		records[r.ID] = r
+	}
+	return records
+}

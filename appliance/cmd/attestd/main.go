@@ -1,0 +1,162 @@
+// Command attestd is the attestation appliance: it signs attestations with a key that never leaves an HSM, keeps a
+// tamper-evident journal of every one, and serves both over HTTP. `attestd --help` lists what it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+	// exitPIN says that the token refused the PIN. It is apart so that a service manager does not start again
+	// with it: tokens lock after a few wrong tries.
+	exitPIN = 3
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, terminal{os.Stdin, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
+}
+
+// terminal is what a command reads from and writes to.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer // results; everything else
+	environ  []string
+}
+
+// run executes one command line and returns its exit status.
+func run(ctx context.Context, t terminal, args []string) int {
+	root := newRoot(t)
+	root.SetArgs(args)
+	root.SetIn(t.in)
+	root.SetOut(t.out)
+	root.SetErr(t.err)
+	return exitStatus(t.err, root.ExecuteContext(ctx))
+}
+
+// exitStatus prints a failure for the person at the terminal and returns the status that stands for it.
+func exitStatus(stderr io.Writer, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if silent := (silentFailure{}); errors.As(err, &silent) {
+		return exitFailure // what is wrong is printed already
+	}
+	fmt.Fprintf(stderr, "attestd: %v\n", err)
+	if usage := (usageError{}); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+		return exitUsage
+	}
+	if isWrongPIN(err) {
+		return exitPIN
+	}
+	return exitFailure
+}
+
+// silentFailure ends a command with exitFailure when its result itself says what is wrong.
+type silentFailure struct{}
+
+func (silentFailure) Error() string { return "failed" }
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+// newRoot builds the tree of commands.
+func newRoot(t terminal) *cobra.Command {
+	app := &app{terminal: t}
+	root := &cobra.Command{
+		Use:   "attestd",
+		Short: "The attestation appliance",
+		Long: `attestd signs attestations with a key that never leaves an HSM, keeps a tamper-evident
+journal of every one, and serves both over HTTP.
+
+New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
+		Example: `  attestd dev
+  attestd serve --config /etc/attestd/attestd.yaml
+  attestd key create --name payments --rate 50/s
+  attestd log verify`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate("attestd {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
+	root.PersistentFlags().StringVarP(&app.configFile, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+defaultConfigFile+")")
+	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "form of results: text or json")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	root.AddCommand(
+		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
+		newAttest(app), newVerify(app), newLog(app), newVersion(app),
+	)
+	return root
+}
+
+// noArgs refuses words that are not flags, and suggests the command that may have been meant.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasSubCommands() {
+		return usagef(cmd, "%q: %s takes no arguments", args[0], cmd.CommandPath())
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		return usagef(cmd, "no command %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), s[0])
+	}
+	return usagef(cmd, "no command %q", args[0])
+}
+
+// oneArg wants exactly one word that is not a flag, and names it when it is missing.
+func oneArg(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef(cmd, "%s takes one %s, not %d", cmd.CommandPath(), name, len(args))
+		}
+		return nil
+	}
+}
+
+// group is a command that only holds others.
+func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef(cmd, "%s needs a command", cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// must is for what only a defect of ours can make fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
