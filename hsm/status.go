@@ -85,9 +85,9 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 	}
 	status.Module.Path = s.path
 	status.Key.Address, status.Key.PublicKey = &s.address, "0x"+hex.EncodeToString(s.publicKey)
-	status.Session.Open = cap(s.idle)
-	status.Session.InUse = cap(s.idle) - len(s.idle)
-	status.Signatures, status.WrongSignatures, status.Repairs = s.signatures.Load(), s.wrong.Load(), s.mended.Load()
+	usage := s.Usage()
+	status.Session.Open, status.Session.InUse = usage.Sessions, usage.InUse
+	status.Signatures, status.WrongSignatures, status.Repairs = usage.Signatures, usage.WrongSignatures, usage.Repairs
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lastError != nil {
@@ -97,6 +97,23 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 		status.LastError = fault.Error() // what holds now counts more than what came last
 	}
 	return status, nil
+}
+
+// Usage is what a Signer counts without asking the token.
+type Usage struct {
+	Ready           bool   // no fault is known
+	Signatures      uint64 // made and checked since the start
+	WrongSignatures uint64 // returned by the token and withheld
+	Repairs         uint64 // new sessions counted too
+	InUse, Sessions int    // sessions inside a call, and in all
+}
+
+// Usage returns at once.
+func (s *Signer) Usage() Usage {
+	return Usage{
+		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.mended.Load(),
+		InUse: cap(s.idle) - len(s.idle), Sessions: cap(s.idle),
+	}
 }
 
 // Inspect describes module, token and key where no signer runs. With an error the Status has what was found

@@ -99,9 +99,9 @@ func newLogShow(a *app) *cobra.Command {
 		Example: "  attestd log show 0198c1f2-7a3b-7def-8123-456789abcdef",
 		Args:    oneArg("attestation ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := uuid.Parse(args[0])
+			id, err := attestationID(cmd, args[0])
 			if err != nil {
-				return usagef(cmd, "%q is not an attestation ID (a UUID)", args[0])
+				return err
 			}
 			return a.withOffice(cmd, func(o office) error {
 				e, err := o.Record(cmd.Context(), id)
@@ -112,6 +112,14 @@ func newLogShow(a *app) *cobra.Command {
 			})
 		},
 	}
+}
+
+func attestationID(cmd *cobra.Command, s string) (uuid.UUID, error) {
+	id, err := uuid.Parse(s)
+	if err != nil {
+		return uuid.Nil, usagef(cmd, "%q is not an attestation ID (a UUID)", s)
+	}
+	return id, nil
 }
 
 func showEntry(w io.Writer, e appliance.Entry) {
@@ -219,9 +227,9 @@ tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint
 		Example: "  attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef > attestation.tlog-proof",
 		Args:    oneArg("attestation ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := uuid.Parse(args[0])
+			id, err := attestationID(cmd, args[0])
 			if err != nil {
-				return usagef(cmd, "%q is not an attestation ID (a UUID)", args[0])
+				return err
 			}
 			return a.withOffice(cmd, func(o office) error {
 				e, proof, err := o.Prove(cmd.Context(), id)

@@ -118,6 +118,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		return withRemedy(err)
 	}
 	r.attestor.Signer = r.signer
+	r.measure()
 	return nil
 }
 
@@ -234,16 +235,22 @@ func (r *running) adminOptions() api.AdminOptions {
 
 // announce tells the log and the service manager that requests are answered.
 func (r *running) announce() {
-	checkpoint, err := r.store.Journal().Checkpoint(context.Background())
-	var records int64
-	if err == nil {
-		if tree, err := appliance.OpenCheckpoint(checkpoint, r.logKey.Verifier); err == nil {
-			records = tree.N
-		}
-	}
 	r.logger.Info("ready", "version", version(), "listen", r.address.String(), "signer", r.signer.Address().String(),
-		"scheme", string(r.attestor.Scheme.Name), "records", records, "startup", time.Since(r.started).Round(time.Millisecond).String())
+		"scheme", string(r.attestor.Scheme.Name), "records", r.records(), "startup", time.Since(r.started).Round(time.Millisecond).String())
 	r.notify(daemon.SdNotifyReady)
+}
+
+// records is how many attestations the journal has; 0 where it cannot be read.
+func (r *running) records() int64 {
+	checkpoint, err := r.store.Journal().Checkpoint(context.Background())
+	if err != nil {
+		return 0
+	}
+	tree, err := appliance.OpenCheckpoint(checkpoint, r.logKey.Verifier)
+	if err != nil {
+		return 0
+	}
+	return tree.N
 }
 
 // notify tells the service manager, if there is one.
