@@ -9,6 +9,8 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -22,11 +24,12 @@ func NewRow(record any) (Row, error) {
 	v := reflect.ValueOf(record)
 	for _, t := range RecordTypes {
 		if t.goType == v.Type() {
-			var e encoder
+			e := encoders.Get().(*encoder)
+			defer e.release()
 			if err := e.object(t, v); err != nil {
 				return Row{}, err
 			}
-			row := Row{t: t, b: e.buf}
+			row := Row{t: t, b: bytes.Clone(e.buf)}
 			return row, row.validateKey()
 		}
 	}
@@ -38,7 +41,8 @@ func NewRow(record any) (Row, error) {
 //
 // Errors: CodeInvalidJSON, CodeUnknownField, CodeMissingField, CodeDuplicateField, and as NewRow.
 func ParseRecord(line []byte) (Row, error) {
-	p := parser{in: line}
+	p := parser{in: line, e: encoders.Get().(*encoder)}
+	defer p.e.release()
 	t, err := p.kind()
 	if err != nil {
 		return Row{}, err
@@ -51,7 +55,7 @@ func ParseRecord(line []byte) (Row, error) {
 	if p.at < len(p.in) {
 		return Row{}, Errorf(CodeInvalidJSON, "something follows the record at byte %d", p.at+1)
 	}
-	row := Row{t: t, b: p.e.buf}
+	row := Row{t: t, b: bytes.Clone(p.e.buf)}
 	return row, row.validateKey()
 }
 
@@ -65,7 +69,30 @@ func (r Row) Decode(record any) error {
 	return nil
 }
 
+// WithText returns a copy of a record in which one text field is another.
+//
+// Errors: as NewRow.
+func (r Row) WithText(f int, text string) (Row, error) {
+	v := reflect.New(r.t.goType).Elem()
+	r.decode(v)
+	if v.Field(f).Kind() == reflect.Pointer {
+		v.Field(f).Set(reflect.ValueOf(&text))
+	} else {
+		v.Field(f).SetString(text)
+	}
+	return NewRow(v.Interface())
+}
+
 func (r Row) validateKey() error {
+	for i := range r.t.Fields {
+		f := &r.t.Fields[i]
+		if f.Kind != FieldText || !strings.HasSuffix(f.Name, "universal_chain_id") {
+			continue
+		}
+		if v := r.value(i); len(v) > 0 && v[0] == textEscape && bytes.IndexByte(v[1:], 0) >= 0 {
+			return Errorf(CodeInvalidField, "must not have a zero byte").In(f.Name)
+		}
+	}
 	for _, f := range r.t.Key {
 		if r.t.Fields[f].Kind == FieldText && len(r.value(f)) < 2 {
 			return Errorf(CodeInvalidField, "must not be empty").In(r.t.Fields[f].Name)
@@ -88,6 +115,18 @@ type encoder struct {
 	buf   []byte
 	spans []span // of the objects that are not complete, the outermost first
 	out   []byte // scratch of finish
+}
+
+// encoders keeps the memory of encoders between records.
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+func (e *encoder) release() {
+	const keep = 1 << 20 // of a huge record the memory is given back
+	if cap(e.buf)+cap(e.out) > keep {
+		return
+	}
+	e.buf, e.out, e.spans = e.buf[:0], e.out[:0], e.spans[:0]
+	encoders.Put(e)
 }
 
 // span is where a field's plain value lies in buf.
@@ -202,9 +241,13 @@ func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) []
 		}
 	}
 	if len(raw) >= 64 {
-		if sparse := appendSparse(nil, raw); len(sparse) < len(raw)*3/4 {
-			return append(append(out[:mark], textSparse), sparse...)
+		n := len(raw)
+		out = appendSparse(out, raw)
+		if sparse := out[mark+1+n:]; len(sparse) < n*3/4 {
+			out[mark] = textSparse
+			return out[:mark+1+copy(out[mark+1:], sparse)]
 		}
+		out = out[:mark+1+n]
 	}
 	return out
 }
@@ -420,7 +463,7 @@ func (r Row) decode(v reflect.Value) {
 type parser struct {
 	in []byte
 	at int
-	e  encoder
+	e  *encoder
 }
 
 // kind returns the type that the record's member "kind" names.

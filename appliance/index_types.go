@@ -54,7 +54,7 @@ type Transfer struct {
 // Packet is a message from one chain to another.
 type Packet struct {
 	SortOrder                    string          `json:"sort_order"`
-	PacketHash                   string          `json:"packet_hash"` // see PacketHash
+	PacketHash                   string          `json:"packet_hash"` // see zkgm.PacketHash
 	Status                       *string         `json:"status"`      // the type of the last trace that has happened, or TIMEOUT
 	ChannelVersion               *string         `json:"channel_version"`
 	SourceUniversalChainID       string          `json:"source_universal_chain_id"`
@@ -97,10 +97,10 @@ type Packet struct {
 	PacketTimeoutTransactionHash *string         `json:"packet_timeout_transaction_hash"`
 	PacketTimeoutMaker           *string         `json:"packet_timeout_maker"`
 	Success                      *bool           `json:"success"`   // of the acknowledgement; null before it
-	Structure                    *string         `json:"structure"` // see Instruction.Structure
+	Structure                    *string         `json:"structure"` // zkgm.Instruction.Shape
 	Data                         *string         `json:"data"`      // 0x-hex
 	Acknowledgement              *string         `json:"acknowledgement"`
-	Decoded                      json.RawMessage `json:"decoded"`           // left out of a record it is made from data, see DecodedJSON
+	Decoded                      json.RawMessage `json:"decoded"`           // left out of a record it is made from data
 	DecodedFlattened             json.RawMessage `json:"decoded_flattened"` // left out of a record it is made from data
 	Traces                       []Trace         `json:"traces"`
 }
