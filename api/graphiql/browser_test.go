@@ -1,58 +1,46 @@
 package graphiql_test
 
 import (
-	"context"
-	"net"
+	"bytes"
 	"os"
-	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphiql"
+	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
-// The playground in a real browser against a real listener. What it does there is told in browser_test.mjs.
+// The playground in a real browser, with the real endpoint over generated data. What it does there is told in
+// browser_test.mjs. ATTESTD_SCREENSHOTS names a folder to put pictures into.
 func TestPlaygroundInChromium(t *testing.T) {
-	need(t, "node is installed", func() error { _, err := exec.LookPath("node"); return err })
-	need(t, "chromium is installed", func() error { _, err := os.Stat(chromium()); return err })
-	need(t, "npm ci was run in api/graphiql", func() error { _, err := os.Stat("node_modules/playwright-core"); return err })
-	need(t, "the playground is built (make playground)", func() error {
-		if !graphiql.Built() {
-			return os.ErrNotExist
-		}
-		return nil
-	})
+	clienttest.Require(t, "node", "install Node.js 20 or later (make deps)")
+	clienttest.Require(t, chromium(), "install chromium (make deps)")
+	clienttest.Require(t, "./node_modules/playwright-core", "run npm ci in api/graphiql (make playground)")
+	clienttest.Require(t, "./dist/index.html", "build the playground (make playground)")
+	if !graphiql.Built() {
+		t.Fatal("dist/index.html exists, and is not embedded")
+	}
+	t.Setenv("CHROMIUM", chromium())
 
-	base := serve(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	args := []string{"browser_test.mjs", base}
+	args := []string{clienttest.Serve(t, func(app *fiber.App) {
+		playground := graphiql.New(graphiql.Options{Endpoint: "/v1/graphql"})
+		app.Get("/graphiql", playground)
+		app.Get("/graphiql/assets/*", playground)
+		app.Post("/v1/graphql", guard)
+	})}
 	if folder := os.Getenv("ATTESTD_SCREENSHOTS"); folder != "" {
 		args = append(args, folder)
 	}
-	cmd := exec.CommandContext(ctx, "node", args...)
-	cmd.Env = append(os.Environ(), "CHROMIUM="+chromium())
-	cmd.WaitDelay = 5 * time.Second
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatalf("browser: %v", err)
-	}
+	clienttest.Node(t, "browser_test.mjs", args...)
 }
 
-// need skips the test and names what is missing; where the tests' tools are promised, as in CI, it fails instead.
-func need(t *testing.T, what string, have func() error) {
-	t.Helper()
-	err := have()
-	switch {
-	case err == nil:
-	case os.Getenv("ATTESTD_REQUIRE_CLIENTS") != "":
-		t.Fatalf("needs that %s: %v", what, err)
-	default:
-		t.Skipf("needs that %s: %v", what, err)
+// guard asks for a key on the one query that the browser sends with it.
+func guard(c *fiber.Ctx) error {
+	if bytes.Contains(c.Body(), []byte("query Secret")) && c.Get("x-api-key") != "opensesame" {
+		return c.Status(fiber.StatusUnauthorized).JSON(fiber.Map{"errors": []fiber.Map{{"message": "no key"}}})
 	}
+	return c.Next()
 }
 
 func chromium() string {
@@ -60,30 +48,4 @@ func chromium() string {
 		return path
 	}
 	return "/usr/bin/chromium"
-}
-
-// serve starts the playground beside a GraphQL endpoint with data, and returns the base URL.
-func serve(t *testing.T) string {
-	t.Helper()
-	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	playground := graphiql.New(graphiql.Options{Endpoint: "/v1/graphql"})
-	app.Get("/graphiql", playground)
-	app.Get("/graphiql/assets/*", playground)
-	app.Post("/v1/graphql", guard, endpoint(t))
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- app.Listener(listener) }()
-	t.Cleanup(func() {
-		if err := app.ShutdownWithTimeout(5 * time.Second); err != nil {
-			t.Errorf("shut down: %v", err)
-		}
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	return "http://" + listener.Addr().String()
 }

@@ -175,6 +175,7 @@ async function steps() {
     await page.locator(".graphiql-doc-explorer").getByText("Query", { exact: true }).first().click()
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth) <= 390)
     await screenshot("phone-docs")
+    await page.getByRole("button", { name: "Hide Documentation Explorer" }).click() // so it is still in reach
   })
 
   await step("asked no other host for anything, and nothing complained", async () => {

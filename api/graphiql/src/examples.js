@@ -4,7 +4,7 @@ const transfers = `# Transfers, the most recent first.
 #
 # Next page: put the last row's sort_order
 # into "cursor" below. And back: the first
-# row's, with p_comparison: gt.
+# row's, with p_comparison "gt".
 #
 # Filters to add to args:
 #   p_source_universal_chain_id: "union.union-1"
@@ -25,7 +25,7 @@ query Transfers(
     args: {
       p_limit: $limit
       p_sort_order: $cursor
-      p_comparison: lt
+      p_comparison: "lt"
     }
   ) {
     sender_canonical
