@@ -85,7 +85,7 @@ func (g *generator) add(record any) {
 func (g *generator) span(transfers int) {
 	const pace = 8 * time.Second
 	packets := max(1, float64(transfers)/transfersPerPacket)
-	whole := min(max(time.Duration(float64(transfers)*float64(pace)), 6*time.Hour), 200*24*time.Hour)
+	whole := min(max(time.Duration(float64(transfers)*float64(pace)), 3*24*time.Hour), 200*24*time.Hour)
 	g.pause = time.Duration(float64(whole) / packets)
 	g.at = g.now.Add(-whole)
 }

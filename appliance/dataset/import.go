@@ -170,12 +170,12 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 	if err := m.resume(ctx, in); err != nil {
 		return m.result, err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, working := errgroup.WithContext(ctx)
 	blocks, work := make(chan *block, 2*parsers), make(chan *block)
 	group.Go(func() error {
 		defer close(blocks)
 		defer close(work)
-		return m.read(ctx, in, blocks, work)
+		return m.read(working, in, blocks, work)
 	})
 	for range parsers {
 		group.Go(func() error {
@@ -186,7 +186,7 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 			return nil
 		})
 	}
-	group.Go(func() error { return m.write(ctx, blocks) })
+	group.Go(func() error { return m.write(working, blocks) })
 	err := group.Wait()
 	if err == nil {
 		err = m.finish(ctx)

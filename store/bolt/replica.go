@@ -39,6 +39,10 @@ type Replica struct {
 	// before may see newer tables than rows, never older ones than Write has promised.
 	tables atomic.Pointer[tables]
 
+	closing   chan struct{} // closed by Close
+	closeOnce sync.Once
+	trimmer   sync.WaitGroup
+
 	touched atomic.Uint64 // keys that queries have looked at; tests bound it
 }
 
@@ -53,6 +57,9 @@ type ReplicaOptions struct {
 	// MaxBytes is how much address space, not memory, to reserve, in bytes. While the file is smaller, no reader ever waits for
 	// the file to grow; zero means 64 GiB.
 	MaxBytes int64
+	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
+	// kernel's cache; zero means 128 MiB, negative means no limit. On Linux only.
+	MaxResident int64
 }
 
 // ErrReplicaSchema is returned by OpenReplica for a file of another layout. The remedy is to delete it and to fill it
@@ -94,18 +101,28 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
-	r := &Replica{db: db, now: o.Now, writing: make(chan struct{}, 1)}
+	r := &Replica{db: db, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
 	if err := r.prepare(); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
+	if o.MaxResident == 0 {
+		o.MaxResident = 128 << 20
+	}
+	if o.MaxResident > 0 {
+		r.trimmer.Go(func() { r.keepResident(o.MaxResident) })
+	}
 	return r, nil
 }
 
-// Close waits for views and writes that are under way.
-func (r *Replica) Close() error { return r.db.Close() }
+// Close waits for views and writes that are under way. A second Close does nothing.
+func (r *Replica) Close() error {
+	r.closeOnce.Do(func() { close(r.closing) })
+	r.trimmer.Wait()
+	return r.db.Close()
+}
 
-// Remove deletes a replica's file. None there is no error.
+// RemoveReplica deletes a replica's file. None there is no error.
 func RemoveReplica(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -85,6 +85,7 @@ type union struct {
 	members   []orders
 	ascending bool
 	heap      []unionEntry
+	begun     bool
 	last      []byte // a copy of what was returned last
 }
 
@@ -93,7 +94,16 @@ type unionEntry struct {
 	at []byte
 }
 
+// seek moves only the members that are behind, if the iteration has begun and goes on in its direction, as that of a
+// join does.
 func (u *union) seek(order []byte) []byte {
+	if u.begun && order != nil && !before(order, u.last, u.ascending) {
+		for len(u.heap) > 0 && before(u.heap[0].at, order, u.ascending) {
+			u.replaceTop(u.heap[0].seek(order))
+		}
+		return u.top()
+	}
+	u.begun = true
 	u.heap = u.heap[:0]
 	for _, m := range u.members {
 		if at := m.seek(order); at != nil {
@@ -108,14 +118,19 @@ func (u *union) seek(order []byte) []byte {
 
 func (u *union) next() []byte {
 	for len(u.heap) > 0 && bytes.Equal(u.heap[0].at, u.last) {
-		if u.heap[0].at = u.heap[0].next(); u.heap[0].at == nil {
-			end := len(u.heap) - 1
-			u.heap[0] = u.heap[end]
-			u.heap = u.heap[:end]
-		}
-		u.down(0)
+		u.replaceTop(u.heap[0].next())
 	}
 	return u.top()
+}
+
+// replaceTop puts the member on top where it belongs after it has moved to at.
+func (u *union) replaceTop(at []byte) {
+	if u.heap[0].at = at; at == nil {
+		end := len(u.heap) - 1
+		u.heap[0] = u.heap[end]
+		u.heap = u.heap[:end]
+	}
+	u.down(0)
 }
 
 func (u *union) top() []byte {
