@@ -1,6 +1,7 @@
 package graphql
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -150,8 +151,9 @@ func (op *operation) key(name string, variables map[string]any) cacheKey {
 }
 
 // share returns the answer under a key: one that is there, or that of run, which runs once for all who ask at
-// the same time. run goes on when the one who asked first goes away, so that the others are not failed with it.
-func (c *cache) share(ctx context.Context, key cacheKey, p policy, run func(context.Context) response) (response, *cacheEntry) {
+// the same time, and whose response is given to reuse once it is copied. run goes on when the one who asked first goes
+// away, so that the others are not failed with it.
+func (c *cache) share(ctx context.Context, key cacheKey, p policy, run func(context.Context) response, reuse func(response)) (response, *cacheEntry) {
 	if !p.refresh {
 		if entry := c.lookup(key); entry != nil {
 			return response{}, entry
@@ -164,7 +166,8 @@ func (c *cache) share(ctx context.Context, key cacheKey, p policy, run func(cont
 		if r.status != statusOK || len(r.errors) > 0 {
 			return r, nil
 		}
-		entry := &cacheEntry{body: slices.Clip(slices.Clone(r.body)), stored: c.now(), ttl: p.ttl}
+		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.ttl}
+		reuse(r)
 		c.entries.Set(key, entry)
 		return entry, nil
 	})

@@ -12,6 +12,8 @@ import (
 	_ "embed" // the schema
 	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	gophers "github.com/graph-gophers/graphql-go"
@@ -65,6 +67,7 @@ type Endpoint struct {
 	gophers         *gophers.Schema
 	cache           *cache
 	operations      *otter.Cache[operationKey, *operation]
+	buffers         sync.Pool // of *[]byte
 	noIntrospection bool
 	origins         []string
 	log             *slog.Logger
@@ -161,7 +164,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, bytes cacheKey) (respo
 		return run(ctx), nil
 	}
 	key := op.key(r.operation, given)
-	resp, entry := e.cache.share(ctx, key, policy, run)
+	resp, entry := e.cache.share(ctx, key, policy, run, e.reuse)
 	if entry != nil && !policy.refresh {
 		e.cache.requests.Set(bytes, key)
 	}
@@ -181,7 +184,15 @@ func (e *Endpoint) operation(r request) (*operation, []*Error) {
 	return op, errs
 }
 
-func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any) response {
+func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any) (r response) {
+	// A defect must not take the process down, which also signs; and a shared execution runs in a goroutine of its own,
+	// out of reach of the server's middleware.
+	defer func() {
+		if cause := recover(); cause != nil {
+			e.log.Error("graphql query panicked", "cause", cause, "stack", string(debug.Stack()))
+			r = refused(statusUnavailable, newError(appliance.CodeInternal, "internal error"))
+		}
+	}()
 	root := op.static
 	if root == nil {
 		var errs []*Error

@@ -11,9 +11,28 @@ import (
 
 // response is what an operation is answered with.
 type response struct {
-	body   []byte // JSON
-	status status
-	errors []*Error
+	body     []byte // JSON
+	status   status
+	errors   []*Error
+	reusable bool // the body may be given back by Endpoint.reuse
+}
+
+// maxReused is the capacity up to which buffers are kept for the next response.
+const maxReused = 1 << 20
+
+// buffer returns an empty buffer for a response.
+func (e *Endpoint) buffer() []byte {
+	if b, ok := e.buffers.Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return make([]byte, 0, 32<<10)
+}
+
+// reuse gives back the body of a response that has been copied, and that nobody else has.
+func (e *Endpoint) reuse(r response) {
+	if r.reusable && cap(r.body) <= maxReused {
+		e.buffers.Put(&r.body)
+	}
 }
 
 // status tells how far a request has come, which decides the HTTP status; see Endpoint.httpStatus.
@@ -29,11 +48,11 @@ const (
 func (e *Endpoint) execute(ctx context.Context, op *operation, root []*selection) response {
 	ctx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
 	defer cancel()
-	x := &execution{endpoint: e, ctx: ctx, max: e.limits.MaxResponseBytes, buf: make([]byte, 0, 16<<10)}
+	x := &execution{endpoint: e, ctx: ctx, max: e.limits.MaxResponseBytes, buf: e.buffer()}
 	x.buf = append(x.buf, `{"data":`...)
 	errs := x.run(root)
 	if len(errs) == 0 {
-		return response{body: x.finish(warnings(root))}
+		return response{body: x.finish(warnings(root)), reusable: true}
 	}
 	r := response{errors: errs, status: statusOK}
 	for _, err := range errs {
@@ -84,10 +103,7 @@ func (x *execution) object(root []*selection) []*Error {
 	var errs []*Error
 	x.buf = append(x.buf, '{')
 	for i, s := range root {
-		if i > 0 {
-			x.buf = append(x.buf, ',')
-		}
-		x.buf = append(x.buf, s.prefix...)
+		x.buf = s.appendKey(x.buf, i)
 		if err := x.rootField(s); err != nil {
 			errs = append(errs, err...)
 			if x.ctx.Err() != nil {
@@ -109,7 +125,7 @@ func (x *execution) rootField(s *selection) []*Error {
 	case isRows && !x.endpoint.interpret:
 		var rows []appliance.Row
 		if rows, err = query(x.ctx, x.snap, argumentsOf(s.args)); err == nil {
-			err = x.rows(rows, s.children)
+			x.buf, err = x.rows(x.buf, rows, s.children)
 		}
 	default:
 		return x.byGophers(s)

@@ -92,13 +92,14 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	if err != nil {
 		return refuse(c, http.StatusBadRequest, err)
 	}
-	resp, entry := e.answer(context.Background(), r, bytes)
+	resp, entry := e.answer(c.UserContext(), r, bytes)
 	if entry != nil {
 		return e.sendCached(c, entry)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Status(httpStatus(c, r, resp))
-	c.Response().SetBodyRaw(resp.body)
+	c.Response().SetBody(resp.body) // copied into a buffer of the connection's
+	e.reuse(resp)
 	return nil
 }
 
@@ -364,7 +365,7 @@ func (e *Endpoint) preflight(c *fiber.Ctx) error {
 func (e *Endpoint) Health(c *fiber.Ctx) error {
 	e.allowOrigin(c)
 	c.Response().Header.SetContentType(typeJSON)
-	ctx, cancel := context.WithTimeout(context.Background(), e.limits.Timeout)
+	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
 	defer cancel()
 	var checks any
 	err := e.index.View(ctx, func(snap appliance.Snapshot) (err error) {

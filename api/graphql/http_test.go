@@ -150,7 +150,7 @@ func TestLargeBodyIsRefusedReadably(t *testing.T) {
 		})
 	}
 	t.Run("chunked", func(t *testing.T) {
-		resp, err := http.Post(s.url+"/v1/graphql", mediaJSON, io.LimitReader(zeros{}, 1<<20))
+		resp, err := s.client.Post(s.url+"/v1/graphql", mediaJSON, io.LimitReader(zeros{}, 1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,10 +56,7 @@ func (x *execution) metaValue(value any, s *selection) error {
 func (x *execution) metaObject(o object, s *selection) error {
 	x.buf = append(x.buf, '{')
 	for i, field := range s.children {
-		if i > 0 {
-			x.buf = append(x.buf, ',')
-		}
-		x.buf = append(x.buf, field.prefix...)
+		x.buf = field.appendKey(x.buf, i)
 		value := o[field.def.Name]
 		if field.def.Name == "__typename" {
 			value = field.node.ObjectDefinition.Name

@@ -33,7 +33,7 @@ type operation struct {
 // (GraphQL, section 6.3.2): each key is there once, in the order of the response.
 type field struct {
 	key    string // in the response
-	prefix []byte // "key":
+	prefix []byte // ,"key":
 	node   *ast.Field
 	def    *ast.FieldDefinition
 	schema *ast.Schema
@@ -41,13 +41,19 @@ type field struct {
 	access access
 	fields []*field
 
-	// The field is asked for when always is set or all guards of one of the alternatives hold. An alternative
-	// holds the guards of the selections around it too.
-	always bool
-	when   [][]guard
+	place        int           // where the field is written first
+	alternatives []alternative // where and when it is asked for; none means always, in its place
+	always       bool          // the last alternative is unconditional
 
 	byKey     map[string]*field
 	arguments string // printed, to compare
+}
+
+// alternative is one of the places where a field is written, under @skip or @include. It holds, and the field stands
+// there in the response, when all its guards do, those of the selections around it too.
+type alternative struct {
+	place  int
+	guards []guard
 }
 
 // guard is one @skip or @include: it holds when the variable has that value.
@@ -193,6 +199,7 @@ func (e *Endpoint) validate(doc *ast.QueryDocument) (errs []*Error) {
 type merger struct {
 	schema    *ast.Schema
 	fragments ast.FragmentDefinitionList
+	places    int // counts fields in the order of the document, with fragments where they are spread
 	conflicts []*Error
 }
 
@@ -209,10 +216,10 @@ func (m *merger) collect(into *field, parent *ast.Definition, set ast.SelectionS
 	for _, s := range set {
 		switch s := s.(type) {
 		case *ast.Field:
-			f := m.field(into, s)
-			f.addGuards(guards(when, s.Directives))
+			f, inner := m.field(into, s), guards(when, s.Directives)
+			f.addAlternative(m.places, inner)
 			if len(s.SelectionSet) > 0 {
-				m.collect(f, m.schema.Types[f.def.Type.Name()], s.SelectionSet, guards(when, s.Directives))
+				m.collect(f, m.schema.Types[f.def.Type.Name()], s.SelectionSet, inner)
 			}
 		case *ast.InlineFragment:
 			m.collect(into, parent, s.SelectionSet, guards(when, s.Directives))
@@ -224,11 +231,12 @@ func (m *merger) collect(into *field, parent *ast.Definition, set ast.SelectionS
 
 // field returns the field of a node's response key, a new one for a new key.
 func (m *merger) field(into *field, node *ast.Field) *field {
+	m.places++
 	arguments := printArguments(node.Arguments)
 	known, ok := into.byKey[node.Alias]
 	if !ok {
 		f := &field{
-			key: node.Alias, prefix: []byte(`"` + node.Alias + `":`), node: node, def: node.Definition, schema: m.schema,
+			key: node.Alias, place: m.places, prefix: []byte(`,"` + node.Alias + `":`), node: node, def: node.Definition, schema: m.schema,
 			meta: node.Name == "__schema" || node.Name == "__type", byKey: make(map[string]*field), arguments: arguments,
 		}
 		into.byKey[node.Alias] = f
@@ -255,45 +263,60 @@ func guards(around []guard, directives ast.DirectiveList) []guard {
 	return all
 }
 
-func (f *field) addGuards(when []guard) {
-	if len(when) == 0 {
-		f.always, f.when = true, nil
+func (f *field) addAlternative(place int, guards []guard) {
+	if f.always || len(guards) == 0 && len(f.alternatives) == 0 {
+		f.always = true
+		return
 	}
-	if !f.always {
-		f.when = append(f.when, when)
-	}
+	f.always = len(guards) == 0
+	f.alternatives = append(f.alternatives, alternative{place: place, guards: guards})
 }
 
-// asked tells whether the field is selected with these variables.
-func (f *field) asked(variables map[string]any) bool {
-	if f.always {
-		return true
+// placeWith tells whether the field is asked for with these variables, and where.
+func (f *field) placeWith(variables map[string]any) (place int, asked bool) {
+	if len(f.alternatives) == 0 {
+		return f.place, true
 	}
-	return slices.ContainsFunc(f.when, func(all []guard) bool {
-		return !slices.ContainsFunc(all, func(g guard) bool {
+	for _, a := range f.alternatives {
+		if !slices.ContainsFunc(a.guards, func(g guard) bool {
 			value, _ := g.condition.Value(variables)
 			return value != g.value
-		})
-	})
+		}) {
+			return a.place, true
+		}
+	}
+	return 0, false
 }
 
 // selection is a field that is asked for, with its arguments: what is executed.
 type selection struct {
 	*field
+	place    int            // in the document; selections are in this order
 	args     map[string]any // coerced; those that are absent are not there
 	children []*selection
+}
+
+// appendKey appends the field's key, with a comma unless it is the first of its object.
+func (f *field) appendKey(dst []byte, i int) []byte {
+	if i == 0 {
+		return append(dst, f.prefix[1:]...)
+	}
+	return append(dst, f.prefix...)
 }
 
 // bind gives variables their values.
 func bind(fields []*field, variables map[string]any) ([]*selection, []*Error) {
 	set := make([]*selection, 0, len(fields))
 	block := make([]selection, len(fields)) // one allocation for all
+	moved := false
 	for i, f := range fields {
-		if !f.asked(variables) {
+		place, asked := f.placeWith(variables)
+		if !asked {
 			continue
 		}
 		s := &block[i]
-		s.field = f
+		s.field, s.place = f, place
+		moved = moved || place != f.place
 		var err *Error
 		if s.args, err = f.bindArguments(variables); err != nil {
 			return nil, []*Error{err}
@@ -305,6 +328,9 @@ func bind(fields []*field, variables map[string]any) ([]*selection, []*Error) {
 			}
 		}
 		set = append(set, s)
+	}
+	if moved {
+		slices.SortFunc(set, func(a, b *selection) int { return a.place - b.place })
 	}
 	return set, nil
 }

@@ -443,7 +443,7 @@ func (x *execution) byGophers(s *selection) []*Error {
 		}
 		return []*Error{x.failure(cause, s)}
 	}
-	value := result.Data[len(`{`)+len(s.prefix) : len(result.Data)-len(`}`)]
+	value := result.Data[len(`{`)+len(s.prefix[1:]) : len(result.Data)-len(`}`)]
 	if len(x.buf)+len(value) > x.max {
 		return []*Error{x.failure(errResponseTooLarge, s)}
 	}

@@ -8,90 +8,85 @@ import (
 // by field as the selection asks, without values in between. Whatever it writes is byte for byte what graph-gophers
 // writes for the same query; TestRowsEqualGophers generates queries to show it.
 
-// rows writes a list of rows.
-func (x *execution) rows(rows []appliance.Row, set []*selection) error {
-	x.buf = append(x.buf, '[')
+// rows appends a list of rows.
+func (x *execution) rows(dst []byte, rows []appliance.Row, set []*selection) ([]byte, error) {
+	dst = append(dst, '[')
 	for i, row := range rows {
 		if i > 0 {
-			x.buf = append(x.buf, ',')
+			dst = append(dst, ',')
 		}
-		if err := x.row(row, set); err != nil {
-			return err
+		var err error
+		if dst, err = x.row(dst, row, set); err != nil {
+			return dst, err
 		}
 		if err := x.ctx.Err(); err != nil {
-			return err
+			return dst, err
 		}
 	}
-	x.buf = append(x.buf, ']')
-	return nil
+	return append(dst, ']'), nil
 }
 
-// row writes a row as an object. The limit is checked once a row, so a response exceeds it by no more than a row.
-func (x *execution) row(row appliance.Row, set []*selection) error {
-	x.buf = append(x.buf, '{')
+// row appends a row as an object. The limit is checked once a row, so a response exceeds it by no more than a row.
+func (x *execution) row(dst []byte, row appliance.Row, set []*selection) ([]byte, error) {
+	dst = append(dst, '{')
 	for i, s := range set {
-		if i > 0 {
-			x.buf = append(x.buf, ',')
-		}
-		x.buf = append(x.buf, s.prefix...)
+		dst = s.appendKey(dst, i)
 		if s.access.kind == accessLeaf {
-			x.buf = row.AppendJSON(x.buf, s.access.number)
+			dst = row.AppendJSON(dst, s.access.number)
 			continue
 		}
-		if err := x.nested(row, s); err != nil {
-			return err
+		var err error
+		if dst, err = x.nested(dst, row, s); err != nil {
+			return dst, err
 		}
 	}
-	x.buf = append(x.buf, '}')
-	if len(x.buf) > x.max {
-		return errResponseTooLarge
+	if len(dst) > x.max {
+		return dst, errResponseTooLarge
 	}
-	return nil
+	return append(dst, '}'), nil
 }
 
-// nested writes a field that is not a column's plain value.
-func (x *execution) nested(row appliance.Row, s *selection) error {
+// nested appends a field that is not a column's plain value.
+func (x *execution) nested(dst []byte, row appliance.Row, s *selection) ([]byte, error) {
 	switch s.access.kind {
 	case accessTypename:
-		x.buf = append(append(append(x.buf, '"'), s.node.ObjectDefinition.Name...), '"')
-		return nil
+		return append(append(append(dst, '"'), s.node.ObjectDefinition.Name...), '"'), nil
 	case accessObject:
-		return x.rowOrNull(row.Object(s.access.number), s.children)
+		return x.rowOrNull(dst, row.Object(s.access.number), s.children)
 	case accessRelation:
-		return x.rowOrNull(x.snap.Related(row, s.access.relation), s.children)
+		return x.rowOrNull(dst, x.snap.Related(row, s.access.relation), s.children)
 	case accessList:
-		return x.list(row, s)
+		return x.list(dst, row, s)
 	case accessPacketTraces:
-		return x.list(x.snap.Related(row, s.access.relation), s)
+		return x.list(dst, x.snap.Related(row, s.access.relation), s)
 	}
 	panic("no way to field " + s.def.Name)
 }
 
-func (x *execution) rowOrNull(row appliance.Row, set []*selection) error {
+func (x *execution) rowOrNull(dst []byte, row appliance.Row, set []*selection) ([]byte, error) {
 	if row.IsZero() {
-		x.buf = append(x.buf, "null"...)
-		return nil
+		return append(dst, "null"...), nil
 	}
-	return x.row(row, set)
+	return x.row(dst, row, set)
 }
 
-func (x *execution) list(row appliance.Row, s *selection) error {
-	x.buf = append(x.buf, '[')
+func (x *execution) list(dst []byte, row appliance.Row, s *selection) ([]byte, error) {
+	dst = append(dst, '[')
 	first := true
 	for element := range row.List(s.access.number) {
 		if !meets(element, s.args["where"]) {
 			continue
 		}
 		if !first {
-			x.buf = append(x.buf, ',')
+			dst = append(dst, ',')
 		}
 		first = false
-		if err := x.row(element, s.children); err != nil {
-			return err
+		var err error
+		if dst, err = x.row(dst, element, s.children); err != nil {
+			return dst, err
 		}
 	}
-	x.buf = append(x.buf, ']')
-	return nil
+	return append(dst, ']'), nil
 }
 
 // meets tells whether a row meets a condition of the form {column: {_eq: value}}. What is left out or null does not

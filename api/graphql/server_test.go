@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -16,8 +17,9 @@ import (
 
 // server is an endpoint behind a real socket.
 type server struct {
-	url string
-	e   *graphql.Endpoint
+	url    string
+	client *http.Client
+	e      *graphql.Endpoint
 }
 
 func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
@@ -43,8 +45,12 @@ func newServer(t testing.TB, o graphql.Options) *server {
 		t.Fatal(err)
 	}
 	go app.Listener(listener)
-	t.Cleanup(func() { app.Shutdown() })
-	return &server{url: "http://" + listener.Addr().String(), e: e}
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(func() {
+		client.CloseIdleConnections() // Shutdown waits for them
+		app.ShutdownWithTimeout(time.Second)
+	})
+	return &server{url: "http://" + listener.Addr().String(), client: client, e: e}
 }
 
 // answer is what an HTTP request got.
@@ -63,7 +69,7 @@ func (s *server) do(t testing.TB, method, target, body string, header ...string)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
