@@ -328,8 +328,18 @@ func (e *encoder) object(t *Type, v reflect.Value) error {
 			return err
 		}
 		e.set(base+i, start)
+		e.dropEmpty(f, base+i)
 	}
 	return e.finish(t, base, mark)
+}
+
+// dropEmpty takes a list without elements, and a required object without members, for none: they read the same.
+func (e *encoder) dropEmpty(f *Field, at int) {
+	s := &e.spans[at]
+	if f.Kind == FieldList && e.buf[s.start] == 0 || f.Kind == FieldObject && f.Required && e.buf[s.start] == 0 {
+		e.buf = e.buf[:s.start]
+		*s = span{}
+	}
 }
 
 func (e *encoder) member(f *Field, v reflect.Value) error {
@@ -539,11 +549,8 @@ func (p *parser) object(t *Type, record bool) error {
 		if err := p.value(f); err != nil {
 			return err
 		}
-		if f.Kind == FieldList && len(p.e.buf) == start+1 {
-			p.e.buf = p.e.buf[:start] // an empty list is as none
-			continue
-		}
 		p.e.set(base+i, start)
+		p.e.dropEmpty(f, base+i)
 	}
 }
 
