@@ -100,7 +100,7 @@ func New(o Options) (*Endpoint, error) {
 	if e.schema, err = loadSchema(); err != nil {
 		return nil, err
 	}
-	if e.gophers, err = newGophers(e.schema, Schema); err != nil {
+	if e.gophers, err = newGophers(e.schema, Schema, e.log); err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
 	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
@@ -108,8 +108,7 @@ func New(o Options) (*Endpoint, error) {
 	}
 	e.operations, err = otter.New(&otter.Options[operationKey, *operation]{
 		MaximumWeight: uint64(o.DocumentBytes),
-		// A parsed document is about so many times its text.
-		Weigher: func(k operationKey, _ *operation) uint32 { return uint32(20*len(k.query) + 1024) },
+		Weigher:       func(_ operationKey, op *operation) uint32 { return op.weight },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("document cache: %w", err)
@@ -134,8 +133,9 @@ type request struct {
 	get       bool
 }
 
-// answer answers a request: from the cache, in which case entry is set, or by executing it.
-func (e *Endpoint) answer(ctx context.Context, r request, bytes cacheKey) (response, *cacheEntry) {
+// answer answers a request: from the cache, in which case entry is set, or by executing it. hash is that of the
+// request's bytes, by which an equal one finds the entry at once.
+func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
 		return refused(statusRefused, newError(CodeVariablesTooLarge,
 			fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))), nil
@@ -166,7 +166,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, bytes cacheKey) (respo
 	key := op.key(r.operation, given)
 	resp, entry := e.cache.share(ctx, key, policy, run, e.reuse)
 	if entry != nil && !policy.refresh {
-		e.cache.requests.Set(bytes, key)
+		e.cache.requests.Set(hash, key)
 	}
 	return resp, entry
 }

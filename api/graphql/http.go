@@ -75,11 +75,11 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	} else if err := checkContentType(c); err != nil {
 		return refuse(c, http.StatusUnsupportedMediaType, err)
 	}
-	bytes := cacheKey(sha256.Sum256(raw))
+	hash := cacheKey(sha256.Sum256(raw))
 	if get {
-		bytes[0] ^= 0xff // the same bytes mean another request
+		hash[0] ^= 0xff // the same bytes mean another request
 	}
-	if entry := e.cache.lookupRequest(bytes); entry != nil {
+	if entry := e.cache.lookupRequest(hash); entry != nil {
 		return e.sendCached(c, entry)
 	}
 	var r request
@@ -92,7 +92,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	if err != nil {
 		return refuse(c, http.StatusBadRequest, err)
 	}
-	resp, entry := e.answer(c.UserContext(), r, bytes)
+	resp, entry := e.answer(c.UserContext(), r, hash)
 	if entry != nil {
 		return e.sendCached(c, entry)
 	}
@@ -137,7 +137,7 @@ func httpStatus(c *fiber.Ctx, r request, resp response) int {
 
 // refuse answers a request that is not one of GraphQL over HTTP.
 func refuse(c *fiber.Ctx, status int, err *Error) error {
-	if len(c.Response().Header.Peek(fiber.HeaderContentType)) == 0 || !strings.HasPrefix(string(c.Response().Header.ContentType()), "application/") {
+	if string(c.Response().Header.ContentType()) != typeGraphQL { // not negotiated yet
 		c.Response().Header.SetContentType(typeJSON)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")

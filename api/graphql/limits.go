@@ -26,7 +26,7 @@ type Limits struct {
 	Timeout           time.Duration // of execution
 }
 
-// DefaultLimits leave each query of the published clients an order of magnitude of room.
+// DefaultLimits leave the queries of published clients room: any one list with all that is in it is allowed, two are not.
 var DefaultLimits = Limits{
 	MaxQueryBytes:     64 << 10,
 	MaxVariablesBytes: 64 << 10,
@@ -34,7 +34,7 @@ var DefaultLimits = Limits{
 	MaxDepth:          12,
 	MaxRootFields:     20,
 	MaxAliases:        50,
-	MaxCost:           1_000_000,
+	MaxCost:           2_000_000,
 	MaxResponseBytes:  16 << 20,
 	Timeout:           10 * time.Second,
 }

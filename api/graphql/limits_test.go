@@ -37,7 +37,8 @@ func TestAbuseIsCheap(t *testing.T) {
 		{"thousands of unknown fields", "{v2_transfers{" + repeat(2000, "statu%d ") + "}}", "validation_failed"},
 		{"a megabyte", "{" + strings.Repeat(" ", 1<<20) + "__typename}", "query_too_large"},
 		{"a megabyte of comment", "#" + strings.Repeat("x", 1<<20), "query_too_large"},
-		{"rows times fields", "{v2_transfers" + everything(loadSchema(t), "v2_transfer_type") + "}", "too_costly"},
+		{"rows times fields", "{v2_transfers" + everything(loadSchema(t), "v2_transfer_type") + "v2_packets{traces{chain" + everything(loadSchema(t), "v2_chain_type") + "} " +
+			"source_chain" + everything(loadSchema(t), "v2_chain_type") + "} more:v2_transfers(args:{p_network:\"mainnet\"})" + everything(loadSchema(t), "v2_transfer_type") + "}", "too_costly"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got string

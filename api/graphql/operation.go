@@ -27,6 +27,7 @@ type operation struct {
 	// identity is a hash of the document, the directive's refresh apart, so that a refresh replaces what the same
 	// query without it is answered with.
 	identity [sha256.Size]byte
+	weight   uint32 // about how many bytes all this takes, as measured on common documents
 }
 
 // field is a field of a selection set after fragments were spread and fields of the same response key merged
@@ -89,11 +90,12 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*Error) {
 		return nil, errs
 	}
 	op := &operation{def: def}
-	m := merger{schema: e.schema, fragments: doc.Fragments}
+	m := merger{schema: e.schema}
 	op.fields = m.merge(e.schema.Query, def.SelectionSet)
 	if len(m.conflicts) > 0 {
 		return nil, m.conflicts
 	}
+	op.weight = uint32(1024 + 24*len(query) + 300*m.places)
 	if directive := def.Directives.ForName("cached"); directive != nil {
 		op.cached = &cachedDirective{directive: directive}
 		op.identity = op.cached.identify(query)
@@ -198,7 +200,6 @@ func (e *Endpoint) validate(doc *ast.QueryDocument) (errs []*Error) {
 // (section 5.3.2): that is found here on the way, without comparing pairs.
 type merger struct {
 	schema    *ast.Schema
-	fragments ast.FragmentDefinitionList
 	places    int // counts fields in the order of the document, with fragments where they are spread
 	conflicts []*Error
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
 	gophers "github.com/graph-gophers/graphql-go"
+	gopherslog "github.com/graph-gophers/graphql-go/log"
 	"github.com/vektah/gqlparser/v2/ast"
 
 	"github.com/attestd/attestd/appliance"
@@ -46,7 +49,7 @@ type objectField struct {
 }
 
 // newGophers parses the schema for graph-gophers, over resolvers for all that it has.
-func newGophers(schema *ast.Schema, text string) (*gophers.Schema, error) {
+func newGophers(schema *ast.Schema, text string, log *slog.Logger) (*gophers.Schema, error) {
 	r := &resolvers{schema: schema, objects: make(map[string]*objectType), inputs: make(map[string]reflect.Type)}
 	root, err := r.root()
 	if err != nil {
@@ -54,7 +57,9 @@ func newGophers(schema *ast.Schema, text string) (*gophers.Schema, error) {
 	}
 	// The limits have been checked before; repeated fields are merged.
 	return gophers.ParseSchema(text, root, gophers.UseStringDescriptions(), gophers.UseFieldResolvers(),
-		gophers.DisableFieldSelections(), gophers.MaxParallelism(1))
+		gophers.DisableFieldSelections(), gophers.MaxParallelism(1), gophers.Logger(gopherslog.LoggerFunc(func(_ context.Context, cause any) {
+			log.Error("graphql resolver panicked", "cause", cause, "stack", string(debug.Stack()))
+		})))
 }
 
 // root makes the resolver of Query: a struct with a func for each field.
