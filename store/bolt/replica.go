@@ -25,7 +25,7 @@ const replicaSchema = 1
 //
 // Layout. Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
 // bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
-// sort_order, with no value. A filter is thus a range of keys in the order of the page; several filters are a merge of
+// sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of keys in the order of the page; several filters are a merge of
 // such ranges. Terms may collide, so each row found is checked against the query itself. The other types are small:
 // they live in one bucket each, under their key, and are held in memory. See replica_stats.go for the counts.
 //
@@ -39,7 +39,9 @@ type Replica struct {
 	// before may see newer tables than rows, never older ones than Write has promised.
 	tables atomic.Pointer[tables]
 
-	closing   chan struct{} // closed by Close
+	closing    chan struct{} // closed by Close
+	recentKeys int
+
 	closeOnce sync.Once
 	trimmer   sync.WaitGroup
 
@@ -60,6 +62,8 @@ type ReplicaOptions struct {
 	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
 	// kernel's cache; zero means 128 MiB, negative means no limit. On Linux only.
 	MaxResident int64
+
+	recentKeys int // see batchWriter.merge; zero means minRecent
 }
 
 // ErrReplicaSchema is returned by OpenReplica for a file of another layout. The remedy is to delete it and to fill it
@@ -101,7 +105,10 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
-	r := &Replica{db: db, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
+	if o.recentKeys == 0 {
+		o.recentKeys = minRecent
+	}
+	r := &Replica{db: db, recentKeys: o.recentKeys, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
 	if err := r.prepare(); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
@@ -163,6 +170,9 @@ func createBuckets(tx *bbolt.Tx) error {
 		names = append(names, c.rows)
 		for _, x := range c.indexes {
 			names = append(names, x.bucket)
+			if x.recent != nil {
+				names = append(names, x.recent)
+			}
 		}
 	}
 	for _, t := range tableTypes {

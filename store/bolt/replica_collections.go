@@ -19,6 +19,9 @@ type collection struct {
 type index struct {
 	bucket []byte
 	fill   float64 // of pages when they split
+	// recent is the bucket that new keys of an index in no order go to first; nil for an index whose keys come mostly
+	// in order. See batchWriter.merge.
+	recent []byte
 	// terms calls add with each term of a row, 0 to 2 of them.
 	terms func(row appliance.Row, add func(term uint64))
 }
@@ -76,7 +79,7 @@ func textIndex(t *appliance.Type, bucket string, names ...string) *index {
 	for _, name := range names {
 		fields = append(fields, t.MustField(name).Number)
 	}
-	return &index{bucket: []byte(bucket), fill: fillRandom, terms: func(row appliance.Row, add func(uint64)) {
+	return &index{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), fill: fillRandom, terms: func(row appliance.Row, add func(uint64)) {
 		var buf [256]byte
 		for _, f := range fields {
 			if text := row.AppendText(buf[:0], f); len(text) > 0 {

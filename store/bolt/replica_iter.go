@@ -29,6 +29,24 @@ func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, touched *uint64)
 	return &termRange{cursor: b.Cursor(), ascending: ascending, key: binary.BigEndian.AppendUint64(make([]byte, 0, 64), term), touched: touched}
 }
 
+// ordersOf iterates over the sort_orders of a term in an index.
+func ordersOf(tx *bbolt.Tx, x *index, term uint64, ascending bool, touched *uint64) orders {
+	bucket := tx.Bucket(x.bucket)
+	if x.recent == nil {
+		return newTermRange(bucket, term, ascending, touched)
+	}
+	recent := tx.Bucket(x.recent)
+	switch {
+	case bucket.Sequence() == 0:
+		return newTermRange(recent, term, ascending, touched)
+	case recent.Sequence() == 0:
+		return newTermRange(bucket, term, ascending, touched)
+	}
+	return &union{ascending: ascending, members: []orders{
+		newTermRange(bucket, term, ascending, touched), newTermRange(recent, term, ascending, touched),
+	}}
+}
+
 const termSize = 8
 
 func (t *termRange) seek(order []byte) []byte {

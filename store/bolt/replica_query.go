@@ -99,8 +99,8 @@ func has(row appliance.Row, field int, folded []byte) bool {
 	return bytes.Equal(text, folded)
 }
 
-func (p *query) rangeOf(x *index, term uint64) *termRange {
-	return newTermRange(p.s.tx.Bucket(x.bucket), term, p.ascending, &p.touched)
+func (p *query) rangeOf(x *index, term uint64) orders {
+	return ordersOf(p.s.tx, x, term, p.ascending, &p.touched)
 }
 
 // text restricts to rows with that text.
@@ -235,7 +235,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 		for order := of.seek(nil); order != nil; order = of.next() {
 			transfer := transfers.row(p.s.tx.Bucket(transfers.rows).Get(order))
 			if has(transfer, transferHashField, packetHash) {
-				found.sorted = append(found.sorted, order)
+				found.sorted = append(found.sorted, bytes.Clone(order))
 			}
 		}
 	}
@@ -344,7 +344,7 @@ func find(tx *bbolt.Tx, c *collection, key []byte) (appliance.Row, []byte) {
 		hash = key[:bytes.LastIndexByte(key, '/')]
 	}
 	var touched uint64
-	of := newTermRange(tx.Bucket(c.hash.bucket), termOf(hash), true, &touched)
+	of := ordersOf(tx, c.hash, termOf(hash), true, &touched)
 	rows := tx.Bucket(c.rows)
 	var buf [256]byte
 	for order := of.seek(nil); order != nil; order = of.next() {

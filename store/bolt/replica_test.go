@@ -19,15 +19,29 @@ func openReplica(t testing.TB, path string) *Replica {
 	return r
 }
 
-func TestReplicaConforms(t *testing.T) {
+func TestReplicaConforms(t *testing.T) { conform(t, ReplicaOptions{}) }
+
+// TestReplicaConformsWhileMerging lets every batch move keys between the two buckets of an index.
+func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, ReplicaOptions{recentKeys: 20}) }
+
+func conform(t *testing.T, o ReplicaOptions) {
+	o.Now = func() time.Time { return storetest.ReplicaNow }
 	storetest.Replica(t, func(t *testing.T) (appliance.Index, func() appliance.Index) {
 		path := filepath.Join(t.TempDir(), "replica.db")
-		r := openReplica(t, path)
+		open := func() *Replica {
+			r, err := OpenReplica(path, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { r.Close() })
+			return r
+		}
+		r := open()
 		return r, func() appliance.Index {
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return openReplica(t, path)
+			return open()
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 
 	"go.etcd.io/bbolt"
@@ -225,19 +226,93 @@ func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 	})
 	bucket := w.tx.Bucket(x.bucket)
 	bucket.FillPercent = x.fill
+	into := bucket
+	if x.recent != nil {
+		into = w.tx.Bucket(x.recent)
+		into.FillPercent = x.fill
+	}
+	puts := 0
 	for i, change := range changes {
 		if i+1 < len(changes) && bytes.Equal(changes[i+1].key, change.key) {
 			continue
 		}
 		var err error
-		if change.remove {
+		switch {
+		case !change.remove:
+			err = into.Put(change.key, nil)
+			puts++
+		case into != bucket:
+			err = errors.Join(into.Delete(change.key), bucket.Delete(change.key))
+		default:
 			err = bucket.Delete(change.key)
-		} else {
-			err = bucket.Put(change.key, nil)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if x.recent == nil {
+		return nil
+	}
+	return w.merge(x, bucket, into, puts)
+}
+
+// minRecent is how many keys an index may have in its recent bucket before any are moved.
+const minRecent = 32_000
+
+// merge moves keys of an index from its recent bucket to its main one. The keys of a batch lie anywhere, so that each would
+// rewrite a page of its own of a large index. They gather in the small bucket instead, and with each batch as many leave it as
+// came, all from one stretch of the key space, so that they share pages; the next batch goes on with the next stretch. For
+// M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
+//
+// A bucket's sequence counts its keys: of the recent bucket and of the main one never fewer than there are, so that zero
+// means empty.
+func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, puts int) error {
+	have, all := recent.Sequence()+uint64(puts), bucket.Sequence()
+	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(puts))))
+	if have <= keep {
+		return recent.SetSequence(have)
+	}
+	moved, ended := w.stretch(x, recent, int(have-keep))
+	for _, key := range moved {
+		if err := bucket.Put(key, nil); err != nil {
+			return err
+		}
+		if err := recent.Delete(key); err != nil {
+			return err
+		}
+	}
+	if have -= uint64(len(moved)); ended {
+		have = 0 // fewer were there than counted
+	}
+	return errors.Join(recent.SetSequence(have), bucket.SetSequence(all+uint64(len(moved))))
+}
+
+// stretch returns copies of the next n keys of a recent bucket, from where it ended the last time, round to the beginning.
+// ended means that these are all.
+func (w *batchWriter) stretch(x *index, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
+	meta, name := w.tx.Bucket(bucketMeta), append([]byte("merged "), x.bucket...)
+	cursor := recent.Cursor()
+	from := bytes.Clone(meta.Get(name))
+	k, _ := cursor.Seek(from)
+	wrapped := false
+	for len(keys) < n {
+		if k == nil {
+			if wrapped {
+				return keys, true
+			}
+			wrapped = true
+			if k, _ = cursor.First(); k == nil {
+				return keys, true
+			}
+		}
+		if wrapped && bytes.Compare(k, from) >= 0 {
+			return keys, true
+		}
+		keys = append(keys, bytes.Clone(k))
+		k, _ = cursor.Next()
+	}
+	if err := meta.Put(name, keys[len(keys)-1]); err != nil {
+		return nil, false // nothing is moved, and what failed fails the commit
+	}
+	return keys, false
 }
