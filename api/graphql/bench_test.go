@@ -2,8 +2,10 @@ package graphql_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gofiber/fiber/v2"
@@ -18,7 +20,9 @@ import (
 // BenchmarkHTTP measures requests over a socket, client included, with 8 connections: uncached, @cached, and a static
 // body of the same size from the same server as the measure of the latter. Run it with -cpu 2 or what the machine has.
 func BenchmarkHTTP(b *testing.B) {
-	e := newEndpoint(b, graphql.Options{Index: generated(b, 20_000)})
+	replica := generated(b, 20_000)
+	middle := middleTransfer(b, replica)
+	e := newEndpoint(b, graphql.Options{Index: replica})
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true})
 	app.All("/v1/graphql", e.Handle)
 	static := []byte(e.Execute(pageOf7, ""))
@@ -39,6 +43,9 @@ func BenchmarkHTTP(b *testing.B) {
 	const traces = `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`
 	for _, bm := range []struct{ name, path, query string }{
 		{"page of 100 with 7 fields", "/v1/graphql", pageOf7},
+		{"page at a cursor", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 100, p_sort_order: %q", middle.SortOrder), 1)},
+		{"20 by address", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 20, p_addresses_canonical: [%q]", *middle.SenderCanonical), 1)},
+		{"by transaction hash", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_transaction_hash: %q", *middle.SendTransactionHash), 1)},
 		{"20 with traces and token metadata", "/v1/graphql", traces},
 		{"cached", "/v1/graphql", "query @cached " + pageOf7},
 		{"static", "/static", pageOf7},
@@ -63,6 +70,22 @@ func BenchmarkHTTP(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
 		})
 	}
+}
+
+// middleTransfer returns the hundredth of the newest transfers.
+func middleTransfer(b *testing.B, index appliance.Index) (t appliance.Transfer) {
+	b.Helper()
+	err := index.View(context.Background(), func(snap appliance.Snapshot) error {
+		rows, err := snap.Transfers(context.Background(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		return rows[len(rows)-1].Decode(&t)
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return t
 }
 
 // generated makes a replica of realistic data.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -49,8 +48,10 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	e.allowOrigin(c)
 	body, err := e.readBody(c)
 	switch {
-	case err != nil:
+	case err != nil && err.code() == CodeBodyTooLarge:
 		return refuse(c, http.StatusRequestEntityTooLarge, err)
+	case err != nil:
+		return refuse(c, http.StatusBadRequest, err)
 	case c.Method() == fiber.MethodOptions:
 		return e.preflight(c)
 	case c.Method() != fiber.MethodGet && c.Method() != fiber.MethodPost:
@@ -160,14 +161,20 @@ func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *Error) {
 	}
 	stream := c.Context().RequestBodyStream()
 	length := c.Request().Header.ContentLength()
-	if length <= limit {
-		body, err := readAll(io.LimitReader(stream, int64(limit)+1), length)
-		if err == nil && len(body) <= limit {
-			return body, nil
-		}
+	if length > limit {
+		drain(c, stream)
+		return nil, tooLarge
 	}
-	drain(c, stream)
-	return nil, tooLarge
+	body, err := readAll(io.LimitReader(stream, int64(limit)+1), length)
+	switch {
+	case err != nil:
+		c.Response().SetConnectionClose()
+		return nil, newError(appliance.CodeInvalidJSON, "the body ended before its length")
+	case len(body) > limit: // chunked
+		drain(c, stream)
+		return nil, tooLarge
+	}
+	return body, nil
 }
 
 // readAll reads up to the end, into a buffer of the length announced.
@@ -176,11 +183,8 @@ func readAll(r io.Reader, length int) ([]byte, error) {
 		return io.ReadAll(r)
 	}
 	body := make([]byte, length)
-	n, err := io.ReadFull(r, body)
-	if errors.Is(err, io.EOF) && length == 0 {
-		err = nil
-	}
-	return body[:n], err
+	_, err := io.ReadFull(r, body)
+	return body, err
 }
 
 func drain(c *fiber.Ctx, stream io.Reader) {

@@ -161,6 +161,47 @@ func TestLargeBodyIsRefusedReadably(t *testing.T) {
 	})
 }
 
+// A connection goes on after bodies of any size and form, also of requests that are refused for something else.
+func TestConnectionIsReused(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	r := bufio.NewReader(conn)
+	body := `{"query":"{__typename}"` + strings.Repeat(" ", 200_000) + "}"
+	for _, tt := range []struct {
+		method, contentType string
+		chunked             bool
+		status              int
+	}{
+		{"POST", mediaJSON, false, 200}, {"POST", mediaJSON, true, 200}, {"POST", "text/plain", false, 415}, {"PUT", mediaJSON, true, 405},
+		{"POST", mediaJSON, false, 200}, {"GET", "", false, 400}, {"OPTIONS", "", false, 204}, {"POST", mediaJSON, true, 200},
+	} {
+		req, err := http.NewRequest(tt.method, s.url+"/v1/graphql", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", tt.contentType)
+		if tt.chunked {
+			req.ContentLength = -1
+		}
+		if err := req.Write(conn); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, req)
+		if err != nil {
+			t.Fatalf("%+v: %v", tt, err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode != tt.status || resp.Close {
+			t.Errorf("%+v: status %d, close %v", tt, resp.StatusCode, resp.Close)
+		}
+	}
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

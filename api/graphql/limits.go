@@ -13,7 +13,7 @@ import (
 //
 // They are checked in the order in which they get expensive: sizes before parsing, tokens while parsing, the rest
 // of the document in one pass over it before validation, the cost before execution, time and size of the response
-// while executing. No step before execution costs more than linear time in MaxTokens.
+// while executing. No step before execution takes more than about linear time in MaxTokens.
 type Limits struct {
 	MaxQueryBytes     int           // of the document
 	MaxVariablesBytes int           // of the variables' JSON
