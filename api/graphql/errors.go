@@ -3,7 +3,6 @@ package graphql
 import (
 	"encoding/json"
 	"errors"
-	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
@@ -133,6 +132,3 @@ func appendErrors(dst []byte, errs []*Error) []byte {
 func errorBody(errs ...*Error) []byte {
 	return append(appendErrors([]byte{'{'}, errs), '}')
 }
-
-// quoted lists names for a message.
-func quoted(names []string) string { return `"` + strings.Join(names, `", "`) + `"` }

@@ -124,7 +124,7 @@ func (x *execution) rootField(s *selection) []*Error {
 		err = x.introspect(s)
 	case isRows && !x.endpoint.interpret:
 		var rows []appliance.Row
-		if rows, err = query(x.ctx, x.snap, argumentsOf(s.args)); err == nil {
+		if rows, err = query.read(x.ctx, x.snap, argumentsOf(s.args)); err == nil {
 			x.buf, err = x.rows(x.buf, rows, s.children)
 		}
 	default:

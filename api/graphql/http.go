@@ -371,7 +371,7 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 	c.Response().Header.SetContentType(typeJSON)
 	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
 	defer cancel()
-	var checks any
+	var checks []healthFigure
 	err := e.index.View(ctx, func(snap appliance.Snapshot) (err error) {
 		checks, err = health(ctx, snap, arguments{})
 		return err

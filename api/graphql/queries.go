@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -11,30 +12,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// A rowQuery answers a root field with rows of one type.
-type rowQuery func(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error)
-
-// queryRows are the types of rows that root fields return. The other root fields return figures; see figures.
-var queryRows = map[string]*appliance.Type{
-	"v2_transfers":   appliance.TransferType,
-	"v2_packets":     appliance.PacketType,
-	"v1_packets":     appliance.PacketType,
-	"v2_tokens":      appliance.TokenType,
-	"v2_chains":      appliance.ChainType,
-	"v2_channels":    appliance.ChannelType,
-	"v2_clients":     appliance.ClientType,
-	"v2_connections": appliance.ConnectionType,
+// rowQuery answers a root field with rows of one type.
+type rowQuery struct {
+	rows *appliance.Type
+	read func(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error)
 }
 
+// rowQueries are the root fields that return rows. The others return figures.
 var rowQueries = map[string]rowQuery{
-	"v2_transfers":   transfers,
-	"v2_packets":     packets,
-	"v1_packets":     packets,
-	"v2_tokens":      tokens,
-	"v2_chains":      chains,
-	"v2_channels":    channels,
-	"v2_clients":     clients,
-	"v2_connections": connections,
+	"v2_transfers":   {appliance.TransferType, transfers},
+	"v2_packets":     {appliance.PacketType, packets},
+	"v1_packets":     {appliance.PacketType, packets},
+	"v2_tokens":      {appliance.TokenType, tokens},
+	"v2_chains":      {appliance.ChainType, chains},
+	"v2_channels":    {appliance.ChannelType, channels},
+	"v2_clients":     {appliance.ClientType, clients},
+	"v2_connections": {appliance.ConnectionType, connections},
 }
 
 // arguments are the coerced arguments of a root field. Its accessors read the members of args, and remember the
@@ -263,30 +256,33 @@ func connections(ctx context.Context, snap appliance.Snapshot, a arguments) ([]a
 	return read(ctx, &a, appliance.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
 }
 
-// figures are the root fields whose answers are counts and states rather than rows. They return slices of structs
-// that graph-gophers reads by their tags.
-var figures = map[string]func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error){
-	"v2_stats_count": stats,
-	"v2_stats_transfers_daily_count": func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
-		return each(snap.TransfersDaily, dailyCount)(ctx, a)
-	},
-	"v2_stats_packets_daily_count": func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
-		return each(snap.PacketsDaily, dailyCount)(ctx, a)
-	},
-	"v2_stats_transfers_chain": func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
-		return each(snap.TransfersByChain, transferRoute)(ctx, a)
-	},
-	"v2_stats_packets_chain": func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
-		return each(snap.PacketsByChain, packetRoute)(ctx, a)
-	},
-	"v2_stats_latency": latency,
-	"v2_health_check":  health,
+// figure answers a root field with counts and states rather than rows: a list of structs that graph-gophers reads by
+// their tags.
+type figure struct {
+	list reflect.Type
+	read func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error)
 }
 
-// each turns daily counts into what the schema calls them.
-func each[T, U any](run func(context.Context, appliance.DayQuery) ([]T, error), shape func(T) U) func(context.Context, arguments) (any, error) {
-	return func(ctx context.Context, a arguments) (any, error) {
-		counts, err := read(ctx, &a, a.days(), run)
+var figures = map[string]figure{
+	"v2_stats_count":                 figureOf(stats),
+	"v2_stats_transfers_daily_count": figureOf(daily(appliance.Snapshot.TransfersDaily, dailyCount)),
+	"v2_stats_packets_daily_count":   figureOf(daily(appliance.Snapshot.PacketsDaily, dailyCount)),
+	"v2_stats_transfers_chain":       figureOf(daily(appliance.Snapshot.TransfersByChain, transferRoute)),
+	"v2_stats_packets_chain":         figureOf(daily(appliance.Snapshot.PacketsByChain, packetRoute)),
+	"v2_stats_latency":               figureOf(latency),
+	"v2_health_check":                figureOf(health),
+}
+
+func figureOf[T any](read func(context.Context, appliance.Snapshot, arguments) ([]T, error)) figure {
+	return figure{list: reflect.TypeFor[[]T](), read: func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
+		return read(ctx, snap, a)
+	}}
+}
+
+// daily turns daily counts into what the schema calls them.
+func daily[T, U any](run func(appliance.Snapshot, context.Context, appliance.DayQuery) ([]T, error), shape func(T) U) func(context.Context, appliance.Snapshot, arguments) ([]U, error) {
+	return func(ctx context.Context, snap appliance.Snapshot, a arguments) ([]U, error) {
+		counts, err := read(ctx, &a, a.days(), func(ctx context.Context, q appliance.DayQuery) ([]T, error) { return run(snap, ctx, q) })
 		return shapes(counts, shape), err
 	}
 }
@@ -304,7 +300,7 @@ type statFigure struct {
 	Value *string `graphql:"value"`
 }
 
-func stats(ctx context.Context, snap appliance.Snapshot, _ arguments) (any, error) {
+func stats(ctx context.Context, snap appliance.Snapshot, _ arguments) ([]statFigure, error) {
 	counts, err := snap.Stats(ctx)
 	return shapes(counts, func(s appliance.Stat) statFigure {
 		return statFigure{Name: &s.Name, Value: decimal(s.Value)}
@@ -360,7 +356,7 @@ type percentiles struct {
 	P95    float64 `graphql:"p95"`
 }
 
-func latency(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
+func latency(ctx context.Context, snap appliance.Snapshot, a arguments) ([]latencyFigure, error) {
 	l, err := read(ctx, &a, appliance.LatencyQuery{
 		SourceChain:      a.text("p_source_universal_chain_id"),
 		DestinationChain: a.text("p_destination_universal_chain_id"),
@@ -377,7 +373,7 @@ type healthFigure struct {
 	LastUpdate  *scalar `graphql:"last_update" json:"last_update"`
 }
 
-func health(ctx context.Context, snap appliance.Snapshot, _ arguments) (any, error) {
+func health(ctx context.Context, snap appliance.Snapshot, _ arguments) ([]healthFigure, error) {
 	checks, err := snap.Health(ctx)
 	return shapes(checks, func(c appliance.HealthCheck) healthFigure {
 		f := healthFigure{Status: &c.Status, Environment: (*string)(&c.Environment)}

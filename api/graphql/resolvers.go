@@ -111,12 +111,12 @@ func (r *resolvers) rootFunc(def *ast.FieldDefinition) (reflect.Value, error) {
 // rootList returns the Go type of a root field's list, and what fills one.
 func (r *resolvers) rootList(def *ast.FieldDefinition) (reflect.Type, func(*rootExecution, arguments, reflect.Value) error, error) {
 	if query, ok := rowQueries[def.Name]; ok {
-		object, err := r.object(r.schema.Types[def.Type.Name()], queryRows[def.Name])
+		object, err := r.object(r.schema.Types[def.Type.Name()], query.rows)
 		if err != nil {
 			return nil, nil, err
 		}
 		return reflect.SliceOf(object.goType), func(x *rootExecution, a arguments, list reflect.Value) error {
-			rows, err := query(x.ctx, x.snap, a)
+			rows, err := query.read(x.ctx, x.snap, a)
 			if err != nil {
 				return err
 			}
@@ -127,23 +127,13 @@ func (r *resolvers) rootList(def *ast.FieldDefinition) (reflect.Type, func(*root
 	if !ok {
 		return nil, nil, fmt.Errorf("nothing answers %s", def.Name)
 	}
-	return figureTypes[def.Name], func(x *rootExecution, a arguments, list reflect.Value) error {
-		found, err := figure(x.ctx, x.snap, a)
+	return figure.list, func(x *rootExecution, a arguments, list reflect.Value) error {
+		found, err := figure.read(x.ctx, x.snap, a)
 		if err == nil {
 			list.Set(reflect.ValueOf(found))
 		}
 		return err
 	}, nil
-}
-
-var figureTypes = map[string]reflect.Type{
-	"v2_stats_count":                 reflect.TypeFor[[]statFigure](),
-	"v2_stats_transfers_daily_count": reflect.TypeFor[[]dailyFigure](),
-	"v2_stats_packets_daily_count":   reflect.TypeFor[[]dailyFigure](),
-	"v2_stats_transfers_chain":       reflect.TypeFor[[]transferRouteFigure](),
-	"v2_stats_packets_chain":         reflect.TypeFor[[]packetRouteFigure](),
-	"v2_stats_latency":               reflect.TypeFor[[]latencyFigure](),
-	"v2_health_check":                reflect.TypeFor[[]healthFigure](),
 }
 
 // object makes the Go type of an object type over rows of a type. No object type of the schema holds itself.

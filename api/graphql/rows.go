@@ -113,3 +113,59 @@ func meets(row appliance.Row, where any) bool {
 	}
 	return true
 }
+
+// access is how a field of a row is reached.
+type access struct {
+	kind     accessKind
+	number   int                // of the column
+	relation appliance.Relation // of accessRelation and accessPacketTraces
+	to       *appliance.Type    // of the rows it leads to
+}
+
+type accessKind uint8
+
+const (
+	accessNone         accessKind = iota // not of a row
+	accessTypename                       // __typename
+	accessLeaf                           // a column
+	accessObject                         // an object in a column
+	accessList                           // a list of objects in a column
+	accessRelation                       // a related row
+	accessPacketTraces                   // a transfer's traces, which are its packet's
+)
+
+// accessOf finds how a field is reached from rows of a type.
+func accessOf(t *appliance.Type, name string) access {
+	if name == "__typename" {
+		return access{kind: accessTypename}
+	}
+	if t == nil {
+		return access{}
+	}
+	if r, ok := t.Relation(name); ok {
+		return access{kind: accessRelation, relation: r, to: r.To}
+	}
+	if column, ok := t.Field(name); ok {
+		a := access{kind: accessLeaf, number: column.Number, to: column.Elem}
+		switch column.Kind {
+		case appliance.FieldObject:
+			a.kind = accessObject
+		case appliance.FieldList:
+			a.kind = accessList
+		}
+		return a
+	}
+	if packet, ok := t.Relation("packet"); ok && name == "traces" {
+		traces := packet.To.MustField(name)
+		return access{kind: accessPacketTraces, relation: packet, number: traces.Number, to: traces.Elem}
+	}
+	return access{}
+}
+
+// resolveAccess finds how the fields inside are reached from rows of a type, nil for what is no row.
+func (f *field) resolveAccess(rows *appliance.Type) {
+	for _, inner := range f.fields {
+		inner.access = accessOf(rows, inner.def.Name)
+		inner.resolveAccess(inner.access.to)
+	}
+}
