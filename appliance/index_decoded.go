@@ -16,13 +16,10 @@ func appendDecoded(dst []byte, packet Row, field int) []byte {
 		return append(dst, "null"...)
 	}
 	text := packet.AppendText(nil, packetData)
-	data := make([]byte, 0, len(text)/2)
 	if !isHex(text) {
 		return append(dst, "null"...)
 	}
-	for i := 2; i < len(text); i += 2 {
-		data = append(data, unhex(text[i])<<4|unhex(text[i+1]))
-	}
+	data, _ := appendUnhex(make([]byte, 0, len(text)/2), text[2:])
 	decoded, err := zkgm.Decode(data)
 	switch {
 	case err != nil:

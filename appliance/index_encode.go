@@ -208,8 +208,10 @@ func (e *encoder) appendValue(out []byte, t *Type, spans []span, i int) []byte {
 			return append(out, textSame, byte(j))
 		}
 	}
-	if isHex(plain) {
-		return e.appendHex(out, t, spans[:i], plain[2:])
+	if len(plain) >= 4 && plain[0] == '0' && plain[1] == 'x' {
+		if packed, ok := e.appendHex(out, t, spans[:i], plain[2:]); ok {
+			return packed
+		}
 	}
 	if needsEscape(plain) {
 		return append(append(out, textEscape), plain...)
@@ -227,30 +229,56 @@ func (e *encoder) earlier(t *Type, spans []span, plain []byte) int {
 	return -1
 }
 
-func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) []byte {
+// appendHex appends a text of 0x and digits in one of the forms for hex. ok is false, and out what it was, where the digits
+// are not pairs of lower-case hex digits.
+func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) (packed []byte, ok bool) {
 	mark := len(out)
-	out = append(out, textHex)
-	for i := 0; i < len(digits); i += 2 {
-		out = append(out, unhex(digits[i])<<4|unhex(digits[i+1]))
+	out, ok = appendUnhex(append(out, textHex), digits)
+	if !ok {
+		return out[:mark], false
 	}
 	raw := out[mark+1:]
 	if len(raw) > 8 {
 		// The first field with a text keeps it as it is, and not as a reference; unless the text is hex itself.
 		if j := e.earlier(t, spans, raw); j >= 0 && !isHex(raw) {
-			return append(out[:mark], textHexOf, byte(j))
+			return append(out[:mark], textHexOf, byte(j)), true
 		}
 	}
-	if len(raw) >= 64 {
-		n := len(raw)
+	if n := len(raw); n >= 64 {
 		out = appendSparse(out, raw)
 		if sparse := out[mark+1+n:]; len(sparse) < n*3/4 {
 			out[mark] = textSparse
-			return out[:mark+1+copy(out[mark+1:], sparse)]
+			return out[:mark+1+copy(out[mark+1:], sparse)], true
 		}
 		out = out[:mark+1+n]
 	}
-	return out
+	return out, true
 }
+
+// appendUnhex appends the bytes of pairs of lower-case hex digits; ok is false where they are not.
+func appendUnhex(dst, digits []byte) (_ []byte, ok bool) {
+	if len(digits)%2 != 0 {
+		return dst, false
+	}
+	bad := byte(0)
+	for i := 0; i+1 < len(digits); i += 2 {
+		high, low := hexValues[digits[i]], hexValues[digits[i+1]]
+		bad |= high | low
+		dst = append(dst, high<<4|low)
+	}
+	return dst, bad&0xf0 == 0
+}
+
+// hexValues are the values of lower-case hex digits, 0xff for other bytes.
+var hexValues = func() (values [256]byte) {
+	for i := range values {
+		values[i] = 0xff
+	}
+	for i := range hexDigits {
+		values[hexDigits[i]] = byte(i)
+	}
+	return values
+}()
 
 // appendSparse appends bytes with each run of up to 255 zeros as a zero byte and its length.
 func appendSparse(dst, raw []byte) []byte {
@@ -283,23 +311,23 @@ func isHex(text []byte) bool {
 	return true
 }
 
-// unhex returns the value of a lower-case hex digit.
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c - 'a' + 10
-}
-
 // needsEscape tells whether encoding/json would write any of the text otherwise than as it is.
 func needsEscape(text []byte) bool {
 	for _, c := range text {
-		if c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+		if !unescaped[c] {
 			return true
 		}
 	}
 	return false
 }
+
+// unescaped are the bytes that encoding/json writes as they are.
+var unescaped = func() (plain [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		plain[c] = !strings.ContainsRune(`"\<>&`, c)
+	}
+	return plain
+}()
 
 // set notes that a field's plain value is what was appended to buf since start.
 func (e *encoder) set(field, start int) {
@@ -646,6 +674,7 @@ func (p *parser) text(f *Field) error {
 	start := p.at
 	for p.at < len(p.in) {
 		switch c := p.in[p.at]; {
+		case unescaped[c]:
 		case c == '"':
 			p.e.buf = append(p.e.buf, p.in[start:p.at]...)
 			p.at++
@@ -819,6 +848,7 @@ func (p *parser) skipString() (plain bool) {
 	plain = true
 	for p.at++; p.at < len(p.in); p.at++ {
 		switch c := p.in[p.at]; {
+		case unescaped[c]:
 		case c == '"':
 			p.at++
 			return plain

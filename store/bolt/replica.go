@@ -19,7 +19,7 @@ import (
 )
 
 // replicaSchema is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
-const replicaSchema = 1
+const replicaSchema = 2
 
 // Replica is an appliance.Index in one bbolt file, which may be deleted at any time and filled again.
 //

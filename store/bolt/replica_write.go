@@ -230,6 +230,9 @@ func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 	if x.recent != nil {
 		into = w.tx.Bucket(x.recent)
 		into.FillPercent = x.fill
+		if err := w.merge(x, bucket, into, len(changes)); err != nil {
+			return err
+		}
 	}
 	puts := 0
 	for i, change := range changes {
@@ -253,7 +256,7 @@ func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 	if x.recent == nil {
 		return nil
 	}
-	return w.merge(x, bucket, into, puts)
+	return into.SetSequence(into.Sequence() + uint64(puts))
 }
 
 // minRecent is how many keys an index may have in its recent bucket before any are moved.
@@ -264,15 +267,18 @@ const minRecent = 32_000
 // came, all from one stretch of the key space, so that they share pages; the next batch goes on with the next stretch. For
 // M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
 //
+// It comes before the batch's own changes: until a transaction is committed bbolt keeps what was put into a page in one node,
+// however many keys that are, and to take keys out of such a node is slow.
+//
 // A bucket's sequence counts its keys: of the recent bucket and of the main one never fewer than there are, so that zero
 // means empty.
-func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, puts int) error {
-	have, all := recent.Sequence()+uint64(puts), bucket.Sequence()
-	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(puts))))
-	if have <= keep {
-		return recent.SetSequence(have)
+func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, changes int) error {
+	have, all := recent.Sequence(), bucket.Sequence()
+	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(changes))))
+	if coming := have + uint64(changes); coming <= keep || have == 0 {
+		return nil
 	}
-	moved, ended := w.stretch(x, recent, int(have-keep))
+	moved, ended := w.stretch(x, recent, int(min(have, have+uint64(changes)-keep)))
 	for _, key := range moved {
 		if err := bucket.Put(key, nil); err != nil {
 			return err
