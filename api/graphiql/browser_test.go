@@ -1,0 +1,51 @@
+package graphiql_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/graphiql"
+	"github.com/attestd/attestd/api/graphql/clienttest"
+)
+
+// The playground in a real browser, with the real endpoint over generated data. What it does there is told in
+// browser_test.mjs. ATTESTD_SCREENSHOTS names a folder to put pictures into.
+func TestPlaygroundInChromium(t *testing.T) {
+	clienttest.Require(t, "node", "install Node.js 20 or later (make deps)")
+	clienttest.Require(t, chromium(), "install chromium (make deps)")
+	clienttest.Require(t, "./node_modules/playwright-core", "run npm ci in api/graphiql (make playground)")
+	clienttest.Require(t, "./dist/index.html", "build the playground (make playground)")
+	if !graphiql.Built() {
+		t.Fatal("dist/index.html exists, and is not embedded")
+	}
+	t.Setenv("CHROMIUM", chromium())
+
+	args := []string{clienttest.Serve(t, func(app *fiber.App) {
+		playground := graphiql.New(graphiql.Options{Endpoint: "/v1/graphql"})
+		app.Get("/graphiql", playground)
+		app.Get("/graphiql/assets/*", playground)
+		app.Post("/v1/graphql", guard)
+	})}
+	if folder := os.Getenv("ATTESTD_SCREENSHOTS"); folder != "" {
+		args = append(args, folder)
+	}
+	clienttest.Node(t, "browser_test.mjs", args...)
+}
+
+// guard asks for a key on the one query that the browser sends with it.
+func guard(c *fiber.Ctx) error {
+	if bytes.Contains(c.Body(), []byte("query Secret")) && c.Get("x-api-key") != "opensesame" {
+		return c.Status(fiber.StatusUnauthorized).JSON(fiber.Map{"errors": []fiber.Map{{"message": "no key"}}})
+	}
+	return c.Next()
+}
+
+func chromium() string {
+	if path := os.Getenv("CHROMIUM"); path != "" {
+		return path
+	}
+	return "/usr/bin/chromium"
+}

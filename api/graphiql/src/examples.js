@@ -1,0 +1,119 @@
+// What the playground opens with: one tab each. Every query runs as it stands.
+const transfers = `# Transfers, the most recent first.
+# Run it: Ctrl-Enter, or the button.
+#
+# Next page: put the last row's sort_order
+# into "cursor" below. And back: the first
+# row's, with p_comparison "gt".
+#
+# Filters to add to args:
+#   p_source_universal_chain_id: "union.union-1"
+#   p_addresses_canonical: ["0x…"]
+#   p_transaction_hash: "0x…"
+#   p_network: "mainnet"
+#
+# @cached: for ttl seconds, equal queries
+# share one answer.
+#
+# Next tabs: packets with their traces, tokens,
+# counts. The book on the left has every field.
+query Transfers(
+  $limit: Int
+  $cursor: String
+) @cached(ttl: 1) {
+  v2_transfers(
+    args: {
+      p_limit: $limit
+      p_sort_order: $cursor
+      p_comparison: "lt"
+    }
+  ) {
+    sender_canonical
+    receiver_canonical
+    base_amount
+    base_token_meta {
+      denom
+      representations {
+        name
+        symbol
+        decimals
+      }
+    }
+    source_universal_chain_id
+    destination_universal_chain_id
+    transfer_send_timestamp
+    transfer_send_transaction_hash
+    sort_order
+  }
+}
+`
+
+const packets = `# Packets, with traces: how far each has come.
+#
+# To see all that one transaction caused, put a
+# transfer's transfer_send_transaction_hash
+# into "transaction" below.
+query PacketTraces(
+  $transaction: String
+) @cached(ttl: 1) {
+  v2_packets(
+    args: {
+      p_limit: 3
+      p_transaction_hash: $transaction
+    }
+  ) {
+    source_universal_chain_id
+    destination_universal_chain_id
+    status
+    decoded
+    traces {
+      type
+      universal_chain_id
+      transaction_hash
+      height
+      timestamp
+    }
+    sort_order
+  }
+}
+`
+
+const tokens = `# The tokens of all chains, or of one: put its
+# id into "chain" below, as "union.union-1".
+query Tokens($chain: String) @cached(ttl: 60) {
+  v2_tokens(
+    args: { p_universal_chain_id: $chain }
+  ) {
+    denom
+    universal_chain_id
+    representations {
+      name
+      symbol
+      decimals
+    }
+  }
+}
+`
+
+const counts = `query Counts @cached(ttl: 5) {
+  v2_stats_count {
+    name
+    value
+  }
+  v2_stats_transfers_daily_count(
+    args: { p_days_back: 7 }
+  ) {
+    day_date
+    count
+  }
+}
+`
+
+const variables = members => JSON.stringify(members, null, 2)
+
+export const examples = [
+  { query: transfers, variables: variables({ limit: 10, cursor: null }) },
+  { query: packets, variables: variables({ transaction: null }) },
+  { query: tokens, variables: variables({ chain: null }) },
+  { query: counts, variables: variables({}) },
+]

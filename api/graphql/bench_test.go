@@ -1,0 +1,108 @@
+package graphql_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// BenchmarkHTTP measures requests over a socket, client included, with 8 connections: uncached, @cached, and a static
+// body of the same size from the same server as the measure of the latter. Run it with -cpu 2 or what the machine has.
+func BenchmarkHTTP(b *testing.B) {
+	replica := generated(b, 20_000)
+	middle := middleTransfer(b, replica)
+	e := newEndpoint(b, graphql.Options{Index: replica})
+	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true})
+	app.All("/v1/graphql", e.Handle)
+	static := []byte(e.Execute(pageOf7, ""))
+	app.Post("/static", func(c *fiber.Ctx) error {
+		c.Response().Header.SetContentType("application/json")
+		c.Response().SetBodyRaw(static)
+		return nil
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go app.Listener(listener)
+	defer app.Shutdown()
+	client := &fasthttp.HostClient{Addr: listener.Addr().String(), MaxConns: 8}
+	defer client.CloseIdleConnections()
+
+	const traces = `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`
+	for _, bm := range []struct{ name, path, query string }{
+		{"page of 100 with 7 fields", "/v1/graphql", pageOf7},
+		{"page at a cursor", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 100, p_sort_order: %q", middle.SortOrder), 1)},
+		{"20 by address", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 20, p_addresses_canonical: [%q]", *middle.SenderCanonical), 1)},
+		{"by transaction hash", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_transaction_hash: %q", *middle.SendTransactionHash), 1)},
+		{"20 with traces and token metadata", "/v1/graphql", traces},
+		{"cached", "/v1/graphql", "query @cached " + pageOf7},
+		{"static", "/static", pageOf7},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			body := []byte(postBody(bm.query, ""))
+			b.SetParallelism(4)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+				for pb.Next() {
+					req.SetRequestURI("http://x" + bm.path)
+					req.Header.SetMethod("POST")
+					req.Header.SetContentType("application/json")
+					req.SetBodyRaw(body)
+					if err := client.Do(req, resp); err != nil || resp.StatusCode() != 200 {
+						b.Errorf("%d %v", resp.StatusCode(), err)
+						return
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
+		})
+	}
+}
+
+// middleTransfer returns the hundredth of the newest transfers.
+func middleTransfer(b *testing.B, index appliance.Index) (t appliance.Transfer) {
+	b.Helper()
+	err := index.View(context.Background(), func(snap appliance.Snapshot) error {
+		rows, err := snap.Transfers(context.Background(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		return rows[len(rows)-1].Decode(&t)
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return t
+}
+
+// generated makes a replica of realistic data.
+func generated(b *testing.B, transfers int) *bolt.Replica {
+	b.Helper()
+	replica, err := bolt.OpenReplica(filepath.Join(b.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { replica.Close() })
+	ctx := context.Background()
+	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: today}, func(rows []appliance.Row) error {
+		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
+		return err
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return replica
+}

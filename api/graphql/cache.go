@@ -1,0 +1,237 @@
+package graphql
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// cache shares the answers of operations with @cached. It holds at most so many bytes, and nothing beyond its ttl.
+//
+// Its key is made of a parsed request. A request whose very bytes were answered before finds its key by them, so a hit
+// neither reads JSON nor parses GraphQL.
+type cache struct {
+	entries  *otter.Cache[cacheKey, *cacheEntry]
+	requests *otter.Cache[cacheKey, cacheKey] // from the bytes of requests
+	flights  singleflight.Group
+	now      func() time.Time
+	hits     prometheus.Counter
+	misses   prometheus.Counter
+}
+
+// cacheKey is a SHA-256.
+type cacheKey [sha256.Size]byte
+
+// cacheEntry is an answer without errors.
+type cacheEntry struct {
+	body   []byte
+	stored time.Time
+	ttl    time.Duration
+}
+
+// age is how long ago the answer was made.
+func (c *cacheEntry) age(now time.Time) time.Duration { return now.Sub(c.stored) }
+
+// entryOverhead is about what an entry costs beside its body.
+const entryOverhead = 300
+
+func newCache(maxBytes int64, now func() time.Time, registry prometheus.Registerer) (*cache, error) {
+	c := &cache{
+		now: now,
+		hits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "attestd_graphql_cache_hits_total", Help: "Queries with @cached that were answered from the cache."}),
+		misses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "attestd_graphql_cache_misses_total", Help: "Queries with @cached that were executed."}),
+	}
+	evictions := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "attestd_graphql_cache_evictions_total", Help: "Answers that were dropped from the cache before their ttl, for want of room."})
+	entries, err := otter.New(&otter.Options[cacheKey, *cacheEntry]{
+		MaximumWeight:    uint64(maxBytes),
+		Weigher:          func(_ cacheKey, e *cacheEntry) uint32 { return uint32(len(e.body) + entryOverhead) },
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration { return e.Value.ttl }),
+		OnDeletion: func(e otter.DeletionEvent[cacheKey, *cacheEntry]) {
+			if e.Cause == otter.CauseOverflow {
+				evictions.Inc()
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("response cache: %w", err)
+	}
+	requests, err := otter.New(&otter.Options[cacheKey, cacheKey]{MaximumSize: max(1024, int(maxBytes/4096))})
+	if err != nil {
+		return nil, fmt.Errorf("response cache: %w", err)
+	}
+	c.entries, c.requests = entries, requests
+	for _, m := range []prometheus.Collector{c.hits, c.misses, evictions} {
+		if registry == nil {
+			break
+		}
+		if err := registry.Register(m); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// lookup returns the answer under a key that is not older than its ttl. The cache drops entries about once a second;
+// the check is here.
+func (c *cache) lookup(key cacheKey) *cacheEntry {
+	entry, ok := c.entries.GetIfPresent(key)
+	if !ok || entry.age(c.now()) >= entry.ttl {
+		return nil
+	}
+	c.hits.Inc()
+	return entry
+}
+
+// lookupRequest returns the answer to a request by its bytes.
+func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
+	key, ok := c.requests.GetIfPresent(request)
+	if !ok {
+		return nil
+	}
+	return c.lookup(key)
+}
+
+// policy is @cached with its arguments' values.
+type policy struct {
+	ttl     time.Duration
+	refresh bool
+}
+
+// policy binds the directive's arguments.
+func (e *Endpoint) policy(op *operation, variables map[string]any) (policy, *Error) {
+	values := make(map[string]any)
+	for _, def := range e.schema.Directives["cached"].Arguments {
+		value := def.DefaultValue
+		if given := op.cached.directive.Arguments.ForName(def.Name); given != nil {
+			value = given.Value
+		}
+		coerced, err := coerceLiteral(e.schema, def.Type, value, variables)
+		if err != nil {
+			return policy{}, err
+		}
+		values[def.Name] = coerced
+	}
+	ttl, ok := values["ttl"].(int32)
+	if !ok || ttl < 0 {
+		return policy{}, newError(appliance.CodeInvalidField, "ttl of @cached must be 0 seconds or more").at(op.cached.directive.Position)
+	}
+	refresh, _ := values["refresh"].(bool)
+	return policy{ttl: time.Duration(ttl) * time.Second, refresh: refresh}, nil
+}
+
+// key hashes the operation and its variables.
+func (op *operation) key(name string, variables map[string]any) cacheKey {
+	h := sha256.New()
+	h.Write(op.identity[:])
+	fmt.Fprintf(h, "%d:%s", len(name), name)
+	if _, given := variables[op.cached.ignore]; given {
+		variables = maps.Clone(variables)
+		delete(variables, op.cached.ignore)
+	}
+	h.Write(appendCanonical(nil, variables))
+	var key cacheKey
+	h.Sum(key[:0])
+	return key
+}
+
+// share returns the answer under a key: one that is there, or that of run, which runs once for all who ask at
+// the same time, and whose response is given to reuse once it is copied. run goes on when the one who asked first goes
+// away, so that the others are not failed with it.
+func (c *cache) share(ctx context.Context, key cacheKey, p policy, run func(context.Context) response, reuse func(response)) (response, *cacheEntry) {
+	if !p.refresh {
+		if entry := c.lookup(key); entry != nil {
+			return response{}, entry
+		}
+	}
+	flight := string(key[:]) + strconv.FormatBool(p.refresh) // a refresh does not settle for what began before it
+	done := c.flights.DoChan(flight, func() (any, error) {
+		c.misses.Inc()
+		r := run(context.WithoutCancel(ctx))
+		if r.status != statusOK || len(r.errors) > 0 {
+			return r, nil
+		}
+		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.ttl}
+		reuse(r)
+		c.entries.Set(key, entry)
+		return entry, nil
+	})
+	select {
+	case <-ctx.Done():
+		return refused(statusUnavailable, newError(appliance.CodeTimeout, "the request was given up")), nil
+	case result := <-done:
+		if entry, ok := result.Val.(*cacheEntry); ok {
+			return response{}, entry
+		}
+		return result.Val.(response), nil
+	}
+}
+
+// appendCanonical appends a JSON value so that equal values have equal bytes: members sorted, numbers in one form.
+func appendCanonical(dst []byte, value any) []byte {
+	switch value := value.(type) {
+	case map[string]any:
+		dst = append(dst, '{')
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			dst = appendCanonical(dst, name)
+			dst = append(dst, ':')
+			dst = append(appendCanonical(dst, value[name]), ',')
+		}
+		return append(dst, '}')
+	case []any:
+		dst = append(dst, '[')
+		for _, element := range value {
+			dst = append(appendCanonical(dst, element), ',')
+		}
+		return append(dst, ']')
+	case json.Number:
+		return appendCanonicalNumber(dst, string(value))
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil { // decoded from JSON
+		panic(err)
+	}
+	return append(dst, encoded...)
+}
+
+// appendCanonicalNumber writes a JSON number as digits without zeros around them, and an exponent: 1, 1.0 and 10e-1
+// are all 1e0. No digit is lost, unlike through a float64.
+func appendCanonicalNumber(dst []byte, number string) []byte {
+	digits, negative := strings.CutPrefix(number, "-")
+	exponent := 0
+	if i := strings.IndexAny(digits, "eE"); i >= 0 {
+		n, err := strconv.Atoi(digits[i+1:])
+		if err != nil { // an exponent beyond all sense: itself is its form
+			return append(dst, number...)
+		}
+		digits, exponent = digits[:i], n
+	}
+	whole, fraction, _ := strings.Cut(digits, ".")
+	exponent -= len(fraction)
+	digits = strings.TrimLeft(whole+fraction, "0")
+	trimmed := strings.TrimRight(digits, "0")
+	exponent += len(digits) - len(trimmed)
+	if trimmed == "" {
+		return append(dst, '0')
+	}
+	if negative {
+		dst = append(dst, '-')
+	}
+	dst = append(append(dst, trimmed...), 'e')
+	return strconv.AppendInt(dst, int64(exponent), 10)
+}

@@ -1,0 +1,217 @@
+// Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain
+// transfers from an appliance.Index, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it.
+//
+// A request goes through: limits on its size; the cache, when its operation has @cached; parsing, limits on the document
+// and validation by gqlparser, whose result is kept for the next request with the same text; coercion of its variables;
+// a limit on its cost; execution. Rows are written straight from the index (rows.go), introspection by itself
+// (introspection.go), everything else by graph-gophers (resolvers.go), which can execute all of it.
+package graphql
+
+import (
+	"context"
+	_ "embed" // the schema
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	gophers "github.com/graph-gophers/graphql-go"
+	"github.com/maypok86/otter/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Schema is the schema in the schema definition language.
+//
+//go:embed schema.graphql
+var Schema string
+
+// Options are what an Endpoint is made with.
+type Options struct {
+	Index appliance.Index
+
+	Limits Limits // zero members mean the default
+
+	// CacheBytes bounds the answers kept for @cached. Zero means DefaultCacheBytes.
+	CacheBytes int64
+	// DocumentBytes bounds the parsed documents that are kept. Zero means DefaultDocumentBytes.
+	DocumentBytes int64
+
+	// NoIntrospection refuses __schema and __type, for those who do not want to show the schema. It is public anyway.
+	NoIntrospection bool
+
+	// Origins are the origins whose pages may read answers (CORS). None means any; no cookie or other credential
+	// is ever taken from a browser, so a page can read no more than its own server could.
+	Origins []string
+
+	Registry prometheus.Registerer // of the cache's metrics; nil means none
+	Log      *slog.Logger          // nil means none
+	Now      func() time.Time      // nil means time.Now
+}
+
+// Defaults of Options.
+const (
+	DefaultCacheBytes    = 64 << 20
+	DefaultDocumentBytes = 8 << 20
+)
+
+// Endpoint answers GraphQL requests. Its methods may be used at once.
+type Endpoint struct {
+	index           appliance.Index
+	limits          Limits
+	schema          *ast.Schema
+	gophers         *gophers.Schema
+	cache           *cache
+	operations      *otter.Cache[operationKey, *operation]
+	buffers         sync.Pool // of *[]byte
+	noIntrospection bool
+	origins         []string
+	log             *slog.Logger
+	now             func() time.Time
+	interpret       bool // everything by graph-gophers; for tests and benchmarks
+}
+
+// operationKey is a document and the name of the operation in it.
+type operationKey struct{ query, name string }
+
+// New makes an Endpoint. Errors are mistakes of the program, but for metrics that are registered already.
+func New(o Options) (*Endpoint, error) {
+	e := &Endpoint{
+		index: o.Index, limits: o.Limits.withDefaults(), noIntrospection: o.NoIntrospection,
+		origins: o.Origins, log: o.Log, now: o.Now,
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	if e.now == nil {
+		e.now = time.Now
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = DefaultCacheBytes
+	}
+	if o.DocumentBytes == 0 {
+		o.DocumentBytes = DefaultDocumentBytes
+	}
+	var err error
+	if e.schema, err = loadSchema(); err != nil {
+		return nil, err
+	}
+	if e.gophers, err = newGophers(e.schema, Schema, e.log); err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
+		return nil, err
+	}
+	e.operations, err = otter.New(&otter.Options[operationKey, *operation]{
+		MaximumWeight: uint64(o.DocumentBytes),
+		Weigher:       func(_ operationKey, op *operation) uint32 { return op.weight },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("document cache: %w", err)
+	}
+	return e, nil
+}
+
+func loadSchema() (*ast.Schema, error) {
+	schema, err := gqlparser.LoadSchema(&ast.Source{Name: "schema.graphql", Input: Schema})
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	delete(schema.Directives, "defer") // gqlparser knows it, this server does not
+	return schema, nil
+}
+
+// request is a GraphQL request as it came.
+type request struct {
+	query     string
+	operation string
+	variables []byte // JSON, or none
+	get       bool
+}
+
+// answer answers a request: from the cache, in which case entry is set, or by executing it. hash is that of the
+// request's bytes, by which an equal one finds the entry at once.
+func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
+	if len(r.variables) > e.limits.MaxVariablesBytes {
+		return refused(statusRefused, newError(CodeVariablesTooLarge,
+			fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))), nil
+	}
+	op, errs := e.operation(r)
+	if len(errs) > 0 {
+		return refused(statusRefused, errs...), nil
+	}
+	given, err := decodeVariables(r.variables)
+	if err != nil {
+		return refused(statusRefused, newError(CodeInvalidVariable, "variables must be a JSON object")), nil
+	}
+	variables, errs := coerceVariables(e.schema, op.def, given)
+	if len(errs) > 0 {
+		return refused(statusRefused, errs...), nil
+	}
+	run := func(ctx context.Context) response { return e.bindAndExecute(ctx, op, variables) }
+	if op.cached == nil {
+		return run(ctx), nil
+	}
+	policy, failed := e.policy(op, variables)
+	if failed != nil {
+		return refused(statusRefused, failed), nil
+	}
+	if policy.ttl == 0 {
+		return run(ctx), nil
+	}
+	key := op.key(r.operation, given)
+	resp, entry := e.cache.share(ctx, key, policy, run, e.reuse)
+	if entry != nil && !policy.refresh {
+		e.cache.requests.Set(hash, key)
+	}
+	return resp, entry
+}
+
+// operation returns the parsed operation of a request.
+func (e *Endpoint) operation(r request) (*operation, []*Error) {
+	key := operationKey{r.query, r.operation}
+	if op, ok := e.operations.GetIfPresent(key); ok {
+		return op, nil
+	}
+	op, errs := e.prepare(r.query, r.operation)
+	if len(errs) == 0 {
+		e.operations.Set(key, op)
+	}
+	return op, errs
+}
+
+func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any) (r response) {
+	// A defect must not take the process down, which also signs; and a shared execution runs in a goroutine of its own,
+	// out of reach of the server's middleware.
+	defer func() {
+		if cause := recover(); cause != nil {
+			e.log.Error("graphql query panicked", "cause", cause, "stack", string(debug.Stack()))
+			r = refused(statusUnavailable, newError(appliance.CodeInternal, "internal error"))
+		}
+	}()
+	root := op.static
+	if root == nil {
+		var errs []*Error
+		if root, errs = bind(op.fields, variables); len(errs) > 0 {
+			return refused(statusRefused, errs...)
+		}
+	}
+	for _, s := range root {
+		if s.meta && e.noIntrospection {
+			return refused(statusRefused, newError(CodeIntrospectionOff, "introspection is switched off").at(s.node.Position).under(s.key))
+		}
+	}
+	if err := e.limits.checkCost(root); err != nil {
+		return refused(statusRefused, err)
+	}
+	return e.execute(ctx, op, root)
+}
+
+// refused is the response to a request that is not executed.
+func refused(s status, errs ...*Error) response {
+	return response{body: errorBody(errs...), status: s, errors: errs}
+}

@@ -1,0 +1,63 @@
+package graphql
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Interpret makes the endpoint answer everything by graph-gophers.
+func (e *Endpoint) Interpret() { e.interpret = true }
+
+// Execute answers a query without HTTP.
+func (e *Endpoint) Execute(query, variables string) string {
+	r, entry := e.answer(context.Background(), request{query: query, variables: []byte(variables)}, cacheKey{})
+	if entry != nil {
+		return string(entry.body)
+	}
+	defer e.reuse(r)
+	return string(r.body)
+}
+
+// Prepared is how many documents are kept.
+func (e *Endpoint) Prepared() int { return e.operations.EstimatedSize() }
+
+// ExecuteContext answers a query for as long as ctx lasts.
+func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
+	r, entry := e.answer(ctx, request{query: query}, cacheKey{})
+	if entry != nil {
+		return string(entry.body)
+	}
+	return string(r.body)
+}
+
+// CachedBytes is what the answers kept for @cached weigh.
+func (e *Endpoint) CachedBytes() uint64 {
+	e.cache.entries.CleanUp()
+	return e.cache.entries.WeightedSize()
+}
+
+// GophersAlone executes a document as it was written by graph-gophers, with nothing of this package in front of it but
+// the values of one root field: full selects all of them.
+func (e *Endpoint) GophersAlone(query, variables, full string) string {
+	op, errs := e.prepare(full, "")
+	if len(errs) > 0 {
+		panic(errs[0].Message)
+	}
+	var values map[string]any
+	if err := json.Unmarshal([]byte(variables), &values); err != nil {
+		panic(err)
+	}
+	var body []byte
+	err := e.index.View(context.Background(), func(snap appliance.Snapshot) error {
+		x := &rootExecution{ctx: context.Background(), snap: snap, selection: op.static[0], room: 1 << 30}
+		var err error
+		body, err = json.Marshal(e.gophers.Exec(context.WithValue(x.ctx, executionKey{}, x), query, "", values))
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}

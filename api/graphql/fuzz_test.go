@@ -1,0 +1,39 @@
+package graphql_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/attestd/attestd/api/graphql"
+)
+
+// FuzzExecute: no document and no variables bring the endpoint down, every answer is JSON, and every error has a code.
+func FuzzExecute(f *testing.F) {
+	for _, seed := range [][2]string{
+		{pageOf7, ""},
+		{standardIntrospection, ""},
+		{`query Q($n: Int = 3, $a: [String!]) @cached(ttl: 1, refresh: true) { v2_transfers(args: {p_limit: $n, p_addresses_canonical: $a}) { ...F @skip(if: false) } } fragment F on v2_transfer_type { a: status }`, `{"n": 1.0, "a": "x"}`},
+		{`{ v2_tokens(order_by: {rank: asc}, where: {a: [1, 2.5, null, "x", y]}) { wrapping(where: {destination_channel_id: {_eq: 1}}) { index } } }`, `{}`},
+		{"{ v2_chains(args: {p_sort_order: \"\"\"\n block \\u0000 \"\"\"}) { __typename } }", `{"a": [[[{}]]]}`},
+		{`query($w: v2_chain_features_bool_exp) { v2_chains { features(where: $w) { environment } } }`, `{"w": {"environment": null}}`},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	fast, slow := newEndpoint(f, graphql.Options{}), newEndpoint(f, graphql.Options{})
+	slow.Interpret()
+	f.Fuzz(func(t *testing.T, query, variables string) {
+		got := fast.Execute(query, variables)
+		var r struct{ Errors []gqlError }
+		if err := json.Unmarshal([]byte(got), &r); err != nil {
+			t.Fatalf("%v: %s", err, got)
+		}
+		for _, e := range r.Errors {
+			if code, _ := e.Extensions["code"].(string); code == "" || code == "internal" {
+				t.Errorf("code %q: %s", code, e.Message)
+			}
+		}
+		if want := slow.Execute(query, variables); want != got && len(r.Errors) == 0 {
+			t.Errorf("rows:\n%s\ngraph-gophers:\n%s", got, want)
+		}
+	})
+}

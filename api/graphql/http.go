@@ -1,0 +1,390 @@
+package graphql
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// The media types of responses. The newer one tells by the HTTP status whether an operation was executed; the older
+// one is 200 for every well-formed request, as clients expect that look for errors in the body only.
+const (
+	mediaGraphQL = "application/graphql-response+json"
+	mediaJSON    = "application/json"
+
+	typeGraphQL = mediaGraphQL + "; charset=utf-8"
+	typeJSON    = mediaJSON + "; charset=utf-8"
+)
+
+const allowedMethods = "GET, POST, OPTIONS"
+
+// What of a refused body is read before the connection is closed, so that a client that writes all of its body before
+// it reads gets to see why. A client that goes on beyond that is cut off.
+const (
+	drainBytes = 8 << 20
+	drainTime  = 5 * time.Second
+)
+
+// preflightMaxAge is how long a browser may remember a preflight's answer, in seconds.
+const preflightMaxAge = "86400"
+
+// Handle answers requests of any method to the GraphQL route, and never returns an error: every answer is of this
+// route's form, {"errors": [{"message", "extensions": {"code"}}]} where nothing was executed. Mount it with All.
+//
+// The app should have StreamRequestBody set: then bodies beyond the limits are refused here, without being read first.
+func (e *Endpoint) Handle(c *fiber.Ctx) error {
+	e.allowOrigin(c)
+	body, err := e.readBody(c)
+	switch {
+	case err != nil && err.code() == CodeBodyTooLarge:
+		return refuse(c, http.StatusRequestEntityTooLarge, err)
+	case err != nil:
+		return refuse(c, http.StatusBadRequest, err)
+	case c.Method() == fiber.MethodOptions:
+		return e.preflight(c)
+	case c.Method() != fiber.MethodGet && c.Method() != fiber.MethodPost:
+		c.Set(fiber.HeaderAllow, allowedMethods)
+		return refuse(c, http.StatusMethodNotAllowed, newError(CodeMethodNotAllowed, "only GET and POST are allowed"))
+	}
+	c.Response().Header.Add(fiber.HeaderVary, fiber.HeaderAccept)
+	contentType, ok := negotiate(c.Get(fiber.HeaderAccept))
+	if !ok {
+		return refuse(c, http.StatusNotAcceptable, newError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
+	}
+	c.Response().Header.SetContentType(contentType)
+	return e.answerHTTP(c, body)
+}
+
+// answerHTTP answers a GET or POST whose answer's type is settled.
+func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
+	get := c.Method() == fiber.MethodGet
+	raw := body
+	if get {
+		raw = c.Context().QueryArgs().QueryString()
+	} else if err := checkContentType(c); err != nil {
+		return refuse(c, http.StatusUnsupportedMediaType, err)
+	}
+	hash := cacheKey(sha256.Sum256(raw))
+	if get {
+		hash[0] ^= 0xff // the same bytes mean another request
+	}
+	if entry := e.cache.lookupRequest(hash); entry != nil {
+		return e.sendCached(c, entry)
+	}
+	var r request
+	var err *Error
+	if get {
+		r, err = requestFromQuery(c)
+	} else {
+		r, err = requestFromBody(body)
+	}
+	if err != nil {
+		return refuse(c, http.StatusBadRequest, err)
+	}
+	resp, entry := e.answer(c.UserContext(), r, hash)
+	if entry != nil {
+		return e.sendCached(c, entry)
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	c.Status(httpStatus(c, r, resp))
+	c.Response().SetBody(resp.body) // copied into a buffer of the connection's
+	e.reuse(resp)
+	return nil
+}
+
+// sendCached sends a shared answer and says how old it is (RFC 9111, section 5).
+func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
+	h := &c.Response().Header
+	h.Set(fiber.HeaderCacheControl, "max-age="+strconv.Itoa(int(entry.ttl/time.Second)))
+	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
+	c.Response().SetBodyRaw(entry.body)
+	return nil
+}
+
+// httpStatus is the status of section 6.4 of GraphQL over HTTP.
+func httpStatus(c *fiber.Ctx, r request, resp response) int {
+	for _, err := range resp.errors {
+		switch err.code() {
+		case CodeOperationUnsupported:
+			if r.get { // section 6.2.1: a mutation may not be asked for by GET
+				c.Set(fiber.HeaderAllow, fiber.MethodPost)
+				return http.StatusMethodNotAllowed
+			}
+		case appliance.CodeInternal:
+			return http.StatusInternalServerError
+		}
+	}
+	switch {
+	case resp.status == statusUnavailable:
+		c.Set(fiber.HeaderRetryAfter, "1")
+		return http.StatusServiceUnavailable
+	case resp.status == statusRefused && string(c.Response().Header.ContentType()) == typeGraphQL:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// refuse answers a request that is not one of GraphQL over HTTP.
+func refuse(c *fiber.Ctx, status int, err *Error) error {
+	if string(c.Response().Header.ContentType()) != typeGraphQL { // not negotiated yet
+		c.Response().Header.SetContentType(typeJSON)
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	c.Status(status)
+	c.Response().SetBodyRaw(errorBody(err))
+	return nil
+}
+
+// readBody reads the whole body, so that the connection can be used again, or refuses it and lets the connection be
+// closed. Bodies are taken as they are: there is no decompression that a small body could blow up.
+func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *Error) {
+	limit := e.limits.bodyBytes()
+	tooLarge := newError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
+	if !c.Request().IsBodyStream() {
+		body := c.Request().Body()
+		if len(body) > limit {
+			return nil, tooLarge
+		}
+		return body, nil
+	}
+	stream := c.Context().RequestBodyStream()
+	length := c.Request().Header.ContentLength()
+	if length > limit {
+		drain(c, stream)
+		return nil, tooLarge
+	}
+	body, err := readAll(io.LimitReader(stream, int64(limit)+1), length)
+	switch {
+	case err != nil:
+		c.Response().SetConnectionClose()
+		return nil, newError(appliance.CodeInvalidJSON, "the body ended before its length")
+	case len(body) > limit: // chunked
+		drain(c, stream)
+		return nil, tooLarge
+	}
+	return body, nil
+}
+
+// readAll reads up to the end, into a buffer of the length announced.
+func readAll(r io.Reader, length int) ([]byte, error) {
+	if length < 0 {
+		return io.ReadAll(r)
+	}
+	body := make([]byte, length)
+	_, err := io.ReadFull(r, body)
+	return body, err
+}
+
+func drain(c *fiber.Ctx, stream io.Reader) {
+	c.Response().SetConnectionClose()
+	if err := c.Context().Conn().SetReadDeadline(time.Now().Add(drainTime)); err != nil {
+		return
+	}
+	io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
+}
+
+// checkContentType takes application/json in UTF-8 (section 5.3), not compressed.
+func checkContentType(c *fiber.Ctx) *Error {
+	header := c.Get(fiber.HeaderContentType)
+	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
+		return newError(CodeUnsupportedMediaType, "the body must not be compressed")
+	}
+	if header == mediaJSON {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(header)
+	if err != nil || media != mediaJSON {
+		return newError(CodeUnsupportedMediaType, "the Content-Type must be "+mediaJSON)
+	}
+	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "utf8" && charset != "us-ascii" {
+		return newError(CodeUnsupportedMediaType, "the charset must be utf-8")
+	}
+	return nil
+}
+
+// negotiate chooses the type of the answer by an Accept header (RFC 9110, section 12.5.1). Without one, and where
+// anything will do, it is application/json, which older clients expect.
+func negotiate(accept string) (contentType string, ok bool) {
+	switch accept {
+	case "", "*/*", mediaJSON:
+		return typeJSON, true
+	case mediaGraphQL:
+		return typeGraphQL, true
+	}
+	var quality [2]float64     // of mediaJSON and mediaGraphQL
+	specific := [2]int{-1, -1} // how narrow the range is that said so
+	for _, part := range strings.Split(accept, ",") {
+		media, params, err := mime.ParseMediaType(part)
+		if err != nil || !acceptsUTF8(params) {
+			continue
+		}
+		q := 1.0
+		if s, given := params["q"]; given {
+			if q, err = strconv.ParseFloat(s, 64); err != nil {
+				continue
+			}
+		}
+		for i, offer := range [2]string{mediaJSON, mediaGraphQL} {
+			if narrow := slices.Index([]string{"*/*", "application/*", offer}, media); narrow > specific[i] {
+				quality[i], specific[i] = q, narrow
+			}
+		}
+	}
+	named := specific[1] == 2
+	switch {
+	case quality[0] <= 0 && quality[1] <= 0:
+		return "", false
+	case quality[1] > quality[0], quality[1] == quality[0] && named:
+		return typeGraphQL, true
+	}
+	return typeJSON, true
+}
+
+func acceptsUTF8(params map[string]string) bool {
+	charset := strings.ToLower(params["charset"])
+	return charset == "" || charset == "utf-8" || charset == "utf8"
+}
+
+// requestFromBody reads the parameters of section 5.1 from a POST.
+func requestFromBody(body []byte) (request, *Error) {
+	trimmed := strings.TrimLeft(string(body[:min(len(body), 64)]), " \t\r\n")
+	if strings.HasPrefix(trimmed, "[") {
+		return request{}, newError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
+	}
+	var parameters struct {
+		Query         *json.RawMessage `json:"query"`
+		OperationName json.RawMessage  `json:"operationName"`
+		Variables     json.RawMessage  `json:"variables"`
+		Extensions    json.RawMessage  `json:"extensions"`
+	}
+	if err := json.Unmarshal(body, &parameters); err != nil {
+		return request{}, newError(appliance.CodeInvalidJSON, "the body must be a JSON object with the member query")
+	}
+	if parameters.Query == nil {
+		return request{}, missingQuery()
+	}
+	var r request
+	if !isString(*parameters.Query, &r.query) {
+		return request{}, newError(appliance.CodeInvalidField, "query must be a string")
+	}
+	if !isNull(parameters.OperationName) && !isString(parameters.OperationName, &r.operation) {
+		return request{}, newError(appliance.CodeInvalidField, "operationName must be a string")
+	}
+	if !isNull(parameters.Variables) {
+		r.variables = parameters.Variables
+	}
+	return r, checkObjects(r.variables, parameters.Extensions)
+}
+
+// requestFromQuery reads the parameters of section 5.2 from a URL.
+func requestFromQuery(c *fiber.Ctx) (request, *Error) {
+	parameters := c.Context().QueryArgs()
+	if !parameters.Has("query") {
+		return request{}, missingQuery()
+	}
+	r := request{
+		query:     string(parameters.Peek("query")),
+		operation: string(parameters.Peek("operationName")),
+		get:       true,
+	}
+	if raw := parameters.Peek("variables"); len(raw) > 0 && !isNull(raw) {
+		r.variables = slices.Clone(raw)
+	}
+	return r, checkObjects(r.variables, parameters.Peek("extensions"))
+}
+
+func missingQuery() *Error {
+	return newError(appliance.CodeMissingField, "the parameter query is required")
+}
+
+// checkObjects refuses variables and extensions that are something else than objects.
+func checkObjects(variables, extensions []byte) *Error {
+	for _, p := range []struct {
+		name string
+		raw  []byte
+	}{{"variables", variables}, {"extensions", extensions}} {
+		if isNull(p.raw) {
+			continue
+		}
+		if !json.Valid(p.raw) || strings.TrimLeft(string(p.raw), " \t\r\n")[0] != '{' {
+			return newError(appliance.CodeInvalidField, p.name+" must be an object")
+		}
+	}
+	return nil
+}
+
+func isNull(raw []byte) bool {
+	return len(raw) == 0 || strings.TrimSpace(string(raw[:min(len(raw), 16)])) == "null"
+}
+
+func isString(raw []byte, s *string) bool {
+	return !isNull(raw) && raw[0] == '"' && json.Unmarshal(raw, s) == nil
+}
+
+// allowOrigin lets pages read the answer (the Fetch standard's CORS protocol). No credentials are allowed, so any
+// origin may be.
+func (e *Endpoint) allowOrigin(c *fiber.Ctx) {
+	h := &c.Response().Header
+	if len(e.origins) == 0 {
+		h.Set(fiber.HeaderAccessControlAllowOrigin, "*")
+	} else {
+		h.Add(fiber.HeaderVary, fiber.HeaderOrigin)
+		origin := c.Get(fiber.HeaderOrigin)
+		if !slices.Contains(e.origins, origin) {
+			return
+		}
+		h.Set(fiber.HeaderAccessControlAllowOrigin, origin)
+	}
+	h.Set(fiber.HeaderAccessControlExposeHeaders, "Age, Retry-After")
+}
+
+// preflight answers OPTIONS: what methods there are, and what a page may send.
+func (e *Endpoint) preflight(c *fiber.Ctx) error {
+	c.Set(fiber.HeaderAllow, allowedMethods)
+	if c.Get(fiber.HeaderAccessControlRequestMethod) != "" && len(c.Response().Header.Peek(fiber.HeaderAccessControlAllowOrigin)) > 0 {
+		c.Set(fiber.HeaderAccessControlAllowMethods, allowedMethods)
+		c.Set(fiber.HeaderAccessControlMaxAge, preflightMaxAge)
+		c.Response().Header.Add(fiber.HeaderVary, fiber.HeaderAccessControlRequestHeaders)
+		if asked := c.Get(fiber.HeaderAccessControlRequestHeaders); asked != "" {
+			c.Set(fiber.HeaderAccessControlAllowHeaders, asked)
+		}
+	}
+	return c.SendStatus(http.StatusNoContent)
+}
+
+// Health answers GET /api/rest/health as the hosted service's status page reads it: {"v2_health_check": [{status,
+// environment, last_update}]}.
+func (e *Endpoint) Health(c *fiber.Ctx) error {
+	e.allowOrigin(c)
+	c.Response().Header.SetContentType(typeJSON)
+	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
+	defer cancel()
+	var checks []healthFigure
+	err := e.index.View(ctx, func(snap appliance.Snapshot) (err error) {
+		checks, err = health(ctx, snap, arguments{})
+		return err
+	})
+	if err != nil {
+		c.Set(fiber.HeaderRetryAfter, "1")
+		return refuse(c, http.StatusServiceUnavailable, newError(appliance.CodeReplicaUnavailable, "the replica cannot be read"))
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	body, err := json.Marshal(map[string]any{"v2_health_check": checks})
+	if err != nil { // strings and times
+		panic(err)
+	}
+	c.Response().SetBodyRaw(body)
+	return nil
+}

@@ -1,0 +1,221 @@
+package graphql_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/graphql"
+)
+
+const (
+	mediaGraphQL = "application/graphql-response+json"
+	mediaJSON    = "application/json"
+)
+
+// The rules of graphql.github.io/graphql-over-http.
+func TestHTTP(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	const ok, query = `{"data":{"__typename":"Query"}}`, `{"query":"{__typename}"}`
+	get := "/v1/graphql?query=" + url.QueryEscape("{__typename}")
+	for _, tt := range []struct {
+		name, method, target, body string
+		header                     []string
+		status                     int
+		media, code                string
+	}{
+		{"POST", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON}, 200, mediaJSON, ""},
+		{"POST, the newer type", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 200, mediaGraphQL, ""},
+		{"POST with charset", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON + "; Charset=UTF-8"}, 200, mediaJSON, ""},
+		{"GET", "GET", get, "", nil, 200, mediaJSON, ""},
+		{"GET with all parameters", "GET", "/v1/graphql?operationName=A&variables=" + url.QueryEscape(`{"n":1}`) + "&extensions=" + url.QueryEscape(`{}`) +
+			"&query=" + url.QueryEscape("query A($n: Int) { __typename v2_chains(args: {p_limit: $n}) { rpc_type } } query B { x }"), "", nil, 200, mediaJSON, "validation_failed"},
+		{"null parameters", "POST", "/v1/graphql", `{"query":"{__typename}","operationName":null,"variables":null,"extensions":null}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, ""},
+
+		{"either type, the newer named first", "GET", get, "", []string{"Accept", mediaGraphQL + ", " + mediaJSON + ";q=0.9"}, 200, mediaGraphQL, ""},
+		{"the older is preferred", "GET", get, "", []string{"Accept", mediaGraphQL + ";q=0.5, " + mediaJSON}, 200, mediaJSON, ""},
+		{"both alike", "GET", get, "", []string{"Accept", mediaJSON + ", " + mediaGraphQL}, 200, mediaGraphQL, ""},
+		{"anything", "GET", get, "", []string{"Accept", "*/*"}, 200, mediaJSON, ""},
+		{"a browser's", "GET", get, "", []string{"Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}, 200, mediaJSON, ""},
+		{"none of both", "GET", get, "", []string{"Accept", "text/html"}, 406, mediaJSON, "not_acceptable"},
+		{"JSON refused", "GET", get, "", []string{"Accept", mediaJSON + ";q=0, application/*"}, 200, mediaGraphQL, ""},
+		{"another charset", "GET", get, "", []string{"Accept", mediaJSON + "; charset=utf-16"}, 406, mediaJSON, "not_acceptable"},
+
+		{"no query, newer", "POST", "/v1/graphql", `{}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "missing_field"},
+		{"no query, older", "POST", "/v1/graphql", `{}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "missing_field"},
+		{"no query, GET", "GET", "/v1/graphql", "", nil, 400, mediaJSON, "missing_field"},
+		{"query of another type", "POST", "/v1/graphql", `{"query":{"a":1}}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"query null", "POST", "/v1/graphql", `{"query":null}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "missing_field"},
+		{"variables of another type", "POST", "/v1/graphql", `{"query":"{__typename}","variables":"x"}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"variables in a list", "POST", "/v1/graphql", `{"query":"{__typename}","variables":[1]}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"variables that are no JSON", "GET", get + "&variables=%7B", "", nil, 400, mediaJSON, "invalid_field"},
+		{"extensions of another type", "POST", "/v1/graphql", `{"query":"{__typename}","extensions":0}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"operationName of another type", "POST", "/v1/graphql", `{"query":"{__typename}","operationName":7}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"no JSON", "POST", "/v1/graphql", `{"query`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "invalid_json"},
+		{"a batch", "POST", "/v1/graphql", " [" + query + "]", []string{"Content-Type", mediaJSON}, 400, mediaJSON, "batching_unsupported"},
+
+		{"syntax, newer", "POST", "/v1/graphql", `{"query":"{"}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "parse_failed"},
+		{"syntax, older", "POST", "/v1/graphql", `{"query":"{"}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, "parse_failed"},
+		{"validation, newer", "POST", "/v1/graphql", `{"query":"{x}"}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "validation_failed"},
+		{"validation, older", "POST", "/v1/graphql", `{"query":"{x}"}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, "validation_failed"},
+		{"variables, newer", "POST", "/v1/graphql", `{"query":"query($n:Int!){v2_chains(args:{p_limit:$n}){rpc_type}}"}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "invalid_variable"},
+		{"a field's error", "POST", "/v1/graphql", `{"query":"{v2_chains(args:{p_limit:0}){rpc_type}}"}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 200, mediaGraphQL, "invalid_field"},
+
+		{"mutation by GET", "GET", "/v1/graphql?query=" + url.QueryEscape("mutation{__typename}"), "", nil, 405, mediaJSON, "operation_unsupported"},
+		{"subscription by GET", "GET", "/v1/graphql?query=" + url.QueryEscape("subscription{__typename}"), "", nil, 405, mediaJSON, "operation_unsupported"},
+		{"PUT", "PUT", "/v1/graphql", query, []string{"Content-Type", mediaJSON}, 405, mediaJSON, "method_not_allowed"},
+		{"DELETE", "DELETE", "/v1/graphql", "", nil, 405, mediaJSON, "method_not_allowed"},
+		{"no type", "POST", "/v1/graphql", query, nil, 415, mediaJSON, "unsupported_media_type"},
+		{"form", "POST", "/v1/graphql", "query=x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, mediaJSON, "unsupported_media_type"},
+		{"another charset sent", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON + "; charset=utf-16"}, 415, mediaJSON, "unsupported_media_type"},
+		{"compressed", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip"}, 415, mediaJSON, "unsupported_media_type"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := s.do(t, tt.method, tt.target, tt.body, tt.header...)
+			if want := tt.media + "; charset=utf-8"; got.status != tt.status || got.header.Get("Content-Type") != want {
+				t.Errorf("status %d, %s, want %d, %s\n%s", got.status, got.header.Get("Content-Type"), tt.status, want, got.body)
+			}
+			switch {
+			case tt.code == "" && got.body != ok:
+				t.Errorf("body %s", got.body)
+			case tt.code != "" && got.code(t) != tt.code:
+				t.Errorf("code %s, want %s", got.code(t), tt.code)
+			}
+			if tt.status == 405 && got.header.Get("Allow") == "" {
+				t.Error("405 without Allow")
+			}
+		})
+	}
+}
+
+func TestCORS(t *testing.T) {
+	anywhere := newServer(t, graphql.Options{})
+	here := newServer(t, graphql.Options{Origins: []string{"https://app.example"}})
+	preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,x-api-key"}
+	for _, tt := range []struct {
+		name           string
+		s              *server
+		origin, allows string
+	}{
+		{"any origin by default", anywhere, "https://a.example", "*"},
+		{"a listed origin", here, "https://app.example", "https://app.example"},
+		{"another origin", here, "https://evil.example", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := tt.s.post(t, "{__typename}", "", "Origin", tt.origin)
+			if allows := got.header.Get("Access-Control-Allow-Origin"); allows != tt.allows {
+				t.Errorf("allows %q, want %q", allows, tt.allows)
+			}
+			got = tt.s.do(t, "OPTIONS", "/v1/graphql", "", append(preflight, "Origin", tt.origin)...)
+			methods, headers, age := got.header.Get("Access-Control-Allow-Methods"), got.header.Get("Access-Control-Allow-Headers"), got.header.Get("Access-Control-Max-Age")
+			if got.status != 204 || got.header.Get("Access-Control-Allow-Credentials") != "" {
+				t.Errorf("preflight: %d %v", got.status, got.header)
+			}
+			if allowed := methods == "GET, POST, OPTIONS" && headers == "content-type,x-api-key" && age == "86400"; allowed != (tt.allows != "") {
+				t.Errorf("preflight: %v", got.header)
+			}
+		})
+	}
+}
+
+// A client that writes a large body before it reads anything sees the 413, not a reset; one that never ends is cut off.
+func TestLargeBodyIsRefusedReadably(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	for name, length := range map[string]int{"just too large": 300 << 10, "megabytes": 6 << 20} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(20 * time.Second))
+			fmt.Fprintf(conn, "POST /v1/graphql HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", length)
+			if _, err := io.CopyN(conn, zeros{}, int64(length)); err != nil {
+				t.Fatalf("write: %v", err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatalf("read: %v", err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != 413 || !resp.Close || !strings.Contains(string(body), `"body_too_large"`) {
+				t.Errorf("%d %v %s (%v)", resp.StatusCode, resp.Header, body, err)
+			}
+		})
+	}
+	t.Run("chunked", func(t *testing.T) {
+		resp, err := s.client.Post(s.url+"/v1/graphql", mediaJSON, io.LimitReader(zeros{}, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != 413 {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	})
+}
+
+// A connection goes on after bodies of any size and form, also of requests that are refused for something else.
+func TestConnectionIsReused(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	r := bufio.NewReader(conn)
+	body := `{"query":"{__typename}"` + strings.Repeat(" ", 200_000) + "}"
+	for _, tt := range []struct {
+		method, contentType string
+		chunked             bool
+		status              int
+	}{
+		{"POST", mediaJSON, false, 200}, {"POST", mediaJSON, true, 200}, {"POST", "text/plain", false, 415}, {"PUT", mediaJSON, true, 405},
+		{"POST", mediaJSON, false, 200}, {"GET", "", false, 400}, {"OPTIONS", "", false, 204}, {"POST", mediaJSON, true, 200},
+	} {
+		req, err := http.NewRequest(tt.method, s.url+"/v1/graphql", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", tt.contentType)
+		if tt.chunked {
+			req.ContentLength = -1
+		}
+		if err := req.Write(conn); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(r, req)
+		if err != nil {
+			t.Fatalf("%+v: %v", tt, err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode != tt.status || resp.Close {
+			t.Errorf("%+v: status %d, close %v", tt, resp.StatusCode, resp.Close)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+func TestHealth(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	got := s.do(t, "GET", "/api/rest/health", "")
+	const want = `{"v2_health_check":[{"status":"ok","environment":"mainnet","last_update":"2025-06-15T12:00:00Z"},{"status":"ok","environment":"testnet","last_update":"2025-06-15T11:57:00Z"}]}`
+	if got.status != 200 || got.body != want {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}

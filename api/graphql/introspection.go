@@ -1,0 +1,218 @@
+package graphql
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/vektah/gqlparser/v2/ast"
+)
+
+// introspect answers __schema and __type (GraphQL, section 4). graph-gophers' own answer lacks the schema's
+// description, isRepeatable and isOneOf, which the standard introspection query asks for.
+func (x *execution) introspect(s *selection) error {
+	m := meta{schema: x.endpoint.schema}
+	if s.def.Name == "__schema" {
+		return x.metaValue(m.schemaObject(), s)
+	}
+	name, _ := s.args["name"].(string)
+	if def := x.endpoint.schema.Types[name]; def != nil {
+		return x.metaValue(m.typeObject(def), s)
+	}
+	x.buf = append(x.buf, "null"...)
+	return nil
+}
+
+// object is an object of the introspection schema: its fields by name. A field is a string, a bool, nil, an object, a
+// list of objects or of strings, or a func that makes one of these when it is asked for.
+type object map[string]any
+
+// metaValue writes a value for a selection.
+func (x *execution) metaValue(value any, s *selection) error {
+	switch v := value.(type) {
+	case func(*selection) any:
+		return x.metaValue(v(s), s)
+	case object:
+		return x.metaObject(v, s)
+	case []object:
+		x.buf = append(x.buf, '[')
+		for i, element := range v {
+			if i > 0 {
+				x.buf = append(x.buf, ',')
+			}
+			if err := x.metaObject(element, s); err != nil {
+				return err
+			}
+		}
+		x.buf = append(x.buf, ']')
+		return nil
+	}
+	encoded, err := json.Marshal(value)
+	x.buf = append(x.buf, encoded...)
+	return err
+}
+
+func (x *execution) metaObject(o object, s *selection) error {
+	x.buf = append(x.buf, '{')
+	for i, field := range s.children {
+		x.buf = field.appendKey(x.buf, i)
+		value := o[field.def.Name]
+		if field.def.Name == "__typename" {
+			value = field.node.ObjectDefinition.Name
+		}
+		if err := x.metaValue(value, field); err != nil {
+			return err
+		}
+	}
+	x.buf = append(x.buf, '}')
+	if len(x.buf) > x.max {
+		return errResponseTooLarge
+	}
+	return x.ctx.Err()
+}
+
+// meta makes the objects of the introspection schema.
+type meta struct{ schema *ast.Schema }
+
+func (m meta) schemaObject() object {
+	return object{
+		"description": text(m.schema.Description),
+		"types": func(*selection) any {
+			var types []object
+			for _, name := range slices.Sorted(maps.Keys(m.schema.Types)) {
+				types = append(types, m.typeObject(m.schema.Types[name]))
+			}
+			return types
+		},
+		"queryType": m.typeObject(m.schema.Query),
+		"directives": func(*selection) any {
+			var directives []object
+			for _, name := range slices.Sorted(maps.Keys(m.schema.Directives)) {
+				directives = append(directives, m.directiveObject(m.schema.Directives[name]))
+			}
+			return directives
+		},
+	}
+}
+
+func (m meta) typeObject(def *ast.Definition) object {
+	o := object{"kind": string(def.Kind), "name": def.Name, "description": text(def.Description)}
+	switch def.Kind {
+	case ast.Object:
+		o["interfaces"] = []object{}
+		o["fields"] = func(s *selection) any { return m.fieldObjects(def, s) }
+	case ast.InputObject:
+		o["isOneOf"] = def.Directives.ForName("oneOf") != nil
+		o["inputFields"] = func(s *selection) any {
+			fields := []object{}
+			for _, f := range def.Fields {
+				if shown(f.Directives, s) {
+					fields = append(fields, m.inputObject(f.Name, f.Description, f.Type, f.DefaultValue, f.Directives))
+				}
+			}
+			return fields
+		}
+	case ast.Enum:
+		o["enumValues"] = func(s *selection) any {
+			values := []object{}
+			for _, v := range def.EnumValues {
+				if shown(v.Directives, s) {
+					values = append(values, deprecable(object{"name": v.Name, "description": text(v.Description)}, v.Directives))
+				}
+			}
+			return values
+		}
+	case ast.Scalar:
+		if d := def.Directives.ForName("specifiedBy"); d != nil {
+			o["specifiedByURL"] = d.Arguments.ForName("url").Value.Raw
+		}
+	}
+	return o
+}
+
+// reference makes the object of a type as it is used: named, a list or non-null.
+func (m meta) reference(t *ast.Type) object {
+	switch {
+	case t.NonNull:
+		nullable := *t
+		nullable.NonNull = false
+		return object{"kind": "NON_NULL", "ofType": func(*selection) any { return m.reference(&nullable) }}
+	case t.Elem != nil:
+		return object{"kind": "LIST", "ofType": func(*selection) any { return m.reference(t.Elem) }}
+	}
+	return m.typeObject(m.schema.Types[t.NamedType])
+}
+
+func (m meta) fieldObjects(def *ast.Definition, s *selection) []object {
+	fields := []object{}
+	for _, f := range def.Fields {
+		if strings.HasPrefix(f.Name, "__") || !shown(f.Directives, s) {
+			continue
+		}
+		fields = append(fields, deprecable(object{
+			"name": f.Name, "description": text(f.Description),
+			"args": func(s *selection) any { return m.argumentObjects(f.Arguments, s) },
+			"type": func(*selection) any { return m.reference(f.Type) },
+		}, f.Directives))
+	}
+	return fields
+}
+
+func (m meta) argumentObjects(args ast.ArgumentDefinitionList, s *selection) []object {
+	objects := []object{}
+	for _, a := range args {
+		if shown(a.Directives, s) {
+			objects = append(objects, m.inputObject(a.Name, a.Description, a.Type, a.DefaultValue, a.Directives))
+		}
+	}
+	return objects
+}
+
+func (m meta) inputObject(name, description string, t *ast.Type, value *ast.Value, directives ast.DirectiveList) object {
+	o := object{
+		"name": name, "description": text(description),
+		"type": func(*selection) any { return m.reference(t) },
+	}
+	if value != nil {
+		o["defaultValue"] = value.String()
+	}
+	return deprecable(o, directives)
+}
+
+func (m meta) directiveObject(d *ast.DirectiveDefinition) object {
+	locations := make([]string, len(d.Locations))
+	for i, l := range d.Locations {
+		locations[i] = string(l)
+	}
+	return object{
+		"name": d.Name, "description": text(d.Description), "isRepeatable": d.IsRepeatable, "locations": locations,
+		"args": func(s *selection) any { return m.argumentObjects(d.Arguments, s) },
+	}
+}
+
+// shown tells whether what may be deprecated is asked for.
+func shown(directives ast.DirectiveList, s *selection) bool {
+	include, _ := s.args["includeDeprecated"].(bool)
+	return include || directives.ForName("deprecated") == nil
+}
+
+func deprecable(o object, directives ast.DirectiveList) object {
+	d := directives.ForName("deprecated")
+	o["isDeprecated"] = d != nil
+	if d != nil {
+		o["deprecationReason"] = "No longer supported"
+		if reason := d.Arguments.ForName("reason"); reason != nil {
+			o["deprecationReason"] = reason.Value.Raw
+		}
+	}
+	return o
+}
+
+// text is a description: nil for none.
+func text(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,216 @@
+package graphql
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vektah/gqlparser/v2/ast"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Limits bound what one request may cost. Zero members mean the default of DefaultLimits.
+//
+// They are checked in the order in which they get expensive: sizes before parsing, tokens while parsing, the rest
+// of the document in one pass over it before validation, the cost before execution, time and size of the response
+// while executing. No step before execution takes more than about linear time in MaxTokens.
+type Limits struct {
+	MaxQueryBytes     int           // of the document
+	MaxVariablesBytes int           // of the variables' JSON
+	MaxTokens         int           // of the document; also selections, counted where fragments are spread
+	MaxDepth          int           // of fields in fields, introspection apart
+	MaxRootFields     int           // as written, before repeated ones are merged
+	MaxAliases        int           // counted where fragments are spread
+	MaxCost           int           // values that a response may have, estimated: see cost
+	MaxResponseBytes  int           // of the data
+	Timeout           time.Duration // of execution
+}
+
+// DefaultLimits leave the queries of published clients room: any one list with all that is in it is allowed, two are not.
+var DefaultLimits = Limits{
+	MaxQueryBytes:     64 << 10,
+	MaxVariablesBytes: 64 << 10,
+	MaxTokens:         5000,
+	MaxDepth:          12,
+	MaxRootFields:     20,
+	MaxAliases:        50,
+	MaxCost:           2_000_000,
+	MaxResponseBytes:  16 << 20,
+	Timeout:           10 * time.Second,
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits
+	for _, m := range []struct{ v, d *int }{
+		{&l.MaxQueryBytes, &d.MaxQueryBytes}, {&l.MaxVariablesBytes, &d.MaxVariablesBytes}, {&l.MaxTokens, &d.MaxTokens},
+		{&l.MaxDepth, &d.MaxDepth}, {&l.MaxRootFields, &d.MaxRootFields}, {&l.MaxAliases, &d.MaxAliases},
+		{&l.MaxCost, &d.MaxCost}, {&l.MaxResponseBytes, &d.MaxResponseBytes},
+	} {
+		if *m.v == 0 {
+			*m.v = *m.d
+		}
+	}
+	if l.Timeout == 0 {
+		l.Timeout = d.Timeout
+	}
+	return l
+}
+
+// bodyBytes is the largest request body: query and variables as JSON, with escapes.
+func (l Limits) bodyBytes() int { return 2*(l.MaxQueryBytes+l.MaxVariablesBytes) + 4096 }
+
+// maxMetaDepth bounds introspection, whose standard query is 13 deep.
+const maxMetaDepth = 20
+
+// extent is what a selection set comes to with its fragments spread.
+type extent struct {
+	selections, aliases int
+	depth, metaDepth    int // of data and of introspection
+	root                int // fields directly in the set
+}
+
+// extents measures a document before it is validated, in time linear in its size: each fragment once.
+type extents struct {
+	fragments map[string]*ast.FragmentDefinition
+	measured  map[string]*extent // nil while being measured, which is how a cycle shows
+	cycle     *ast.FragmentSpread
+}
+
+func (m *extents) of(set ast.SelectionSet) (sum extent) {
+	for _, s := range set {
+		var inner extent
+		switch s := s.(type) {
+		case *ast.Field:
+			inner = m.ofField(s)
+		case *ast.InlineFragment:
+			inner = m.of(s.SelectionSet)
+			inner.selections++
+		case *ast.FragmentSpread:
+			inner = m.ofSpread(s)
+			inner.selections++
+		}
+		sum.selections = saturate(sum.selections + inner.selections)
+		sum.aliases = saturate(sum.aliases + inner.aliases)
+		sum.root = saturate(sum.root + inner.root)
+		sum.depth = max(sum.depth, inner.depth)
+		sum.metaDepth = max(sum.metaDepth, inner.metaDepth)
+	}
+	return sum
+}
+
+func (m *extents) ofField(f *ast.Field) extent {
+	e := m.of(f.SelectionSet)
+	e.root = 1
+	e.selections = saturate(e.selections + 1)
+	e.depth++
+	if f.Name == "__schema" || f.Name == "__type" {
+		e.depth, e.metaDepth = 1, e.depth
+	}
+	if f.Alias != f.Name {
+		e.aliases++
+	}
+	return e
+}
+
+func (m *extents) ofSpread(s *ast.FragmentSpread) extent {
+	fragment := m.fragments[s.Name]
+	if fragment == nil { // for the validator to report
+		return extent{}
+	}
+	known, begun := m.measured[s.Name]
+	switch {
+	case known != nil:
+		return *known
+	case begun:
+		m.cycle = s
+		return extent{}
+	}
+	m.measured[s.Name] = nil
+	e := m.of(fragment.SelectionSet)
+	m.measured[s.Name] = &e
+	return e
+}
+
+func saturate(n int) int { return min(n, 1<<30) }
+
+// check refuses a document that would cost too much to validate or to execute.
+func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) *Error {
+	m := extents{fragments: make(map[string]*ast.FragmentDefinition), measured: make(map[string]*extent)}
+	for _, f := range doc.Fragments {
+		m.fragments[f.Name] = f
+	}
+	// The validator walks every operation, and from every fragment on; so all of that must be bounded.
+	total := 0
+	for _, other := range doc.Operations {
+		total = saturate(total + m.of(other.SelectionSet).selections)
+	}
+	for _, f := range doc.Fragments {
+		total = saturate(total + m.of(f.SelectionSet).selections)
+	}
+	e := m.of(op.SelectionSet)
+	switch {
+	case m.cycle != nil:
+		return newError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).at(m.cycle.Position)
+	case total > l.MaxTokens:
+		return newError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
+	case e.depth > l.MaxDepth || e.metaDepth > maxMetaDepth:
+		return newError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
+	case e.root > l.MaxRootFields:
+		return newError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
+	case e.aliases > l.MaxAliases:
+		return newError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
+	}
+	return nil
+}
+
+// What lists are taken to hold when a query's cost is estimated: unpaged ones, and those inside a row.
+const (
+	estimatedRows   = 200
+	estimatedNested = 5
+)
+
+// checkCost bounds rows times fields, before anything is read.
+func (l Limits) checkCost(root []*selection) *Error {
+	total := 0
+	for _, s := range root {
+		if s.meta {
+			continue
+		}
+		total = saturate(total + s.rows()*cost(s.children))
+		if total > l.MaxCost {
+			return newError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
+				at(s.node.Position).under(s.key)
+		}
+	}
+	return nil
+}
+
+// rows is how many rows a root field returns at most, or is taken to return.
+func (s *selection) rows() int {
+	args, _ := s.args["args"].(map[string]any)
+	if limit, ok := args["p_limit"].(int32); ok && limit > 0 {
+		return min(int(limit), appliance.MaxLimit)
+	}
+	if s.paged() {
+		return appliance.DefaultLimit
+	}
+	return estimatedRows
+}
+
+func (s *selection) paged() bool {
+	def := s.def.Arguments.ForName("args")
+	return def != nil && s.schema.Types[def.Type.Name()].Fields.ForName("p_limit") != nil
+}
+
+// cost is how many values one row has: one a field, and estimatedNested times those of a nested list.
+func cost(set []*selection) int {
+	sum := 0
+	for _, s := range set {
+		inner := cost(s.children)
+		if s.def.Type.Elem != nil {
+			inner = saturate(inner * estimatedNested)
+		}
+		sum = saturate(sum + 1 + inner)
+	}
+	return sum
+}

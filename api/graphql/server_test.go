@@ -1,0 +1,141 @@
+package graphql_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/graphql"
+)
+
+// server is an endpoint behind a real socket.
+type server struct {
+	url    string
+	client *http.Client
+	e      *graphql.Endpoint
+}
+
+func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
+	t.Helper()
+	if o.Index == nil {
+		o.Index = openReplica(t)
+	}
+	e, err := graphql.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func newServer(t testing.TB, o graphql.Options) *server {
+	t.Helper()
+	e := newEndpoint(t, o)
+	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true, BodyLimit: 64 << 10})
+	app.All("/v1/graphql", e.Handle)
+	app.Get("/api/rest/health", e.Health)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go app.Listener(listener)
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(func() {
+		client.CloseIdleConnections() // Shutdown waits for them
+		app.ShutdownWithTimeout(time.Second)
+	})
+	return &server{url: "http://" + listener.Addr().String(), client: client, e: e}
+}
+
+// answer is what an HTTP request got.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (s *server) do(t testing.TB, method, target, body string, header ...string) answer {
+	t.Helper()
+	req, err := http.NewRequest(method, s.url+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	read, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(read)}
+}
+
+// post sends a query as clients do. variables are JSON, or none.
+func (s *server) post(t testing.TB, query, variables string, header ...string) answer {
+	t.Helper()
+	return s.do(t, "POST", "/v1/graphql", postBody(query, variables), append([]string{"Content-Type", "application/json"}, header...)...)
+}
+
+func postBody(query, variables string) string {
+	encoded, _ := json.Marshal(query)
+	body := `{"query":` + string(encoded)
+	if variables != "" {
+		body += `,"variables":` + variables
+	}
+	return body + "}"
+}
+
+// data returns the data of an answer without errors.
+func (a answer) data(t testing.TB) string {
+	t.Helper()
+	var r struct {
+		Data   json.RawMessage
+		Errors json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(a.body), &r); err != nil || r.Errors != nil {
+		t.Fatalf("status %d, body %s (%v)", a.status, a.body, err)
+	}
+	return string(r.Data)
+}
+
+type gqlError struct {
+	Message    string
+	Path       []any
+	Locations  []struct{ Line, Column int }
+	Extensions map[string]any
+}
+
+// fail returns the first error of an answer.
+func (a answer) fail(t testing.TB) gqlError {
+	t.Helper()
+	var r struct{ Errors []gqlError }
+	if err := json.Unmarshal([]byte(a.body), &r); err != nil || len(r.Errors) == 0 {
+		t.Fatalf("no error in %s (%v)", a.body, err)
+	}
+	return r.Errors[0]
+}
+
+func (a answer) code(t testing.TB) string {
+	t.Helper()
+	code, _ := a.fail(t).Extensions["code"].(string)
+	return code
+}
+
+func indent(s string) string {
+	var b bytes.Buffer
+	if json.Indent(&b, []byte(s), "", " ") != nil {
+		return s
+	}
+	return b.String()
+}

@@ -1,0 +1,283 @@
+package bolt
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// replicaSchema is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
+const replicaSchema = 2
+
+// Replica is an appliance.Index in one bbolt file, which may be deleted at any time and filled again.
+//
+// Layout. Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
+// bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
+// sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of keys in the order of the page; several filters are a merge of
+// such ranges. Terms may collide, so each row found is checked against the query itself. The other types are small:
+// they live in one bucket each, under their key, and are held in memory. See replica_stats.go for the counts.
+//
+// Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
+type Replica struct {
+	db      *bbolt.DB
+	now     func() time.Time
+	writing chan struct{} // holds a token while a batch is written, so that waiting for one's turn can end with ctx
+
+	// tables is replaced after each commit that changed one of the small types or added a route. A reader that began
+	// before may see newer tables than rows, never older ones than Write has promised.
+	tables atomic.Pointer[tables]
+
+	closing    chan struct{} // closed by Close
+	recentKeys int
+
+	closeOnce sync.Once
+	trimmer   sync.WaitGroup
+
+	touched atomic.Uint64 // keys that queries have looked at; tests bound it
+}
+
+// ReplicaOptions say how to open a replica.
+type ReplicaOptions struct {
+	// Now is the clock that lateness and the last days are judged by; nil means time.Now.
+	Now func() time.Time
+	// LockTimeout is how long to wait for another process that has the file open; zero means a second.
+	LockTimeout time.Duration
+	// ReadOnly opens an existing file for reading alone, beside others that do.
+	ReadOnly bool
+	// MaxBytes is how much address space, not memory, to reserve, in bytes. While the file is smaller, no reader ever waits for
+	// the file to grow; zero means 64 GiB.
+	MaxBytes int64
+	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
+	// kernel's cache; zero means 128 MiB, negative means no limit. On Linux only.
+	MaxResident int64
+
+	recentKeys int // see batchWriter.merge; zero means minRecent
+}
+
+// ErrReplicaSchema is returned by OpenReplica for a file of another layout. The remedy is to delete it and to fill it
+// again.
+var ErrReplicaSchema = errors.New("the replica is of another version: delete the file and fill it again")
+
+var (
+	replicaMeta     = []byte("meta")
+	bucketPositions = []byte("positions")
+	bucketStats     = []byte("stats")
+
+	keySchema  = []byte("schema")
+	keyUpdated = []byte("updated") // nanoseconds since 1970
+)
+
+// OpenReplica opens the replica at path, or makes an empty one, readable by its owner alone.
+//
+// Errors: ErrReplicaSchema; the file is locked by another process; what the file system says.
+func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.LockTimeout == 0 {
+		o.LockTimeout = time.Second
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 64 << 30
+	}
+	mapped := int(min(o.MaxBytes, int64(^uint(0)>>1)))
+	if strconv.IntSize == 32 {
+		mapped = 0
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout: o.LockTimeout, ReadOnly: o.ReadOnly, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
+	})
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, fmt.Errorf("open replica %s: another process has it open", path)
+	case err != nil:
+		return nil, fmt.Errorf("open replica %s: %w", path, err)
+	}
+	if o.recentKeys == 0 {
+		o.recentKeys = minRecent
+	}
+	r := &Replica{db: db, recentKeys: o.recentKeys, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
+	if err := r.prepare(); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("open replica %s: %w", path, err)
+	}
+	if o.MaxResident == 0 {
+		o.MaxResident = 128 << 20
+	}
+	if o.MaxResident > 0 {
+		r.trimmer.Go(func() { r.keepResident(o.MaxResident) })
+	}
+	return r, nil
+}
+
+// Close waits for views and writes that are under way. A second Close does nothing.
+func (r *Replica) Close() error {
+	r.closeOnce.Do(func() { close(r.closing) })
+	r.trimmer.Wait()
+	return r.db.Close()
+}
+
+// RemoveReplica deletes a replica's file. None there is no error.
+func RemoveReplica(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// prepare makes the buckets of a new file, checks the version of an old one, and loads the tables.
+func (r *Replica) prepare() error {
+	if !r.db.IsReadOnly() {
+		if err := r.db.Update(createBuckets); err != nil {
+			return err
+		}
+	}
+	return r.db.View(func(tx *bbolt.Tx) error {
+		meta := tx.Bucket(replicaMeta)
+		if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(replicaSchema) {
+			return ErrReplicaSchema
+		}
+		loaded, err := loadTables(tx)
+		if err != nil {
+			return err
+		}
+		r.tables.Store(loaded)
+		return nil
+	})
+}
+
+func createBuckets(tx *bbolt.Tx) error {
+	if tx.Bucket(replicaMeta) != nil {
+		return nil
+	}
+	if name, _ := tx.Cursor().First(); name != nil {
+		return fmt.Errorf("bucket %q: %w", name, ErrReplicaSchema)
+	}
+	names := [][]byte{replicaMeta, bucketPositions, bucketStats}
+	for _, c := range collections {
+		names = append(names, c.rows)
+		for _, x := range c.indexes {
+			names = append(names, x.bucket)
+			if x.recent != nil {
+				names = append(names, x.recent)
+			}
+		}
+	}
+	for _, t := range tableTypes {
+		names = append(names, []byte(t.Name))
+	}
+	for _, name := range names {
+		if _, err := tx.CreateBucket(name); err != nil {
+			return err
+		}
+	}
+	return tx.Bucket(replicaMeta).Put(keySchema, []byte(strconv.Itoa(replicaSchema)))
+}
+
+// View implements appliance.Index.
+func (r *Replica) View(ctx context.Context, read func(appliance.Snapshot) error) error {
+	if err := ctx.Err(); err != nil {
+		return timeoutError(err)
+	}
+	tx, err := r.db.Begin(false)
+	if err != nil {
+		return replicaUnavailable("begin a view", err)
+	}
+	defer tx.Rollback()
+	// Loaded after the transaction has begun: see Replica.tables.
+	s := &snapshot{r: r, tx: tx, tables: r.tables.Load()}
+	return read(s)
+}
+
+// snapshot is a read transaction with the tables of its time.
+type snapshot struct {
+	r      *Replica
+	tables *tables
+
+	mu sync.Mutex // protects tx, which bbolt does not make safe for several goroutines
+	tx *bbolt.Tx
+}
+
+func replicaUnavailable(doing string, err error) error {
+	return appliance.Errorf(appliance.CodeReplicaUnavailable, "the replica cannot be read or written now").
+		Because(fmt.Errorf("replica: %s: %w", doing, err))
+}
+
+func timeoutError(err error) error {
+	return appliance.Errorf(appliance.CodeTimeout, "the query took too long").Because(err)
+}
+
+// Position implements appliance.Snapshot.
+func (s *snapshot) Position(ctx context.Context, name string) (string, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.tx.Bucket(bucketPositions).Get([]byte(name))
+	return string(v), v != nil, nil
+}
+
+// Status implements appliance.Snapshot.
+func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := appliance.IndexStatus{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: replicaSchema}
+	for _, c := range collections {
+		status.Rows[c.t.Name] = s.count(c)
+	}
+	for i, t := range tableTypes {
+		status.Rows[t.Name] = uint64(len(s.tables.of[i].sorted))
+	}
+	rows := s.tx.Bucket(packets.rows).Cursor()
+	if _, v := rows.Last(); v != nil {
+		status.Newest, _ = packets.row(v).Time(packets.sent)
+	}
+	if _, v := rows.First(); v != nil {
+		status.Oldest, _ = packets.row(v).Time(packets.sent)
+	}
+	if v := s.tx.Bucket(replicaMeta).Get(keyUpdated); len(v) == 8 {
+		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
+	}
+	return status, nil
+}
+
+// Each implements appliance.Snapshot.
+func (s *snapshot) Each(ctx context.Context, t *appliance.Type, yield func(appliance.Row) error) error {
+	if i := tableOf(t); i >= 0 {
+		for _, row := range s.tables.of[i].sorted {
+			if err := yield(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c := collectionOf(t)
+	if c == nil {
+		return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", t.Name)
+	}
+	s.mu.Lock()
+	cursor := s.tx.Bucket(c.rows).Cursor()
+	k, v := cursor.First()
+	s.mu.Unlock()
+	// A cursor of its own may go on without the lock: it only reads pages.
+	for n := 0; k != nil; n++ {
+		if n%256 == 0 && ctx.Err() != nil {
+			return timeoutError(ctx.Err())
+		}
+		if err := yield(c.row(v)); err != nil {
+			return err
+		}
+		k, v = cursor.Next()
+	}
+	return nil
+}

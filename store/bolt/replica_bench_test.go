@@ -1,0 +1,64 @@
+package bolt
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// BenchmarkReplicaPage times pages of 100 over as many generated transfers as REPLICA_BENCH_TRANSFERS says, 10,000 if it says
+// nothing. Its ratio between 10,000 and 1,000,000 shows what the size of the data costs.
+func BenchmarkReplicaPage(b *testing.B) {
+	transfers := 10_000
+	if n, err := strconv.Atoi(os.Getenv("REPLICA_BENCH_TRANSFERS")); err == nil {
+		transfers = n
+	}
+	r := newReplica(b)
+	fill(b, r, transfers)
+	var orders, senders, transactions []string
+	sampled := 0
+	err := r.View(b.Context(), func(s appliance.Snapshot) error {
+		return s.Each(b.Context(), appliance.TransferType, func(row appliance.Row) error {
+			if sampled++; sampled%max(1, transfers/2000) == 0 {
+				sender, _ := row.Text(transferSenderField)
+				transaction, _ := row.Text(transferTxField)
+				orders, senders, transactions = append(orders, row.SortOrder()), append(senders, sender), append(transactions, transaction)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := func(list []string, i int) string { return list[i*7919%len(list)] }
+	for _, bench := range []struct {
+		name  string
+		query func(i int) appliance.TransferQuery
+	}{
+		{"first", func(int) appliance.TransferQuery { return appliance.TransferQuery{} }},
+		{"cursor", func(i int) appliance.TransferQuery {
+			return appliance.TransferQuery{Page: appliance.Page{Cursor: at(orders, i)}}
+		}},
+		{"address", func(i int) appliance.TransferQuery {
+			return appliance.TransferQuery{Addresses: []string{at(senders, i)}}
+		}},
+		{"transaction", func(i int) appliance.TransferQuery {
+			return appliance.TransferQuery{TransactionHash: at(transactions, i)}
+		}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				err := r.View(b.Context(), func(s appliance.Snapshot) error {
+					_, err := s.Transfers(b.Context(), bench.query(i))
+					return err
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

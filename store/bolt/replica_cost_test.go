@@ -1,0 +1,255 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// touchedBy returns how many keys a query looks at.
+func touchedBy(t *testing.T, r *Replica, q appliance.TransferQuery) (rows int, touched uint64) {
+	t.Helper()
+	before := r.touched.Load()
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		found, err := s.Transfers(t.Context(), q)
+		rows = len(found)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows, r.touched.Load() - before
+}
+
+// plain returns transfers of one busy route, of two accounts that take turns, and a few of others scattered among them.
+func plain(n int) []appliance.Row {
+	var rows []appliance.Row
+	for i := range n {
+		transfer := appliance.Transfer{
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
+			SenderCanonical: new(fmt.Sprintf("0x%040x", i%2)), ReceiverCanonical: new("0xff"), SendTransactionHash: new(fmt.Sprintf("0x%064x", 1_000_000+i)),
+		}
+		if i%(n/5) == 1 {
+			transfer.SenderCanonical, transfer.DestUniversalChainID = new("0xrare"), "c.1"
+		}
+		row, err := appliance.NewRow(transfer)
+		if err != nil {
+			panic(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// TestCostGrowsWithThePage: what a query looks at does not grow with the rows that it passes over.
+func TestCostGrowsWithThePage(t *testing.T) {
+	for _, n := range []int{2_000, 20_000} {
+		r := newReplica(t)
+		if _, err := r.Write(t.Context(), appliance.Batch{Rows: plain(n)}); err != nil {
+			t.Fatal(err)
+		}
+		middle := appliance.Page{Cursor: fmt.Sprintf("%08d", n/2)}
+		back := appliance.Page{Cursor: fmt.Sprintf("%08d", n/2), Direction: appliance.Newer}
+		for _, test := range []struct {
+			name string
+			q    appliance.TransferQuery
+			rows int
+			most uint64
+		}{
+			{"first page", appliance.TransferQuery{}, 100, 100},
+			{"middle page", appliance.TransferQuery{Page: middle}, 100, 101},
+			{"middle page, newer", appliance.TransferQuery{Page: back}, 100, 101},
+			{"transaction", appliance.TransferQuery{TransactionHash: fmt.Sprintf("0x%064x", 1_000_000+n/2)}, 1, 4},
+			{"packet", appliance.TransferQuery{PacketHash: fmt.Sprintf("0x%064x", n/2)}, 1, 4},
+			{"no such packet", appliance.TransferQuery{PacketHash: "0x77"}, 0, 1},
+			{"busy account", appliance.TransferQuery{Addresses: []string{"0xFF"}}, 100, 210},
+			{"rare account", appliance.TransferQuery{Addresses: []string{"0xrare"}}, 5, 15},
+			{"rare account of the busy route's source", appliance.TransferQuery{Addresses: []string{"0xrare"}, SourceChain: "a.1"}, 5, 40},
+			{"rare route of a busy account", appliance.TransferQuery{Addresses: []string{"0xff"}, DestinationChain: "c.1"}, 5, 40},
+			{"rare route of another account", appliance.TransferQuery{Addresses: []string{"0x" + fmt.Sprintf("%040x", 0)}, DestinationChain: "c.1"}, 0, 40},
+			{"no such transfer_index", appliance.TransferQuery{TransferIndex: new(int32(3))}, 0, 1},
+			{"the network of all chains", appliance.TransferQuery{Network: appliance.Mainnet}, 100, 100},
+			{"the network of none", appliance.TransferQuery{Network: appliance.Testnet}, 0, 0},
+			{"no addresses", appliance.TransferQuery{Addresses: []string{}}, 0, 0},
+		} {
+			rows, touched := touchedBy(t, r, test.q)
+			if rows != test.rows || touched > test.most {
+				t.Errorf("%d transfers, %s: %d rows, %d keys; want %d, at most %d", n, test.name, rows, touched, test.rows, test.most)
+			}
+		}
+	}
+}
+
+// TestReadersSeeOneMoment: a view that began before a write neither waits for it nor sees it.
+func TestReadersSeeOneMoment(t *testing.T) {
+	r := newReplica(t)
+	rows := plain(3000)
+	if _, err := r.Write(t.Context(), appliance.Batch{Rows: rows[:1000]}); err != nil {
+		t.Fatal(err)
+	}
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		first, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		before := first[0].Clone()
+		written := make(chan error)
+		go func() {
+			_, err := r.Write(context.WithoutCancel(t.Context()), appliance.Batch{Rows: rows[1000:]})
+			written <- err
+		}()
+		if err := <-written; err != nil { // while this view is open
+			return err
+		}
+		again, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		if string(again[0].Bytes()) != string(before.Bytes()) || string(first[0].Bytes()) != string(before.Bytes()) {
+			t.Error("the view has changed under its reader")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := touchedBy(t, r, appliance.TransferQuery{Page: appliance.Page{Cursor: "00003000"}}); found != 100 {
+		t.Errorf("%d rows afterwards", found)
+	}
+}
+
+// TestPagesGivenBackStayReadable trims in the middle of a view.
+func TestPagesGivenBackStayReadable(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 500)
+	before := export(t, r)
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		text := string(rows[50].AppendRecord(nil))
+		r.trim()
+		if string(rows[50].AppendRecord(nil)) != text {
+			t.Error("a row has changed")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(export(t, r)) != string(before) {
+		t.Error("the export has changed")
+	}
+}
+
+func TestOpenReplica(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := openReplica(t, path)
+	if stat, err := os.Stat(path); err != nil || stat.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", stat.Mode(), err)
+	}
+	if _, err := OpenReplica(path, ReplicaOptions{LockTimeout: time.Millisecond}); err == nil {
+		t.Error("opened twice")
+	}
+	err := r.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(replicaMeta).Put(keySchema, []byte("0")) })
+	if err != nil || r.Close() != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenReplica(path, ReplicaOptions{}); !errors.Is(err, ErrReplicaSchema) {
+		t.Errorf("another version: %v", err)
+	}
+	if err := RemoveReplica(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveReplica(path); err != nil {
+		t.Errorf("removed twice: %v", err)
+	}
+	openReplica(t, path)
+}
+
+func TestStatusAndHealth(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 400)
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		status, err := s.Status(t.Context())
+		if err != nil || status.Rows["transfer"] != 400 || status.Rows["chain"] != 14 || status.Bytes == 0 || !status.Newest.After(status.Oldest) {
+			t.Errorf("%+v, %v", status, err)
+		}
+		checks, err := s.Health(t.Context())
+		if err != nil || len(checks) != 2 || checks[0].Environment != appliance.Mainnet || checks[0].Status != appliance.HealthOK {
+			t.Errorf("%+v, %v", checks, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRelated follows a transfer to its chains, tokens and the packet with its traces.
+func TestRelated(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 400)
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+		if err != nil {
+			return err
+		}
+		tokens := 0
+		for _, row := range rows {
+			for _, relation := range row.Type().Relations {
+				related := s.Related(row, relation)
+				if relation.To == appliance.TokenType {
+					if !related.IsZero() {
+						tokens++
+					}
+					continue
+				}
+				if related.Key() != string(row.AppendKey(nil, relation.By)) {
+					t.Errorf("%s leads to %q", relation.Name, related.Key())
+				}
+			}
+			packet, _ := row.Type().Relation("packet")
+			if s.Related(row, packet).Len(appliance.PacketType.MustField("traces").Number) < 6 {
+				t.Error("no traces")
+			}
+		}
+		if tokens < len(rows) {
+			t.Errorf("%d tokens of %d transfers", tokens, len(rows))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBatchesAreAtomic: an error in a batch leaves nothing of it.
+func TestBatchesAreAtomic(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 50)
+	before := export(t, r)
+	trace := appliance.RowOf(appliance.TraceType, []byte{0, 2})
+	_, err := r.Write(t.Context(), appliance.Batch{Rows: append(plain(100), trace), Positions: map[string]string{"x": "y"}})
+	if appliance.CodeOf(err) != appliance.CodeInvalidField {
+		t.Errorf("a trace is taken for a record: %v", err)
+	}
+	if string(export(t, r)) != string(before) {
+		t.Error("half a batch was written")
+	}
+	_ = r.View(t.Context(), func(s appliance.Snapshot) error {
+		if _, ok, _ := s.Position(t.Context(), "x"); ok {
+			t.Error("a position was written")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,177 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+func fill(t testing.TB, r *Replica, transfers int) {
+	t.Helper()
+	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: storetest.ReplicaNow}, func(rows []appliance.Row) error {
+		_, err := r.Write(t.Context(), appliance.Batch{Rows: rows})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func export(t testing.TB, r *Replica) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := dataset.Export(t.Context(), r, &b, dataset.ExportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func newReplica(t testing.TB) *Replica {
+	return openReplica(t, filepath.Join(t.TempDir(), "replica.db"))
+}
+
+func TestExportImportExport(t *testing.T) {
+	for _, name := range []string{"set.ndjson", "set.ndjson.zst"} {
+		t.Run(name, func(t *testing.T) {
+			first := newReplica(t)
+			fill(t, first, 1500)
+			path := filepath.Join(t.TempDir(), name)
+			if _, err := dataset.ExportFile(t.Context(), first, path, dataset.ExportOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			second := newReplica(t)
+			progress := 0
+			o := dataset.ImportOptions{BatchRows: 500, OnProgress: func(dataset.Progress) { progress++ }}
+			imported, err := dataset.ImportFile(t.Context(), dataset.Into(second), path, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(export(t, first), export(t, second)) {
+				t.Error("the export of the import is another")
+			}
+			if progress < 3 || imported.Done != imported.Total || imported.Total == 0 {
+				t.Errorf("progress %d times, at the end %+v", progress, imported.Progress)
+			}
+			again, err := dataset.ImportFile(t.Context(), dataset.Into(second), path, o)
+			if err != nil || again.Inserted+again.Updated != 0 || again.Unchanged != imported.Inserted {
+				t.Errorf("the second time: %+v, %v", again.Written, err)
+			}
+		})
+	}
+}
+
+func TestImportNamesBadLines(t *testing.T) {
+	good := `{"kind":"chain","universal_chain_id":"union.union-1"}`
+	for _, test := range []struct{ line, reason string }{
+		{`{"kind":"chain"}`, "universal_chain_id is missing"},
+		{`{"kind":"chain","universal_chain_id":""}`, "universal_chain_id must not be empty"},
+		{`{"kind":"chain","universal_chain_id":7}`, "universal_chain_id must be text"},
+		{`{"kind":"chain","universal_chain_id":"a.b","testnet":"no"}`, "testnet must be true or false"},
+		{`{"kind":"chain","universal_chain_id":"a.b","colour":"red"}`, "colour is not a member of a chain"},
+		{`{"kind":"chain","universal_chain_id":"a.b","universal_chain_id":"a.b"}`, "universal_chain_id is there twice"},
+		{`{"kind":"chain","universal_chain_id":"a.b","status":{"timestamp":"yesterday"}}`, "timestamp must be a time"},
+		{`{"kind":"planet"}`, "kind must be chain"},
+		{`{"universal_chain_id":"a.b"}`, "kind is missing"},
+		{`{"kind":"chain","universal_chain_id":"a.b"`, "the record ends too early"},
+		{`{"kind":"chain","universal_chain_id":"a.b"} x`, "something follows the record"},
+		{`{"kind":"client","sort_order":"1","universal_chain_id":"a.b","client_id":4294967296,"counterparty_universal_chain_id":"c.d"}`, "client_id must be a whole number of 32 bits"},
+		{"{\"kind\":\"chain\",\"universal_chain_id\":\"a\xff\"}", "universal_chain_id must be UTF-8"},
+		{`{"kind":"chain","universal_chain_id":"a\u0000b"}`, "universal_chain_id must not have a zero byte"},
+		{`{"kind":"chain","universal_chain_id":"\ud800"}`, "half a surrogate pair"},
+		{`[1]`, "belongs"},
+	} {
+		t.Run(test.reason, func(t *testing.T) {
+			in := good + "\n\n" + test.line + "\n" + strings.Replace(good, "union-1", "union-2", 1)
+			r := newReplica(t)
+			imported, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in), dataset.ImportOptions{})
+			var bad dataset.BadLine
+			if !errors.As(err, &bad) || bad.Line != 3 || !strings.Contains(bad.Error(), test.reason) {
+				t.Errorf("%v, want line 3: %s", err, test.reason)
+			}
+			if imported.Inserted != 1 {
+				t.Errorf("%d records before it, want 1", imported.Inserted)
+			}
+			var reported []dataset.BadLine
+			o := dataset.ImportOptions{KeepGoing: true, OnBad: func(b dataset.BadLine) { reported = append(reported, b) }}
+			imported, err = dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in), o)
+			if err != nil || imported.Bad != 1 || len(reported) != 1 || reported[0].Line != 3 || imported.Inserted != 1 || imported.Unchanged != 1 {
+				t.Errorf("going on: %+v, %v, reported %v", imported, err, reported)
+			}
+		})
+	}
+}
+
+// TestImportResumes interrupts an import by a bad line, which is then mended, and by a writer that fails.
+func TestImportResumes(t *testing.T) {
+	source := newReplica(t)
+	fill(t, source, 3000)
+	whole := export(t, source)
+	path := filepath.Join(t.TempDir(), "set.ndjson")
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	broken := bytes.Join(append(append([][]byte{}, lines[:4000]...), []byte("oops\n")), nil)
+	if err := os.WriteFile(path, append(broken, bytes.Join(lines[4000:], nil)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newReplica(t)
+	o := dataset.ImportOptions{BatchRows: 300}
+	if _, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o); err == nil {
+		t.Fatal("a bad line is no error")
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failing := &failingIndex{Index: r, left: 2}
+	if resumed, err := dataset.ImportFile(t.Context(), dataset.Into(failing), path, o); !errors.Is(err, errFull) || resumed.Resumed != 4000 {
+		t.Fatalf("resumed behind line %d, %v", resumed.Resumed, err)
+	}
+	resumed, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o)
+	if err != nil || resumed.Resumed <= 4000 || resumed.Unchanged != 0 {
+		t.Fatalf("resumed behind line %d: %+v, %v", resumed.Resumed, resumed.Written, err)
+	}
+	if !bytes.Equal(export(t, r), whole) {
+		t.Error("the import in parts is not the whole")
+	}
+}
+
+func TestImportOfAChangedFileStartsAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "set.ndjson")
+	chain := func(n int) string { return fmt.Sprintf(`{"kind":"chain","universal_chain_id":"chain.%d"}`+"\n", n) }
+	if err := os.WriteFile(path, []byte(chain(1)+chain(2)+"oops\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newReplica(t)
+	if _, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, dataset.ImportOptions{}); err == nil {
+		t.Fatal("a bad line is no error")
+	}
+	if err := os.WriteFile(path, []byte(chain(3)+chain(2)+chain(1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	imported, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, dataset.ImportOptions{})
+	if err != nil || imported.Resumed != 0 || imported.Inserted != 1 || imported.Unchanged != 2 {
+		t.Errorf("%+v, %v", imported, err)
+	}
+}
+
+var errFull = errors.New("disk full")
+
+// failingIndex fails after some writes.
+type failingIndex struct {
+	appliance.Index
+	left int
+}
+
+func (f *failingIndex) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+	if f.left--; f.left < 0 {
+		return appliance.Written{}, errFull
+	}
+	return f.Index.Write(ctx, b)
+}

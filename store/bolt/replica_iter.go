@@ -1,0 +1,244 @@
+package bolt
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"go.etcd.io/bbolt"
+)
+
+// orders iterates over sort_orders in the direction of a page. It is the one shape of all that a query combines:
+// ranges of an index, unions and intersections of them.
+type orders interface {
+	// seek moves to the first sort_order at or behind the given one, in the direction of the iteration; nil means
+	// the very first. It returns nil at the end. The result is valid until the next move.
+	seek(order []byte) []byte
+	// next moves on by one. It may be called after seek only.
+	next() []byte
+}
+
+// termRange iterates over the keys of one term in an index.
+type termRange struct {
+	cursor    *bbolt.Cursor
+	ascending bool
+	key       []byte // the term, then room for a sort_order to seek
+	touched   *uint64
+}
+
+func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, touched *uint64) *termRange {
+	return &termRange{cursor: b.Cursor(), ascending: ascending, key: binary.BigEndian.AppendUint64(make([]byte, 0, 64), term), touched: touched}
+}
+
+// ordersOf iterates over the sort_orders of a term in an index.
+func ordersOf(tx *bbolt.Tx, x *index, term uint64, ascending bool, touched *uint64) orders {
+	bucket := tx.Bucket(x.bucket)
+	if x.recent == nil {
+		return newTermRange(bucket, term, ascending, touched)
+	}
+	recent := tx.Bucket(x.recent)
+	switch {
+	case bucket.Sequence() == 0:
+		return newTermRange(recent, term, ascending, touched)
+	case recent.Sequence() == 0:
+		return newTermRange(bucket, term, ascending, touched)
+	}
+	return &union{ascending: ascending, members: []orders{
+		newTermRange(bucket, term, ascending, touched), newTermRange(recent, term, ascending, touched),
+	}}
+}
+
+const termSize = 8
+
+func (t *termRange) seek(order []byte) []byte {
+	*t.touched++
+	t.key = append(t.key[:termSize], order...)
+	if t.ascending {
+		k, _ := t.cursor.Seek(t.key)
+		return t.strip(k)
+	}
+	if order == nil {
+		// Behind every sort_order, for those are text and 0xff is in no UTF-8.
+		t.key = append(t.key, 0xff)
+	}
+	return t.strip(seekDown(t.cursor, t.key))
+}
+
+func (t *termRange) next() []byte {
+	*t.touched++
+	if t.ascending {
+		k, _ := t.cursor.Next()
+		return t.strip(k)
+	}
+	k, _ := t.cursor.Prev()
+	return t.strip(k)
+}
+
+// strip returns a key's sort_order, or nil for a key of another term.
+func (t *termRange) strip(k []byte) []byte {
+	if len(k) <= termSize || !bytes.Equal(k[:termSize], t.key[:termSize]) {
+		return nil
+	}
+	return k[termSize:]
+}
+
+// seekDown moves a cursor to the last key at or below the given one.
+func seekDown(c *bbolt.Cursor, key []byte) []byte {
+	k, _ := c.Seek(key)
+	if k == nil {
+		k, _ = c.Last()
+		if k == nil || bytes.Compare(k, key) <= 0 {
+			return k
+		}
+	}
+	if bytes.Equal(k, key) {
+		return k
+	}
+	k, _ = c.Prev()
+	return k
+}
+
+// union iterates over what is in any of several, each sort_order once. The heap holds those that have not ended, the
+// one that comes next on top.
+type union struct {
+	members   []orders
+	ascending bool
+	heap      []unionEntry
+	begun     bool
+	last      []byte // a copy of what was returned last
+}
+
+type unionEntry struct {
+	orders
+	at []byte
+}
+
+// seek moves only the members that are behind, if the iteration has begun and goes on in its direction, as that of a
+// join does.
+func (u *union) seek(order []byte) []byte {
+	if u.begun && order != nil && !before(order, u.last, u.ascending) {
+		for len(u.heap) > 0 && before(u.heap[0].at, order, u.ascending) {
+			u.replaceTop(u.heap[0].seek(order))
+		}
+		return u.top()
+	}
+	u.begun = true
+	u.heap = u.heap[:0]
+	for _, m := range u.members {
+		if at := m.seek(order); at != nil {
+			u.heap = append(u.heap, unionEntry{orders: m, at: at})
+		}
+	}
+	for i := len(u.heap)/2 - 1; i >= 0; i-- {
+		u.down(i)
+	}
+	return u.top()
+}
+
+func (u *union) next() []byte {
+	for len(u.heap) > 0 && bytes.Equal(u.heap[0].at, u.last) {
+		u.replaceTop(u.heap[0].next())
+	}
+	return u.top()
+}
+
+// replaceTop puts the member on top where it belongs after it has moved to at.
+func (u *union) replaceTop(at []byte) {
+	if u.heap[0].at = at; at == nil {
+		end := len(u.heap) - 1
+		u.heap[0] = u.heap[end]
+		u.heap = u.heap[:end]
+	}
+	u.down(0)
+}
+
+func (u *union) top() []byte {
+	if len(u.heap) == 0 {
+		return nil
+	}
+	u.last = append(u.last[:0], u.heap[0].at...)
+	return u.last
+}
+
+func (u *union) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(u.heap) {
+			return
+		}
+		if right := child + 1; right < len(u.heap) && before(u.heap[right].at, u.heap[child].at, u.ascending) {
+			child = right
+		}
+		if !before(u.heap[child].at, u.heap[i].at, u.ascending) {
+			return
+		}
+		u.heap[i], u.heap[child] = u.heap[child], u.heap[i]
+		i = child
+	}
+}
+
+// before tells whether a comes before b in the direction of the iteration.
+func before(a, b []byte, ascending bool) bool {
+	if ascending {
+		return bytes.Compare(a, b) < 0
+	}
+	return bytes.Compare(a, b) > 0
+}
+
+// join iterates over what is in all of several: each in turn seeks to where the one furthest ahead is, so what only
+// one of them has is skipped and not scanned (a leapfrog join).
+type join struct {
+	members   []orders
+	ascending bool
+	at        []byte // a copy of what was returned last
+}
+
+func (j *join) seek(order []byte) []byte { return j.settle(j.members[0].seek(order)) }
+
+func (j *join) next() []byte { return j.settle(j.members[0].next()) }
+
+// settle moves all members to the first sort_order from candidate on that all have.
+func (j *join) settle(candidate []byte) []byte {
+	if candidate == nil {
+		return nil
+	}
+	j.at = append(j.at[:0], candidate...)
+	for agreed, i := 1, 1%len(j.members); agreed < len(j.members); i = (i + 1) % len(j.members) {
+		at := j.members[i].seek(j.at)
+		switch {
+		case at == nil:
+			return nil
+		case bytes.Equal(at, j.at):
+			agreed++
+		default:
+			j.at = append(j.at[:0], at...)
+			agreed = 1
+		}
+	}
+	return j.at
+}
+
+// list iterates over sort_orders in memory, sorted in the direction of the iteration.
+type list struct {
+	sorted    [][]byte
+	ascending bool
+	at        int
+}
+
+func (l *list) seek(order []byte) []byte {
+	for l.at = 0; order != nil && l.at < len(l.sorted) && before(l.sorted[l.at], order, l.ascending); {
+		l.at++
+	}
+	return l.current()
+}
+
+func (l *list) next() []byte {
+	l.at++
+	return l.current()
+}
+
+func (l *list) current() []byte {
+	if l.at >= len(l.sorted) {
+		return nil
+	}
+	return l.sorted[l.at]
+}

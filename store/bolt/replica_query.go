@@ -1,0 +1,357 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sort"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// query is a page of a collection as it is put together from ranges.
+type query struct {
+	s         *snapshot
+	c         *collection
+	page      appliance.Page
+	limit     int
+	ascending bool
+	ranges    []orders
+	checks    []func(appliance.Row) bool // what each row found must pass, for terms may collide
+	nothing   bool                       // no row can match
+	touched   uint64
+}
+
+func (s *snapshot) query(c *collection, page appliance.Page) (*query, error) {
+	limit, err := page.Size()
+	return &query{s: s, c: c, page: page, limit: limit, ascending: page.Ascending()}, err
+}
+
+// Transfers implements appliance.Snapshot.
+func (s *snapshot) Transfers(ctx context.Context, q appliance.TransferQuery) ([]appliance.Row, error) {
+	p, err := s.query(transfers, q.Page)
+	if err != nil {
+		return nil, err
+	}
+	if len(q.Addresses) > appliance.MaxAddresses {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", appliance.MaxAddresses).In("p_addresses_canonical")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.addresses(q.Addresses)
+	p.text(transferByTx, transferTxField, q.TransactionHash)
+	p.text(transferByHash, transferHashField, q.PacketHash)
+	p.route(transferByRoute, q.SourceChain, q.DestinationChain, q.Network)
+	if q.TransferIndex != nil {
+		p.transferIndex(*q.TransferIndex)
+	}
+	if q.BlockHash != "" && !p.nothing {
+		p.ranges = append(p.ranges, p.transfersOfBlock(q.BlockHash))
+	}
+	return p.run(ctx)
+}
+
+// Packets implements appliance.Snapshot.
+func (s *snapshot) Packets(ctx context.Context, q appliance.PacketQuery) ([]appliance.Row, error) {
+	p, err := s.query(packets, q.Page)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.text(packetByTx, packetTxField, q.TransactionHash)
+	p.text(packetByHash, packetHashField, q.PacketHash)
+	p.text(packetByBlock, packetBlockField, q.BlockHash)
+	p.route(packetByRoute, q.SourceChain, q.DestinationChain, q.Network)
+	if !q.Sent.IsZero() {
+		p.sent(q.Sent)
+	}
+	if q.Exceeding != appliance.AnySLA {
+		p.exceeding(q)
+	}
+	return p.run(ctx)
+}
+
+var (
+	transferTxField       = appliance.TransferType.MustField("transfer_send_transaction_hash").Number
+	transferHashField     = appliance.TransferType.MustField("packet_hash").Number
+	transferSenderField   = appliance.TransferType.MustField("sender_canonical").Number
+	transferReceiverField = appliance.TransferType.MustField("receiver_canonical").Number
+	packetTxField         = appliance.PacketType.MustField("packet_send_transaction_hash").Number
+	packetHashField       = appliance.PacketType.MustField("packet_hash").Number
+	packetBlockField      = appliance.PacketType.MustField("packet_send_block_hash").Number
+)
+
+func fold(text string) []byte {
+	folded := []byte(text)
+	appliance.FoldHex(folded)
+	return folded
+}
+
+// has tells whether a text field is what was folded.
+func has(row appliance.Row, field int, folded []byte) bool {
+	var buf [256]byte
+	text := row.AppendText(buf[:0], field)
+	appliance.FoldHex(text)
+	return bytes.Equal(text, folded)
+}
+
+func (p *query) rangeOf(x *index, term uint64) orders {
+	return ordersOf(p.s.tx, x, term, p.ascending, &p.touched)
+}
+
+// text restricts to rows with that text.
+func (p *query) text(x *index, field int, want string) {
+	if want == "" {
+		return
+	}
+	folded := fold(want)
+	p.ranges = append(p.ranges, p.rangeOf(x, termOf(folded)))
+	p.checks = append(p.checks, func(row appliance.Row) bool { return has(row, field, folded) })
+}
+
+// addresses restricts to transfers from or to one of them.
+func (p *query) addresses(addresses []string) {
+	if addresses == nil {
+		return
+	}
+	var members []orders
+	var wanted [][]byte
+	for _, a := range addresses {
+		if a == "" {
+			continue
+		}
+		folded := fold(a)
+		if slices.ContainsFunc(wanted, func(w []byte) bool { return bytes.Equal(w, folded) }) {
+			continue
+		}
+		wanted = append(wanted, folded)
+		members = append(members, p.rangeOf(transferByAddress, termOf(folded)))
+	}
+	p.any(members)
+	p.checks = append(p.checks, func(row appliance.Row) bool {
+		for _, w := range wanted {
+			if has(row, transferSenderField, w) || has(row, transferReceiverField, w) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// any restricts to the union of the members.
+func (p *query) any(members []orders) {
+	switch len(members) {
+	case 0:
+		p.nothing = true
+	case 1:
+		p.ranges = append(p.ranges, members[0])
+	default:
+		p.ranges = append(p.ranges, &union{members: members, ascending: p.ascending})
+	}
+}
+
+// route restricts to pairs of chains.
+func (p *query) route(x *index, source, destination string, network appliance.Network) {
+	if source == "" && destination == "" && network == appliance.AnyNetwork {
+		return
+	}
+	p.routes(x, func(r route) bool {
+		return (source == "" || r.source == source) && (destination == "" || r.destination == destination) &&
+			(network == appliance.AnyNetwork || p.s.tables.network(r.source) == network)
+	})
+}
+
+// routes restricts to rows of an index over pairs of chains whose pair is wanted.
+func (p *query) routes(x *index, wanted func(route) bool) {
+	var members []orders
+	pairs := make(map[[2]string]bool)
+	all := p.s.tables.routes[p.c.number]
+	for _, r := range all {
+		if wanted(r) {
+			members = append(members, p.rangeOf(x, r.term))
+			pairs[[2]string{r.source, r.destination}] = true
+		}
+	}
+	if len(members) == len(all) && (x == transferByRoute || x == packetByRoute) && len(all) > 0 {
+		return // every row
+	}
+	p.any(members)
+	p.checks = append(p.checks, func(row appliance.Row) bool {
+		source, _ := row.Text(p.c.source)
+		destination, _ := row.Text(p.c.destination)
+		return pairs[[2]string{source, destination}]
+	})
+}
+
+func (p *query) transferIndex(index int32) {
+	if index != 0 {
+		p.ranges = append(p.ranges, p.rangeOf(transferByIndex, uint64(uint32(index))))
+	}
+	p.checks = append(p.checks, func(row appliance.Row) bool {
+		i, _ := row.Int(transferIndexField)
+		return i == index
+	})
+}
+
+// sent restricts to packets of that very time.
+func (p *query) sent(at time.Time) {
+	nanoseconds := at.UnixNano()
+	p.ranges = append(p.ranges, p.rangeOf(packetByTime, uint64(nanoseconds)))
+	p.checks = append(p.checks, func(row appliance.Row) bool {
+		sent, ok := row.Nanoseconds(packets.sent)
+		return ok && sent == nanoseconds
+	})
+}
+
+// exceeding restricts to packets that are late.
+func (p *query) exceeding(q appliance.PacketQuery) {
+	p.routes(packetUnsettled, func(r route) bool {
+		network := p.s.tables.network(r.source)
+		return (q.Exceeding == appliance.ExceedingAll || string(q.Exceeding) == string(network)) &&
+			(q.SourceChain == "" || r.source == q.SourceChain) && (q.DestinationChain == "" || r.destination == q.DestinationChain)
+	})
+	now := p.s.r.now()
+	p.checks = append(p.checks, func(row appliance.Row) bool { return p.s.tables.late(row, now) })
+}
+
+// transfersOfBlock returns the sort_orders of the transfers whose packets were sent in a block: as many as a block holds.
+func (p *query) transfersOfBlock(hash string) orders {
+	folded := fold(hash)
+	found := &list{ascending: p.ascending}
+	inBlock := p.rangeOf(packetByBlock, termOf(folded))
+	rows := p.s.tx.Bucket(packets.rows)
+	for order := inBlock.seek(nil); order != nil; order = inBlock.next() {
+		packet := packets.row(rows.Get(order))
+		if !has(packet, packetBlockField, folded) {
+			continue
+		}
+		var buf [128]byte
+		packetHash := packet.AppendKey(buf[:0], packets.t.Key)
+		of := p.rangeOf(transferByHash, termOf(packetHash))
+		for order := of.seek(nil); order != nil; order = of.next() {
+			transfer := transfers.row(p.s.tx.Bucket(transfers.rows).Get(order))
+			if has(transfer, transferHashField, packetHash) {
+				found.sorted = append(found.sorted, bytes.Clone(order))
+			}
+		}
+	}
+	sort.Slice(found.sorted, func(i, j int) bool { return before(found.sorted[i], found.sorted[j], p.ascending) })
+	return found
+}
+
+// run returns the page.
+func (p *query) run(ctx context.Context) ([]appliance.Row, error) {
+	defer func() { p.s.r.touched.Add(p.touched) }()
+	if p.nothing {
+		return nil, nil
+	}
+	rows := p.s.tx.Bucket(p.c.rows).Cursor()
+	switch len(p.ranges) {
+	case 0:
+		return p.scan(ctx, rows)
+	case 1:
+		return p.follow(ctx, p.ranges[0], rows)
+	}
+	return p.follow(ctx, &join{members: p.ranges, ascending: p.ascending}, rows)
+}
+
+// scan returns the page of a query without ranges straight from the rows.
+func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]appliance.Row, error) {
+	var k, v []byte
+	move := rows.Prev
+	if p.ascending {
+		move = rows.Next
+	}
+	if p.page.Cursor == "" {
+		k, v = rows.Last()
+	} else {
+		cursor := []byte(p.page.Cursor)
+		k, v = rows.Seek(cursor)
+		switch {
+		case p.ascending && bytes.Equal(k, cursor):
+			k, v = move()
+		case !p.ascending && k == nil:
+			k, v = rows.Last()
+		case !p.ascending:
+			k, v = move()
+		}
+	}
+	found := make([]appliance.Row, 0, p.limit)
+	for n := 1; k != nil && len(found) < p.limit; n++ {
+		p.touched++
+		if row := p.c.row(v); p.passes(row) {
+			found = append(found, row)
+		}
+		if n%1024 == 0 && ctx.Err() != nil {
+			return nil, timeoutError(ctx.Err())
+		}
+		k, v = move()
+	}
+	return found, nil
+}
+
+// follow returns the page of the rows that the orders name.
+func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]appliance.Row, error) {
+	var order []byte
+	if p.page.Cursor == "" {
+		order = o.seek(nil)
+	} else {
+		order = o.seek([]byte(p.page.Cursor))
+		if string(order) == p.page.Cursor {
+			order = o.next()
+		}
+	}
+	found := make([]appliance.Row, 0, min(p.limit, 16))
+	for n := 1; order != nil; n++ {
+		p.touched++
+		if _, v := rows.Seek(order); v != nil {
+			if row := p.c.row(v); p.passes(row) {
+				found = append(found, row)
+			}
+		}
+		if len(found) == p.limit {
+			break
+		}
+		if n%256 == 0 && ctx.Err() != nil {
+			return nil, timeoutError(ctx.Err())
+		}
+		order = o.next()
+	}
+	return found, nil
+}
+
+func (p *query) passes(row appliance.Row) bool {
+	for _, check := range p.checks {
+		if !check(row) {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the record of that key, and its sort_order. The caller holds s.mu.
+func (s *snapshot) find(c *collection, key []byte) (appliance.Row, []byte) {
+	return find(s.tx, c, key)
+}
+
+func find(tx *bbolt.Tx, c *collection, key []byte) (appliance.Row, []byte) {
+	hash := key
+	if c == transfers { // packet_hash/transfer_index
+		hash = key[:bytes.LastIndexByte(key, '/')]
+	}
+	var touched uint64
+	of := ordersOf(tx, c.hash, termOf(hash), true, &touched)
+	rows := tx.Bucket(c.rows)
+	var buf [256]byte
+	for order := of.seek(nil); order != nil; order = of.next() {
+		row := c.row(rows.Get(order))
+		if !row.IsZero() && bytes.Equal(row.AppendKey(buf[:0], c.t.Key), key) {
+			return row, order
+		}
+	}
+	return appliance.Row{}, nil
+}

@@ -1,0 +1,386 @@
+package bolt
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// The bucket of counts. Each key begins with the collection's number and what is counted:
+//
+//	total   -                        all rows
+//	route   source NUL destination   rows of a pair of chains
+//	day     day                      rows sent on a UTC day, days since 1970 as 4 bytes big-endian
+//	routes  day source NUL dest      rows of a pair of chains sent on a day
+//	latency phase source NUL dest    a histogram, of packets; each chain may be empty, which stands for any
+//
+// A count is a varint; one that falls to zero is removed. All are changed by exactly what each row was and is, so
+// they follow updates and not only inserts.
+const (
+	statTotal    = 't'
+	statRoute    = 'r'
+	statDay      = 'd'
+	statRouteDay = 'p'
+	statLatency  = 'l'
+)
+
+func statKey(c *collection, what byte, rest string) []byte {
+	return append([]byte{byte('0' + c.number), what}, rest...)
+}
+
+// latencyPhases are the fields whose distance from the sending is kept as a histogram.
+var latencyPhases = []struct {
+	phase appliance.Phase
+	field int
+}{
+	{appliance.PhasePacketRecv, appliance.PacketType.MustField("packet_recv_timestamp").Number},
+	{appliance.PhaseWriteAck, appliance.PacketType.MustField("write_ack_timestamp").Number},
+	{appliance.PhasePacketAck, appliance.PacketType.MustField("packet_ack_timestamp").Number},
+}
+
+// deltas are the changes of counts that a batch gathers.
+type deltas struct {
+	counts     map[string]int64
+	histograms map[string]map[uint64]int64 // by bucket
+}
+
+func newDeltas() *deltas {
+	return &deltas{counts: make(map[string]int64), histograms: make(map[string]map[uint64]int64)}
+}
+
+// add counts a row, or with -1 takes it out again.
+func (d *deltas) add(c *collection, row appliance.Row, by int64) {
+	var buf [160]byte
+	key := append(buf[:0], byte('0'+c.number), statTotal)
+	d.counts[string(key)] += by
+	key = append(key[:1], statRoute)
+	key = row.AppendText(key, c.source)
+	key = append(key, routeSeparator...)
+	key = row.AppendText(key, c.destination)
+	d.counts[string(key)] += by
+	pair := string(key[2:])
+	sent, ok := row.Nanoseconds(c.sent)
+	if !ok {
+		return
+	}
+	key = append(key[:1], statDay)
+	key = binary.BigEndian.AppendUint32(key, dayOf(sent))
+	d.counts[string(key)] += by
+	key[1] = statRouteDay
+	key = append(key, pair...)
+	d.counts[string(key)] += by
+	if c == packets {
+		d.addLatencies(row, sent, pair, by)
+	}
+}
+
+func (d *deltas) addLatencies(packet appliance.Row, sent int64, pair string, by int64) {
+	source, destination, _ := strings.Cut(pair, routeSeparator)
+	for i, p := range latencyPhases {
+		at, ok := packet.Nanoseconds(p.field)
+		if !ok {
+			continue
+		}
+		bucket := latencyBucket(at - sent)
+		for _, key := range [4]string{
+			latencyKey(i, "", ""), latencyKey(i, source, ""), latencyKey(i, "", destination), latencyKey(i, source, destination),
+		} {
+			h := d.histograms[key]
+			if h == nil {
+				h = make(map[uint64]int64)
+				d.histograms[key] = h
+			}
+			h[bucket] += by
+		}
+	}
+}
+
+func latencyKey(phase int, source, destination string) string {
+	return string(statKey(packets, statLatency, string(rune('0'+phase))+source+routeSeparator+destination))
+}
+
+// dayOf returns the UTC day of a time, in days since 1970, moved so that earlier days sort in front.
+func dayOf(nanoseconds int64) uint32 {
+	day := nanoseconds / int64(24*time.Hour)
+	if nanoseconds%int64(24*time.Hour) < 0 {
+		day--
+	}
+	return uint32(int32(day)) ^ 1<<31
+}
+
+func dayName(day uint32) string {
+	return time.Unix(int64(int32(day^1<<31))*24*60*60, 0).UTC().Format(time.DateOnly)
+}
+
+// write applies the changes. routes tells that a pair of chains came or went.
+func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
+	for key, by := range d.counts {
+		if by == 0 {
+			continue
+		}
+		before := countOf(b.Get([]byte(key)))
+		after := int64(before) + by
+		if after < 0 {
+			return false, fmt.Errorf("count %q falls to %d: the file is damaged", key, after)
+		}
+		if key[1] == statRoute && (before == 0 || after == 0) {
+			routes = true
+		}
+		if after == 0 {
+			err = b.Delete([]byte(key))
+		} else {
+			err = b.Put([]byte(key), binary.AppendUvarint(nil, uint64(after)))
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	for key, changes := range d.histograms {
+		h := readHistogram(b.Get([]byte(key)))
+		h.change(changes)
+		if len(h) == 0 {
+			err = b.Delete([]byte(key))
+		} else {
+			err = b.Put([]byte(key), h.encode())
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return routes, nil
+}
+
+func countOf(v []byte) uint64 {
+	n, _ := binary.Uvarint(v)
+	return n
+}
+
+// histogram counts latencies in buckets whose bounds grow by a constant factor, so that a bucket's middle is at most
+// appliance.LatencyError from all that is in it (as DDSketch does). It is exact in what it counts: what was added can
+// be taken out. Sorted by bucket.
+type histogram []histogramEntry
+
+type histogramEntry struct{ bucket, count uint64 }
+
+var latencyGrowth = math.Log((1 + appliance.LatencyError) / (1 - appliance.LatencyError))
+
+// latencyBucket returns the bucket of a latency: 0 up to a millisecond, then 1, 2, ….
+func latencyBucket(nanoseconds int64) uint64 {
+	if nanoseconds <= int64(time.Millisecond) {
+		return 0
+	}
+	return uint64(math.Ceil(math.Log(float64(nanoseconds)/float64(time.Millisecond)) / latencyGrowth))
+}
+
+// latencySeconds returns the middle of a bucket.
+func latencySeconds(bucket uint64) float64 {
+	if bucket == 0 {
+		return 0
+	}
+	growth := math.Exp(latencyGrowth)
+	return 2 * math.Exp(float64(bucket)*latencyGrowth) / (growth + 1) / 1000
+}
+
+func readHistogram(v []byte) histogram {
+	var h histogram
+	bucket := uint64(0)
+	for len(v) > 0 {
+		distance, n := binary.Uvarint(v)
+		count, m := binary.Uvarint(v[n:])
+		bucket += distance
+		h = append(h, histogramEntry{bucket, count})
+		v = v[n+m:]
+	}
+	return h
+}
+
+func (h histogram) encode() []byte {
+	var v []byte
+	last := uint64(0)
+	for _, e := range h {
+		v = binary.AppendUvarint(v, e.bucket-last)
+		v = binary.AppendUvarint(v, e.count)
+		last = e.bucket
+	}
+	return v
+}
+
+func (h *histogram) change(changes map[uint64]int64) {
+	for bucket, by := range changes {
+		i, found := slices.BinarySearchFunc(*h, bucket, func(e histogramEntry, b uint64) int { return cmp.Compare(e.bucket, b) })
+		if !found {
+			*h = slices.Insert(*h, i, histogramEntry{bucket: bucket})
+		}
+		(*h)[i].count += uint64(by)
+	}
+	*h = slices.DeleteFunc(*h, func(e histogramEntry) bool { return e.count == 0 })
+}
+
+// percentiles returns the values at the nearest ranks, nil for an empty histogram.
+func (h histogram) percentiles() *appliance.Percentiles {
+	total := uint64(0)
+	for _, e := range h {
+		total += e.count
+	}
+	if total == 0 {
+		return nil
+	}
+	at := func(p float64) float64 {
+		rank, sum := uint64(math.Ceil(p*float64(total))), uint64(0)
+		for _, e := range h {
+			if sum += e.count; sum >= rank {
+				return latencySeconds(e.bucket)
+			}
+		}
+		return 0
+	}
+	return &appliance.Percentiles{P5: at(0.05), Median: at(0.5), P95: at(0.95)}
+}
+
+// count returns how many rows a collection has. The caller holds s.mu.
+func (s *snapshot) count(c *collection) uint64 {
+	return countOf(s.tx.Bucket(bucketStats).Get(statKey(c, statTotal, "")))
+}
+
+// Stats implements appliance.Snapshot.
+func (s *snapshot) Stats(ctx context.Context) ([]appliance.Stat, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []appliance.Stat{
+		{Name: appliance.StatTransfers, Value: s.count(transfers)},
+		{Name: appliance.StatPackets, Value: s.count(packets)},
+	}, nil
+}
+
+// TransfersDaily implements appliance.Snapshot.
+func (s *snapshot) TransfersDaily(ctx context.Context, q appliance.DayQuery) ([]appliance.DayCount, error) {
+	return s.daily(transfers, q)
+}
+
+// PacketsDaily implements appliance.Snapshot.
+func (s *snapshot) PacketsDaily(ctx context.Context, q appliance.DayQuery) ([]appliance.DayCount, error) {
+	return s.daily(packets, q)
+}
+
+func (s *snapshot) daily(c *collection, q appliance.DayQuery) ([]appliance.DayCount, error) {
+	var counts []appliance.DayCount
+	err := s.days(c, statDay, q, func(day string, _ []byte, count uint64) {
+		counts = append(counts, appliance.DayCount{Day: day, Count: count})
+	})
+	slices.Reverse(counts)
+	return counts, err
+}
+
+// TransfersByChain implements appliance.Snapshot.
+func (s *snapshot) TransfersByChain(ctx context.Context, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
+	return s.byChain(transfers, q)
+}
+
+// PacketsByChain implements appliance.Snapshot.
+func (s *snapshot) PacketsByChain(ctx context.Context, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
+	return s.byChain(packets, q)
+}
+
+func (s *snapshot) byChain(c *collection, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
+	var counts []appliance.RouteDayCount
+	err := s.days(c, statRouteDay, q, func(day string, pair []byte, count uint64) {
+		source, destination, _ := strings.Cut(string(pair), routeSeparator)
+		if (q.SourceChain != "" && q.SourceChain != source) || (q.DestinationChain != "" && q.DestinationChain != destination) {
+			return
+		}
+		counts = append(counts, appliance.RouteDayCount{
+			DayCount: appliance.DayCount{Day: day, Count: count}, SourceChain: source, DestinationChain: destination,
+		})
+	})
+	slices.SortStableFunc(counts, func(a, b appliance.RouteDayCount) int {
+		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
+	})
+	return counts, err
+}
+
+// days calls yield with each count of the query's days, oldest first.
+func (s *snapshot) days(c *collection, what byte, q appliance.DayQuery, yield func(day string, rest []byte, count uint64)) error {
+	first := uint32(0)
+	if q.DaysBack != nil {
+		if *q.DaysBack < 1 {
+			return appliance.Errorf(appliance.CodeInvalidField, "must be at least 1").In("p_days_back")
+		}
+		today := dayOf(s.r.now().UnixNano())
+		first = today - min(uint32(*q.DaysBack)-1, today)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	prefix := statKey(c, what, "")
+	cursor := s.tx.Bucket(bucketStats).Cursor()
+	k, v := cursor.Seek(binary.BigEndian.AppendUint32(bytes.Clone(prefix), first))
+	for ; bytes.HasPrefix(k, prefix); k, v = cursor.Next() {
+		rest := k[len(prefix):]
+		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(v))
+	}
+	return nil
+}
+
+// Latency implements appliance.Snapshot.
+func (s *snapshot) Latency(ctx context.Context, q appliance.LatencyQuery) (appliance.Latency, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var latency appliance.Latency
+	shown := []**appliance.Percentiles{&latency.PacketRecv, &latency.WriteAck, &latency.PacketAck}
+	for i, p := range latencyPhases {
+		if q.Phase == appliance.AnyPhase || q.Phase == p.phase {
+			v := s.tx.Bucket(bucketStats).Get([]byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
+			*shown[i] = readHistogram(v).percentiles()
+		}
+	}
+	return latency, nil
+}
+
+var (
+	chainStatus     = appliance.ChainType.MustField("status")
+	chainStatusTime = chainStatus.Elem.MustField("timestamp").Number
+)
+
+// Health implements appliance.Snapshot.
+func (s *snapshot) Health(ctx context.Context) ([]appliance.HealthCheck, error) {
+	var checks []appliance.HealthCheck
+	for _, network := range []appliance.Network{appliance.Mainnet, appliance.Testnet} {
+		check := appliance.HealthCheck{Environment: network, Status: appliance.HealthStale}
+		exists := false
+		newer := func(t time.Time, ok bool) {
+			if ok && (check.LastUpdate == nil || t.After(*check.LastUpdate)) {
+				check.LastUpdate = &t
+			}
+		}
+		for _, chain := range s.tables.of[tableChains].sorted {
+			if s.tables.network(chain.Key()) == network {
+				exists = true
+				newer(chain.Object(chainStatus.Number).Time(chainStatusTime))
+			}
+		}
+		if !exists {
+			continue
+		}
+		newest, err := s.Packets(ctx, appliance.PacketQuery{Page: appliance.Page{Limit: new(int32(1))}, Network: network})
+		if err != nil {
+			return nil, err
+		}
+		for _, packet := range newest {
+			newer(packet.Time(packets.sent))
+		}
+		if check.LastUpdate != nil && s.r.now().Sub(*check.LastUpdate) <= appliance.StaleAfter {
+			check.Status = appliance.HealthOK
+		}
+		checks = append(checks, check)
+	}
+	return checks, nil
+}

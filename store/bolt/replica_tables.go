@@ -1,0 +1,274 @@
+package bolt
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// tableTypes are the small types, which are held in memory.
+var tableTypes = []*appliance.Type{
+	appliance.ChainType, appliance.TokenType, appliance.ClientType, appliance.ConnectionType, appliance.ChannelType,
+}
+
+const (
+	tableChains = iota
+	tableTokens
+	tableClients
+	tableConnections
+	tableChannels
+)
+
+func tableOf(t *appliance.Type) int { return slices.Index(tableTypes, t) }
+
+// tables are the small types and what is made of them. They never change: a write makes new ones.
+type tables struct {
+	of       [5]table // by tableTypes
+	testnets map[string]bool
+	slas     map[string]time.Duration // by the key of the channel
+	ranked   []appliance.Row          // tokens, in the order of Snapshot.Tokens
+	routes   [2][]route               // by collection: the pairs of chains that have rows
+}
+
+// table is all rows of a small type.
+type table struct {
+	byKey  map[string]appliance.Row // by Row.Key
+	sorted []appliance.Row          // by sort_order, ascending
+	orders []string                 // their sort_orders
+}
+
+// route is a pair of chains.
+type route struct {
+	source, destination string
+	term                uint64
+}
+
+func loadTables(tx *bbolt.Tx) (*tables, error) {
+	t := &tables{}
+	for i := range tableTypes {
+		t.loadTable(tx, i)
+	}
+	t.derive()
+	t.loadRoutes(tx)
+	return t, nil
+}
+
+// reload returns tables in which those that are changed are read again.
+func (t *tables) reload(tx *bbolt.Tx, changed [5]bool, routes bool) *tables {
+	next := *t
+	for i := range tableTypes {
+		if changed[i] {
+			next.loadTable(tx, i)
+		}
+	}
+	if changed != [5]bool{} {
+		next.derive()
+	}
+	if routes {
+		next.loadRoutes(tx)
+	}
+	return &next
+}
+
+func (t *tables) loadTable(tx *bbolt.Tx, i int) {
+	loaded := table{byKey: make(map[string]appliance.Row)}
+	cursor := tx.Bucket([]byte(tableTypes[i].Name)).Cursor()
+	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
+		row := appliance.RowOf(tableTypes[i], v).Clone()
+		loaded.byKey[string(k)] = row
+		loaded.sorted = append(loaded.sorted, row)
+	}
+	slices.SortFunc(loaded.sorted, func(a, b appliance.Row) int { return cmp.Compare(a.SortOrder(), b.SortOrder()) })
+	for _, row := range loaded.sorted {
+		loaded.orders = append(loaded.orders, row.SortOrder())
+	}
+	t.of[i] = loaded
+}
+
+var (
+	chainTestnet   = appliance.ChainType.MustField("testnet").Number
+	channelSLA     = appliance.ChannelType.MustField("sla").Number
+	tokenRank      = appliance.TokenType.MustField("rank").Number
+	channelSource  = appliance.ChannelType.MustField("source_universal_chain_id").Number
+	channelID      = appliance.ChannelType.MustField("source_channel_id").Number
+	packetChannel  = appliance.PacketType.MustField("source_channel_id").Number
+	packetSource   = appliance.PacketType.MustField("source_universal_chain_id").Number
+	packetAckTime  = appliance.PacketType.MustField("packet_ack_timestamp").Number
+	packetTimedOut = appliance.PacketType.MustField("packet_timeout_timestamp").Number
+)
+
+func (t *tables) derive() {
+	t.testnets = make(map[string]bool)
+	for key, row := range t.of[tableChains].byKey {
+		if testnet, _ := row.Bool(chainTestnet); testnet {
+			t.testnets[key] = true
+		}
+	}
+	t.slas = make(map[string]time.Duration)
+	for key, row := range t.of[tableChannels].byKey {
+		if text, ok := row.Text(channelSLA); ok {
+			if sla, err := appliance.ParseInterval(text); err == nil {
+				t.slas[key] = sla
+			}
+		}
+	}
+	t.ranked = slices.Clone(t.of[tableTokens].sorted)
+	slices.SortStableFunc(t.ranked, func(a, b appliance.Row) int {
+		return cmp.Compare(rankOf(a), rankOf(b)) // equals stay in the order of chain and denom
+	})
+}
+
+func rankOf(token appliance.Row) int64 {
+	if rank, ok := token.Int(tokenRank); ok {
+		return int64(rank)
+	}
+	return math.MaxInt64
+}
+
+// loadRoutes reads the pairs of chains from their counts.
+func (t *tables) loadRoutes(tx *bbolt.Tx) {
+	for i, c := range collections {
+		t.routes[i] = nil
+		prefix := string(statKey(c, statRoute, ""))
+		cursor := tx.Bucket(bucketStats).Cursor()
+		for k, _ := cursor.Seek([]byte(prefix)); strings.HasPrefix(string(k), prefix); k, _ = cursor.Next() {
+			source, destination, _ := strings.Cut(string(k[len(prefix):]), routeSeparator)
+			t.routes[i] = append(t.routes[i], route{source: source, destination: destination, term: routeTerm(source, destination)})
+		}
+	}
+}
+
+// network tells which network a chain is of.
+func (t *tables) network(chain string) appliance.Network {
+	if t.testnets[chain] {
+		return appliance.Testnet
+	}
+	return appliance.Mainnet
+}
+
+// late tells whether a packet exceeds its channel's sla.
+func (t *tables) late(packet appliance.Row, now time.Time) bool {
+	sent, ok := packet.Nanoseconds(packets.sent)
+	if !ok || !packet.IsNull(packetAckTime) || !packet.IsNull(packetTimedOut) {
+		return false
+	}
+	var buf [128]byte
+	sla, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]
+	if !ok {
+		sla = appliance.DefaultSLA
+	}
+	return now.UnixNano()-sent > int64(sla)
+}
+
+// packetChannelKey are the fields of a packet that name its channel.
+var packetChannelKey = []int{packetSource, packetChannel}
+
+// Related implements appliance.Snapshot.
+func (s *snapshot) Related(row appliance.Row, relation appliance.Relation) appliance.Row {
+	if row.IsZero() {
+		return appliance.Row{}
+	}
+	for _, f := range relation.By {
+		if row.IsNull(f) {
+			return appliance.Row{}
+		}
+	}
+	var buf [256]byte
+	key := row.AppendKey(buf[:0], relation.By)
+	if i := tableOf(relation.To); i >= 0 {
+		found, ok := s.tables.of[i].byKey[string(key)]
+		if !ok && relation.To == appliance.ChainType {
+			return placeholder(appliance.Chain{UniversalChainID: string(key)})
+		}
+		return found
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, _ := s.find(packets, key)
+	if found.IsZero() {
+		return placeholder(appliance.Packet{PacketHash: string(key), SortOrder: string(key)})
+	}
+	return found
+}
+
+// placeholder is a record that is not in the index, with nothing but its key.
+func placeholder(record any) appliance.Row {
+	row, err := appliance.NewRow(record)
+	if err != nil {
+		return appliance.Row{} // the key that led here was empty or not UTF-8
+	}
+	return row
+}
+
+// upsertTable writes a row of a small type.
+func (w *batchWriter) upsertTable(i int, row appliance.Row) error {
+	bucket := w.tx.Bucket([]byte(tableTypes[i].Name))
+	key := row.Key()
+	old := bucket.Get([]byte(key))
+	if sorted, has := row.Type().Field("sort_order"); has {
+		order, _ := row.Text(sorted.Number)
+		taken := func(order string) bool {
+			holder, ok := w.orders(i)[order]
+			return ok && holder != key
+		}
+		kept := ""
+		if old != nil {
+			kept = appliance.RowOf(row.Type(), old).SortOrder()
+		}
+		switch free, err := settleOrder(order, kept, key, taken); {
+		case err != nil:
+			return err
+		case free != order:
+			if row, err = row.WithText(sorted.Number, free); err != nil {
+				return err
+			}
+			order = free
+		}
+		delete(w.orders(i), kept)
+		w.orders(i)[order] = key
+	}
+	switch {
+	case old == nil:
+		w.written.Inserted++
+	case string(old) == string(row.Bytes()):
+		w.written.Unchanged++
+		return nil
+	default:
+		w.written.Updated++
+	}
+	w.changedTables[i] = true
+	return bucket.Put([]byte(key), row.Bytes())
+}
+
+// orders returns who holds each sort_order of a small type in this batch.
+func (w *batchWriter) orders(i int) map[string]string {
+	if w.tableOrders[i] == nil {
+		w.tableOrders[i] = make(map[string]string)
+		for key, row := range w.r.tables.Load().of[i].byKey {
+			w.tableOrders[i][row.SortOrder()] = key
+		}
+	}
+	return w.tableOrders[i]
+}
+
+// settleOrder returns the sort_order that a record is kept under: the one it comes with if no other record has it,
+// else that with its key. A record that was kept under either stays there.
+func settleOrder(order, kept, key string, taken func(string) bool) (string, error) {
+	tied := appliance.TieBreak(order, key)
+	switch {
+	case kept == order, kept == tied:
+		return kept, nil
+	case !taken(order):
+		return order, nil
+	case !taken(tied):
+		return tied, nil
+	}
+	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q are taken by other records", order, tied)).In("sort_order")
+}

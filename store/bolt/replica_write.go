@@ -1,0 +1,324 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Write implements appliance.Index.
+func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+	select {
+	case r.writing <- struct{}{}:
+		defer func() { <-r.writing }()
+	case <-ctx.Done():
+		return appliance.Written{}, timeoutError(ctx.Err())
+	}
+	var w *batchWriter
+	err := r.db.Update(func(tx *bbolt.Tx) error {
+		w = newBatchWriter(r, tx)
+		return w.write(b)
+	})
+	if err != nil {
+		var domain *appliance.Error
+		if errors.As(err, &domain) {
+			return appliance.Written{}, err
+		}
+		return appliance.Written{}, replicaUnavailable("write a batch", err)
+	}
+	if w.routesChanged || w.changedTables != [5]bool{} {
+		// The writer's turn is still ours, so this is what was just committed.
+		err = r.db.View(func(tx *bbolt.Tx) error {
+			r.tables.Store(r.tables.Load().reload(tx, w.changedTables, w.routesChanged))
+			return nil
+		})
+	}
+	if err != nil {
+		return w.written, replicaUnavailable("load the tables", err)
+	}
+	return w.written, nil
+}
+
+// batchWriter writes one batch in one transaction. Rows go to their buckets at once, in the order of the batch, so that
+// each sees what those before it did; changes of indexes are gathered and made at the end in the order of their keys,
+// which touches each page of an index once.
+type batchWriter struct {
+	r       *Replica
+	tx      *bbolt.Tx
+	written appliance.Written
+	counts  *deltas
+
+	rows    [2]*bbolt.Bucket     // by collection
+	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
+	changes map[*index][]indexChange
+	arena   []byte // memory for the keys of changes
+
+	tableOrders   [5]map[string]string
+	changedTables [5]bool
+	routesChanged bool
+}
+
+// indexChange puts a key into an index, or removes it.
+type indexChange struct {
+	term   uint64
+	key    []byte
+	remove bool
+}
+
+func newBatchWriter(r *Replica, tx *bbolt.Tx) *batchWriter {
+	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), changes: make(map[*index][]indexChange)}
+	for i, c := range collections {
+		w.rows[i] = tx.Bucket(c.rows)
+		w.rows[i].FillPercent = fillOrdered
+		w.moved[i] = make(map[string]string)
+	}
+	return w
+}
+
+// How full pages are left when they split: rows and times come mostly in order, so that what is left free stays free;
+// hashes come anywhere.
+const (
+	fillOrdered = 0.95
+	fillRandom  = 0.6
+)
+
+func (w *batchWriter) write(b appliance.Batch) error {
+	for _, row := range b.Rows {
+		if err := w.upsert(row); err != nil {
+			return err
+		}
+	}
+	for name, value := range b.Positions {
+		if err := w.position(name, value); err != nil {
+			return err
+		}
+	}
+	if w.written.Inserted+w.written.Updated == 0 {
+		return nil
+	}
+	for x, changes := range w.changes {
+		if err := w.applyChanges(x, changes); err != nil {
+			return err
+		}
+	}
+	routes, err := w.counts.write(w.tx.Bucket(bucketStats))
+	if err != nil {
+		return err
+	}
+	w.routesChanged = routes
+	return w.tx.Bucket(replicaMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+}
+
+func (w *batchWriter) position(name, value string) error {
+	positions := w.tx.Bucket(bucketPositions)
+	if value == "" {
+		return positions.Delete([]byte(name))
+	}
+	return positions.Put([]byte(name), []byte(value))
+}
+
+func (w *batchWriter) upsert(row appliance.Row) error {
+	if row.IsZero() {
+		return appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
+	}
+	if c := collectionOf(row.Type()); c != nil {
+		return w.upsertRow(c, row)
+	}
+	if i := tableOf(row.Type()); i >= 0 {
+		return w.upsertTable(i, row)
+	}
+	return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", row.Type().Name)
+}
+
+func (w *batchWriter) upsertRow(c *collection, row appliance.Row) error {
+	key := row.AppendKey(make([]byte, 0, 96), c.t.Key)
+	old, kept := w.current(c, key)
+	order, _ := row.Text(c.order)
+	settled, err := settleOrder(order, kept, string(key), func(order string) bool { return w.rows[c.number].Get([]byte(order)) != nil })
+	if err != nil {
+		return err
+	}
+	if settled != order {
+		if row, err = row.WithText(c.order, settled); err != nil {
+			return err
+		}
+	}
+	switch {
+	case old.IsZero():
+		w.written.Inserted++
+	case bytes.Equal(old.Bytes(), row.Bytes()):
+		w.written.Unchanged++
+		return nil
+	default:
+		w.written.Updated++
+		w.counts.add(c, old, -1)
+	}
+	w.counts.add(c, row, 1)
+	w.reindex(c, old, kept, row, settled)
+	if !old.IsZero() && kept != settled {
+		if err := w.rows[c.number].Delete([]byte(kept)); err != nil {
+			return err
+		}
+	}
+	w.moved[c.number][string(key)] = settled
+	return w.rows[c.number].Put([]byte(settled), row.Bytes())
+}
+
+// current returns the record of that key as the batch has left it so far, and its sort_order.
+func (w *batchWriter) current(c *collection, key []byte) (appliance.Row, string) {
+	if order, ok := w.moved[c.number][string(key)]; ok {
+		return c.row(w.rows[c.number].Get([]byte(order))), order
+	}
+	row, order := find(w.tx, c, key)
+	return row, string(order)
+}
+
+// reindex notes how the indexes change when old, under its sort_order, becomes row.
+func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string, row appliance.Row, order string) {
+	for _, x := range c.indexes {
+		var before, after [2]uint64
+		nBefore, nAfter := 0, 0
+		if !old.IsZero() {
+			x.terms(old, func(term uint64) { before[nBefore] = term; nBefore++ })
+		}
+		x.terms(row, func(term uint64) { after[nAfter] = term; nAfter++ })
+		if oldOrder == order && before == after && nBefore == nAfter {
+			continue
+		}
+		// Removals first: what is still there is put again.
+		for _, term := range before[:nBefore] {
+			w.change(x, term, oldOrder, true)
+		}
+		for _, term := range after[:nAfter] {
+			w.change(x, term, order, false)
+		}
+	}
+}
+
+func (w *batchWriter) change(x *index, term uint64, order string, remove bool) {
+	size := termSize + len(order)
+	if cap(w.arena)-len(w.arena) < size {
+		w.arena = make([]byte, 0, max(size, 256<<10))
+	}
+	start := len(w.arena)
+	w.arena = binary.BigEndian.AppendUint64(w.arena, term)
+	w.arena = append(w.arena, order...)
+	w.changes[x] = append(w.changes[x], indexChange{term: term, key: w.arena[start:len(w.arena):len(w.arena)], remove: remove})
+}
+
+// applyChanges makes the changes of an index in the order of their keys. The last change of a key counts.
+func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
+	slices.SortStableFunc(changes, func(a, b indexChange) int {
+		switch {
+		case a.term < b.term:
+			return -1
+		case a.term > b.term:
+			return 1
+		}
+		return bytes.Compare(a.key, b.key)
+	})
+	bucket := w.tx.Bucket(x.bucket)
+	bucket.FillPercent = x.fill
+	into := bucket
+	if x.recent != nil {
+		into = w.tx.Bucket(x.recent)
+		into.FillPercent = x.fill
+		if err := w.merge(x, bucket, into, len(changes)); err != nil {
+			return err
+		}
+	}
+	puts := 0
+	for i, change := range changes {
+		if i+1 < len(changes) && bytes.Equal(changes[i+1].key, change.key) {
+			continue
+		}
+		var err error
+		switch {
+		case !change.remove:
+			err = into.Put(change.key, nil)
+			puts++
+		case into != bucket:
+			err = errors.Join(into.Delete(change.key), bucket.Delete(change.key))
+		default:
+			err = bucket.Delete(change.key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if x.recent == nil {
+		return nil
+	}
+	return into.SetSequence(into.Sequence() + uint64(puts))
+}
+
+// minRecent is how many keys an index may have in its recent bucket before any are moved.
+const minRecent = 32_000
+
+// merge moves keys of an index from its recent bucket to its main one. The keys of a batch lie anywhere, so that each would
+// rewrite a page of its own of a large index. They gather in the small bucket instead, and with each batch as many leave it as
+// came, all from one stretch of the key space, so that they share pages; the next batch goes on with the next stretch. For
+// M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
+//
+// It comes before the batch's own changes: until a transaction is committed bbolt keeps what was put into a page in one node,
+// however many keys that are, and to take keys out of such a node is slow.
+//
+// A bucket's sequence counts its keys: of the recent bucket and of the main one never fewer than there are, so that zero
+// means empty.
+func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, changes int) error {
+	have, all := recent.Sequence(), bucket.Sequence()
+	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(changes))))
+	if coming := have + uint64(changes); coming <= keep || have == 0 {
+		return nil
+	}
+	moved, ended := w.stretch(x, recent, int(min(have, have+uint64(changes)-keep)))
+	for _, key := range moved {
+		if err := bucket.Put(key, nil); err != nil {
+			return err
+		}
+		if err := recent.Delete(key); err != nil {
+			return err
+		}
+	}
+	if have -= uint64(len(moved)); ended {
+		have = 0 // fewer were there than counted
+	}
+	return errors.Join(recent.SetSequence(have), bucket.SetSequence(all+uint64(len(moved))))
+}
+
+// stretch returns copies of the next n keys of a recent bucket, from where it ended the last time, round to the beginning.
+// ended means that these are all.
+func (w *batchWriter) stretch(x *index, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
+	meta, name := w.tx.Bucket(replicaMeta), append([]byte("merged "), x.bucket...)
+	cursor := recent.Cursor()
+	from := bytes.Clone(meta.Get(name))
+	k, _ := cursor.Seek(from)
+	wrapped := false
+	for len(keys) < n {
+		if k == nil {
+			if wrapped {
+				return keys, true
+			}
+			wrapped = true
+			if k, _ = cursor.First(); k == nil {
+				return keys, true
+			}
+		}
+		if wrapped && bytes.Compare(k, from) >= 0 {
+			return keys, true
+		}
+		keys = append(keys, bytes.Clone(k))
+		k, _ = cursor.Next()
+	}
+	if err := meta.Put(name, keys[len(keys)-1]); err != nil {
+		return nil, false // nothing is moved, and what failed fails the commit
+	}
+	return keys, false
+}

@@ -1,0 +1,382 @@
+// Package storetest holds the suites that every store passes, whatever it keeps its data in.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// ReplicaNow is the time that an index under test must take for now.
+var ReplicaNow = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+
+// Replica holds an index against a plain model: random records are written in random batches, changed and written again, and
+// random questions asked, walking pages to and fro. open returns an empty index whose clock stands at ReplicaNow, and reopen the
+// same one as after a restart.
+func Replica(t *testing.T, open func(t *testing.T) (index appliance.Index, reopen func() appliance.Index)) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			index, reopen := open(t)
+			h := &harness{t: t, index: index, model: newModel(func() time.Time { return ReplicaNow }), rng: rand.New(rand.NewPCG(seed, 1))}
+			for round := range 4 {
+				h.writeRandom(40 + 60*round)
+				h.questions(60)
+			}
+			h.writeAgain()
+			h.index = reopen()
+			h.questions(30)
+			h.stats()
+		})
+	}
+	t.Run("refuses queries that cannot be meant", func(t *testing.T) { refuses(t, open) })
+}
+
+type harness struct {
+	t     *testing.T
+	index appliance.Index
+	model *model
+	rng   *rand.Rand
+}
+
+// The worlds that random records are drawn from are small, so that they meet.
+var (
+	someChains = []string{"union.union-1", "ethereum.1", "babylon.bbn-1", "union.union-testnet-10", "nowhere.1"}
+	someKinds  = []string{"a", "b", "c", "d"}
+)
+
+func (h *harness) one(from []string) string { return from[h.rng.IntN(len(from))] }
+
+func (h *harness) maybe(s string) *string {
+	if h.rng.IntN(4) == 0 {
+		return nil
+	}
+	return &s
+}
+
+func (h *harness) maybeInt(n int) *int32 {
+	if h.rng.IntN(4) == 0 {
+		return nil
+	}
+	return new(int32(h.rng.IntN(n)))
+}
+
+// hash returns one of n hashes, in any case of its digits.
+func (h *harness) hash(what string, n int) string {
+	format := "0x%s%062x"
+	if h.rng.IntN(8) == 0 {
+		format = "0x%s%062X"
+	}
+	return fmt.Sprintf(format, what, 0xabcdef00+h.rng.IntN(n))
+}
+
+func (h *harness) time() time.Time {
+	return ReplicaNow.Add(-time.Duration(h.rng.IntN(6*24*60)) * time.Minute / 2)
+}
+
+func (h *harness) maybeTime() *time.Time {
+	if h.rng.IntN(3) == 0 {
+		return nil
+	}
+	return new(h.time())
+}
+
+// order returns a sort_order; sometimes one that another record has.
+func (h *harness) order() string { return fmt.Sprintf("%03d-%s", h.rng.IntN(300), h.one(someKinds)) }
+
+func (h *harness) record() any {
+	switch h.rng.IntN(12) {
+	case 0:
+		return appliance.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0), DisplayName: h.maybe("A <chain> & \"more\"")}
+	case 1:
+		return appliance.Channel{
+			SortOrder: h.order(), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains), SourceChannelID: int32(h.rng.IntN(4)),
+			SourceClientID: h.maybeInt(3), SourceConnectionID: h.maybeInt(3), DestinationChannelID: h.maybeInt(3), SourcePortID: h.maybe(h.one(someKinds)),
+			Version: h.maybe(h.one(someKinds)), SLA: h.maybe(h.one([]string{"01:00:00", "2 hours", "PT30M", "1 day", "?"})), Tags: someKinds[:h.rng.IntN(4)],
+			Recommended: new(h.rng.IntN(2) == 0),
+		}
+	case 2:
+		return appliance.Token{UniversalChainID: h.one(someChains), Denom: h.hash("77", 5), Rank: h.maybeInt(9), Whitelist: new(h.rng.IntN(2) == 0)}
+	case 3, 4, 5, 6:
+		return appliance.Packet{
+			SortOrder: h.order(), PacketHash: h.hash("01", 120), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains),
+			SourceChannelID: h.maybeInt(4), SendTimestamp: h.maybeTime(), SendBlockHash: h.maybe(h.hash("02", 9)), SendTransactionHash: h.maybe(h.hash("03", 30)),
+			RecvTimestamp: h.maybeTime(), WriteAckTimestamp: h.maybeTime(), AckTimestamp: h.maybeTime(), PacketTimeoutTimestamp: h.maybeTime(),
+			Traces: []appliance.Trace{{Type: appliance.TracePacketSend, UniversalChainID: h.one(someChains), Height: h.maybe("7")}},
+		}
+	}
+	return appliance.Transfer{
+		SortOrder: h.order(), PacketHash: h.hash("01", 120), TransferIndex: int32(h.rng.IntN(3)), SourceUniversalChainID: h.one(someChains),
+		DestUniversalChainID: h.one(someChains), SenderCanonical: h.maybe(h.hash("04", 12)), ReceiverCanonical: h.maybe(h.hash("04", 12)),
+		SendTimestamp: h.maybeTime(), SendTransactionHash: h.maybe(h.hash("03", 30)), BaseAmount: h.maybe("1000"), SenderDisplay: h.maybe("é\u2028\\"),
+	}
+}
+
+func (h *harness) writeRandom(n int) {
+	for n > 0 {
+		var rows []appliance.Row
+		for range min(n, 1+h.rng.IntN(40)) {
+			rows = append(rows, must(appliance.NewRow(h.record())))
+			n--
+		}
+		written, err := h.index.Write(context.Background(), appliance.Batch{Rows: rows})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if want := h.model.write(rows); written != want {
+			h.t.Fatalf("wrote %+v, model %+v", written, want)
+		}
+	}
+}
+
+// writeAgain writes what is there once more, which changes nothing.
+func (h *harness) writeAgain() {
+	var rows []appliance.Row
+	for _, t := range appliance.RecordTypes {
+		rows = append(rows, h.model.list(t, func(appliance.Row) bool { return true })...)
+	}
+	written, err := h.index.Write(context.Background(), appliance.Batch{Rows: rows})
+	if want := (appliance.Written{Unchanged: len(rows)}); err != nil || written != want {
+		h.t.Fatalf("the same again: %+v, %v; want %+v", written, err, want)
+	}
+}
+
+func (h *harness) view(read func(s appliance.Snapshot)) {
+	err := h.index.View(context.Background(), func(s appliance.Snapshot) error {
+		read(s)
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *harness) questions(n int) {
+	h.view(func(s appliance.Snapshot) {
+		ctx := context.Background()
+		for range n {
+			tq := h.transferQuery()
+			h.walk(fmt.Sprintf("transfers %+v", tq), h.model.transfers(tq), func(p appliance.Page) ([]appliance.Row, error) {
+				tq.Page = p
+				return s.Transfers(ctx, tq)
+			})
+			pq := h.packetQuery()
+			h.walk(fmt.Sprintf("packets %+v", pq), h.model.packets(pq), func(p appliance.Page) ([]appliance.Row, error) {
+				pq.Page = p
+				return s.Packets(ctx, pq)
+			})
+			cq := h.channelQuery()
+			h.walk(fmt.Sprintf("channels %+v", cq), h.model.channels(cq), func(p appliance.Page) ([]appliance.Row, error) {
+				cq.Page = p
+				return s.Channels(ctx, cq)
+			})
+		}
+		for _, t := range appliance.RecordTypes {
+			h.each(s, t)
+		}
+	})
+	h.stats()
+}
+
+func (h *harness) sometimes(s string) string {
+	if h.rng.IntN(5) > 0 {
+		return ""
+	}
+	return s
+}
+
+func (h *harness) network() string { return h.sometimes(h.one([]string{"mainnet", "testnet"})) }
+
+func (h *harness) transferQuery() appliance.TransferQuery {
+	q := appliance.TransferQuery{
+		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: appliance.Network(h.network()),
+	}
+	if h.rng.IntN(4) == 0 {
+		q.TransferIndex = new(int32(h.rng.IntN(3)))
+	}
+	if h.rng.IntN(3) == 0 {
+		q.Addresses = []string{}
+		for range h.rng.IntN(5) {
+			q.Addresses = append(q.Addresses, h.hash("04", 13))
+		}
+	}
+	return q
+}
+
+func (h *harness) packetQuery() appliance.PacketQuery {
+	q := appliance.PacketQuery{
+		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: appliance.Network(h.network()),
+		Exceeding: appliance.SLA(h.sometimes(h.one([]string{"all", "mainnet", "testnet"}))),
+	}
+	if h.rng.IntN(8) == 0 {
+		for _, row := range h.model.records[appliance.PacketType] {
+			q.Sent, _ = at(row, "packet_send_timestamp")
+			break
+		}
+	}
+	return q
+}
+
+func (h *harness) channelQuery() appliance.ChannelQuery {
+	q := appliance.ChannelQuery{
+		Source: appliance.End{Chain: h.sometimes(h.one(someChains))}, Destination: appliance.End{Chain: h.sometimes(h.one(someChains))},
+		Version: h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: someKinds[:h.rng.IntN(2)],
+	}
+	if h.rng.IntN(4) == 0 {
+		q.Source.Client, q.Recommended = new(int32(1)), new(true)
+	}
+	return q
+}
+
+// walk asks for all pages from the newest to the oldest and back again, and for one from a cursor that need not exist.
+func (h *harness) walk(what string, want []appliance.Row, ask func(appliance.Page) ([]appliance.Row, error)) {
+	h.t.Helper()
+	limit := new(int32(1 + h.rng.IntN(40)))
+	pages := func(p appliance.Page) []appliance.Row {
+		var all []appliance.Row
+		for {
+			rows, err := ask(p)
+			if err != nil {
+				h.t.Fatalf("%s: %v", what, err)
+			}
+			if len(rows) > int(*limit) {
+				h.t.Fatalf("%s: %d rows for a limit of %d", what, len(rows), *limit)
+			}
+			if len(rows) == 0 {
+				return all
+			}
+			all = append(all, rows...)
+			p.Cursor = rows[len(rows)-1].SortOrder()
+		}
+	}
+	h.same(what+" forwards", pages(appliance.Page{Limit: limit}), want)
+	back := make([]appliance.Row, len(want))
+	for i := range want {
+		back[len(want)-1-i] = want[i]
+	}
+	h.same(what+" backwards", pages(appliance.Page{Limit: limit, Cursor: "!", Direction: appliance.Newer}), back)
+	for _, direction := range []appliance.Direction{appliance.Older, appliance.Newer} {
+		p := appliance.Page{Limit: limit, Cursor: h.order(), Direction: direction}
+		rows, err := ask(p)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.same(fmt.Sprintf("%s from %+v", what, p), rows, page(want, p))
+	}
+}
+
+func (h *harness) same(what string, got, want []appliance.Row) {
+	h.t.Helper()
+	if len(got) != len(want) {
+		h.t.Fatalf("%s: %d rows, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if g, w := string(got[i].AppendRecord(nil)), string(want[i].AppendRecord(nil)); g != w {
+			h.t.Fatalf("%s: row %d is\n%s\nwant\n%s", what, i, g, w)
+		}
+	}
+}
+
+// each compares all records of a type, and that they come in order.
+func (h *harness) each(s appliance.Snapshot, t *appliance.Type) {
+	var got []appliance.Row
+	err := s.Each(context.Background(), t, func(row appliance.Row) error {
+		got = append([]appliance.Row{row}, got...)
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.same("each "+t.Name, got, h.model.list(t, func(appliance.Row) bool { return true }))
+}
+
+func (h *harness) stats() {
+	h.view(func(s appliance.Snapshot) {
+		ctx := context.Background()
+		stats, err := s.Stats(ctx)
+		h.equal("stats", err, stats, []appliance.Stat{
+			{Name: appliance.StatTransfers, Value: uint64(len(h.model.records[appliance.TransferType]))},
+			{Name: appliance.StatPackets, Value: uint64(len(h.model.records[appliance.PacketType]))},
+		})
+		for _, q := range []appliance.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))}, {SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
+			transfers, packets := h.model.routeDays(appliance.TransferType, "transfer_send_timestamp", q), h.model.routeDays(appliance.PacketType, "packet_send_timestamp", q)
+			got, err := s.TransfersByChain(ctx, q)
+			h.equal("transfers by chain", err, got, transfers)
+			got, err = s.PacketsByChain(ctx, q)
+			h.equal("packets by chain", err, got, packets)
+			if q.SourceChain == "" {
+				days, err := s.TransfersDaily(ctx, q)
+				h.equal("transfers daily", err, days, daily(transfers))
+				days, err = s.PacketsDaily(ctx, q)
+				h.equal("packets daily", err, days, daily(packets))
+			}
+		}
+		for _, q := range []appliance.LatencyQuery{{}, {SourceChain: someChains[0]}, {DestinationChain: someChains[1]}, {SourceChain: someChains[2], DestinationChain: someChains[3]}} {
+			l, err := s.Latency(ctx, q)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			h.near(l.PacketRecv, h.model.latency(q, "packet_recv_timestamp"))
+			h.near(l.WriteAck, h.model.latency(q, "write_ack_timestamp"))
+			h.near(l.PacketAck, h.model.latency(q, "packet_ack_timestamp"))
+		}
+	})
+}
+
+func (h *harness) equal(what string, err error, got, want any) {
+	h.t.Helper()
+	if err != nil || !(reflect.DeepEqual(got, want) || reflect.ValueOf(got).Len() == 0 && reflect.ValueOf(want).Len() == 0) {
+		h.t.Fatalf("%s: %v, %v\nwant %v", what, got, err, want)
+	}
+}
+
+// near compares percentiles within the error that is allowed.
+func (h *harness) near(got, want *appliance.Percentiles) {
+	h.t.Helper()
+	if (got == nil) != (want == nil) {
+		h.t.Fatalf("percentiles %v, want %v", got, want)
+	}
+	if got == nil {
+		return
+	}
+	for _, pair := range [][2]float64{{got.P5, want.P5}, {got.Median, want.Median}, {got.P95, want.P95}} {
+		if math.Abs(pair[0]-pair[1]) > pair[1]*appliance.LatencyError*1.000001 {
+			h.t.Fatalf("percentiles %v, want %v", got, want)
+		}
+	}
+}
+
+func refuses(t *testing.T, open func(t *testing.T) (appliance.Index, func() appliance.Index)) {
+	index, _ := open(t)
+	ctx := context.Background()
+	err := index.View(ctx, func(s appliance.Snapshot) error {
+		for _, limit := range []int32{0, -1, math.MinInt32} {
+			_, err := s.Transfers(ctx, appliance.TransferQuery{Page: appliance.Page{Limit: &limit}})
+			if appliance.CodeOf(err) != appliance.CodeInvalidField {
+				t.Errorf("limit %d: %v", limit, err)
+			}
+		}
+		_, err := s.Transfers(ctx, appliance.TransferQuery{Addresses: make([]string, appliance.MaxAddresses+1)})
+		if appliance.CodeOf(err) != appliance.CodeInvalidField {
+			t.Errorf("too many addresses: %v", err)
+		}
+		_, err = s.PacketsDaily(ctx, appliance.DayQuery{DaysBack: new(int32(0))})
+		if appliance.CodeOf(err) != appliance.CodeInvalidField {
+			t.Errorf("no days: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Write(ctx, appliance.Batch{Rows: make([]appliance.Row, 1)}); appliance.CodeOf(err) != appliance.CodeInvalidField {
+		t.Errorf("an empty row: %v", err)
+	}
+}

@@ -1,0 +1,281 @@
+package storetest
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// model is an index as one would write it without any regard for cost: it looks at every record for every question. What
+// a store answers is held against it.
+type model struct {
+	now     func() time.Time
+	records map[*appliance.Type]map[string]appliance.Row // by key
+}
+
+func newModel(now func() time.Time) *model {
+	m := &model{now: now, records: make(map[*appliance.Type]map[string]appliance.Row)}
+	for _, t := range appliance.RecordTypes {
+		m.records[t] = make(map[string]appliance.Row)
+	}
+	return m
+}
+
+func (m *model) write(rows []appliance.Row) (w appliance.Written) {
+	for _, row := range rows {
+		of, key := m.records[row.Type()], row.Key()
+		old, exists := of[key]
+		if f, ok := row.Type().Field("sort_order"); ok {
+			row = m.settle(row, f.Number, key, old)
+		}
+		switch {
+		case !exists:
+			w.Inserted++
+		case bytes.Equal(old.Bytes(), row.Bytes()):
+			w.Unchanged++
+		default:
+			w.Updated++
+		}
+		of[key] = row
+	}
+	return w
+}
+
+// settle gives a row the sort_order that it is kept under.
+func (m *model) settle(row appliance.Row, field int, key string, old appliance.Row) appliance.Row {
+	order := row.SortOrder()
+	tied := appliance.TieBreak(order, key)
+	switch kept := ""; {
+	case !old.IsZero():
+		if kept = old.SortOrder(); kept == order {
+			return row
+		} else if kept == tied {
+			return must(row.WithText(field, tied))
+		}
+	}
+	for otherKey, other := range m.records[row.Type()] {
+		if otherKey != key && other.SortOrder() == order {
+			return must(row.WithText(field, tied))
+		}
+	}
+	return row
+}
+
+func must(row appliance.Row, err error) appliance.Row {
+	if err != nil {
+		panic(err)
+	}
+	return row
+}
+
+// list returns the records that pass, newest first.
+func (m *model) list(t *appliance.Type, passes func(appliance.Row) bool) []appliance.Row {
+	var found []appliance.Row
+	for _, row := range m.records[t] {
+		if passes(row) {
+			found = append(found, row)
+		}
+	}
+	slices.SortFunc(found, func(a, b appliance.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
+	return found
+}
+
+// page cuts a page out of all that matches, newest first.
+func page(all []appliance.Row, p appliance.Page) []appliance.Row {
+	size, err := p.Size()
+	if err != nil {
+		panic(err)
+	}
+	var found []appliance.Row
+	if p.Ascending() {
+		all = slices.Clone(all)
+		slices.Reverse(all)
+	}
+	for _, row := range all {
+		order := row.SortOrder()
+		if p.Cursor == "" || p.Ascending() && order > p.Cursor || !p.Ascending() && order < p.Cursor {
+			found = append(found, row)
+		}
+	}
+	return found[:min(size, len(found))]
+}
+
+func (m *model) network(chain string) appliance.Network {
+	row, ok := m.records[appliance.ChainType][chain]
+	if ok && boolean(row, "testnet") {
+		return appliance.Testnet
+	}
+	return appliance.Mainnet
+}
+
+func text(row appliance.Row, field string) string {
+	s, _ := row.Text(row.Type().MustField(field).Number)
+	return s
+}
+
+func boolean(row appliance.Row, field string) bool {
+	b, _ := row.Bool(row.Type().MustField(field).Number)
+	return b
+}
+
+func at(row appliance.Row, field string) (time.Time, bool) {
+	return row.Time(row.Type().MustField(field).Number)
+}
+
+func number(row appliance.Row, field string) *int32 {
+	n, ok := row.Int(row.Type().MustField(field).Number)
+	if !ok {
+		return nil
+	}
+	return &n
+}
+
+func is(row appliance.Row, field, want string) bool {
+	return want == "" || text(row, field) != "" && strings.EqualFold(text(row, field), want)
+}
+
+func isNumber(row appliance.Row, field string, want *int32) bool {
+	if want == nil {
+		return true
+	}
+	n := number(row, field)
+	return n != nil && *n == *want
+}
+
+func (m *model) between(row appliance.Row, source, destination string, network appliance.Network) bool {
+	return (source == "" || text(row, "source_universal_chain_id") == source) &&
+		(destination == "" || text(row, "destination_universal_chain_id") == destination) &&
+		(network == "" || m.network(text(row, "source_universal_chain_id")) == network)
+}
+
+func (m *model) transfers(q appliance.TransferQuery) []appliance.Row {
+	return m.list(appliance.TransferType, func(row appliance.Row) bool {
+		if q.BlockHash != "" {
+			packet, ok := m.records[appliance.PacketType][strings.ToLower(text(row, "packet_hash"))]
+			if !ok || !is(packet, "packet_send_block_hash", q.BlockHash) {
+				return false
+			}
+		}
+		anyAddress := q.Addresses == nil || slices.ContainsFunc(q.Addresses, func(a string) bool {
+			return a != "" && (is(row, "sender_canonical", a) || is(row, "receiver_canonical", a))
+		})
+		return anyAddress && is(row, "transfer_send_transaction_hash", q.TransactionHash) && is(row, "packet_hash", q.PacketHash) &&
+			isNumber(row, "transfer_index", q.TransferIndex) && m.between(row, q.SourceChain, q.DestinationChain, q.Network)
+	})
+}
+
+func (m *model) packets(q appliance.PacketQuery) []appliance.Row {
+	return m.list(appliance.PacketType, func(row appliance.Row) bool {
+		if q.Exceeding != "" && !m.late(row, q.Exceeding) {
+			return false
+		}
+		if sent, ok := at(row, "packet_send_timestamp"); !q.Sent.IsZero() && (!ok || !sent.Equal(q.Sent)) {
+			return false
+		}
+		return is(row, "packet_send_transaction_hash", q.TransactionHash) && is(row, "packet_hash", q.PacketHash) &&
+			is(row, "packet_send_block_hash", q.BlockHash) && m.between(row, q.SourceChain, q.DestinationChain, q.Network)
+	})
+}
+
+func (m *model) late(packet appliance.Row, of appliance.SLA) bool {
+	network := m.network(text(packet, "source_universal_chain_id"))
+	if of != appliance.ExceedingAll && string(of) != string(network) {
+		return false
+	}
+	sent, ok := at(packet, "packet_send_timestamp")
+	_, acknowledged := at(packet, "packet_ack_timestamp")
+	_, timedOut := at(packet, "packet_timeout_timestamp")
+	if !ok || acknowledged || timedOut {
+		return false
+	}
+	sla := appliance.DefaultSLA
+	for _, channel := range m.records[appliance.ChannelType] {
+		if text(channel, "source_universal_chain_id") == text(packet, "source_universal_chain_id") &&
+			isNumber(channel, "source_channel_id", number(packet, "source_channel_id")) && number(packet, "source_channel_id") != nil {
+			if d, err := appliance.ParseInterval(text(channel, "sla")); err == nil {
+				sla = d
+			}
+		}
+	}
+	return m.now().Sub(sent) > sla
+}
+
+func (m *model) channels(q appliance.ChannelQuery) []appliance.Row {
+	return m.list(appliance.ChannelType, func(row appliance.Row) bool {
+		for _, tag := range q.Tags {
+			if !slices.Contains(row.Texts(row.Type().MustField("tags").Number), tag) {
+				return false
+			}
+		}
+		return isEnd(row, "source", q.Source) && isEnd(row, "destination", q.Destination) &&
+			isNumber(row, "source_channel_id", q.SourceChannel) && isNumber(row, "destination_channel_id", q.DestinationChannel) &&
+			is(row, "source_port_id", q.SourcePort) && is(row, "destination_port_id", q.DestinationPort) && is(row, "version", q.Version) &&
+			(q.Recommended == nil || boolean(row, "recommended") == *q.Recommended)
+	})
+}
+
+func isEnd(row appliance.Row, side string, e appliance.End) bool {
+	return is(row, side+"_universal_chain_id", e.Chain) && isNumber(row, side+"_client_id", e.Client) && isNumber(row, side+"_connection_id", e.Connection)
+}
+
+// routeDays counts by day and chains.
+func (m *model) routeDays(t *appliance.Type, sentField string, q appliance.DayQuery) []appliance.RouteDayCount {
+	counts := make(map[appliance.RouteDayCount]uint64)
+	first := ""
+	if q.DaysBack != nil {
+		first = m.now().UTC().AddDate(0, 0, 1-int(*q.DaysBack)).Format(time.DateOnly)
+	}
+	for _, row := range m.records[t] {
+		sent, ok := at(row, sentField)
+		day := sent.UTC().Format(time.DateOnly)
+		if ok && day >= first && m.between(row, q.SourceChain, q.DestinationChain, "") {
+			key := appliance.RouteDayCount{DayCount: appliance.DayCount{Day: day}}
+			key.SourceChain, key.DestinationChain = text(row, "source_universal_chain_id"), text(row, "destination_universal_chain_id")
+			counts[key]++
+		}
+	}
+	var list []appliance.RouteDayCount
+	for key, n := range counts {
+		key.Count = n
+		list = append(list, key)
+	}
+	slices.SortFunc(list, func(a, b appliance.RouteDayCount) int {
+		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
+	})
+	return list
+}
+
+func daily(routes []appliance.RouteDayCount) []appliance.DayCount {
+	var list []appliance.DayCount
+	for _, r := range routes {
+		if n := len(list); n > 0 && list[n-1].Day == r.Day {
+			list[n-1].Count += r.Count
+		} else {
+			list = append(list, r.DayCount)
+		}
+	}
+	return list
+}
+
+// latency returns the exact percentiles.
+func (m *model) latency(q appliance.LatencyQuery, field string) *appliance.Percentiles {
+	var all []float64
+	for _, row := range m.records[appliance.PacketType] {
+		sent, ok := at(row, "packet_send_timestamp")
+		arrived, has := at(row, field)
+		if ok && has && m.between(row, q.SourceChain, q.DestinationChain, "") {
+			all = append(all, max(0, arrived.Sub(sent).Seconds()))
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.Sort(all)
+	rank := func(p float64) float64 { return all[int(math.Ceil(p*float64(len(all))))-1] }
+	return &appliance.Percentiles{P5: rank(0.05), Median: rank(0.5), P95: rank(0.95)}
+}
