@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type AdminOptions struct {
 	Attestor  *appliance.Attestor
 	HSMStatus func(ctx context.Context) (any, error) // answered as JSON at /hsm
 	Version   string
+	Index     appliance.Index // the replica; nil where there is none
 	// Routes are served beside the admin's own. Their Scope is ignored.
 	Routes []Route
 
@@ -66,7 +68,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		Logger: opts.Logger.With("socket", "admin"), Now: opts.Now, Candid: true,
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriting: adminWriteTimeout,
 	})
-	a.routes = append(a.ownRoutes(), opts.Routes...)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

@@ -76,10 +76,15 @@ type Route struct {
 	Path   string // fiber's pattern
 	// Scope is what the caller's API key must allow. Empty means anyone, within the anonymous rate.
 	Scope appliance.Scope
+	// Rate is how often one client address may use a route that needs no key. Zero is within Options.AnonymousRate,
+	// which all such routes and all refused keys share.
+	Rate appliance.Rate
 	// Probe routes have no rate: they tell whether the server is well, even when it is flooded.
 	Probe bool
 	// BodyLimit is the most bytes of a JSON body, which Handler finds in c.Body(). Zero means that a body is ignored.
 	BodyLimit int64
+	// ReadsBody routes read their body themselves, to its end or as far as they want; then they close the connection.
+	ReadsBody bool
 	// Handler answers. An *appliance.Error becomes its problem; what it keeps of c it must copy.
 	Handler fiber.Handler
 }
@@ -148,12 +153,14 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(ln) }
 func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
 
 func (s *Server) mount(r Route) {
+	own := newLimiter[netip.Addr]()
 	handler := func(c *fiber.Ctx) error {
 		x := exchangeOf(c.Context())
 		x.route = r.Path
-		if err := s.admit(c, x, r); err != nil {
+		if err := s.admit(c, x, r, own); err != nil {
 			return err
 		}
+		x.read = r.ReadsBody
 		if r.BodyLimit > 0 {
 			if err := receiveJSON(c, x, r.BodyLimit); err != nil {
 				return err
@@ -170,7 +177,7 @@ func (s *Server) mount(r Route) {
 
 // admit checks who may use a route and how often. Only a request without a valid key draws on its address's bucket, so
 // that whoever floods or guesses from an address cannot stop a caller with a key behind the same address.
-func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
+func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Addr]) error {
 	if r.Probe {
 		return nil
 	}
@@ -182,6 +189,9 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 		rate := x.key.Rate
 		setDefault(&rate, s.opts.DefaultRate)
 		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
+	}
+	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
+		return s.limited(own.take(network(x.ip), r.Rate, s.now()), "address")
 	}
 	if err := s.anonymousRates.take(network(x.ip), s.opts.AnonymousRate, s.now()); err != nil {
 		return s.limited(err, "address")

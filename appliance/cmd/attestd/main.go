@@ -1,5 +1,5 @@
 // Command attestd is the attestation appliance: it signs attestations with a key that never leaves an HSM, keeps a
-// tamper-evident journal of every one, and serves both over HTTP. `attestd --help` lists what it does.
+// tamper-evident journal of every one, and answers GraphQL reads from a local replica, over HTTP. `attestd --help` lists what it does.
 package main
 
 import (
@@ -91,7 +91,7 @@ func newRoot(t terminal) *cobra.Command {
 		Use:   "attestd",
 		Short: "The attestation appliance",
 		Long: `attestd signs attestations with a key that never leaves an HSM, keeps a tamper-evident
-journal of every one, and serves both over HTTP.
+journal of every one, and answers GraphQL reads over cross-chain transfers from a local replica.
 
 New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
 		Example: `  attestd dev
@@ -112,7 +112,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
-		newAttest(app), newVerify(app), newLog(app), newVersion(app),
+		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
 	)
 	return root
 }

@@ -61,6 +61,7 @@ type running struct {
 	config   *config
 	logger   *slog.Logger
 	store    *bolt.Store
+	replica  *bolt.Replica // nil where graphql.source is off
 	signer   *hsm.Signer
 	attestor *appliance.Attestor
 	logKey   appliance.LogKey
@@ -108,6 +109,11 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal = r.store.Keys(), r.store.Journal()
+	if r.config.GraphQL.Source == sourceReplica {
+		if r.replica, err = openReplica(r.config); err != nil {
+			return err
+		}
+	}
 	opts, err := hsmOptions(r.config, r.logger)
 	if err != nil {
 		return err
@@ -169,7 +175,11 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 		return nil, fmt.Errorf("server.listen: %w", err)
 	}
 	r.address = l.Addr()
-	public := api.New(r.apiOptions(certificates))
+	reads, err := r.graphqlRoutes()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	public := api.New(r.apiOptions(certificates, reads))
 	servers = append(servers, server{"api", l, public.Serve, public.Shutdown})
 
 	l, err = api.ListenAdmin(r.config.Admin.Socket)
@@ -204,7 +214,7 @@ func (r *running) tls() (*tls.Config, error) {
 	return certificates, nil
 }
 
-func (r *running) apiOptions(certificates *tls.Config) api.Options {
+func (r *running) apiOptions(certificates *tls.Config, reads []api.Route) api.Options {
 	s := r.config.Server
 	return api.Options{
 		Attestor:        r.attestor,
@@ -218,6 +228,7 @@ func (r *running) apiOptions(certificates *tls.Config) api.Options {
 		IdleTimeout:     s.IdleTimeout,
 		TrustedProxies:  s.TrustedProxies,
 		TLS:             certificates,
+		Routes:          reads,
 		Logger:          r.logger,
 		Registry:        r.registry,
 		Now:             time.Now,
@@ -225,12 +236,16 @@ func (r *running) apiOptions(certificates *tls.Config) api.Options {
 }
 
 func (r *running) adminOptions() api.AdminOptions {
-	return api.AdminOptions{
+	o := api.AdminOptions{
 		Attestor:  r.attestor,
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
 		Version:   version(),
 		Logger:    r.logger,
 	}
+	if r.replica != nil { // a nil *Replica would be an Index that is not nil
+		o.Index = r.replica
+	}
+	return o
 }
 
 // announce tells the log and the service manager that requests are answered.
@@ -293,6 +308,9 @@ func (r *running) close() error {
 	var failures []error
 	if r.signer != nil {
 		failures = append(failures, r.signer.Close())
+	}
+	if r.replica != nil {
+		failures = append(failures, r.replica.Close())
 	}
 	if r.store != nil {
 		failures = append(failures, r.store.Close())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"reflect"
@@ -53,6 +54,7 @@ type config struct {
 	Limits struct {
 		DefaultRate   appliance.Rate `koanf:"default_rate"`
 		AnonymousRate appliance.Rate `koanf:"anonymous_rate"`
+		GraphQLRate   appliance.Rate `koanf:"graphql_rate"`
 	} `koanf:"limits"`
 	Admin struct {
 		Socket string `koanf:"socket"`
@@ -79,9 +81,22 @@ type config struct {
 		MinFree size   `koanf:"min_free"`
 	} `koanf:"journal"`
 	GraphQL struct {
-		Source     string `koanf:"source"`
-		Upstream   string `koanf:"upstream"`
-		RequireKey bool   `koanf:"require_key"`
+		Source        string        `koanf:"source"`
+		Upstream      string        `koanf:"upstream"`
+		RequireKey    bool          `koanf:"require_key"`
+		Introspection bool          `koanf:"introspection"`
+		Playground    bool          `koanf:"playground"`
+		Origins       []string      `koanf:"origins"`
+		CacheSize     size          `koanf:"cache_size"`
+		MaxQuery      size          `koanf:"max_query"`
+		MaxVariables  size          `koanf:"max_variables"`
+		MaxResponse   size          `koanf:"max_response"`
+		MaxTokens     int           `koanf:"max_tokens"`
+		MaxDepth      int           `koanf:"max_depth"`
+		MaxRootFields int           `koanf:"max_root_fields"`
+		MaxAliases    int           `koanf:"max_aliases"`
+		MaxCost       int           `koanf:"max_cost"`
+		Timeout       time.Duration `koanf:"timeout"`
 	} `koanf:"graphql"`
 	Log struct {
 		Level  string `koanf:"level"`
@@ -113,6 +128,7 @@ func settings() []setting {
 		{"server.shutdown_timeout", "30s", "longest time to finish accepted requests when stopping"},
 		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
 		{"limits.anonymous_rate", "100/s", "requests without a valid key from one client address (IPv6: one /64)"},
+		{"limits.graphql_rate", "unlimited", "GraphQL requests without a key from one client address (IPv6: one /64)"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + defaultModule() + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
@@ -125,9 +141,22 @@ func settings() []setting {
 		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
-		{"graphql.source", "off", "what answers GraphQL: off"},
-		{"graphql.upstream", "", "address of another GraphQL endpoint"},
+		{"graphql.source", sourceReplica, "what answers GraphQL: replica (the local copy) or off"},
+		{"graphql.upstream", "", "address of another GraphQL endpoint of the same API; not used yet"},
 		{"graphql.require_key", false, "whether GraphQL needs an API key of scope graphql"},
+		{"graphql.introspection", true, "answer __schema and __type, which clients and the playground read the schema by"},
+		{"graphql.playground", true, "serve the playground at /graphiql"},
+		{"graphql.origins", []string{}, "origins whose pages may read answers (CORS), such as https://app.example.com; none means any"},
+		{"graphql.cache_size", "64MiB", "memory for the answers that @cached keeps"},
+		{"graphql.max_query", "64KiB", "largest query text"},
+		{"graphql.max_variables", "64KiB", "largest JSON of variables"},
+		{"graphql.max_response", "16MiB", "largest answer"},
+		{"graphql.max_tokens", 5000, "most tokens of a query text"},
+		{"graphql.max_depth", 12, "most levels of fields in fields"},
+		{"graphql.max_root_fields", 20, "most fields of the query itself"},
+		{"graphql.max_aliases", 50, "most aliases"},
+		{"graphql.max_cost", 2_000_000, "most values an answer may have, estimated before execution: rows times fields"},
+		{"graphql.timeout", "10s", "longest execution"},
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
 	}
@@ -366,13 +395,28 @@ func (c *config) validate() error {
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
-	check(slices.Contains([]string{"off"}, c.GraphQL.Source), "graphql.source: %q is not known; this version knows off", c.GraphQL.Source)
+	check(slices.Contains([]string{sourceReplica, sourceOff}, c.GraphQL.Source), "graphql.source: %q is not replica or off", c.GraphQL.Source)
+	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
+	g := c.GraphQL
+	for name, value := range map[string]int64{
+		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse), "cache_size": int64(g.CacheSize),
+		"max_tokens": int64(g.MaxTokens), "max_depth": int64(g.MaxDepth), "max_root_fields": int64(g.MaxRootFields),
+		"max_aliases": int64(g.MaxAliases), "max_cost": int64(g.MaxCost), "timeout": int64(g.Timeout),
+	} {
+		check(value > 0 && value <= math.MaxInt32 || name == "timeout" && value > 0, "graphql.%s: must be more than zero, and less than 2 GiB", name)
+	}
 	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
 }
 
 const maxSessions = 1024
+
+// The values of graphql.source.
+const (
+	sourceReplica = "replica"
+	sourceOff     = "off"
+)
 
 // scheme returns the digest scheme that is configured.
 func (c *config) scheme() (appliance.Scheme, error) {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/graphiql"
+	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/appliance"
+)
+
+const graphqlPath = "/v1/graphql"
+
+// graphqlRoutes are the read side of the API; none where graphql.source is off.
+func (r *running) graphqlRoutes() ([]api.Route, error) {
+	if r.replica == nil {
+		return nil, nil
+	}
+	c := r.config.GraphQL
+	endpoint, err := graphql.New(graphql.Options{
+		Index: r.replica,
+		Limits: graphql.Limits{
+			MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables), MaxResponseBytes: int(c.MaxResponse),
+			MaxTokens: c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields, MaxAliases: c.MaxAliases,
+			MaxCost: c.MaxCost, Timeout: c.Timeout,
+		},
+		CacheBytes:      int64(c.CacheSize),
+		NoIntrospection: !c.Introspection,
+		Origins:         c.Origins,
+		Registry:        r.registry,
+		Log:             r.logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("graphql: %w", err)
+	}
+	var scope appliance.Scope
+	if c.RequireKey {
+		scope = appliance.ScopeGraphQL
+	}
+	var routes []api.Route
+	for _, method := range graphqlMethods {
+		route := api.Route{Method: method, Path: graphqlPath, Scope: scope, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
+		if method == fiber.MethodOptions {
+			route.Scope = "" // a browser asks without the key whether it may send one
+		}
+		routes = append(routes, route)
+	}
+	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Handler: endpoint.Health})
+	if c.Playground {
+		playground := graphiql.New(graphiql.Options{Endpoint: graphqlPath})
+		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {
+			routes = append(routes, api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
+		}
+	}
+	return routes, nil
+}
+
+// graphqlMethods are all that a server knows: the endpoint answers the wrong ones itself, in the form of GraphQL.
+var graphqlMethods = []string{
+	fiber.MethodGet, fiber.MethodPost, fiber.MethodOptions, fiber.MethodPut, fiber.MethodPatch, fiber.MethodDelete,
+}

@@ -1,0 +1,348 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// replicaFile is the replica in data_dir. It may be deleted at any time and filled again.
+const replicaFile = "replica.db"
+
+func newReplica(a *app) *cobra.Command {
+	return group("replica", "The replica that answers GraphQL: status, import, export, generate",
+		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers
+GraphQL. It is a file of its own, replica.db in data_dir, which can be deleted at any time and filled again.
+While the daemon runs these commands go through its admin socket; while it does not, they open the file.`,
+		newReplicaStatus(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
+}
+
+// replicaOffice is what the replica commands work through.
+type replicaOffice interface {
+	dataset.Target
+	ReplicaStatus(ctx context.Context) (appliance.IndexStatus, error)
+	ReplicaRecords(ctx context.Context, yield func(record []byte) error) error
+	io.Closer
+}
+
+// withReplica is the body of a command that needs the replica.
+func (a *app) withReplica(cmd *cobra.Command, do func(replicaOffice) error) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	office, err := openReplicaOffice(cmd.Context(), c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(office), office.Close())
+}
+
+func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
+	daemon := client.NewAdmin(c.Admin.Socket)
+	_, err := daemon.Status(ctx)
+	if err == nil {
+		return daemon, nil
+	}
+	if !errors.Is(err, client.ErrNotRunning) {
+		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
+	}
+	replica, err := openReplica(c)
+	if err != nil {
+		return nil, err
+	}
+	return replicaFileOffice{dataset.Into(replica), replica}, nil
+}
+
+func openReplica(c *config) (*bolt.Replica, error) {
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	return bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{})
+}
+
+// replicaFileOffice is the replica without a daemon.
+type replicaFileOffice struct {
+	dataset.Target
+	replica *bolt.Replica
+}
+
+func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (status appliance.IndexStatus, err error) {
+	err = f.replica.View(ctx, func(s appliance.Snapshot) error {
+		status, err = s.Status(ctx)
+		return err
+	})
+	return status, err
+}
+
+func (f replicaFileOffice) ReplicaRecords(ctx context.Context, yield func(record []byte) error) error {
+	return f.replica.View(ctx, func(s appliance.Snapshot) error {
+		var record []byte
+		for _, t := range appliance.RecordTypes {
+			err := s.Each(ctx, t, func(row appliance.Row) error {
+				record = row.AppendRecord(record[:0])
+				return yield(record)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (f replicaFileOffice) Close() error { return f.replica.Close() }
+
+func newReplicaStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status",
+		Short:   "Show what the replica holds, its size and its freshness",
+		Example: "  attestd replica status\n  attestd replica status --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withReplica(cmd, func(o replicaOffice) error {
+				s, err := o.ReplicaStatus(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.print(s, func(w io.Writer) { writeReplicaStatus(w, s) })
+			})
+		},
+	}
+}
+
+func writeReplicaStatus(w io.Writer, s appliance.IndexStatus) {
+	var rows [][2]string
+	for _, t := range appliance.RecordTypes {
+		rows = append(rows, [2]string{t.Name + "s", fmt.Sprint(s.Rows[t.Name])})
+	}
+	fields(w, append(rows, [][2]string{
+		{"size", fmt.Sprintf("%.1f MiB", float64(s.Bytes)/(1<<20))},
+		{"oldest", formatTime(s.Oldest)},
+		{"newest", withAge(s.Newest)},
+		{"written", withAge(s.Updated)},
+		{"schema", fmt.Sprint(s.Schema)},
+	}...))
+}
+
+// withAge is a time and how long ago it was.
+func withAge(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s ago)", formatTime(t), time.Since(t).Round(time.Second))
+}
+
+func newReplicaImport(a *app) *cobra.Command {
+	var o dataset.ImportOptions
+	cmd := &cobra.Command{
+		Use:   "import FILE|-",
+		Short: "Fill the replica from NDJSON, zstd when named .zst",
+		Long: `Fill the replica from a file of records, one JSON object a line, zstd-compressed when it is named .zst. Records
+that are there already are updated, or left alone where they are the same: importing a file twice changes
+nothing. An import that was interrupted goes on where it was. A bad line stops it and is named, unless
+--keep-going skips it. docs/replica.md tells the form of a record.`,
+		Example: `  attestd replica import transfers.ndjson.zst
+  zcat dump.ndjson.gz | attestd replica import - --keep-going`,
+		Args: oneArg("FILE (or - for standard input)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withReplica(cmd, func(to replicaOffice) error { return a.importRecords(cmd.Context(), to, args[0], o) })
+		},
+	}
+	cmd.Flags().BoolVar(&o.KeepGoing, "keep-going", false, "skip bad lines instead of stopping at the first")
+	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin at the first line, even if an import of this file was interrupted")
+	return cmd
+}
+
+// remoteBatch is how many records go through the admin socket at once.
+const remoteBatch = 5000
+
+func (a *app) importRecords(ctx context.Context, to replicaOffice, file string, o dataset.ImportOptions) error {
+	if _, remote := to.(*client.Admin); remote {
+		o.BatchRows = remoteBatch
+	}
+	update, end := a.progress("import", "bytes")
+	o.OnProgress = func(p dataset.Progress) { update(p.Done, max(p.Total, p.Done)) }
+	o.OnBad = func(b dataset.BadLine) { a.say("%v: skipped", b) }
+	var done dataset.Imported
+	var err error
+	if file == dataset.Stdio {
+		done, err = dataset.Import(ctx, to, a.in, o)
+	} else {
+		done, err = dataset.ImportFile(ctx, to, file, o)
+	}
+	end()
+	if err != nil {
+		a.say("%d records were written before that; the same command goes on there.", done.Rows)
+		return err
+	}
+	return a.print(done, func(w io.Writer) {
+		fmt.Fprintf(w, "%d records in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
+		if done.Resumed > 0 {
+			fmt.Fprintf(w, "; went on behind line %d", done.Resumed)
+		}
+		if done.Bad > 0 {
+			fmt.Fprintf(w, "; %d bad lines skipped", done.Bad)
+		}
+		fmt.Fprintln(w, ".")
+	})
+}
+
+func newReplicaExport(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export FILE|-",
+		Short: "Write the replica as NDJSON, zstd when named .zst",
+		Long: `Write all records, as they are at one moment, one JSON object a line; zstd-compressed when the file is named
+.zst. The file is complete or not there at all. The same records give the same bytes.`,
+		Example: "  attestd replica export replica.ndjson.zst\n  attestd replica export - | jq -c 'select(.kind==\"chain\")'",
+		Args:    oneArg("FILE (or - for standard output)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withReplica(cmd, func(from replicaOffice) error {
+				return a.writeRecords(args[0], func(w io.Writer, update func(done, total int64)) (int64, error) {
+					return exportRecords(cmd.Context(), from, w, update)
+				})
+			})
+		},
+	}
+}
+
+func exportRecords(ctx context.Context, from replicaOffice, w io.Writer, update func(done, total int64)) (count int64, err error) {
+	status, err := from.ReplicaStatus(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for _, n := range status.Rows {
+		total += int64(n)
+	}
+	err = from.ReplicaRecords(ctx, func(record []byte) error {
+		if count++; count%10_000 == 0 {
+			update(count, max(count, total))
+		}
+		_, err := w.Write(append(record, '\n'))
+		return err
+	})
+	return count, err
+}
+
+// writeRecords writes a file of records, or standard output for "-". A file is whole or not there.
+func (a *app) writeRecords(name string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
+	update, end := a.progress("write", "records")
+	if name == dataset.Stdio {
+		w := bufio.NewWriterSize(a.out, 1<<20)
+		_, err := write(w, update)
+		end()
+		return errors.Join(err, w.Flush())
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".records-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
+	count, err := writeCompressed(f, strings.HasSuffix(name, ".zst"), func(w io.Writer) (int64, error) { return write(w, update) })
+	end()
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	a.say("%d records written to %s.", count, name)
+	return nil
+}
+
+func writeCompressed(f *os.File, compress bool, write func(io.Writer) (int64, error)) (int64, error) {
+	if !compress {
+		w := bufio.NewWriterSize(f, 1<<20)
+		count, err := write(w)
+		return count, errors.Join(err, w.Flush())
+	}
+	z, err := zstd.NewWriter(f)
+	if err != nil {
+		return 0, err
+	}
+	count, err := write(z)
+	return count, errors.Join(err, z.Close())
+}
+
+func newReplicaGenerate(a *app) *cobra.Command {
+	var transfers int
+	var seed uint64
+	var output string
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Make up realistic data, into the replica or a file",
+		Long: `Make up realistic data: chains, tokens, channels, packets with real ZKGM bytes and hashes in every stage, and
+their transfers. It goes into the replica, or with --file into a file that 'attestd replica import' reads.
+The same seed, number and day give the same data.`,
+		Example: "  attestd replica generate --transfers 100000\n  attestd replica generate --transfers 1000000 --seed 7 --file million.ndjson.zst",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if transfers <= 0 {
+				return usagef(cmd, "--transfers must be more than zero")
+			}
+			o := dataset.GenerateOptions{Transfers: transfers, Seed: seed, Now: time.Now()}
+			if output != "" {
+				o.Now = time.Now().UTC().Truncate(24 * time.Hour)
+				return a.writeRecords(output, func(w io.Writer, update func(done, total int64)) (int64, error) {
+					return generateRecords(cmd.Context(), o, w)
+				})
+			}
+			return a.withReplica(cmd, func(to replicaOffice) error { return a.generate(cmd.Context(), to, o) })
+		},
+	}
+	cmd.Flags().IntVar(&transfers, "transfers", 10_000, "how many transfers")
+	cmd.Flags().Uint64Var(&seed, "seed", 1, "which data")
+	cmd.Flags().StringVarP(&output, "file", "f", "", "write NDJSON there instead, zstd when named .zst; - for standard output")
+	return cmd
+}
+
+func generateRecords(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (count int64, err error) {
+	var line []byte
+	err = dataset.Generate(ctx, o, func(rows []appliance.Row) error {
+		for _, row := range rows {
+			line = append(row.AppendRecord(line[:0]), '\n')
+			if _, err := w.Write(line); err != nil {
+				return err
+			}
+		}
+		count += int64(len(rows))
+		return nil
+	})
+	return count, err
+}
+
+// generate fills the replica and says what came of it.
+func (a *app) generate(ctx context.Context, to replicaOffice, o dataset.GenerateOptions) error {
+	if _, remote := to.(*client.Admin); remote {
+		o.BatchRows = remoteBatch
+	}
+	start := time.Now()
+	var written appliance.Written
+	err := dataset.Generate(ctx, o, func(rows []appliance.Row) error {
+		w, err := to.Write(ctx, appliance.Batch{Rows: rows})
+		written.Add(w)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.print(written, func(w io.Writer) {
+		fmt.Fprintf(w, "%d transfers and what belongs to them, made up in %s: %d records new, %d changed, %d as they were.\n",
+			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated, written.Unchanged)
+	})
+}
