@@ -377,10 +377,10 @@ func (g *generator) addChannels() {
 			SourceConnectionID: new(r.connection), SourcePortID: new(r.from.port), DestUniversalChainID: r.to.id,
 			DestinationChannelID: new(r.back.channel), DestinationClientID: new(r.back.client), DestinationConnectionID: new(r.back.connection),
 			DestinationPortID: new(r.to.port), Version: new(zkgm.ChannelVersion), Recommended: new(r.hop == nil), Tags: []string{"canonical"},
-			Fees: []appliance.ChannelFee{{Action: new("FUNGIBLE_ASSET_ORDER"), Fee: new("220000")}, {Action: new("CALL"), Fee: new("300000")}},
+			Fees: []appliance.ChannelFee{{Action: new("PACKET_RECV"), Fee: new("220000")}, {Action: new("PACKET_SEND_LC_UPDATE_L0"), Fee: new("300000")}},
 		}
 		if r.hop != nil {
-			channel.Tags = []string{"canonical", "state-lens"}
+			channel.Tags = []string{"canonical", "tokenorder-v2"}
 			channel.SLA = new("01:30:00")
 		}
 		g.add(channel)
