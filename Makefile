@@ -11,7 +11,7 @@ ARGS      ?=
 export CGO_ENABLED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test deps lint bench fuzz clean
+.PHONY: help run build test deps test-deps playground clients lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,15 +19,29 @@ help: ## list the targets
 run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
 	@exec bin/attestd dev $(ARGS)
 
-build: ## build bin/attestd
+build: playground ## build bin/attestd, with the playground where Node is installed
 	@$(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
 
-test: deps ## install what is missing and run every test, with the race detector
+test: test-deps playground clients ## install what is missing and run every test, with the race detector
 	$(GO) vet ./...
-	$(GO) test $(TESTFLAGS) ./...
+	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) ./...
 
-deps: ## install what building and testing need: gcc, softhsm2 (apt or dnf)
+deps: ## install what building needs: gcc, softhsm2, and Node for the playground (apt or dnf)
 	@sh packaging/deps.sh
+
+test-deps:
+	@sh packaging/deps.sh test
+
+# The playground is bundled from npm. Without Node the build succeeds, and /graphiql says how to get it.
+playground: api/graphiql/dist/index.html
+api/graphiql/dist/index.html: api/graphiql/package-lock.json api/graphiql/build.mjs api/graphiql/src/*
+	@if command -v npm >/dev/null 2>&1; then cd api/graphiql && npm ci --silent && npm run --silent build && touch dist/index.html; \
+	else echo 'playground: npm is not installed; built without it'; fi
+
+# Published clients of the hosted service, which the tests run against ours.
+clients: api/graphql/clienttest/node_modules/.package-lock.json
+api/graphql/clienttest/node_modules/.package-lock.json: api/graphql/clienttest/package-lock.json
+	@cd api/graphql/clienttest && npm ci --silent && touch node_modules/.package-lock.json
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -39,8 +53,9 @@ lint: deps ## gofmt, vet, golangci-lint, and govulncheck where its database can 
 	@if $(GO) run $(VULNCHECK) -version >/dev/null 2>&1 && curl -fsS -m 10 -o /dev/null https://vuln.go.dev/index/modules.json 2>/dev/null; \
 	then $(GO) run $(VULNCHECK) ./...; else echo 'govulncheck: its database cannot be reached from here; skipped'; fi
 
-bench: deps build ## measure: raw HSM signatures against whole attestations, in one run
+bench: deps build ## measure: attestations against raw HSM signatures, then reads over a million transfers
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \
@@ -50,4 +65,4 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	done
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
-	rm -rf bin dist
+	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets

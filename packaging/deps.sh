@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what building and testing attestd need and this machine lacks, with apt or dnf. Says what it does; does
-# nothing and says nothing when all is there.
+# Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
+# tests need. Says what it does; does nothing and says nothing when all is there.
 set -eu
 
 missing=
@@ -16,6 +16,11 @@ need /usr/include/stdlib.h libc6-dev glibc-devel
 need softhsm2-util softhsm2 softhsm
 need "/usr/lib/softhsm/libsofthsm2.so /usr/lib64/pkcs11/libsofthsm2.so /usr/lib64/softhsm/libsofthsm.so" softhsm2 softhsm
 need curl curl curl
+need npm npm nodejs-npm
+if [ "${1:-}" = test ]; then
+	need "chromium chromium-browser" chromium chromium
+	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
+fi
 
 [ -n "$missing" ] || exit 0
 

@@ -12,9 +12,9 @@ import (
 )
 
 // The playground in a real browser, with the real endpoint over generated data. What it does there is told in
-// browser_test.mjs. ATTESTD_SCREENSHOTS names a folder to put pictures into.
+// browser_test.mjs. TEST_SCREENSHOTS names a folder to put pictures into.
 func TestPlaygroundInChromium(t *testing.T) {
-	clienttest.Require(t, "node", "install Node.js 20 or later (make deps)")
+	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, chromium(), "install chromium (make deps)")
 	clienttest.Require(t, "./node_modules/playwright-core", "run npm ci in api/graphiql (make playground)")
 	clienttest.Require(t, "./dist/index.html", "build the playground (make playground)")
@@ -29,7 +29,7 @@ func TestPlaygroundInChromium(t *testing.T) {
 		app.Get("/graphiql/assets/*", playground)
 		app.Post("/v1/graphql", guard)
 	})}
-	if folder := os.Getenv("ATTESTD_SCREENSHOTS"); folder != "" {
+	if folder := os.Getenv("TEST_SCREENSHOTS"); folder != "" {
 		args = append(args, folder)
 	}
 	clienttest.Node(t, "browser_test.mjs", args...)
@@ -46,6 +46,11 @@ func guard(c *fiber.Ctx) error {
 func chromium() string {
 	if path := os.Getenv("CHROMIUM"); path != "" {
 		return path
+	}
+	for _, path := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser"} {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
 	}
 	return "/usr/bin/chromium"
 }

@@ -76,7 +76,7 @@ func generate(t testing.TB) *bolt.Replica {
 }
 
 // Require skips the test and names the file or program that is missing: a path, or a program's name. Where the test's
-// tools are promised, as in CI, ATTESTD_REQUIRE_CLIENTS=1 makes that a failure.
+// tools are promised, as in CI, TEST_REQUIRE_CLIENTS=1 makes that a failure.
 func Require(t testing.TB, file, remedy string) {
 	t.Helper()
 	var err error
@@ -87,7 +87,7 @@ func Require(t testing.TB, file, remedy string) {
 	}
 	switch {
 	case err == nil:
-	case os.Getenv("ATTESTD_REQUIRE_CLIENTS") == "1":
+	case os.Getenv("TEST_REQUIRE_CLIENTS") == "1":
 		t.Fatalf("needs %s: %s: %v", file, remedy, err)
 	default:
 		t.Skipf("needs %s: %s", file, remedy)

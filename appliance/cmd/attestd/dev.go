@@ -15,8 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/store/bolt"
 )
 
 func newDev(a *app) *cobra.Command {
@@ -24,14 +26,20 @@ func newDev(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a complete throwaway appliance in a folder",
-		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key and the daemon. The folder keeps
+		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key, demo data and the daemon. The folder keeps
 attestd.yaml (what 'serve --config' takes), softhsm2.conf (for SOFTHSM2_CONF), pin, api-key, admin.sock and the data; a second
 run goes on with them. Remove the folder to start anew. Not for production: the key is a file.`,
 		Example: "  attestd dev\n  attestd dev --dir /tmp/appliance --listen 127.0.0.1:9000",
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if d.transfers < 0 {
+				return usagef(cmd, "--transfers must not be negative")
+			}
+			return d.run(cmd.Context())
+		},
 	}
 	cmd.Flags().StringVar(&d.dir, "dir", ".attestd", "folder of the appliance")
+	cmd.Flags().IntVar(&d.transfers, "transfers", 2000, "how many transfers the demo data has, when it is made; 0 for none")
 	cmd.Flags().StringVar(&d.listen, "listen", "127.0.0.1:8080", "address and port of the API")
 	return cmd
 }
@@ -39,8 +47,9 @@ run goes on with them. Remove the folder to start anew. Not for production: the 
 // dev is a throwaway appliance in a folder.
 type dev struct {
 	*app
-	dir    string // as given, for what is shown
-	listen string
+	dir       string // as given, for what is shown
+	listen    string
+	transfers int // of the demo data
 }
 
 const (
@@ -82,7 +91,33 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, d.ensureAPIKey(ctx, c)
+	if err := d.ensureAPIKey(ctx, c); err != nil {
+		return nil, err
+	}
+	return c, d.ensureDemoData(ctx, c)
+}
+
+// ensureDemoData fills the replica, unless something is in it. One of an earlier version is made anew.
+func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
+	replica, err := openReplica(c)
+	if errors.Is(err, bolt.ErrReplicaSchema) {
+		if err = bolt.RemoveReplica(filepath.Join(c.DataDir, replicaFile)); err == nil {
+			replica, err = openReplica(c)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, replica.Close()) }()
+	status, err := replicaFileOffice{replica: replica}.ReplicaStatus(ctx)
+	if err != nil || status.Rows[appliance.TransferType.Name] > 0 || d.transfers == 0 {
+		return err
+	}
+	d.say("Making demo data: %d transfers.", d.transfers)
+	return dataset.Generate(ctx, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, func(rows []appliance.Row) error {
+		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
+		return err
+	})
 }
 
 // yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.
@@ -141,6 +176,7 @@ func (d dev) banner(r *running) error {
 	}
 	row("signer", r.signer.Address().String(), "its key is in a SoftHSM token and cannot leave it")
 	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
+	row("explore", url+"/graphiql", "the playground, with demo data")
 	row("api", url+"/openapi.yaml", "what can be asked")
 	row("metrics", "http://"+r.metrics.String()+"/metrics", "for Prometheus")
 	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
@@ -148,6 +184,8 @@ func (d dev) banner(r *running) error {
 	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
 		url, shellQuote(d.path("api-key")), devUnspendable, devBeneficiary)
+	fmt.Fprintf(w, "\n  %sRead transfers:%s\n\n", bold, plain)
+	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, graphqlPath)
 	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "%s log list --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s log verify --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
