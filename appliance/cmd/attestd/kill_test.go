@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,11 +24,12 @@ import (
 
 // daemonProcess is an appliance in a folder, run as a process of its own.
 type daemonProcess struct {
-	dir    string
-	url    string
-	token  string
-	cmd    *exec.Cmd
-	stderr bytes.Buffer
+	dir     string
+	url     string
+	token   string
+	environ []string
+	cmd     *exec.Cmd
+	stderr  bytes.Buffer
 }
 
 // newDaemonFolder prepares an appliance in a folder, as `attestd dev` does, without starting it.
@@ -51,7 +53,9 @@ func newDaemonFolder(tb testing.TB) *daemonProcess {
 // command is attestd on this folder.
 func (d *daemonProcess) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("attestd", args...)
-	cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
+	cmd.Env = slices.Concat(os.Environ(), d.environ, []string{
+		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
+	})
 	return cmd
 }
 
