@@ -738,7 +738,7 @@ func (p *parser) unescape(raw []byte) int {
 
 func hexRune(digits []byte) rune {
 	var b [2]byte
-	hex.Decode(b[:], digits) // the digits of a valid escape
+	_, _ = hex.Decode(b[:], digits) // the digits of a valid escape
 	return rune(b[0])<<8 | rune(b[1])
 }
 

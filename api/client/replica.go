@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -42,8 +43,11 @@ func (a *Admin) Write(ctx context.Context, b appliance.Batch) (appliance.Written
 	return written, err
 }
 
-// ReplicaRecords calls yield with each record of the daemon's replica, as an export has them. A record is valid until
-// yield returns.
-func (a *Admin) ReplicaRecords(ctx context.Context, yield func(record []byte) error) error {
-	return a.lines(ctx, call{method: http.MethodGet, path: "/replica/records"}, yield)
+// ReplicaRecords writes each record of the daemon's replica to w, NDJSON as an export has it. An answer that was cut off
+// is io.ErrUnexpectedEOF.
+func (a *Admin) ReplicaRecords(ctx context.Context, w io.Writer) error {
+	return a.lines(ctx, call{method: http.MethodGet, path: "/replica/records"}, func(record []byte) error {
+		_, err := w.Write(append(record, '\n'))
+		return err
+	})
 }

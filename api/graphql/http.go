@@ -192,7 +192,7 @@ func drain(c *fiber.Ctx, stream io.Reader) {
 	if err := c.Context().Conn().SetReadDeadline(time.Now().Add(drainTime)); err != nil {
 		return
 	}
-	io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
+	_, _ = io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
 }
 
 // checkContentType takes application/json in UTF-8 (section 5.3), not compressed.

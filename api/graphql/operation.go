@@ -152,7 +152,7 @@ func (e *Endpoint) validate(doc *ast.QueryDocument) (errs []*Error) {
 		})
 	}
 	defer func() {
-		if r := recover(); r != nil && r != errEnough {
+		if r := recover(); r != nil && r != any(errEnough) {
 			panic(r)
 		}
 	}()

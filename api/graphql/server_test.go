@@ -1,7 +1,6 @@
 package graphql_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"net"
@@ -130,12 +129,4 @@ func (a answer) code(t testing.TB) string {
 	t.Helper()
 	code, _ := a.fail(t).Extensions["code"].(string)
 	return code
-}
-
-func indent(s string) string {
-	var b bytes.Buffer
-	if json.Indent(&b, []byte(s), "", " ") != nil {
-		return s
-	}
-	return b.String()
 }

@@ -21,35 +21,33 @@ type ExportOptions struct {
 	OnProgress func(Progress)
 }
 
-// ExportFile exports to the file at path, standard output for "-". Files named .zst are compressed. The file is complete or
-// is not there: it is written under another name and renamed at the end.
-func ExportFile(ctx context.Context, index appliance.Index, path string, o ExportOptions) (Progress, error) {
+// WriteFile writes a file of records by write, compressed where it is named .zst, or writes to stdout for "-". The file is
+// complete or is not there: it is written under another name, synced, and renamed at the end.
+func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error {
 	if path == Stdio {
-		return Export(ctx, index, os.Stdout, o)
+		return write(stdout)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".export-*")
+	f, err := os.CreateTemp(filepath.Dir(path), ".records-*")
 	if err != nil {
-		return Progress{}, err
+		return err
 	}
-	defer os.Remove(f.Name()) // gone by then, unless something failed
-	defer f.Close()
-	p, err := exportTo(ctx, index, f, compressed(path), o)
+	defer func() { _ = os.Remove(f.Name()) }() // gone by then, unless something failed
+	err = writeTo(f, compressed(path), write)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return p, fmt.Errorf("export %s: %w", path, err)
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return p, os.Rename(f.Name(), path)
+	return os.Rename(f.Name(), path)
 }
 
-func exportTo(ctx context.Context, index appliance.Index, out io.Writer, compress bool, o ExportOptions) (Progress, error) {
+func writeTo(out io.Writer, compress bool, write func(io.Writer) error) error {
 	if !compress {
-		return Export(ctx, index, out, o)
+		return write(out)
 	}
 	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(2))
 	if err != nil {
-		return Progress{}, err
+		return err
 	}
-	p, err := Export(ctx, index, z, o)
-	return p, errors.Join(err, z.Close())
+	return errors.Join(write(z), z.Close())
 }
 
 // Export writes all records of the index as it is at one moment, NDJSON. Writers go on meanwhile.

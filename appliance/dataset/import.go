@@ -306,10 +306,9 @@ func (b *block) parse(keepGoing bool) {
 		line, behind, _ := bytes.Cut(rest, []byte{'\n'})
 		if len(bytes.TrimSpace(line)) > 0 {
 			row, err := appliance.ParseRecord(line)
-			switch {
-			case err == nil:
+			if err == nil {
 				b.rows = append(b.rows, row)
-			default:
+			} else {
 				b.bad = append(b.bad, BadLine{Line: number, Err: err})
 				b.before, b.starts = append(b.before, len(b.rows)), append(b.starts, int64(offset))
 				if !keepGoing {

@@ -110,7 +110,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	}
 	r := &Replica{db: db, recentKeys: o.recentKeys, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
 	if err := r.prepare(); err != nil {
-		db.Close()
+		_ = db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
 	if o.MaxResident == 0 {
@@ -195,7 +195,7 @@ func (r *Replica) View(ctx context.Context, read func(appliance.Snapshot) error)
 	if err != nil {
 		return replicaUnavailable("begin a view", err)
 	}
-	defer tx.Rollback()
+	defer func() { _ = tx.Rollback() }()
 	// Loaded after the transaction has begun: see Replica.tables.
 	s := &snapshot{r: r, tx: tx, tables: r.tables.Load()}
 	return read(s)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,11 @@ func TestExportImportExport(t *testing.T) {
 			first := newReplica(t)
 			fill(t, first, 1500)
 			path := filepath.Join(t.TempDir(), name)
-			if _, err := dataset.ExportFile(t.Context(), first, path, dataset.ExportOptions{}); err != nil {
+			all := func(w io.Writer) error {
+				_, err := dataset.Export(t.Context(), first, w, dataset.ExportOptions{})
+				return err
+			}
+			if err := dataset.WriteFile(path, io.Discard, all); err != nil {
 				t.Fatal(err)
 			}
 			second := newReplica(t)

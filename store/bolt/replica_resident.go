@@ -32,6 +32,6 @@ func (r *Replica) trim() {
 	if err != nil {
 		return
 	}
-	defer tx.Rollback()
+	defer func() { _ = tx.Rollback() }()
 	giveBack(r.db.Info().Data, tx.Size())
 }

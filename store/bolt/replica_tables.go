@@ -96,8 +96,6 @@ var (
 	chainTestnet   = appliance.ChainType.MustField("testnet").Number
 	channelSLA     = appliance.ChannelType.MustField("sla").Number
 	tokenRank      = appliance.TokenType.MustField("rank").Number
-	channelSource  = appliance.ChannelType.MustField("source_universal_chain_id").Number
-	channelID      = appliance.ChannelType.MustField("source_channel_id").Number
 	packetChannel  = appliance.PacketType.MustField("source_channel_id").Number
 	packetSource   = appliance.PacketType.MustField("source_universal_chain_id").Number
 	packetAckTime  = appliance.PacketType.MustField("packet_ack_timestamp").Number

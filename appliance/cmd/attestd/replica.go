@@ -2,16 +2,15 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
@@ -35,7 +34,8 @@ While the daemon runs these commands go through its admin socket; while it does 
 type replicaOffice interface {
 	dataset.Target
 	ReplicaStatus(ctx context.Context) (appliance.IndexStatus, error)
-	ReplicaRecords(ctx context.Context, yield func(record []byte) error) error
+	// ReplicaRecords writes all records as they are at one moment, NDJSON.
+	ReplicaRecords(ctx context.Context, w io.Writer) error
 	io.Closer
 }
 
@@ -89,20 +89,9 @@ func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (status appliance.
 	return status, err
 }
 
-func (f replicaFileOffice) ReplicaRecords(ctx context.Context, yield func(record []byte) error) error {
-	return f.replica.View(ctx, func(s appliance.Snapshot) error {
-		var record []byte
-		for _, t := range appliance.RecordTypes {
-			err := s.Each(ctx, t, func(row appliance.Row) error {
-				record = row.AppendRecord(record[:0])
-				return yield(record)
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+func (f replicaFileOffice) ReplicaRecords(ctx context.Context, w io.Writer) error {
+	_, err := dataset.Export(ctx, f.replica, w, dataset.ExportOptions{})
+	return err
 }
 
 func (f replicaFileOffice) Close() error { return f.replica.Close() }
@@ -220,7 +209,7 @@ func newReplicaExport(a *app) *cobra.Command {
 	}
 }
 
-func exportRecords(ctx context.Context, from replicaOffice, w io.Writer, update func(done, total int64)) (count int64, err error) {
+func exportRecords(ctx context.Context, from replicaOffice, w io.Writer, update func(done, total int64)) (int64, error) {
 	status, err := from.ReplicaStatus(ctx)
 	if err != nil {
 		return 0, err
@@ -229,54 +218,38 @@ func exportRecords(ctx context.Context, from replicaOffice, w io.Writer, update 
 	for _, n := range status.Rows {
 		total += int64(n)
 	}
-	err = from.ReplicaRecords(ctx, func(record []byte) error {
-		if count++; count%10_000 == 0 {
-			update(count, max(count, total))
-		}
-		_, err := w.Write(append(record, '\n'))
-		return err
-	})
-	return count, err
+	counter := &lineCounter{w: w, update: func(n int64) { update(n, max(n, total)) }}
+	err = from.ReplicaRecords(ctx, counter)
+	return counter.lines, err
 }
 
-// writeRecords writes a file of records, or standard output for "-". A file is whole or not there.
+// lineCounter counts the lines that are written through it.
+type lineCounter struct {
+	w      io.Writer
+	lines  int64
+	update func(lines int64)
+}
+
+func (c *lineCounter) Write(p []byte) (int, error) {
+	c.lines += int64(bytes.Count(p, []byte{'\n'}))
+	c.update(c.lines)
+	return c.w.Write(p)
+}
+
+// writeRecords writes a file of records and says how many there are.
 func (a *app) writeRecords(name string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
 	update, end := a.progress("write", "records")
-	if name == dataset.Stdio {
-		w := bufio.NewWriterSize(a.out, 1<<20)
-		_, err := write(w, update)
-		end()
-		return errors.Join(err, w.Flush())
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".records-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
-	count, err := writeCompressed(f, strings.HasSuffix(name, ".zst"), func(w io.Writer) (int64, error) { return write(w, update) })
+	var count int64
+	err := dataset.WriteFile(name, a.out, func(w io.Writer) (err error) {
+		buffered := bufio.NewWriterSize(w, 1<<20)
+		count, err = write(buffered, update)
+		return errors.Join(err, buffered.Flush())
+	})
 	end()
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	if err == nil && name != dataset.Stdio {
+		a.say("%d records written to %s.", count, name)
 	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	a.say("%d records written to %s.", count, name)
-	return nil
-}
-
-func writeCompressed(f *os.File, compress bool, write func(io.Writer) (int64, error)) (int64, error) {
-	if !compress {
-		w := bufio.NewWriterSize(f, 1<<20)
-		count, err := write(w)
-		return count, errors.Join(err, w.Flush())
-	}
-	z, err := zstd.NewWriter(f)
-	if err != nil {
-		return 0, err
-	}
-	count, err := write(z)
-	return count, errors.Join(err, z.Close())
+	return err
 }
 
 func newReplicaGenerate(a *app) *cobra.Command {
