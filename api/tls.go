@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 )
 
 // Certificates are the files that a TLS server shows and trusts. They can be loaded again while it serves.
 type Certificates struct {
+	mu                  sync.Mutex // guards the names
 	cert, key, clientCA string
 	current             atomic.Pointer[tls.Config]
 }
@@ -18,29 +20,48 @@ type Certificates struct {
 // LoadCertificates loads a certificate chain and its key, PEM, and the CAs that client certificates must come from. An
 // empty clientCA asks for none.
 func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
-	c := &Certificates{cert: cert, key: key, clientCA: clientCA}
-	return c, c.Reload()
+	c := &Certificates{}
+	return c, c.Load(cert, key, clientCA)
 }
 
 // Reload loads the files again. New connections get what they hold now; after an error they get what they got before.
 func (c *Certificates) Reload() error {
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	c.mu.Lock()
+	cert, key, clientCA := c.cert, c.key, c.clientCA
+	c.mu.Unlock()
+	return c.Load(cert, key, clientCA)
+}
+
+// Load is Reload from files that may have other names than before. After an error, the old ones stay.
+func (c *Certificates) Load(cert, key, clientCA string) error {
+	config, err := loadTLS(cert, key, clientCA)
 	if err != nil {
-		return fmt.Errorf("load TLS certificate %s with key %s: %w", c.cert, c.key, err)
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cert, c.key, c.clientCA = cert, key, clientCA
+	c.current.Store(config)
+	return nil
+}
+
+func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("load TLS certificate %s with key %s: %w", cert, key, err)
 	}
 	config := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"http/1.1"},
 	}
-	if c.clientCA != "" {
-		if config.ClientCAs, err = loadPool(c.clientCA); err != nil {
-			return fmt.Errorf("load client CAs: %w", err)
+	if clientCA != "" {
+		if config.ClientCAs, err = loadPool(clientCA); err != nil {
+			return nil, fmt.Errorf("load client CAs: %w", err)
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	c.current.Store(config)
-	return nil
+	return config, nil
 }
 
 // Config returns a configuration that follows Reload.
