@@ -20,29 +20,28 @@ type Certificates struct {
 // LoadCertificates loads a certificate chain and its key, PEM, and the CAs that client certificates must come from. An
 // empty clientCA asks for none.
 func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
-	c := &Certificates{}
-	return c, c.Load(cert, key, clientCA)
+	c := &Certificates{cert: cert, key: key, clientCA: clientCA}
+	return c, c.Reload()
 }
 
 // Reload loads the files again. New connections get what they hold now; after an error they get what they got before.
 func (c *Certificates) Reload() error {
 	c.mu.Lock()
-	cert, key, clientCA := c.cert, c.key, c.clientCA
-	c.mu.Unlock()
-	return c.Load(cert, key, clientCA)
-}
-
-// Load is Reload from files that may have other names than before. After an error, the old ones stay.
-func (c *Certificates) Load(cert, key, clientCA string) error {
-	config, err := loadTLS(cert, key, clientCA)
+	defer c.mu.Unlock()
+	config, err := loadTLS(c.cert, c.key, c.clientCA)
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cert, c.key, c.clientCA = cert, key, clientCA
 	c.current.Store(config)
 	return nil
+}
+
+// Replace makes c what other is: its files, and what they held when it was loaded.
+func (c *Certificates) Replace(other *Certificates) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cert, c.key, c.clientCA = other.cert, other.key, other.clientCA
+	c.current.Store(other.current.Load())
 }
 
 func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
