@@ -55,6 +55,9 @@ func exitStatus(stderr io.Writer, err error) int {
 	if silent := (silentFailure{}); errors.As(err, &silent) {
 		return exitFailure // what is wrong is printed already
 	}
+	if child := childStatus(0); errors.As(err, &child) {
+		return int(child) // and it has printed what is wrong
+	}
 	fmt.Fprintf(stderr, "attestd: %v\n", err)
 	if usage := (usageError{}); errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
