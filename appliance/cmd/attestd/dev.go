@@ -55,7 +55,8 @@ func (d dev) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
-	return serve(ctx, c, newLogger(c, d.err), func(r *running) error { return d.banner(r) })
+	level := new(slog.LevelVar)
+	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{ready: d.banner, load: d.load, level: level})
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
@@ -78,11 +79,16 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	if err := writeFileSynced(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
 		return nil, err
 	}
-	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
+	c, err := d.load()
 	if err != nil {
 		return nil, err
 	}
 	return c, d.ensureAPIKey(ctx, c)
+}
+
+func (d dev) load() (*config, error) {
+	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
+	return c, err
 }
 
 // yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.
