@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,14 +30,8 @@ as a whole, the old one stays, and the exit status is 1. SIGHUP does the same, a
 		Example: "  attestd reload\n  systemctl reload attestd",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.config(nil)
-			if c == nil {
-				return err
-			}
-			// Also with values that are wrong: the daemon refuses them itself, and its log tells.
-			daemon := client.NewAdmin(c.Admin.Socket)
-			needRestart, err := daemon.Reload(cmd.Context())
-			if err = errors.Join(err, daemon.Close()); err != nil {
+			needRestart, err := a.reloadDaemon(cmd.Context())
+			if err != nil {
 				return fmt.Errorf("reload: %w", err)
 			}
 			return a.print(map[string]any{"ok": true, "needRestart": needRestart}, func(w io.Writer) {
@@ -46,6 +42,22 @@ as a whole, the old one stays, and the exit status is 1. SIGHUP does the same, a
 			})
 		},
 	}
+}
+
+// reloadDaemon asks the daemon also where the configuration is wrong: it refuses it itself, and its log tells.
+func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error) {
+	c, wrong := a.config(nil)
+	if c == nil { // not even the socket is known; what the file does not set is likely to be right
+		if c, _, err = loadConfig(os.DevNull, a.environ, nil); err != nil {
+			return nil, wrong
+		}
+	}
+	daemon := client.NewAdmin(c.Admin.Socket)
+	needRestart, err = daemon.Reload(ctx)
+	if errors.Is(err, client.ErrNotRunning) && wrong != nil {
+		err = wrong
+	}
+	return needRestart, errors.Join(err, daemon.Close())
 }
 
 // indent begins each line of a text with n spaces.
