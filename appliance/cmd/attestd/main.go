@@ -116,7 +116,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newVersion(app),
-		newReload(app), newBackup(app), newRestore(app), newSetup(app), newDoctor(app),
+		newReload(app), newBackup(app), newRestore(app), newSetup(app), newDoctor(app), newMan(app),
 	)
 	return root
 }
