@@ -26,8 +26,13 @@ import (
 type AdminOptions struct {
 	Attestor  *appliance.Attestor
 	HSMStatus func(ctx context.Context) (any, error) // answered as JSON at /hsm
-	Version   string
-	Index     appliance.Index // the replica; nil where there is none
+	// Reload loads the configuration again and returns the names of values that changed but need a restart. An error
+	// means that all stays as it was. Nil means that it cannot.
+	Reload func() (needRestart []string, err error)
+	// Backup writes a consistent copy of keys and journal, as an archive. Nil means that it cannot.
+	Backup  func(ctx context.Context, w io.Writer) error
+	Version string
+	Index   appliance.Index // the replica; nil where there is none
 	// Routes are served beside the admin's own. Their Scope is ignored.
 	Routes []Route
 
@@ -89,6 +94,8 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
+		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},
+		{Method: fiber.MethodGet, Path: "/backup", Handler: a.backup},
 	}
 }
 
@@ -354,6 +361,35 @@ func (a *Admin) hsm(c *fiber.Ctx) error {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, status)
+}
+
+// reload answers when the new configuration is in effect, or refused.
+func (a *Admin) reload(c *fiber.Ctx) error {
+	if a.opts.Reload == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
+	}
+	needRestart, err := a.opts.Reload()
+	if err != nil {
+		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
+	}
+	if needRestart == nil {
+		needRestart = []string{}
+	}
+	return sendJSON(c, fiber.StatusOK, struct {
+		NeedRestart []string `json:"needRestart"`
+	}{needRestart})
+}
+
+// backup streams an archive. One that broke off has no end, and is refused by whoever reads it.
+func (a *Admin) backup(c *fiber.Ctx) error {
+	if a.opts.Backup == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
+	}
+	if err := a.stream(c, a.opts.Backup); err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("application/x-tar")
+	return nil
 }
 
 // adminStatus is the answer of GET /status.

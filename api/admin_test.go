@@ -30,6 +30,9 @@ type office struct {
 	admin  *api.Admin
 	client *client.Admin
 	served chan error
+
+	reload func() ([]string, error) // what the daemon does for POST /reload
+	backup func(context.Context, io.Writer) error
 }
 
 func newOffice(t testing.TB, change ...func(*appliance.Attestor)) *office {
@@ -45,6 +48,8 @@ func newOffice(t testing.TB, change ...func(*appliance.Attestor)) *office {
 	o.admin = api.NewAdmin(api.AdminOptions{
 		Attestor: attestor, Version: "v1.2.3", Now: o.clock.Now, Logger: slog.New(slog.NewJSONHandler(o.logs, nil)),
 		HSMStatus: func(context.Context) (any, error) { return map[string]string{"token": "attestd"}, nil },
+		Reload:    func() ([]string, error) { return o.reload() },
+		Backup:    func(ctx context.Context, w io.Writer) error { return o.backup(ctx, w) },
 	})
 	go func() { o.served <- o.admin.Serve(ln) }()
 	o.client = client.NewAdmin(o.path)
@@ -265,6 +270,38 @@ func TestTheOperatorSeesStateAndCauses(t *testing.T) {
 	var status struct{ Token string }
 	if err := o.client.HSMStatus(t.Context(), &status); err != nil || status.Token != "attestd" {
 		t.Errorf("%+v, %v", status, err)
+	}
+}
+
+func TestTheOperatorLearnsHowAReloadWent(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.reload = func() ([]string, error) { return []string{"server.listen"}, nil }
+	if need, err := o.client.Reload(t.Context()); err != nil || len(need) != 1 || need[0] != "server.listen" {
+		t.Errorf("%v, %v", need, err)
+	}
+	o.reload = func() ([]string, error) { return nil, errors.New("log.level: \"loud\"") }
+	_, err := o.client.Reload(t.Context())
+	if client.CodeOf(err) != api.CodeReloadRefused || !strings.Contains(err.Error(), `the old one stays: log.level: "loud"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestABackupIsWholeOrAnError(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	want := bytes.Repeat([]byte("archive "), 1<<17)
+	o.backup = func(_ context.Context, w io.Writer) error { _, err := w.Write(want); return err }
+	var got bytes.Buffer
+	if err := o.client.Backup(t.Context(), &got); err != nil || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("%d bytes, want %d; %v", got.Len(), len(want), err)
+	}
+	o.backup = func(_ context.Context, w io.Writer) error {
+		_, err := w.Write(want)
+		return errors.Join(err, errors.New("the disk cannot be read"))
+	}
+	if err := o.client.Backup(t.Context(), io.Discard); err == nil {
+		t.Error("a backup that broke off is taken for whole")
 	}
 }
 

@@ -35,6 +35,10 @@ func (l limiter[K]) take(name K, r appliance.Rate, now time.Time) error {
 	if !found {
 		bucket, _ = l.buckets.SetIfAbsent(name, rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst()))
 	}
+	if bucket.Limit() != rate.Limit(r.PerSecond) { // the configuration was loaded again
+		bucket.SetLimitAt(now, rate.Limit(r.PerSecond))
+		bucket.SetBurstAt(now, r.Burst())
+	}
 	token := bucket.ReserveN(now, 1)
 	wait := token.DelayFrom(now)
 	if wait == 0 {

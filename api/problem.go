@@ -22,6 +22,7 @@ const (
 	CodeBodyTooLarge         appliance.Code = "body_too_large"
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeHeadersTooLarge      appliance.Code = "headers_too_large"
+	CodeReloadRefused        appliance.Code = "reload_refused" // of the admin socket only
 )
 
 // statuses is the one table from codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431).
@@ -54,6 +55,7 @@ var statuses = map[appliance.Code]int{
 	CodeUnsupportedMediaType: fiber.StatusUnsupportedMediaType,
 
 	appliance.CodeIdempotencyMismatch: fiber.StatusUnprocessableEntity,
+	CodeReloadRefused:                 fiber.StatusUnprocessableEntity,
 	appliance.CodeRateLimited:         fiber.StatusTooManyRequests,
 	CodeHeadersTooLarge:               fiber.StatusRequestHeaderFieldsTooLarge,
 

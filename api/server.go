@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -97,8 +98,19 @@ type Server struct {
 	origin   string
 	routes   []Route
 
+	rates          atomic.Pointer[rates]
 	keyRates       limiter[string]     // by the key's id
 	anonymousRates limiter[netip.Addr] // by network
+}
+
+// rates are what Options.DefaultRate and AnonymousRate say, until SetRates.
+type rates struct{ key, anonymous appliance.Rate }
+
+// SetRates changes Options.DefaultRate and AnonymousRate while the server serves. What was drawn before counts. A zero
+// rate means the default.
+func (s *Server) SetRates(key, anonymous appliance.Rate) {
+	o := Options{DefaultRate: key, AnonymousRate: anonymous}.withDefaults()
+	s.rates.Store(&rates{key: o.DefaultRate, anonymous: o.AnonymousRate})
 }
 
 //go:embed openapi.yaml
@@ -111,6 +123,7 @@ func New(opts Options) *Server {
 		opts: opts, attestor: opts.Attestor,
 		keyRates: newLimiter[string](), anonymousRates: newLimiter[netip.Addr](),
 	}
+	s.SetRates(opts.DefaultRate, opts.AnonymousRate)
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
 		s.origin = v.Name()
 	}
@@ -187,13 +200,13 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Add
 			return refusal
 		}
 		rate := x.key.Rate
-		setDefault(&rate, s.opts.DefaultRate)
+		setDefault(&rate, s.rates.Load().key)
 		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
 	}
 	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
 		return s.limited(own.take(network(x.ip), r.Rate, s.now()), "address")
 	}
-	if err := s.anonymousRates.take(network(x.ip), s.opts.AnonymousRate, s.now()); err != nil {
+	if err := s.anonymousRates.take(network(x.ip), s.rates.Load().anonymous, s.now()); err != nil {
 		return s.limited(err, "address")
 	}
 	if r.Scope == "" {

@@ -318,6 +318,15 @@ func TestAKeysRateIsEnforcedAndItsWaiverKept(t *testing.T) {
 	if n := r.size(); n != 24 {
 		t.Errorf("%d records, want 24", n)
 	}
+	r.server.SetRates(appliance.Rate{PerSecond: 100}, appliance.Rate{})
+	r.clock.move(time.Second)
+	as(usual) // the bucket learns its rate, and fills from now on
+	r.clock.move(time.Second)
+	for range 20 {
+		if a := as(usual); a.status != 200 {
+			t.Fatalf("at a new rate: %s", a)
+		}
+	}
 }
 
 func TestRequestsWithoutAValidKeyAreLimitedByAddressAndOthersAreNot(t *testing.T) {

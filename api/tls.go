@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 )
 
 // Certificates are the files that a TLS server shows and trusts. They can be loaded again while it serves.
 type Certificates struct {
+	mu                  sync.Mutex // guards the names
 	cert, key, clientCA string
 	current             atomic.Pointer[tls.Config]
 }
@@ -24,23 +26,41 @@ func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
 
 // Reload loads the files again. New connections get what they hold now; after an error they get what they got before.
 func (c *Certificates) Reload() error {
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	config, err := loadTLS(c.cert, c.key, c.clientCA)
 	if err != nil {
-		return fmt.Errorf("load TLS certificate %s with key %s: %w", c.cert, c.key, err)
+		return err
+	}
+	c.current.Store(config)
+	return nil
+}
+
+// Replace makes c what other is: its files, and what they held when it was loaded.
+func (c *Certificates) Replace(other *Certificates) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cert, c.key, c.clientCA = other.cert, other.key, other.clientCA
+	c.current.Store(other.current.Load())
+}
+
+func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("load TLS certificate %s with key %s: %w", cert, key, err)
 	}
 	config := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{"http/1.1"},
 	}
-	if c.clientCA != "" {
-		if config.ClientCAs, err = loadPool(c.clientCA); err != nil {
-			return fmt.Errorf("load client CAs: %w", err)
+	if clientCA != "" {
+		if config.ClientCAs, err = loadPool(clientCA); err != nil {
+			return nil, fmt.Errorf("load client CAs: %w", err)
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	c.current.Store(config)
-	return nil
+	return config, nil
 }
 
 // Config returns a configuration that follows Reload.

@@ -136,7 +136,10 @@ func p11KitModule(name string) string {
 
 // readPIN reads the PIN each time it is needed, so that it is not kept in memory. No error of it has the PIN.
 func (u URI) readPIN() (string, error) {
-	path := pinPath(u.PINSource)
+	path, err := u.PINFile()
+	if err != nil {
+		return "", fmt.Errorf("read the PIN: %w", err)
+	}
 	stat, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("read the PIN: %w", err)

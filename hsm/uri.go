@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ type URI struct {
 
 	ModulePath string // a file, or a folder that has ModuleName in it
 	ModuleName string // with or without "lib" and ".so"; searched in the usual folders
-	PINSource  string // an absolute path or a file: URI
+	PINSource  string // an absolute path, a file: URI or credential:NAME
 }
 
 const uriScheme = "pkcs11:"
@@ -139,14 +140,58 @@ func (u *URI) setPINSource(v string) error {
 	if strings.HasPrefix(v, "|") {
 		return errors.New("a command is refused; name a file, as in pin-source=file:/etc/attestd/pin")
 	}
+	if name, found := strings.CutPrefix(v, credentialScheme); found {
+		if !isCredentialName(name) {
+			return errors.New("credential: must be followed by a name without a slash")
+		}
+		u.PINSource = v
+		return nil
+	}
 	if strings.ContainsRune(v, 0) || !utf8.ValidString(v) || !filepath.IsAbs(pinPath(v)) {
-		return errors.New("must be an absolute path or file:/path")
+		return errors.New("must be an absolute path, file:/path or credential:NAME")
 	}
 	u.PINSource = v
 	return nil
 }
 
-// pinPath returns the file that a pin-source names.
+// credentialScheme begins a pin-source that names a credential of the service manager: the file of that name in
+// $CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=). RFC 7512 section 2.4 leaves what else than a file a
+// pin-source may name to the implementation.
+const credentialScheme = "credential:"
+
+// CredentialsVariable names the environment variable that holds the folder of a service's credentials.
+const CredentialsVariable = "CREDENTIALS_DIRECTORY"
+
+// Credential returns the name of the credential that holds the PIN, or "" where pin-source is not credential:NAME.
+func (u URI) Credential() string {
+	name, found := strings.CutPrefix(u.PINSource, credentialScheme)
+	if !found {
+		return ""
+	}
+	return name
+}
+
+// isCredentialName says whether a name is one file of a folder.
+func isCredentialName(name string) bool {
+	return name != "" && name != "." && name != ".." && len(name) <= 255 && utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
+}
+
+// PINFile returns the file that pin-source names, "" where there is no pin-source. A credential is a file only
+// where $CREDENTIALS_DIRECTORY is set.
+func (u URI) PINFile() (string, error) {
+	name := u.Credential()
+	if name == "" {
+		return pinPath(u.PINSource), nil
+	}
+	dir := os.Getenv(CredentialsVariable)
+	if dir == "" {
+		return "", fmt.Errorf("%s%s: $%s is not set: only a service that systemd gives the credential (LoadCredential=, LoadCredentialEncrypted=) has it",
+			credentialScheme, name, CredentialsVariable)
+	}
+	return filepath.Join(dir, name), nil
+}
+
+// pinPath returns the file that a pin-source which is no credential names.
 func pinPath(source string) string {
 	path := strings.TrimPrefix(source, "file:")
 	if path != source {

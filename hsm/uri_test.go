@@ -25,6 +25,7 @@ func TestParseURIReadsAllAttributes(t *testing.T) {
 				ModulePath: "/m", ModuleName: "n", PINSource: "/p"},
 		},
 		"percent-encoded":   {"pkcs11:token=The%20token%3B%c3%a9", hsm.URI{Token: "The token;é"}},
+		"a credential":      {"pkcs11:token=t?pin-source=credential:pin", hsm.URI{Token: "t", PINSource: "credential:pin"}},
 		"file with host":    {"pkcs11:?pin-source=file:///etc/pin", hsm.URI{PINSource: "file:///etc/pin"}},
 		"nothing":           {"pkcs11:", hsm.URI{}},
 		"only a query":      {"pkcs11:?module-name=softhsm2", hsm.URI{ModuleName: "softhsm2"}},
@@ -47,26 +48,28 @@ func TestParseURIReadsAllAttributes(t *testing.T) {
 func TestParseURIRefuses(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, want string }{
-		"another scheme":       {"http:token=a", "pkcs11:"},
-		"an unknown name":      {"pkcs11:tokn=a", `"tokn"`},
-		"a query name in path": {"pkcs11:module-path=/a", `"module-path"`},
-		"a path name in query": {"pkcs11:?token=a", `"token"`},
-		"a repetition":         {"pkcs11:token=a;token=b", "token is given twice"},
-		"no value":             {"pkcs11:token=", "attribute token: is empty"},
-		"no equals sign":       {"pkcs11:token", "no ="},
-		"a stray separator":    {"pkcs11:token=a;", "no ="},
-		"a half encoding":      {"pkcs11:token=%4", "attribute token"},
-		"a wrong encoding":     {"pkcs11:token=%zz", "attribute token"},
-		"a space":              {"pkcs11:token=a b", "percent-encoded"},
-		"text not in UTF-8":    {"pkcs11:object=%ff", "attribute object"},
-		"a NUL":                {"pkcs11:object=%00", "attribute object"},
-		"a slot in letters":    {"pkcs11:slot-id=one", "attribute slot-id"},
-		"a public key":         {"pkcs11:type=public", "attribute type"},
-		"a PIN":                {"pkcs11:token=a?pin-value=31415926", "pin-source"},
-		"a PIN in the path":    {"pkcs11:pin-value=31415926", "pin-source"},
-		"a command":            {"pkcs11:?pin-source=|/bin/31415926", "command is refused"},
-		"an encoded command":   {"pkcs11:?pin-source=%7Ccat%2031415926", "command is refused"},
-		"a relative PIN file":  {"pkcs11:?pin-source=31415926", "absolute path"},
+		"another scheme":        {"http:token=a", "pkcs11:"},
+		"an unknown name":       {"pkcs11:tokn=a", `"tokn"`},
+		"a query name in path":  {"pkcs11:module-path=/a", `"module-path"`},
+		"a path name in query":  {"pkcs11:?token=a", `"token"`},
+		"a repetition":          {"pkcs11:token=a;token=b", "token is given twice"},
+		"no value":              {"pkcs11:token=", "attribute token: is empty"},
+		"no equals sign":        {"pkcs11:token", "no ="},
+		"a stray separator":     {"pkcs11:token=a;", "no ="},
+		"a half encoding":       {"pkcs11:token=%4", "attribute token"},
+		"a wrong encoding":      {"pkcs11:token=%zz", "attribute token"},
+		"a space":               {"pkcs11:token=a b", "percent-encoded"},
+		"text not in UTF-8":     {"pkcs11:object=%ff", "attribute object"},
+		"a NUL":                 {"pkcs11:object=%00", "attribute object"},
+		"a slot in letters":     {"pkcs11:slot-id=one", "attribute slot-id"},
+		"a public key":          {"pkcs11:type=public", "attribute type"},
+		"a PIN":                 {"pkcs11:token=a?pin-value=31415926", "pin-source"},
+		"a PIN in the path":     {"pkcs11:pin-value=31415926", "pin-source"},
+		"a command":             {"pkcs11:?pin-source=|/bin/31415926", "command is refused"},
+		"an encoded command":    {"pkcs11:?pin-source=%7Ccat%2031415926", "command is refused"},
+		"a credential's path":   {"pkcs11:?pin-source=credential:../31415926", "without a slash"},
+		"a nameless credential": {"pkcs11:?pin-source=credential:", "without a slash"},
+		"a relative PIN file":   {"pkcs11:?pin-source=31415926", "absolute path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,4 +102,16 @@ func FuzzParseURI(f *testing.F) {
 			t.Fatalf("%q gives %+v, and again %+v", text, u, again)
 		}
 	})
+}
+
+func TestCredentialIsAFileOfTheServicesFolder(t *testing.T) {
+	u := hsm.URI{PINSource: "credential:pin"}
+	t.Setenv(hsm.CredentialsVariable, "")
+	if _, err := u.PINFile(); err == nil || !strings.Contains(err.Error(), "CREDENTIALS_DIRECTORY is not set") {
+		t.Errorf("without a folder: %v", err)
+	}
+	t.Setenv(hsm.CredentialsVariable, "/run/credentials/attestd.service")
+	if path, err := u.PINFile(); err != nil || path != "/run/credentials/attestd.service/pin" {
+		t.Errorf("%q, %v", path, err)
+	}
 }

@@ -178,6 +178,28 @@ func (a *Admin) HSMStatus(ctx context.Context, status any) error {
 	return a.do(ctx, call{method: http.MethodGet, path: "/hsm", into: status})
 }
 
+// Reload has the daemon load its configuration again, and returns the names of values that changed but need a restart.
+// After an error the daemon goes on with the old configuration.
+func (a *Admin) Reload(ctx context.Context) (needRestart []string, err error) {
+	var answer struct{ NeedRestart []string }
+	err = a.do(ctx, call{method: http.MethodPost, path: "/reload", into: &answer})
+	return answer.NeedRestart, err
+}
+
+// Backup writes a consistent copy of keys and journal to w, as a tar archive. After an error w has a part of it.
+func (a *Admin) Backup(ctx context.Context, w io.Writer) error {
+	const path = "/backup"
+	resp, err := a.caller.open(ctx, call{method: http.MethodGet, path: path})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", path, err)
+	}
+	return nil
+}
+
 // Close closes idle connections. Calls can still be made.
 func (a *Admin) Close() error {
 	a.caller.http.CloseIdleConnections()

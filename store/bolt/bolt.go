@@ -3,7 +3,7 @@
 //
 // # Layout
 //
-// Schema version 1. Integers are 8 bytes, big-endian. A bucket holds:
+// Schema version 1 (schema.go). Integers are 8 bytes, big-endian. A bucket holds:
 //
 //	meta         version     -> schema version
 //	             log         -> origin+keyhash, the log key's name and hash as in a note's signature line
@@ -24,6 +24,7 @@
 package bolt
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -49,13 +50,12 @@ import (
 var (
 	ErrInUse       = errors.New("in use by another process")
 	ErrNewerSchema = errors.New("written by a newer attestd")
+	ErrOlderSchema = errors.New("written by an older attestd")
 	ErrOtherLog    = errors.New("belongs to another log key")
 	ErrDamaged     = errors.New("damaged")
 )
 
 const (
-	schemaVersion = 1
-
 	bucketMeta        = "meta"
 	bucketKeys        = "keys"
 	bucketRecords     = "records"
@@ -92,6 +92,8 @@ type Options struct {
 	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much
 	// as ten records: it waits for some of the pending ones, up to 4 ms. Nil means that nothing is known of them.
 	Pending func() int
+
+	schema *schema // nil means currentSchema
 }
 
 // Store is an open file. All methods may be used at once.
@@ -116,7 +118,7 @@ type head struct {
 }
 
 // Open opens the file at path; unless read-only, it creates it with mode 0600 where there is none. The errors wrap
-// ErrInUse, ErrNewerSchema, ErrOtherLog or ErrDamaged where they apply.
+// ErrInUse, ErrNewerSchema, ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged where they apply.
 func Open(path string, o Options) (*Store, error) {
 	s, err := open(path, o)
 	if err != nil {
@@ -141,6 +143,9 @@ func open(path string, o Options) (_ *Store, err error) {
 	}()
 	if !o.ReadOnly {
 		if err := s.create(); err != nil {
+			return nil, err
+		}
+		if err := s.migrate(); err != nil {
 			return nil, err
 		}
 	}
@@ -177,6 +182,9 @@ func (o *Options) complete() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.schema == nil {
+		o.schema = currentSchema()
 	}
 	return nil
 }
@@ -259,7 +267,7 @@ func (s *Store) create() (err error) {
 		}
 		meta := tx.Bucket([]byte(bucketMeta))
 		return errors.Join(
-			meta.Put([]byte(metaVersion), encodeIndex(schemaVersion)),
+			meta.Put([]byte(metaVersion), encodeIndex(s.opts.schema.version)),
 			meta.Put([]byte(metaLog), []byte(logName(s.opts.Verifier))),
 			meta.Put([]byte(metaCheckpoint), checkpoint),
 		)
@@ -287,18 +295,12 @@ func (s *Store) load() (frontier appliance.Frontier, err error) {
 }
 
 func (s *Store) checkMeta(p *pages) error {
-	version, err := p.get(bucketMeta, []byte(metaVersion))
+	v, err := readVersion(p)
 	if err != nil {
 		return err
 	}
-	v, err := decodeIndex(version)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: schema version: %w", ErrDamaged, err)
-	case v > schemaVersion:
-		return fmt.Errorf("%w: it has schema version %d, this attestd knows %d; install the newer attestd again", ErrNewerSchema, v, schemaVersion)
-	case v < schemaVersion:
-		return fmt.Errorf("%w: no schema version %d", ErrDamaged, v)
+	if err := s.opts.schema.check(v, s.opts.ReadOnly); err != nil {
+		return err
 	}
 	log, err := p.get(bucketMeta, []byte(metaLog))
 	if err != nil {
@@ -377,12 +379,36 @@ func (s *Store) Close() error {
 // Snapshot writes a consistent copy of the file as it is now, while the store goes on. The copy is as secret as
 // the file.
 func (s *Store) Snapshot(w io.Writer) error {
+	return s.SnapshotTo(func(int64, []byte) (io.Writer, error) { return w, nil })
+}
+
+// SnapshotTo is Snapshot for those who must know what comes: begin gets the copy's size in bytes and its newest signed
+// checkpoint, and returns where the copy goes.
+func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	err := s.view(func(tx *bbolt.Tx) error {
-		_, err := tx.WriteTo(w)
+		meta := tx.Bucket([]byte(bucketMeta))
+		if meta == nil {
+			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, errNoBucket)
+		}
+		w, err := begin(tx.Size(), bytes.Clone(meta.Get([]byte(metaCheckpoint))))
+		if err != nil {
+			return err
+		}
+		_, err = tx.WriteTo(w)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// Responds returns when the writer has answered, be it with an error, such as that the disk is full; then it returns
+// nil. It returns an error when ctx ended first: the writer, or the disk under it, is stuck. It writes nothing.
+func (s *Store) Responds(ctx context.Context) error {
+	err := s.submit(ctx, &op{})
+	if err != nil && ctx.Err() != nil {
+		return err
 	}
 	return nil
 }

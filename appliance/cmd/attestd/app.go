@@ -20,6 +20,7 @@ type app struct {
 	terminal
 	configFile string
 	output     string
+	adopted    bool // the environment file is read
 }
 
 func (a *app) checkOutput(cmd *cobra.Command) error {
@@ -33,6 +34,9 @@ func (a *app) json() bool { return a.output == "json" }
 
 // config loads the configuration. Flags that set a value go over file and environment, by the value's name.
 func (a *app) config(flags map[string]any) (*config, error) {
+	if err := a.adoptEnvironment(); err != nil {
+		return nil, err
+	}
 	c, _, err := loadConfig(a.configPath(), a.environ, flags)
 	return c, err
 }
@@ -46,12 +50,17 @@ func (a *app) configPath() string {
 }
 
 func (a *app) getenv(name string) string {
+	value, _ := a.lookupEnv(name)
+	return value
+}
+
+func (a *app) lookupEnv(name string) (value string, set bool) {
 	for _, kv := range a.environ {
 		if k, v, _ := strings.Cut(kv, "="); k == name {
-			return v
+			return v, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // printJSON writes v indented, as a result.

@@ -106,10 +106,13 @@ func nested(values map[string]any) map[string]any {
 	return root
 }
 
-// writeYAML writes the values in the order of settings, each under its explanation.
+// writeYAML writes the values that are given in the order of settings, each under its explanation.
 func writeYAML(w io.Writer, values map[string]any) {
 	var open []string
 	for _, s := range settings() {
+		if _, given := values[s.name]; !given {
+			continue
+		}
 		path := strings.Split(s.name, ".")
 		sections := path[:len(path)-1]
 		for depth, section := range sections {

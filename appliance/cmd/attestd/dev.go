@@ -64,7 +64,8 @@ func (d dev) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
-	return serve(ctx, c, newLogger(c, d.err), func(r *running) error { return d.banner(r) })
+	level := new(slog.LevelVar)
+	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{ready: d.banner, load: d.load, level: level})
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
@@ -87,7 +88,7 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	if err := writeFileSynced(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
 		return nil, err
 	}
-	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
+	c, err := d.load()
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +119,11 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
 		return err
 	})
+}
+
+func (d dev) load() (*config, error) {
+	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
+	return c, err
 }
 
 // yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.

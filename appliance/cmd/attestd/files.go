@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt"
@@ -31,7 +32,38 @@ func openStore(c *config, logger *slog.Logger, pending func() int) (*bolt.Store,
 	store, err := bolt.Open(filepath.Join(c.DataDir, storeFile), bolt.Options{
 		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), Logger: logger, Pending: pending,
 	})
-	return store, key, err
+	if err != nil {
+		return nil, key, err
+	}
+	if err := handOver(c.DataDir, storeFile, logKeyFile); err != nil {
+		return nil, key, errors.Join(err, store.Close())
+	}
+	return store, key, nil
+}
+
+// handOver gives files in a folder to the folder's owner, where root has made them: the daemon runs as the owner and
+// must be able to open them.
+func handOver(dir string, names ...string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	// Within the folder, whatever its owner may have put there: no link leads root out of it.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	folder, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	owner := folder.Sys().(*syscall.Stat_t)
+	for _, name := range names {
+		if err := root.Lchown(name, int(owner.Uid), int(owner.Gid)); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
+		}
+	}
+	return nil
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
@@ -96,6 +128,11 @@ func writeFileSynced(path string, content []byte, mode fs.FileMode) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
+	return syncFolder(dir)
+}
+
+// syncFolder brings a folder's new names to the disk.
+func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

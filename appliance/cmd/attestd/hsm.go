@@ -1,13 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -31,16 +31,23 @@ func withRemedy(err error) error {
 func newHSM(a *app) *cobra.Command {
 	return group("hsm", "The HSM: init, status, keygen, bench",
 		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN.",
-		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a))
+		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a), newHSMInspect(a))
 }
 
-// openOptions are the configured HSM, for commands that run without the daemon.
-func (a *app) openOptions() (hsm.Options, error) {
+// withToken is the body of a command that opens the configured HSM itself. args repeat the command line.
+func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) error) error {
 	c, err := a.config(nil)
 	if err != nil {
-		return hsm.Options{}, err
+		return err
 	}
-	return hsmOptions(c, newLogger(c, a.err))
+	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
+		return passOn(err)
+	}
+	opts, err := hsmOptions(c, newLogger(c, a.err))
+	if err != nil {
+		return err
+	}
+	return do(opts)
 }
 
 func newHSMInit(a *app) *cobra.Command {
@@ -56,11 +63,22 @@ A token that exists is never initialised again: that would destroy its keys.`,
 		Example: "  attestd hsm init\n  attestd hsm init --so-pin-file /root/so-pin",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts, err := a.openOptions()
+			c, err := a.config(nil)
 			if err != nil {
 				return err
 			}
 			soPIN, made, err := a.soPIN(soPINFile)
+			if err != nil {
+				return err
+			}
+			args := []string{"hsm", "init"}
+			if !made {
+				args = append(args, "--so-pin-file", "-")
+			}
+			if done, err := a.atToken(cmd.Context(), c, bytes.NewReader(soPIN), args...); done || err != nil {
+				return passOn(err)
+			}
+			opts, err := hsmOptions(c, newLogger(c, a.err))
 			if err != nil {
 				return err
 			}
@@ -99,31 +117,62 @@ func newHSMStatus(a *app) *cobra.Command {
 		Example: "  attestd hsm status\n  attestd hsm status --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, err := a.hsmStatus(cmd.Context())
+			c, err := a.config(nil)
 			if err != nil {
 				return err
 			}
-			return a.print(status, func(w io.Writer) { writeStatus(w, status) })
+			status, err := daemonHSM(cmd.Context(), c)
+			if err == nil {
+				return a.print(status, func(w io.Writer) { writeStatus(w, status) })
+			}
+			if !errors.Is(err, client.ErrNotRunning) {
+				return err
+			}
+			return a.withToken(cmd, []string{"hsm", "status"}, func(opts hsm.Options) error {
+				opts.Logger = nil
+				status, err := hsm.Inspect(cmd.Context(), opts)
+				if err != nil {
+					return withRemedy(err)
+				}
+				return a.print(status, func(w io.Writer) { writeStatus(w, status) })
+			})
 		},
 	}
 }
 
-// hsmStatus asks the daemon while it runs, since it holds the login, else the token itself.
-func (a *app) hsmStatus(ctx context.Context) (status hsm.Status, err error) {
-	c, err := a.config(nil)
-	if err != nil {
-		return status, err
+// daemonHSM asks the daemon, which holds the login.
+func daemonHSM(ctx context.Context, c *config) (status hsm.Status, err error) {
+	daemon := client.NewAdmin(c.Admin.Socket)
+	err = daemon.HSMStatus(ctx, &status)
+	return status, errors.Join(err, daemon.Close())
+}
+
+// inspection is what 'hsm inspect' found.
+type inspection struct {
+	hsm.Status
+	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
+	NotFound bool `json:"notFound,omitempty"`
+}
+
+// newHSMInspect is for doctor, which does not load a library of an HSM itself: one that crashes takes its process with
+// it, and doctor must live to tell.
+func newHSMInspect(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "inspect",
+		Short:  "Tell as JSON what can be found of the token, up to the first fault",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withToken(cmd, []string{"hsm", "inspect"}, func(opts hsm.Options) error {
+				opts.Logger = nil
+				status, err := hsm.Inspect(cmd.Context(), opts)
+				if err != nil {
+					status.LastError = err.Error()
+				}
+				return a.printJSON(inspection{status, isWrongPIN(err), errors.Is(err, hsm.ErrNotFound)})
+			})
+		},
 	}
-	err = client.NewAdmin(c.Admin.Socket).HSMStatus(ctx, &status)
-	if err == nil || !errors.Is(err, client.ErrNotRunning) {
-		return status, err
-	}
-	opts, err := hsmOptions(c, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return status, err
-	}
-	status, err = hsm.Inspect(ctx, opts)
-	return status, withRemedy(err)
 }
 
 func newHSMKeygen(a *app) *cobra.Command {
@@ -140,15 +189,13 @@ its address.`,
 			if label == "" {
 				return usagef(cmd, "--label is required")
 			}
-			opts, err := a.openOptions()
-			if err != nil {
-				return err
-			}
-			key, err := hsm.Keygen(cmd.Context(), opts, label)
-			if err != nil {
-				return err
-			}
-			return a.print(key, func(w io.Writer) { writeKey(w, key) })
+			return a.withToken(cmd, []string{"hsm", "keygen", "--label", label}, func(opts hsm.Options) error {
+				key, err := hsm.Keygen(cmd.Context(), opts, label)
+				if err != nil {
+					return err
+				}
+				return a.print(key, func(w io.Writer) { writeKey(w, key) })
+			})
 		},
 	}
 	cmd.Flags().StringVar(&label, "label", "", "label of the new key (required)")
@@ -166,15 +213,14 @@ The signatures are of random bytes with a prefix that no attestation has, and ar
 		Example: "  attestd hsm bench --sessions 1,2,4,8 --duration 5s",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts, err := a.openOptions()
-			if err != nil {
-				return err
-			}
-			results, err := hsm.Bench(cmd.Context(), opts, sessions, duration)
-			if err != nil {
-				return err
-			}
-			return a.print(results, func(w io.Writer) { writeBench(w, results) })
+			args := []string{"hsm", "bench", "--duration", duration.String(), "--sessions", join(sessions)}
+			return a.withToken(cmd, args, func(opts hsm.Options) error {
+				results, err := hsm.Bench(cmd.Context(), opts, sessions, duration)
+				if err != nil {
+					return err
+				}
+				return a.print(results, func(w io.Writer) { writeBench(w, results) })
+			})
 		},
 	}
 	cmd.Flags().IntSliceVar(&sessions, "sessions", []int{1, 2, 4, 8}, "numbers of sessions to try")

@@ -55,6 +55,9 @@ func exitStatus(stderr io.Writer, err error) int {
 	if silent := (silentFailure{}); errors.As(err, &silent) {
 		return exitFailure // what is wrong is printed already
 	}
+	if child := childStatus(0); errors.As(err, &child) {
+		return int(child) // and it has printed what is wrong
+	}
 	fmt.Fprintf(stderr, "attestd: %v\n", err)
 	if usage := (usageError{}); errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
@@ -113,6 +116,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
+		newReload(app), newBackup(app), newRestore(app), newSetup(app), newDoctor(app), newMan(app),
 	)
 	return root
 }

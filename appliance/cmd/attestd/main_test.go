@@ -2,8 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -34,6 +41,7 @@ func TestCommands(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
+			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate,
 		},
 	})
 }
@@ -73,14 +81,14 @@ func waitReady(socket string) error {
 	}
 }
 
-// replace FILE OLD NEW changes a text in a file.
+// replace FILE OLD NEW changes a text in a file. In NEW, \n is a new line.
 func replace(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 3 {
 		ts.Fatalf("usage: replace FILE OLD NEW")
 	}
 	path := ts.MkAbs(args[0])
 	text := ts.ReadFile(path)
-	changed := strings.Replace(text, args[1], args[2], 1)
+	changed := strings.Replace(text, args[1], strings.ReplaceAll(args[2], `\n`, "\n"), 1)
 	if changed == text {
 		ts.Fatalf("%s does not hold %q", args[0], args[1])
 	}
@@ -105,6 +113,63 @@ func status(ts *testscript.TestScript, negated bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit status %d, want %d", got, want)
 	}
+}
+
+// certificate NAME LIFE makes NAME.pem and NAME.key, for the host name NAME, ending that long from now.
+func certificate(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: certificate NAME LIFE")
+	}
+	life, err := time.ParseDuration(args[1])
+	ts.Check(err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{args[0]},
+		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(life),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	ts.Check(err)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	ts.Check(err)
+	for name, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: secret}} {
+		ts.Check(os.WriteFile(ts.MkAbs(args[0]+name), pem.EncodeToMemory(block), 0o600))
+	}
+}
+
+// served ADDRESS NAME expects the server there to show the certificate of that host name.
+func served(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: served ADDRESS NAME")
+	}
+	c, err := tls.Dial("tcp", args[0], &tls.Config{InsecureSkipVerify: true})
+	ts.Check(err)
+	defer c.Close()
+	if got := c.ConnectionState().PeerCertificates[0].DNSNames[0]; got != args[1] {
+		ts.Fatalf("%s shows the certificate of %s, want %s", args[0], got, args[1])
+	}
+}
+
+// mode FILE MODE expects a file's permissions.
+func mode(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: mode FILE MODE")
+	}
+	stat, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%04o", stat.Mode().Perm()); got != args[1] {
+		ts.Fatalf("%s has mode %s, want %s", args[0], got, args[1])
+	}
+}
+
+// truncate FROM TO N copies a file's first bytes.
+func truncate(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 3 {
+		ts.Fatalf("usage: truncate FROM TO N")
+	}
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(ts.ReadFile(args[0]))[:n], 0o600))
 }
 
 // firstline FROM TO copies a file's first line.

@@ -8,8 +8,14 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -26,7 +32,10 @@ func newServe(a *app) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon",
 		Long: `Run the daemon in the foreground until SIGTERM or SIGINT; then finish what was accepted, and exit 0.
-Exit status 3 says that the token refused the PIN: it is never tried a second time, since tokens lock.`,
+Exit status 3 says that the token refused the PIN: it is never tried a second time, since tokens lock.
+
+SIGHUP loads the configuration again, as 'attestd reload' does. Sockets that systemd hands over (attestd.socket) serve the
+API instead of server.listen.`,
 		Example: "  attestd serve --config /etc/attestd/attestd.yaml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -34,11 +43,17 @@ Exit status 3 says that the token refused the PIN: it is never tried a second ti
 			if listen != "" {
 				flags["server.listen"] = listen
 			}
-			c, err := a.config(flags)
+			sockets, err := activation.Listeners()
+			if err != nil {
+				return fmt.Errorf("socket activation: %w", err)
+			}
+			load := func() (*config, error) { return a.config(flags) }
+			c, err := load()
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c, newLogger(c, a.err), nil)
+			level := new(slog.LevelVar)
+			return serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), serveOptions{load: load, level: level, sockets: sockets})
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
@@ -47,8 +62,12 @@ Exit status 3 says that the token refused the PIN: it is never tried a second ti
 
 // newLogger writes text to a terminal and JSON elsewhere, unless told.
 func newLogger(c *config, w io.Writer) *slog.Logger {
-	var level slog.Level
-	must(level.UnmarshalText([]byte(c.Log.Level))) // validated
+	return newLeveledLogger(c, w, new(slog.LevelVar))
+}
+
+// newLeveledLogger is newLogger with a level that can be changed later.
+func newLeveledLogger(c *config, w io.Writer, level *slog.LevelVar) *slog.Logger {
+	level.Set(c.level())
 	opts := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "text" || c.Log.Format == "auto" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opts))
@@ -56,24 +75,41 @@ func newLogger(c *config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, opts))
 }
 
+// serveOptions are what serve can do without.
+type serveOptions struct {
+	ready   func(*running) error    // called once all listen
+	load    func() (*config, error) // reads the configuration again; without it there is no reload
+	level   *slog.LevelVar          // of the logger; without it the level stays
+	sockets []net.Listener          // serve the API instead of server.listen
+}
+
 // running is the daemon's parts, for as long as it runs.
 type running struct {
 	config   *config
+	options  serveOptions
 	logger   *slog.Logger
 	store    *bolt.Store
 	replica  *bolt.Replica // nil where graphql.source is off
 	signer   *hsm.Signer
 	attestor *appliance.Attestor
 	logKey   appliance.LogKey
+	public   *api.Server
 	address  net.Addr // where the API listens
 	metrics  net.Addr // nil where there are none
 	registry *prometheus.Registry
 	started  time.Time
+
+	certificates *api.Certificates // nil where the API is served in plain
+	reloading    sync.Mutex        // held by a reload
+	effective    config            // what the configuration would be if it was read now: guarded by reloading
 }
 
-// serve runs the daemon until ctx ends or a part of it fails. It calls ready, if not nil, once all listen.
-func serve(ctx context.Context, c *config, logger *slog.Logger, ready func(*running) error) (err error) {
-	r := &running{config: c, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+// serve runs the daemon until ctx ends or a part of it fails.
+func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) (err error) {
+	r := &running{config: c, effective: *c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
+	defer signal.Stop(hangup)
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
 		return err
@@ -86,13 +122,16 @@ func serve(ctx context.Context, c *config, logger *slog.Logger, ready func(*runn
 	for _, s := range servers {
 		go func() { failed <- s.Serve() }()
 	}
-	if ready != nil {
-		if err := ready(r); err != nil {
+	if o.ready != nil {
+		if err := o.ready(r); err != nil {
 			return err
 		}
 	}
 	r.announce()
-	err = r.wait(ctx, failed)
+	watching, endWatch := context.WithCancel(ctx)
+	defer endWatch()
+	go r.watchdog(watching)
+	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
 	return errors.Join(err, shutdown(servers, c.Server.ShutdownTimeout))
@@ -165,24 +204,28 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 			}
 		}
 	}()
-	certificates, err := r.tls()
+	if err := r.loadCertificates(); err != nil {
+		return nil, err
+	}
+	reads, err := r.graphqlRoutes()
 	if err != nil {
 		return nil, err
 	}
-	var listen net.ListenConfig
-	l, err := listen.Listen(ctx, "tcp", r.config.Server.Listen)
+	r.public = api.New(r.apiOptions(reads))
+	listeners, err := r.listenAPI(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("server.listen: %w", err)
+		return nil, err
 	}
-	r.address = l.Addr()
-	reads, err := r.graphqlRoutes()
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
+	for i, l := range listeners {
+		s := server{"api", l, r.public.Serve, r.public.Shutdown}
+		if i > 0 {
+			s.shutdown = func(context.Context) error { return nil } // the first ends all
+		}
+		servers = append(servers, s)
 	}
-	public := api.New(r.apiOptions(certificates, reads))
-	servers = append(servers, server{"api", l, public.Serve, public.Shutdown})
+	r.address = listeners[0].Addr()
 
-	l, err = api.ListenAdmin(r.config.Admin.Socket)
+	l, err := api.ListenAdmin(r.config.Admin.Socket)
 	if err != nil {
 		return servers, fmt.Errorf("admin.socket: %w", err)
 	}
@@ -192,7 +235,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	if r.config.Metrics.Listen == "" {
 		return servers, nil
 	}
-	l, err = listen.Listen(ctx, "tcp", r.config.Metrics.Listen)
+	l, err = new(net.ListenConfig).Listen(ctx, "tcp", r.config.Metrics.Listen)
 	if err != nil {
 		return servers, fmt.Errorf("metrics.listen: %w", err)
 	}
@@ -201,21 +244,41 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	return append(servers, server{"metrics", l, metrics.Serve, metrics.Shutdown}), nil
 }
 
-// tls returns nil where the API is served in plain.
-func (r *running) tls() (*tls.Config, error) {
-	files := r.config.Server.TLS
-	if files.Cert == "" {
-		return nil, nil
+// listenAPI returns the sockets that the service manager handed over, else one at server.listen.
+func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
+	if n := len(r.options.sockets); n > 0 {
+		for i, l := range r.options.sockets {
+			if l == nil {
+				return nil, fmt.Errorf("socket activation: file descriptor %d is not a listening stream socket", i+3)
+			}
+		}
+		return r.options.sockets, nil
 	}
-	certificates, err := api.TLSConfig(files.Cert, files.Key, files.ClientCA)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Server.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("server.tls: %w", err)
+		return nil, fmt.Errorf("server.listen: %w", err)
 	}
-	return certificates, nil
+	return []net.Listener{l}, nil
 }
 
-func (r *running) apiOptions(certificates *tls.Config, reads []api.Route) api.Options {
+// loadCertificates leaves r.certificates nil where the API is served in plain.
+func (r *running) loadCertificates() (err error) {
+	files := r.config.Server.TLS
+	if files.Cert == "" {
+		return nil
+	}
+	if r.certificates, err = api.LoadCertificates(files.Cert, files.Key, files.ClientCA); err != nil {
+		return fmt.Errorf("server.tls: %w", err)
+	}
+	return nil
+}
+
+func (r *running) apiOptions(reads []api.Route) api.Options {
 	s := r.config.Server
+	var certificates *tls.Config
+	if r.certificates != nil {
+		certificates = r.certificates.Config()
+	}
 	return api.Options{
 		Attestor:        r.attestor,
 		LogVerifier:     r.logKey.VerifierText,
@@ -239,8 +302,12 @@ func (r *running) adminOptions() api.AdminOptions {
 	o := api.AdminOptions{
 		Attestor:  r.attestor,
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
-		Version:   version(),
-		Logger:    r.logger,
+		Reload:    r.reload,
+		Backup: func(_ context.Context, w io.Writer) error {
+			return writeArchive(w, r.store, filepath.Join(r.config.DataDir, logKeyFile), time.Now())
+		},
+		Version: version(),
+		Logger:  r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
 		o.Index = r.replica
@@ -275,18 +342,23 @@ func (r *running) notify(state string) {
 	}
 }
 
-// wait returns nil when ctx ends, and an error when a server or the store's disk fails before that.
-func (r *running) wait(ctx context.Context, failed <-chan error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-failed:
-		if err == nil {
-			err = errors.New("a server stopped by itself")
+// wait returns nil when ctx ends, and an error when a server or the store's disk fails before that. Until then it
+// reloads at each hangup.
+func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if err == nil {
+				err = errors.New("a server stopped by itself")
+			}
+			return err
+		case err := <-r.store.Failed():
+			return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
+		case <-hangup:
+			_, _ = r.reload() // logs how it went
 		}
-		return err
-	case err := <-r.store.Failed():
-		return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"net/netip"
 	"os"
@@ -433,6 +434,12 @@ func (c *config) scheme() (appliance.Scheme, error) {
 		return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), nil)
 	}
 	return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), &domain)
+}
+
+// level is log.level, which is validated.
+func (c *config) level() (level slog.Level) {
+	must(level.UnmarshalText([]byte(c.Log.Level)))
+	return level
 }
 
 // isHostPort says whether s is an address to listen on.

@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+)
+
+// checkJournal looks at the journal's head only; 'attestd log verify' is what reads all of it.
+func checkJournal(ctx context.Context, p *patient) []finding {
+	if p.running() {
+		return []finding{ok("%d records", p.daemon.TreeSize)}
+	}
+	db, key := filepath.Join(p.config.DataDir, storeFile), filepath.Join(p.config.DataDir, logKeyFile)
+	if !exists(db) && !exists(key) {
+		return []finding{ok("none yet: the first start makes it")}
+	}
+	in, err := readHead(ctx, p.config.DataDir)
+	if errors.Is(err, fs.ErrPermission) {
+		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
+	}
+	if err != nil {
+		return []finding{fail("restore it from a backup: attestd restore FILE", "%s", err)}
+	}
+	return []finding{ok("%d records, and a good checkpoint of them", in.tree.N)}
+}
+
+func checkClock(ctx context.Context, p *patient) []finding {
+	const remedy = "set the clock, and keep it right: systemctl enable --now systemd-timesyncd (or chrony)"
+	now := time.Now()
+	if now.Year() < 2025 || now.Year() > 2100 {
+		return []finding{fail(remedy, "it says %s", formatTime(now))}
+	}
+	if last := p.lastRecord(ctx); last.After(now.Add(time.Second)) {
+		return []finding{fail(remedy, "it says %s, which is before the journal's last record of %s", formatTime(now), formatTime(last))}
+	}
+	var t unix.Timex // asks, changes nothing
+	state, err := unix.Adjtimex(&t)
+	switch {
+	case err != nil:
+		return []finding{warn(remedy, "whether it is synchronised is not known: adjtimex: %s", err)}
+	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
+		return []finding{warn(remedy, "not synchronised; it says %s", formatTime(now))}
+	}
+	return []finding{ok("synchronised, within %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Millisecond))}
+}
+
+// lastRecord is when the journal's newest record was made; zero where there is none, or none can be read.
+func (p *patient) lastRecord(ctx context.Context) time.Time {
+	var entries []appliance.Entry
+	query := appliance.JournalQuery{Limit: 1}
+	if p.running() {
+		daemon := client.NewAdmin(p.config.Admin.Socket)
+		entries, _ = daemon.Records(ctx, query)
+		_ = daemon.Close()
+	} else if store, _, err := openStoreReadOnly(p.config.DataDir); err == nil {
+		entries, _ = store.Journal().List(ctx, query)
+		_ = store.Close()
+	}
+	if len(entries) == 0 {
+		return time.Time{}
+	}
+	return entries[0].Record.Time
+}
+
+// existingFolder is dir, or the first folder above it that is there: on the disk where dir will be made.
+func existingFolder(dir string) string {
+	for !exists(dir) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+func checkDiskSpace(_ context.Context, p *patient) []finding {
+	const remedy = "make space, or move data_dir to a larger disk"
+	dir := existingFolder(p.config.DataDir)
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return []finding{fail("data_dir must be on a disk of this machine", "%s: %s", dir, err)}
+	}
+	free, total := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize
+	least := int64(p.config.Journal.MinFree)
+	switch {
+	case free < least:
+		return []finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, roundedSize(free), p.config.Journal.MinFree)}
+	case free < 10*least:
+		return []finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, roundedSize(free), roundedSize(total), p.config.Journal.MinFree)}
+	}
+	return []finding{ok("%s: %s free of %s", dir, roundedSize(free), roundedSize(total))}
+}
+
+// volatileDisk names a disk on which a sync may not keep what it promises, by f_type of statfs(2).
+func volatileDisk(kind int64) (name string, volatile bool) {
+	switch kind {
+	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC:
+		return "memory (tmpfs)", true
+	case unix.NFS_SUPER_MAGIC:
+		return "NFS", true
+	case unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC:
+		return "SMB", true
+	case unix.V9FS_MAGIC:
+		return "9p", true
+	case unix.FUSE_SUPER_MAGIC:
+		return "FUSE", true
+	}
+	return "", false
+}
+
+// slowSync is from when on clients will notice: every attestation waits for one sync, or shares it.
+const slowSync = 50 * time.Millisecond
+
+func checkDiskSync(_ context.Context, p *patient) []finding {
+	const remedy = "keep data_dir on a local disk with a journaling file system: ext4 or XFS on an SSD"
+	dir := existingFolder(p.config.DataDir)
+	var findings []finding
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err == nil {
+		if name, volatile := volatileDisk(int64(s.Type)); volatile {
+			findings = append(findings, warn(remedy, "%s is on %s: what is synced may not survive a power cut, and locks may not hold", dir, name))
+		}
+	}
+	took, err := measureSync(dir)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		findings = append(findings, warn("run doctor as root, or as the user "+p.service.name, "not measured: %s", err))
+	case err != nil:
+		findings = append(findings, fail("the disk must take writes: look at dmesg", "%s", err))
+	case took > slowSync:
+		findings = append(findings, warn(remedy, "a write and its sync take %s; every attestation waits for one", took.Round(time.Millisecond)))
+	default:
+		findings = append(findings, ok("a write and its sync take %s", took.Round(10*time.Microsecond)))
+	}
+	return findings
+}
+
+// measureSync returns the median time of writing a page and syncing it.
+func measureSync(dir string) (time.Duration, error) {
+	f, err := os.CreateTemp(dir, ".attestd-doctor-*")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	page := make([]byte, 4096)
+	var times []time.Duration
+	for i := range 9 {
+		began := time.Now()
+		if _, err := f.WriteAt(page, int64(i*len(page))); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(began))
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+// guarded is a file and who may have it.
+type guarded struct {
+	what, path string
+	most       fs.FileMode // permissions beyond these are too many
+	owned      bool        // by the service's user
+	readable   bool        // for the service's user
+	state      state       // of a finding that others may read it
+}
+
+func (p *patient) guardedFiles() []guarded {
+	data := p.config.DataDir
+	files := []guarded{
+		{what: "configuration", path: p.effectiveConfigPath(), most: 0o755, readable: true, state: stateFail},
+		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: stateWarn},
+		{what: "journal", path: filepath.Join(data, storeFile), most: 0o600, owned: true, readable: true, state: stateFail},
+		{what: "log key", path: filepath.Join(data, logKeyFile), most: 0o600, owned: true, readable: true, state: stateFail},
+	}
+	if uri, err := hsm.ParseURI(p.config.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
+		if path, err := uri.PINFile(); err == nil {
+			files = append(files, guarded{what: "PIN", path: path, most: 0o640, readable: true, state: stateFail})
+		}
+	}
+	t := p.config.Server.TLS
+	for _, f := range []guarded{
+		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: stateWarn},
+		{what: "TLS key", path: t.Key, most: 0o640, readable: true, state: stateFail},
+		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: stateWarn},
+	} {
+		if f.path != "" {
+			files = append(files, f)
+		}
+	}
+	return append(files, p.softHSMFiles()...)
+}
+
+// softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
+// lost to the daemon.
+func (p *patient) softHSMFiles() (files []guarded) {
+	conf := p.getenv(softHSMVariable)
+	if conf == "" || !isSoftHSM(p.hsm.Module.Path) {
+		return nil
+	}
+	files = append(files, guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: stateFail})
+	tokens := softHSMTokens(conf)
+	if tokens == "" {
+		return files
+	}
+	_ = filepath.WalkDir(tokens, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && (path == tokens || !d.IsDir()) {
+			most := fs.FileMode(0o600)
+			if d.IsDir() {
+				most = 0o700
+			}
+			files = append(files, guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: stateWarn})
+		}
+		return nil // what cannot be read is found by the module
+	})
+	return files
+}
+
+func checkFiles(_ context.Context, p *patient) []finding {
+	var faults []finding
+	looked := 0
+	for _, g := range p.guardedFiles() {
+		stat, err := os.Stat(g.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // other checks miss it where it is needed
+		}
+		looked++
+		if err != nil {
+			faults = append(faults, warn("run doctor as root, or as the user "+p.service.name, "%s: %s", g.what, err))
+			continue
+		}
+		if f, found := p.judge(g, stat); found {
+			faults = append(faults, f)
+		}
+	}
+	if len(faults) == 0 {
+		return []finding{ok("%d files and folders belong to whom they should, and nobody else reads the secret ones", looked)}
+	}
+	return faults
+}
+
+// judge compares a file with who may have it.
+func (p *patient) judge(g guarded, stat fs.FileInfo) (finding, bool) {
+	owner := stat.Sys().(*syscall.Stat_t)
+	mode := stat.Mode().Perm()
+	if stat.IsDir() && g.most == 0o600 {
+		g.most = 0o700
+	}
+	path := shellQuote(g.path)
+	switch {
+	case mode&^g.most&0o077 != 0:
+		most := mode & g.most
+		return finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
+			Detail: fmt.Sprintf("%s: %s has mode %04o: others may use it", g.what, g.path, mode)}, true
+	case g.owned && owner.Uid != p.service.uid:
+		return fail(fmt.Sprintf("chown %s: %s", p.service.name, path), "%s: %s belongs to user %d, not to %s, as whom the daemon runs", g.what, g.path, owner.Uid, p.service.name), true
+	case g.readable && !p.service.reads(owner, mode):
+		return fail(fmt.Sprintf("chown %s: %s", p.service.name, path), "%s: %s cannot be read by %s, as whom the daemon runs", g.what, g.path, p.service.name), true
+	}
+	return finding{}, false
+}
+
+// reads says whether the user may read a file, as its mode has it.
+func (i identity) reads(owner *syscall.Stat_t, mode fs.FileMode) bool {
+	switch {
+	case i.isRoot():
+		return true
+	case owner.Uid == i.uid:
+		return mode&0o400 != 0
+	case i.in(owner.Gid):
+		return mode&0o040 != 0
+	}
+	return mode&0o004 != 0
+}
+
+func checkPorts(ctx context.Context, p *patient) []finding {
+	var findings []finding
+	for _, at := range []struct{ name, address string }{
+		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen},
+	} {
+		if at.address != "" {
+			findings = append(findings, p.checkPort(ctx, at.name, at.address))
+		}
+	}
+	return findings
+}
+
+func (p *patient) checkPort(ctx context.Context, name, address string) finding {
+	if p.running() {
+		return ok("%s %s: held by the daemon", name, address)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && name == "server.listen" && socketUnitActive(ctx):
+		return ok("%s %s: held by attestd.socket", name, address)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fail("stop what has it (ss -ltnp shows what), or change "+name, "%s %s: another program has it", name, address)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fail("change "+name, "%s %s: not an address of this machine", name, address)
+	case err != nil && !errors.Is(err, syscall.EACCES):
+		return fail("change "+name, "%s %s: %s", name, address, err)
+	}
+	if err == nil {
+		_ = l.Close()
+	}
+	if _, port, _ := cutLast(address, ":"); privileged(port) && !p.service.isRoot() {
+		return warn("let systemd listen: systemctl enable --now attestd.socket", "%s %s: the user %s may not listen on it", name, address, p.service.name)
+	}
+	return ok("%s %s: free", name, address)
+}
+
+// privileged says whether a port is one on which only root may listen.
+func privileged(port string) bool {
+	n, err := strconv.Atoi(port)
+	first := 1024
+	if text, readErr := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); readErr == nil {
+		if v, parseErr := strconv.Atoi(strings.TrimSpace(string(text))); parseErr == nil {
+			first = v
+		}
+	}
+	return err == nil && n > 0 && n < first
+}
+
+// socketUnitActive says whether systemd listens for attestd.
+func socketUnitActive(ctx context.Context) bool {
+	return exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "attestd.socket").Run() == nil
+}
+
+// certificateWarning is how long before a certificate's end doctor begins to warn.
+const certificateWarning = 30 * 24 * time.Hour
+
+func checkCertificate(_ context.Context, p *patient) []finding {
+	files := p.config.Server.TLS
+	if files.Cert == "" {
+		if isLoopback(p.config.Server.Listen) {
+			return []finding{ok("none: the API is plain HTTP, on this machine only")}
+		}
+		return []finding{warn("set server.tls.cert and server.tls.key, unless a proxy before it speaks TLS", "none: the API is plain HTTP on %s, and API keys cross the network readable", p.config.Server.Listen)}
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return []finding{fail("server.tls.cert and server.tls.key must be a certificate chain and its key, in PEM", "%s", err)}
+	}
+	const renew = "renew it, then: systemctl reload attestd"
+	leaf, now := pair.Leaf, time.Now()
+	switch {
+	case now.After(leaf.NotAfter):
+		return []finding{fail(renew, "ended %s", formatTime(leaf.NotAfter))}
+	case now.Before(leaf.NotBefore):
+		return []finding{fail("wait, or look at the clock", "begins only %s", formatTime(leaf.NotBefore))}
+	case leaf.NotAfter.Sub(now) < certificateWarning:
+		return []finding{warn(renew, "ends %s, in %d days", formatTime(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
+	}
+	return []finding{ok("for %s, until %s", names(leaf), formatTime(leaf.NotAfter))}
+}
+
+// names are for whom a certificate is.
+func names(c *x509.Certificate) string {
+	all := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return c.Subject.String()
+	}
+	return strings.Join(all, ", ")
+}
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/client"
+)
+
+func newReload(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload",
+		Short: "Have the running daemon load its configuration again",
+		Long: `Have the running daemon load its configuration again, and wait until it has. These take effect at once, for new
+connections and requests: ` + "\n" + indent(strings.Join(reloadable(), ", "), 2) + `
+and the TLS files themselves. What else changed is named, and takes a restart. A configuration with a fault is refused
+as a whole, the old one stays, and the exit status is 1. SIGHUP does the same, and tells only the log.`,
+		Example: "  attestd reload\n  systemctl reload attestd",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			needRestart, err := a.reloadDaemon(cmd.Context())
+			if err != nil {
+				return fmt.Errorf("reload: %w", err)
+			}
+			return a.print(map[string]any{"ok": true, "needRestart": needRestart}, func(w io.Writer) {
+				fmt.Fprintln(w, "The configuration is loaded.")
+				if len(needRestart) > 0 {
+					fmt.Fprintf(w, "These changed, and take a restart: %s\n", strings.Join(needRestart, ", "))
+				}
+			})
+		},
+	}
+}
+
+// reloadDaemon asks the daemon also where the configuration is wrong: it refuses it itself, and its log tells.
+func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error) {
+	c, wrong := a.config(nil)
+	if c == nil { // not even the socket is known; what the file does not set is likely to be right
+		if c, _, err = loadConfig(os.DevNull, a.environ, nil); err != nil {
+			return nil, wrong
+		}
+	}
+	daemon := client.NewAdmin(c.Admin.Socket)
+	needRestart, err = daemon.Reload(ctx)
+	if errors.Is(err, client.ErrNotRunning) && wrong != nil {
+		err = wrong
+	}
+	return needRestart, errors.Join(err, daemon.Close())
+}
+
+// indent begins each line of a text with n spaces.
+func indent(text string, n int) string {
+	prefix := strings.Repeat(" ", n)
+	return prefix + strings.ReplaceAll(text, "\n", "\n"+prefix)
+}
+
+// reloadable are the values that a running daemon follows.
+func reloadable() []string {
+	return []string{
+		"log.level", "limits.default_rate", "limits.anonymous_rate",
+		"server.tls.cert", "server.tls.key", "server.tls.client_ca",
+	}
+}
+
+// reload reads the configuration again and takes over what a running daemon can. It returns the names of values that
+// changed but take a restart. After an error nothing has changed.
+func (r *running) reload() (needRestart []string, err error) {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	// Type=notify knows RELOADING=1 too, and takes it for what it is; READY=1 must follow, whatever comes out.
+	r.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, monotonicMicroseconds()))
+	defer r.notify(daemon.SdNotifyReady)
+	needRestart, err = r.reloadConfig()
+	if err != nil {
+		r.logger.Error("reload: the configuration is refused, and the old one stays", "error", err.Error())
+		return nil, err
+	}
+	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
+	return needRestart, nil
+}
+
+func (r *running) reloadConfig() (needRestart []string, err error) {
+	if r.options.load == nil {
+		return nil, errors.New("this daemon does not load its configuration again")
+	}
+	next, err := r.options.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkReferences(next); err != nil {
+		return nil, err
+	}
+	// All that can fail comes first, so that a configuration is taken over whole or not at all.
+	adoptTLS, err := r.prepareTLS(next)
+	if err != nil {
+		return nil, err
+	}
+	adoptTLS()
+	if r.options.level != nil {
+		r.options.level.Set(next.level())
+	}
+	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
+	return r.changedOtherwise(next), nil
+}
+
+// prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a
+// restart.
+func (r *running) prepareTLS(next *config) (adopt func(), err error) {
+	files := next.Server.TLS
+	if r.certificates == nil || files.Cert == "" {
+		return func() {}, nil
+	}
+	loaded, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("server.tls: %w", err)
+	}
+	return func() { r.certificates.Replace(loaded) }, nil
+}
+
+// changedOtherwise returns the names of values that are not those with which the daemon runs.
+func (r *running) changedOtherwise(next *config) (names []string) {
+	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
+	for _, s := range settings() {
+		live := slices.Contains(reloadable(), s.name) && !(tlsToggled && strings.HasPrefix(s.name, "server.tls."))
+		was, is := field(reflect.ValueOf(r.config).Elem(), s.name), field(reflect.ValueOf(next).Elem(), s.name)
+		if !live && !reflect.DeepEqual(was.Interface(), is.Interface()) {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// monotonicMicroseconds is CLOCK_MONOTONIC, by which systemd tells this reload from an earlier one (sd_notify(3)).
+func monotonicMicroseconds() int64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return time.Duration(now.Nano()).Microseconds()
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/hsm/hsmtest"
+)
+
+// patience bounds every wait of these tests; nothing should come near it.
+const patience = 30 * time.Second
+
+// manager is what a service manager is to a daemon: the socket that it reports to.
+type manager struct {
+	testing.TB
+	conn *net.UnixConn
+	path string
+}
+
+func newManager(tb testing.TB) *manager {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { conn.Close() })
+	return &manager{tb, conn, path}
+}
+
+// next returns the next report.
+func (m *manager) next() string {
+	m.Helper()
+	if err := m.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		m.Fatal(err)
+	}
+	b := make([]byte, 4096)
+	n, err := m.conn.Read(b)
+	if err != nil {
+		m.Fatal("no report: ", err)
+	}
+	return string(b[:n])
+}
+
+// until returns the first report that begins so, and fails on one that should not come before it.
+func (m *manager) until(prefix string, allowed ...string) string {
+	m.Helper()
+	for {
+		report := m.next()
+		if strings.HasPrefix(report, prefix) {
+			return report
+		}
+		if !slices.Contains(allowed, report) {
+			m.Fatalf("reported %q before %q", report, prefix)
+		}
+	}
+}
+
+func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
+	m := newManager(t)
+	d := newDaemonFolder(t)
+	d.cmd = d.command("serve")
+	d.cmd.Stderr = &d.stderr
+	d.cmd.Env = append(d.cmd.Env, "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=200000")
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m.until("READY=1")
+	for range 5 {
+		m.until("WATCHDOG=1")
+	}
+	d.signal(t, syscall.SIGHUP)
+	if report := m.until("RELOADING=1", "WATCHDOG=1"); !strings.Contains(report, "\nMONOTONIC_USEC=") {
+		t.Errorf("%q does not tell when", report)
+	}
+	m.until("READY=1", "WATCHDOG=1")
+	// A configuration that is refused is no end of being ready.
+	d.write(t, "attestd.yaml", "log: { level: loud }\n")
+	d.signal(t, syscall.SIGHUP)
+	m.until("RELOADING=1", "WATCHDOG=1")
+	m.until("READY=1", "WATCHDOG=1")
+	d.signal(t, syscall.SIGTERM)
+	m.until("STOPPING=1", "WATCHDOG=1")
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.stderr.String())
+	}
+}
+
+func (d *daemonProcess) signal(tb testing.TB, s os.Signal) {
+	tb.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (d *daemonProcess) write(tb testing.TB, name, text string) {
+	tb.Helper()
+	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Whatever holds the way of an attestation up must not be reported as life; what merely fails must.
+func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stuck := make(chan struct{})
+	reports := make(chan error)
+	asked := 0
+	go watch(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		asked++
+		second := asked == 2
+		return answers(ctx, func() {
+			if second {
+				<-stuck
+			}
+		})
+	}, func(err error) { reports <- err })
+	if err := <-reports; err != nil {
+		t.Errorf("progress: %v", err)
+	}
+	if err := <-reports; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no progress: %v", err)
+	}
+	close(stuck)
+	if err := <-reports; err != nil {
+		t.Errorf("progress again: %v", err)
+	}
+}
+
+func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
+	d := newDaemonFolder(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	socket, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+
+	// A client that comes before the daemon waits in the socket's queue.
+	early := make(chan error, 1)
+	go func() { early <- healthy("http://" + l.Addr().String()) }()
+
+	// The shell's process becomes the daemon's, so that LISTEN_PID is right: sd_listen_fds(3).
+	program, err := exec.LookPath("attestd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$0" serve`, program)
+	d.cmd.ExtraFiles = []*os.File{socket}
+	d.cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
+	d.cmd.Stderr = &d.stderr
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-early; err != nil {
+		t.Errorf("at the socket: %v", err)
+	}
+	if err := healthy(d.url); err == nil {
+		t.Error("server.listen is served beside the socket")
+	}
+	d.signal(t, syscall.SIGTERM)
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.stderr.String())
+	}
+	// The socket outlives the daemon: it is the service manager's.
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Errorf("after the daemon: %v", err)
+		return
+	}
+	c.Close()
+}
+
+func healthy(url string) error {
+	c := &http.Client{Timeout: patience}
+	defer c.CloseIdleConnections()
+	resp, err := c.Get(url + "/healthz")
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,86 @@
+package bolt
+
+import (
+	"errors"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+)
+
+// schema says how files are laid out, and how a file of an older layout becomes one of this. A new layout is a new
+// version, and one more migration.
+type schema struct {
+	version int64
+	// migrations has, by the version from which it starts, what brings a file to the next version. All that a file
+	// needs run in one transaction with the change of its version: a file is never between two layouts, and none is
+	// run twice. They must not touch records, hashes or the checkpoint: those are what was signed.
+	migrations map[int64]func(tx *bbolt.Tx) error
+}
+
+// currentSchema is the layout that the package comment tells. Version 1 is the first.
+func currentSchema() *schema { return &schema{version: 1} }
+
+// check says whether a file of version v can be used, after migrate where it may be written.
+func (s *schema) check(v int64, readOnly bool) error {
+	switch {
+	case v > s.version:
+		return fmt.Errorf("%w: it has schema version %d, this attestd knows %d; install the newer attestd again", ErrNewerSchema, v, s.version)
+	case v == s.version:
+		return nil
+	case s.reaches(v) && readOnly:
+		return fmt.Errorf("%w: it has schema version %d, this attestd has %d; start attestd once to bring it there", ErrOlderSchema, v, s.version)
+	}
+	return fmt.Errorf("%w: no schema version %d", ErrDamaged, v)
+}
+
+// reaches says whether there is a migration for each step from v to the current version.
+func (s *schema) reaches(v int64) bool {
+	for ; v < s.version; v++ {
+		if s.migrations[v] == nil {
+			return false
+		}
+	}
+	return v == s.version
+}
+
+func readVersion(p *pages) (int64, error) {
+	stored, err := p.get(bucketMeta, []byte(metaVersion))
+	if err != nil {
+		return 0, err
+	}
+	v, err := decodeIndex(stored)
+	if err != nil {
+		return 0, fmt.Errorf("%w: schema version: %w", ErrDamaged, err)
+	}
+	return v, nil
+}
+
+// migrate brings a file of an older schema to the current one, or leaves it as it was. What it cannot make sense of it
+// leaves to load, which says so.
+func (s *Store) migrate() (err error) {
+	var from int64
+	if err := s.pages(func(p *pages) (err error) { from, err = readVersion(p); return err }); err != nil {
+		return nil //nolint:nilerr // load finds it again
+	}
+	to := s.opts.schema.version
+	if from >= to || !s.opts.schema.reaches(from) {
+		return nil
+	}
+	defer survive(&err)()
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		meta := tx.Bucket([]byte(bucketMeta))
+		if meta == nil {
+			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, errNoBucket)
+		}
+		var failures error
+		for v := from; v < to && failures == nil; v++ {
+			failures = errors.Join(s.opts.schema.migrations[v](tx), meta.Put([]byte(metaVersion), encodeIndex(v+1)))
+		}
+		return failures
+	})
+	if err != nil {
+		return fmt.Errorf("migrate from schema version %d to %d; the file is as it was: %w", from, to, err)
+	}
+	s.opts.Logger.Info("journal: brought to a newer schema", "from", from, "to", to)
+	return nil
+}

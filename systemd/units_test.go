@@ -1,0 +1,124 @@
+// Package systemd has no code: it keeps the units that the packages install. Its tests ask systemd what it thinks of
+// them.
+package systemd
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// maxExposure is the score of `systemd-analyze security`, times ten, that a unit may have: 0 is sealed off, 100 open.
+const maxExposure = "15"
+
+func TestUnitsAreValid(t *testing.T) {
+	t.Parallel()
+	dir := installed(t)
+	out, err := analyze(t, append([]string{"verify", "--man=no"}, glob(t, dir, "attestd*.*")...)...)
+	if err != nil || out != "" {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+func TestServicesAreSealedOff(t *testing.T) {
+	t.Parallel()
+	for _, unit := range glob(t, installed(t), "*.service") {
+		out, err := analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure, unit)
+		t.Log(lastLine(out))
+		if err != nil {
+			t.Errorf("%s: %v\n%s", filepath.Base(unit), err, out)
+		}
+	}
+}
+
+// Each example opens what one HSM needs: the unit with it must still be valid, and sealed off.
+func TestExamplesAreValidAndSealedOff(t *testing.T) {
+	t.Parallel()
+	examples := glob(t, "../packaging/examples", "*.conf")
+	for _, example := range examples {
+		t.Run(filepath.Base(example), func(t *testing.T) {
+			t.Parallel()
+			dir := installed(t)
+			unit, _, _ := strings.Cut(filepath.Base(example), "-with-")
+			dropIns := filepath.Join(dir, unit+".d")
+			if err := os.Mkdir(dropIns, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			copyFile(t, example, filepath.Join(dropIns, "10-example.conf"))
+			out, err := analyze(t, "verify", "--man=no", filepath.Join(dir, unit))
+			if err != nil || out != "" {
+				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+			}
+			if !strings.HasSuffix(unit, ".service") {
+				return
+			}
+			out, err = analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure, filepath.Join(dir, unit))
+			t.Log(lastLine(out))
+			if err != nil {
+				t.Errorf("systemd-analyze security: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// installed copies the units to a folder of their own, with a program in place of /usr/bin/attestd, which this
+// machine need not have.
+func installed(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range glob(t, ".", "attestd*") {
+		b, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(b), "/usr/bin/attestd", program)
+		if err := os.WriteFile(filepath.Join(dir, unit), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// analyze runs systemd-analyze and returns all it prints.
+func analyze(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not on this machine: the units are not checked")
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_COLORS=0")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func glob(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no %s in %s: %v", pattern, dir, err)
+	}
+	return files
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
