@@ -85,6 +85,7 @@ func checks() []checkup {
 		{"PIN", checkPIN},
 		{"key", checkKey},
 		{"journal", checkJournal},
+		{"replica", checkReplica},
 		{"clock", checkClock},
 		{"disk space", checkDiskSpace},
 		{"disk sync", checkDiskSync},

@@ -23,6 +23,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/store/bolt"
 )
 
 // checkJournal looks at the journal's head only; 'attestd log verify' is what reads all of it.
@@ -42,6 +43,45 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 		return []finding{fail("restore it from a backup: attestd restore FILE", "%s", err)}
 	}
 	return []finding{ok("%d records, and a good checkpoint of them", in.tree.N)}
+}
+
+// staleReplica is how old the newest packet may be before a replica looks forgotten.
+const staleReplica = 24 * time.Hour
+
+func checkReplica(ctx context.Context, p *patient) []finding {
+	if p.config.GraphQL.Source != sourceReplica {
+		return nil
+	}
+	const remedy = "attestd replica import FILE fills it"
+	status, err := p.replicaStatus(ctx)
+	switch {
+	case errors.Is(err, bolt.ErrReplicaSchema):
+		return []finding{fail("rm "+filepath.Join(p.config.DataDir, replicaFile)+"; then "+remedy, "%s", err)}
+	case err != nil:
+		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
+	case status.Newest.IsZero():
+		return []finding{warn(remedy, "empty: GraphQL answers with nothing")}
+	case time.Since(status.Newest) > staleReplica:
+		return []finding{warn(remedy, "%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
+	}
+	return []finding{ok("%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
+}
+
+// replicaStatus asks the daemon, else the file, which it does not make.
+func (p *patient) replicaStatus(ctx context.Context) (appliance.IndexStatus, error) {
+	if p.running() {
+		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
+	}
+	path := filepath.Join(p.config.DataDir, replicaFile)
+	if !exists(path) {
+		return appliance.IndexStatus{}, nil
+	}
+	replica, err := bolt.OpenReplica(path, bolt.ReplicaOptions{ReadOnly: true})
+	if err != nil {
+		return appliance.IndexStatus{}, err
+	}
+	defer func() { _ = replica.Close() }() // it was only read
+	return replicaFileOffice{replica: replica}.ReplicaStatus(ctx)
 }
 
 func checkClock(ctx context.Context, p *patient) []finding {
