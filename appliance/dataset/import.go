@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -143,8 +144,8 @@ type position struct {
 	SHA256 string `json:"sha256"` // of those bytes
 }
 
-// importer runs three stages at once: one goroutine reads and cuts blocks of whole lines, several parse them, and the
-// caller's writes them in their order.
+// importer runs four stages at once: one goroutine reads and cuts blocks of whole lines, several parse them, one gathers
+// them in their order, and one writes a batch while the next is gathered.
 type importer struct {
 	to    Target
 	o     ImportOptions
@@ -152,11 +153,19 @@ type importer struct {
 	done  *counter // bytes of the file; the reading goroutine's until it has ended
 	total int64
 
+	from    position  // where the import began
 	digest  hash.Hash // of what was read; the reading goroutine's
-	rows    []appliance.Row
-	at      position // behind the last line of rows
-	result  Imported
-	skipped int64 // lines done by an earlier import
+	buffers sync.Pool // of *[]byte: blocks that were parsed
+	result  Imported  // the writing goroutine's
+}
+
+// batch is what is written at once.
+type batch struct {
+	rows []appliance.Row
+	bad  []BadLine // that were skipped
+	at   position  // behind the last line of rows
+	read int64     // bytes of the file that were read then
+	end  error     // what ends the import once the rows are written
 }
 
 func newImporter(to Target, o ImportOptions, done *counter, total int64) *importer {
@@ -175,8 +184,6 @@ type block struct {
 	parsed chan struct{}
 	rows   []appliance.Row
 	bad    []BadLine
-	// Where the rows end that come before a bad line: parallel to bad.
-	before []int
 	starts []int64 // bytes of the block in front of each bad line
 	digest []byte  // state of the digest in front of the block
 }
@@ -192,7 +199,7 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 		return m.result, err
 	}
 	group, working := errgroup.WithContext(ctx)
-	blocks, work := make(chan *block, 2*parsers), make(chan *block)
+	blocks, work, batches := make(chan *block, 2*parsers), make(chan *block), make(chan *batch)
 	group.Go(func() error {
 		defer close(blocks)
 		defer close(work)
@@ -202,12 +209,19 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 		group.Go(func() error {
 			for b := range work {
 				b.parse(m.o.KeepGoing)
+				if len(b.bad) == 0 {
+					m.buffers.Put(&b.lines) // rows are copies
+				}
 				close(b.parsed)
 			}
 			return nil
 		})
 	}
-	group.Go(func() error { return m.write(working, blocks) })
+	group.Go(func() error {
+		defer close(batches)
+		return m.gather(working, blocks, batches)
+	})
+	group.Go(func() error { return m.write(working, batches) })
 	err := group.Wait()
 	if err == nil {
 		err = m.finish(ctx)
@@ -238,16 +252,16 @@ func (m *importer) resume(ctx context.Context, in io.Reader) error {
 	if n < saved.Bytes || hex.EncodeToString(m.digest.Sum(nil)) != saved.SHA256 {
 		return ErrChanged
 	}
-	m.at, m.result.Resumed, m.skipped = saved, saved.Lines, saved.Lines
+	m.from, m.result.Resumed = saved, saved.Lines
 	return nil
 }
 
 // read cuts the input into blocks of whole lines.
 func (m *importer) read(ctx context.Context, in io.Reader, blocks, work chan<- *block) error {
-	at := m.at
-	var rest []byte // the beginning of a line whose end was not read yet
+	at := m.from
+	var rest []byte // the beginning of a line whose end was not read yet, in the buffer of the block before
 	for {
-		buf := make([]byte, len(rest)+blockSize)
+		buf := m.buffer(len(rest) + blockSize)
 		copy(buf, rest)
 		n, err := io.ReadFull(in, buf[len(rest):])
 		buf = buf[:len(rest)+n]
@@ -282,6 +296,14 @@ func (m *importer) read(ctx context.Context, in io.Reader, blocks, work chan<- *
 	}
 }
 
+// buffer returns one that was used before, if it can. What is in it is left as it is: see rest in read.
+func (m *importer) buffer(size int) []byte {
+	if used, ok := m.buffers.Get().(*[]byte); ok && cap(*used) >= size {
+		return (*used)[:size]
+	}
+	return make([]byte, size, size+blockSize/8) // room for the beginning of a line
+}
+
 // newBlock takes lines and moves at behind them.
 func (m *importer) newBlock(lines []byte, at *position) *block {
 	b := &block{lines: lines, first: at.Lines + 1, parsed: make(chan struct{}), read: m.done.n}
@@ -310,7 +332,7 @@ func (b *block) parse(keepGoing bool) {
 				b.rows = append(b.rows, row)
 			} else {
 				b.bad = append(b.bad, BadLine{Line: number, Err: err})
-				b.before, b.starts = append(b.before, len(b.rows)), append(b.starts, int64(offset))
+				b.starts = append(b.starts, int64(offset))
 				if !keepGoing {
 					return
 				}
@@ -321,84 +343,101 @@ func (b *block) parse(keepGoing bool) {
 	}
 }
 
-// write gathers blocks in their order into batches.
-func (m *importer) write(ctx context.Context, blocks <-chan *block) error {
+// gather puts blocks in their order together to batches.
+func (m *importer) gather(ctx context.Context, blocks <-chan *block, batches chan<- *batch) error {
+	gathered := &batch{}
+	hand := func() error {
+		select {
+		case batches <- gathered:
+			gathered = &batch{}
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	for b := range blocks {
 		select {
 		case <-b.parsed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		gathered.rows = append(gathered.rows, b.rows...)
+		gathered.at, gathered.read = b.after, b.read
 		if len(b.bad) > 0 && !m.o.KeepGoing {
-			return m.stop(ctx, b)
+			if gathered.at, gathered.end = b.beforeBad(); gathered.end != nil {
+				return hand()
+			}
 		}
+		gathered.bad = append(gathered.bad, b.bad...)
+		if len(gathered.rows)+len(gathered.bad) >= m.o.BatchRows {
+			if err := hand(); err != nil {
+				return err
+			}
+		}
+	}
+	return hand()
+}
+
+// beforeBad returns the position before the block's first bad line, and that line.
+func (b *block) beforeBad() (position, error) {
+	digest := sha256.New()
+	if state, ok := digest.(interface{ UnmarshalBinary([]byte) error }); ok && b.digest != nil {
+		if err := state.UnmarshalBinary(b.digest); err != nil {
+			return position{}, err
+		}
+	}
+	digest.Write(b.lines[:b.starts[0]])
+	return position{
+		Bytes: b.after.Bytes - int64(len(b.lines)) + b.starts[0], Lines: b.bad[0].Line - 1, SHA256: hex.EncodeToString(digest.Sum(nil)),
+	}, b.bad[0]
+}
+
+// write writes batches until one ends the import.
+func (m *importer) write(ctx context.Context, batches <-chan *batch) error {
+	for b := range batches {
 		for _, bad := range b.bad {
 			m.result.Bad++
 			if m.o.OnBad != nil {
 				m.o.OnBad(bad)
 			}
 		}
-		m.take(b, b.after)
 		m.result.Done = b.read
-		if len(m.rows) >= m.o.BatchRows {
-			if err := m.flush(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return m.flush(ctx)
-}
-
-func (m *importer) take(b *block, after position) {
-	m.rows = append(m.rows, b.rows...)
-	m.at = after
-}
-
-// stop writes what stands before the first bad line, and returns that line.
-func (m *importer) stop(ctx context.Context, b *block) error {
-	digest := sha256.New()
-	if state, ok := digest.(interface{ UnmarshalBinary([]byte) error }); ok && b.digest != nil {
-		if err := state.UnmarshalBinary(b.digest); err != nil {
+		if err := m.flush(ctx, b); err != nil {
 			return err
 		}
-	}
-	digest.Write(b.lines[:b.starts[0]])
-	m.take(b, position{
-		Bytes: b.after.Bytes - int64(len(b.lines)) + b.starts[0], Lines: b.bad[0].Line - 1, SHA256: hex.EncodeToString(digest.Sum(nil)),
-	})
-	if err := m.flush(ctx); err != nil {
-		return err
-	}
-	return b.bad[0]
-}
-
-// flush writes the rows and where the import has come.
-func (m *importer) flush(ctx context.Context) error {
-	if len(m.rows) == 0 {
-		return nil
-	}
-	batch := appliance.Batch{Rows: m.rows}
-	if m.o.Name != "" {
-		text, err := json.Marshal(m.at)
-		if err != nil {
-			return err
+		if b.end != nil {
+			return b.end
 		}
-		batch.Positions = map[string]string{m.positionName(): string(text)}
 	}
-	written, err := m.to.Write(ctx, batch)
-	if err != nil {
-		return fmt.Errorf("write the records up to line %d: %w", m.at.Lines, err)
-	}
-	m.result.Add(written)
-	m.result.Rows += int64(len(m.rows))
-	m.rows = m.rows[:0]
-	m.report()
 	return nil
 }
 
-func (m *importer) report() {
+// flush writes the rows and where the import has come.
+func (m *importer) flush(ctx context.Context, b *batch) error {
+	if len(b.rows) == 0 {
+		return nil
+	}
+	write := appliance.Batch{Rows: b.rows}
+	if m.o.Name != "" {
+		text, err := json.Marshal(b.at)
+		if err != nil {
+			return err
+		}
+		write.Positions = map[string]string{m.positionName(): string(text)}
+	}
+	written, err := m.to.Write(ctx, write)
+	if err != nil {
+		return fmt.Errorf("write the records up to line %d: %w", b.at.Lines, err)
+	}
+	m.result.Add(written)
+	m.result.Rows += int64(len(b.rows))
+	m.report(b.at)
+	return nil
+}
+
+func (m *importer) report(at position) {
 	p := &m.result.Progress
-	p.Bytes, p.Total, p.Elapsed = m.at.Bytes, m.total, time.Since(m.start)
+	p.Bytes, p.Total, p.Elapsed = at.Bytes, m.total, time.Since(m.start)
 	p.Rate = float64(p.Rows) / p.Elapsed.Seconds()
 	if m.o.OnProgress != nil {
 		m.o.OnProgress(*p)
