@@ -21,6 +21,10 @@ import (
 // replicaSchema is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
 const replicaSchema = 2
 
+// replicaPage is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
+// empty.
+const replicaPage = 16 << 10
+
 // Replica is an appliance.Index in one bbolt file, which may be deleted at any time and filled again.
 //
 // Layout. Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
@@ -41,6 +45,7 @@ type Replica struct {
 
 	closing    chan struct{} // closed by Close
 	recentKeys int
+	largeBatch int
 
 	closeOnce sync.Once
 	trimmer   sync.WaitGroup
@@ -63,7 +68,7 @@ type ReplicaOptions struct {
 	// kernel's cache; zero means 128 MiB, negative means no limit. On Linux only.
 	MaxResident int64
 
-	recentKeys int // see batchWriter.merge; zero means minRecent
+	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
 
 // ErrReplicaSchema is returned by OpenReplica for a file of another layout. The remedy is to delete it and to fill it
@@ -98,6 +103,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: o.LockTimeout, ReadOnly: o.ReadOnly, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
+		PageSize: replicaPage,
 	})
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
@@ -105,10 +111,11 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
+	large := 0
 	if o.recentKeys == 0 {
-		o.recentKeys = minRecent
+		o.recentKeys, large = minRecent, largeBatch
 	}
-	r := &Replica{db: db, recentKeys: o.recentKeys, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
+	r := &Replica{db: db, recentKeys: o.recentKeys, largeBatch: large, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
 	if err := r.prepare(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)

@@ -5,7 +5,7 @@ import (
 )
 
 // trimEvery is how often what is resident of the file is looked at.
-const trimEvery = time.Second / 4
+const trimEvery = time.Second / 20
 
 // keepResident gives mapped pages of the file back when more than limit bytes of files are resident in the process. What
 // queries touch is mapped, page by page, and counts as the process's memory although the kernel could take it back at any

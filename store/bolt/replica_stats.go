@@ -50,12 +50,15 @@ var latencyPhases = []struct {
 
 // deltas are the changes of counts that a batch gathers.
 type deltas struct {
-	counts     map[string]int64
-	histograms map[string]map[uint64]int64 // by bucket
+	counts    map[string]int64
+	latencies map[string]*latencies // by pair of chains
 }
 
+// latencies are the changes of histograms: by latencyPhases, by bucket.
+type latencies [3]map[uint64]int64
+
 func newDeltas() *deltas {
-	return &deltas{counts: make(map[string]int64), histograms: make(map[string]map[uint64]int64)}
+	return &deltas{counts: make(map[string]int64), latencies: make(map[string]*latencies)}
 }
 
 // add counts a row, or with -1 takes it out again.
@@ -85,24 +88,37 @@ func (d *deltas) add(c *collection, row appliance.Row, by int64) {
 }
 
 func (d *deltas) addLatencies(packet appliance.Row, sent int64, pair string, by int64) {
-	source, destination, _ := strings.Cut(pair, routeSeparator)
+	of := d.latencies[pair]
+	if of == nil {
+		of = &latencies{make(map[uint64]int64), make(map[uint64]int64), make(map[uint64]int64)}
+		d.latencies[pair] = of
+	}
 	for i, p := range latencyPhases {
-		at, ok := packet.Nanoseconds(p.field)
-		if !ok {
-			continue
-		}
-		bucket := latencyBucket(at - sent)
-		for _, key := range [4]string{
-			latencyKey(i, "", ""), latencyKey(i, source, ""), latencyKey(i, "", destination), latencyKey(i, source, destination),
-		} {
-			h := d.histograms[key]
-			if h == nil {
-				h = make(map[uint64]int64)
-				d.histograms[key] = h
-			}
-			h[bucket] += by
+		if at, ok := packet.Nanoseconds(p.field); ok {
+			of[i][latencyBucket(at-sent)] += by
 		}
 	}
+}
+
+// histograms returns the changes by key: each pair of chains counts for itself, for each of its chains with any other, and for all.
+func (d *deltas) histograms() map[string]map[uint64]int64 {
+	all := make(map[string]map[uint64]int64)
+	for pair, of := range d.latencies {
+		source, destination, _ := strings.Cut(pair, routeSeparator)
+		for i, changes := range of {
+			for _, key := range [4]string{
+				latencyKey(i, "", ""), latencyKey(i, source, ""), latencyKey(i, "", destination), latencyKey(i, source, destination),
+			} {
+				if all[key] == nil {
+					all[key] = make(map[uint64]int64)
+				}
+				for bucket, by := range changes {
+					all[key][bucket] += by
+				}
+			}
+		}
+	}
+	return all
 }
 
 func latencyKey(phase int, source, destination string) string {
@@ -145,7 +161,7 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 			return false, err
 		}
 	}
-	for key, changes := range d.histograms {
+	for key, changes := range d.histograms() {
 		h := readHistogram(b.Get([]byte(key)))
 		h.change(changes)
 		if len(h) == 0 {

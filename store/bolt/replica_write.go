@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -58,7 +59,7 @@ type batchWriter struct {
 	rows    [2]*bbolt.Bucket     // by collection
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
 	changes map[*index][]indexChange
-	arena   []byte // memory for the keys of changes
+	arena   []byte // memory for keys of indexes
 
 	tableOrders   [5]map[string]string
 	changedTables [5]bool
@@ -69,7 +70,16 @@ type batchWriter struct {
 type indexChange struct {
 	term   uint64
 	key    []byte
+	number uint32 // of the change in the batch: the last change of a key counts
 	remove bool
+}
+
+// compare orders changes by their keys, and changes of one key as they were made.
+func (a indexChange) compare(b indexChange) int {
+	if c := cmp.Compare(a.term, b.term); c != 0 {
+		return c
+	}
+	return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 }
 
 func newBatchWriter(r *Replica, tx *bbolt.Tx) *batchWriter {
@@ -90,8 +100,9 @@ const (
 )
 
 func (w *batchWriter) write(b appliance.Batch) error {
-	for _, row := range b.Rows {
-		if err := w.upsert(row); err != nil {
+	isNew := w.lookUp(b.Rows)
+	for i, row := range b.Rows {
+		if err := w.upsert(row, isNew[i]); err != nil {
 			return err
 		}
 	}
@@ -103,10 +114,8 @@ func (w *batchWriter) write(b appliance.Batch) error {
 	if w.written.Inserted+w.written.Updated == 0 {
 		return nil
 	}
-	for x, changes := range w.changes {
-		if err := w.applyChanges(x, changes); err != nil {
-			return err
-		}
+	if err := w.applyAllChanges(); err != nil {
+		return err
 	}
 	routes, err := w.counts.write(w.tx.Bucket(bucketStats))
 	if err != nil {
@@ -124,12 +133,43 @@ func (w *batchWriter) position(name, value string) error {
 	return positions.Put([]byte(name), []byte(value))
 }
 
-func (w *batchWriter) upsert(row appliance.Row) error {
+// lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of an
+// index is searched while it is at hand.
+func (w *batchWriter) lookUp(rows []appliance.Row) (isNew []bool) {
+	type wanted struct {
+		term uint64
+		row  int
+	}
+	var by [2][]wanted
+	for i, row := range rows {
+		if c := collectionOf(row.Type()); c != nil {
+			c.hash.terms(row, func(term uint64) { by[c.number] = append(by[c.number], wanted{term, i}) })
+		}
+	}
+	isNew = make([]bool, len(rows))
+	for _, c := range collections {
+		slices.SortFunc(by[c.number], func(a, b wanted) int { return cmp.Compare(a.term, b.term) })
+		indexed, recent := w.tx.Bucket(c.hash.bucket).Cursor(), w.tx.Bucket(c.hash.recent).Cursor()
+		var key [termSize]byte
+		for _, r := range by[c.number] {
+			binary.BigEndian.PutUint64(key[:], r.term)
+			isNew[r.row] = !hasPrefix(indexed, key[:]) && !hasPrefix(recent, key[:])
+		}
+	}
+	return isNew
+}
+
+func hasPrefix(c *bbolt.Cursor, prefix []byte) bool {
+	k, _ := c.Seek(prefix)
+	return bytes.HasPrefix(k, prefix)
+}
+
+func (w *batchWriter) upsert(row appliance.Row, isNew bool) error {
 	if row.IsZero() {
 		return appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
 	}
 	if c := collectionOf(row.Type()); c != nil {
-		return w.upsertRow(c, row)
+		return w.upsertRow(c, row, isNew)
 	}
 	if i := tableOf(row.Type()); i >= 0 {
 		return w.upsertTable(i, row)
@@ -137,9 +177,9 @@ func (w *batchWriter) upsert(row appliance.Row) error {
 	return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", row.Type().Name)
 }
 
-func (w *batchWriter) upsertRow(c *collection, row appliance.Row) error {
+func (w *batchWriter) upsertRow(c *collection, row appliance.Row, isNew bool) error {
 	key := row.AppendKey(make([]byte, 0, 96), c.t.Key)
-	old, kept := w.current(c, key)
+	old, kept := w.current(c, key, isNew)
 	order, _ := row.Text(c.order)
 	settled, err := settleOrder(order, kept, string(key), func(order string) bool { return w.rows[c.number].Get([]byte(order)) != nil })
 	if err != nil {
@@ -172,9 +212,12 @@ func (w *batchWriter) upsertRow(c *collection, row appliance.Row) error {
 }
 
 // current returns the record of that key as the batch has left it so far, and its sort_order.
-func (w *batchWriter) current(c *collection, key []byte) (appliance.Row, string) {
+func (w *batchWriter) current(c *collection, key []byte, isNew bool) (appliance.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
 		return c.row(w.rows[c.number].Get([]byte(order))), order
+	}
+	if isNew {
+		return appliance.Row{}, ""
 	}
 	row, order := find(w.tx, c, key)
 	return row, string(order)
@@ -203,40 +246,60 @@ func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string,
 }
 
 func (w *batchWriter) change(x *index, term uint64, order string, remove bool) {
-	size := termSize + len(order)
+	key := w.room(termSize + len(order))
+	key = append(binary.BigEndian.AppendUint64(key, term), order...)
+	changes := w.changes[x]
+	w.changes[x] = append(changes, indexChange{term: term, key: key, number: uint32(len(changes)), remove: remove})
+}
+
+// room returns an empty slice of that capacity. It lives as long as the batch.
+func (w *batchWriter) room(size int) []byte {
 	if cap(w.arena)-len(w.arena) < size {
 		w.arena = make([]byte, 0, max(size, 256<<10))
 	}
 	start := len(w.arena)
-	w.arena = binary.BigEndian.AppendUint64(w.arena, term)
-	w.arena = append(w.arena, order...)
-	w.changes[x] = append(w.changes[x], indexChange{term: term, key: w.arena[start:len(w.arena):len(w.arena)], remove: remove})
+	w.arena = w.arena[:start+size]
+	return w.arena[start:start:len(w.arena)]
 }
 
-// applyChanges makes the changes of an index in the order of their keys. The last change of a key counts.
-func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
-	slices.SortStableFunc(changes, func(a, b indexChange) int {
-		switch {
-		case a.term < b.term:
-			return -1
-		case a.term > b.term:
-			return 1
+// applyAllChanges lets the changes of one index be sorted while those of another are made.
+func (w *batchWriter) applyAllChanges() error {
+	sorted := make(map[*index]chan struct{})
+	for x, changes := range w.changes {
+		done := make(chan struct{})
+		sorted[x] = done
+		go func() {
+			defer close(done)
+			slices.SortFunc(changes, indexChange.compare)
+		}()
+	}
+	for x, done := range sorted {
+		<-done
+		if err := w.applyChanges(x, w.changes[x]); err != nil {
+			return err
 		}
-		return bytes.Compare(a.key, b.key)
-	})
+	}
+	return nil
+}
+
+// applyChanges makes the changes of an index, which are in the order of their keys.
+func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 	bucket := w.tx.Bucket(x.bucket)
 	bucket.FillPercent = x.fill
-	into := bucket
+	into, recent := bucket, bucket
 	if x.recent != nil {
-		into = w.tx.Bucket(x.recent)
-		into.FillPercent = x.fill
-		if err := w.merge(x, bucket, into, len(changes)); err != nil {
+		recent = w.tx.Bucket(x.recent)
+		recent.FillPercent = x.fill
+	}
+	if x.recent != nil && bucket.Sequence() > uint64(w.r.largeBatch*len(changes)) {
+		into = recent
+		if err := w.merge(x, bucket, recent, len(changes)); err != nil {
 			return err
 		}
 	}
 	puts := 0
 	for i, change := range changes {
-		if i+1 < len(changes) && bytes.Equal(changes[i+1].key, change.key) {
+		if i+1 < len(changes) && changes[i+1].term == change.term && bytes.Equal(changes[i+1].key, change.key) {
 			continue
 		}
 		var err error
@@ -244,8 +307,8 @@ func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 		case !change.remove:
 			err = into.Put(change.key, nil)
 			puts++
-		case into != bucket:
-			err = errors.Join(into.Delete(change.key), bucket.Delete(change.key))
+		case recent != bucket:
+			err = errors.Join(recent.Delete(change.key), bucket.Delete(change.key))
 		default:
 			err = bucket.Delete(change.key)
 		}
@@ -261,6 +324,10 @@ func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
 
 // minRecent is how many keys an index may have in its recent bucket before any are moved.
 const minRecent = 32_000
+
+// largeBatch is how many times the keys of a batch an index may have so that they go to its main bucket straight: that
+// touches all of its pages, but no key is put twice.
+const largeBatch = 16
 
 // merge moves keys of an index from its recent bucket to its main one. The keys of a batch lie anywhere, so that each would
 // rewrite a page of its own of a large index. They gather in the small bucket instead, and with each batch as many leave it as
@@ -314,7 +381,7 @@ func (w *batchWriter) stretch(x *index, recent *bbolt.Bucket, n int) (keys [][]b
 		if wrapped && bytes.Compare(k, from) >= 0 {
 			return keys, true
 		}
-		keys = append(keys, bytes.Clone(k))
+		keys = append(keys, append(w.room(len(k)), k...))
 		k, _ = cursor.Next()
 	}
 	if err := meta.Put(name, keys[len(keys)-1]); err != nil {
