@@ -1,0 +1,465 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// What PostGraphile 5 on PostgreSQL 15, tuned, answers a second on two such cores with 1 million transfers. The aim is
+// three times that.
+const timesPostGraphile = 3
+
+// readKind is one of the queries that are measured.
+type readKind struct {
+	name         string
+	postGraphile float64 // a second
+	query        string
+	samples      func(*readSamples) []string // values of the variable v; nil for a query without one
+}
+
+const (
+	page7     = `sender_canonical receiver_canonical base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order`
+	firstPage = `{ v2_transfers(args: {p_limit: 100}) { ` + page7 + ` } }`
+)
+
+var readKinds = []readKind{
+	{"first page of 100", 2050, firstPage, nil},
+	{"100 at a random cursor", 1910, `query Page($v: String!) { v2_transfers(args: {p_limit: 100, p_sort_order: $v}) { ` + page7 + ` } }`,
+		func(s *readSamples) []string { return s.orders }},
+	{"20 by address", 2920, `query Of($v: jsonb!) { v2_transfers(args: {p_limit: 20, p_addresses_canonical: $v}) { ` + page7 + ` } }`,
+		func(s *readSamples) []string { return s.addresses }},
+	{"by transaction hash", 5760, `query One($v: String!) { v2_transfers(args: {p_transaction_hash: $v}) { ` + page7 + ` } }`,
+		func(s *readSamples) []string { return s.transactions }},
+	{"20 with traces, tokens", 930, `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`, nil},
+}
+
+// readSamples are what random queries ask for: of rows from all over the data.
+type readSamples struct{ orders, addresses, transactions []string }
+
+// reads is what one round of one target gave.
+type reads struct {
+	kinds          [][]figure // by readKinds
+	cached, static []figure
+}
+
+// BenchmarkReads measures GraphQL over HTTP, on 8 connections, from a replica of 1 million generated transfers, and the same
+// from one of 10 thousand, each answered by a daemon of its own; beside them @cached answers, and a static body of
+// that size from a bare fiber server; and what the import of the data took. All alternate in one run, because the machine's
+// speed changes while it lasts; each figure is the median of its rounds. The load generator shares the cores with the servers.
+//
+// BENCH_TRANSFERS is the size of the large replica. Its records are made once and kept in BENCH_DIR, or in the user's cache.
+func BenchmarkReads(b *testing.B) {
+	const rounds, each = 5, time.Second
+	transfers := envNumber(b, "BENCH_TRANSFERS", 1_000_000)
+	large, imported := newReadDaemon(b, transfers)
+	small, _ := newReadDaemon(b, min(10_000, transfers))
+	samples := map[*daemonProcess]*readSamples{large: sampleReplica(b, large), small: sampleReplica(b, small)}
+	more := records(b, large, max(1, transfers/10), 2)
+	for _, d := range []*daemonProcess{large, small} {
+		d.start(b)
+	}
+	defer small.kill(b)
+	requests := make(map[*daemonProcess][][][]byte)
+	for d, s := range samples {
+		for _, k := range readKinds {
+			requests[d] = append(requests[d], k.requests(b, d.url, s))
+		}
+	}
+	cachedRequest := graphqlRequest(large.url, "query @cached(ttl: 3600) "+firstPage, nil)
+	body := checkAnswer(b, large.url, cachedRequest)
+	static, staticPID := startStatic(b, body)
+	staticRequest := graphqlRequest(static, "query @cached(ttl: 3600) "+firstPage, nil)
+	checkAnswer(b, static, staticRequest)
+
+	peakMemory := watchMemory(b, large.cmd.Process.Pid)
+	results := map[*daemonProcess]*reads{large: newReads(), small: newReads()}
+	for b.Loop() {
+		for range rounds {
+			for i := range readKinds {
+				for _, d := range []*daemonProcess{large, small} {
+					results[d].kinds[i] = append(results[d].kinds[i], load(b, d.url, d.cmd.Process.Pid, requests[d][i], each))
+				}
+			}
+			r := results[large]
+			r.cached = append(r.cached, load(b, large.url, large.cmd.Process.Pid, [][]byte{cachedRequest}, each))
+			r.static = append(r.static, load(b, static, staticPID, [][]byte{staticRequest}, each))
+		}
+	}
+	peak := peakMemory()
+	large.kill(b)
+	stat, err := os.Stat(large.replica())
+	if err != nil {
+		b.Fatal(err)
+	}
+	added := large.importRecords(b, more)
+	reportReads(b, transfers, results[large], results[small])
+	reportReplica(b, peak, stat.Size(), imported, added)
+}
+
+func newReads() *reads { return &reads{kinds: make([][]figure, len(readKinds))} }
+
+func reportReads(b *testing.B, transfers int, large, small *reads) {
+	fmt.Printf("\n%-26s %10s %10s %10s %10s %10s %12s\n", fmt.Sprintf("%d transfers", transfers), "per second", "aim", "CPU each", "p50", "p99", "10k is ×")
+	row := func(name string, f figure, aim, ratio string) {
+		fmt.Printf("%-26s %10.0f %10s %7.0f µs %10s %10s %12s\n", name, f.perSecond, aim, f.cpuMicros, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), ratio)
+	}
+	for i, k := range readKinds {
+		f, ratio := median(large.kinds[i]), middleRatio(small.kinds[i], large.kinds[i])
+		row(k.name, f, fmt.Sprintf("%.0f", timesPostGraphile*k.postGraphile), fmt.Sprintf("%.2f", ratio))
+		b.ReportMetric(f.perSecond/k.postGraphile, strings.NewReplacer(" ", "-", ",", "").Replace(k.name)+"-of-PostGraphile")
+	}
+	cached := middleRatio(large.cached, large.static)
+	row("the first page, @cached", median(large.cached), "", "")
+	row("a static body of its size", median(large.static), "", "")
+	fmt.Printf("\n@cached answers a second: %.2f of static ones (aim: at least 0.7)\n", cached)
+	fmt.Printf("the same page at 10 thousand transfers and at %d: see the last column (aim: at most 1.3)\n", transfers)
+	b.ReportMetric(cached, "cached-of-static")
+}
+
+func reportReplica(b *testing.B, peak memory, size int64, imported, added importRate) {
+	const mb = 1e6
+	fmt.Printf("resident at most:         %.0f MB, of which %.0f MB are not the file's (aim: at most 300)\n", peak.resident/mb, peak.anonymous/mb)
+	fmt.Printf("file:                     %.0f MB\n", float64(size)/mb)
+	fmt.Printf("import into an empty one: %v (aim: more than 20000 transfers a second)\n", imported)
+	fmt.Printf("import into a full one:   %v\n\n", added)
+	b.ReportMetric(peak.resident/mb, "MB-resident")
+	b.ReportMetric(imported.perSecond(), "imported/s")
+}
+
+// middleRatio is the median of the rounds' ratios of answers a second.
+func middleRatio(a, b []figure) float64 {
+	ratios := make([]float64, len(a))
+	for i := range a {
+		ratios[i] = a[i].perSecond / b[i].perSecond
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2]
+}
+
+func envNumber(b *testing.B, name string, otherwise int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		b.Fatalf("%s=%s is not a number above zero", name, text)
+	}
+	return n
+}
+
+// records returns a file of generated records, made by the command where it is not there yet.
+func records(b *testing.B, d *daemonProcess, transfers, seed int) string {
+	folder := os.Getenv("BENCH_DIR")
+	if folder == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			b.Fatal(err)
+		}
+		folder = filepath.Join(cache, "attestd-bench")
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	file := filepath.Join(folder, fmt.Sprintf("%d-%d.ndjson.zst", transfers, seed))
+	if _, err := os.Stat(file); err != nil {
+		d.run(b, "replica", "generate", "--transfers", strconv.Itoa(transfers), "--seed", strconv.Itoa(seed), "--file", file)
+	}
+	return file
+}
+
+// newReadDaemon prepares an appliance whose replica has so many transfers, and says what their import took.
+func newReadDaemon(b *testing.B, transfers int) (*daemonProcess, importRate) {
+	d := newDaemonFolder(b)
+	return d, d.importRecords(b, records(b, d, transfers, 1))
+}
+
+func (d *daemonProcess) replica() string { return filepath.Join(d.dir, "data", replicaFile) }
+
+// importRate is what an import took.
+type importRate struct {
+	transfers int
+	records   int64
+	elapsed   time.Duration
+}
+
+func (r importRate) perSecond() float64 { return float64(r.transfers) / r.elapsed.Seconds() }
+
+func (r importRate) String() string {
+	return fmt.Sprintf("%.0f transfers a second, %.0f records; %d transfers in %s", r.perSecond(), float64(r.records)/r.elapsed.Seconds(), r.transfers, r.elapsed.Round(time.Millisecond))
+}
+
+// importRecords imports a file without a daemon, and counts the transfers that it added.
+func (d *daemonProcess) importRecords(b *testing.B, file string) importRate {
+	transfers := func() int {
+		var status appliance.IndexStatus
+		if out := d.run(b, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &status) != nil {
+			b.Fatal(out)
+		}
+		return int(status.Rows[appliance.TransferType.Name])
+	}
+	before := transfers()
+	var done dataset.Imported
+	if out := d.run(b, "replica", "import", file, "--output", "json"); json.Unmarshal([]byte(out), &done) != nil {
+		b.Fatal(out)
+	}
+	return importRate{transfers() - before, done.Rows, done.Elapsed}
+}
+
+// sampleReplica picks 512 rows at even distances, and shuffles them.
+func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
+	replica, err := bolt.OpenReplica(d.replica(), bolt.ReplicaOptions{ReadOnly: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer replica.Close()
+	var s readSamples
+	err = replica.View(context.Background(), func(snapshot appliance.Snapshot) error {
+		status, err := snapshot.Status(context.Background())
+		if err != nil {
+			return err
+		}
+		every, n := max(1, int(status.Rows[appliance.TransferType.Name])/512), 0
+		return snapshot.Each(context.Background(), appliance.TransferType, func(row appliance.Row) error {
+			if n++; n%every != 0 {
+				return nil
+			}
+			var t appliance.Transfer
+			if err := row.Decode(&t); err != nil {
+				return err
+			}
+			s.orders = append(s.orders, t.SortOrder)
+			s.addresses = append(s.addresses, *t.SenderCanonical)
+			s.transactions = append(s.transactions, *t.SendTransactionHash)
+			return nil
+		})
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, list := range [][]string{s.orders, s.addresses, s.transactions} {
+		random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	}
+	return &s
+}
+
+// requests are all requests of a kind, the first of them known to be answered with rows.
+func (k readKind) requests(b *testing.B, url string, s *readSamples) (requests [][]byte) {
+	if k.samples == nil {
+		requests = append(requests, graphqlRequest(url, k.query, nil))
+	} else {
+		for _, v := range k.samples(s) {
+			requests = append(requests, graphqlRequest(url, k.query, map[string]any{"v": k.variable(v)}))
+		}
+	}
+	checkAnswer(b, url, requests[0])
+	return requests
+}
+
+// variable is a list where the query wants one.
+func (k readKind) variable(v string) any {
+	if strings.Contains(k.query, "$v: jsonb") {
+		return []string{v}
+	}
+	return v
+}
+
+func graphqlRequest(url, query string, variables map[string]any) []byte {
+	body, err := json.Marshal(map[string]any{"query": query, "variables": variables})
+	if err != nil {
+		panic(err) // strings and maps of them
+	}
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		graphqlPath, strings.TrimPrefix(url, "http://"), len(body), body)
+}
+
+// checkAnswer sends a request once, and requires rows in the answer and no errors.
+func checkAnswer(b *testing.B, url string, request []byte) []byte {
+	conn := dial(b, url)
+	defer conn.Close()
+	if _, err := conn.Write(request); err != nil {
+		b.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK || bytes.Contains(body, []byte(`"errors"`)) || !bytes.Contains(body, []byte(`"sort_order":"`)) {
+		b.Fatalf("%d %v: %s", answer.StatusCode, err, body)
+	}
+	return body
+}
+
+func dial(b *testing.B, url string) net.Conn {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return conn
+}
+
+// load sends requests in turn on 8 connections, each one after the other.
+func load(b *testing.B, url string, pid int, requests [][]byte, each time.Duration) figure {
+	const connections = 8
+	before, start := cpuTime(b, pid), time.Now()
+	latencies := make([][]time.Duration, connections)
+	var wg sync.WaitGroup
+	for i := range connections {
+		conn := dial(b, url)
+		defer conn.Close()
+		wg.Go(func() {
+			in := bufio.NewReaderSize(conn, 64<<10)
+			for n, end := i*len(requests)/connections, start.Add(each); time.Now().Before(end); n++ {
+				begin := time.Now()
+				_, err := conn.Write(requests[n%len(requests)])
+				if err == nil {
+					err = readAnswer(in)
+				}
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				latencies[i] = append(latencies[i], time.Since(begin))
+			}
+		})
+	}
+	wg.Wait()
+	elapsed, spent := time.Since(start), cpuTime(b, pid)-before
+	all := slices.Concat(latencies...)
+	slices.Sort(all)
+	if len(all) == 0 {
+		b.Fatal("no query was answered")
+	}
+	return figure{
+		perSecond: float64(len(all)) / elapsed.Seconds(),
+		cpuMicros: float64(spent.Microseconds()) / float64(len(all)),
+		p50:       all[len(all)/2], p99: all[len(all)*99/100],
+	}
+}
+
+// memory is what a process has resident, in bytes.
+type memory struct{ resident, anonymous float64 }
+
+// watchMemory looks at a process twenty times a second, until the function that it returns is called for the peaks.
+func watchMemory(b *testing.B, pid int) func() memory {
+	var peak memory
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(time.Second / 20)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				now := memoryOf(pid)
+				peak.resident, peak.anonymous = max(peak.resident, now.resident), max(peak.anonymous, now.anonymous)
+			}
+		}
+	}()
+	return func() memory {
+		close(stop)
+		<-stopped
+		if peak.resident == 0 {
+			b.Fatal("the memory of the daemon is not known")
+		}
+		return peak
+	}
+}
+
+// memoryOf reads proc_pid_status(5), zero where it cannot be read.
+func memoryOf(pid int) (m memory) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "VmRSS:":
+			m.resident = kib * 1024
+		case "RssAnon:":
+			m.anonymous = kib * 1024
+		}
+	}
+	return m
+}
+
+// The variables that make TestServeStatic serve.
+const staticFile, staticListen = "BENCH_STATIC_FILE", "BENCH_STATIC_LISTEN"
+
+// startStatic serves a body from a process of its own, and returns its address and that process.
+func startStatic(b *testing.B, body []byte) (url string, pid int) {
+	file := filepath.Join(b.TempDir(), "body")
+	if err := os.WriteFile(file, body, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	address := freeAddress(b)
+	cmd := exec.Command(program, "-test.run", "^TestServeStatic$")
+	cmd.Env = append(os.Environ(), staticFile+"="+file, staticListen+"="+address)
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for deadline := time.Now().Add(time.Minute); ; {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			return "http://" + address, cmd.Process.Pid
+		}
+		if time.Now().After(deadline) {
+			b.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // between two questions, as waitReady
+	}
+}
+
+// TestServeStatic is the process that startStatic starts: what fiber can do at most. It ends by being killed.
+func TestServeStatic(t *testing.T) {
+	file := os.Getenv(staticFile)
+	if file == "" {
+		t.Skip("serves BenchmarkReads alone")
+	}
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true})
+	app.Post(graphqlPath, func(c *fiber.Ctx) error {
+		c.Response().Header.SetContentType(fiber.MIMEApplicationJSON)
+		c.Response().SetBodyRaw(body)
+		return nil
+	})
+	t.Fatal(app.Listen(os.Getenv(staticListen)))
+}
