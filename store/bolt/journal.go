@@ -52,6 +52,10 @@ func (j *Journal) Ready(context.Context) error {
 	if since := j.store.opts.Now().UnixNano() - w.full.Load(); since >= 0 && since < int64(fullRetry) {
 		return noSpace(errors.New("the last write failed"))
 	}
+	now := j.store.opts.Now().UnixNano()
+	if since := now - w.roomy.Load(); since >= 0 && since < int64(roomyFor) {
+		return nil
+	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(filepath.Dir(j.store.path), &fs); err != nil {
 		return unavailable(fmt.Errorf("ask for the free space: %w", err))
@@ -59,6 +63,7 @@ func (j *Journal) Ready(context.Context) error {
 	if free := int64(fs.Bavail) * int64(fs.Bsize); free < j.store.opts.MinFree {
 		return noSpace(fmt.Errorf("%d bytes are free where %s is, %d are required", free, j.store.path, j.store.opts.MinFree))
 	}
+	w.roomy.Store(now)
 	return nil
 }
 

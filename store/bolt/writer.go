@@ -27,6 +27,8 @@ const (
 	flushInterval = 30 * time.Second // between writes of last uses
 	fullRetry     = time.Second      // how long a full disk is believed to stay full
 
+	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
+
 	gatherBatch = 16                   // operations that are worth a commit, whatever is pending
 	gatherTime  = 4 * time.Millisecond // how long a commit waits for pending ones
 )
@@ -60,6 +62,7 @@ type writer struct {
 
 	failed chan error            // has the fault, once
 	fault  atomic.Pointer[error] // why nothing is written any more; set by run
+	roomy  atomic.Int64          // when the disk was last seen to have space, in Unix nanoseconds
 	full   atomic.Int64          // when a write last failed for want of space, in Unix nanoseconds; set by run
 
 	// Owned by run. They describe what is committed: a batch works on copies, which replace them only when its
@@ -224,6 +227,7 @@ func (w *writer) judge(err error) error {
 	}
 	if diskFull(err) {
 		w.full.Store(w.store.opts.Now().UnixNano())
+		w.roomy.Store(0)
 		w.store.opts.Logger.Error("journal: the disk is full; nothing is signed until there is space", "error", err)
 		return noSpace(err)
 	}
