@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what building and testing attestd need and this machine lacks, with apt or dnf. Says what it does; does
-# nothing and says nothing when all is there.
+# Installs what building and testing attestd need and this machine lacks, with apt or dnf; with the argument packages,
+# also what testing the packages needs. Says what it does; does nothing and says nothing when all is there.
 set -eu
 
 missing=
@@ -16,6 +16,19 @@ need /usr/include/stdlib.h libc6-dev glibc-devel
 need softhsm2-util softhsm2 softhsm
 need "/usr/lib/softhsm/libsofthsm2.so /usr/lib64/pkcs11/libsofthsm2.so /usr/lib64/softhsm/libsofthsm.so" softhsm2 softhsm
 need curl curl curl
+
+if [ "${1-}" = packages ]; then
+	need readelf binutils binutils
+	need systemd-analyze systemd systemd
+	need systemd-nspawn systemd-container systemd-container
+	need debootstrap debootstrap debootstrap
+	need lintian lintian lintian
+	need rpm rpm rpm
+	need rpmsign rpm rpm-sign
+	need rpmlint rpmlint rpmlint
+	need shellcheck shellcheck ShellCheck
+	need gpg gpg gnupg2
+fi
 
 [ -n "$missing" ] || exit 0
 
