@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -116,6 +117,28 @@ func need(t *testing.T, programs ...string) {
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skipf("%s is not on this machine (make deps-packages installs it)", p)
+		}
+	}
+}
+
+// What operators alert on must be there.
+func TestOperationsNamesMetricsThatExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("../api/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`attestd_[a-z_]*_(total|seconds|in_flight)`).FindAllString(string(text), -1)
+	if len(names) == 0 {
+		t.Error("it names none")
+	}
+	for _, name := range names {
+		if !strings.Contains(string(code), `"`+name+`"`) {
+			t.Errorf("there is no metric %s", name)
 		}
 	}
 }
