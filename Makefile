@@ -1,7 +1,7 @@
 # attestd: make help lists what can be made.
 
 GO        ?= go
-VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION   ?= $(shell sh packaging/version.sh)
 LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
@@ -11,10 +11,10 @@ ARGS      ?=
 export CGO_ENABLED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test deps test-deps playground clients lint bench fuzz clean
+.PHONY: help run build test deps test-deps playground clients lint bench fuzz packages test-packages deps-packages clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
 	@exec bin/attestd dev $(ARGS)
@@ -63,6 +63,15 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
 	  done; \
 	done
+
+packages: deps playground ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
+	@VERSION='$(VERSION)' GO='$(GO)' ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' sh packaging/build.sh
+
+test-packages: deps-packages packages ## install the packages into a Debian that boots, upgrade, reboot, remove, purge
+	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 40m -v ./packaging/... ./systemd
+
+deps-packages: deps ## install what test-packages needs: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
+	@sh packaging/deps.sh packages
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
 	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets

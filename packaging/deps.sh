@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need. Says what it does; does nothing and says nothing when all is there.
+# tests need, and with packages, what testing its packages needs. Says what it does; does nothing and says nothing
+# when all is there.
 set -eu
 
 missing=
@@ -20,6 +21,19 @@ need npm npm nodejs-npm
 if [ "${1:-}" = test ]; then
 	need "chromium chromium-browser" chromium chromium
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
+fi
+
+if [ "${1-}" = packages ]; then
+	need readelf binutils binutils
+	need systemd-analyze systemd systemd
+	need systemd-nspawn systemd-container systemd-container
+	need debootstrap debootstrap debootstrap
+	need lintian lintian lintian
+	need rpm rpm rpm
+	need rpmsign rpm rpm-sign
+	need rpmlint rpmlint rpmlint
+	need shellcheck shellcheck ShellCheck
+	need gpg gpg gnupg2
 fi
 
 [ -n "$missing" ] || exit 0

@@ -1,5 +1,7 @@
 // Package systemd has no code: it keeps the units that the packages install. Its tests ask systemd what it thinks of
 // them.
+//
+//nolint:misspell // systemd-analyze is spelled so
 package systemd
 
 import (
@@ -93,7 +95,7 @@ func analyze(t *testing.T, args ...string) (string, error) {
 		t.Skip("systemd-analyze is not on this machine: the units are not checked")
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_COLORS=0")
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -65,7 +65,7 @@ type ReplicaOptions struct {
 	// the file to grow; zero means 64 GiB.
 	MaxBytes int64
 	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
-	// kernel's cache; zero means 192 MiB, negative means no limit. On Linux only.
+	// kernel's cache; zero means 160 MiB, negative means no limit. On Linux only.
 	MaxResident int64
 
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
@@ -121,7 +121,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
 	if o.MaxResident == 0 {
-		o.MaxResident = 192 << 20
+		o.MaxResident = 160 << 20
 	}
 	if o.MaxResident > 0 {
 		r.trimmer.Go(func() { r.keepResident(o.MaxResident) })

@@ -222,7 +222,7 @@ func (b backup) check(ctx context.Context, name, dir string) (m manifestFile, er
 	if err != nil {
 		return m, err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }()
 	if m, err = readArchive(name, scratch); err != nil {
 		return m, err
 	}

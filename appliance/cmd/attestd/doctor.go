@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -158,7 +159,7 @@ func (p *patient) checkConfiguration() []finding {
 // ask asks the daemon and, while it does not run, the token.
 func (p *patient) ask(ctx context.Context) {
 	daemon := client.NewAdmin(p.config.Admin.Socket)
-	defer daemon.Close()
+	defer func() { _ = daemon.Close() }()
 	p.daemon, p.daemonErr = daemon.Status(ctx)
 	if p.running() {
 		p.hsm.Status, p.hsmErr = daemonHSM(ctx, p.config)
@@ -246,12 +247,20 @@ func checkPIN(_ context.Context, p *patient) []finding {
 		return []finding{fail("put the right PIN where pin-source in hsm.uri says; it was tried once", "%s", p.hsm.LastError)}
 	case p.running():
 		return []finding{ok("the daemon is logged in")}
+	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
+		return []finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
 		return []finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.name+" only", "%s", p.hsm.LastError)}
 	case t.PINCountLow:
 		return []finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
 	}
 	return []finding{ok("works")}
+}
+
+// hasCredential says whether the PIN is a credential of the service.
+func (p *patient) hasCredential() bool {
+	uri, err := hsm.ParseURI(p.config.HSM.URI)
+	return err == nil && uri.Credential() != ""
 }
 
 func checkKey(_ context.Context, p *patient) []finding {

@@ -198,7 +198,7 @@ func measureSync(dir string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }()
 	defer f.Close()
 	page := make([]byte, 4096)
 	var times []time.Duration

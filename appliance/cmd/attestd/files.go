@@ -52,7 +52,7 @@ func handOver(dir string, names ...string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	folder, err := root.Stat(".")
 	if err != nil {
 		return err

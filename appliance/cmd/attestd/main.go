@@ -96,8 +96,10 @@ func newRoot(t terminal) *cobra.Command {
 		Long: `attestd signs attestations with a key that never leaves an HSM, keeps a tamper-evident
 journal of every one, and answers GraphQL reads over cross-chain transfers from a local replica.
 
-New here? 'attestd dev' starts a complete throwaway appliance on this machine.`,
+New here? 'attestd dev' starts a complete throwaway appliance on this machine. On the machine that is to attest,
+'attestd setup' makes all that the service needs.`,
 		Example: `  attestd dev
+  attestd setup
   attestd serve --config /etc/attestd/attestd.yaml
   attestd key create --name payments --rate 50/s
   attestd log verify`,

@@ -23,10 +23,13 @@ func newReload(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
 		Short: "Have the running daemon load its configuration again",
-		Long: `Have the running daemon load its configuration again, and wait until it has. These take effect at once, for new
-connections and requests: ` + "\n" + indent(strings.Join(reloadable(), ", "), 2) + `
-and the TLS files themselves. What else changed is named, and takes a restart. A configuration with a fault is refused
-as a whole, the old one stays, and the exit status is 1. SIGHUP does the same, and tells only the log.`,
+		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, and these values, take
+effect at once, for new connections and requests:
+
+` + "  " + strings.Join(reloadable(), "\n  ") + `
+
+What else changed is named, and takes a restart. A configuration with a fault is refused as a whole: the old one stays,
+and the exit status is 1. SIGHUP does the same, and tells only the log.`,
 		Example: "  attestd reload\n  systemctl reload attestd",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,12 +61,6 @@ func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error
 		err = wrong
 	}
 	return needRestart, errors.Join(err, daemon.Close())
-}
-
-// indent begins each line of a text with n spaces.
-func indent(text string, n int) string {
-	prefix := strings.Repeat(" ", n)
-	return prefix + strings.ReplaceAll(text, "\n", "\n"+prefix)
 }
 
 // reloadable are the values that a running daemon follows.
@@ -133,7 +130,10 @@ func (r *running) prepareTLS(next *config) (adopt func(), err error) {
 func (r *running) changedOtherwise(next *config) (names []string) {
 	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
 	for _, s := range settings() {
-		live := slices.Contains(reloadable(), s.name) && !(tlsToggled && strings.HasPrefix(s.name, "server.tls."))
+		live := slices.Contains(reloadable(), s.name)
+		if tlsToggled && strings.HasPrefix(s.name, "server.tls.") {
+			live = false
+		}
 		was, is := field(reflect.ValueOf(r.config).Elem(), s.name), field(reflect.ValueOf(next).Elem(), s.name)
 		if !live && !reflect.DeepEqual(was.Interface(), is.Interface()) {
 			names = append(names, s.name)

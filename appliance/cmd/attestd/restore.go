@@ -62,7 +62,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }()
 	manifest, err := readArchive(name, scratch)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
@@ -96,7 +96,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 // refuseWhileRunning returns an error unless no daemon uses the files.
 func refuseWhileRunning(ctx context.Context, c *config, what string) error {
 	daemon := client.NewAdmin(c.Admin.Socket)
-	defer daemon.Close()
+	defer func() { _ = daemon.Close() }()
 	_, err := daemon.Status(ctx)
 	if errors.Is(err, client.ErrNotRunning) {
 		return nil
@@ -146,10 +146,14 @@ func (r restore) loses(ctx context.Context, c *config, scratch string, m manifes
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
 	report, err := r.auditFolder(ctx, scratch, m, false, in.checkpoint)
-	if err != nil || !report.OK() {
-		return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.tree.N), nil
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err == nil && report.OK():
+		return "", nil
 	}
-	return "", nil
+	// An error, too, says that the checkpoint is not of this log: the backup itself has passed its audit.
+	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.tree.N), nil
 }
 
 func exists(path string) bool {

@@ -128,7 +128,7 @@ func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) 
 		}
 	}
 	r.announce()
-	watching, endWatch := context.WithCancel(ctx)
+	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // also while what was accepted is finished
 	defer endWatch()
 	go r.watchdog(watching)
 	err = r.wait(ctx, failed, hangup)

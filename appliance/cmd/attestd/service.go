@@ -46,12 +46,11 @@ func serviceUser(dataDir string) (identity, error) {
 	if err == nil {
 		uid = int(stat.Sys().(*syscall.Stat_t).Uid)
 	}
-	u, err := user.LookupId(strconv.Itoa(uid))
-	if err != nil { // a container may know a user by number only
-		gid := uint32(os.Getegid())
-		return identity{name: strconv.Itoa(uid), uid: uint32(uid), gid: gid, groups: []uint32{gid}}, nil
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return identityOf(u)
 	}
-	return identityOf(u)
+	gid := uint32(os.Getegid()) // a container may know a user by number only
+	return identity{name: strconv.Itoa(uid), uid: uint32(uid), gid: gid, groups: []uint32{gid}}, nil
 }
 
 func identityOf(u *user.User) (id identity, err error) {
@@ -99,7 +98,7 @@ func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...s
 		if err != nil {
 			return true, err
 		}
-		defer os.RemoveAll(folder)
+		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 		environ = append(environ, hsm.CredentialsVariable+"="+folder)
 	}
 	cmd, err := a.self(ctx, args...)

@@ -289,7 +289,7 @@ func (s *setup) findModule() (string, error) {
 // system belong to a group that the daemon need not be in. fresh says that there is no token yet.
 func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	environment := filepath.Join(s.folder, environmentName)
-	if err := s.app.adoptEnvironment(); err != nil {
+	if err := s.adoptEnvironment(); err != nil {
 		return false, err
 	}
 	conf := s.getenv(softHSMVariable)

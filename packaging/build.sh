@@ -1,0 +1,159 @@
+#!/bin/sh
+# Builds the packages into dist/: one .deb, .rpm and software bill of materials for each architecture, and the checksums
+# of all. `make packages` runs it. What it reads from the environment, all optional:
+#
+#   ARCHES             architectures by Go's names; this machine's, and arm64 where its cross compiler is installed
+#   VERSION            packaging/version.sh's by default
+#   SOURCE_DATE_EPOCH  the date of everything in the packages; the commit's by default
+#   GPG_KEY            the key that signs the .rpm files and SHA256SUMS; nothing is signed without
+#   GO                 the go command
+#
+# The same commit gives the same bytes, on any machine with the same Go and C compiler: nothing of this machine, its
+# clock, its paths or its user gets in.
+set -eu
+umask 022
+export LC_ALL=C TZ=UTC CGO_ENABLED=1
+cd "$(dirname "$0")/.."
+
+NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
+
+GO=${GO:-go}
+VERSION=${VERSION:-$(sh packaging/version.sh)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export VERSION SOURCE_DATE_EPOCH
+
+# What a build may depend on is set here, not taken from the person who builds.
+export GOFLAGS='-trimpath -buildvcs=false' GOAMD64=v1 GOARM64=v8.0
+export CGO_CFLAGS='-O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2' CGO_LDFLAGS='-Wl,-z,relro,-z,now'
+
+host=$($GO env GOHOSTARCH)
+
+cross() { # cross ARCH: the C compiler for it, nothing where there is none
+	case $1 in
+	"$host") echo "${CC:-gcc}" ;;
+	amd64) command -v x86_64-linux-gnu-gcc ;;
+	arm64) command -v aarch64-linux-gnu-gcc ;;
+	esac
+}
+
+compile() { # compile ARCH FILE
+	cc=$(cross "$1") || cc=
+	[ -n "$cc" ] || { echo "build.sh: no C compiler for $1: install gcc-aarch64-linux-gnu or its like" >&2; exit 1; }
+	GOOS=linux GOARCH=$1 CC=$cc $GO build -buildmode=pie -ldflags "-s -w -X main.release=$VERSION" -o "$2" ./appliance/cmd/attestd
+}
+
+lay() { # lay FILE...: the last is the target; readable by all, not executable
+	install -D -m 644 "$@"
+}
+
+# What is the same for every architecture, made by the program that runs here.
+common() { # common FOLDER PROGRAM
+	man=$(mktemp -d)
+	"$2" man "$man"
+	mkdir -p "$1/usr/share/man/man1"
+	for page in "$man"/*.1; do
+		gzip -9n <"$page" >"$1/usr/share/man/man1/${page##*/}.gz"
+	done
+	rm -rf "$man"
+
+	mkdir -p "$1/usr/share/bash-completion/completions" "$1/usr/share/zsh" "$1/usr/share/fish/vendor_completions.d"
+	"$2" completion bash >"$1/usr/share/bash-completion/completions/attestd"
+	"$2" completion zsh >"$1/usr/share/zsh/attestd"
+	"$2" completion fish >"$1/usr/share/fish/vendor_completions.d/attestd.fish"
+
+	mkdir -p "$1/etc/attestd"
+	defaults "$2" /usr/lib/softhsm/libsofthsm2.so >"$1/etc/attestd/attestd.yaml"
+	defaults "$2" /usr/lib64/pkcs11/libsofthsm2.so >"$1/etc/attestd/attestd.rpm.yaml"
+
+	for unit in systemd/attestd*; do lay "$unit" "$1/usr/lib/systemd/system/${unit##*/}"; done
+	lay packaging/sysusers.conf "$1/usr/lib/sysusers.d/attestd.conf"
+	lay packaging/tmpfiles.conf "$1/usr/lib/tmpfiles.d/attestd.conf"
+
+	for example in packaging/examples/*; do lay "$example" "$1/doc/examples/${example##*/}"; done
+	lay -t "$1/doc/deb" docs/operations.md docs/journal.md packaging/README.Debian packaging/copyright
+	lay -t "$1/doc/rpm" docs/operations.md docs/journal.md
+	lay packaging/README.Debian "$1/doc/rpm/README.first"
+	lay -t "$1" packaging/lintian-overrides LICENSE
+	$GO run ./packaging/release changelog -format debian -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md | gzip -9n >"$1/doc/deb/changelog.gz"
+	$GO run ./packaging/release changelog -format rpm -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md >"$1/changelog.rpm.yaml"
+
+	mkdir -p "$1/scripts"
+	cp -R packaging/deb packaging/rpm "$1/scripts"
+}
+
+# Every value with what it is for, all of it commented out: what nobody set follows the program's own default, and
+# `attestd setup` may write its values beneath.
+defaults() { # defaults PROGRAM MODULE
+	cat <<-'END'
+		# Configuration of attestd. All that is commented out is the default. To set a value, take the # at the line's
+		# beginning away, there and from the sections it is in. `attestd config check` finds mistakes, `attestd config show`
+		# prints what is in effect. After a change: systemctl reload attestd, or restart where reload says so.
+
+	END
+	env -i "$1" --config /dev/null config show | sed -e 's/^/#/' -e "s,/usr/lib[a-z0-9/]*/libsofthsm2.so,$2,"
+}
+
+documents() { # documents FOLDER TARGET: entries of nfpm.yaml
+	for file in "$1"/*; do echo "  - { src: $file, dst: $2/${file##*/}, type: doc }"; done
+}
+
+build() { # build ARCH
+	root=$PWD/dist/build/$1
+	rm -rf "$root"
+	install -D -m 755 "dist/build/attestd.$1" "$root/usr/bin/attestd"
+	cp -R dist/build/common/. "$root"
+	$GO run ./packaging/release notices "$root/usr/bin/attestd" | gzip -9n >"$root/doc/deb/third-party-notices.gz"
+	cp "$root/doc/deb/third-party-notices.gz" "$root/doc/rpm"
+	# For a .deb nfpm would write a changelog of its own beside the one that is in Debian's form.
+	cp packaging/nfpm.yaml "$root/nfpm.deb.yaml"
+	{
+		echo 'changelog: changelog.rpm.yaml'
+		cat packaging/nfpm.yaml
+		(cd "$root" && documents usr/share/man/man1 /usr/share/man/man1 && documents doc/rpm /usr/share/doc/attestd && documents doc/examples /usr/share/doc/attestd/examples)
+	} >"$root/nfpm.rpm.yaml"
+	find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+
+	# The newest libc symbol that the program asks for is the oldest libc it runs with.
+	GLIBC=$(readelf -W --version-info "$root/usr/bin/attestd" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
+	ARCH=$1 LIBC="libc.so.6(GLIBC_$GLIBC)(64bit)"
+	export ARCH GLIBC LIBC
+
+	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$1 ;; esac
+	deb=dist/attestd_${VERSION}_$1.deb rpm=dist/attestd-$VERSION.$machine.rpm sbom=dist/attestd_${VERSION}_$1.cdx.json
+	for package in "$deb" "$rpm"; do
+		rm -f "$package"
+		(cd "$root" && GOFLAGS='' CGO_CFLAGS='' CGO_LDFLAGS='' CGO_ENABLED=0 \
+			$GO run "$NFPM" package -f "nfpm.${package##*.}.yaml" -p "${package##*.}" -t "../../../$package" >nfpm.log 2>&1) ||
+			{ cat "$root/nfpm.log" >&2; exit 1; }
+	done
+	$GO run ./packaging/release sbom -version "$VERSION" -date "$SOURCE_DATE_EPOCH" "$root/usr/bin/attestd" >"$sbom"
+	made="$made ${deb#dist/} ${rpm#dist/} ${sbom#dist/}"
+}
+
+arches=${ARCHES:-}
+if [ -z "$arches" ]; then
+	arches=$host
+	for other in amd64 arm64; do
+		if [ "$other" != "$host" ] && cross "$other" >/dev/null; then arches="$arches $other"; fi
+	done
+fi
+
+rm -rf dist/build
+mkdir -p dist/build
+for arch in $arches; do compile "$arch" "dist/build/attestd.$arch"; done
+[ -e "dist/build/attestd.$host" ] || compile "$host" "dist/build/attestd.$host"
+common dist/build/common "dist/build/attestd.$host"
+made=
+for arch in $arches; do build "$arch"; done
+
+cd dist
+if [ -n "${GPG_KEY:-}" ]; then
+	for file in $made; do
+		case $file in *.rpm) rpmsign --define "__gpg $(command -v gpg)" --define "_gpg_name $GPG_KEY" --addsign "$file" >/dev/null ;; esac
+	done
+fi
+# shellcheck disable=SC2086 # a list
+sha256sum $made >SHA256SUMS
+rm -f SHA256SUMS.asc
+[ -z "${GPG_KEY:-}" ] || gpg --batch --yes --local-user "$GPG_KEY" --armor --detach-sign --output SHA256SUMS.asc SHA256SUMS
+for file in $made SHA256SUMS*; do printf '%9d  dist/%s\n' "$(stat -c %s "$file")" "$file"; done

@@ -1,0 +1,421 @@
+//go:build packages
+
+//nolint:misspell // systemd-analyze is spelled so
+package packaging
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	unspendable = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+	beneficiary = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
+)
+
+// TestDebLifeCycle takes one machine through the years of an appliance. Each step needs those before it.
+func TestDebLifeCycle(t *testing.T) {
+	need(t, "systemd-nspawn", "nsenter", "dpkg-deb")
+	l := &lifeCycle{machine: newMachine(t)}
+	l.first, l.second = l.put(t, deb(dist, version(t))), l.put(t, deb(next(t), nextVersion(t)))
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"install without a running system", l.installUnbooted},
+		{"boot", l.bootFirst},
+		{"setup", l.setup},
+		{"enable", l.enable},
+		{"attest", l.attest},
+		{"systemd's verdict", l.verdict},
+		{"kill", l.kill},
+		{"reload", l.reload},
+		{"backup", l.backup},
+		{"restore", l.restore},
+		{"socket", l.socket},
+		{"wrong PIN", l.wrongPIN},
+		{"upgrade", l.upgrade},
+		{"downgrade is refused", l.downgrade},
+		{"reboot", l.rebooted},
+		{"remove and install again", l.remove},
+		{"purge and set up again", l.purge},
+		{"purge with everything", l.purgeAll},
+	} {
+		if !t.Run(step.name, step.run) {
+			if l.leader != 0 {
+				out, _ := l.try(t, "systemctl status --no-pager -l attestd attestd.socket; journalctl --no-pager -n 60 -o cat; attestd doctor")
+				t.Log(out)
+			}
+			t.Fatalf("%s failed: the steps after it are left out", step.name)
+		}
+	}
+}
+
+type lifeCycle struct {
+	*machine
+	first, second string // packages, by their path in the machine
+	id, answer    string // the first attestation
+	address       string // who signs
+}
+
+// quietly runs what must print nothing.
+func (l *lifeCycle) quietly(t *testing.T, line string) {
+	t.Helper()
+	if out := l.run(t, line); out != "" {
+		t.Errorf("%s prints:\n%s", line, out)
+	}
+}
+
+// install is dpkg without what dpkg itself says.
+func install(file string) string {
+	return "dpkg --install " + file + " | grep -v -E '^((Selecting|Preparing|Unpacking|Setting up) |\\(Reading|Processing triggers)' || true"
+}
+
+func (l *lifeCycle) installUnbooted(t *testing.T) {
+	l.quietly(t, install(l.first))
+	l.quietly(t, install(l.first)) // scripts must stand being run again
+	for path, want := range map[string]string{
+		"/etc/attestd":              "root:attestd 750",
+		"/etc/attestd/attestd.yaml": "root:attestd 640",
+		"/var/lib/attestd":          "attestd:attestd 700",
+		"/var/backups/attestd":      "attestd:attestd 700",
+		"/usr/bin/attestd":          "root:root 755",
+	} {
+		if got := strings.TrimSpace(l.run(t, "stat -c '%U:%G %a' "+path)); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	l.run(t, "dpkg --verify attestd")
+}
+
+func (l *lifeCycle) bootFirst(t *testing.T) {
+	l.boot(t)
+	for _, unit := range []string{"attestd.service", "attestd.socket", "attestd-backup.timer"} {
+		if got, _ := l.try(t, "systemctl is-enabled "+unit); strings.TrimSpace(got) != "disabled" {
+			t.Errorf("%s is %s after the installation", unit, got)
+		}
+	}
+}
+
+func (l *lifeCycle) setup(t *testing.T) {
+	out := l.run(t, "attestd setup --yes")
+	t.Log("\n" + out)
+	l.address = regexp.MustCompile(`0x[0-9a-fA-F]{40}`).FindString(out)
+	if l.address == "" {
+		t.Fatal("setup names no address")
+	}
+	again := l.run(t, "attestd setup --yes")
+	if !strings.Contains(again, l.address) || strings.Contains(again, "made ") {
+		t.Errorf("a second setup is not without effect:\n%s", again)
+	}
+}
+
+func (l *lifeCycle) enable(t *testing.T) {
+	l.run(t, "systemctl enable --quiet --now attestd attestd-backup.timer")
+	times := l.show(t, "attestd", "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic", "MemoryCurrent")
+	from, _ := strconv.Atoi(times[0])
+	to, _ := strconv.Atoi(times[1])
+	t.Logf("MEASURED from start to ready: %s", (time.Duration(to-from) * time.Microsecond).Round(time.Millisecond))
+	if out, err := l.try(t, "attestd doctor"); err != nil {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+}
+
+// show returns properties of a unit.
+func (l *lifeCycle) show(t *testing.T, unit string, properties ...string) []string {
+	t.Helper()
+	values := make([]string, len(properties))
+	for i, p := range properties {
+		values[i] = strings.TrimSpace(l.run(t, "systemctl show --value --property="+p+" "+unit))
+	}
+	return values
+}
+
+// post asks for an attestation over loopback.
+func (l *lifeCycle) post(t *testing.T, flags string) string {
+	t.Helper()
+	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, unspendable, beneficiary)
+	return l.run(t, `curl -sS --fail-with-body --max-time 30 `+flags+` -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+body+`'`)
+}
+
+func (l *lifeCycle) attest(t *testing.T) {
+	l.answer = l.post(t, "http://127.0.0.1:8080/functions/v1/attest")
+	var attestation struct{ ID, SignerAddress string }
+	if err := json.Unmarshal([]byte(l.answer), &attestation); err != nil || attestation.SignerAddress != l.address {
+		t.Fatalf("%s: %v", l.answer, err)
+	}
+	l.id = attestation.ID
+	l.run(t, "printf '%s' '"+l.answer+"' | attestd verify -")
+}
+
+// works checks that attestd attests, and still has its first attestation and key.
+func (l *lifeCycle) works(t *testing.T) {
+	t.Helper()
+	got := l.post(t, "--retry 30 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080/functions/v1/attest")
+	if !strings.Contains(got, l.address) {
+		t.Errorf("another key signed: %s", got)
+	}
+	first := l.run(t, `curl -sS --fail-with-body -H "x-api-key: $(cat /etc/attestd/api-key)" http://127.0.0.1:8080/functions/v1/attest/`+l.id)
+	if !strings.Contains(first, l.id) {
+		t.Errorf("the first attestation is not there: %s", first)
+	}
+	l.run(t, "attestd log verify")
+}
+
+func (l *lifeCycle) verdict(t *testing.T) {
+	if out := l.run(t, "cd /usr/lib/systemd/system && systemd-analyze verify --man=no attestd.service attestd.socket attestd-backup.service attestd-backup.timer"); out != "" {
+		t.Error(out)
+	}
+	out := l.run(t, "systemd-analyze security --no-pager --threshold=15 attestd.service")
+	t.Log("MEASURED", tail(out, 1))
+	// The same as the service's own process sees it.
+	status := l.run(t, "cat /proc/$(systemctl show --value -p MainPID attestd)/status")
+	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("not %q in\n%s", want, status)
+		}
+	}
+	if got := l.run(t, "grep -E 'core file size' /proc/$(systemctl show --value -p MainPID attestd)/limits"); !regexp.MustCompile(`core file size +0 +0`).MatchString(got) {
+		t.Errorf("cores may be dumped: %s", got)
+	}
+}
+
+func (l *lifeCycle) kill(t *testing.T) {
+	before := l.show(t, "attestd", "MainPID")[0]
+	started := time.Now()
+	l.run(t, "kill -9 "+before)
+	l.works(t)
+	t.Logf("MEASURED from kill -9 to the next attestation: %s", time.Since(started).Round(100*time.Millisecond))
+	if got := l.show(t, "attestd", "NRestarts", "MainPID"); got[0] != "1" || got[1] == before {
+		t.Errorf("restarts and process: %v", got)
+	}
+}
+
+func (l *lifeCycle) reload(t *testing.T) {
+	before := l.show(t, "attestd", "MainPID")[0]
+	l.run(t, "systemctl reload attestd")
+	l.run(t, "cp -a /etc/attestd/attestd.yaml /root/kept.yaml && echo 'nonsense: 1' >>/etc/attestd/attestd.yaml")
+	if out, err := l.try(t, "systemctl reload attestd"); err == nil {
+		t.Errorf("a wrong configuration was taken: %s", out)
+	}
+	l.run(t, "cp -a /root/kept.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
+	if after := l.show(t, "attestd", "MainPID")[0]; after != before {
+		t.Errorf("process %s became %s", before, after)
+	}
+	l.works(t)
+}
+
+func (l *lifeCycle) backup(t *testing.T) {
+	l.run(t, "systemctl start attestd-backup.service")
+	got := l.run(t, "stat -c '%U %a %n' /var/backups/attestd/*")
+	if !regexp.MustCompile(`^attestd 600 /var/backups/attestd/attestd-\S+\n$`).MatchString(got) {
+		t.Errorf("backups: %s", got)
+	}
+	if got := l.run(t, "systemctl list-timers --no-pager attestd-backup.timer"); !strings.Contains(got, "attestd-backup.service") {
+		t.Errorf("the timer: %s", got)
+	}
+	// Also while attestd is stopped.
+	l.run(t, "systemctl stop attestd && sleep 1 && systemctl start attestd-backup.service && systemctl start attestd")
+	if got := strings.TrimSpace(l.run(t, "ls /var/backups/attestd | wc -l")); got != "2" {
+		t.Errorf("%s backups, want 2", got)
+	}
+	l.works(t)
+}
+
+// restore is a disaster: the disk with the journal is gone, a backup and the HSM are not.
+func (l *lifeCycle) restore(t *testing.T) {
+	l.run(t, "attestd backup /root/all.tar.zst && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
+	l.run(t, "attestd restore /root/all.tar.zst && systemctl start attestd")
+	l.works(t)
+}
+
+// socket moves the API to port 443, for which attestd itself has no right.
+func (l *lifeCycle) socket(t *testing.T) {
+	l.run(t, "systemctl stop attestd && systemctl start attestd.socket")
+	if got := l.post(t, "http://127.0.0.1:443/functions/v1/attest"); !strings.Contains(got, l.address) {
+		t.Errorf("through the socket: %s", got)
+	}
+	if got := l.show(t, "attestd", "ActiveState")[0]; got != "active" {
+		t.Errorf("attestd is %s after a connection", got)
+	}
+	l.run(t, "systemctl stop attestd.socket attestd && systemctl start attestd")
+	l.works(t)
+}
+
+// wrongPIN gives attestd a PIN that the token refuses, and lets clients knock: it must be tried once.
+func (l *lifeCycle) wrongPIN(t *testing.T) {
+	const credential = "/etc/credstore.encrypted/attestd.pin"
+	keep, change := "cp -a /etc/attestd/pin /root/kept.pin", "printf 0000 >/etc/attestd/pin"
+	if _, err := os.Stat(filepath.Join(l.root, credential)); err == nil {
+		keep, change = "cp -a "+credential+" /root/kept.pin", "printf 0000 | systemd-creds encrypt --name=pin --tpm2-pcrs= - "+credential
+	}
+	l.run(t, "systemctl stop attestd && "+keep+" && "+change)
+	since := strings.TrimSpace(l.run(t, "date +%s.%N"))
+	l.run(t, "systemctl start attestd.socket")
+	for range 5 {
+		if out, err := l.try(t, "curl -sS --max-time 3 http://127.0.0.1:443/healthz"); err == nil {
+			t.Errorf("answered: %s", out)
+		}
+	}
+	l.run(t, "sleep 7") // longer than RestartSec
+	got := l.show(t, "attestd", "Result", "ExecMainStatus", "NRestarts", "ActiveState")
+	if got[0] != "exit-code" || got[1] != "3" || got[2] != "0" || got[3] != "failed" {
+		t.Errorf("result, status, restarts, state: %v", got)
+	}
+	if got := l.show(t, "attestd.socket", "ActiveState")[0]; got != "inactive" {
+		t.Errorf("attestd.socket is %s", got)
+	}
+	// systemd's own message id of a unit that begins to start.
+	starts := strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
+	if starts != "1" {
+		t.Errorf("the PIN was tried %s times", starts)
+	}
+	if _, err := os.Stat(filepath.Join(l.root, credential)); err == nil {
+		l.run(t, "cp -a /root/kept.pin "+credential)
+	} else {
+		l.run(t, "cp -a /root/kept.pin /etc/attestd/pin")
+	}
+	l.run(t, "systemctl start attestd")
+	l.works(t)
+}
+
+func (l *lifeCycle) upgrade(t *testing.T) {
+	before := l.show(t, "attestd", "MainPID")[0]
+	l.quietly(t, install(l.second))
+	if got := l.run(t, "attestd version"); !strings.Contains(got, nextVersion(t)) {
+		t.Errorf("installed is %s", got)
+	}
+	if got := l.show(t, "attestd", "MainPID", "ActiveState"); got[0] == before || got[1] != "active" {
+		t.Errorf("process and state after the upgrade: %v, process before %s", got, before)
+	}
+	l.works(t)
+}
+
+func (l *lifeCycle) downgrade(t *testing.T) {
+	before := l.show(t, "attestd", "MainPID")[0]
+	out, err := l.try(t, "dpkg --install "+l.first)
+	if err == nil || !strings.Contains(out, "Nothing was changed") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if got := l.run(t, "dpkg-query -W -f '${Version} ${Status}' attestd"); got != nextVersion(t)+" install ok installed" {
+		t.Errorf("installed: %s", got)
+	}
+	if got := l.show(t, "attestd", "MainPID")[0]; got != before {
+		t.Errorf("process %s became %s", before, got)
+	}
+	l.works(t)
+}
+
+func (l *lifeCycle) rebooted(t *testing.T) {
+	l.reboot(t)
+	if got := l.show(t, "attestd", "ActiveState", "NRestarts"); got[0] != "active" || got[1] != "0" {
+		t.Errorf("after the boot: %v", got)
+	}
+	l.works(t)
+}
+
+const data = "/var/lib/attestd/attestd.db /var/lib/attestd/log.key /var/lib/attestd/softhsm"
+
+func (l *lifeCycle) remove(t *testing.T) {
+	l.run(t, "dpkg --remove attestd")
+	if got, err := l.try(t, "systemctl is-active attestd"); err == nil {
+		t.Errorf("attestd is %s", got)
+	}
+	l.run(t, "ls -d /etc/attestd/attestd.yaml /etc/attestd/environment "+data)
+	l.run(t, "dpkg --install "+l.second)
+	if got := strings.TrimSpace(l.run(t, "systemctl is-enabled attestd")); got != "enabled" {
+		t.Errorf("attestd is %s", got)
+	}
+	l.run(t, "systemctl start attestd")
+	l.works(t)
+}
+
+func (l *lifeCycle) purge(t *testing.T) {
+	out := l.run(t, "dpkg --purge attestd")
+	if !strings.Contains(out, "rm -rf /var/lib/attestd") {
+		t.Errorf("it does not tell how to delete what it kept:\n%s", out)
+	}
+	l.run(t, "ls -d /etc/attestd/api-key "+data)
+	for _, gone := range []string{"/etc/attestd/attestd.yaml", "/etc/attestd/environment", "/etc/systemd/system/multi-user.target.wants/attestd.service"} {
+		if out, err := l.try(t, "ls -d "+gone); err == nil {
+			t.Errorf("still there: %s", out)
+		}
+	}
+	l.run(t, "dpkg --install "+l.second)
+	if out := l.run(t, "attestd setup --yes"); !strings.Contains(out, l.address) {
+		t.Errorf("the key is not the one from before:\n%s", out)
+	}
+	l.run(t, "systemctl enable --quiet --now attestd")
+	l.works(t)
+}
+
+// purgeAll is a person at a terminal who wants everything gone.
+func (l *lifeCycle) purgeAll(t *testing.T) {
+	l.run(t, "dpkg --remove attestd")
+	purge := func(answer string) string {
+		return l.run(t, "(sleep 2; echo "+answer+"; sleep 1) | DEBIAN_FRONTEND= script --quiet --return --command 'dpkg --purge attestd' /dev/null")
+	}
+	if out := purge("yes"); !strings.Contains(out, "were kept") {
+		t.Errorf("not kept:\n%s", out)
+	}
+	l.run(t, "ls -d "+data)
+	l.run(t, "dpkg --install "+l.second+" && dpkg --remove attestd")
+	purge("delete")
+	if out, err := l.try(t, "ls -d /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted/attestd.pin 2>/dev/null"); err == nil || out != "" {
+		t.Errorf("still there: %s", out)
+	}
+}
+
+// TestRPMLifeCycle runs the .rpm's scripts on a tree that has a shell and systemd's tools: a Debian, for want of a Red
+// Hat. Its services are not started.
+func TestRPMLifeCycle(t *testing.T) {
+	need(t, "rpm")
+	m := newMachine(t)
+	first, second := rpmFile(dist, version(t)), rpmFile(next(t), nextVersion(t))
+	rpm := func(args ...string) string {
+		t.Helper()
+		return host(t, "rpm", append([]string{"--root", m.root, "--nodeps"}, args...)...)
+	}
+	silent := func(out string) {
+		t.Helper()
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(line, "rpm: ") { // Debian's rpm says that it is no way to install on Debian
+				t.Errorf("it prints: %s", line)
+			}
+		}
+	}
+	silent(rpm("--install", first))
+	for path, want := range map[string]string{
+		"/etc/attestd":              "root:attestd 750",
+		"/etc/attestd/attestd.yaml": "root:attestd 640",
+		"/var/lib/attestd":          "attestd:attestd 700",
+		"/var/backups/attestd":      "attestd:attestd 700",
+	} {
+		if got := strings.TrimSpace(m.run(t, "stat -c '%U:%G %a' "+path)); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	silent(rpm("--verify", "attestd"))
+	m.run(t, "echo changed >>/etc/attestd/attestd.yaml && echo a >/var/lib/attestd/attestd.db")
+	silent(rpm("--upgrade", second))
+	if out, err := m.try(t, "attestd version"); err != nil || !strings.Contains(out, nextVersion(t)) {
+		t.Errorf("after the upgrade: %v %s", err, out)
+	}
+	m.run(t, "grep changed /etc/attestd/attestd.yaml")
+	absolute, err := filepath.Abs(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := tryHost(t, "rpm", "--root", m.root, "--nodeps", "--upgrade", absolute); err == nil {
+		t.Errorf("a downgrade was not refused: %s", out)
+	}
+	rpm("--erase", "attestd")
+	m.run(t, "ls /var/lib/attestd/attestd.db /etc/attestd/attestd.yaml.rpmsave")
+}

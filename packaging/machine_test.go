@@ -1,0 +1,277 @@
+//go:build packages
+
+package packaging
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The Debian that packages are tried on, and what it has besides the minimum: what attestd recommends, and what the
+// tests use in it.
+const (
+	suite    = "bookworm"
+	included = "systemd,systemd-sysv,softhsm2,curl"
+)
+
+// cacheDir keeps the Debian tree from one run to the next, since making it takes a minute and much of the network.
+func cacheDir() string {
+	if dir := os.Getenv("ATTESTD_TEST_CACHE"); dir != "" {
+		return dir
+	}
+	return "/var/cache/attestd-test"
+}
+
+// machine is a Debian of its own: a tree of files, and while it is booted, its processes.
+type machine struct {
+	root    string
+	console string // the file with what it prints
+	nspawn  *exec.Cmd
+	leader  int // its process 1, as this machine knows it
+}
+
+// newMachine returns a fresh Debian, not booted. Nothing that is done to it reaches the cached tree.
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	base := debian(t)
+	dir, err := os.MkdirTemp(cacheDir(), "machine-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{root: filepath.Join(dir, "root"), console: filepath.Join(dir, "console")}
+	var upper, work = filepath.Join(dir, "upper"), filepath.Join(dir, "work")
+	for _, d := range []string{m.root, upper, work} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay := syscall.Mount("overlay", m.root, "overlay", 0, "lowerdir="+base+",upperdir="+upper+",workdir="+work)
+	if overlay != nil {
+		t.Logf("no overlay here (%v): copying the tree", overlay)
+		host(t, "cp", "-a", base+"/.", m.root)
+	}
+	t.Cleanup(func() {
+		if m.nspawn != nil {
+			m.off(t)
+		}
+		if overlay == nil {
+			if err := syscall.Unmount(m.root, 0); err != nil {
+				t.Errorf("unmount %s: %v", m.root, err)
+				return // removing it would remove the cached tree's content as seen from there
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// debian returns the cached tree, and makes it first where it is not there.
+func debian(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make and boot a Debian tree")
+	}
+	need(t, "debootstrap")
+	tree := filepath.Join(cacheDir(), suite+"-"+strings.ReplaceAll(included, ",", "-"))
+	if _, err := os.Stat(tree); err == nil {
+		return tree
+	}
+	if err := os.MkdirAll(cacheDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unfinished, err := os.MkdirTemp(cacheDir(), "debootstrap-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(unfinished)
+	started := time.Now()
+	out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include="+included, suite, unfinished).CombinedOutput()
+	if err != nil {
+		t.Skipf("debootstrap makes no %s tree here: %v\n%s", suite, err, tail(string(out), 15))
+	}
+	t.Logf("debootstrap took %s", time.Since(started).Round(time.Second))
+	if err := os.Chmod(unfinished, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(unfinished, tree); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// boot starts the machine and waits until it has come up.
+func (m *machine) boot(t *testing.T) {
+	t.Helper()
+	mark := make([]byte, 16)
+	rand.Read(mark)
+	if err := os.WriteFile(filepath.Join(m.root, "etc/test-machine"), fmt.Appendf(nil, "%x", mark), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	console, err := os.OpenFile(m.console, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer console.Close()
+	// Not the test's context: the machine is turned off after that has ended.
+	m.nspawn = exec.CommandContext(context.Background(), "systemd-nspawn", "--directory="+m.root, "--boot", "--register=no", "--keep-unit", "--private-network",
+		"--console=read-only", "--quiet", "--hostname=appliance", "--link-journal=no")
+	m.nspawn.Stdout, m.nspawn.Stderr = console, console
+	if err := m.nspawn.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- m.nspawn.Wait() }()
+	deadline := time.After(2 * time.Minute)
+	for m.leader = 0; m.leader == 0; m.leader = findLeader(fmt.Sprintf("%x", mark)) {
+		select {
+		case err := <-ended:
+			m.nspawn = nil
+			t.Fatalf("systemd-nspawn: %v\n%s", err, m.printed(t))
+		case <-deadline:
+			t.Fatalf("no system comes up\n%s", m.printed(t))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	for {
+		// Refused until systemd listens; then it waits until the last job of the boot is done. "degraded" is up, too.
+		out, _ := m.try(t, "systemctl is-system-running --wait")
+		if s := strings.TrimSpace(out); s == "running" || s == "degraded" {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("the system does not come up: %s\n%s", out, m.printed(t))
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// findLeader returns the process that is number 1 of the machine with this mark, 0 while there is none.
+func findLeader(mark string) int {
+	processes, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, path := range processes {
+		status, err := os.ReadFile(path)
+		if err != nil {
+			continue // gone
+		}
+		_, after, found := bytes.Cut(status, []byte("\nNSpid:"))
+		line, _, _ := bytes.Cut(after, []byte("\n"))
+		ids := strings.Fields(string(line))
+		if !found || len(ids) < 2 || ids[len(ids)-1] != "1" {
+			continue
+		}
+		got, err := os.ReadFile("/proc/" + ids[0] + "/root/etc/test-machine")
+		if err == nil && string(got) == mark {
+			pid, _ := strconv.Atoi(ids[0])
+			return pid
+		}
+	}
+	return 0
+}
+
+// off shuts the machine down as `systemctl poweroff` does.
+func (m *machine) off(t *testing.T) {
+	t.Helper()
+	const poweroff = syscall.Signal(34 + 4) // SIGRTMIN+4, systemd(1)
+	if m.leader != 0 {
+		_ = syscall.Kill(m.leader, poweroff) // it may be gone
+	}
+	for range 600 {
+		if syscall.Kill(m.nspawn.Process.Pid, 0) != nil {
+			m.nspawn, m.leader = nil, 0
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("the system does not go down\n%s", m.printed(t))
+	_ = m.nspawn.Process.Kill()
+	m.nspawn, m.leader = nil, 0
+}
+
+// reboot turns the machine off and on.
+func (m *machine) reboot(t *testing.T) {
+	t.Helper()
+	m.off(t)
+	m.boot(t)
+}
+
+// run runs a shell line in the machine as root and returns what it prints. It must succeed.
+func (m *machine) run(t *testing.T, line string) string {
+	t.Helper()
+	out, err := m.try(t, line)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	return out
+}
+
+// try is run for what may fail. In a machine that is not booted, no system runs.
+func (m *machine) try(t *testing.T, line string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	args := []string{"unshare", "--mount", "sh", "-c", `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`, m.root}
+	if m.leader != 0 {
+		args = []string{"nsenter", "--target", strconv.Itoa(m.leader), "--all"}
+	}
+	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
+	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err())
+	}
+	return string(out), err
+}
+
+// put copies a file of this machine into the root folder of the tree, and returns its path there.
+func (m *machine) put(t *testing.T, file string) string {
+	t.Helper()
+	host(t, "cp", file, m.root+"/root/")
+	return "/root/" + filepath.Base(file)
+}
+
+// printed is the end of what the machine wrote on its console.
+func (m *machine) printed(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(m.console)
+	if err != nil {
+		t.Log(err)
+	}
+	return tail(string(b), 40)
+}
+
+// host runs a program on this machine. It must succeed.
+func host(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func tail(s string, lines int) string {
+	all := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// tryHost runs a program on this machine that may fail.
+func tryHost(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	return string(out), err
+}

@@ -1,0 +1,370 @@
+//go:build packages
+
+package packaging
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// version is what `make packages` just built.
+func version(t *testing.T) string {
+	t.Helper()
+	v := os.Getenv("VERSION")
+	if v == "" {
+		t.Fatal("VERSION is not set: run this with make test-packages")
+	}
+	return v
+}
+
+// nextVersion is newer than version, and older than any release after it.
+func nextVersion(t *testing.T) string {
+	t.Helper()
+	v := version(t)
+	if strings.Contains(v, "+") {
+		return v + ".next"
+	}
+	return v + "+next"
+}
+
+func deb(dist, version string) string {
+	return filepath.Join(dist, "attestd_"+version+"_"+runtime.GOARCH+".deb")
+}
+
+func rpmFile(dist, version string) string {
+	machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	return filepath.Join(dist, "attestd-"+version+"."+machine+".rpm")
+}
+
+const dist = "../dist"
+
+// rebuilt builds the same source again, elsewhere, as another person would: other folder, time zone, language and umask.
+// It returns the folder of the packages of the given version.
+func rebuilt(t *testing.T, version string, environ ...string) string {
+	t.Helper()
+	dir := copyOfSource(t)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "umask 077; exec sh packaging/build.sh")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "VERSION="+version, "ARCHES="+runtime.GOARCH, "SOURCE_DATE_EPOCH="+commitDate(t),
+		"TZ=Pacific/Auckland", "LC_ALL=C.UTF-8", "TMPDIR="+t.TempDir(), "GPG_KEY=")
+	cmd.Env = append(cmd.Env, environ...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build.sh: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "dist")
+}
+
+func copyOfSource(t *testing.T) string {
+	t.Helper()
+	need(t, "git")
+	dir := filepath.Join(t.TempDir(), "another-folder")
+	for name := range strings.SplitSeq(strings.Trim(host(t, "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join("..", name))
+		if os.IsNotExist(err) {
+			continue // removed, not committed
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func commitDate(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(host(t, "git", "log", "-1", "--format=%ct"))
+}
+
+// next is the next version's packages, built once.
+func next(t *testing.T) string {
+	t.Helper()
+	nextOnce.Do(func() {
+		dir := rebuilt(t, nextVersion(t))
+		nextDir, _ = os.MkdirTemp("", "attestd-next-")
+		host(t, "cp", deb(dir, nextVersion(t)), rpmFile(dir, nextVersion(t)), nextDir)
+	})
+	return nextDir
+}
+
+var (
+	nextOnce sync.Once
+	nextDir  string
+)
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if nextDir != "" {
+		_ = os.RemoveAll(nextDir)
+	}
+	os.Exit(status)
+}
+
+func TestPackagesAreReproducible(t *testing.T) {
+	again := rebuilt(t, version(t))
+	for _, name := range []string{deb("", version(t)), rpmFile("", version(t)), "attestd_" + version(t) + "_" + runtime.GOARCH + ".cdx.json"} {
+		a, b := sum(t, filepath.Join(dist, name)), sum(t, filepath.Join(again, name))
+		if a != b {
+			t.Errorf("%s: built twice, not the same bytes: %s and %s", name, a, b)
+		}
+	}
+}
+
+func sum(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
+
+func TestChecksumsAreRight(t *testing.T) {
+	f, err := os.Open(filepath.Join(dist, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	listed := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); listed++ {
+		want, name, _ := strings.Cut(lines.Text(), "  ")
+		if got := sum(t, filepath.Join(dist, name)); got != want {
+			t.Errorf("%s: %s, not %s", name, got, want)
+		}
+	}
+	if listed < 3 {
+		t.Errorf("only %d files are listed", listed)
+	}
+}
+
+// installedFiles is what each package must put onto a machine, besides its own kind's.
+var installedFiles = []string{
+	"/etc/attestd/attestd.yaml",
+	"/usr/bin/attestd",
+	"/usr/lib/systemd/system/attestd.service",
+	"/usr/lib/systemd/system/attestd.socket",
+	"/usr/lib/systemd/system/attestd-backup.service",
+	"/usr/lib/systemd/system/attestd-backup.timer",
+	"/usr/lib/sysusers.d/attestd.conf",
+	"/usr/lib/tmpfiles.d/attestd.conf",
+	"/usr/share/bash-completion/completions/attestd",
+	"/usr/share/fish/vendor_completions.d/attestd.fish",
+	"/usr/share/man/man1/attestd.1.gz",
+	"/usr/share/man/man1/attestd-serve.1.gz",
+	"/usr/share/man/man1/attestd-setup.1.gz",
+	"/usr/share/man/man1/attestd-backup.1.gz",
+	"/usr/share/doc/attestd/operations.md",
+	"/usr/share/doc/attestd/third-party-notices.gz",
+	"/usr/share/doc/attestd/examples/attestd.service-with-device.conf",
+}
+
+func TestDeb(t *testing.T) {
+	need(t, "dpkg-deb")
+	file := deb(dist, version(t))
+	root := t.TempDir()
+	host(t, "dpkg-deb", "--extract", file, root)
+	checkTree(t, root, append(installedFiles,
+		"/usr/share/zsh/vendor-completions/_attestd", "/usr/share/doc/attestd/copyright", "/usr/share/doc/attestd/changelog.gz",
+		"/usr/share/doc/attestd/README.Debian"))
+	for field, want := range map[string]string{
+		"Version": "^" + regexp.QuoteMeta(version(t)) + "$", "Depends": `libc6 \(>= 2\.\d+\)`, "Recommends": "softhsm2", "Architecture": "^" + runtime.GOARCH + "$",
+	} {
+		if got := strings.TrimSpace(host(t, "dpkg-deb", "--field", file, field)); !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("%s: %q, want %s", field, got, want)
+		}
+	}
+	control := t.TempDir()
+	host(t, "dpkg-deb", "--control", file, control)
+	conffiles, err := os.ReadFile(filepath.Join(control, "conffiles"))
+	if err != nil || string(conffiles) != "/etc/attestd/attestd.yaml\n" {
+		t.Errorf("conffiles: %q, %v", conffiles, err)
+	}
+	t.Run("lintian", func(t *testing.T) {
+		need(t, "lintian")
+		t.Log("\n" + host(t, "lintian", "--allow-root", "--fail-on=error", file))
+	})
+}
+
+func TestRPM(t *testing.T) {
+	need(t, "rpm", "rpm2cpio", "cpio")
+	file, err := filepath.Abs(rpmFile(dist, version(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm --no-absolute-filenames)`, file, root)
+	checkTree(t, root, append(installedFiles, "/usr/share/zsh/site-functions/_attestd", "/usr/share/licenses/attestd/LICENSE"))
+	got := host(t, "rpm", "-qp", "--queryformat", "%{VERSION} %{ARCH} %{LICENSE}", file)
+	if want := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "attestd-"), ".rpm"); strings.Replace(got, " ", ".", 1) != want+" Apache-2.0" {
+		t.Errorf("version and architecture: %q", got)
+	}
+	if got := host(t, "rpm", "-qp", "--requires", file); !regexp.MustCompile(`libc\.so\.6\(GLIBC_2\.\d+\)\(64bit\)`).MatchString(got) {
+		t.Errorf("requires: %s", got)
+	}
+	if got := host(t, "rpm", "-qp", "--recommends", file); !strings.Contains(got, "softhsm") {
+		t.Errorf("recommends: %s", got)
+	}
+	if got := host(t, "rpm", "-qp", "--configfiles", file); got != "/etc/attestd/attestd.yaml\n" {
+		t.Errorf("configuration files: %s", got)
+	}
+	if got := host(t, "rpm", "-K", file); !strings.Contains(got, "OK") {
+		t.Errorf("checksums: %s", got)
+	}
+	t.Run("rpmlint", func(t *testing.T) {
+		need(t, "rpmlint")
+		t.Log("\n" + host(t, "rpmlint", "--config", "rpmlint.toml", file))
+	})
+	t.Run("an empty root", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root may install")
+		}
+		root := t.TempDir()
+		// There is no shell and no libc in it: what needs them is left out. rpm's scripts are tried on a whole tree.
+		host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--install", file)
+		checkTree(t, root, installedFiles)
+		host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--erase", "attestd")
+		if _, err := os.Stat(filepath.Join(root, "usr/bin/attestd")); !os.IsNotExist(err) {
+			t.Errorf("the program is still there: %v", err)
+		}
+	})
+}
+
+// checkTree checks files that a package was unpacked to.
+func checkTree(t *testing.T, root string, want []string) {
+	t.Helper()
+	var got []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		stat, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, root)
+		got = append(got, name)
+		mode := fs.FileMode(0o644)
+		switch name {
+		case "/usr/bin/attestd":
+			mode = 0o755
+		case "/etc/attestd/attestd.yaml":
+			mode = 0o640
+		}
+		if stat.Mode() != mode && !strings.HasPrefix(name, "/var/lib/rpm/") {
+			t.Errorf("%s has mode %v, want %v", name, stat.Mode(), mode)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			t.Errorf("%s is not in the package", w)
+		}
+	}
+}
+
+func TestProgram(t *testing.T) {
+	need(t, "dpkg-deb", "readelf")
+	root := t.TempDir()
+	host(t, "dpkg-deb", "--extract", deb(dist, version(t)), root)
+	program := filepath.Join(root, "usr/bin/attestd")
+	if got := host(t, program, "version"); !strings.Contains(got, " "+version(t)+" ") {
+		t.Errorf("it says that it is %s", got)
+	}
+	if got := host(t, program, "--config", filepath.Join(root, "etc/attestd/attestd.yaml"), "config", "check"); !strings.Contains(got, "valid") {
+		t.Errorf("the configuration: %s", got)
+	}
+	header, sections, dynamic := host(t, "readelf", "-h", program), host(t, "readelf", "-S", "-W", program), host(t, "readelf", "-d", "-W", program)
+	if !strings.Contains(header, "DYN (Position-Independent Executable file)") {
+		t.Error("it is not position-independent")
+	}
+	if strings.Contains(sections, ".symtab") || strings.Contains(sections, ".debug_") {
+		t.Error("it is not stripped")
+	}
+	if !strings.Contains(dynamic, "BIND_NOW") && !strings.Contains(dynamic, "Flags: NOW") {
+		t.Error("its symbols are not bound when it starts")
+	}
+	if got := strings.Count(dynamic, "(NEEDED)"); got != 1 {
+		t.Errorf("it needs %d libraries, not libc alone:\n%s", got, dynamic)
+	}
+	built, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(built), here+"/") {
+		t.Errorf("it knows the folder that it was built in, %s", here)
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(dist, "attestd_"+version(t)+"_"+runtime.GOARCH+".cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		Format     string `json:"bomFormat"`
+		Components []struct{ Name, Version, PURL string }
+	}
+	if err := json.Unmarshal(b, &bom); err != nil {
+		t.Fatal(err)
+	}
+	if bom.Format != "CycloneDX" {
+		t.Errorf("bomFormat: %q", bom.Format)
+	}
+	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6"} {
+		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version, PURL string }) bool { return c.Name == want }) {
+			t.Errorf("%s is not listed", want)
+		}
+	}
+}
+
+// A key that is made for this test signs; who has its public half can check.
+func TestSigning(t *testing.T) {
+	need(t, "gpg", "rpm", "rpmsign", "rpmkeys")
+	home, err := os.MkdirTemp("", "gpg-") // short: gpg-agent's socket is in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.Background(), "gpgconf", "--homedir", home, "--kill", "all").Run()
+		_ = os.RemoveAll(home)
+	})
+	const who = "attestd test <test@attestd.invalid>"
+	host(t, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", who, "rsa3072", "sign", "1d")
+	signed := rebuilt(t, version(t), "GPG_KEY="+who, "GNUPGHOME="+home)
+	host(t, "gpg", "--homedir", home, "--batch", "--verify", filepath.Join(signed, "SHA256SUMS.asc"), filepath.Join(signed, "SHA256SUMS"))
+	public := filepath.Join(home, "public.asc")
+	host(t, "gpg", "--homedir", home, "--batch", "-a", "--output", public, "--export", who)
+	keys := t.TempDir()
+	host(t, "rpmkeys", "--dbpath", keys, "--import", public)
+	got := host(t, "rpmkeys", "--dbpath", keys, "--checksig", "--verbose", rpmFile(signed, version(t)))
+	if !strings.Contains(got, "Signature") || strings.Contains(got, "BAD") || strings.Contains(got, "NOKEY") {
+		t.Errorf("the .rpm: %s", got)
+	}
+}

@@ -1,0 +1,51 @@
+// Command release writes what a release has beside its program: the changelog in the forms that packages want, the
+// software bill of materials (CycloneDX 1.6) and the licenses of all modules that are linked in. Each is made from
+// the repository and the built program alone, so that the same commit gives the same bytes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+const usage = `usage: release changelog -format debian|rpm -version V -date UNIX CHANGELOG.md
+       release sbom -version V -date UNIX PROGRAM
+       release notices PROGRAM`
+
+func main() {
+	if err := run(os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(w io.Writer, args []string) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	format := flags.String("format", "debian", "debian or rpm")
+	version := flags.String("version", "", "version of this release")
+	seconds := flags.Int64("date", 0, "date of this release, in seconds since 1970")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return errors.New(usage)
+	}
+	file, date := flags.Arg(0), time.Unix(*seconds, 0).UTC()
+	switch args[0] {
+	case "changelog":
+		return writeChangelog(w, file, *format, *version, date)
+	case "sbom":
+		return writeSBOM(w, file, *version, date)
+	case "notices":
+		return writeNotices(context.Background(), w, file)
+	}
+	return errors.New(usage)
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/mod/module"
+)
+
+// licenseFile matches the names under which modules keep their terms. A module without one is an error: what may not
+// be passed on must not be linked in.
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-._].*)?$`)
+
+// writeNotices writes the licenses of all modules in a program, and of Go itself, as those licenses ask of who passes
+// the program on.
+func writeNotices(ctx context.Context, w io.Writer, program string) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	cache, err := goEnv(ctx, "GOMODCACHE")
+	if err != nil {
+		return err
+	}
+	root, err := goEnv(ctx, "GOROOT")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "The program attestd is made from its own source (Apache-2.0) and from these modules, each under its own terms.\n"+
+		"Their source is at the address that is each one's name, and in Go's module mirror.\n")
+	failures := []error{notice(w, "Go "+strings.TrimPrefix(info.GoVersion, "go")+" (standard library and runtime)", root)}
+	for _, m := range info.Deps {
+		dir, err := moduleDir(cache, m)
+		if err == nil {
+			err = notice(w, m.Path+" "+m.Version, dir)
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// moduleDir is where the module cache keeps a module.
+func moduleDir(cache string, m *debug.Module) (string, error) {
+	if m.Replace != nil {
+		m = m.Replace
+	}
+	path, err := module.EscapePath(m.Path)
+	if err != nil {
+		return "", err
+	}
+	version, err := module.EscapeVersion(m.Version)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, filepath.FromSlash(path)+"@"+version), nil
+}
+
+// notice writes the license files of one folder.
+func notice(w io.Writer, name, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	found := false
+	for _, e := range entries {
+		if e.IsDir() || !licenseFile.MatchString(e.Name()) || filepath.Ext(e.Name()) == ".go" {
+			continue
+		}
+		text, err := fs.ReadFile(os.DirFS(dir), e.Name())
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		found = true
+		rule := strings.Repeat("=", 100)
+		if _, err := fmt.Fprintf(w, "\n%s\n%s: %s\n%s\n\n%s\n", rule, name, e.Name(), rule, strings.TrimSpace(strings.ReplaceAll(string(text), "\r", ""))); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("%s: no license in %s", name, dir)
+	}
+	return nil
+}
+
+func goEnv(ctx context.Context, name string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", name).Output()
+	return strings.TrimSpace(string(out)), err
+}
