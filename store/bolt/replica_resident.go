@@ -39,7 +39,7 @@ func (r *Replica) trim(part int) {
 	if err != nil {
 		return
 	}
-	defer tx.Rollback()
+	defer func() { _ = tx.Rollback() }()
 	page := int64(os.Getpagesize())
 	each := (tx.Size()/trimParts/page + 1) * page
 	start := min(int64(part)*each, tx.Size())
