@@ -47,6 +47,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeAPIKeyExpired:     fiber.StatusForbidden,
 	appliance.CodeScopeRequired:     fiber.StatusForbidden,
 	appliance.CodeAddressNotAllowed: fiber.StatusForbidden,
+	appliance.CodeScreened:          fiber.StatusForbidden,
 
 	appliance.CodeNotFound:   fiber.StatusNotFound,
 	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,

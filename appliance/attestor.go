@@ -31,9 +31,13 @@ type Attestor struct {
 	Scheme  Scheme
 	Now     func() time.Time
 
-	repeats repeats
-	signing atomic.Int64
+	repeats   repeats
+	signing   atomic.Int64
+	screening atomic.Pointer[Screening]
 }
+
+// Screen replaces the list of addresses for which nothing is attested; nil screens nobody. It takes effect at once.
+func (a *Attestor) Screen(list *Screening) { a.screening.Store(list) }
 
 // Call is one call for an attestation.
 type Call struct {
@@ -62,9 +66,12 @@ func ValidateIdempotencyKey(s string) error {
 // API key has used before, it signs nothing and returns that record, replayed; for another request under the
 // same idempotency key the error is CodeIdempotencyMismatch.
 //
-// Other errors: CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error
+// Other errors: CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error
 // nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
+	if err := a.screening.Load().check(call.Request); err != nil {
+		return Entry{}, false, err
+	}
 	if call.IdempotencyKey == "" {
 		return a.attest(ctx, call)
 	}

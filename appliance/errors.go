@@ -33,6 +33,9 @@ const (
 	CodeScopeRequired     Code = "scope_required"
 	CodeAddressNotAllowed Code = "address_not_allowed"
 
+	// The addresses are at fault.
+	CodeScreened Code = "screened"
+
 	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
 	CodeRateLimited        Code = "rate_limited"
 	CodeHSMUnavailable     Code = "hsm_unavailable"

@@ -50,7 +50,8 @@ func checkReferences(c *config) error {
 			return fmt.Errorf("server.tls.%s: %w", name, err)
 		}
 	}
-	return nil
+	_, err := readScreening(c)
+	return err
 }
 
 func newConfigShow(a *app) *cobra.Command {

@@ -139,3 +139,21 @@ func syncFolder(dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+// readScreening reads the list of addresses for which nothing is attested; nil where none is configured.
+func readScreening(c *config) (*appliance.Screening, error) {
+	path := c.Attestation.ScreeningList
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("attestation.screening_list: %w", err)
+	}
+	defer f.Close()
+	list, err := appliance.ParseScreening(f)
+	if err != nil {
+		return nil, fmt.Errorf("attestation.screening_list: %s: %w", path, err)
+	}
+	return list, nil
+}

@@ -23,8 +23,8 @@ func newReload(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
 		Short: "Have the running daemon load its configuration again",
-		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, and these values, take
-effect at once, for new connections and requests:
+		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, the screening list, and these
+values, take effect at once, for new connections and requests:
 
 ` + "  " + strings.Join(reloadable(), "\n  ") + `
 
@@ -67,7 +67,7 @@ func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error
 func reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
-		"server.tls.cert", "server.tls.key", "server.tls.client_ca",
+		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
 	}
 }
 
@@ -104,7 +104,12 @@ func (r *running) reloadConfig() (needRestart []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	screened, err := readScreening(next)
+	if err != nil {
+		return nil, err
+	}
 	adoptTLS()
+	r.attestor.Screen(screened)
 	if r.options.level != nil {
 		r.options.level.Set(next.level())
 	}

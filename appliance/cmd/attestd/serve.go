@@ -144,6 +144,11 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now}
+	screened, err := readScreening(r.config)
+	if err != nil {
+		return err
+	}
+	r.attestor.Screen(screened)
 	if r.store, r.logKey, err = openStore(r.config, r.logger, r.attestor.Signing); err != nil {
 		return err
 	}

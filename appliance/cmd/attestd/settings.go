@@ -69,8 +69,9 @@ type config struct {
 		AllowExtractable bool   `koanf:"allow_extractable"`
 	} `koanf:"hsm"`
 	Attestation struct {
-		Scheme string `koanf:"scheme"`
-		EIP712 struct {
+		Scheme        string `koanf:"scheme"`
+		ScreeningList string `koanf:"screening_list"`
+		EIP712        struct {
 			Name              string `koanf:"name"`
 			Version           string `koanf:"version"`
 			ChainID           uint64 `koanf:"chain_id"`
@@ -136,6 +137,7 @@ func settings() []setting {
 		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
+		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},
 		{"attestation.eip712.name", "", "name in the EIP-712 domain"},
 		{"attestation.eip712.version", "", "version in the EIP-712 domain"},
 		{"attestation.eip712.chain_id", 0, "chainId in the EIP-712 domain; 0 leaves it out"},
