@@ -30,10 +30,13 @@ if [ "${1-}" = packages ]; then
 	need debootstrap debootstrap debootstrap
 	need lintian lintian lintian
 	need rpm rpm rpm
+	need rpm2cpio rpm2cpio rpm
+	need cpio cpio cpio
 	need rpmsign rpm rpm-sign
 	need rpmlint rpmlint rpmlint
 	need shellcheck shellcheck ShellCheck
 	need gpg gpg gnupg2
+	need gpg-agent gpg-agent gnupg2
 fi
 
 [ -n "$missing" ] || exit 0

@@ -22,7 +22,8 @@ const (
 
 // TestDebLifeCycle takes one machine through the years of an appliance. Each step needs those before it.
 func TestDebLifeCycle(t *testing.T) {
-	need(t, "systemd-nspawn", "nsenter", "dpkg-deb")
+	need(t, "dpkg-deb")
+	needsBoot(t)
 	l := &lifeCycle{machine: newMachine(t)}
 	l.first, l.second = l.put(t, deb(dist, version(t))), l.put(t, deb(next(t), nextVersion(t)))
 	for _, step := range []struct {

@@ -346,6 +346,12 @@ func checkPorts(ctx context.Context, p *patient) []finding {
 }
 
 func (p *patient) checkPort(ctx context.Context, name, address string) finding {
+	if p.running() && name == "server.listen" && !listening(ctx, address) {
+		if socketUnitActive(ctx) {
+			return ok("%s %s: not used, for attestd.socket is", name, address)
+		}
+		return warn("systemctl restart attestd", "%s %s: the daemon was started with another", name, address)
+	}
 	if p.running() {
 		return ok("%s %s: held by the daemon", name, address)
 	}
@@ -367,6 +373,16 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 		return warn("let systemd listen: systemctl enable --now attestd.socket", "%s %s: the user %s may not listen on it", name, address, p.service.name)
 	}
 	return ok("%s %s: free", name, address)
+}
+
+// listening says whether anything takes connections there.
+func listening(ctx context.Context, address string) bool {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // privileged says whether a port is one on which only root may listen.

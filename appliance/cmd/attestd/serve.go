@@ -101,12 +101,11 @@ type running struct {
 
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
-	effective    config            // what the configuration would be if it was read now: guarded by reloading
 }
 
 // serve runs the daemon until ctx ends or a part of it fails.
 func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) (err error) {
-	r := &running{config: c, effective: *c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+	r := &running{config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
 	defer signal.Stop(hangup)
