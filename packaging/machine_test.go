@@ -27,7 +27,7 @@ const (
 
 // cacheDir keeps the Debian tree from one run to the next, since making it takes a minute and much of the network.
 func cacheDir() string {
-	if dir := os.Getenv("ATTESTD_TEST_CACHE"); dir != "" {
+	if dir := os.Getenv("TEST_MACHINE_CACHE"); dir != "" {
 		return dir
 	}
 	return "/var/cache/attestd-test"
