@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +101,9 @@ func benchRaw(b *testing.B, d *daemonProcess, sessions int, each time.Duration) 
 	return figure{r.PerSecond, r.CPUMicros, r.P50, r.P99}
 }
 
+// benchWhole keeps the load generator on one thread: more of them only take the cores from the server.
 func benchWhole(b *testing.B, d *daemonProcess, connections int, each time.Duration) figure {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	before, start := cpuTime(b, d.cmd.Process.Pid), time.Now()
 	latencies := make([][]time.Duration, connections)
 	var wg sync.WaitGroup
