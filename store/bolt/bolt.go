@@ -90,7 +90,7 @@ type Options struct {
 	Logger      *slog.Logger     // nil means none
 
 	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much
-	// as ten records: it waits for some of the pending ones, up to 4 ms. Nil means that nothing is known of them.
+	// as ten records: it waits for some of the pending ones, up to 8 ms. Nil means that nothing is known of them.
 	Pending func() int
 
 	schema *schema // nil means currentSchema

@@ -29,8 +29,8 @@ const (
 
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
 
-	gatherBatch = 16                   // operations that are worth a commit, whatever is pending
-	gatherTime  = 4 * time.Millisecond // how long a commit waits for pending ones
+	gatherBatch = 32                   // operations that are worth a commit, whatever is pending
+	gatherTime  = 8 * time.Millisecond // how long a commit waits for pending ones
 )
 
 // op is one change that a caller waits for: a record to append, a new API key, or, with neither, that whatever

@@ -78,7 +78,7 @@ func BenchmarkReads(b *testing.B) {
 	samples := map[*daemonProcess]*readSamples{large: sampleReplica(b, large), small: sampleReplica(b, small)}
 	more := records(b, large, max(1, transfers/10), 2)
 	for _, d := range []*daemonProcess{large, small} {
-		d.startLogging(b)
+		d.start(b)
 	}
 	defer small.kill(b)
 	requests := make(map[*daemonProcess][][][]byte)
@@ -194,25 +194,6 @@ func records(b *testing.B, d *daemonProcess, transfers, seed int) string {
 func newReadDaemon(b *testing.B, transfers int) (*daemonProcess, importRate) {
 	d := newDaemonFolder(b)
 	return d, d.importRecords(b, records(b, d, transfers, 1))
-}
-
-// startLogging runs the daemon with its access log in a file, and returns when it answers. A pipe would have the load generator read
-// the log.
-func (d *daemonProcess) startLogging(b *testing.B) {
-	log, err := os.Create(filepath.Join(d.dir, "log"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer log.Close()
-	d.cmd = d.command("serve")
-	d.cmd.Stderr = log
-	if err := d.cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	if err := waitReady(filepath.Join(d.dir, "admin.sock")); err != nil {
-		d.kill(b)
-		b.Fatal(err)
-	}
 }
 
 func (d *daemonProcess) replica() string { return filepath.Join(d.dir, "data", replicaFile) }

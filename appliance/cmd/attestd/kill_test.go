@@ -29,7 +29,6 @@ type daemonProcess struct {
 	token   string
 	environ []string
 	cmd     *exec.Cmd
-	stderr  bytes.Buffer
 }
 
 // newDaemonFolder prepares an appliance in a folder, as `attestd dev` does, without starting it.
@@ -59,20 +58,31 @@ func (d *daemonProcess) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start runs the daemon and returns when it answers.
+// start runs the daemon and returns when it answers. Its log goes to a file: a pipe would have to be read by this
+// process, which costs both of them.
 func (d *daemonProcess) start(tb testing.TB) {
 	tb.Helper()
+	log, err := os.Create(filepath.Join(d.dir, "log"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer log.Close() // the daemon has its own descriptor
 	d.cmd = d.command("serve")
-	d.stderr.Reset()
-	d.cmd.Stderr = &d.stderr
+	d.cmd.Stderr = log
 	if err := d.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}
 	if err := waitReady(filepath.Join(d.dir, "admin.sock")); err != nil {
 		_ = d.cmd.Process.Kill()
 		_ = d.cmd.Wait()
-		tb.Fatalf("%v\n%s", err, d.stderr.String())
+		tb.Fatalf("%v\n%s", err, d.log())
 	}
+}
+
+// log is what the daemon has logged since it was started.
+func (d *daemonProcess) log() []byte {
+	text, _ := os.ReadFile(filepath.Join(d.dir, "log")) // only shown beside another failure
+	return text
 }
 
 // kill ends the daemon with SIGKILL: no handler runs, nothing is flushed by it.
@@ -158,7 +168,7 @@ func attestUntilKilled(t *testing.T, d *daemonProcess, clients, killAfter int) (
 		}
 	}
 	if len(answered) < killAfter {
-		t.Fatalf("only %d of %d attestations before the daemon ended\n%s", len(answered), killAfter, d.stderr.String())
+		t.Fatalf("only %d of %d attestations before the daemon ended\n%s", len(answered), killAfter, d.log())
 	}
 	return answered
 }

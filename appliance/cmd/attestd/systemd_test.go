@@ -70,7 +70,6 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	m := newManager(t)
 	d := newDaemonFolder(t)
 	d.cmd = d.command("serve")
-	d.cmd.Stderr = &d.stderr
 	d.cmd.Env = append(d.cmd.Env, "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=200000")
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -92,7 +91,7 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	d.signal(t, syscall.SIGTERM)
 	m.until("STOPPING=1", "WATCHDOG=1")
 	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.stderr.String())
+		t.Errorf("%v\n%s", err, d.log())
 	}
 }
 
@@ -164,7 +163,6 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	d.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$0" serve`, program)
 	d.cmd.ExtraFiles = []*os.File{socket}
 	d.cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
-	d.cmd.Stderr = &d.stderr
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +174,7 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	}
 	d.signal(t, syscall.SIGTERM)
 	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.stderr.String())
+		t.Errorf("%v\n%s", err, d.log())
 	}
 	// The socket outlives the daemon: it is the service manager's.
 	c, err := net.Dial("tcp", l.Addr().String())
