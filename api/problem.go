@@ -65,8 +65,11 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeHSMUnavailable:     fiber.StatusServiceUnavailable,
 	appliance.CodeJournalUnavailable: fiber.StatusServiceUnavailable,
 	appliance.CodeReplicaUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeReplicaBehind:      fiber.StatusServiceUnavailable,
 	appliance.CodeTimeout:            fiber.StatusServiceUnavailable,
 	appliance.CodeShuttingDown:       fiber.StatusServiceUnavailable,
+
+	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
 }
 
 // defaultRetryAfter is said where an error knows nothing better: soon enough for a payment that waits, late

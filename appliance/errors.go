@@ -41,8 +41,12 @@ const (
 	CodeHSMUnavailable     Code = "hsm_unavailable"
 	CodeJournalUnavailable Code = "journal_unavailable"
 	CodeReplicaUnavailable Code = "replica_unavailable"
+	CodeReplicaBehind      Code = "replica_behind"
 	CodeTimeout            Code = "timeout"
 	CodeShuttingDown       Code = "shutting_down"
+
+	// The upstream of the reads is at fault for now. In capitals: GraphQL clients know such codes so.
+	CodeUpstreamUnavailable Code = "UPSTREAM_UNAVAILABLE"
 
 	// A defect of ours.
 	CodeInternal Code = "internal"

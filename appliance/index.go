@@ -69,6 +69,18 @@ type Snapshot interface {
 	// Position returns what a Batch has last set under that name, or "" and false.
 	Position(ctx context.Context, name string) (string, bool, error)
 
+	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in no certain order, until an
+	// error of yield's, which it returns.
+	Unfinished(ctx context.Context, yield func(Row) error) error
+	// Unverified calls yield with each record that is kept apart, by type and key, until an error of yield's, which it
+	// returns. Where they are served, they are also among the others.
+	Unverified(ctx context.Context, yield func(Unverified) error) error
+	// Sample returns n different records chosen at random, of PacketType or TransferType, in no certain order: all where
+	// there are no more, and in rare cases fewer.
+	//
+	// Errors: CodeInvalidField for other types; CodeTimeout.
+	Sample(ctx context.Context, t *Type, n int) ([]Row, error)
+
 	// Each calls yield with each record of a type, in the order of export: by sort_order ascending, bytewise (chains
 	// and tokens by key), until the end or an error of yield's, which it returns.
 	Each(ctx context.Context, t *Type, yield func(Row) error) error
@@ -80,9 +92,38 @@ type Batch struct {
 	// Positions are set with the rows, so that a reader of an upstream or of a file knows, after a crash, what
 	// has been written. An empty value removes a position.
 	Positions map[string]string
+	// Unverified are packets and transfers to be kept apart, by their key: a later one takes the place of an earlier
+	// one, and a row of the same type and key among the Rows of a later batch ends it, even one that changes nothing
+	// else. They are written behind Rows, so that of a key that is in both the row is served and this is kept apart.
+	// What Rows has said of the key before is served on; where unverified records are served it comes back when they no
+	// longer are. Since is ignored: it is when the key was first kept apart.
+	//
+	// Errors: CodeInvalidField for other types.
+	Unverified []Unverified
+	// Withdrawn end what is kept apart of these keys, after Rows and before Unverified: nobody claims it any more. A key of
+	// which nothing is kept apart changes nothing.
+	Withdrawn []RecordID
 }
 
-// Written counts what a batch did.
+// RecordID names a record: its type and its Row.Key.
+type RecordID struct {
+	Type *Type
+	Key  string
+}
+
+// ID returns the name of a record.
+func (r Row) ID() RecordID { return RecordID{r.t, r.Key()} }
+
+// Unverified is a record that contradicts what can be checked of it, or that cannot be checked. An Index keeps it apart,
+// and does not serve it unless it was opened to.
+type Unverified struct {
+	Row    Row
+	Reason string    // what does not agree, for an operator: "base_amount is 5, but the packet's data says 6"
+	Since  time.Time // UTC
+}
+
+// Written counts what a batch did: each of its Rows and each of its Unverified once. A row that changes nothing but ends an
+// unverified one is Updated; an unverified one with the row and the reason that are kept already is Unchanged.
 type Written struct {
 	Inserted, Updated, Unchanged int
 }
@@ -379,6 +420,8 @@ type IndexStatus struct {
 	Oldest  time.Time         `json:"oldest,omitzero"` // and of the oldest
 	Updated time.Time         `json:"updated"`         // when the last batch that changed something was written
 	Schema  int               `json:"schema"`          // version of the storage format
+	// Unverified is how many records are kept apart.
+	Unverified uint64 `json:"unverified"`
 }
 
 // ParseInterval reads an interval as a channel's sla has it: hours, minutes and seconds (01:00:00), a number with a

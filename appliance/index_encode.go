@@ -41,14 +41,24 @@ func NewRow(record any) (Row, error) {
 //
 // Errors: CodeInvalidJSON, CodeUnknownField, CodeMissingField, CodeDuplicateField, and as NewRow.
 func ParseRecord(line []byte) (Row, error) {
-	p := parser{in: line, e: encoders.Get().(*encoder)}
-	defer p.e.release()
+	p := parser{in: line}
 	t, err := p.kind()
 	if err != nil {
 		return Row{}, err
 	}
-	p.at = 0
-	if err := p.object(t, true); err != nil {
+	return parseRow(t, line, true)
+}
+
+// ParseRow reads a JSON object as a record of that type, one of RecordTypes: ParseRecord without the member "kind".
+//
+// Errors: as ParseRecord.
+func ParseRow(t *Type, object []byte) (Row, error) { return parseRow(t, object, false) }
+
+// parseRow reads an object, which has the member "kind" where it is a record of NDJSON.
+func parseRow(t *Type, in []byte, record bool) (Row, error) {
+	p := parser{in: in, e: encoders.Get().(*encoder)}
+	defer p.e.release()
+	if err := p.object(t, record); err != nil {
 		return Row{}, err
 	}
 	p.space()

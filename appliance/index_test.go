@@ -114,6 +114,38 @@ func TestPagesAndParsers(t *testing.T) {
 	}
 }
 
+func TestAnObjectIsReadAsARowOfItsType(t *testing.T) {
+	row, err := NewRow(samplePacket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := string(row.AppendObject(nil))
+	parsed, err := ParseRow(PacketType, []byte(object))
+	if err != nil || parsed.Type() != PacketType || !bytes.Equal(parsed.Bytes(), row.Bytes()) {
+		t.Errorf("%v", err)
+	}
+	for _, test := range []struct {
+		name, object string
+		of           *Type
+		code         Code
+	}{
+		{"a kind", `{"kind":"packet",` + object[1:], PacketType, CodeUnknownField},
+		{"another type", object, TransferType, CodeUnknownField},
+		{"no key", strings.Replace(object, `"packet_hash":"0xab",`, "", 1), PacketType, CodeMissingField},
+		{"a key that is null", strings.Replace(object, `"0xab"`, "null", 1), PacketType, CodeMissingField},
+		{"a number for text", strings.Replace(object, `"0xab"`, "5", 1), PacketType, CodeInvalidField},
+		{"a bad time", strings.Replace(object, "2026-05-20T", "2026-05-99T", 1), PacketType, CodeInvalidField},
+		{"half an object", object[:len(object)/2], PacketType, CodeInvalidJSON},
+		{"two objects", object + object, PacketType, CodeInvalidJSON},
+		{"null", "null", PacketType, CodeInvalidJSON},
+		{"nothing", "", PacketType, CodeInvalidJSON},
+	} {
+		if _, err := ParseRow(test.of, []byte(test.object)); CodeOf(err) != test.code {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
 // FuzzParseRecord holds ParseRecord against encoding/json: what both take means the same, and what was taken is written in
 // one form, which is read as the same row.
 func FuzzParseRecord(f *testing.F) {

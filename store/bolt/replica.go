@@ -31,7 +31,8 @@ const replicaPage = 16 << 10
 // bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
 // sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of keys in the order of the page; several filters are a merge of
 // such ranges. Terms may collide, so each row found is checked against the query itself. The other types are small:
-// they live in one bucket each, under their key, and are held in memory. See replica_stats.go for the counts.
+// they live in one bucket each, under their key, and are held in memory. See replica_stats.go for the counts, and
+// replica_unverified.go for what is kept apart.
 //
 // Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
 type Replica struct {
@@ -46,6 +47,8 @@ type Replica struct {
 	closing    chan struct{} // closed by Close
 	recentKeys int
 	largeBatch int
+
+	serveUnverified bool
 
 	closeOnce sync.Once
 	trimmer   sync.WaitGroup
@@ -67,6 +70,10 @@ type ReplicaOptions struct {
 	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
 	// kernel's cache; zero means 160 MiB, negative means no limit. On Linux only.
 	MaxResident int64
+	// ServeUnverified also serves the records that are kept apart, in the place of what else there is of their key. A file
+	// that was opened otherwise before is changed when it is opened, a transaction for each thousand of them; ReadOnly
+	// takes it as it is.
+	ServeUnverified bool
 
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
@@ -115,7 +122,10 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	if o.recentKeys == 0 {
 		o.recentKeys, large = minRecent, largeBatch
 	}
-	r := &Replica{db: db, recentKeys: o.recentKeys, largeBatch: large, now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{})}
+	r := &Replica{
+		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified,
+		now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
 	if err := r.prepare(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
@@ -144,17 +154,20 @@ func RemoveReplica(path string) error {
 	return nil
 }
 
-// prepare makes the buckets of a new file, checks the version of an old one, and loads the tables.
+// prepare makes the buckets of a new file, checks the version of an old one, serves what is unverified or no longer does,
+// and loads the tables.
 func (r *Replica) prepare() error {
 	if !r.db.IsReadOnly() {
 		if err := r.db.Update(createBuckets); err != nil {
 			return err
 		}
+		if err := r.settleServing(); err != nil {
+			return err
+		}
 	}
 	return r.db.View(func(tx *bbolt.Tx) error {
-		meta := tx.Bucket(replicaMeta)
-		if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(replicaSchema) {
-			return ErrReplicaSchema
+		if err := checkReplicaSchema(tx); err != nil {
+			return err
 		}
 		loaded, err := loadTables(tx)
 		if err != nil {
@@ -165,14 +178,26 @@ func (r *Replica) prepare() error {
 	})
 }
 
+func checkReplicaSchema(tx *bbolt.Tx) error {
+	meta := tx.Bucket(replicaMeta)
+	if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(replicaSchema) {
+		return ErrReplicaSchema
+	}
+	return nil
+}
+
 func createBuckets(tx *bbolt.Tx) error {
 	if tx.Bucket(replicaMeta) != nil {
-		return nil
+		if err := checkReplicaSchema(tx); err != nil {
+			return err
+		}
+		_, err := tx.CreateBucketIfNotExists(bucketUnverified) // files of before there was one lack it
+		return err
 	}
 	if name, _ := tx.Cursor().First(); name != nil {
 		return fmt.Errorf("bucket %q: %w", name, ErrReplicaSchema)
 	}
-	names := [][]byte{replicaMeta, bucketPositions, bucketStats}
+	names := [][]byte{replicaMeta, bucketPositions, bucketStats, bucketUnverified}
 	for _, c := range collections {
 		names = append(names, c.rows)
 		for _, x := range c.indexes {
@@ -255,6 +280,9 @@ func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
 	if v := s.tx.Bucket(replicaMeta).Get(keyUpdated); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
+	if apart := s.tx.Bucket(bucketUnverified); apart != nil {
+		status.Unverified = apart.Sequence()
+	}
 	return status, nil
 }
 
@@ -272,8 +300,19 @@ func (s *snapshot) Each(ctx context.Context, t *appliance.Type, yield func(appli
 	if c == nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", t.Name)
 	}
+	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(v)) })
+}
+
+// walk calls yield with all that a bucket has, in the order of its keys, until an error of yield's. A bucket that is not there is
+// empty. The caller does not hold s.mu, so that yield may ask the snapshot more.
+func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []byte) error) error {
 	s.mu.Lock()
-	cursor := s.tx.Bucket(c.rows).Cursor()
+	b := s.tx.Bucket(bucket)
+	if b == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	cursor := b.Cursor()
 	k, v := cursor.First()
 	s.mu.Unlock()
 	// A cursor of its own may go on without the lock: it only reads pages.
@@ -281,7 +320,7 @@ func (s *snapshot) Each(ctx context.Context, t *appliance.Type, yield func(appli
 		if n%256 == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}
-		if err := yield(c.row(v)); err != nil {
+		if err := yield(k, v); err != nil {
 			return err
 		}
 		k, v = cursor.Next()

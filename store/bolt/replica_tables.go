@@ -157,10 +157,10 @@ func (t *tables) late(packet appliance.Row, now time.Time) bool {
 	if !ok || !packet.IsNull(packetAckTime) || !packet.IsNull(packetTimedOut) {
 		return false
 	}
+	sla := appliance.DefaultSLA
 	var buf [128]byte
-	sla, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]
-	if !ok {
-		sla = appliance.DefaultSLA
+	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(packetChannel) {
+		sla = d // a channel that is not told would read as channel 0
 	}
 	return now.UnixNano()-sent > int64(sla)
 }
@@ -205,8 +205,8 @@ func placeholder(record any) appliance.Row {
 	return row
 }
 
-// upsertTable writes a row of a small type.
-func (w *batchWriter) upsertTable(i int, row appliance.Row) error {
+// upsertTable is upsert for a row of a small type.
+func (w *batchWriter) upsertTable(i int, row appliance.Row) (count *int, err error) {
 	bucket := w.tx.Bucket([]byte(tableTypes[i].Name))
 	key := row.Key()
 	old := bucket.Get([]byte(key))
@@ -222,10 +222,10 @@ func (w *batchWriter) upsertTable(i int, row appliance.Row) error {
 		}
 		switch free, err := settleOrder(order, kept, key, taken); {
 		case err != nil:
-			return err
+			return nil, err
 		case free != order:
 			if row, err = row.WithText(sorted.Number, free); err != nil {
-				return err
+				return nil, err
 			}
 			order = free
 		}
@@ -234,15 +234,14 @@ func (w *batchWriter) upsertTable(i int, row appliance.Row) error {
 	}
 	switch {
 	case old == nil:
-		w.written.Inserted++
+		count = &w.written.Inserted
 	case string(old) == string(row.Bytes()):
-		w.written.Unchanged++
-		return nil
+		return &w.written.Unchanged, nil
 	default:
-		w.written.Updated++
+		count = &w.written.Updated
 	}
 	w.changedTables[i] = true
-	return bucket.Put([]byte(key), row.Bytes())
+	return count, bucket.Put([]byte(key), row.Bytes())
 }
 
 // orders returns who holds each sort_order of a small type in this batch.

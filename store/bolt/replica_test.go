@@ -26,9 +26,10 @@ func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, ReplicaOptions{r
 
 func conform(t *testing.T, o ReplicaOptions) {
 	o.Now = func() time.Time { return storetest.ReplicaNow }
-	storetest.Replica(t, func(t *testing.T) (appliance.Index, func() appliance.Index) {
+	storetest.Replica(t, func(t *testing.T) (appliance.Index, func(bool) appliance.Index) {
 		path := filepath.Join(t.TempDir(), "replica.db")
-		open := func() *Replica {
+		open := func(serveUnverified bool) *Replica {
+			o.ServeUnverified = serveUnverified
 			r, err := OpenReplica(path, o)
 			if err != nil {
 				t.Fatal(err)
@@ -36,12 +37,13 @@ func conform(t *testing.T, o ReplicaOptions) {
 			t.Cleanup(func() { r.Close() })
 			return r
 		}
-		r := open()
-		return r, func() appliance.Index {
+		r := open(false)
+		return r, func(serveUnverified bool) appliance.Index {
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return open()
+			r = open(serveUnverified)
+			return r
 		}
 	})
 }

@@ -27,6 +27,9 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 		w = newBatchWriter(r, tx)
 		return w.write(b)
 	})
+	if errors.Is(err, errUnchanged) {
+		return w.written, nil
+	}
 	if err != nil {
 		var domain *appliance.Error
 		if errors.As(err, &domain) {
@@ -47,6 +50,9 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 	return w.written, nil
 }
 
+// errUnchanged rolls back a batch that changes nothing, so that it costs the disk nothing: followers write such often.
+var errUnchanged = errors.New("the batch changes nothing")
+
 // batchWriter writes one batch in one transaction. Rows go to their buckets at once, in the order of the batch, so that
 // each sees what those before it did; changes of indexes are gathered and made at the end in the order of their keys,
 // which touches each page of an index once.
@@ -57,6 +63,7 @@ type batchWriter struct {
 	counts  *deltas
 
 	rows    [2]*bbolt.Bucket     // by collection
+	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
 	changes map[*index][]indexChange
 	arena   []byte // memory for keys of indexes
@@ -83,7 +90,7 @@ func (a indexChange) compare(b indexChange) int {
 }
 
 func newBatchWriter(r *Replica, tx *bbolt.Tx) *batchWriter {
-	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), changes: make(map[*index][]indexChange)}
+	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*index][]indexChange)}
 	for i, c := range collections {
 		w.rows[i] = tx.Bucket(c.rows)
 		w.rows[i].FillPercent = fillOrdered
@@ -102,7 +109,17 @@ const (
 func (w *batchWriter) write(b appliance.Batch) error {
 	isNew := w.lookUp(b.Rows)
 	for i, row := range b.Rows {
-		if err := w.upsert(row, isNew[i]); err != nil {
+		if err := w.writeRow(row, isNew[i]); err != nil {
+			return err
+		}
+	}
+	for _, id := range b.Withdrawn {
+		if err := w.withdraw(id); err != nil {
+			return err
+		}
+	}
+	for _, u := range b.Unverified {
+		if err := w.keepApart(u); err != nil {
 			return err
 		}
 	}
@@ -111,18 +128,40 @@ func (w *batchWriter) write(b appliance.Batch) error {
 			return err
 		}
 	}
-	if w.written.Inserted+w.written.Updated == 0 {
+	switch {
+	case w.written.Inserted+w.written.Updated > 0:
+	case len(b.Positions) == 0:
+		return errUnchanged
+	default:
 		return nil
 	}
+	if err := w.applyGathered(); err != nil {
+		return err
+	}
+	return w.tx.Bucket(replicaMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+}
+
+// applyGathered makes the changes of indexes and counts that were gathered.
+func (w *batchWriter) applyGathered() (err error) {
 	if err := w.applyAllChanges(); err != nil {
 		return err
 	}
-	routes, err := w.counts.write(w.tx.Bucket(bucketStats))
+	w.routesChanged, err = w.counts.write(w.tx.Bucket(bucketStats))
+	return err
+}
+
+// writeRow upserts a row and ends what is kept apart of its key.
+func (w *batchWriter) writeRow(row appliance.Row, isNew bool) error {
+	count, err := w.upsert(row, isNew)
 	if err != nil {
 		return err
 	}
-	w.routesChanged = routes
-	return w.tx.Bucket(replicaMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+	ended, err := w.endApart(row)
+	if ended && count == &w.written.Unchanged {
+		count = &w.written.Updated
+	}
+	*count++
+	return err
 }
 
 func (w *batchWriter) position(name, value string) error {
@@ -164,9 +203,10 @@ func hasPrefix(c *bbolt.Cursor, prefix []byte) bool {
 	return bytes.HasPrefix(k, prefix)
 }
 
-func (w *batchWriter) upsert(row appliance.Row, isNew bool) error {
+// upsert returns which of the batch's counts what it did belongs to.
+func (w *batchWriter) upsert(row appliance.Row, isNew bool) (count *int, err error) {
 	if row.IsZero() {
-		return appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
+		return nil, errEmptyRow
 	}
 	if c := collectionOf(row.Type()); c != nil {
 		return w.upsertRow(c, row, isNew)
@@ -174,41 +214,63 @@ func (w *batchWriter) upsert(row appliance.Row, isNew bool) error {
 	if i := tableOf(row.Type()); i >= 0 {
 		return w.upsertTable(i, row)
 	}
-	return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", row.Type().Name)
+	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", row.Type().Name)
 }
 
-func (w *batchWriter) upsertRow(c *collection, row appliance.Row, isNew bool) error {
+var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
+
+// upsertRow is upsert for a row of a collection. A row that it refuses has changed nothing.
+func (w *batchWriter) upsertRow(c *collection, row appliance.Row, isNew bool) (count *int, err error) {
 	key := row.AppendKey(make([]byte, 0, 96), c.t.Key)
 	old, kept := w.current(c, key, isNew)
 	order, _ := row.Text(c.order)
 	settled, err := settleOrder(order, kept, string(key), func(order string) bool { return w.rows[c.number].Get([]byte(order)) != nil })
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if settled != order {
 		if row, err = row.WithText(c.order, settled); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	switch {
 	case old.IsZero():
-		w.written.Inserted++
+		count = &w.written.Inserted
 	case bytes.Equal(old.Bytes(), row.Bytes()):
-		w.written.Unchanged++
-		return nil
+		return &w.written.Unchanged, nil
 	default:
-		w.written.Updated++
-		w.counts.add(c, old, -1)
+		count = &w.written.Updated
 	}
-	w.counts.add(c, row, 1)
-	w.reindex(c, old, kept, row, settled)
-	if !old.IsZero() && kept != settled {
-		if err := w.rows[c.number].Delete([]byte(kept)); err != nil {
-			return err
+	return count, w.replace(c, string(key), old, kept, row, settled)
+}
+
+// remove takes the record of that key out of a collection.
+func (w *batchWriter) remove(c *collection, key []byte) error {
+	old, kept := w.current(c, key, false)
+	if old.IsZero() {
+		return nil
+	}
+	return w.replace(c, string(key), old, kept, appliance.Row{}, "")
+}
+
+// replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.
+func (w *batchWriter) replace(c *collection, key string, old appliance.Row, kept string, row appliance.Row, order string) error {
+	w.reindex(c, old, kept, row, order)
+	if !old.IsZero() {
+		w.counts.add(c, old, -1)
+		if kept != order {
+			if err := w.rows[c.number].Delete([]byte(kept)); err != nil {
+				return err
+			}
 		}
 	}
-	w.moved[c.number][string(key)] = settled
-	return w.rows[c.number].Put([]byte(settled), row.Bytes())
+	if row.IsZero() {
+		delete(w.moved[c.number], key)
+		return nil
+	}
+	w.counts.add(c, row, 1)
+	w.moved[c.number][key] = order
+	return w.rows[c.number].Put([]byte(order), row.Bytes())
 }
 
 // current returns the record of that key as the batch has left it so far, and its sort_order.
@@ -223,7 +285,7 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (appliance.
 	return row, string(order)
 }
 
-// reindex notes how the indexes change when old, under its sort_order, becomes row.
+// reindex notes how the indexes change when old, under its sort_order, becomes row. The zero Row is in none.
 func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string, row appliance.Row, order string) {
 	for _, x := range c.indexes {
 		var before, after [2]uint64
@@ -231,7 +293,9 @@ func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string,
 		if !old.IsZero() {
 			x.terms(old, func(term uint64) { before[nBefore] = term; nBefore++ })
 		}
-		x.terms(row, func(term uint64) { after[nAfter] = term; nAfter++ })
+		if !row.IsZero() {
+			x.terms(row, func(term uint64) { after[nAfter] = term; nAfter++ })
+		}
 		if oldOrder == order && before == after && nBefore == nAfter {
 			continue
 		}

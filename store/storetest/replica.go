@@ -2,11 +2,14 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,25 +20,31 @@ import (
 var ReplicaNow = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 
 // Replica holds an index against a plain model: random records are written in random batches, changed and written again, and
-// random questions asked, walking pages to and fro. open returns an empty index whose clock stands at ReplicaNow, and reopen the
-// same one as after a restart.
-func Replica(t *testing.T, open func(t *testing.T) (index appliance.Index, reopen func() appliance.Index)) {
+// random questions asked, walking pages to and fro. open returns an empty index whose clock stands at ReplicaNow and which
+// does not serve unverified records; reopen returns the same one as after a restart, serving them or not.
+func Replica(t *testing.T, open OpenReplica) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			index, reopen := open(t)
 			h := &harness{t: t, index: index, model: newModel(func() time.Time { return ReplicaNow }), rng: rand.New(rand.NewPCG(seed, 1))}
 			for round := range 4 {
 				h.writeRandom(40 + 60*round)
-				h.questions(60)
+				h.questions(40)
+				h.serve(reopen, h.rng.IntN(2) == 0)
+				h.questions(20)
 			}
 			h.writeAgain()
-			h.index = reopen()
-			h.questions(30)
-			h.stats()
+			for range 3 {
+				h.serve(reopen, !h.model.serving)
+				h.questions(10)
+			}
 		})
 	}
 	t.Run("refuses queries that cannot be meant", func(t *testing.T) { refuses(t, open) })
 }
+
+// OpenReplica is how the suite opens an index; see Replica.
+type OpenReplica func(t *testing.T) (index appliance.Index, reopen func(serveUnverified bool) appliance.Index)
 
 type harness struct {
 	t     *testing.T
@@ -119,31 +128,63 @@ func (h *harness) record() any {
 
 func (h *harness) writeRandom(n int) {
 	for n > 0 {
-		var rows []appliance.Row
+		var b appliance.Batch
 		for range min(n, 1+h.rng.IntN(40)) {
-			rows = append(rows, must(appliance.NewRow(h.record())))
+			row := must(appliance.NewRow(h.record()))
+			if (row.Type() == appliance.PacketType || row.Type() == appliance.TransferType) && h.rng.IntN(4) == 0 {
+				b.Unverified = append(b.Unverified, appliance.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
+			} else {
+				b.Rows = append(b.Rows, row)
+			}
 			n--
 		}
-		written, err := h.index.Write(context.Background(), appliance.Batch{Rows: rows})
-		if err != nil {
-			h.t.Fatal(err)
+		b.Withdrawn = h.withdrawn(b)
+		h.write(b)
+	}
+}
+
+// withdrawn are, now and then, a record that is kept apart and one of which nothing is, neither of the batch.
+func (h *harness) withdrawn(b appliance.Batch) (ids []appliance.RecordID) {
+	apart := h.model.unverified()
+	if h.rng.IntN(3) > 0 || len(apart) == 0 {
+		return nil
+	}
+	id := apart[h.rng.IntN(len(apart))].Row.ID()
+	for _, row := range b.Rows {
+		if row.ID() == id {
+			return nil
 		}
-		if want := h.model.write(rows); written != want {
-			h.t.Fatalf("wrote %+v, model %+v", written, want)
-		}
+	}
+	return []appliance.RecordID{id, {Type: appliance.PacketType, Key: "nothing"}}
+}
+
+func (h *harness) write(b appliance.Batch) {
+	h.t.Helper()
+	written, err := h.index.Write(context.Background(), b)
+	if want := h.model.write(b); err != nil || written != want {
+		h.t.Fatalf("wrote %+v, %v; model %+v", written, err, want)
 	}
 }
 
 // writeAgain writes what is there once more, which changes nothing.
 func (h *harness) writeAgain() {
-	var rows []appliance.Row
+	var b appliance.Batch
 	for _, t := range appliance.RecordTypes {
-		rows = append(rows, h.model.list(t, func(appliance.Row) bool { return true })...)
+		b.Rows = append(b.Rows, h.model.list(t, func(row appliance.Row) bool { return h.model.apart[t][row.Key()] == nil })...)
 	}
-	written, err := h.index.Write(context.Background(), appliance.Batch{Rows: rows})
-	if want := (appliance.Written{Unchanged: len(rows)}); err != nil || written != want {
+	for _, d := range h.model.unverified() {
+		b.Unverified = append(b.Unverified, d.Unverified)
+	}
+	written, err := h.index.Write(context.Background(), b)
+	if want := (appliance.Written{Unchanged: len(b.Rows) + len(b.Unverified)}); err != nil || written != want {
 		h.t.Fatalf("the same again: %+v, %v; want %+v", written, err, want)
 	}
+}
+
+// serve opens the index again.
+func (h *harness) serve(reopen func(serveUnverified bool) appliance.Index, unverified bool) {
+	h.index = reopen(unverified)
+	h.model.serve(unverified)
 }
 
 func (h *harness) view(read func(s appliance.Snapshot)) {
@@ -179,6 +220,10 @@ func (h *harness) questions(n int) {
 		for _, t := range appliance.RecordTypes {
 			h.each(s, t)
 		}
+		h.unfinished(s)
+		h.unverified(s)
+		h.sample(s, appliance.PacketType)
+		h.sample(s, appliance.TransferType)
 	})
 	h.stats()
 }
@@ -297,6 +342,67 @@ func (h *harness) each(s appliance.Snapshot, t *appliance.Type) {
 	h.same("each "+t.Name, got, h.model.list(t, func(appliance.Row) bool { return true }))
 }
 
+// unfinished compares the packets that have neither ended nor timed out.
+func (h *harness) unfinished(s appliance.Snapshot) {
+	var got []appliance.Row
+	err := s.Unfinished(context.Background(), func(row appliance.Row) error {
+		got = append(got, row)
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	slices.SortFunc(got, func(a, b appliance.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
+	h.same("unfinished", got, h.model.list(appliance.PacketType, func(row appliance.Row) bool {
+		_, acknowledged := at(row, "packet_ack_timestamp")
+		_, timedOut := at(row, "packet_timeout_timestamp")
+		return !acknowledged && !timedOut
+	}))
+}
+
+// unverified compares what is kept apart, and how many that are.
+func (h *harness) unverified(s appliance.Snapshot) {
+	var got []appliance.Row
+	want := h.model.unverified()
+	err := s.Unverified(context.Background(), func(u appliance.Unverified) error {
+		if i := len(got); i < len(want) && (u.Reason != want[i].Reason || !u.Since.Equal(want[i].Since) || u.Since.Location() != time.UTC) {
+			h.t.Fatalf("unverified %d: %q since %v, want %q since %v", i, u.Reason, u.Since, want[i].Reason, want[i].Since)
+		}
+		got = append(got, u.Row)
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var rows []appliance.Row
+	for _, d := range want {
+		rows = append(rows, d.Row)
+	}
+	h.same("unverified", got, rows)
+	status, err := s.Status(context.Background())
+	if err != nil || status.Unverified != uint64(len(want)) {
+		h.t.Fatalf("%d unverified, %v; want %d", status.Unverified, err, len(want))
+	}
+}
+
+// sample asks for some, all and more than all records of a type.
+func (h *harness) sample(s appliance.Snapshot, t *appliance.Type) {
+	records := h.model.records[t]
+	for _, n := range []int{-1, 0, 1, len(records) / 2, len(records), len(records) + 1, math.MaxInt} {
+		rows, err := s.Sample(context.Background(), t, n)
+		if want := min(max(n, 0), len(records)); err != nil || len(rows) != want {
+			h.t.Fatalf("a sample of %d: %d of %d, %v", n, len(rows), len(records), err)
+		}
+		seen := make(map[string]bool)
+		for _, row := range rows {
+			if seen[row.Key()] || !bytes.Equal(row.Bytes(), records[row.Key()].Bytes()) {
+				h.t.Fatalf("a sample of %d: %s is there twice, or another than it is", n, row.Key())
+			}
+			seen[row.Key()] = true
+		}
+	}
+}
+
 func (h *harness) stats() {
 	h.view(func(s appliance.Snapshot) {
 		ctx := context.Background()
@@ -354,7 +460,7 @@ func (h *harness) near(got, want *appliance.Percentiles) {
 	}
 }
 
-func refuses(t *testing.T, open func(t *testing.T) (appliance.Index, func() appliance.Index)) {
+func refuses(t *testing.T, open OpenReplica) {
 	index, _ := open(t)
 	ctx := context.Background()
 	err := index.View(ctx, func(s appliance.Snapshot) error {
@@ -372,12 +478,23 @@ func refuses(t *testing.T, open func(t *testing.T) (appliance.Index, func() appl
 		if appliance.CodeOf(err) != appliance.CodeInvalidField {
 			t.Errorf("no days: %v", err)
 		}
+		_, err = s.Sample(ctx, appliance.ChainType, 1)
+		if appliance.CodeOf(err) != appliance.CodeInvalidField {
+			t.Errorf("a sample of chains: %v", err)
+		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := index.Write(ctx, appliance.Batch{Rows: make([]appliance.Row, 1)}); appliance.CodeOf(err) != appliance.CodeInvalidField {
-		t.Errorf("an empty row: %v", err)
+	chain := must(appliance.NewRow(appliance.Chain{UniversalChainID: "union.union-1"}))
+	for what, b := range map[string]appliance.Batch{
+		"an empty row":            {Rows: make([]appliance.Row, 1)},
+		"an empty unverified row": {Unverified: make([]appliance.Unverified, 1)},
+		"an unverified chain":     {Unverified: []appliance.Unverified{{Row: chain}}},
+	} {
+		if _, err := index.Write(ctx, b); appliance.CodeOf(err) != appliance.CodeInvalidField {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package storetest
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -15,35 +16,112 @@ import (
 // a store answers is held against it.
 type model struct {
 	now     func() time.Time
-	records map[*appliance.Type]map[string]appliance.Row // by key
+	records map[*appliance.Type]map[string]appliance.Row // by key: what is served
+	apart   map[*appliance.Type]map[string]*doubt        // by key
+	serving bool                                         // records that are kept apart
+}
+
+// doubt is a record that is kept apart.
+type doubt struct {
+	appliance.Unverified
+	verified appliance.Row // what was served of the key before this was
 }
 
 func newModel(now func() time.Time) *model {
-	m := &model{now: now, records: make(map[*appliance.Type]map[string]appliance.Row)}
+	m := &model{now: now, records: make(map[*appliance.Type]map[string]appliance.Row), apart: make(map[*appliance.Type]map[string]*doubt)}
 	for _, t := range appliance.RecordTypes {
-		m.records[t] = make(map[string]appliance.Row)
+		m.records[t], m.apart[t] = make(map[string]appliance.Row), make(map[string]*doubt)
 	}
 	return m
 }
 
-func (m *model) write(rows []appliance.Row) (w appliance.Written) {
-	for _, row := range rows {
-		of, key := m.records[row.Type()], row.Key()
-		old, exists := of[key]
-		if f, ok := row.Type().Field("sort_order"); ok {
-			row = m.settle(row, f.Number, key, old)
-		}
+func (m *model) write(b appliance.Batch) (w appliance.Written) {
+	for _, row := range b.Rows {
+		of, apart, key := m.records[row.Type()], m.apart[row.Type()], row.Key()
+		old := of[key]
+		m.put(row)
 		switch {
-		case !exists:
+		case old.IsZero():
 			w.Inserted++
-		case bytes.Equal(old.Bytes(), row.Bytes()):
+		case apart[key] == nil && bytes.Equal(old.Bytes(), of[key].Bytes()):
 			w.Unchanged++
 		default:
 			w.Updated++
 		}
-		of[key] = row
+		delete(apart, key)
+	}
+	for _, id := range b.Withdrawn {
+		if d := m.apart[id.Type][id.Key]; d != nil {
+			w.Updated++
+			if m.serving {
+				m.unserve(d)
+			}
+			delete(m.apart[id.Type], id.Key)
+		}
+	}
+	for _, u := range b.Unverified {
+		apart, key := m.apart[u.Row.Type()], u.Row.Key()
+		switch d := apart[key]; {
+		case d == nil:
+			w.Inserted++
+			apart[key] = &doubt{Unverified: u, verified: m.records[u.Row.Type()][key]}
+			apart[key].Since = m.now()
+		case d.Reason == u.Reason && bytes.Equal(d.Row.Bytes(), u.Row.Bytes()):
+			w.Unchanged++
+			continue
+		default:
+			w.Updated++
+			d.Row, d.Reason = u.Row, u.Reason
+		}
+		if m.serving {
+			m.put(u.Row)
+		}
 	}
 	return w
+}
+
+// put serves a row.
+func (m *model) put(row appliance.Row) {
+	key, old := row.Key(), m.records[row.Type()][row.Key()]
+	if f, ok := row.Type().Field("sort_order"); ok {
+		row = m.settle(row, f.Number, key, old)
+	}
+	m.records[row.Type()][key] = row
+}
+
+// unverified returns what is kept apart, by type and key.
+func (m *model) unverified() (all []*doubt) {
+	for _, t := range []*appliance.Type{appliance.PacketType, appliance.TransferType} {
+		for _, key := range slices.Sorted(maps.Keys(m.apart[t])) {
+			all = append(all, m.apart[t][key])
+		}
+	}
+	return all
+}
+
+// serve serves what is kept apart, or no longer does.
+func (m *model) serve(on bool) {
+	if m.serving == on {
+		return
+	}
+	m.serving = on
+	for _, d := range m.unverified() {
+		if on {
+			d.verified = m.records[d.Row.Type()][d.Row.Key()]
+			m.put(d.Row)
+		} else {
+			m.unserve(d)
+		}
+	}
+}
+
+// unserve puts back what was served before a record was.
+func (m *model) unserve(d *doubt) {
+	if d.verified.IsZero() {
+		delete(m.records[d.Row.Type()], d.Row.Key())
+		return
+	}
+	m.put(d.verified)
 }
 
 // settle gives a row the sort_order that it is kept under.

@@ -1,0 +1,94 @@
+package bolt
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	// sampleAll is up to how many rows a collection is read whole for a sample, and sampleShare which part of a larger one a
+	// sample must be: many single rows cost more than a pass over all.
+	sampleAll   = 4096
+	sampleShare = 16
+	// sampleSteps is how many keys behind a random place in an index a sample is taken at most. The first key behind it would
+	// be the likelier the larger the gap in front of it; of so many gaps only their mean counts.
+	sampleSteps = 256
+)
+
+// Sample implements appliance.Snapshot.
+func (s *snapshot) Sample(ctx context.Context, t *appliance.Type, n int) ([]appliance.Row, error) {
+	c := collectionOf(t)
+	if c == nil {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "samples are of packets and transfers, not of a %s", t.Name)
+	}
+	s.mu.Lock()
+	all := s.count(c)
+	s.mu.Unlock()
+	switch {
+	case n <= 0:
+		return nil, nil
+	case all <= sampleAll || all/sampleShare <= uint64(n):
+		return s.sampleOfAll(ctx, c, n, all)
+	}
+	return s.sampleAnywhere(ctx, c, n)
+}
+
+// sampleOfAll passes over all rows and takes each with the probability that makes n of them (Knuth, The Art of Computer
+// Programming, section 3.4.2, algorithm S).
+func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []appliance.Row, err error) {
+	err = s.walk(ctx, c.rows, func(_, v []byte) error {
+		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
+			sample = append(sample, c.row(v))
+		}
+		left--
+		return nil
+	})
+	return sample, err
+}
+
+// sampleAnywhere takes rows at random places of the index by hashes, which has nothing of the order of the rows. It gives up, with
+// fewer, after several times as many tries.
+func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []appliance.Row, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rows, indexed, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
+	taken := make(map[string]bool)
+	for tries := 0; len(sample) < n && tries < 4*n+16; tries++ {
+		if tries%64 == 0 && ctx.Err() != nil {
+			return nil, timeoutError(ctx.Err())
+		}
+		from := indexed
+		if rand.Uint64N(indexed.Sequence()+recent.Sequence()) < recent.Sequence() {
+			from = recent
+		}
+		order := anyOrder(from)
+		if order == nil || taken[string(order)] {
+			continue
+		}
+		taken[string(order)] = true
+		sample = append(sample, c.row(rows.Get(order)))
+	}
+	return sample, nil
+}
+
+// anyOrder returns the sort_order of a random key of an index, nil where it is empty.
+func anyOrder(index *bbolt.Bucket) []byte {
+	cursor := index.Cursor()
+	k, _ := cursor.Seek(binary.BigEndian.AppendUint64(nil, rand.Uint64()))
+	for steps := rand.IntN(sampleSteps); ; steps-- {
+		if k == nil {
+			if k, _ = cursor.First(); k == nil {
+				return nil
+			}
+		}
+		if steps == 0 {
+			return k[termSize:]
+		}
+		k, _ = cursor.Next()
+	}
+}

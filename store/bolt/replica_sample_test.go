@@ -1,0 +1,65 @@
+package bolt
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// TestSamplesAreOfAllParts: a sample has rows from each quarter of a collection, be the keys of its index in the main bucket, in
+// the recent one or in both.
+func TestSamplesAreOfAllParts(t *testing.T) {
+	const all, size, quarters = 8000, 400, 4
+	var rows []appliance.Row
+	for i := range all {
+		row, err := appliance.NewRow(appliance.Transfer{
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%x", sha256.Sum256(fmt.Append(nil, i))),
+			SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	for name, recentKeys := range map[string]int{"main": 1, "both": all / 2, "recent": all} {
+		t.Run(name, func(t *testing.T) {
+			r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), ReplicaOptions{recentKeys: recentKeys})
+			for first := 0; first < all; first += all / 8 {
+				write(t, r, appliance.Batch{Rows: rows[first : first+all/8]})
+			}
+			err := r.View(t.Context(), func(s appliance.Snapshot) error {
+				var in [quarters]int
+				seen := make(map[string]bool)
+				sample, err := s.Sample(t.Context(), appliance.TransferType, size)
+				for _, row := range sample {
+					number, err := strconv.Atoi(row.SortOrder())
+					if err != nil {
+						return err
+					}
+					in[number*quarters/all]++
+					seen[row.Key()] = true
+				}
+				if len(seen) != size {
+					t.Errorf("%d different rows, want %d", len(seen), size)
+				}
+				for i, n := range in {
+					// 100 ± 8.7 by chance: what is out of these bounds is so once in 10^8.
+					if n < 50 || n > 150 {
+						t.Errorf("%d rows of quarter %d", n, i)
+					}
+				}
+				if _, err := s.Sample(expired(t), appliance.TransferType, size); appliance.CodeOf(err) != appliance.CodeTimeout {
+					t.Errorf("out of time: %v", err)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

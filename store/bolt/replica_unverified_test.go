@@ -1,0 +1,319 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// reopen opens a file that no one has open.
+func reopen(t *testing.T, path string, o ReplicaOptions) *Replica {
+	t.Helper()
+	if o.Now == nil {
+		o.Now = func() time.Time { return storetest.ReplicaNow }
+	}
+	r, err := OpenReplica(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// doubted is a transfer for Batch.Unverified, of a route that no other has.
+func doubted(t *testing.T, order, hash string) appliance.Unverified {
+	t.Helper()
+	row, err := appliance.NewRow(appliance.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1", DestUniversalChainID: "b.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return appliance.Unverified{Row: row, Reason: "of a liar"}
+}
+
+func write(t *testing.T, r *Replica, b appliance.Batch) appliance.Written {
+	t.Helper()
+	written, err := r.Write(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return written
+}
+
+func unverified(t *testing.T, r *Replica) (all []appliance.Unverified) {
+	t.Helper()
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		return s.Unverified(t.Context(), func(u appliance.Unverified) error {
+			u.Row = u.Row.Clone()
+			all = append(all, u)
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// served returns the sort_orders of the transfers, newest first, of a chain that they come from; empty for all.
+func served(t *testing.T, r *Replica, source string) (orders []string) {
+	t.Helper()
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{SourceChain: source})
+		for _, row := range rows {
+			orders = append(orders, row.SortOrder())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return orders
+}
+
+func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
+	now := storetest.ReplicaNow
+	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), ReplicaOptions{Now: func() time.Time { return now }})
+	u := doubted(t, "1", "0x01")
+	for _, step := range []struct {
+		batch appliance.Batch
+		want  appliance.Written
+		since time.Duration // after ReplicaNow; negative where nothing is kept apart
+	}{
+		{appliance.Batch{Unverified: []appliance.Unverified{u}}, appliance.Written{Inserted: 1}, 0},
+		{appliance.Batch{Unverified: []appliance.Unverified{u}}, appliance.Written{Unchanged: 1}, 0},
+		{appliance.Batch{Unverified: []appliance.Unverified{{Row: u.Row, Reason: "otherwise"}}}, appliance.Written{Updated: 1}, 0},
+		{appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "2", "0X01")}}, appliance.Written{Updated: 1}, 0},
+		{appliance.Batch{Rows: []appliance.Row{u.Row}}, appliance.Written{Inserted: 1}, -1},
+		{appliance.Batch{Unverified: []appliance.Unverified{u, u}}, appliance.Written{Inserted: 1, Unchanged: 1}, 5 * time.Hour},
+		{appliance.Batch{Rows: []appliance.Row{u.Row}}, appliance.Written{Updated: 1}, -1},
+		{appliance.Batch{Rows: []appliance.Row{u.Row}, Unverified: []appliance.Unverified{u}}, appliance.Written{Unchanged: 1, Inserted: 1}, 7 * time.Hour},
+	} {
+		if written := write(t, r, step.batch); written != step.want {
+			t.Errorf("%d hours in: wrote %+v, want %+v", now.Sub(storetest.ReplicaNow)/time.Hour, written, step.want)
+		}
+		switch all := unverified(t, r); {
+		case step.since < 0 && len(all) > 0:
+			t.Errorf("%+v is still kept apart", all)
+		case step.since >= 0 && (len(all) != 1 || !all[0].Since.Equal(storetest.ReplicaNow.Add(step.since))):
+			t.Errorf("kept apart are %+v, want one since %v", all, step.since)
+		}
+		now = now.Add(time.Hour)
+	}
+}
+
+// TestUnverifiedRowsAreServedWhereAskedTo also with a route and in an export that without them have nothing of theirs.
+func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := reopen(t, path, ReplicaOptions{})
+	write(t, r, appliance.Batch{Rows: plain(20), Unverified: []appliance.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
+	before := export(t, r)
+	for _, test := range []struct {
+		o    ReplicaOptions
+		want []string
+	}{
+		{ReplicaOptions{}, nil},
+		{ReplicaOptions{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
+		{ReplicaOptions{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
+		{ReplicaOptions{ReadOnly: true}, []string{"1", "00000007~0x02aa/0"}},
+		{ReplicaOptions{}, nil},
+		{ReplicaOptions{ServeUnverified: true, ReadOnly: true}, nil},
+	} {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r = reopen(t, path, test.o)
+		if got := served(t, r, "liar.1"); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%+v serves %q, want %q", test.o, got, test.want)
+		}
+		if now := string(export(t, r)); (now == string(before)) != (test.want == nil) {
+			t.Errorf("%+v exports\n%s", test.o, now)
+		}
+		if all := unverified(t, r); len(all) != 2 {
+			t.Errorf("%+v: %d are kept apart", test.o, len(all))
+		}
+	}
+}
+
+// TestServingIsSettledInSteps interrupts the change of a large file behind its first step. Rows and counts are then
+// as in files that were always opened as this one is at last.
+func TestServingIsSettledInSteps(t *testing.T) {
+	var doubts []appliance.Unverified
+	for i := range 2*settleAtOnce + 10 { // the first in the place of a plain row
+		doubts = append(doubts, doubted(t, fmt.Sprintf("x%05d", i), fmt.Sprintf("0x%064x", i)))
+	}
+	path := filepath.Join(t.TempDir(), "replica.db")
+	var r *Replica
+	want := make(map[bool]string)
+	for _, serve := range []bool{true, false} {
+		path = filepath.Join(t.TempDir(), "replica.db")
+		r = reopen(t, path, ReplicaOptions{ServeUnverified: serve})
+		fill(t, r, 100)
+		write(t, r, appliance.Batch{Rows: plain(100), Unverified: doubts})
+		want[serve] = contents(t, r)
+	}
+	for _, serve := range []bool{true, false} {
+		for _, then := range []bool{!serve, serve} {
+			r.serveUnverified = serve
+			next, err := r.settleStep(nil)
+			if next == nil {
+				t.Error("there is but one step")
+			}
+			if err := errors.Join(err, r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			r = reopen(t, path, ReplicaOptions{ServeUnverified: then})
+			if contents(t, r) != want[then] {
+				t.Errorf("to %v, then %v: the file is another", serve, then)
+			}
+		}
+	}
+}
+
+// contents are the export and all counts.
+func contents(t *testing.T, r *Replica) string {
+	text := string(export(t, r))
+	err := r.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucketStats).ForEach(func(k, v []byte) error {
+			text += fmt.Sprintf("%q %x\n", k, v)
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestFilesWithoutUnverifiedOpen: those of before there was such a bucket.
+func TestFilesWithoutUnverifiedOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := reopen(t, path, ReplicaOptions{})
+	write(t, r, appliance.Batch{Rows: plain(20)})
+	err := r.db.Update(func(tx *bbolt.Tx) error {
+		return errors.Join(tx.DeleteBucket(bucketUnverified), tx.Bucket(replicaMeta).Delete(keyServing))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []ReplicaOptions{{ReadOnly: true}, {ServeUnverified: true}, {}} {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r = reopen(t, path, o)
+		if all := unverified(t, r); len(all) != 0 || len(served(t, r, "")) != 20 {
+			t.Errorf("%+v: %+v are kept apart", o, all)
+		}
+		err := r.View(t.Context(), func(s appliance.Snapshot) error {
+			status, err := s.Status(t.Context())
+			if status.Unverified != 0 {
+				t.Errorf("%+v: %d are kept apart", o, status.Unverified)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "1", "0x01")}})
+}
+
+// TestAnUpstreamMaySendAnyHashAndOrder: what cannot be served is still kept apart, and the file still opens.
+func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := reopen(t, path, ReplicaOptions{ServeUnverified: true})
+	long := "0x" + strings.Repeat("ab", 50_000)
+	taken := doubted(t, "7", "0x07").Row.Key()
+	crowded := []appliance.Row{doubted(t, "7", "0x01").Row, doubted(t, appliance.TieBreak("7", taken), "0x02").Row}
+	doubts := []appliance.Unverified{
+		doubted(t, "1", long), doubted(t, "2", long[:len(long)-2]), // differ in their last digits alone
+		doubted(t, "7", "0x07"), // both of the orders that it can be kept under are taken
+		doubted(t, "7", long+"cd"),
+	}
+	write(t, r, appliance.Batch{Rows: crowded, Unverified: doubts})
+	for _, serve := range []bool{true, false, true} {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r = reopen(t, path, ReplicaOptions{ServeUnverified: serve})
+		want := []string{"7~0x07/0", "7"}
+		if serve {
+			want = []string{"7~0x07/0", "7", "2", "1"}
+		}
+		if got := served(t, r, "liar.1"); !reflect.DeepEqual(got, want) {
+			t.Errorf("serving %v: %q, want %q", serve, got, want)
+		}
+		if all := unverified(t, r); len(all) != len(doubts) {
+			t.Errorf("%d are kept apart, want %d", len(all), len(doubts))
+		}
+	}
+	write(t, r, appliance.Batch{Rows: []appliance.Row{doubts[0].Row}})
+	if all := unverified(t, r); len(all) != len(doubts)-1 {
+		t.Errorf("%d are kept apart after a good row, want %d", len(all), len(doubts)-1)
+	}
+}
+
+// TestWhatCannotBePutBackIsNotServed: while an unverified record was served, others took the sort_orders of the row before it.
+func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := reopen(t, path, ReplicaOptions{ServeUnverified: true})
+	good := doubted(t, "7", "0x07")
+	write(t, r, appliance.Batch{Rows: []appliance.Row{good.Row}})
+	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "8", "0x07")}})
+	write(t, r, appliance.Batch{Rows: []appliance.Row{doubted(t, "7", "0x01").Row, doubted(t, appliance.TieBreak("7", good.Row.Key()), "0x02").Row}})
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r = reopen(t, path, ReplicaOptions{})
+	if got, want := served(t, r, ""), []string{"7~0x07/0", "7"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("served are %q, want %q", got, want)
+	}
+}
+
+// TestReadersMayAskMoreWhileTheyAreYielded to, stop, and run out of time.
+func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 400)
+	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "1", "0x01"), doubted(t, "2", "0x02")}})
+	enough, ended := errors.New("enough"), expired(t)
+	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		ask := func() error {
+			if _, err := s.Stats(t.Context()); err != nil {
+				return err
+			}
+			return enough
+		}
+		for what, each := range map[string]func(ctx context.Context) error{
+			"unfinished": func(ctx context.Context) error { return s.Unfinished(ctx, func(appliance.Row) error { return ask() }) },
+			"unverified": func(ctx context.Context) error {
+				return s.Unverified(ctx, func(appliance.Unverified) error { return ask() })
+			},
+		} {
+			if err := each(t.Context()); !errors.Is(err, enough) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if err := each(ended); appliance.CodeOf(err) != appliance.CodeTimeout {
+				t.Errorf("%s out of time: %v", what, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expired(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
