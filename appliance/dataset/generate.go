@@ -17,6 +17,8 @@ type GenerateOptions struct {
 	Transfers int       // how many; packets are somewhat fewer
 	Seed      uint64    // the same seed, number and time give the same records
 	Now       time.Time // when the newest of them are on their way
+	// Chains is how many chains there are, from 2 to 14, with the tokens and channels between them; zero means 14.
+	Chains int
 	// BatchRows is how many rows are handed to the sink at once; zero means 10,000.
 	BatchRows int
 }
@@ -24,40 +26,18 @@ type GenerateOptions struct {
 // Generate makes up an index and hands it to sink in batches, oldest first, as one would be followed from an upstream:
 // chains, tokens, clients, connections and channels of a mainnet and a testnet, then packets with their transfers. Packets
 // have real UCS-03 bytes and hashes; a few senders and tokens do most, as in life; packets are in every stage, and some have
-// failed, timed out or got stuck. It takes no randomness but the seed.
+// failed, timed out or got stuck. It takes no randomness but the seed. See World for one that goes on.
 func Generate(ctx context.Context, o GenerateOptions, sink func([]appliance.Row) error) error {
-	if o.BatchRows == 0 {
-		o.BatchRows = 10_000
-	}
-	g := &generator{
-		rng: rand.New(rand.NewPCG(o.Seed, 0x9e3779b97f4a7c15)), now: o.Now.UTC().Truncate(time.Microsecond), left: o.Transfers,
-		accounts: max(20, o.Transfers/8),
-	}
-	g.world()
-	g.span(o.Transfers)
-	for g.left > 0 && g.err == nil {
-		if len(g.rows) >= o.BatchRows {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := sink(g.rows); err != nil {
-				return err
-			}
-			g.rows = nil
-		}
-		g.packet()
-	}
-	if g.err != nil || len(g.rows) == 0 {
-		return g.err
-	}
-	return sink(g.rows)
+	_, err := NewWorld(ctx, o, sink)
+	return err
 }
 
 type generator struct {
 	rng      *rand.Rand
 	now      time.Time
-	left     int // transfers to make
-	accounts int // how many there are on each chain
+	left     int  // transfers to make
+	exact    bool // makes no more than left, where else the last packet may have some more
+	accounts int  // how many there are on each chain
 	rows     []appliance.Row
 	err      error
 
@@ -66,6 +46,7 @@ type generator struct {
 	weight float64 // of all routes
 
 	at     time.Time     // when the next packet is sent
+	latest time.Time     // no packet is sent after it
 	pause  time.Duration // between packets, on average
 	serial uint32        // of packets
 
@@ -82,22 +63,37 @@ func (g *generator) add(record any) {
 }
 
 // span lets the packets begin as long ago as they need at a lively service's pace, and end now.
-func (g *generator) span(transfers int) {
+func (g *generator) span() {
 	const pace = 8 * time.Second
-	packets := max(1, float64(transfers)/transfersPerPacket)
-	whole := min(max(time.Duration(float64(transfers)*float64(pace)), 3*24*time.Hour), 200*24*time.Hour)
-	g.pause = time.Duration(float64(whole) / packets)
-	g.at = g.now.Add(-whole)
+	whole := min(max(time.Duration(float64(g.left)*float64(pace)), 3*24*time.Hour), 200*24*time.Hour)
+	g.at, g.latest = g.now.Add(-whole), g.now.Add(-time.Second)
+	g.spread(whole)
+}
+
+// spread lets the packets that are left be sent over that time.
+func (g *generator) spread(over time.Duration) {
+	packets := max(1, float64(g.left)/transfersPerPacket)
+	g.pause = time.Duration(float64(over) / packets)
 }
 
 // transfersPerPacket is what the shapes below give on average.
 const transfersPerPacket = 1.23
 
-// packet makes the next packet and its transfers.
-func (g *generator) packet() {
+// flight is a packet with its transfers, as far as it has come.
+type flight struct {
+	route       *route
+	instruction zkgm.Instruction
+	journey     journey
+	packet      appliance.Packet
+	transfers   []appliance.Transfer
+	seen        time.Time // withheld until then
+}
+
+// send makes the next packet and its transfers, and lets it travel until now.
+func (g *generator) send() *flight {
 	g.at = g.at.Add(time.Duration(float64(g.pause) * (0.2 + 1.6*g.rng.Float64())))
-	if latest := g.now.Add(-time.Second); g.at.After(latest) {
-		g.at = latest
+	if g.at.After(g.latest) {
+		g.at = g.latest
 	}
 	g.serial++
 	r := g.route()
@@ -108,21 +104,30 @@ func (g *generator) packet() {
 	timeout := g.at.Add(24 * time.Hour)
 	hash := zkgm.PacketHash(uint32(r.channel), uint32(r.back.channel), data, 0, uint64(timeout.UnixNano()))
 
-	j := g.journey(r, timeout)
-	p := g.packetRecord(r, j, instruction, data, timeout, hexText(hash[:]))
-	g.add(p)
+	f := &flight{route: r, instruction: instruction, journey: g.journey(r, timeout)}
+	f.packet = g.packetRecord(f, data, timeout, hexText(hash[:]))
+	g.travel(f)
 	for i, order := range instruction.Orders() {
-		g.add(g.transferRecord(r, &p, int32(i), order))
+		f.transfers = append(f.transfers, g.transferRecord(f, int32(i), order))
 		g.left--
 	}
-	g.lastRoute, g.lastTx = r, *p.SendTransactionHash
+	g.lastRoute, g.lastTx = r, *f.packet.SendTransactionHash
+	return f
+}
+
+// addFlight adds the records of a packet and its transfers as they are now.
+func (g *generator) addFlight(f *flight) {
+	g.add(f.packet)
+	for _, t := range f.transfers {
+		g.add(t)
+	}
 }
 
 // instruction makes one of the shapes that are seen, with at most as many orders as are left to make.
 func (g *generator) instruction(r *route) zkgm.Instruction {
 	order := func() zkgm.Instruction { return g.order(r).Instruction() }
 	switch dice := g.rng.IntN(100); {
-	case dice < 55 || g.left < 5:
+	case dice < 55 || g.exact && g.left < 5:
 		return g.orderV2(r).Instruction()
 	case dice < 75:
 		return g.orderV1(r).Instruction()
@@ -215,10 +220,19 @@ func (g *generator) hash() string {
 
 // journey is what happens to a packet.
 type journey struct {
-	steps    []step
-	reached  int // how many steps have happened
-	success  bool
-	timedOut time.Time // zero: not
+	steps   []step
+	reached int // how many steps have happened
+	stop    int // how many ever will
+	success bool
+	timeout time.Time // when it is timed out; zero: never, or it has been
+}
+
+// next returns when something happens next; zero: never.
+func (j *journey) next() time.Time {
+	if j.reached < j.stop {
+		return j.steps[j.reached].at
+	}
+	return j.timeout
 }
 
 // step is a step of a journey, done or to come.
@@ -229,34 +243,35 @@ type step struct {
 	tx    string
 }
 
-// journey lets the packet travel until now. The steps are those of the route's light clients.
+// journey says what will happen to a packet. The steps are those of the route's light clients.
 func (g *generator) journey(r *route, timeout time.Time) journey {
 	tx := g.hash()
 	if g.lastRoute == r && g.rng.IntN(30) == 0 {
 		tx = g.lastTx
 	}
 	j := journey{success: g.rng.IntN(100) >= 2, steps: []step{{kind: appliance.TracePacketSend, chain: r.from, at: g.at, tx: tx}}}
-	j.travel(g, r.via(), r.from, r.to, appliance.TraceSendUpdate, appliance.TracePacketRecv)
-	last := j.steps[len(j.steps)-1]
+	j.lead(g, r.via(), r.from, r.to, appliance.TraceSendUpdate, appliance.TracePacketRecv)
+	received := len(j.steps)
+	last := j.steps[received-1]
 	j.steps = append(j.steps, step{kind: appliance.TraceWriteAck, chain: r.to, at: last.at, tx: last.tx})
-	j.travel(g, r.via(), r.to, r.from, appliance.TraceAckUpdate, appliance.TracePacketAck)
+	j.lead(g, r.via(), r.to, r.from, appliance.TraceAckUpdate, appliance.TracePacketAck)
 
-	stuck := len(j.steps)
+	j.stop = len(j.steps)
 	switch dice := g.rng.IntN(1000); {
 	case dice < 8 && timeout.Add(time.Hour).Before(g.now):
-		stuck = 1
-		j.timedOut = timeout.Add(time.Duration(g.rng.IntN(1800)+1) * time.Second)
+		j.stop = 1
+		j.timeout = timeout.Add(time.Duration(g.rng.IntN(1800)+1) * time.Second)
 	case dice < 12:
-		stuck = 1 + g.rng.IntN(len(j.steps)-1)
-	}
-	for j.reached < stuck && !j.steps[j.reached].at.After(g.now) {
-		j.reached++
+		j.stop = 1 + g.rng.IntN(len(j.steps)-1)
+		if dice < 8 && j.stop < received { // its timeout is still to come
+			j.timeout = timeout.Add(time.Hour)
+		}
 	}
 	return j
 }
 
-// travel adds the updates of the light clients on the way from one end to the other, and the arrival.
-func (j *journey) travel(g *generator, hops []*chain, from, to *chain, update, arrival string) {
+// lead adds the updates of the light clients on the way from one end to the other, and the arrival.
+func (j *journey) lead(g *generator, hops []*chain, from, to *chain, update, arrival string) {
 	at := j.steps[len(j.steps)-1].at
 	wait := func(seconds float64) time.Time {
 		at = at.Add(time.Duration(seconds * math.Exp(0.4*g.rng.NormFloat64()) * float64(time.Second))).Truncate(time.Second)

@@ -11,8 +11,9 @@ import (
 
 func hexText(b []byte) string { return "0x" + hex.EncodeToString(b) }
 
-// packetRecord writes down a packet as far as it has come.
-func (g *generator) packetRecord(r *route, j journey, instruction zkgm.Instruction, data []byte, timeout time.Time, hash string) appliance.Packet {
+// packetRecord writes down a packet to which nothing has happened yet.
+func (g *generator) packetRecord(f *flight, data []byte, timeout time.Time, hash string) appliance.Packet {
+	r := f.route
 	p := appliance.Packet{
 		SortOrder: sortOrder(g.at, g.serial, 0), PacketHash: hash, ChannelVersion: new(zkgm.ChannelVersion),
 		SourceUniversalChainID: r.from.id, InternalSourceChainID: new(r.from.number), SourceClientID: new(r.client),
@@ -21,31 +22,36 @@ func (g *generator) packetRecord(r *route, j journey, instruction zkgm.Instructi
 		DestinationClientID: new(r.back.client), DestinationConnectionID: new(r.back.connection),
 		DestinationChannelID: new(r.back.channel), DestinationPortID: new(r.to.port),
 		TimeoutHeight: new("0"), TimeoutTimestamp: new(strconv.FormatInt(timeout.UnixNano(), 10)),
-		Structure: new(instruction.Shape()), Data: new(hexText(data)),
+		Structure: new(f.instruction.Shape()), Data: new(hexText(data)),
 	}
-	for i, s := range j.steps {
-		t := appliance.Trace{Type: s.kind, UniversalChainID: s.chain.id}
-		if i < j.reached {
-			height := s.chain.height(s.at)
-			t.TransactionHash, t.Height, t.Timestamp = new(s.tx), new(strconv.FormatInt(height, 10)), new(s.at)
-			t.BlockHash, t.EventIndex = new(s.chain.blockHash(height)), new(strconv.Itoa(g.rng.IntN(60)))
-			p.Status = new(s.kind)
-			g.arrive(&p, r, t, j.success, instruction)
-		}
-		p.Traces = append(p.Traces, t)
-	}
-	if !j.timedOut.IsZero() {
-		height := r.from.height(j.timedOut)
-		p.Status = new(appliance.StatusTimeout)
-		p.PacketTimeoutTimestamp, p.PacketTimeoutHeight = new(j.timedOut), new(strconv.FormatInt(height, 10))
-		p.PacketTimeoutBlockHash, p.PacketTimeoutTransactionHash = new(r.from.blockHash(height)), new(g.hash())
-		p.PacketTimeoutMaker = new(hexText(relayer(r.from)))
+	for _, s := range f.journey.steps {
+		p.Traces = append(p.Traces, appliance.Trace{Type: s.kind, UniversalChainID: s.chain.id})
 	}
 	return p
 }
 
+// travel writes down what has happened to a packet by now, and what its transfers show of that.
+func (g *generator) travel(f *flight) {
+	j := &f.journey
+	for ; j.reached < j.stop && !j.steps[j.reached].at.After(g.now); j.reached++ {
+		s, t := j.steps[j.reached], &f.packet.Traces[j.reached]
+		height := s.chain.height(s.at)
+		t.TransactionHash, t.Height, t.Timestamp = new(s.tx), new(strconv.FormatInt(height, 10)), new(s.at)
+		t.BlockHash, t.EventIndex = new(s.chain.blockHash(height)), new(strconv.Itoa(g.rng.IntN(60)))
+		f.packet.Status = new(s.kind)
+		f.arrive(t)
+	}
+	if !j.timeout.IsZero() && !j.timeout.After(g.now) {
+		g.timeOut(f)
+	}
+	for i := range f.transfers {
+		f.stage(&f.transfers[i])
+	}
+}
+
 // arrive copies a trace that has happened to the packet's own fields.
-func (g *generator) arrive(p *appliance.Packet, r *route, t appliance.Trace, success bool, instruction zkgm.Instruction) {
+func (f *flight) arrive(t *appliance.Trace) {
+	p, r := &f.packet, f.route
 	switch t.Type {
 	case appliance.TracePacketSend:
 		p.SendTimestamp, p.SendBlockHash, p.SendHeight, p.SendTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
@@ -54,12 +60,23 @@ func (g *generator) arrive(p *appliance.Packet, r *route, t appliance.Trace, suc
 		p.RecvMaker, p.RecvMakerMsg = new(hexText(relayer(r.to))), new("0x")
 	case appliance.TraceWriteAck:
 		p.WriteAckTimestamp, p.WriteAckBlockHash, p.WriteAckHeight, p.WriteAckTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
-		p.Success = new(success)
-		p.Acknowledgement = new(hexText(acknowledgement(instruction, success, relayer(r.to))))
+		p.Success = new(f.journey.success)
+		p.Acknowledgement = new(hexText(acknowledgement(f.instruction, f.journey.success, relayer(r.to))))
 	case appliance.TracePacketAck:
 		p.AckTimestamp, p.AckBlockHash, p.AckHeight, p.AckTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
 		p.AckMaker = new(hexText(relayer(r.from)))
 	}
+}
+
+// timeOut ends a packet that was not received in time.
+func (g *generator) timeOut(f *flight) {
+	p, source, at := &f.packet, f.route.from, f.journey.timeout
+	height := source.height(at)
+	p.Status = new(appliance.StatusTimeout)
+	p.PacketTimeoutTimestamp, p.PacketTimeoutHeight = new(at), new(strconv.FormatInt(height, 10))
+	p.PacketTimeoutBlockHash, p.PacketTimeoutTransactionHash = new(source.blockHash(height)), new(g.hash())
+	p.PacketTimeoutMaker = new(hexText(relayer(source)))
+	f.journey.timeout = time.Time{}
 }
 
 // acknowledgement is what the protocol answers to an instruction.
@@ -93,15 +110,14 @@ func innerAck(i zkgm.Instruction, maker []byte) []byte {
 	return nil
 }
 
-// transferRecord writes down a token order of a packet.
-func (g *generator) transferRecord(r *route, p *appliance.Packet, index int32, order zkgm.Operation) appliance.Transfer {
+// transferRecord writes down a token order of a packet, as far as that has come.
+func (g *generator) transferRecord(f *flight, index int32, order zkgm.Operation) appliance.Transfer {
+	r, p := f.route, &f.packet
 	t := appliance.Transfer{
-		SortOrder: sortOrder(g.at, g.serial, index), PacketHash: p.PacketHash, TransferIndex: index, Status: p.Status,
-		SourceUniversalChainID: r.from.id, DestUniversalChainID: r.to.id, PacketShape: p.Structure, Success: p.Success,
-		SendTimestamp: p.SendTimestamp, SendTransactionHash: p.SendTransactionHash,
-		RecvTimestamp: p.RecvTimestamp, RecvTransactionHash: p.RecvTransactionHash,
-		TimeoutTimestamp: p.PacketTimeoutTimestamp, TimeoutTransactionHash: p.PacketTimeoutTransactionHash,
+		SortOrder: sortOrder(g.at, g.serial, index), PacketHash: p.PacketHash, TransferIndex: index,
+		SourceUniversalChainID: r.from.id, DestUniversalChainID: r.to.id, PacketShape: p.Structure,
 	}
+	f.stage(&t)
 	var sender, receiver, base []byte
 	switch o := order.(type) {
 	case *zkgm.TokenOrderV1:
@@ -131,4 +147,13 @@ func (g *generator) transferRecord(r *route, p *appliance.Packet, index int32, o
 		t.FeeAmount = new(strconv.Itoa(100_000 + g.rng.IntN(900_000)))
 	}
 	return t
+}
+
+// stage copies to a transfer what has happened to its packet.
+func (f *flight) stage(t *appliance.Transfer) {
+	p := &f.packet
+	t.Status, t.Success = p.Status, p.Success
+	t.SendTimestamp, t.SendTransactionHash = p.SendTimestamp, p.SendTransactionHash
+	t.RecvTimestamp, t.RecvTransactionHash = p.RecvTimestamp, p.RecvTransactionHash
+	t.TimeoutTimestamp, t.TimeoutTransactionHash = p.PacketTimeoutTimestamp, p.PacketTimeoutTransactionHash
 }

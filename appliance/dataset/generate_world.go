@@ -82,7 +82,7 @@ func (r *route) quote(t *token) []byte {
 func wrappedDenom(r *route, t *token) []byte {
 	hash := crypto.Keccak256([]byte(r.from.id), binary.BigEndian.AppendUint32(nil, uint32(r.back.channel)), t.denom)
 	if r.to.prefix != "" {
-		return []byte(bech32(r.to.prefix, hash))
+		return []byte(bech32Text(r.to.prefix, hash))
 	}
 	return hash[12:]
 }
@@ -115,9 +115,9 @@ var chainTable = []struct {
 	{"xion", "xion-testnet-2", "XION Testnet 2", "xion", true, 6 * time.Second, 6, 1, "uxion:XION:XION Testnet:6"},
 }
 
-// world makes chains, the channels between those of a network, and tokens.
-func (g *generator) world() {
-	for i, row := range chainTable {
+// world makes so many chains, the channels between those of a network, and tokens.
+func (g *generator) world(chains int) {
+	for i, row := range chainTable[:chains] {
 		c := &chain{
 			id: row.family + "." + row.chainID, family: row.family, chainID: row.chainID, name: row.name, prefix: row.prefix, testnet: row.testnet,
 			number: int32(i + 1), blockTime: row.blockTime, finality: row.finality, weight: row.weight,
@@ -129,9 +129,7 @@ func (g *generator) world() {
 	}
 	g.connect()
 	g.wrapTokens()
-	for _, c := range g.chains {
-		g.add(g.chainRecord(c))
-	}
+	g.addChains()
 	rank := int32(0)
 	for _, c := range g.chains {
 		for _, t := range c.tokens {
@@ -245,7 +243,7 @@ func (c *chain) accountOf(canonical []byte) account {
 	if c.prefix == "" {
 		return account{canonical: canonical, zkgm: canonical, display: common.BytesToAddress(canonical).Hex()}
 	}
-	display := bech32(c.prefix, canonical)
+	display := bech32Text(c.prefix, canonical)
 	return account{canonical: canonical, zkgm: []byte(display), display: display}
 }
 
@@ -257,7 +255,7 @@ func (c *chain) known(zkgm []byte) account {
 	if c.prefix == "" {
 		return c.accountOf(zkgm)
 	}
-	return account{canonical: unbech32(string(zkgm)), zkgm: zkgm, display: string(zkgm)}
+	return account{canonical: bech32Bytes(string(zkgm)), zkgm: zkgm, display: string(zkgm)}
 }
 
 func (c *chain) contract(name string) []byte {
@@ -354,20 +352,35 @@ func tokenRecord(c *chain, t *token, rank int32) appliance.Token {
 	return record
 }
 
+func (g *generator) addChains() {
+	for _, c := range g.chains {
+		g.add(g.chainRecord(c))
+	}
+}
+
+// routeOrder is the sort_order of a route's client, connection and channel.
+func routeOrder(i int) string {
+	return sortOrder(genesis.Add(time.Duration(i)*time.Hour), uint32(i), 0)
+}
+
+// clientRecord writes down the client of a route, which was updated last at that time.
+func (g *generator) clientRecord(i int, updated time.Time) appliance.Client {
+	r := g.routes[i]
+	height := r.from.height(updated)
+	return appliance.Client{
+		SortOrder: routeOrder(i), UniversalChainID: r.from.id, ClientID: r.client, CounterpartyUniversalChainID: r.to.id,
+		Status: &appliance.ClientStatus{
+			BlockHash: new(r.from.blockHash(height)), Height: new(strconv.FormatInt(height, 10)), TransactionHash: new(g.hash()),
+			CounterpartyHeight: new(strconv.FormatInt(r.to.height(updated), 10)), Timestamp: new(updated),
+		},
+	}
+}
+
 // addChannels adds the clients, connections and channels of the routes.
 func (g *generator) addChannels() {
 	for i, r := range g.routes {
-		at := genesis.Add(time.Duration(i) * time.Hour)
-		order := sortOrder(at, uint32(i), 0)
-		updated := g.now.Add(-time.Duration(g.rng.IntN(600)) * time.Second)
-		height := r.from.height(updated)
-		g.add(appliance.Client{
-			SortOrder: order, UniversalChainID: r.from.id, ClientID: r.client, CounterpartyUniversalChainID: r.to.id,
-			Status: &appliance.ClientStatus{
-				BlockHash: new(r.from.blockHash(height)), Height: new(strconv.FormatInt(height, 10)), TransactionHash: new(g.hash()),
-				CounterpartyHeight: new(strconv.FormatInt(r.to.height(updated), 10)), Timestamp: new(updated),
-			},
-		})
+		order := routeOrder(i)
+		g.add(g.clientRecord(i, g.now.Add(-time.Duration(g.rng.IntN(600))*time.Second)))
 		g.add(appliance.Connection{
 			SortOrder: order, SourceUniversalChainID: r.from.id, SourceConnectionID: r.connection, SourceClientID: new(r.client),
 			DestUniversalChainID: r.to.id, DestinationConnectionID: new(r.back.connection), DestinationClientID: new(r.back.client),

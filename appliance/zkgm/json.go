@@ -33,8 +33,8 @@ func (i Instruction) appendHead(dst []byte) []byte {
 
 // appendOperand appends the members of the operand, _type first.
 func (i Instruction) appendOperand(dst []byte, b *budget) []byte {
-	o, err := i.Operation()
-	if err != nil || b.depth >= maxDepth || !b.take(len(i.Operand)) {
+	o, ok := b.open(i, b.depth)
+	if !ok {
 		return i.appendUnknown(dst, b)
 	}
 	dst = append(dst, `"_type":"`...)
@@ -124,8 +124,8 @@ func (i Instruction) appendFlat(dst []byte, b *budget, place string, depth int) 
 	dst = i.appendHead(append(dst, ','))
 	dst = append(dst, `,"operand":{`...)
 	var inside []Instruction
-	o, err := i.Operation()
-	if err != nil || depth >= maxDepth || !b.take(len(i.Operand)) {
+	o, ok := b.open(i, depth)
+	if !ok {
 		dst = i.appendUnknown(dst, b)
 	} else {
 		dst = append(dst, `"_type":"`+typeNames[o.name()]+`"`...)

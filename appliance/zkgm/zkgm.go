@@ -211,8 +211,8 @@ func (*Batch) name() string        { return "batch" }
 func (*TokenOrderV1) name() string { return "token_order" }
 func (*TokenOrderV2) name() string { return "token_order" }
 
-// maxDepth bounds how deep instructions are followed into each other.
-const maxDepth = 8
+// MaxDepth bounds how deep instructions are followed into each other.
+const MaxDepth = 8
 
 // Shape returns the instruction's structure as text: names with versions, what is inside in parentheses, such as
 // batch_v0(token_order_v2,call_v0). An instruction that cannot be read is opcode_N_vM.
@@ -220,8 +220,8 @@ func (i Instruction) Shape() string { return i.shape(&budget{left: shareOf(i.Ope
 
 func (i Instruction) shape(b *budget, depth int) string {
 	version := "_v" + strconv.Itoa(int(i.Version))
-	o, err := i.Operation()
-	if err != nil || depth >= maxDepth || !b.take(len(i.Operand)) {
+	o, ok := b.open(i, depth)
+	if !ok {
 		return "opcode_" + strconv.Itoa(int(i.Opcode)) + version
 	}
 	switch o := o.(type) {
@@ -245,8 +245,8 @@ func (i Instruction) shape(b *budget, depth int) string {
 func (i Instruction) Orders() []Operation { return i.orders(nil, &budget{left: shareOf(i.Operand)}, 0) }
 
 func (i Instruction) orders(found []Operation, b *budget, depth int) []Operation {
-	o, err := i.Operation()
-	if err != nil || depth >= maxDepth || !b.take(len(i.Operand)) {
+	o, ok := b.open(i, depth)
+	if !ok {
 		return found
 	}
 	switch o := o.(type) {
@@ -260,6 +260,25 @@ func (i Instruction) orders(found []Operation, b *budget, depth int) []Operation
 	return found
 }
 
+// Bounded tells whether all that is in an instruction, down to MaxDepth, can be decoded at a cost in proportion to its
+// size. Of one that is not bounded, Shape and Orders read the beginning only.
+func (i Instruction) Bounded() bool { return i.bounded(&budget{left: shareOf(i.Operand)}, 0) }
+
+func (i Instruction) bounded(b *budget, depth int) bool {
+	o, _ := b.open(i, depth)
+	switch o := o.(type) {
+	case *Forward:
+		return o.Next.bounded(b, depth+1)
+	case *Batch:
+		for _, inner := range o.Instructions {
+			if !inner.bounded(b, depth+1) {
+				return false
+			}
+		}
+	}
+	return b.left >= 0
+}
+
 // budget bounds what is read of a packet in all. In an honest encoding no byte is read more often than instructions are deep;
 // a crafted one may point to the same bytes from each of thousands of places.
 type budget struct {
@@ -267,7 +286,17 @@ type budget struct {
 	depth int // of the instruction that is read
 }
 
-func shareOf(data []byte) int { return (maxDepth + 1) * (len(data) + wordSize) }
+func shareOf(data []byte) int { return (MaxDepth + 1) * (len(data) + wordSize) }
+
+// open decodes an instruction, unless it is too deep or the budget is spent: decoding costs in proportion to the operand,
+// so it is paid for first.
+func (b *budget) open(i Instruction, depth int) (o Operation, ok bool) {
+	if depth >= MaxDepth || !b.take(len(i.Operand)) {
+		return nil, false
+	}
+	o, err := i.Operation()
+	return o, err == nil
+}
 
 func (b *budget) take(n int) bool {
 	b.left -= n + wordSize

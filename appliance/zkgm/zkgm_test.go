@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -210,21 +211,55 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestAmplification: a crafted batch whose instructions are all the same bytes does not make its decoding large.
-func TestAmplification(t *testing.T) {
-	body := (&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction().encode()
-	const n = 1000
+// repeated is a batch of n instructions that are all the same bytes.
+func repeated(i Instruction, n int) Instruction {
 	elements := newWriter(n)
 	for range n {
-		elements.uint(32 * n)
+		elements.uint(uint64(wordSize * n))
 	}
-	operand := newWriter(1).dynamic(append(newWriter(1).uint(n).encoded(), append(elements.encoded(), body...)...)).encoded()
-	p := Packet{Instruction: Instruction{Opcode: OpBatch, Operand: operand}}
-	if got := len(p.AppendJSON(nil)); got > 40*len(operand) {
-		t.Errorf("%d bytes of JSON from %d", got, len(operand))
+	list := append(newWriter(1).uint(uint64(n)).encoded(), append(elements.encoded(), i.encode()...)...)
+	return Instruction{Opcode: OpBatch, Operand: newWriter(1).dynamic(list).encoded()}
+}
+
+// TestAmplification: a crafted batch whose instructions are all the same bytes does not make its decoding large.
+func TestAmplification(t *testing.T) {
+	p := Packet{Instruction: repeated((&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction(), 1000)}
+	for _, decoded := range [][]byte{p.AppendJSON(nil), p.AppendFlatJSON(nil)} {
+		if most := 40 * len(p.Instruction.Operand); len(decoded) > most {
+			t.Errorf("%d bytes of JSON, want at most %d", len(decoded), most)
+		}
 	}
-	if got := len(p.AppendFlatJSON(nil)); got > 40*len(operand) {
-		t.Errorf("%d bytes of JSON from %d", got, len(operand))
+}
+
+// TestBounded: batches of batches that are all the same bytes are found out, at once, and honest ones are not taken for such.
+func TestBounded(t *testing.T) {
+	nested := (&Batch{Instructions: []Instruction{forward.Instruction(), batch.Instruction(), orderV2.Instruction()}}).Instruction()
+	for range MaxDepth {
+		nested = (&Forward{Next: nested}).Instruction()
+	}
+	many := &Batch{}
+	for range 5000 {
+		many.Instructions = append(many.Instructions, (&Call{}).Instruction(), Instruction{Opcode: 99})
+	}
+	for _, test := range []struct {
+		name    string
+		i       Instruction
+		bounded bool
+	}{
+		{"a deep one", nested, true},
+		{"many small ones", many.Instruction(), true},
+		{"a few that are the same bytes", repeated(call.Instruction(), 3), true},
+		{"many that are the same bytes", repeated((&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction(), 1000), false},
+		{"batches that are the same bytes", repeated(repeated(repeated(orderV2.Instruction(), 8000), 8000), 8000), false},
+	} {
+		start := time.Now()
+		if got := test.i.Bounded(); got != test.bounded {
+			t.Errorf("%s: %v", test.name, got)
+		}
+		test.i.Orders()
+		if took := time.Since(start); took > 5*time.Second { // without a bound, minutes
+			t.Errorf("%s took %v", test.name, took)
+		}
 	}
 }
 
