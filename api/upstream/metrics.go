@@ -1,0 +1,69 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance/follower"
+)
+
+// The values of the label use.
+const (
+	useQuery   = "query"
+	useForward = "forward"
+)
+
+// metrics counts requests.
+type metrics struct {
+	requests  *prometheus.CounterVec
+	durations *prometheus.HistogramVec
+}
+
+func newMetrics(registry prometheus.Registerer) (metrics, error) {
+	m := metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "attestd_upstream_requests_total", Help: "Requests to the upstream: the follower's (query) and clients' (forward), by how they ended.",
+		}, []string{"use", "outcome"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "attestd_upstream_request_duration_seconds", Help: "Time of a request to the upstream, its whole answer included.",
+			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"use"}),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.durations} {
+		if err := registry.Register(c); err != nil {
+			return m, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m metrics) observe(use string, status int, err error, took time.Duration) {
+	m.requests.WithLabelValues(use, outcome(status, err)).Inc()
+	m.durations.WithLabelValues(use).Observe(took.Seconds())
+}
+
+// outcome says how a request ended.
+func outcome(status int, err error) string {
+	_, isRefusal := errors.AsType[*follower.QueryError](err)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return "too_large"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case status == http.StatusTooManyRequests:
+		return "limited"
+	case isRefusal, err == nil && status/100 == 4:
+		return "refused"
+	case err != nil, status >= 500:
+		return "unavailable"
+	}
+	return "ok"
+}

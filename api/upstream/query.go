@@ -1,0 +1,107 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
+)
+
+// accept is what Query takes; the older media type too, for older upstreams.
+const accept = "application/graphql-response+json, application/json;q=0.9"
+
+// Query implements follower.Upstream. An answer beyond Options.MaxResponse is appliance.CodeUpstreamUnavailable too, because
+// of ErrTooLarge.
+func (c *Client) Query(ctx context.Context, query string, variables map[string]any) (json.RawMessage, error) {
+	body, err := json.Marshal(struct {
+		Query     string         `json:"query"`
+		Variables map[string]any `json:"variables,omitempty"`
+	}{query, variables})
+	if err != nil {
+		return nil, fmt.Errorf("variables: %w", err)
+	}
+	began := time.Now()
+	resp, err := c.send(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
+	var data json.RawMessage
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be read").Because(err)
+	case err == nil:
+		data, err = resp.data()
+	}
+	c.metrics.observe(useQuery, resp.Status, err, time.Since(began))
+	return data, err
+}
+
+// data returns the data of a response that is whole.
+func (r Response) data() (json.RawMessage, error) {
+	var body struct {
+		Data   json.RawMessage `json:"data"`
+		Errors []responseError `json:"errors"`
+	}
+	isLimit := r.Status == http.StatusTooManyRequests
+	if isLimit || r.Status >= 500 || !r.isGraphQL() || json.Unmarshal(r.Body, &body) != nil {
+		return nil, r.Unavailable()
+	}
+	switch refusal := queryError(body.Errors); {
+	case refusal != nil && slices.ContainsFunc(refusal.Errors, isTemporary):
+		e := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot answer now")
+		e.RetryAfter = r.RetryAfter
+		return nil, e.Because(refusal)
+	case refusal != nil:
+		return nil, refusal
+	case r.Status/100 != 2 || !bytes.HasPrefix(body.Data, []byte("{")):
+		return nil, r.Unavailable()
+	}
+	return body.Data, nil
+}
+
+// responseError is an error as it is answered. Nothing of it is sure.
+type responseError struct {
+	Message    string          `json:"message"`
+	Extensions json.RawMessage `json:"extensions"`
+}
+
+// What is kept of an answer's errors.
+const (
+	maxErrors  = 10
+	maxMessage = 500 // bytes
+)
+
+// queryError returns nil for no errors.
+func queryError(answered []responseError) *follower.QueryError {
+	if len(answered) == 0 {
+		return nil
+	}
+	var e follower.QueryError
+	for _, a := range answered[:min(len(answered), maxErrors)] {
+		var extensions struct {
+			Code string `json:"code"`
+		}
+		_ = json.Unmarshal(a.Extensions, &extensions) // an error without a code has none
+		e.Errors = append(e.Errors, follower.ResponseError{Message: shorten(a.Message), Code: shorten(extensions.Code)})
+	}
+	return &e
+}
+
+func shorten(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
+}
+
+// temporaryCodes are those of errors that pass: attestd's own, and what other servers call the same.
+var temporaryCodes = []string{
+	"rate_limited", "rate_limit_exceeded", "too_many_requests", "timeout", "time_limit_exceeded", "service_unavailable",
+	"upstream_unavailable", "replica_unavailable", "replica_behind", "shutting_down",
+}
+
+func isTemporary(e follower.ResponseError) bool {
+	return slices.Contains(temporaryCodes, strings.ReplaceAll(strings.ToLower(e.Code), "-", "_"))
+}
