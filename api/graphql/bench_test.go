@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/store/bolt"
@@ -68,6 +71,56 @@ func BenchmarkHTTP(b *testing.B) {
 				}
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
+		})
+	}
+}
+
+// BenchmarkProxy measures what a proxy adds to a request, from asking it to its whole answer, one after the other on one
+// connection: in turns the upstream and the proxy before it are asked, so that noise strikes both.
+func BenchmarkProxy(b *testing.B) {
+	o := graphql.Options{Index: generated(b, 20_000)}
+	direct := serve(b, o)
+	c, err := upstream.New(upstream.Options{URL: direct.url + "/v1/graphql"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	proxy := serve(b, graphql.Options{Upstream: c})
+	for _, bm := range []struct{ name, query string }{
+		{"page of 100 with 7 fields", pageOf7},
+		{"small", statsQuery},
+		{"cached", "query @cached(ttl: 3600) " + pageOf7},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			body := []byte(postBody(bm.query, ""))
+			var took [2][]time.Duration
+			for b.Loop() {
+				for i, s := range []*server{direct, proxy} {
+					req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+					req.SetRequestURI(s.url + "/v1/graphql")
+					req.Header.SetMethod("POST")
+					req.Header.SetContentType("application/json")
+					req.SetBodyRaw(body)
+					began := time.Now()
+					if err := fasthttp.Do(req, resp); err != nil || resp.StatusCode() != 200 {
+						b.Fatalf("%d %v", resp.StatusCode(), err)
+					}
+					took[i] = append(took[i], time.Since(began))
+					fasthttp.ReleaseRequest(req)
+					fasthttp.ReleaseResponse(resp)
+				}
+			}
+			for _, q := range []struct {
+				name string
+				rank float64
+			}{{"p50", .5}, {"p99", .99}} {
+				var at [2]time.Duration
+				for i := range took {
+					slices.Sort(took[i])
+					at[i] = took[i][int(q.rank*float64(len(took[i])))]
+				}
+				b.ReportMetric(float64(at[0].Microseconds()), "µs-direct-"+q.name)
+				b.ReportMetric(float64((at[1] - at[0]).Microseconds()), "µs-added-"+q.name)
+			}
 		})
 	}
 }

@@ -14,12 +14,14 @@ import (
 
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vektah/gqlparser/v2/ast"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/attestd/attestd/appliance"
 )
 
-// cache shares the answers of operations with @cached. It holds at most so many bytes, and nothing beyond its ttl.
+// cache shares the answers of operations with @cached. It holds at most so many bytes, and nothing beyond its ttl but what
+// may be sent while the upstream is unavailable.
 //
 // Its key is made of a parsed request. A request whose very bytes were answered before finds its key by them, so a hit
 // neither reads JSON nor parses GraphQL.
@@ -40,6 +42,7 @@ type cacheEntry struct {
 	body   []byte
 	stored time.Time
 	ttl    time.Duration
+	stale  time.Duration // how much longer it is kept; see job
 }
 
 // age is how long ago the answer was made.
@@ -57,11 +60,11 @@ func newCache(maxBytes int64, now func() time.Time, registry prometheus.Register
 			Name: "attestd_graphql_cache_misses_total", Help: "Queries with @cached that were executed."}),
 	}
 	evictions := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "attestd_graphql_cache_evictions_total", Help: "Answers that were dropped from the cache before their ttl, for want of room."})
+		Name: "attestd_graphql_cache_evictions_total", Help: "Answers that were dropped from the cache before their time, for want of room."})
 	entries, err := otter.New(&otter.Options[cacheKey, *cacheEntry]{
 		MaximumWeight:    uint64(maxBytes),
 		Weigher:          func(_ cacheKey, e *cacheEntry) uint32 { return uint32(len(e.body) + entryOverhead) },
-		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration { return e.Value.ttl }),
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration { return e.Value.ttl + e.Value.stale }),
 		OnDeletion: func(e otter.DeletionEvent[cacheKey, *cacheEntry]) {
 			if e.Cause == otter.CauseOverflow {
 				evictions.Inc()
@@ -76,15 +79,19 @@ func newCache(maxBytes int64, now func() time.Time, registry prometheus.Register
 		return nil, fmt.Errorf("response cache: %w", err)
 	}
 	c.entries, c.requests = entries, requests
-	for _, m := range []prometheus.Collector{c.hits, c.misses, evictions} {
-		if registry == nil {
-			break
-		}
-		if err := registry.Register(m); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+	return c, register(registry, c.hits, c.misses, evictions)
+}
+
+func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+	if registry == nil {
+		return nil
+	}
+	for _, c := range collectors {
+		if err := registry.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // lookup returns the answer under a key that is not older than its ttl. The cache drops entries about once a second;
@@ -118,7 +125,7 @@ func (e *Endpoint) policy(op *operation, variables map[string]any) (policy, *Err
 	values := make(map[string]any)
 	for _, def := range e.schema.Directives["cached"].Arguments {
 		value := def.DefaultValue
-		if given := op.cached.directive.Arguments.ForName(def.Name); given != nil {
+		if given := op.cached.directive.Arguments.ForName(def.Name); given != nil && !isAbsent(given.Value, variables) {
 			value = given.Value
 		}
 		coerced, err := coerceLiteral(e.schema, def.Type, value, variables)
@@ -135,11 +142,20 @@ func (e *Endpoint) policy(op *operation, variables map[string]any) (policy, *Err
 	return policy{ttl: time.Duration(ttl) * time.Second, refresh: refresh}, nil
 }
 
-// key hashes the operation and its variables.
-func (op *operation) key(name string, variables map[string]any) cacheKey {
+// isAbsent tells a variable that has no value.
+func isAbsent(v *ast.Value, variables map[string]any) bool {
+	if v.Kind != ast.Variable {
+		return false
+	}
+	_, given := variables[v.Raw]
+	return !given
+}
+
+// key hashes the operation, its variables and what else decides the answer.
+func (op *operation) key(name string, variables map[string]any, variant string) cacheKey {
 	h := sha256.New()
 	h.Write(op.identity[:])
-	fmt.Fprintf(h, "%d:%s", len(name), name)
+	fmt.Fprintf(h, "%d:%s%d:%s", len(name), name, len(variant), variant)
 	if _, given := variables[op.cached.ignore]; given {
 		variables = maps.Clone(variables)
 		delete(variables, op.cached.ignore)
@@ -150,23 +166,23 @@ func (op *operation) key(name string, variables map[string]any) cacheKey {
 	return key
 }
 
-// share returns the answer under a key: one that is there, or that of run, which runs once for all who ask at
-// the same time, and whose response is given to reuse once it is copied. run goes on when the one who asked first goes
+// share returns the answer under a key: one that is there, or that of the job, which runs once for all who ask at
+// the same time, and whose response is given to reuse once it is copied. It goes on when the one who asked first goes
 // away, so that the others are not failed with it.
-func (c *cache) share(ctx context.Context, key cacheKey, p policy, run func(context.Context) response, reuse func(response)) (response, *cacheEntry) {
+func (c *cache) share(ctx context.Context, key cacheKey, p policy, j job, reuse func(response)) (response, *cacheEntry) {
 	if !p.refresh {
 		if entry := c.lookup(key); entry != nil {
 			return response{}, entry
 		}
 	}
-	flight := string(key[:]) + strconv.FormatBool(p.refresh) // a refresh does not settle for what began before it
+	flight := string(key[:]) + strconv.FormatBool(p.refresh) + j.flight // a refresh does not settle for what began before it
 	done := c.flights.DoChan(flight, func() (any, error) {
 		c.misses.Inc()
-		r := run(context.WithoutCancel(ctx))
-		if r.status != statusOK || len(r.errors) > 0 {
+		r := j.run(context.WithoutCancel(ctx))
+		if !r.isWhole() {
 			return r, nil
 		}
-		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.ttl}
+		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.ttl, stale: j.stale}
 		reuse(r)
 		c.entries.Set(key, entry)
 		return entry, nil

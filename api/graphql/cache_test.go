@@ -73,6 +73,13 @@ func TestCachedSharesAnAnswerUntilItsTTL(t *testing.T) {
 	}
 }
 
+func TestTTLThatIsNotGivenIsTheDefault(t *testing.T) {
+	s, _, _, _ := cachedServer(t)
+	if got := s.post(t, `query($ttl: Int) @cached(ttl: $ttl) { v2_stats_count { name } }`, ""); got.header.Get("Cache-Control") != "max-age=60" {
+		t.Errorf("%v %s", got.header, got.body)
+	}
+}
+
 func gather(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	families, err := registry.Gather()
 	if err != nil {

@@ -64,6 +64,7 @@ var docsExamples = []struct {
 	{"Sharing answers with @cached", nil},
 	{"The schema", nil},
 	{"A top-level where", nil},
+	{"How old the replica is", nil},
 	{"An error", nil},
 }
 
@@ -126,7 +127,8 @@ func newDocsRun(t *testing.T) *docsRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.server = newServer(t, graphql.Options{Index: replica, Now: now})
+	lag := func() (time.Duration, bool) { return 1200 * time.Millisecond, true }
+	d.server = newServer(t, graphql.Options{Index: replica, Now: now, Lag: lag})
 	return d
 }
 

@@ -1,15 +1,18 @@
 // Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain
-// transfers from an appliance.Index, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it.
+// transfers, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it: from an appliance.Index, from an
+// upstream (proxy.go), or from the first where it has all that an operation asks for and else from the second.
 //
 // A request goes through: limits on its size; the cache, when its operation has @cached; parsing, limits on the document
 // and validation by gqlparser, whose result is kept for the next request with the same text; coercion of its variables;
 // a limit on its cost; execution. Rows are written straight from the index (rows.go), introspection by itself
-// (introspection.go), everything else by graph-gophers (resolvers.go), which can execute all of it.
+// (introspection.go), everything else by graph-gophers (resolvers.go), which can execute all of it. A request whose operation
+// goes upstream is neither validated nor coerced here (forward.go).
 package graphql
 
 import (
 	"context"
 	_ "embed" // the schema
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -22,6 +25,7 @@ import (
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
 
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -32,7 +36,16 @@ var Schema string
 
 // Options are what an Endpoint is made with.
 type Options struct {
+	// Index answers what fits the schema. With an Upstream too, operations that do not fit go there, whole.
 	Index appliance.Index
+	// Upstream answers everything where Index is nil. One of both is needed.
+	Upstream *upstream.Client
+	// StaleIfError is how long past its ttl a shared answer of the upstream may be sent while that is unavailable. Zero
+	// means not at all.
+	StaleIfError time.Duration
+	// Lag tells by how much the index may be out of date, for requests that want to know (extensions.replica). Nil means
+	// unknown.
+	Lag func() (lag time.Duration, known bool)
 
 	Limits Limits // zero members mean the default
 
@@ -51,6 +64,8 @@ type Options struct {
 	Registry prometheus.Registerer // of the cache's metrics; nil means none
 	Log      *slog.Logger          // nil means none
 	Now      func() time.Time      // nil means time.Now
+
+	breakerOpen time.Duration // zero means defaultBreakerOpen; for tests
 }
 
 // Defaults of Options.
@@ -62,6 +77,8 @@ const (
 // Endpoint answers GraphQL requests. Its methods may be used at once.
 type Endpoint struct {
 	index           appliance.Index
+	proxy           *proxy // nil without an upstream
+	lag             func() (time.Duration, bool)
 	limits          Limits
 	schema          *ast.Schema
 	gophers         *gophers.Schema
@@ -80,8 +97,11 @@ type operationKey struct{ query, name string }
 
 // New makes an Endpoint. Errors are mistakes of the program, but for metrics that are registered already.
 func New(o Options) (*Endpoint, error) {
+	if o.Index == nil && o.Upstream == nil {
+		return nil, errors.New("neither an index nor an upstream")
+	}
 	e := &Endpoint{
-		index: o.Index, limits: o.Limits.withDefaults(), noIntrospection: o.NoIntrospection,
+		index: o.Index, lag: o.Lag, limits: o.Limits.withDefaults(), noIntrospection: o.NoIntrospection,
 		origins: o.Origins, log: o.Log, now: o.Now,
 	}
 	if e.log == nil {
@@ -106,6 +126,11 @@ func New(o Options) (*Endpoint, error) {
 	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
 		return nil, err
 	}
+	if o.Upstream != nil {
+		if e.proxy, err = newProxy(o, e.limits, e.log); err != nil {
+			return nil, err
+		}
+	}
 	e.operations, err = otter.New(&otter.Options[operationKey, *operation]{
 		MaximumWeight: uint64(o.DocumentBytes),
 		Weigher:       func(_ operationKey, op *operation) uint32 { return op.weight },
@@ -125,16 +150,33 @@ func loadSchema() (*ast.Schema, error) {
 	return schema, nil
 }
 
-// request is a GraphQL request as it came.
+// request is a GraphQL request.
 type request struct {
-	query     string
-	operation string
-	variables []byte // JSON, or none
-	get       bool
+	query      string
+	operation  string
+	variables  []byte // JSON, or none
+	extensions []byte // JSON, or none
+	get        bool
+	raw        rawRequest
 }
 
-// answer answers a request: from the cache, in which case entry is set, or by executing it. hash is that of the
-// request's bytes, by which an equal one finds the entry at once.
+// rawRequest is a request as it came. All of it is the connection's, and gone after the handler.
+type rawRequest struct {
+	bytes               []byte // the body of a POST, or the query of a GET's URL
+	contentType, accept string
+}
+
+// job is an operation with the values of a request.
+type job struct {
+	run       func(context.Context) response
+	variables map[string]any // coerced; those that @cached uses, if not all
+	variant   string         // what decides the answer beside operation and variables
+	stale     time.Duration  // how long past its ttl an answer is kept for when run fails
+	flight    string         // those who ask at once with another one are answered apart, though from one cache
+}
+
+// answer answers a request: from the cache, in which case entry is set, or by executing or forwarding it. hash is that of
+// the request's bytes, by which an equal one finds the entry at once.
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
 		return refused(statusRefused, newError(CodeVariablesTooLarge,
@@ -148,27 +190,63 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	if err != nil {
 		return refused(statusRefused, newError(CodeInvalidVariable, "variables must be a JSON object")), nil
 	}
-	variables, errs := coerceVariables(e.schema, op.def, given)
+	jobOf := e.localJob
+	if op.forwarded {
+		if err := r.checkForwardable(); err != nil {
+			return refused(statusMalformed, err), nil
+		}
+		jobOf = e.forwardedJob
+	}
+	j, errs := jobOf(op, r, given)
 	if len(errs) > 0 {
 		return refused(statusRefused, errs...), nil
 	}
-	run := func(ctx context.Context) response { return e.bindAndExecute(ctx, op, variables) }
+	j.run = e.guarded(j.run)
 	if op.cached == nil {
-		return run(ctx), nil
+		return j.run(ctx), nil
 	}
-	policy, failed := e.policy(op, variables)
+	policy, failed := e.policy(op, j.variables)
 	if failed != nil {
 		return refused(statusRefused, failed), nil
 	}
 	if policy.ttl == 0 {
-		return run(ctx), nil
+		return j.run(ctx), nil
 	}
-	key := op.key(r.operation, given)
-	resp, entry := e.cache.share(ctx, key, policy, run, e.reuse)
+	key := op.key(r.operation, given, j.variant)
+	resp, entry := e.cache.share(ctx, key, policy, j, e.reuse)
 	if entry != nil && !policy.refresh {
 		e.cache.requests.Set(hash, key)
 	}
+	if resp.failed && !policy.refresh {
+		resp = e.staleOr(resp, key)
+	}
 	return resp, entry
+}
+
+// localJob answers an operation from the index.
+func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*Error) {
+	variables, errs := coerceVariables(e.schema, op.def, given)
+	j := job{variables: variables}
+	replica := wantsReplica(r.extensions)
+	if replica {
+		j.variant = "replica"
+	}
+	j.run = func(ctx context.Context) response { return e.bindAndExecute(ctx, op, variables, replica) }
+	return j, errs
+}
+
+// guarded answers for a run that panics. A defect must not take the process down, which also signs; and a shared job runs
+// in a goroutine of its own, out of reach of the server's middleware.
+func (e *Endpoint) guarded(run func(context.Context) response) func(context.Context) response {
+	return func(ctx context.Context) (r response) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				e.log.Error("graphql query panicked", "cause", cause, "stack", string(debug.Stack()))
+				r = refused(statusUnavailable, newError(appliance.CodeInternal, "internal error"))
+			}
+		}()
+		return run(ctx)
+	}
 }
 
 // operation returns the parsed operation of a request.
@@ -184,15 +262,7 @@ func (e *Endpoint) operation(r request) (*operation, []*Error) {
 	return op, errs
 }
 
-func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any) (r response) {
-	// A defect must not take the process down, which also signs; and a shared execution runs in a goroutine of its own,
-	// out of reach of the server's middleware.
-	defer func() {
-		if cause := recover(); cause != nil {
-			e.log.Error("graphql query panicked", "cause", cause, "stack", string(debug.Stack()))
-			r = refused(statusUnavailable, newError(appliance.CodeInternal, "internal error"))
-		}
-	}()
+func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any, replica bool) response {
 	root := op.static
 	if root == nil {
 		var errs []*Error
@@ -202,13 +272,17 @@ func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables 
 	}
 	for _, s := range root {
 		if s.meta && e.noIntrospection {
-			return refused(statusRefused, newError(CodeIntrospectionOff, "introspection is switched off").at(s.node.Position).under(s.key))
+			return refused(statusRefused, introspectionOff().at(s.node.Position).under(s.key))
 		}
 	}
 	if err := e.limits.checkCost(root); err != nil {
 		return refused(statusRefused, err)
 	}
-	return e.execute(ctx, op, root)
+	return e.execute(ctx, root, replica)
+}
+
+func introspectionOff() *Error {
+	return newError(CodeIntrospectionOff, "introspection is switched off")
 }
 
 // refused is the response to a request that is not executed.

@@ -85,22 +85,28 @@ func fromParser(code appliance.Code, err error) *Error {
 // fromDomain turns an error of a root field into the client's view of it: code and detail, never the cause. An
 // argument at fault is named and located.
 func fromDomain(err error, s *selection) *Error {
-	e := newError(appliance.CodeInternal, "internal error")
-	if known, ok := errors.AsType[*appliance.Error](err); ok {
-		message := known.Detail
-		if known.Field != "" {
-			message = known.Field + " " + message
-		}
-		e = newError(known.Code, message)
-		if known.Field != "" {
-			e.Extensions["argument"] = known.Field
-		}
-		if known.RetryAfter > 0 {
-			e.Extensions["retryAfter"] = known.RetryAfter.Seconds()
-		}
-		return e.at(s.positionOf(known.Field)).under(s.key)
+	known, ok := errors.AsType[*appliance.Error](err)
+	if !ok {
+		return newError(appliance.CodeInternal, "internal error").at(s.node.Position).under(s.key)
 	}
-	return e.at(s.node.Position).under(s.key)
+	e := fromKnown(known)
+	if known.Field != "" {
+		e.Extensions["argument"] = known.Field
+	}
+	return e.at(s.positionOf(known.Field)).under(s.key)
+}
+
+// fromKnown turns an error of the domain into one of a response, without its cause.
+func fromKnown(known *appliance.Error) *Error {
+	message := known.Detail
+	if known.Field != "" {
+		message = known.Field + " " + message
+	}
+	e := newError(known.Code, message)
+	if known.RetryAfter > 0 {
+		e.Extensions["retryAfter"] = known.RetryAfter.Seconds()
+	}
+	return e
 }
 
 // positionOf returns where an argument stands in the document, or where the field does.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -15,10 +17,46 @@ type response struct {
 	status   status
 	errors   []*Error
 	reusable bool // the body may be given back by Endpoint.reuse
+
+	upstream   upstream.Response // of statusForwarded
+	failed     bool              // the upstream has failed, so an answer past its ttl may do instead
+	retryAfter time.Duration     // of statusUnavailable; zero means a second
+	age        time.Duration     // of statusStale
+}
+
+// isWhole tells whether an answer may be shared: it has data and no errors.
+func (r response) isWhole() bool {
+	if r.status == statusForwarded {
+		return isWhole(r.upstream)
+	}
+	return r.status == statusOK && len(r.errors) == 0
 }
 
 // maxReused is the capacity up to which buffers are kept for the next response.
 const maxReused = 1 << 20
+
+// wantsReplica tells whether a request's extensions have replica: true.
+func wantsReplica(extensions []byte) bool {
+	if len(extensions) == 0 {
+		return false
+	}
+	var wanted struct {
+		Replica json.RawMessage `json:"replica"`
+	}
+	return json.Unmarshal(extensions, &wanted) == nil && string(wanted.Replica) == "true"
+}
+
+// lagSeconds is nil where the lag is not known.
+func (e *Endpoint) lagSeconds() *float64 {
+	if e.lag == nil {
+		return nil
+	}
+	lag, known := e.lag()
+	if !known {
+		return nil
+	}
+	return new(float64(lag.Round(time.Millisecond).Milliseconds()) / 1000)
+}
 
 // buffer returns an empty buffer for a response.
 func (e *Endpoint) buffer() []byte {
@@ -40,19 +78,30 @@ type status uint8
 
 const (
 	statusOK          status = iota // executed; data may be null where a field failed
-	statusRefused                   // not executed: the request is at fault
+	statusRefused                   // not executed: the operation is at fault
+	statusMalformed                 // not executed: the request is at fault
 	statusUnavailable               // not executed, or not to the end: the appliance is at fault for now
+	statusForwarded                 // answered by the upstream, whose status it has
+	statusStale                     // answered with what the upstream said before
 )
 
-// execute runs an operation with the variables given.
-func (e *Endpoint) execute(ctx context.Context, op *operation, root []*selection) response {
+// execute runs an operation. replica says that the response tells the replica's lag.
+func (e *Endpoint) execute(ctx context.Context, root []*selection, replica bool) response {
 	ctx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
 	defer cancel()
+	extensions := warnings(root)
+	if replica {
+		if extensions == nil {
+			extensions = make(map[string]any)
+		}
+		// Before the snapshot is taken: it is no older than this says.
+		extensions["replica"] = map[string]any{"lag_seconds": e.lagSeconds()}
+	}
 	x := &execution{endpoint: e, ctx: ctx, max: e.limits.MaxResponseBytes, buf: e.buffer()}
 	x.buf = append(x.buf, `{"data":`...)
 	errs := x.run(root)
 	if len(errs) == 0 {
-		return response{body: x.finish(warnings(root)), reusable: true}
+		return response{body: x.finish(extensions), reusable: true}
 	}
 	r := response{errors: errs, status: statusOK}
 	for _, err := range errs {
@@ -152,10 +201,10 @@ func (x *execution) failure(err error, s *selection) *Error {
 }
 
 // finish closes the response.
-func (x *execution) finish(warnings []map[string]any) []byte {
-	if len(warnings) > 0 {
-		encoded, err := json.Marshal(map[string]any{"warnings": warnings})
-		if err != nil { // strings only
+func (x *execution) finish(extensions map[string]any) []byte {
+	if len(extensions) > 0 {
+		encoded, err := json.Marshal(extensions)
+		if err != nil { // strings and numbers only
 			panic(err)
 		}
 		x.buf = append(append(x.buf, `,"extensions":`...), encoded...)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/upstream"
 )
 
 // FuzzExecute: no document and no variables bring the endpoint down, every answer is JSON, and every error has a code.
@@ -34,6 +35,32 @@ func FuzzExecute(f *testing.F) {
 		}
 		if want := slow.Execute(query, variables); want != got && len(r.Errors) == 0 {
 			t.Errorf("rows:\n%s\ngraph-gophers:\n%s", got, want)
+		}
+	})
+}
+
+// FuzzForward: nor does any bring down the one that only forwards, with nobody upstream.
+func FuzzForward(f *testing.F) {
+	for _, seed := range [][2]string{
+		{statsQuery, ""},
+		{`query($t: Int! = 5, $r: X) @cached(refresh: $r, ttl: $t) @cached(ttl: {a: $t}) { a(b: $c) { ...F ... on X @x { b } } } fragment F on Y { c }`, `{"t": 1e1, "r": [1]}`},
+		{`query @cached(refresh: [true, $x], refresh: {a: 1}) { a } query B { b }`, `{"a": {"b": 1, "b": 2}}`},
+		{`query @cached(ttl: [[99999999999]] other: "x") { a } mutation { b }`, `{`},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	client, err := upstream.New(upstream.Options{URL: "http://127.0.0.1:1"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	e, err := graphql.New(graphql.Options{Upstream: client})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, query, variables string) {
+		got := answer{body: e.Execute(query, variables)}
+		if code := got.code(t); code == "" || code == "internal" {
+			t.Errorf("code %q: %s", code, got.body)
 		}
 	})
 }

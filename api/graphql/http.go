@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"slices"
@@ -72,7 +73,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	get := c.Method() == fiber.MethodGet
 	raw := body
 	if get {
-		raw = c.Context().QueryArgs().QueryString()
+		raw = c.Context().URI().QueryString()
 	} else if err := checkContentType(c); err != nil {
 		return refuse(c, http.StatusUnsupportedMediaType, err)
 	}
@@ -93,9 +94,15 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	if err != nil {
 		return refuse(c, http.StatusBadRequest, err)
 	}
+	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: c.Get(fiber.HeaderAccept)}
 	resp, entry := e.answer(c.UserContext(), r, hash)
-	if entry != nil {
+	switch {
+	case entry != nil:
 		return e.sendCached(c, entry)
+	case resp.status == statusForwarded:
+		return sendForwarded(c, resp)
+	case resp.status == statusStale:
+		return sendStale(c, resp)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Status(httpStatus(c, r, resp))
@@ -127,13 +134,20 @@ func httpStatus(c *fiber.Ctx, r request, resp response) int {
 		}
 	}
 	switch {
+	case resp.status == statusMalformed:
+		return http.StatusBadRequest
 	case resp.status == statusUnavailable:
-		c.Set(fiber.HeaderRetryAfter, "1")
+		setRetryAfter(c, resp.retryAfter)
 		return http.StatusServiceUnavailable
 	case resp.status == statusRefused && string(c.Response().Header.ContentType()) == typeGraphQL:
 		return http.StatusBadRequest
 	}
 	return http.StatusOK
+}
+
+// setRetryAfter asks to wait for at least a second.
+func setRetryAfter(c *fiber.Ctx, d time.Duration) {
+	c.Set(fiber.HeaderRetryAfter, strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
 }
 
 // refuse answers a request that is not one of GraphQL over HTTP.
@@ -285,7 +299,10 @@ func requestFromBody(body []byte) (request, *Error) {
 	if !isNull(parameters.Variables) {
 		r.variables = parameters.Variables
 	}
-	return r, checkObjects(r.variables, parameters.Extensions)
+	if !isNull(parameters.Extensions) {
+		r.extensions = parameters.Extensions
+	}
+	return r, checkObjects(r.variables, r.extensions)
 }
 
 // requestFromQuery reads the parameters of section 5.2 from a URL.
@@ -302,7 +319,10 @@ func requestFromQuery(c *fiber.Ctx) (request, *Error) {
 	if raw := parameters.Peek("variables"); len(raw) > 0 && !isNull(raw) {
 		r.variables = slices.Clone(raw)
 	}
-	return r, checkObjects(r.variables, parameters.Peek("extensions"))
+	if raw := parameters.Peek("extensions"); !isNull(raw) {
+		r.extensions = slices.Clone(raw)
+	}
+	return r, checkObjects(r.variables, r.extensions)
 }
 
 func missingQuery() *Error {
@@ -369,6 +389,9 @@ func (e *Endpoint) preflight(c *fiber.Ctx) error {
 func (e *Endpoint) Health(c *fiber.Ctx) error {
 	e.allowOrigin(c)
 	c.Response().Header.SetContentType(typeJSON)
+	if e.index == nil {
+		return e.forwardHealth(c)
+	}
 	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
 	defer cancel()
 	var checks []healthFigure
@@ -380,11 +403,16 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 		c.Set(fiber.HeaderRetryAfter, "1")
 		return refuse(c, http.StatusServiceUnavailable, newError(appliance.CodeReplicaUnavailable, "the replica cannot be read"))
 	}
-	c.Set(fiber.HeaderCacheControl, "no-store")
+	return sendHealth(c, checks)
+}
+
+// sendHealth sends the checks, which are strings and times, or JSON.
+func sendHealth(c *fiber.Ctx, checks any) error {
 	body, err := json.Marshal(map[string]any{"v2_health_check": checks})
-	if err != nil { // strings and times
+	if err != nil {
 		panic(err)
 	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Response().SetBodyRaw(body)
 	return nil
 }

@@ -133,8 +133,9 @@ func (m *extents) ofSpread(s *ast.FragmentSpread) extent {
 
 func saturate(n int) int { return min(n, 1<<30) }
 
-// check refuses a document that would cost too much to validate or to execute.
-func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) *Error {
+// check refuses a document that would cost too much to validate or to execute, and else returns what the operation comes
+// to.
+func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (extent, *Error) {
 	m := extents{fragments: make(map[string]*ast.FragmentDefinition), measured: make(map[string]*extent)}
 	for _, f := range doc.Fragments {
 		m.fragments[f.Name] = f
@@ -150,17 +151,17 @@ func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) *Erro
 	e := m.of(op.SelectionSet)
 	switch {
 	case m.cycle != nil:
-		return newError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).at(m.cycle.Position)
+		return e, newError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).at(m.cycle.Position)
 	case total > l.MaxTokens:
-		return newError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
+		return e, newError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
 	case e.depth > l.MaxDepth || e.metaDepth > maxMetaDepth:
-		return newError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
+		return e, newError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
 	case e.root > l.MaxRootFields:
-		return newError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
+		return e, newError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
 	case e.aliases > l.MaxAliases:
-		return newError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
+		return e, newError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
 	}
-	return nil
+	return e, nil
 }
 
 // What lists are taken to hold when a query's cost is estimated: unpaged ones, and those inside a row.

@@ -17,8 +17,10 @@ import (
 // operation is an operation that has been parsed, checked against the limits and the schema, and merged: all that
 // does not depend on the values of variables. It is kept for the next request with the same text.
 type operation struct {
-	def    *ast.OperationDefinition
-	fields []*field
+	def *ast.OperationDefinition
+	// forwarded operations go upstream. They are not checked against the schema, and have no fields.
+	forwarded bool
+	fields    []*field
 	// static is the bound form of an operation that uses no variables, nil for others.
 	static []*selection
 	cached *cachedDirective
@@ -48,8 +50,29 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*Error) {
 	if def.Operation != ast.Query {
 		return nil, []*Error{newError(CodeOperationUnsupported, "there are only queries, no "+string(def.Operation)+"s").at(def.Position)}
 	}
-	if err := e.limits.check(doc, def); err != nil {
+	extent, err := e.limits.check(doc, def)
+	if err != nil {
 		return nil, []*Error{err}
+	}
+	op, errs := e.resolve(doc, def)
+	if len(errs) > 0 && e.proxy != nil {
+		op, errs = e.toForward(doc, def, extent)
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	op.weight += uint32(1024 + 24*len(query))
+	if directive := def.Directives.ForName("cached"); directive != nil {
+		op.cached = &cachedDirective{directive: directive}
+		op.identity = op.cached.identify(query)
+	}
+	return op, nil
+}
+
+// resolve checks an operation against the schema and merges it, to be answered from the index.
+func (e *Endpoint) resolve(doc *ast.QueryDocument, def *ast.OperationDefinition) (*operation, []*Error) {
+	if e.index == nil {
+		return nil, []*Error{newError(CodeValidationFailed, "there is no replica")}
 	}
 	if errs := e.validate(doc); len(errs) > 0 {
 		return nil, errs
@@ -60,18 +83,12 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*Error) {
 	if len(m.conflicts) > 0 {
 		return nil, m.conflicts
 	}
-	op.weight = uint32(1024 + 24*len(query) + 300*m.places)
-	if directive := def.Directives.ForName("cached"); directive != nil {
-		op.cached = &cachedDirective{directive: directive}
-		op.identity = op.cached.identify(query)
-	}
+	op.weight = uint32(300 * m.places)
+	var errs []*Error
 	if len(def.VariableDefinitions) == 0 {
-		var errs []*Error
-		if op.static, errs = bind(op.fields, nil); len(errs) > 0 {
-			return nil, errs
-		}
+		op.static, errs = bind(op.fields, nil)
 	}
-	return op, nil
+	return op, errs
 }
 
 // parse checks sizes before anything else.

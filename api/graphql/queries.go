@@ -389,8 +389,8 @@ func decimal(n uint64) *string {
 	return &s
 }
 
-// warnings tells what was accepted and ignored: where on a root field.
-func warnings(root []*selection) []map[string]any {
+// warnings is the extension that tells what was accepted and ignored: where on a root field. It is nil where nothing was.
+func warnings(root []*selection) map[string]any {
 	var all []map[string]any
 	for _, s := range root {
 		if _, given := s.args["where"]; given {
@@ -400,5 +400,8 @@ func warnings(root []*selection) []map[string]any {
 			})
 		}
 	}
-	return all
+	if all == nil {
+		return nil
+	}
+	return map[string]any{"warnings": all}
 }

@@ -187,10 +187,8 @@ func (f *field) bindArguments(variables map[string]any) (map[string]any, *Error)
 	}
 	args := make(map[string]any, len(f.node.Arguments))
 	for _, a := range f.node.Arguments {
-		if a.Value.Kind == ast.Variable {
-			if _, given := variables[a.Value.Raw]; !given {
-				continue
-			}
+		if isAbsent(a.Value, variables) {
+			continue
 		}
 		value, err := coerceLiteral(f.schema, f.def.Arguments.ForName(a.Name).Type, a.Value, variables)
 		if err != nil {

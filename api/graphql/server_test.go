@@ -1,6 +1,7 @@
 package graphql_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"io"
 	"net"
@@ -33,9 +34,21 @@ func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
 	return e
 }
 
+// newServer serves from an index, by default that of openReplica.
 func newServer(t testing.TB, o graphql.Options) *server {
 	t.Helper()
-	e := newEndpoint(t, o)
+	if o.Index == nil {
+		o.Index = openReplica(t)
+	}
+	return serve(t, o)
+}
+
+func serve(t testing.TB, o graphql.Options) *server {
+	t.Helper()
+	e, err := graphql.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true, BodyLimit: 64 << 10})
 	app.All("/v1/graphql", e.Handle)
 	app.Get("/api/rest/health", e.Health)
@@ -69,15 +82,20 @@ func (s *server) do(t testing.TB, method, target, body string, header ...string)
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := s.client.Do(req)
+	return read(t, resp, err)
+}
+
+func read(t testing.TB, resp *http.Response, err error) answer {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	read, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Header, string(read)}
+	return answer{resp.StatusCode, resp.Header, string(body)}
 }
 
 // post sends a query as clients do. variables are JSON, or none.
@@ -129,4 +147,18 @@ func (a answer) code(t testing.TB) string {
 	t.Helper()
 	code, _ := a.fail(t).Extensions["code"].(string)
 	return code
+}
+
+// raw sends the bytes of a request and reads an answer.
+func (s *server) raw(t testing.TB, request string) answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	io.WriteString(conn, request)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	return read(t, resp, err)
 }

@@ -338,10 +338,8 @@ func coerceLiteralObject(schema *ast.Schema, t *ast.Type, v *ast.Value, variable
 	def := schema.Types[t.NamedType]
 	object := make(map[string]any, len(v.Children))
 	for _, child := range v.Children {
-		if child.Value.Kind == ast.Variable {
-			if _, given := variables[child.Value.Raw]; !given {
-				continue
-			}
+		if isAbsent(child.Value, variables) {
+			continue
 		}
 		memberType := t // of a custom scalar
 		if member := def.Fields.ForName(child.Name); member != nil {

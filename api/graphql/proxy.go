@@ -1,0 +1,231 @@
+package graphql
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/attestd/attestd/api/upstream"
+	"github.com/attestd/attestd/appliance"
+)
+
+// proxy asks the upstream. When that fails again and again it is left alone for a while, and requests are answered at
+// once.
+type proxy struct {
+	upstream *upstream.Client
+	timeout  time.Duration // of one request; the upstream's own may be shorter
+	stale    time.Duration // Options.StaleIfError
+	breaker  *gobreaker.CircuitBreaker[upstream.Response]
+	pause    time.Duration             // how long the breaker stays open
+	until    atomic.Pointer[time.Time] // when it lets a request through again
+	cause    atomic.Pointer[error]     // the latest failure
+	sent     prometheus.Counter        // answers past their ttl
+	log      *slog.Logger
+}
+
+// The breaker: after so many failures in a row nothing is forwarded for so long; then one request tries.
+const (
+	breakerFailures    = 5
+	defaultBreakerOpen = 10 * time.Second
+)
+
+func newProxy(o Options, limits Limits, log *slog.Logger) (*proxy, error) {
+	p := &proxy{
+		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, log: log,
+		sent: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "attestd_graphql_stale_total", Help: "Answers past their ttl that were sent because the upstream had failed."}),
+	}
+	p.cause.Store(new(error))
+	if p.pause == 0 {
+		p.pause = defaultBreakerOpen
+	}
+	p.breaker = gobreaker.NewCircuitBreaker[upstream.Response](gobreaker.Settings{
+		Timeout:       p.pause,
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+		IsSuccessful:  isAnswer,
+		IsExcluded:    isCallers,
+		OnStateChange: p.changed,
+	})
+	return p, register(o.Registry, p.sent, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "attestd_upstream_breaker_state", Help: "Whether queries are forwarded: 0 yes, 1 one tries, 2 not for now, since the upstream keeps failing.",
+	}, func() float64 { return float64(p.breaker.State()) }))
+}
+
+// isAnswer tells that the upstream is well.
+func isAnswer(err error) bool { return err == nil || errors.Is(err, upstream.ErrTooLarge) }
+
+// isCallers tells errors that say nothing about the upstream.
+func isCallers(err error) bool {
+	return errors.Is(err, context.Canceled) || appliance.CodeOf(err) == appliance.CodeInvalidField
+}
+
+// changed logs that the upstream is gone, and that it is back; not each trial between.
+func (p *proxy) changed(_ string, from, to gobreaker.State) {
+	switch to {
+	case gobreaker.StateOpen:
+		p.until.Store(new(time.Now().Add(p.pause)))
+		if from == gobreaker.StateClosed {
+			p.log.Warn("the upstream keeps failing: queries are not forwarded for now", "error", *p.cause.Load())
+		}
+	case gobreaker.StateClosed:
+		p.log.Info("the upstream answers again: queries are forwarded")
+	}
+}
+
+// ask answers a request with what the upstream says, or with why it says nothing of use.
+func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
+	answer, err := p.exchange(ctx, r)
+	switch {
+	case err == nil:
+		return response{status: statusForwarded, upstream: answer, body: answer.Body}
+	case errors.Is(err, errLimited):
+		return response{status: statusForwarded, upstream: answer, body: answer.Body, failed: true}
+	case errors.Is(err, upstream.ErrTooLarge):
+		return refused(statusUnavailable, newError(CodeResponseTooLarge, "the upstream's response is too large: ask for fewer rows (p_limit) or fields"))
+	case errors.Is(err, context.Canceled):
+		return refused(statusUnavailable, newError(appliance.CodeTimeout, "the request was given up"))
+	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
+		paused := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream keeps failing, and is left alone for now")
+		paused.RetryAfter = max(time.Until(*p.until.Load()), time.Second).Round(time.Second)
+		return unavailable(paused)
+	}
+	known, _ := errors.AsType[*appliance.Error](err)
+	return unavailable(known)
+}
+
+// errLimited is the failure of an answer that is forwarded all the same.
+var errLimited = errors.New("the upstream answered 429")
+
+// exchange sends a request, unless the breaker is open.
+//
+// Errors: *appliance.Error, errLimited, with the answer; upstream.ErrTooLarge; context.Canceled; the breaker's.
+func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	return p.breaker.Execute(func() (upstream.Response, error) {
+		answer, err := p.upstream.Forward(ctx, r)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").Because(fmt.Errorf("no whole answer within %s", p.timeout))
+		case err == nil:
+			err = judge(answer)
+		}
+		if !isAnswer(err) && !isCallers(err) {
+			p.cause.Store(&err)
+		}
+		return answer, err
+	})
+}
+
+// judge tells an answer that is forwarded from one that says that the upstream is not well.
+func judge(answer upstream.Response) error {
+	switch {
+	case answer.Status >= 500 || !answer.JSON():
+		return answer.Unavailable()
+	case answer.Status == http.StatusTooManyRequests:
+		return errLimited
+	}
+	return nil
+}
+
+// unavailable is the response where the upstream has failed.
+func unavailable(why *appliance.Error) response {
+	r := refused(statusUnavailable, fromKnown(why))
+	r.retryAfter, r.failed = why.RetryAfter, true
+	return r
+}
+
+// isWhole tells whether an answer of the upstream's has data and no errors.
+func isWhole(answer upstream.Response) bool {
+	var body struct {
+		Data   json.RawMessage `json:"data"`
+		Errors json.RawMessage `json:"errors"`
+	}
+	return answer.Status == http.StatusOK && json.Unmarshal(answer.Body, &body) == nil && !isNull(body.Data) && isNull(body.Errors)
+}
+
+// sendForwarded sends what the upstream answered.
+func sendForwarded(c *fiber.Ctx, r response) error {
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	c.Response().Header.SetContentType(r.upstream.ContentType)
+	if r.upstream.RetryAfter > 0 {
+		setRetryAfter(c, r.upstream.RetryAfter)
+	}
+	c.Status(r.upstream.Status)
+	c.Response().SetBodyRaw(r.body)
+	return nil
+}
+
+// staleOr returns what was answered before, where it is still kept, and else the response given.
+func (e *Endpoint) staleOr(failed response, key cacheKey) response {
+	entry, ok := e.cache.entries.GetIfPresent(key)
+	if !ok {
+		return failed
+	}
+	age := entry.age(e.now())
+	if age >= entry.ttl+entry.stale {
+		return failed
+	}
+	e.proxy.sent.Inc()
+	return response{status: statusStale, body: markStale(entry.body, age), age: age}
+}
+
+// markStale adds to the extensions of an answer how old it is.
+func markStale(body []byte, age time.Duration) []byte {
+	var answer struct {
+		Data       json.RawMessage            `json:"data"`
+		Extensions map[string]json.RawMessage `json:"extensions"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Extensions == nil { // they may be something else than an object
+		answer.Extensions = make(map[string]json.RawMessage)
+	}
+	answer.Extensions["stale"] = json.RawMessage("true")
+	answer.Extensions["age"] = strconv.AppendInt(nil, int64(age/time.Second), 10)
+	extensions, err := json.Marshal(answer.Extensions)
+	if err != nil { // it was JSON before
+		panic(err)
+	}
+	return slices.Concat([]byte(`{"data":`), answer.Data, []byte(`,"extensions":`), extensions, []byte("}"))
+}
+
+// sendStale sends what the upstream said before (RFC 5861, section 4). The status of a cache is RFC 9211's.
+func sendStale(c *fiber.Ctx, r response) error {
+	h := &c.Response().Header
+	h.Set(fiber.HeaderCacheControl, "max-age=0")
+	h.Set(fiber.HeaderAge, strconv.Itoa(int(r.age/time.Second)))
+	h.Set("Cache-Status", "attestd; hit; detail=stale")
+	c.Response().SetBodyRaw(r.body)
+	return nil
+}
+
+// healthQuery is what the hosted service's GET /api/rest/health asks.
+const healthQuery = `{"query":"{ v2_health_check { status environment last_update } }"}`
+
+// forwardHealth answers Health with what the upstream says.
+func (e *Endpoint) forwardHealth(c *fiber.Ctx) error {
+	answer := e.proxy.ask(c.UserContext(), upstream.Request{
+		Method: http.MethodPost, Body: []byte(healthQuery), ContentType: mediaJSON, Accept: mediaJSON, MaxResponse: int64(e.limits.MaxResponseBytes),
+	})
+	var body struct {
+		Data struct {
+			Checks json.RawMessage `json:"v2_health_check"`
+		} `json:"data"`
+	}
+	if answer.isWhole() && json.Unmarshal(answer.body, &body) == nil && bytes.HasPrefix(body.Data.Checks, []byte("[")) {
+		return sendHealth(c, body.Data.Checks)
+	}
+	setRetryAfter(c, answer.retryAfter)
+	return refuse(c, http.StatusServiceUnavailable, newError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health"))
+}
