@@ -53,9 +53,10 @@ lint: deps ## gofmt, vet, golangci-lint, and govulncheck where its database can 
 	@if $(GO) run $(VULNCHECK) -version >/dev/null 2>&1 && curl -fsS -m 10 -o /dev/null https://vuln.go.dev/index/modules.json 2>/dev/null; \
 	then $(GO) run $(VULNCHECK) ./...; else echo 'govulncheck: its database cannot be reached from here; skipped'; fi
 
-bench: deps build ## measure: attestations against raw HSM signatures, then reads over a million transfers
+bench: deps build ## measure: attestations against raw HSM signatures, reads over a million transfers, following and forwarding
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
 )
 
 // AdminOptions are what an Admin needs.
@@ -33,6 +34,11 @@ type AdminOptions struct {
 	Backup  func(ctx context.Context, w io.Writer) error
 	Version string
 	Index   appliance.Index // the replica; nil where there is none
+	// Follower keeps Index in step with Upstream; both are nil where it follows none.
+	Follower *follower.Follower
+	Upstream follower.Upstream
+	// ReplicaReady is as in Options.
+	ReplicaReady func() error
 	// Routes are served beside the admin's own. Their Scope is ignored.
 	Routes []Route
 
@@ -315,12 +321,31 @@ func (a *Admin) entries(c *fiber.Ctx) error {
 	})
 }
 
-// verifyLine is a line of the answer of POST /log/verify. The last has a report or a problem.
-type verifyLine struct {
-	Done    int64                  `json:"done,omitempty"`
-	Total   int64                  `json:"total,omitempty"`
-	Report  *appliance.AuditReport `json:"report,omitempty"`
-	Problem *problem               `json:"problem,omitempty"`
+// reportLine is a line of an answer that shows progress. The last has a report or a problem.
+type reportLine[Report any] struct {
+	Done    int64    `json:"done,omitempty"`
+	Total   int64    `json:"total,omitempty"`
+	Report  *Report  `json:"report,omitempty"`
+	Problem *problem `json:"problem,omitempty"`
+}
+
+// streamReport answers with how far find is, and at last with what it found. find ends when nobody listens any more.
+func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Context, progress func(done, total int64)) (Report, error)) error {
+	return a.stream(c, func(ctx context.Context, w io.Writer) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		out := json.NewEncoder(w)
+		report, err := find(ctx, func(done, total int64) {
+			if out.Encode(reportLine[Report]{Done: done, Total: total}) != nil {
+				cancel()
+			}
+		})
+		if err != nil {
+			e := asError(err)
+			return out.Encode(reportLine[Report]{Problem: &problem{Type: "about:blank", Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
+		}
+		return out.Encode(reportLine[Report]{Report: &report})
+	})
 }
 
 func (a *Admin) verify(c *fiber.Ctx) error {
@@ -330,23 +355,8 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 	if err := unmarshalStrict(c.Body(), &request); err != nil {
 		return err
 	}
-	return a.stream(c, func(ctx context.Context, w io.Writer) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		out := json.NewEncoder(w)
-		report, err := a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
-			Earlier: request.Earlier,
-			Progress: func(done, total int64) {
-				if out.Encode(verifyLine{Done: done, Total: total}) != nil {
-					cancel() // nobody listens any more
-				}
-			},
-		})
-		if err != nil {
-			e := asError(err)
-			return out.Encode(verifyLine{Problem: &problem{Type: "about:blank", Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
-		}
-		return out.Encode(verifyLine{Report: &report})
+	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
+		return a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{Earlier: request.Earlier, Progress: progress})
 	})
 }
 
@@ -415,10 +425,11 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	if err == nil {
 		s.TreeSize, err = treeSize(signed)
 	}
-	for part, err := range map[string]error{"hsm": a.attestor.Signer.Ready(ctx), "journal": errors.Join(err, a.attestor.Journal.Ready(ctx))} {
-		if err != nil {
-			s.Failing[part] = err.Error()
-		}
+	if err != nil {
+		s.Failing["journal"] = err.Error()
+	}
+	for part, err := range failing(ctx, a.attestor, a.opts.ReplicaReady) {
+		s.Failing[part] = err.Error()
 	}
 	s.Ready = len(s.Failing) == 0
 	return sendJSON(c, fiber.StatusOK, s)

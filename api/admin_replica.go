@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/follower"
 )
 
 // batchLimit bounds one batch of rows, as JSON. A packet with its traces has some 10 KB.
@@ -21,6 +22,8 @@ func (a *Admin) replicaRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/replica/position", Handler: a.replicaPosition},
 		{Method: fiber.MethodPost, Path: "/replica/batches", BodyLimit: batchLimit, Handler: a.replicaWrite},
 		{Method: fiber.MethodGet, Path: "/replica/records", Handler: a.replicaRecords},
+		{Method: fiber.MethodPost, Path: "/replica/sync", Handler: a.replicaSync},
+		{Method: fiber.MethodPost, Path: "/replica/verify", BodyLimit: adminBodyLimit, Handler: a.replicaVerify},
 	}
 }
 
@@ -32,6 +35,12 @@ func (a *Admin) index() (appliance.Index, error) {
 	return a.opts.Index, nil
 }
 
+// replicaStatus is what the replica holds, and how far its follower is.
+type replicaStatus struct {
+	appliance.IndexStatus
+	Follower *follower.Status `json:"follower,omitempty"` // nil where it follows no upstream
+}
+
 func (a *Admin) replicaStatus(c *fiber.Ctx) error {
 	index, err := a.index()
 	if err != nil {
@@ -39,15 +48,56 @@ func (a *Admin) replicaStatus(c *fiber.Ctx) error {
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
-	var status appliance.IndexStatus
+	var status replicaStatus
 	err = index.View(ctx, func(s appliance.Snapshot) error {
-		status, err = s.Status(ctx)
+		status.IndexStatus, err = s.Status(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	if a.opts.Follower != nil {
+		status.Follower = new(a.opts.Follower.Status())
+	}
 	return sendJSON(c, fiber.StatusOK, status)
+}
+
+// follows is CodeReplicaUnavailable where there is no replica that follows an upstream.
+func (a *Admin) follows() error {
+	if _, err := a.index(); err != nil || a.opts.Follower != nil {
+		return err
+	}
+	return appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon's replica follows no upstream: set graphql.upstream, and restart it")
+}
+
+// replicaSync has the follower look for newer rows at once. What comes of it shows in the status later.
+func (a *Admin) replicaSync(c *fiber.Ctx) error {
+	if err := a.follows(); err != nil {
+		return err
+	}
+	a.opts.Follower.Wake()
+	return a.replicaStatus(c)
+}
+
+func (a *Admin) replicaVerify(c *fiber.Ctx) error {
+	if err := a.follows(); err != nil {
+		return err
+	}
+	var request struct {
+		Sample int `json:"sample"` // rows of each kind; zero means follower.DefaultSample
+	}
+	if err := unmarshalStrict(c.Body(), &request); err != nil {
+		return err
+	}
+	if request.Sample < 0 {
+		return appliance.Errorf(appliance.CodeInvalidField, "must not be negative").In("sample")
+	}
+	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (follower.Report, error) {
+		return follower.Verify(ctx, follower.VerifyOptions{
+			Index: a.opts.Index, Upstream: a.opts.Upstream, Sample: request.Sample,
+			OnProgress: func(done, total int) { progress(int64(done), int64(total)) },
+		})
+	})
 }
 
 // position is what an import has left under its name.

@@ -43,23 +43,30 @@ func newOffice(t testing.TB, change ...func(*appliance.Attestor)) *office {
 		attestor = &appliance.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
 		change[0](attestor)
 	}
-	ln, err := api.ListenAdmin(o.path)
-	o.must(err)
-	o.admin = api.NewAdmin(api.AdminOptions{
-		Attestor: attestor, Version: "v1.2.3", Now: o.clock.Now, Logger: slog.New(slog.NewJSONHandler(o.logs, nil)),
+	o.open(api.AdminOptions{
+		Attestor: attestor, Version: "v1.2.3",
 		HSMStatus: func(context.Context) (any, error) { return map[string]string{"token": "attestd"}, nil },
 		Reload:    func() ([]string, error) { return o.reload() },
 		Backup:    func(ctx context.Context, w io.Writer) error { return o.backup(ctx, w) },
 	})
+	return o
+}
+
+// open serves the admin socket until the test ends.
+func (o *office) open(opts api.AdminOptions) {
+	o.Helper()
+	ln, err := api.ListenAdmin(o.path)
+	o.must(err)
+	opts.Now, opts.Logger = o.clock.Now, slog.New(slog.NewJSONHandler(o.logs, nil))
+	o.admin = api.NewAdmin(opts)
 	go func() { o.served <- o.admin.Serve(ln) }()
 	o.client = client.NewAdmin(o.path)
-	t.Cleanup(func() {
+	o.Cleanup(func() {
 		o.client.Close()
 		if err := o.admin.Shutdown(context.Background()); err != nil {
-			t.Error(err)
+			o.Error(err)
 		}
 	})
-	return o
 }
 
 // raw asks the socket as curl --unix-socket would.

@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -42,6 +43,9 @@ type Options struct {
 
 	// Routes are served beside the server's own, under the same rules.
 	Routes []Route
+
+	// ReplicaReady says why reads are not to be relied on, as an *appliance.Error, for /readyz. Nil leaves them out of it.
+	ReplicaReady func() error
 
 	Logger   *slog.Logger         // slog.Default
 	Registry *prometheus.Registry // nil measures nothing
@@ -296,7 +300,7 @@ func (s *Server) healthz(c *fiber.Ctx) error {
 
 type health struct {
 	Status  string                    `json:"status"`            // ok, unavailable or shutting down
-	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
 }
 
 // readyTimeout bounds a probe; load balancers give up sooner or later than that.
@@ -305,7 +309,7 @@ const readyTimeout = 3 * time.Second
 func (s *Server) readyz(c *fiber.Ctx) error {
 	ctx, cancel := context.WithTimeout(s.base, readyTimeout)
 	defer cancel()
-	h := readiness(ctx, s.attestor)
+	h := readiness(ctx, s.attestor, s.opts.ReplicaReady)
 	if s.stopping.Load() {
 		h.Status = "shutting down"
 		c.Context().SetConnectionClose()
@@ -317,17 +321,20 @@ func (s *Server) readyz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusServiceUnavailable, h)
 }
 
-// readiness is Attestor.Ready, part by part.
-func readiness(ctx context.Context, a *appliance.Attestor) health {
+func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) health {
 	h := health{Status: "ok", Failing: map[string]appliance.Code{}}
-	if err := a.Signer.Ready(ctx); err != nil {
-		h.Failing["hsm"] = appliance.CodeOf(err)
-	}
-	if err := a.Journal.Ready(ctx); err != nil {
-		h.Failing["journal"] = appliance.CodeOf(err)
-	}
-	if len(h.Failing) > 0 {
-		h.Status = "unavailable"
+	for part, err := range failing(ctx, a, replica) {
+		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
 	}
 	return h
+}
+
+// failing is why parts fail, by part: Attestor.Ready, one by one, and that of the replica, which may be nil.
+func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
+	errs := map[string]error{"hsm": a.Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
+	if replica != nil {
+		errs["replica"] = replica()
+	}
+	maps.DeleteFunc(errs, func(_ string, err error) bool { return err == nil })
+	return errs
 }

@@ -128,9 +128,13 @@ func TestOperationsNamesMetricsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, err := os.ReadFile("../api/metrics.go")
-	if err != nil {
-		t.Fatal(err)
+	var code []byte
+	for _, file := range []string{"../api/metrics.go", "../appliance/cmd/attestd/metrics.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code = append(code, source...)
 	}
 	names := regexp.MustCompile(`attestd_[a-z_]*_(total|seconds|in_flight)`).FindAllString(string(text), -1)
 	if len(names) == 0 {

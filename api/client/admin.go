@@ -140,34 +140,39 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 
 // Verify audits the journal inside the daemon. When ctx ends, the audit ends.
 func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	var report *appliance.AuditReport
 	request := struct {
 		Earlier []byte `json:"earlier,omitempty"`
 	}{opts.Earlier}
-	err := a.lines(ctx, call{method: http.MethodPost, path: "/log/verify", body: request}, func(line []byte) error {
+	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request}, opts.Progress)
+}
+
+// report reads an answer that shows progress, for which nil does not ask, and ends with a report.
+func report[Report any](ctx context.Context, a *Admin, call call, progress func(done, total int64)) (found Report, err error) {
+	var report *Report
+	err = a.lines(ctx, call, func(line []byte) error {
 		var l struct {
 			Done, Total int64
-			Report      *appliance.AuditReport
+			Report      *Report
 			Problem     *Problem
 		}
 		if err := json.Unmarshal(line, &l); err != nil {
-			return fmt.Errorf("read the answer of /log/verify: %w", err)
+			return fmt.Errorf("read the answer of %s: %w", call.path, err)
 		}
 		switch {
 		case l.Problem != nil:
 			return l.Problem
 		case l.Report != nil:
 			report = l.Report
-		case opts.Progress != nil:
-			opts.Progress(l.Done, l.Total)
+		case progress != nil:
+			progress(l.Done, l.Total)
 		}
 		return nil
 	})
-	if err != nil {
-		return appliance.AuditReport{}, err
+	if err == nil && report == nil {
+		err = fmt.Errorf("the daemon ended its answer of %s without a report", call.path)
 	}
-	if report == nil {
-		return appliance.AuditReport{}, errors.New("the daemon ended the audit without a report")
+	if err != nil {
+		return found, err
 	}
 	return *report, nil
 }
@@ -215,7 +220,7 @@ type Status struct {
 	Scheme        appliance.SchemeName `json:"scheme"`
 	TreeSize      int64                `json:"treeSize"`
 	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // by part: hsm, journal
+	Failing       map[string]string    `json:"failing,omitempty"` // by part: hsm, journal, replica
 }
 
 // Status returns the daemon's state.

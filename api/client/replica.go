@@ -8,15 +8,44 @@ import (
 	"net/url"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
 )
+
+// ReplicaStatus is what a replica holds, and how far its follower is.
+type ReplicaStatus struct {
+	appliance.IndexStatus
+	Follower *follower.Status `json:"follower,omitempty"` // nil where it follows no upstream
+}
 
 // ReplicaStatus returns what the daemon's replica holds.
 //
 // Errors: CodeReplicaUnavailable where the daemon has no replica.
-func (a *Admin) ReplicaStatus(ctx context.Context) (appliance.IndexStatus, error) {
-	var s appliance.IndexStatus
-	err := a.do(ctx, call{method: http.MethodGet, path: "/replica", into: &s})
+func (a *Admin) ReplicaStatus(ctx context.Context) (ReplicaStatus, error) {
+	return a.replicaStatus(ctx, call{method: http.MethodGet, path: "/replica"})
+}
+
+// SyncReplica has the daemon's follower look for newer rows at once, and returns how far it is before that.
+//
+// Errors: CodeReplicaUnavailable where the daemon has no replica, or one that follows no upstream.
+func (a *Admin) SyncReplica(ctx context.Context) (ReplicaStatus, error) {
+	return a.replicaStatus(ctx, call{method: http.MethodPost, path: "/replica/sync"})
+}
+
+func (a *Admin) replicaStatus(ctx context.Context, call call) (s ReplicaStatus, err error) {
+	call.into = &s
+	err = a.do(ctx, call)
 	return s, err
+}
+
+// VerifyReplica compares the daemon's replica with its upstream, inside the daemon: so many rows of each kind, zero for
+// follower.DefaultSample. When ctx ends, it ends. progress may be nil.
+//
+// Errors: CodeReplicaUnavailable as SyncReplica; as follower.Verify.
+func (a *Admin) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
+	request := struct {
+		Sample int `json:"sample,omitempty"`
+	}{sample}
+	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request}, progress)
 }
 
 // Position and Write make the daemon's replica a dataset.Target.

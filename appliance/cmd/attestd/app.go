@@ -124,7 +124,7 @@ func (a *app) progress(what, unit string) (update func(done, total int64), end f
 	}
 	return update, func() {
 		if bar != nil {
-			_ = bar.Finish()
+			_ = bar.Exit() // leaves it where it is: what was interrupted is not complete
 			fmt.Fprintln(a.err)
 		}
 	}

@@ -99,12 +99,12 @@ func BenchmarkReads(b *testing.B) {
 		for range rounds {
 			for i := range readKinds {
 				for _, d := range []*daemonProcess{large, small} {
-					results[d].kinds[i] = append(results[d].kinds[i], load(b, d.url, d.cmd.Process.Pid, requests[d][i], each))
+					results[d].kinds[i] = append(results[d].kinds[i], load(b, d.url, d.cmd.Process.Pid, requests[d][i], readConnections, each))
 				}
 			}
 			r := results[large]
-			r.cached = append(r.cached, load(b, large.url, large.cmd.Process.Pid, [][]byte{cachedRequest}, each))
-			r.static = append(r.static, load(b, static, staticPID, [][]byte{staticRequest}, each))
+			r.cached = append(r.cached, load(b, large.url, large.cmd.Process.Pid, [][]byte{cachedRequest}, readConnections, each))
+			r.static = append(r.static, load(b, static, staticPID, [][]byte{staticRequest}, readConnections, each))
 		}
 	}
 	peak := peakMemory()
@@ -323,9 +323,11 @@ func dial(b *testing.B, url string) net.Conn {
 	return conn
 }
 
-// load sends requests in turn on 8 connections, each one after the other.
-func load(b *testing.B, url string, pid int, requests [][]byte, each time.Duration) figure {
-	const connections = 8
+// readConnections are how many connections ask at once.
+const readConnections = 8
+
+// load sends requests in turn on some connections, each one after the other.
+func load(b *testing.B, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
 	before, start := cpuTime(b, pid), time.Now()
 	latencies := make([][]time.Duration, connections)
 	var wg sync.WaitGroup

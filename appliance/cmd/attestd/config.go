@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -51,7 +52,7 @@ func checkReferences(c *config) error {
 		}
 	}
 	_, err := readScreening(c)
-	return err
+	return errors.Join(err, c.checkUpstreamReferences())
 }
 
 func newConfigShow(a *app) *cobra.Command {

@@ -110,7 +110,7 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, replica.Close()) }()
-	status, err := replicaFileOffice{replica: replica}.ReplicaStatus(ctx)
+	status, err := indexStatus(ctx, replica)
 	if err != nil || status.Rows[appliance.TransferType.Name] > 0 || d.transfers == 0 {
 		return err
 	}

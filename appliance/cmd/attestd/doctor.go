@@ -87,6 +87,7 @@ func checks() []checkup {
 		{"key", checkKey},
 		{"journal", checkJournal},
 		{"replica", checkReplica},
+		{"upstream", checkUpstream},
 		{"clock", checkClock},
 		{"disk space", checkDiskSpace},
 		{"disk sync", checkDiskSync},

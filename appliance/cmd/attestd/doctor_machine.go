@@ -22,6 +22,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -52,7 +53,10 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 	if p.config.GraphQL.Source != sourceReplica {
 		return nil
 	}
-	const remedy = "attestd replica import FILE fills it"
+	remedy := "attestd replica import FILE fills it"
+	if p.config.follows() {
+		remedy = "attestd replica sync fills it"
+	}
 	status, err := p.replicaStatus(ctx)
 	switch {
 	case errors.Is(err, bolt.ErrReplicaSchema):
@@ -61,27 +65,80 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
 	case status.Newest.IsZero():
 		return []finding{warn(remedy, "empty: GraphQL answers with nothing")}
-	case time.Since(status.Newest) > staleReplica:
+	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkUpstream
 		return []finding{warn(remedy, "%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
 	}
 	return []finding{ok("%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
 }
 
 // replicaStatus asks the daemon, else the file, which it does not make.
-func (p *patient) replicaStatus(ctx context.Context) (appliance.IndexStatus, error) {
+func (p *patient) replicaStatus(ctx context.Context) (client.ReplicaStatus, error) {
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}
 	path := filepath.Join(p.config.DataDir, replicaFile)
 	if !exists(path) {
-		return appliance.IndexStatus{}, nil
+		return client.ReplicaStatus{}, nil
 	}
 	replica, err := bolt.OpenReplica(path, bolt.ReplicaOptions{ReadOnly: true})
 	if err != nil {
-		return appliance.IndexStatus{}, err
+		return client.ReplicaStatus{}, err
 	}
 	defer func() { _ = replica.Close() }() // it was only read
-	return replicaFileOffice{replica: replica}.ReplicaStatus(ctx)
+	held, err := indexStatus(ctx, replica)
+	return client.ReplicaStatus{IndexStatus: held}, err
+}
+
+// upstreamPatience is how long doctor waits for one answer of the upstream.
+const upstreamPatience = 10 * time.Second
+
+// checkUpstream asks the upstream one small question, and the daemon how far it has followed.
+func checkUpstream(ctx context.Context, p *patient) []finding {
+	if !p.config.asksUpstream() {
+		return nil
+	}
+	findings := []finding{p.reachUpstream(ctx)}
+	status, err := p.replicaStatus(ctx)
+	if !p.config.follows() || err != nil { // of which the replica's check tells
+		return findings
+	}
+	if p.running() {
+		findings = append(findings, followerFinding(status.Follower))
+	}
+	if status.Unverified > 0 {
+		findings = append(findings, warn("attestd replica verify lists them, and says what to do",
+			"%d of its records contradict what can be checked of them, and are kept apart", status.Unverified))
+	}
+	return findings
+}
+
+func (p *patient) reachUpstream(ctx context.Context) finding {
+	address := p.config.GraphQL.Upstream
+	upstream, err := p.config.openUpstream(nil)
+	if err != nil {
+		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, upstreamPatience)
+	defer cancel()
+	began := time.Now()
+	if _, err := upstream.Query(ctx, "{ __typename }", nil); err != nil {
+		const remedy = "look at graphql.upstream, graphql.upstream_headers and the network"
+		if p.config.GraphQL.Source == sourceProxy {
+			return fail(remedy, "%s: %s", address, oneLine(err.Error()))
+		}
+		return warn(remedy+"; what the replica has is served meanwhile", "%s: %s", address, oneLine(err.Error()))
+	}
+	return ok("%s answers in %s", address, time.Since(began).Round(time.Millisecond))
+}
+
+func followerFinding(f *follower.Status) finding {
+	switch {
+	case f == nil:
+		return warn("systemctl restart attestd", "the daemon does not follow it yet: graphql.upstream was set after its start")
+	case f.Failing:
+		return warn("attestd goes on by itself when the cause is gone", "the follower fails, lag %s: %s", lagText(*f), oneLine(f.LastError))
+	}
+	return ok("the follower is %s, lag %s", followerState(*f), lagText(*f))
 }
 
 func checkClock(ctx context.Context, p *patient) []finding {
@@ -227,8 +284,12 @@ type guarded struct {
 
 func (p *patient) guardedFiles() []guarded {
 	data := p.config.DataDir
+	configuration := guarded{what: "configuration", path: p.effectiveConfigPath(), most: 0o755, readable: true, state: stateFail}
+	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h header) bool { return !h.isKept() }) {
+		configuration.most = 0o640 // it holds what may be a key
+	}
 	files := []guarded{
-		{what: "configuration", path: p.effectiveConfigPath(), most: 0o755, readable: true, state: stateFail},
+		configuration,
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: stateWarn},
 		{what: "journal", path: filepath.Join(data, storeFile), most: 0o600, owned: true, readable: true, state: stateFail},
 		{what: "log key", path: filepath.Join(data, logKeyFile), most: 0o600, owned: true, readable: true, state: stateFail},
@@ -243,9 +304,15 @@ func (p *patient) guardedFiles() []guarded {
 		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: stateWarn},
 		{what: "TLS key", path: t.Key, most: 0o640, readable: true, state: stateFail},
 		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: stateWarn},
+		{what: "upstream's CA", path: p.config.GraphQL.UpstreamCA, most: 0o755, readable: true, state: stateWarn},
 	} {
 		if f.path != "" {
 			files = append(files, f)
+		}
+	}
+	for _, h := range p.config.GraphQL.UpstreamHeaders {
+		if path, err := h.path(); err == nil && path != "" {
+			files = append(files, guarded{what: "header " + h.name, path: path, most: 0o640, readable: true, state: stateFail})
 		}
 	}
 	return append(files, p.softHSMFiles()...)

@@ -15,12 +15,12 @@ const graphqlPath = "/v1/graphql"
 
 // graphqlRoutes are the read side of the API; none where graphql.source is off.
 func (r *running) graphqlRoutes() ([]api.Route, error) {
-	if r.replica == nil {
+	c := r.config.GraphQL
+	if c.Source == sourceOff {
 		return nil, nil
 	}
-	c := r.config.GraphQL
-	endpoint, err := graphql.New(graphql.Options{
-		Index: r.replica,
+	options := graphql.Options{
+		StaleIfError: c.StaleIfError,
 		Limits: graphql.Limits{
 			MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables), MaxResponseBytes: int(c.MaxResponse),
 			MaxTokens: c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields, MaxAliases: c.MaxAliases,
@@ -31,7 +31,17 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Origins:         c.Origins,
 		Registry:        r.registry,
 		Log:             r.logger,
-	})
+	}
+	if r.replica != nil { // a nil *Replica would be an Index that is not nil
+		options.Index = r.replica
+	}
+	if c.Source == sourceProxy || c.Fallback == sourceProxy {
+		options.Upstream = r.upstream
+	}
+	if r.follower != nil {
+		options.Lag = r.follower.Lag
+	}
+	endpoint, err := graphql.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("graphql: %w", err)
 	}

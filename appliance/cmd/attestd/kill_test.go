@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,6 +29,7 @@ type daemonProcess struct {
 	url     string
 	token   string
 	environ []string
+	program string // empty means this test's own attestd
 	cmd     *exec.Cmd
 }
 
@@ -51,7 +53,7 @@ func newDaemonFolder(tb testing.TB) *daemonProcess {
 
 // command is attestd on this folder.
 func (d *daemonProcess) command(args ...string) *exec.Cmd {
-	cmd := exec.Command("attestd", args...)
+	cmd := exec.Command(cmp.Or(d.program, "attestd"), args...)
 	cmd.Env = slices.Concat(os.Environ(), d.environ, []string{
 		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
 	})

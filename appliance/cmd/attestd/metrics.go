@@ -1,6 +1,15 @@
 package main
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
+)
 
 // measure registers what is read from the parts when Prometheus asks. What requests count is in package api.
 func (r *running) measure() {
@@ -14,20 +23,126 @@ func (r *running) measure() {
 		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": version()},
 	})
 	build.Set(1)
+	if r.replica != nil {
+		r.registry.MustRegister(newReplicaMetrics(r.replica, r.follower))
+	}
 	hsm := r.signer.Usage
 	r.registry.MustRegister(
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal.", func() float64 { return float64(r.records()) }),
-		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0.", func() float64 {
-			if hsm().Ready {
-				return 1
-			}
-			return 0
-		}),
+		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0.", func() float64 { return oneIf(hsm().Ready) }),
 		gauge("attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func() float64 { return float64(hsm().Sessions) }),
 		gauge("attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func() float64 { return float64(hsm().InUse) }),
 		counter("attestd_hsm_signatures_total", "Signatures made and checked.", func() uint64 { return hsm().Signatures }),
 		counter("attestd_hsm_wrong_signatures_total", "Signatures that were not the key's own, and withheld.", func() uint64 { return hsm().WrongSignatures }),
 		counter("attestd_hsm_repairs_total", "Repairs of the connection to the HSM, new sessions counted too.", func() uint64 { return hsm().Repairs }),
 	)
+}
+
+// replicaMetrics reads what a replica holds, and how far its follower is, when Prometheus asks.
+type replicaMetrics struct {
+	index            appliance.Index
+	rows, unverified *prometheus.Desc
+
+	follower  *follower.Follower // nil where nothing is followed
+	following []followerMetric
+}
+
+// followerMetric is a figure of a follower's status.
+type followerMetric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(follower.Status) float64
+}
+
+func newReplicaMetrics(index appliance.Index, f *follower.Follower) *replicaMetrics {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	m := &replicaMetrics{
+		index: index, follower: f,
+		rows:       describe("attestd_replica_rows", "Records of the replica.", "kind"),
+		unverified: describe("attestd_replica_unverified", "Records kept apart, because they contradict what can be checked of them."),
+	}
+	if f == nil {
+		return m
+	}
+	add := func(kind prometheus.ValueType, name, help string, value func(follower.Status) float64) {
+		m.following = append(m.following, followerMetric{describe(name, help), kind, value})
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "attestd_replica_lag_seconds", "By how much the replica may be out of date; NaN before all is read.", lagSeconds)
+	add(gauge, "attestd_replica_lag_rows", "Packets and transfers that the upstream has and the replica has not.",
+		func(s follower.Status) float64 { return float64(s.LagRows) })
+	add(gauge, "attestd_replica_unfinished", "Packets under way, which are looked up again until they end.",
+		func(s follower.Status) float64 { return float64(s.Unfinished) })
+	add(gauge, "attestd_replica_backfilled", "1 once all that the upstream has was read, else 0.",
+		func(s follower.Status) float64 { return oneIf(!s.Backfilled.IsZero()) })
+	add(gauge, "attestd_replica_follower_failing", "1 while the upstream fails, else 0.",
+		func(s follower.Status) float64 { return oneIf(s.Failing) })
+	add(gauge, "attestd_replica_newest_timestamp_seconds", "When the newest packet here was sent, Unix time; NaN where there is none.",
+		func(s follower.Status) float64 { return unixSeconds(s.Newest) })
+	add(gauge, "attestd_replica_oldest_timestamp_seconds", "When the oldest packet here was sent, down to which the backfill has come.",
+		func(s follower.Status) float64 { return unixSeconds(s.Oldest) })
+	add(gauge, "attestd_replica_last_error_timestamp_seconds", "When the follower last failed, Unix time; NaN where it never has.",
+		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
+	add(counter, "attestd_replica_written_total", "Rows written by the follower: new ones and changed ones.",
+		func(s follower.Status) float64 { return float64(s.Written) })
+	add(counter, "attestd_follower_requests_total", "Requests of the follower to the upstream.",
+		func(s follower.Status) float64 { return float64(s.Requests) })
+	add(counter, "attestd_follower_failures_total", "Requests of the follower that failed.",
+		func(s follower.Status) float64 { return float64(s.Failures) })
+	return m
+}
+
+func lagSeconds(s follower.Status) float64 {
+	if s.LagSeconds == nil {
+		return math.NaN()
+	}
+	return *s.LagSeconds
+}
+
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return math.NaN()
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// Describe implements prometheus.Collector.
+func (m *replicaMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.rows
+	out <- m.unverified
+	for _, f := range m.following {
+		out <- f.desc
+	}
+}
+
+// collectTimeout bounds how long Prometheus waits for the replica.
+const collectTimeout = 5 * time.Second
+
+// Collect implements prometheus.Collector. A replica that cannot be read has no figures.
+func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	if held, err := indexStatus(ctx, m.index); err == nil {
+		for kind, n := range held.Rows {
+			out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(n), kind)
+		}
+		out <- prometheus.MustNewConstMetric(m.unverified, prometheus.GaugeValue, float64(held.Unverified))
+	}
+	if m.follower == nil {
+		return
+	}
+	status := m.follower.Status()
+	for _, f := range m.following {
+		out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(status))
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -23,17 +25,20 @@ import (
 const replicaFile = "replica.db"
 
 func newReplica(a *app) *cobra.Command {
-	return group("replica", "The replica that answers GraphQL: status, import, export, generate",
+	return group("replica", "The replica that answers GraphQL: status, sync, verify, import, export, generate",
 		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers
-GraphQL. It is a file of its own, replica.db in data_dir, which can be deleted at any time and filled again.
+GraphQL. It is a file of its own, replica.db in data_dir, which can be deleted at any time and filled again:
+from the upstream that graphql.upstream names, which the daemon follows, or from a file of records.
 While the daemon runs these commands go through its admin socket; while it does not, they open the file.`,
-		newReplicaStatus(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
+		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
 }
 
 // replicaOffice is what the replica commands work through.
 type replicaOffice interface {
 	dataset.Target
-	ReplicaStatus(ctx context.Context) (appliance.IndexStatus, error)
+	ReplicaStatus(ctx context.Context) (client.ReplicaStatus, error)
+	// VerifyReplica compares the replica with its upstream; see client.Admin.
+	VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error)
 	// ReplicaRecords writes all records as they are at one moment, NDJSON.
 	ReplicaRecords(ctx context.Context, w io.Writer) error
 	io.Closer
@@ -65,28 +70,69 @@ func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
 	if err != nil {
 		return nil, err
 	}
-	return replicaFileOffice{dataset.Into(replica), replica}, nil
+	return replicaFileOffice{dataset.Into(replica), replica, c}, nil
 }
 
+// openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
+// not open.
 func openReplica(c *config) (*bolt.Replica, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	return bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{})
+	replica, err := bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{ServeUnverified: c.GraphQL.ServeUnverified})
+	if err != nil {
+		return nil, err
+	}
+	if err := handOver(c.DataDir, replicaFile); err != nil {
+		return nil, errors.Join(err, replica.Close())
+	}
+	return replica, nil
 }
 
 // replicaFileOffice is the replica without a daemon.
 type replicaFileOffice struct {
 	dataset.Target
 	replica *bolt.Replica
+	config  *config
 }
 
-func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (status appliance.IndexStatus, err error) {
-	err = f.replica.View(ctx, func(s appliance.Snapshot) error {
+// ReplicaStatus has of a follower what an earlier one has left in the file.
+func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (client.ReplicaStatus, error) {
+	held, err := indexStatus(ctx, f.replica)
+	status := client.ReplicaStatus{IndexStatus: held}
+	if err == nil && f.config.follows() {
+		last := follower.New(f.config.followerOptions(f.replica, nil, nil))
+		err = last.Load(ctx)
+		status.Follower = new(last.Status())
+	}
+	return status, err
+}
+
+func indexStatus(ctx context.Context, index appliance.Index) (status appliance.IndexStatus, err error) {
+	err = index.View(ctx, func(s appliance.Snapshot) error {
 		status, err = s.Status(ctx)
 		return err
 	})
 	return status, err
+}
+
+func (f replicaFileOffice) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
+	upstream, err := f.upstream()
+	if err != nil {
+		return follower.Report{}, err
+	}
+	return follower.Verify(ctx, follower.VerifyOptions{
+		Index: f.replica, Upstream: upstream, Sample: sample,
+		OnProgress: func(done, total int) { progress(int64(done), int64(total)) },
+	})
+}
+
+// upstream is what the file is, or could be, filled from.
+func (f replicaFileOffice) upstream() (*upstream.Client, error) {
+	if f.config.GraphQL.Upstream == "" {
+		return nil, errors.New("there is no upstream: graphql.upstream is not set")
+	}
+	return f.config.openUpstream(nil)
 }
 
 func (f replicaFileOffice) ReplicaRecords(ctx context.Context, w io.Writer) error {
@@ -98,9 +144,12 @@ func (f replicaFileOffice) Close() error { return f.replica.Close() }
 
 func newReplicaStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "status",
-		Short:   "Show what the replica holds, its size and its freshness",
-		Example: "  attestd replica status\n  attestd replica status --output json",
+		Use:   "status",
+		Short: "Show what the replica holds, how fresh it is and how far it has followed its upstream",
+		Long: `Show what the replica holds, its size and its freshness. With an upstream also: how far the follower is, by how much
+the replica may be out of date, the latest failure, how many packets are still under way, and how many records are kept
+apart because they contradict themselves ('attestd replica verify' lists them).`,
+		Example: "  attestd replica status\n  attestd replica status --output json | jq .follower.lag_seconds",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withReplica(cmd, func(o replicaOffice) error {
@@ -108,24 +157,30 @@ func newReplicaStatus(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(s, func(w io.Writer) { writeReplicaStatus(w, s) })
+				_, running := o.(*client.Admin)
+				return a.print(s, func(w io.Writer) { writeReplicaStatus(w, s, running) })
 			})
 		},
 	}
 }
 
-func writeReplicaStatus(w io.Writer, s appliance.IndexStatus) {
+func writeReplicaStatus(w io.Writer, s client.ReplicaStatus, running bool) {
 	var rows [][2]string
 	for _, t := range appliance.RecordTypes {
 		rows = append(rows, [2]string{t.Name + "s", fmt.Sprint(s.Rows[t.Name])})
 	}
-	fields(w, append(rows, [][2]string{
+	rows = append(rows, [][2]string{
 		{"size", fmt.Sprintf("%.1f MiB", float64(s.Bytes)/(1<<20))},
 		{"oldest", formatTime(s.Oldest)},
 		{"newest", withAge(s.Newest)},
 		{"written", withAge(s.Updated)},
 		{"schema", fmt.Sprint(s.Schema)},
-	}...))
+		{"unverified", nonZero(s.Unverified)},
+	}...)
+	if s.Follower != nil {
+		rows = append(rows, followerFields(*s.Follower, running)...)
+	}
+	fields(w, rows)
 }
 
 // withAge is a time and how long ago it was.

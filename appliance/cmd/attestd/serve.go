@@ -22,7 +22,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -90,7 +92,9 @@ type running struct {
 	options  serveOptions
 	logger   *slog.Logger
 	store    *bolt.Store
-	replica  *bolt.Replica // nil where graphql.source is off
+	replica  *bolt.Replica      // nil where graphql.source is off
+	upstream *upstream.Client   // nil where there is none
+	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
 	signer   *hsm.Signer
 	attestor *appliance.Attestor
 	logKey   appliance.LogKey
@@ -149,6 +153,7 @@ func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) 
 	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // also while what was accepted is finished
 	defer endWatch()
 	go r.watchdog(watching)
+	defer r.follow(ctx)() // ends before the replica is closed
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
@@ -175,6 +180,9 @@ func (r *running) open(ctx context.Context) (err error) {
 		if r.replica, err = openReplica(r.config); err != nil {
 			return err
 		}
+	}
+	if err := r.openUpstream(); err != nil {
+		return err
 	}
 	opts, err := hsmOptions(r.config, r.logger)
 	if err != nil {
@@ -315,6 +323,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		TrustedProxies:  s.TrustedProxies,
 		TLS:             certificates,
 		Routes:          reads,
+		ReplicaReady:    r.replicaReady(),
 		Logger:          r.logger,
 		Registry:        r.registry,
 		Now:             time.Now,
@@ -329,11 +338,15 @@ func (r *running) adminOptions() api.AdminOptions {
 		Backup: func(_ context.Context, w io.Writer) error {
 			return writeArchive(w, r.store, filepath.Join(r.config.DataDir, logKeyFile), time.Now())
 		},
-		Version: version(),
-		Logger:  r.logger,
+		ReplicaReady: r.replicaReady(),
+		Version:      version(),
+		Logger:       r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
 		o.Index = r.replica
+	}
+	if r.follower != nil {
+		o.Follower, o.Upstream = r.follower, r.upstream
 	}
 	return o
 }

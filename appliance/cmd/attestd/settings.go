@@ -83,8 +83,21 @@ type config struct {
 		MinFree size   `koanf:"min_free"`
 	} `koanf:"journal"`
 	GraphQL struct {
-		Source        string        `koanf:"source"`
-		Upstream      string        `koanf:"upstream"`
+		Source            string         `koanf:"source"`
+		Upstream          string         `koanf:"upstream"`
+		UpstreamHeaders   []header       `koanf:"upstream_headers"`
+		UpstreamCA        string         `koanf:"upstream_ca"`
+		UpstreamAllowHTTP bool           `koanf:"upstream_allow_http"`
+		UpstreamTimeout   time.Duration  `koanf:"upstream_timeout"`
+		UpstreamRate      appliance.Rate `koanf:"upstream_rate"`
+		PollInterval      time.Duration  `koanf:"poll_interval"`
+		RefreshInterval   time.Duration  `koanf:"refresh_interval"`
+		Overlap           time.Duration  `koanf:"overlap"`
+		MaxLag            time.Duration  `koanf:"max_lag"`
+		Fallback          string         `koanf:"fallback"`
+		ServeUnverified   bool           `koanf:"serve_unverified"`
+		StaleIfError      time.Duration  `koanf:"stale_if_error"`
+
 		RequireKey    bool          `koanf:"require_key"`
 		Introspection bool          `koanf:"introspection"`
 		Playground    bool          `koanf:"playground"`
@@ -144,8 +157,20 @@ func settings() []setting {
 		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
-		{"graphql.source", sourceReplica, "what answers GraphQL: replica (the local copy) or off"},
-		{"graphql.upstream", "", "address of another GraphQL endpoint of the same API; not used yet"},
+		{"graphql.source", sourceReplica, "what answers GraphQL: replica (the local copy), proxy (graphql.upstream) or off"},
+		{"graphql.upstream", "", "another GraphQL endpoint of the same API, such as https://example.com/v1/graphql, which the replica follows or the proxy forwards to; empty for none"},
+		{"graphql.upstream_headers", []string{}, "sent to the upstream, each \"Name: value\"; instead of the value, file:/path or credential:NAME says where it is"},
+		{"graphql.upstream_ca", "", "PEM file of the authorities that the upstream's certificate may be of; empty for the system's"},
+		{"graphql.upstream_allow_http", false, "whether the upstream may be asked without TLS; on this machine it may anyway"},
+		{"graphql.upstream_timeout", "30s", "longest time of one request to the upstream"},
+		{"graphql.upstream_rate", "unlimited", "most requests of the follower, which makes one at a time: N/s, N/m, N/h or unlimited"},
+		{"graphql.poll_interval", "1s", "how often the follower looks for newer rows when there were none"},
+		{"graphql.refresh_interval", "1m", "how often it reads chains, tokens, channels, clients and connections again"},
+		{"graphql.overlap", "10m", "how far back, by the time of sending, it reads again for rows that come late"},
+		{"graphql.max_lag", "0s", "/readyz fails when the replica is further behind its upstream than this; 0s never"},
+		{"graphql.fallback", "", "proxy: forward to the upstream what asks for more than the replica has; empty: refuse it"},
+		{"graphql.serve_unverified", false, "serve also packets and transfers that contradict what can be checked of them"},
+		{"graphql.stale_if_error", "0s", "how long past its ttl a @cached answer may be served while the upstream fails; 0s not at all"},
 		{"graphql.require_key", false, "whether GraphQL needs an API key of scope graphql"},
 		{"graphql.introspection", true, "answer __schema and __type, which clients and the playground read the schema by"},
 		{"graphql.playground", true, "serve the playground at /graphiql"},
@@ -359,6 +384,8 @@ func plainError(value any, target reflect.Value, err error) error {
 		return fmt.Errorf("%v is not a whole number", value)
 	case string:
 		return fmt.Errorf("%v is not text", value)
+	case []header: // the error may repeat a secret
+		return errors.New(`is not a list of quoted texts such as "x-api-key: file:/etc/attestd/upstream-key"`)
 	case []netip.Prefix:
 		return fmt.Errorf("%v is not a list of networks such as 10.0.0.0/8", value)
 	case encoding.TextUnmarshaler, appliance.Rate:
@@ -398,7 +425,8 @@ func (c *config) validate() error {
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
-	check(slices.Contains([]string{sourceReplica, sourceOff}, c.GraphQL.Source), "graphql.source: %q is not replica or off", c.GraphQL.Source)
+	check(slices.Contains([]string{sourceReplica, sourceProxy, sourceOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
+	c.validateUpstream(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{
@@ -415,9 +443,10 @@ func (c *config) validate() error {
 
 const maxSessions = 1024
 
-// The values of graphql.source.
+// The values of graphql.source. The second is also one of graphql.fallback.
 const (
 	sourceReplica = "replica"
+	sourceProxy   = "proxy"
 	sourceOff     = "off"
 )
 

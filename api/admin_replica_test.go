@@ -1,0 +1,130 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// unreachable is an upstream that is away.
+type unreachable struct{}
+
+func (unreachable) Query(context.Context, string, map[string]any) (json.RawMessage, error) {
+	return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached")
+}
+
+// newReplicaOffice serves the admin socket of a daemon with an empty replica; change may give it a follower.
+func newReplicaOffice(t *testing.T, change func(*api.AdminOptions)) *office {
+	t.Helper()
+	o := &office{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	o.must(err)
+	t.Cleanup(func() { o.must(replica.Close()) })
+	opts := api.AdminOptions{Attestor: o.attestor, Index: replica}
+	change(&opts)
+	o.open(opts)
+	return o
+}
+
+func TestTheOperatorSeesHowFarTheFollowerIs(t *testing.T) {
+	t.Parallel()
+	const address = "https://upstream.example/v1/graphql"
+	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
+		opts.Upstream = unreachable{}
+		opts.Follower = follower.New(follower.Options{Index: opts.Index, Upstream: opts.Upstream, Address: address})
+	})
+	for name, ask := range map[string]func(context.Context) (client.ReplicaStatus, error){"status": o.client.ReplicaStatus, "sync": o.client.SyncReplica} {
+		s, err := ask(t.Context())
+		if err != nil || s.Schema == 0 || s.Follower == nil || s.Follower.Upstream != address {
+			t.Errorf("%s: %+v, %+v, %v", name, s, s.Follower, err)
+		}
+	}
+	_, err := o.client.VerifyReplica(t.Context(), 10, nil)
+	if client.CodeOf(err) != appliance.CodeUpstreamUnavailable {
+		t.Errorf("compared with an upstream that is away: %v", err)
+	}
+}
+
+func TestOnlyAReplicaThatFollowsCanBeSyncedAndVerified(t *testing.T) {
+	t.Parallel()
+	for setting, change := range map[string]func(*api.AdminOptions){
+		"graphql.upstream": func(*api.AdminOptions) {},
+		"graphql.source":   func(opts *api.AdminOptions) { opts.Index = nil },
+	} {
+		o := newReplicaOffice(t, change)
+		_, syncErr := o.client.SyncReplica(t.Context())
+		_, verifyErr := o.client.VerifyReplica(t.Context(), 0, nil)
+		for _, err := range []error{syncErr, verifyErr} {
+			if client.CodeOf(err) != appliance.CodeReplicaUnavailable || !strings.Contains(err.Error(), setting) {
+				t.Errorf("%v, which should say %s", err, setting)
+			}
+		}
+	}
+}
+
+func TestTheStatusOfAReplicaThatFollowsNothingHasNoFollower(t *testing.T) {
+	t.Parallel()
+	o := newReplicaOffice(t, func(*api.AdminOptions) {})
+	if a := o.raw("GET", "/replica", ""); a.status != 200 || strings.Contains(a.String(), "follower") || !strings.Contains(a.String(), `"rows":{`) {
+		t.Error(a)
+	}
+}
+
+func TestASampleThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
+		opts.Upstream, opts.Follower = unreachable{}, follower.New(follower.Options{Index: opts.Index, Upstream: unreachable{}})
+	})
+	for body, code := range map[string]appliance.Code{
+		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON, `{"rows":1}`: appliance.CodeInvalidJSON,
+	} {
+		if a := o.raw("POST", "/replica/verify", body, "Content-Type", "application/json"); a.status != 400 || a.problem().Code != code {
+			t.Errorf("%s: %s", body, a)
+		}
+	}
+}
+
+func TestNobodyIsSentToAReplicaThatIsTooFarBehind(t *testing.T) {
+	t.Parallel()
+	var behind atomic.Bool
+	r := newRig(t, func(o *api.Options) {
+		o.ReplicaReady = func() error {
+			if !behind.Load() {
+				return nil
+			}
+			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica is behind").Because(errors.New("an upstream at 10.0.0.1"))
+		}
+	})
+	if a := r.do("GET", "/readyz", ""); a.status != 200 || string(a.body) != `{"status":"ok"}` {
+		t.Error(a)
+	}
+	behind.Store(true)
+	a := r.do("GET", "/readyz", "")
+	if a.status != 503 || string(a.body) != `{"status":"unavailable","failing":{"replica":"replica_behind"}}` || a.header.Get("Retry-After") == "" {
+		t.Error(a)
+	}
+	if a := r.attest(); a.status != 200 {
+		t.Errorf("attestations do not depend on it: %s", a)
+	}
+}
+
+func TestTheOperatorSeesWhyTheReplicaIsNotReady(t *testing.T) {
+	t.Parallel()
+	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
+		opts.ReplicaReady = func() error { return appliance.Errorf(appliance.CodeReplicaBehind, "it is 3m0s behind") }
+	})
+	s, err := o.client.Status(t.Context())
+	if err != nil || s.Ready || s.Failing["replica"] != "it is 3m0s behind" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// The aims of BenchmarkFollow.
+const (
+	aimBackfill = 5000            // packets and transfers a second
+	aimLag      = 2 * time.Second // at p99, with followLive new transfers a second
+	aimOverhead = time.Millisecond
+
+	followLive = 100
+)
+
+// BenchmarkFollow measures, over loopback, a follower and a proxy of a second attestd that has 100 thousand made-up
+// transfers: how fast an empty replica is filled; how long after a new transfer is written upstream it is read here over
+// GraphQL, at 100 of them a second and with the default intervals; what forwarding adds to a request, on one connection;
+// and @cached answers of the proxy against those of the upstream itself. Both daemons and the load generator share the
+// cores. What is compared alternates, and each figure is the median of its rounds.
+//
+// BENCH_FOLLOW_TRANSFERS is how many transfers the upstream has.
+func BenchmarkFollow(b *testing.B) {
+	transfers := envNumber(b, "BENCH_FOLLOW_TRANSFERS", 100_000)
+	up := newDaemonFolder(b)
+	world := newWorld(b, up, transfers)
+	up.start(b)
+	defer up.kill(b)
+	d := newDaemonFolder(b)
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM=" + up.url + graphqlPath)
+	proxy := newDaemonFolder(b)
+	proxy.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	proxy.start(b)
+	defer proxy.kill(b)
+	for b.Loop() {
+		filled := benchBackfill(b, d)
+		d.start(b)
+		lags := benchLag(b, up, d, world)
+		d.kill(b)
+		reportFollowing(b, filled, lags)
+		reportForwarding(b, benchForwarding(b, up, proxy))
+	}
+}
+
+// newWorld fills a replica, and returns what goes on with it.
+func newWorld(b *testing.B, d *daemonProcess, transfers int) *dataset.World {
+	replica, err := bolt.OpenReplica(d.replica(), bolt.ReplicaOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Now()}
+	world, err := dataset.NewWorld(b.Context(), o, dataset.Sink(b.Context(), replica))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := replica.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return world
+}
+
+// benchBackfill fills an empty replica some times, and leaves the last. perSecond is packets and transfers.
+func benchBackfill(b *testing.B, d *daemonProcess) figure {
+	var rounds []figure
+	for range 3 {
+		if err := os.Remove(d.replica()); err != nil {
+			b.Fatal(err)
+		}
+		var done synced
+		if out := d.run(b, "replica", "sync", "--output", "json"); json.Unmarshal([]byte(out), &done) != nil {
+			b.Fatal(out)
+		}
+		rounds = append(rounds, figure{perSecond: float64(rows(done.Status).Here) / done.Seconds})
+	}
+	return median(rounds)
+}
+
+// benchLag writes new transfers upstream for half a minute, some each tenth of a second, and looks for them in the replica
+// all the time. It returns how long after the beginning of its writing each was read, sorted.
+func benchLag(b *testing.B, up, d *daemonProcess, world *dataset.World) (lags []time.Duration) {
+	const tick, ticks = time.Second / 10, 300
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+	defer cancel()
+	source := &growing{admin: client.NewAdmin(filepath.Join(up.dir, "admin.sock")), world: world, written: make(map[string]time.Time)}
+	defer source.admin.Close()
+	if err := source.advance(ctx, 0); err != nil { // what has happened to packets under way meanwhile
+		b.Fatal(err)
+	}
+	d.run(b, "replica", "sync")
+	newest := readNewer(ctx, b, d, "")
+	source.highest = newest[0]
+
+	done := make(chan error, 1)
+	go func() {
+		pace := time.NewTicker(tick)
+		defer pace.Stop()
+		for range ticks {
+			<-pace.C
+			if err := source.advance(ctx, followLive/int(time.Second/tick)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	seen := watchRows(ctx, b, d, newest[0], source, done)
+	for order, at := range source.written {
+		lags = append(lags, seen[order].Sub(at))
+	}
+	slices.Sort(lags)
+	return lags
+}
+
+// growing is an upstream to which rows are added. Its fields are of the goroutine that does so, until that has ended.
+type growing struct {
+	admin   *client.Admin
+	world   *dataset.World
+	highest string               // sort_order of the newest transfer
+	written map[string]time.Time // when the writing of a new transfer began, by its sort_order
+}
+
+func (g *growing) advance(ctx context.Context, transfers int) error {
+	now := time.Now()
+	rows, err := g.world.Advance(now, transfers)
+	if err != nil {
+		return err
+	}
+	highest := g.highest
+	for _, row := range rows {
+		if order := row.SortOrder(); transfers > 0 && row.Type() == appliance.TransferType && order > g.highest {
+			g.written[order] = now
+			highest = max(highest, order)
+		}
+	}
+	g.highest = highest
+	_, err = g.admin.Write(ctx, appliance.Batch{Rows: rows})
+	return err
+}
+
+// watchRows notes when the transfers above a cursor are read first, until the source has ended and all of it is there.
+func watchRows(ctx context.Context, b *testing.B, d *daemonProcess, cursor string, source *growing, done <-chan error) map[string]time.Time {
+	seen := make(map[string]time.Time)
+	for ended := false; !ended || len(seen) < len(source.written); {
+		orders := readNewer(ctx, b, d, cursor)
+		for _, order := range orders {
+			seen[order], cursor = time.Now(), order
+		}
+		select {
+		case err := <-done:
+			if ended = true; err != nil {
+				b.Fatal(err)
+			}
+		default:
+		}
+		if len(orders) == 0 {
+			time.Sleep(5 * time.Millisecond) // between two questions: the cores are for the follower
+		}
+	}
+	return seen
+}
+
+// readNewer returns the sort_orders of the transfers above a cursor, at most a page, oldest first; the newest ones without
+// a cursor.
+func readNewer(ctx context.Context, b *testing.B, d *daemonProcess, cursor string) (orders []string) {
+	variables := map[string]any{"cursor": cursor}
+	if cursor == "" {
+		variables["cursor"] = nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"query": `query($cursor: String) { v2_transfers(args: {p_limit: 100, p_sort_order: $cursor, p_comparison: "gt"}) { sort_order } }`, "variables": variables,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+graphqlPath, bytes.NewReader(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	var answer struct {
+		Data struct {
+			Transfers []struct {
+				Order string `json:"sort_order"`
+			} `json:"v2_transfers"`
+		}
+		Errors []any
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || len(answer.Errors) > 0 {
+		b.Fatal(err, answer.Errors)
+	}
+	for _, row := range answer.Data.Transfers {
+		orders = append(orders, row.Order)
+	}
+	return orders
+}
+
+// forwarding is what was measured of the upstream itself and of the proxy.
+type forwarding struct{ direct, proxied, cachedDirect, cachedProxied []figure }
+
+func benchForwarding(b *testing.B, up, proxy *daemonProcess) (f forwarding) {
+	const rounds, each = 5, time.Second
+	const page10, cached = `{ v2_transfers(args: {p_limit: 10}) { ` + page7 + ` } }`, "query @cached(ttl: 3600) " + firstPage
+	measure := func(figures *[]figure, d *daemonProcess, query string, connections int) {
+		request := graphqlRequest(d.url, query, nil)
+		checkAnswer(b, d.url, request)
+		*figures = append(*figures, load(b, d.url, d.cmd.Process.Pid, [][]byte{request}, connections, each))
+	}
+	for range rounds {
+		measure(&f.direct, up, page10, 1)
+		measure(&f.proxied, proxy, page10, 1)
+		measure(&f.cachedDirect, up, cached, readConnections)
+		measure(&f.cachedProxied, proxy, cached, readConnections)
+	}
+	return f
+}
+
+func reportFollowing(b *testing.B, filled figure, lags []time.Duration) {
+	p50, p99 := lags[len(lags)/2], lags[len(lags)*99/100]
+	fmt.Printf("\nbackfill into an empty replica:   %.0f packets and transfers a second (aim: more than %d)\n", filled.perSecond, aimBackfill)
+	fmt.Printf("lag at %d new transfers a second: p50 %s, p99 %s, of %d (aim: p99 less than %s)\n",
+		followLive, p50.Round(time.Millisecond), p99.Round(time.Millisecond), len(lags), aimLag)
+	b.ReportMetric(filled.perSecond, "backfilled/s")
+	b.ReportMetric(p99.Seconds(), "s-lag-p99")
+}
+
+func reportForwarding(b *testing.B, f forwarding) {
+	fmt.Printf("\n%-34s %10s %10s %10s %10s\n", "", "per second", "CPU each", "p50", "p99")
+	row := func(name string, figures []figure) figure {
+		f := median(figures)
+		fmt.Printf("%-34s %10.0f %7.0f µs %10s %10s\n", name, f.perSecond, f.cpuMicros, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond))
+		return f
+	}
+	direct := row("a page of 10, 1 connection: direct", f.direct)
+	proxied := row("the same, proxied", f.proxied)
+	cachedDirect := row(fmt.Sprintf("@cached, %d connections: direct", readConnections), f.cachedDirect)
+	cachedProxied := row("the same, proxied", f.cachedProxied)
+	overhead, overhead99 := proxied.p50-direct.p50, proxied.p99-direct.p99
+	fmt.Printf("\noverhead of a proxied request:    p50 %s, p99 %s (aim: p50 less than %s)\n", overhead.Round(time.Microsecond), overhead99.Round(time.Microsecond), aimOverhead)
+	fmt.Printf("@cached answers of the proxy:     %.2f of the upstream's own\n\n", cachedProxied.perSecond/cachedDirect.perSecond)
+	b.ReportMetric(float64(overhead.Microseconds()), "µs-overhead-p50")
+	b.ReportMetric(cachedProxied.perSecond, "cached-proxied/s")
+}

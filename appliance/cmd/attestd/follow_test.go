@@ -1,0 +1,573 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/hsm"
+)
+
+// newUpstream runs an appliance with so many made-up transfers until the test ends, by another program if one is given.
+func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProcess {
+	tb.Helper()
+	d := newDaemonFolder(tb)
+	d.program = strings.Join(program, "")
+	d.run(tb, "replica", "generate", "--transfers", transfers)
+	d.start(tb)
+	tb.Cleanup(func() {
+		_ = d.cmd.Process.Kill() // it may have ended already
+		_ = d.cmd.Wait()
+	})
+	return d
+}
+
+// follow makes the daemon follow what answers at that address, and look often.
+func (d *daemonProcess) follow(address string) {
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+graphqlPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms", "ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
+}
+
+// await asks until the answer is what it must become.
+func await(tb testing.TB, what string, holds func() (ok bool, now string)) {
+	tb.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		ok, now := holds()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not within a minute; now: %s", what, now)
+		}
+		time.Sleep(20 * time.Millisecond) // between two questions; nothing tells from outside
+	}
+}
+
+func (d *daemonProcess) awaitReadiness(t *testing.T, status int, body string) {
+	t.Helper()
+	await(t, "/readyz is "+body, func() (bool, string) {
+		resp, got := d.ask(t, http.MethodGet, "/readyz", "", nil)
+		return resp.StatusCode == status && strings.Contains(got, body), got
+	})
+}
+
+func (d *daemonProcess) replicaStatus(t *testing.T) (s client.ReplicaStatus) {
+	t.Helper()
+	if out := d.run(t, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &s) != nil {
+		t.Fatal(out)
+	}
+	return s
+}
+
+// fails runs a command that must fail, and returns all that it says.
+func (d *daemonProcess) fails(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := d.command(args...).CombinedOutput()
+	if err == nil {
+		t.Errorf("attestd %s: succeeded\n%s", strings.Join(args, " "), out)
+	}
+	return string(out)
+}
+
+func (d *daemonProcess) attests(t *testing.T) {
+	t.Helper()
+	c, err := client.New(d.url, d.token, client.Options{})
+	if err == nil {
+		_, err = c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+	}
+	if err != nil {
+		t.Errorf("attestations must not depend on an upstream: %v", err)
+	}
+}
+
+// export begins an export. What is not read of it when end is called is lost.
+func (d *daemonProcess) export(tb testing.TB) (lines *bufio.Reader, end func()) {
+	tb.Helper()
+	cmd := d.command("replica", "export", "-")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return bufio.NewReaderSize(out, 1<<20), func() {
+		_ = out.Close()
+		_ = cmd.Wait() // fails where the rest was not read
+	}
+}
+
+// compare compares two replicas, line by line of their exports, up to the first difference, and returns how many are the same.
+func compare(tb testing.TB, a, b *daemonProcess) (lines int, difference string) {
+	tb.Helper()
+	one, endOne := a.export(tb)
+	defer endOne()
+	other, endOther := b.export(tb)
+	defer endOther()
+	for ; ; lines++ {
+		x, errX := one.ReadString('\n')
+		y, errY := other.ReadString('\n')
+		switch {
+		case x != y:
+			return lines, fmt.Sprintf("line %d:\n%s%s", lines+1, x, y)
+		case errX == io.EOF && errY == io.EOF:
+			return lines, ""
+		case errX != nil || errY != nil:
+			return lines, fmt.Sprintf("line %d: %v, %v", lines+1, errX, errY)
+		}
+	}
+}
+
+// awaitSame waits until two replicas are equal: tables are read again at their own interval. It returns how many records
+// there are.
+func awaitSame(tb testing.TB, a, b *daemonProcess) (records int) {
+	tb.Helper()
+	await(tb, "the replicas are equal", func() (ok bool, now string) {
+		records, now = compare(tb, a, b)
+		return now == "", now
+	})
+	return records
+}
+
+func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
+	up := newUpstream(t, "500")
+	d := newDaemonFolder(t)
+	d.follow(up.url)
+	metrics := freeAddress(t)
+	d.configure("ATTESTD_GRAPHQL_MAX_LAG=2s", "ATTESTD_METRICS_LISTEN="+metrics)
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+
+	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "In step with "+up.url+graphqlPath) {
+		t.Error(out)
+	}
+	if records := awaitSame(t, up, d); records < 900 {
+		t.Errorf("only %d records", records)
+	}
+	d.awaitReadiness(t, http.StatusOK, "ok")
+	s := d.replicaStatus(t).Follower
+	if s == nil || s.State != follower.StateLive || s.Backfilled.IsZero() || s.LagRows != 0 || s.LagSeconds == nil || s.Failing {
+		t.Errorf("%+v", s)
+	}
+	if out := d.run(t, "replica", "status"); !regexp.MustCompile(`follower +live\nlag +[0-9.ms]+, 0 rows\n`).MatchString(out) {
+		t.Error(out)
+	}
+	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out, "The replica is as its upstream.") {
+		t.Error(out)
+	}
+	checkMetrics(t, metrics, "attestd_replica_backfilled 1", `attestd_replica_rows{kind="chain"} `, "attestd_replica_lag_rows 0",
+		"attestd_replica_newest_timestamp_seconds 1", "attestd_replica_last_error_timestamp_seconds NaN", "attestd_replica_follower_failing 0", "attestd_replica_unverified 0", "attestd_follower_requests_total ")
+	if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +upstream +http.* answers in`).MatchString(out) || !strings.Contains(out, "the follower is live") {
+		t.Error(out)
+	}
+
+	up.kill(t)
+	d.awaitReadiness(t, http.StatusServiceUnavailable, `"replica":"replica_behind"`)
+	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+		t.Errorf("reads without the upstream: %s %s", resp.Status, body)
+	}
+	d.attests(t)
+	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() || *s.LagSeconds < 2 {
+		t.Errorf("%+v", s)
+	}
+	if out := d.fails(t, "replica", "verify"); !strings.Contains(out, string(appliance.CodeUpstreamUnavailable)) {
+		t.Error(out)
+	}
+	if out := d.fails(t, "doctor"); !strings.Contains(out, "the follower fails") || !strings.Contains(out, "replica is") {
+		t.Error(out)
+	}
+
+	up.start(t)
+	up.run(t, "replica", "generate", "--transfers", "50", "--seed", "9")
+	d.awaitReadiness(t, http.StatusOK, "ok")
+	d.run(t, "replica", "sync")
+	awaitSame(t, up, d)
+}
+
+func checkMetrics(t *testing.T, address string, wanted ...string) {
+	t.Helper()
+	_, text := (&daemonProcess{url: "http://" + address}).ask(t, http.MethodGet, "/metrics", "", nil)
+	for _, line := range wanted {
+		if !strings.Contains(text, "\n"+line) {
+			t.Errorf("/metrics lacks %s", line)
+		}
+	}
+}
+
+func TestAFollowerGoesOnWhereItWasAfterARestart(t *testing.T) {
+	up := newUpstream(t, "300")
+	d := newDaemonFolder(t)
+	d.follow(up.url)
+	d.start(t)
+	d.run(t, "replica", "sync")
+	d.kill(t)
+	up.run(t, "replica", "generate", "--transfers", "20", "--seed", "9")
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+	d.run(t, "replica", "sync")
+	awaitSame(t, up, d)
+	if s := d.replicaStatus(t).Follower; s.Written > 300 {
+		t.Errorf("%d rows were written again, of some 40 new ones", s.Written)
+	}
+}
+
+func TestADaemonForwardsToAnUpstream(t *testing.T) {
+	up := newUpstream(t, "50")
+	d := newDaemonFolder(t)
+	if err := os.Remove(d.replica()); err != nil {
+		t.Fatal(err)
+	}
+	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+	for name, query := range map[string]string{
+		"rows":    `{"query":"{ v2_transfers(args: {p_limit: 3}) { sort_order status } }"}`,
+		"counts":  countsQuery,
+		"unknown": `{"query":"{ v2_bonds { id } }"}`, // passes through: the upstream may know it
+	} {
+		want, wantBody := up.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
+		got, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
+		if got.StatusCode != want.StatusCode || body != wantBody {
+			t.Errorf("%s: %s %s, want %s %s", name, got.Status, body, want.Status, wantBody)
+		}
+	}
+	for _, path := range []string{"/api/rest/health", "/graphiql"} {
+		if resp, body := d.ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %s", path, resp.Status, body)
+		}
+	}
+	if _, err := os.Stat(d.replica()); err == nil {
+		t.Error("a proxy has made a replica")
+	}
+	if out := d.fails(t, "replica", "sync"); !strings.Contains(out, "graphql.source") {
+		t.Error(out)
+	}
+
+	up.kill(t)
+	resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(countsQuery))
+	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, string(appliance.CodeUpstreamUnavailable)) {
+		t.Errorf("without the upstream: %s %s", resp.Status, body)
+	}
+	d.awaitReadiness(t, http.StatusOK, "ok")
+	d.attests(t)
+	if out := d.fails(t, "doctor"); !regexp.MustCompile(`fail +upstream`).MatchString(out) {
+		t.Error(out)
+	}
+}
+
+// recorder stands before an upstream and remembers what was asked.
+type recorder struct {
+	url   string
+	mu    sync.Mutex
+	asked []string
+}
+
+func newRecorder(t *testing.T, upstream string) *recorder {
+	t.Helper()
+	target, err := url.Parse(upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // of the upstream that a test has killed
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		r.mu.Lock()
+		r.asked = append(r.asked, string(body))
+		r.mu.Unlock()
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, request)
+	}))
+	t.Cleanup(server.Close)
+	r.url = server.URL
+	return r
+}
+
+// count tells how many requests had a text in them.
+func (r *recorder) count(text string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, body := range r.asked {
+		if strings.Contains(body, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
+	up := newUpstream(t, "50")
+	r := newRecorder(t, up.url)
+	d := newDaemonFolder(t)
+	d.follow(r.url)
+	d.start(t)
+	d.run(t, "replica", "sync")
+	const here = `{"query":"query IsHere { v2_stats_count { name value } }"}`
+	const bonds = `{"query":"query IsBonds { v2_stats_count { name value } v2_bonds { id } }"}`
+	if _, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds)); !strings.Contains(body, "v2_bonds") || r.count("IsBonds") != 0 {
+		t.Errorf("without the fallback it is refused here: %s", body)
+	}
+	d.kill(t)
+
+	d.configure("ATTESTD_GRAPHQL_FALLBACK=proxy")
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") || r.count("IsHere") != 0 {
+		t.Errorf("what is here is answered here: %s %s", resp.Status, body)
+	}
+	_, want := up.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds))
+	if _, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds)); body != want || r.count("IsBonds") != 1 {
+		t.Errorf("what is not here is the upstream's to answer, once, and whole: %s, want %s", body, want)
+	}
+	up.kill(t)
+	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+		t.Errorf("what is here does not need the upstream: %s %s", resp.Status, body)
+	}
+}
+
+// newSyncFolder prepares a folder that is enough for 'attestd replica sync': there is no HSM in it.
+func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
+	t.Helper()
+	d := &daemonProcess{dir: t.TempDir()}
+	configuration := fmt.Sprintf("data_dir: %q\nadmin: { socket: %q }\ngraphql: { upstream: %q }\n",
+		filepath.Join(d.dir, "data"), filepath.Join(d.dir, "admin.sock"), upstream+graphqlPath)
+	if err := os.WriteFile(filepath.Join(d.dir, "attestd.yaml"), []byte(configuration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The follower is killed a hundred times while it reads, and has in the end what the upstream has: no gap, no repeat. One
+// that has come to its end before begins anew.
+func TestASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
+	const kills, transfers = 100, "20000"
+	program := fastProgram(t)
+	up := newUpstream(t, transfers, program)
+	d := newSyncFolder(t, up.url)
+	d.program = program
+	random := rand.New(rand.NewPCG(1, 2))
+	records, completed := 0, 0
+	complete := func() {
+		t.Helper()
+		var difference string
+		if records, difference = compare(t, up, d); difference != "" {
+			t.Fatal(difference)
+		}
+		completed++
+	}
+	for killed := 0; killed < kills; {
+		if d.syncUntilKilled(t, 20*time.Millisecond+time.Duration(random.Int64N(int64(380*time.Millisecond)))) {
+			killed++
+			continue
+		}
+		complete()
+		if err := os.Remove(d.replica()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := d.run(t, "replica", "sync")
+	complete()
+	t.Logf("%d kills, %d times to the end with %d records; at last: %s", kills, completed, records, out)
+}
+
+// fastProgram is attestd without the race detector, with which a process hardly begins before it is killed. It is built as make
+// build does, which finds the packages in the cache then.
+func fastProgram(t *testing.T) string {
+	t.Helper()
+	info, _ := debug.ReadBuildInfo()
+	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return ""
+	}
+	program := filepath.Join(t.TempDir(), "attestd")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// syncUntilKilled returns false where the sync was faster.
+func (d *daemonProcess) syncUntilKilled(t *testing.T, after time.Duration) (killed bool) {
+	t.Helper()
+	cmd := d.command("replica", "sync")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Wait()
+	if err != nil && cmd.ProcessState.ExitCode() >= 0 {
+		t.Fatalf("it ended by itself: %v\n%s", err, stderr.String())
+	}
+	return err != nil
+}
+
+// headersServer answers nothing but 503, and tells what the requests had for a header.
+func headersServer(t *testing.T, name string) (address string, values <-chan string) {
+	t.Helper()
+	seen := make(chan string, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get(name)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, seen
+}
+
+func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
+	address, values := headersServer(t, "X-Api-Key")
+	other, otherValues := headersServer(t, "X-Api-Key")
+	d := newSyncFolder(t, address)
+	secret := filepath.Join(d.dir, "key")
+	if err := os.WriteFile(secret, []byte("swordfish\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM_HEADERS=X-Api-Key: file:" + secret)
+	for _, c := range []struct {
+		args   []string
+		values <-chan string
+		want   string
+	}{
+		{[]string{"replica", "sync"}, values, "swordfish"},
+		{[]string{"replica", "sync", "--upstream", other + graphqlPath}, otherValues, ""},
+	} {
+		cmd := d.command(c.args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-c.values:
+			if got != c.want {
+				t.Errorf("%v: the header is %q, want %q", c.args, got, c.want)
+			}
+		case <-time.After(time.Minute):
+			t.Error("nothing was asked")
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		err := cmd.Wait()
+		exit, failed := errors.AsType[*exec.ExitError](err)
+		if !failed || exit.ExitCode() != exitFailure || !strings.Contains(stderr.String(), "0 rows are written; the same command goes on there.") {
+			t.Errorf("%v %s", err, stderr.String())
+		}
+	}
+}
+
+func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(hsm.CredentialsVariable, dir)
+	for name, text := range map[string]string{"key": " secret\n", "empty": "\n", "two": "a\nb"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]string{
+		"X-Key: plain": "plain", "X-Key:plain:er": "plain:er", "X-Key: file:" + dir + "/key": "secret", "X-Key: credential:key": "secret",
+	} {
+		var h header
+		if err := h.UnmarshalText([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := h.read(); err != nil || got != want || h.name != "X-Key" {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for _, value := range []string{"file:" + dir + "/empty", "credential:missing", "credential:two"} {
+		if got, err := (header{"X-Key", value}).read(); err == nil {
+			t.Errorf("%s: %q is taken", value, got)
+		}
+	}
+}
+
+// brokenIndex is an index with a defect.
+type brokenIndex struct {
+	appliance.Index
+	views atomic.Int32
+}
+
+func (b *brokenIndex) View(context.Context, func(appliance.Snapshot) error) error {
+	b.views.Add(1)
+	panic("the roof is on fire")
+}
+
+func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
+	var logged bytes.Buffer
+	index := &brokenIndex{}
+	r := &running{config: &config{}, logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	r.follower = follower.New(follower.Options{Index: index})
+	stop := r.follow(t.Context())
+	await(t, "the follower runs", func() (bool, string) { return index.views.Load() > 0, "" })
+	stop()
+	if text := logged.String(); !strings.Contains(text, "following the upstream") || !strings.Contains(text, "the roof is on fire") {
+		t.Error(text)
+	}
+}
+
+func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
+	r := &running{config: &config{}, follower: follower.New(follower.Options{})}
+	if r.replicaReady() != nil {
+		t.Error("without graphql.max_lag any lag is borne")
+	}
+	r.config.GraphQL.MaxLag = time.Second
+	if err := r.replicaReady()(); appliance.CodeOf(err) != appliance.CodeReplicaBehind {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	report := follower.Report{
+		Rows:     map[string]follower.Count{"packet": {Here: 10, Upstream: 12}, "transfer": {Here: 20, Upstream: 20}},
+		Compared: map[string]int{"packet": 10, "transfer": 7},
+		Behind:   3, Differing: 25, Doubtful: 1, Missing: []string{"v2_packet_type.structure"},
+		Unverified: []follower.Doubt{{Kind: "transfer", Key: "0x01 0", Reason: "base_amount is 5\x1b[31m"}},
+	}
+	for i := range 25 {
+		report.Differences = append(report.Differences, follower.Difference{Kind: "packet", Key: fmt.Sprintf("0x%02d", i), What: "differs", Fields: []string{"status", "data"}})
+	}
+	var text strings.Builder
+	writeReport(&text, report)
+	for _, want := range []string{
+		"chains       -     -         0\n", "packets      10    12        10\n", "transfers    20    20        7\n", "Differences, 20 of 25:", "0x19  differs  status, data", "Unverified, 1 of 1:",
+		"25 rows are not as the upstream has them.", "1 records contradict", "another number of rows", "3 rows of packets under way are behind", "lacks v2_packet_type.structure",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") || strings.Contains(text.String(), "The replica is as") {
+		t.Error(text.String())
+	}
+}

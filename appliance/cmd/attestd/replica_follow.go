@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/follower"
+)
+
+// syncGiveUp is how long 'attestd replica sync' bears an upstream that fails. The daemon never gives up.
+const syncGiveUp = 2 * time.Minute
+
+func newReplicaSync(a *app) *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "sync",
+		Short: "Bring the replica in step with its upstream, once",
+		Long: fmt.Sprintf(`Bring the replica in step with its upstream: read what it has and the replica has not, the newest first, and end when
+all is here. The upstream is graphql.upstream, or what --upstream names: another than the configured one is sent none of
+graphql.upstream_headers.
+
+It can be interrupted at any time, by a crash too: the same command goes on where it was. An upstream that fails is asked
+again, at growing intervals, until it has failed for %s.
+
+While the daemon runs, which follows graphql.upstream by itself, this has it look at once, and shows its progress until it
+is in step.`, syncGiveUp),
+		Example: `  attestd replica sync
+  attestd replica sync --upstream https://attestd.example.com/v1/graphql
+  attestd replica sync --output json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.configFor(address)
+			if err != nil {
+				return err
+			}
+			office, err := openReplicaOffice(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			return errors.Join(a.sync(cmd, office, address), office.Close())
+		},
+	}
+	cmd.Flags().StringVar(&address, "upstream", "", "address of the GraphQL endpoint to read; goes over graphql.upstream")
+	return cmd
+}
+
+// configFor is the configuration with another upstream, unless its address is empty. The headers stay with the upstream
+// for which they were configured: they may be secret.
+func (a *app) configFor(address string) (*config, error) {
+	if address == "" {
+		return a.config(nil)
+	}
+	configured, err := a.config(nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.config(map[string]any{"graphql.upstream": address})
+	if err == nil && c.GraphQL.Upstream != configured.GraphQL.Upstream {
+		c.GraphQL.UpstreamHeaders = nil
+	}
+	return c, err
+}
+
+func (a *app) sync(cmd *cobra.Command, office replicaOffice, address string) error {
+	file, isFile := office.(replicaFileOffice)
+	switch {
+	case !isFile && address != "":
+		return usagef(cmd, "--upstream is for a file: the daemon runs, and follows graphql.upstream")
+	case !isFile:
+		return a.syncDaemon(cmd.Context(), office.(*client.Admin))
+	case file.config.GraphQL.Upstream == "":
+		return errors.New("there is nothing to follow: set graphql.upstream, or give --upstream URL")
+	}
+	return a.syncFile(cmd.Context(), file)
+}
+
+// syncFile follows in this process, until all is there.
+func (a *app) syncFile(ctx context.Context, file replicaFileOffice) error {
+	upstream, err := file.upstream()
+	if err != nil {
+		return err
+	}
+	o := file.config.followerOptions(file.replica, upstream, nil)
+	o.GiveUp = syncGiveUp
+	f := follower.New(o)
+	began, end := time.Now(), a.watchSync(f.Status)
+	err = f.Sync(ctx)
+	end()
+	status := f.Status()
+	if err != nil {
+		a.say("%d rows are written; the same command goes on there.", status.Written)
+		return interrupted(ctx, err)
+	}
+	return a.printSynced(status, time.Since(began))
+}
+
+// interrupted is err, or nothing more to say where the person at the terminal has ended it.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return silentFailure{}
+	}
+	return err
+}
+
+// watchSync shows how a follower in this process gets on, until it is told to end.
+func (a *app) watchSync(status func() follower.Status) (end func()) {
+	show, endBar := a.syncProgress()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(syncLook)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				show(status())
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+		endBar()
+	}
+}
+
+// syncLook is how often the progress is looked at.
+const syncLook = 200 * time.Millisecond
+
+// syncProgress draws a bar on a terminal, and says once when the upstream begins to fail.
+func (a *app) syncProgress() (show func(follower.Status), end func()) {
+	update, end := a.progress("sync", "rows")
+	failing := false
+	return func(s follower.Status) {
+		if all := rows(s); all.Upstream > 0 {
+			update(int64(all.Here), int64(max(all.Here, all.Upstream)))
+		}
+		if s.Failing && !failing {
+			a.say("%s; it is asked again.", oneLine(s.LastError))
+		}
+		failing = s.Failing
+	}, end
+}
+
+// syncDaemon waits until the daemon has all that the upstream had when the command was given.
+func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
+	began := time.Now()
+	before, err := daemon.SyncReplica(ctx)
+	if err != nil {
+		return err
+	}
+	show, end := a.syncProgress()
+	status, err := waitInStep(ctx, daemon, *before.Follower, began, show)
+	end()
+	if err != nil {
+		if ctx.Err() != nil {
+			a.say("The daemon goes on by itself; see: attestd replica status")
+		}
+		return interrupted(ctx, err)
+	}
+	status.Written -= before.Follower.Written
+	return a.printSynced(status, time.Since(began))
+}
+
+func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, began time.Time, show func(follower.Status)) (follower.Status, error) {
+	tick := time.NewTicker(syncLook)
+	defer tick.Stop()
+	working := began // the last moment without a failure
+	for s.Backfilled.IsZero() || s.InStep.Before(began) {
+		show(s)
+		if !s.Failing {
+			working = time.Now()
+		}
+		if time.Since(working) > syncGiveUp {
+			return s, fmt.Errorf("the daemon, which goes on trying, has had no answer of the upstream for %s: %s", syncGiveUp, oneLine(s.LastError))
+		}
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-tick.C:
+		}
+		status, err := daemon.ReplicaStatus(ctx)
+		if err != nil {
+			return s, err
+		}
+		if status.Follower == nil {
+			return s, errors.New("the daemon was restarted, and follows no upstream any more")
+		}
+		s = *status.Follower
+	}
+	return s, nil
+}
+
+// synced is the result of 'attestd replica sync': Written counts what the command has seen written.
+type synced struct {
+	follower.Status
+	Seconds   float64 `json:"seconds"`
+	PerSecond float64 `json:"per_second"` // rows written
+}
+
+func (a *app) printSynced(s follower.Status, took time.Duration) error {
+	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
+	return a.print(result, func(w io.Writer) {
+		fmt.Fprintf(w, "In step with %s: %d packets and %d transfers are here. %d rows written in %s, %.0f a second.\n", s.Upstream,
+			s.Rows[appliance.PacketType.Name].Here, s.Rows[appliance.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
+		if len(s.Missing) > 0 {
+			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", oneLine(strings.Join(s.Missing, ", ")))
+		}
+		if s.Unverified > 0 {
+			fmt.Fprintf(w, "%d records contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
+		}
+	})
+}
+
+// rows are packets and transfers together.
+func rows(s follower.Status) (all follower.Count) {
+	for _, count := range s.Rows {
+		all.Here += count.Here
+		all.Upstream += count.Upstream
+	}
+	return all
+}
+
+// followerFields are what 'attestd replica status' shows of a follower.
+func followerFields(s follower.Status, running bool) [][2]string {
+	if !running {
+		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, as the daemon is not"}, {"in step", withAge(s.InStep)}}
+	}
+	readBack := [2]string{"backfilled", withAge(s.Backfilled)}
+	if s.Backfilled.IsZero() {
+		readBack = [2]string{"read back to", formatTime(s.Oldest)}
+	}
+	lastError := ""
+	if s.LastError != "" {
+		lastError = fmt.Sprintf("%s: %s", withAge(s.LastErrorAt), oneLine(s.LastError))
+	}
+	return [][2]string{
+		{"upstream", s.Upstream},
+		{"follower", followerState(s)},
+		{"lag", lagText(s)},
+		readBack,
+		{"unfinished", nonZero(s.Unfinished)},
+		{"missing fields", oneLine(strings.Join(s.Missing, ", "))},
+		{"last error", lastError},
+	}
+}
+
+func followerState(s follower.Status) string {
+	text := string(s.State)
+	if all := rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
+		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here, all.Upstream)
+	}
+	if s.Failing {
+		text += ", and the upstream fails"
+	}
+	return text
+}
+
+func lagText(s follower.Status) string {
+	if s.LagSeconds == nil {
+		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
+	}
+	lag := time.Duration(*s.LagSeconds * float64(time.Second))
+	return fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
+}
+
+// nonZero is a number as fields shows it; empty for none.
+func nonZero[N int | uint64](n N) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+// oneLine is what an upstream has said, without what a terminal or a table takes for something else.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+func newReplicaVerify(a *app) *cobra.Command {
+	var sample int
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare the replica with its upstream, and list what does not agree",
+		Long: `Compare the replica with graphql.upstream: all counts, chains, tokens, channels, clients and connections whole, and
+packets and transfers at random places. List what differs, and the records that contradict what can be checked of them,
+which are kept apart. Exit status 1 when anything is wrong.
+
+Packets under way that the upstream has moved on a moment ago are counted as behind; that is not wrong.`,
+		Example: `  attestd replica verify
+  attestd replica verify --sample 100000
+  attestd replica verify --output json | jq '.unverified[]'`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if sample <= 0 {
+				return usagef(cmd, "--sample must be more than zero")
+			}
+			return a.withReplica(cmd, func(o replicaOffice) error { return a.verifyReplica(cmd.Context(), o, sample) })
+		},
+	}
+	cmd.Flags().IntVar(&sample, "sample", follower.DefaultSample, "how many packets and how many transfers to compare")
+	return cmd
+}
+
+func (a *app) verifyReplica(ctx context.Context, office replicaOffice, sample int) error {
+	update, end := a.progress("compare", "rows")
+	report, err := office.VerifyReplica(ctx, sample, update)
+	end()
+	if err != nil {
+		return err
+	}
+	err = a.print(struct {
+		OK bool `json:"ok"`
+		follower.Report
+	}{report.OK(), report}, func(w io.Writer) { writeReport(w, report) })
+	if err == nil && !report.OK() {
+		err = silentFailure{}
+	}
+	return err
+}
+
+// mostShown is how many differences, and how many unverified records, are shown as text. All that the report lists are
+// in its JSON.
+const mostShown = 20
+
+func writeReport(w io.Writer, r follower.Report) {
+	var counts [][]string
+	for _, t := range appliance.RecordTypes {
+		count := r.Rows[t.Name]
+		counts = append(counts, []string{t.Name + "s", orDash(nonZero(count.Here)), orDash(nonZero(count.Upstream)), fmt.Sprint(r.Compared[t.Name])})
+	}
+	table(w, "KIND\tHERE\tUPSTREAM\tCOMPARED", counts)
+	if r.Differing > 0 {
+		var lines [][]string
+		for _, d := range r.Differences[:min(len(r.Differences), mostShown)] {
+			lines = append(lines, []string{d.Kind, oneLine(d.Key), d.What, orDash(strings.Join(d.Fields, ", "))})
+		}
+		fmt.Fprintf(w, "\nDifferences, %d of %d:\n", len(lines), r.Differing)
+		table(w, "KIND\tKEY\tWHAT\tFIELDS", lines)
+	}
+	if r.Doubtful > 0 {
+		var lines [][]string
+		for _, d := range r.Unverified[:min(len(r.Unverified), mostShown)] {
+			lines = append(lines, []string{d.Kind, oneLine(d.Key), formatTime(d.Since), oneLine(d.Reason)})
+		}
+		fmt.Fprintf(w, "\nUnverified, %d of %d:\n", len(lines), r.Doubtful)
+		table(w, "KIND\tKEY\tSINCE\tREASON", lines)
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.Join(verdict(r), "\n"))
+}
+
+// verdict says what a report means and what to do, a line for each thing.
+func verdict(r follower.Report) (lines []string) {
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if r.OK() {
+		say("The replica is as its upstream.")
+	}
+	if r.Differing > 0 {
+		say("%d rows are not as the upstream has them. Rows that came meanwhile are no fault: run 'attestd replica sync', and verify again. If they stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
+	}
+	if r.Doubtful > 0 {
+		say("%d records contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are kept apart until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
+	}
+	if !r.CountsAgree {
+		say("The upstream has another number of rows. The replica is behind, or the upstream has removed some: run 'attestd replica sync', and verify again.")
+	}
+	if r.Behind > 0 {
+		say("%d rows of packets under way are behind; they are looked up again by themselves.", r.Behind)
+	}
+	if len(r.Missing) > 0 {
+		say("The upstream's schema lacks %s: they are null here.", oneLine(strings.Join(r.Missing, ", ")))
+	}
+	return lines
+}
