@@ -98,8 +98,12 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	return c, d.ensureDemoData(ctx, c)
 }
 
-// ensureDemoData fills the replica, unless something is in it. One of an earlier version is made anew.
+// ensureDemoData fills the replica, unless something is in it, or an upstream has the data. One of an earlier version is made
+// anew.
 func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
+	if c.asksUpstream() {
+		return nil
+	}
 	replica, err := openReplica(c)
 	if errors.Is(err, bolt.ErrReplicaSchema) {
 		if err = bolt.RemoveReplica(filepath.Join(c.DataDir, replicaFile)); err == nil {
@@ -182,7 +186,11 @@ func (d dev) banner(r *running) error {
 	}
 	row("signer", r.signer.Address().String(), "its key is in a SoftHSM token and cannot leave it")
 	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
-	row("explore", url+"/graphiql", "the playground, with demo data")
+	data := "demo data"
+	if r.config.asksUpstream() {
+		data = "what " + r.config.GraphQL.Upstream + " has"
+	}
+	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")
 	row("metrics", "http://"+r.metrics.String()+"/metrics", "for Prometheus")
 	row("api key", d.path("api-key"), "made for you; attestd key create makes more")

@@ -279,6 +279,33 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	}
 }
 
+func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
+	up := newUpstream(t, "50")
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers", "500")
+	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }() // it is killed
+	defer func() { _ = cmd.Process.Kill() }()
+	banner := bufio.NewScanner(out)
+	for banner.Scan() && !strings.Contains(banner.Text(), "explore") {
+	}
+	if !strings.Contains(banner.Text(), "with what "+up.url+graphqlPath+" has") {
+		t.Error(banner.Text())
+	}
+	d := &daemonProcess{dir: dir}
+	d.run(t, "replica", "sync")
+	if rows := d.replicaStatus(t).Rows[appliance.TransferType.Name]; rows != 50 {
+		t.Errorf("%d transfers, want the 50 of the upstream", rows)
+	}
+}
+
 // recorder stands before an upstream and remembers what was asked.
 type recorder struct {
 	url   string
