@@ -56,15 +56,24 @@ func (j *Journal) Ready(context.Context) error {
 	if since := now - w.roomy.Load(); since >= 0 && since < int64(roomyFor) {
 		return nil
 	}
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(j.store.path), &fs); err != nil {
-		return unavailable(fmt.Errorf("ask for the free space: %w", err))
+	free, err := freeSpace(j.store.path)
+	if err != nil {
+		return unavailable(err)
 	}
-	if free := int64(fs.Bavail) * int64(fs.Bsize); free < j.store.opts.MinFree {
+	if free < j.store.opts.MinFree {
 		return noSpace(fmt.Errorf("%d bytes are free where %s is, %d are required", free, j.store.path, j.store.opts.MinFree))
 	}
 	w.roomy.Store(now)
 	return nil
+}
+
+// freeSpace returns how many bytes are free on the disk that has a file.
+func freeSpace(path string) (int64, error) {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(path), &fs); err != nil {
+		return 0, fmt.Errorf("ask for the free space: %w", err)
+	}
+	return int64(fs.Bavail) * int64(fs.Bsize), nil
 }
 
 // ByID implements appliance.Journal.

@@ -49,6 +49,7 @@ type Replica struct {
 	largeBatch int
 
 	serveUnverified bool
+	minFree         int64
 
 	closeOnce sync.Once
 	trimmer   sync.WaitGroup
@@ -74,6 +75,9 @@ type ReplicaOptions struct {
 	// that was opened otherwise before is changed when it is opened, a transaction for each thousand of them; ReadOnly
 	// takes it as it is.
 	ServeUnverified bool
+
+	// MinFree is how many bytes a write leaves free on the disk: beside a replica that fills it, nothing could be attested.
+	MinFree int64
 
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
@@ -123,7 +127,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 		o.recentKeys, large = minRecent, largeBatch
 	}
 	r := &Replica{
-		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified,
+		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified, minFree: o.MinFree,
 		now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	if err := r.prepare(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 
@@ -21,6 +22,9 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 		defer func() { <-r.writing }()
 	case <-ctx.Done():
 		return appliance.Written{}, timeoutError(ctx.Err())
+	}
+	if err := r.checkRoom(); err != nil {
+		return appliance.Written{}, err
 	}
 	var w *batchWriter
 	err := r.db.Update(func(tx *bbolt.Tx) error {
@@ -48,6 +52,21 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 		return w.written, replicaUnavailable("load the tables", err)
 	}
 	return w.written, nil
+}
+
+// checkRoom refuses to write where the journal's disk would run short of room.
+func (r *Replica) checkRoom() error {
+	if r.minFree == 0 {
+		return nil
+	}
+	free, err := freeSpace(r.db.Path())
+	if err == nil && free < r.minFree {
+		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", free, r.minFree)
+	}
+	if err != nil {
+		return replicaUnavailable("write a batch", err)
+	}
+	return nil
 }
 
 // errUnchanged rolls back a batch that changes nothing, so that it costs the disk nothing: followers write such often.
