@@ -2,6 +2,8 @@ package follower
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -151,17 +153,30 @@ func (f *Follower) readAhead(ctx context.Context) {
 	ctx, f.back.stop = context.WithCancel(ctx)
 	next := make(chan page, 1)
 	f.back.next = next
-	go func() {
-		answers, c, err := f.ask(ctx, parts...)
-		p.counts, p.err = c, err
-		if err == nil && p.withPackets {
-			p.packets, answers = answers[0], answers[1:]
+	go func() { next <- f.readPageOf(ctx, p, parts) }()
+}
+
+// readPageOf reads a page. It runs in a goroutine of its own, out of reach of whoever guards Run: a defect must not take
+// the process down, which also signs.
+func (f *Follower) readPageOf(ctx context.Context, asked page, parts []part) (p page) {
+	p = asked
+	defer func() {
+		if cause := recover(); cause != nil {
+			p.err = fmt.Errorf("read ahead: panic: %v\n%s", cause, debug.Stack())
 		}
-		if err == nil && p.withTransfers {
-			p.transfers = answers[0]
-		}
-		next <- p
 	}()
+	var answers []answer
+	answers, p.counts, p.err = f.ask(ctx, parts...)
+	if p.err != nil {
+		return p
+	}
+	if p.withPackets {
+		p.packets, answers = answers[0], answers[1:]
+	}
+	if p.withTransfers {
+		p.transfers = answers[0]
+	}
+	return p
 }
 
 // below is the part that asks for what is older.

@@ -145,13 +145,8 @@ func (f *Follower) Wake() {
 // follow does what is due until ctx ends or, unless it is nil, complete says so.
 func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 	f.began, f.succeeded, f.refreshed = f.o.Now(), f.o.Now(), false
+	defer f.drop()
 	loaded := false
-	defer func() {
-		f.drop()
-		if loaded {
-			f.leave(ctx)
-		}
-	}()
 	for ctx.Err() == nil {
 		var err error
 		acted := false
@@ -167,7 +162,6 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil
 		case err != nil:
 			if complete != nil && f.o.GiveUp > 0 && f.o.Now().Sub(f.succeeded) > f.o.GiveUp {
 				return err
@@ -176,14 +170,19 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 		case acted:
 			f.went()
 			if complete != nil && complete() {
+				f.leave(ctx)
 				return nil
 			}
 		}
 	}
+	if loaded {
+		f.leave(ctx)
+	}
 	return nil
 }
 
-// leave writes the last moment of being in step, though ctx has ended.
+// leave writes the last moment of being in step, though ctx has ended. It is not for a panic: what is in memory then may be ahead
+// of what is written.
 func (f *Follower) leave(ctx context.Context) {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)

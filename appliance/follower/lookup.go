@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -70,10 +71,18 @@ func (w *watches) seen(since time.Time) bool {
 	return w.wanting == 0
 }
 
+// maxWatched bounds the memory of watches, some 500 bytes each: an upstream can make up packets without end. Those beyond are
+// watched after a restart, or when a sweep meets them.
+const maxWatched = 200_000
+
 func (w *watches) set(e *watch, due time.Time) {
 	e.due = due
 	if w.by[e.hash] == e {
 		heap.Fix(w, e.place)
+		return
+	}
+	if len(w.heap) >= maxWatched {
+		w.want(e, false)
 		return
 	}
 	w.by[e.hash] = e
@@ -256,13 +265,20 @@ func (f *Follower) changed(ctx context.Context, due []*watch, answers []answer) 
 	return changed, err
 }
 
+// maxTransferPages bounds what is read of a packet's transfers, against an upstream whose pages never end.
+const maxTransferPages = 100
+
 // transfersOf asks for all transfers of packets.
 func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []appliance.Row, err error) {
 	var parts []part
 	for hash := range hashes {
 		parts = append(parts, part{t: appliance.TransferType, hash: hash, limit: appliance.MaxLimit})
 	}
-	for len(parts) > 0 {
+	for pages := 0; len(parts) > 0; pages++ {
+		if pages == maxTransferPages {
+			f.report([]error{fmt.Errorf("the packet %s has more transfers than %d pages take; the others are not read", parts[0].hash, maxTransferPages)})
+			break
+		}
 		n := min(len(parts), maxParts)
 		answers, c, err := f.ask(ctx, parts[:n]...)
 		if err != nil {

@@ -2,6 +2,8 @@ package follower
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,5 +193,27 @@ func TestRowsThatStayMissingAreSoughtBehindTheEndOfTheBackfillThenEverywhere(t *
 	f.suspect(0, upstream)
 	if f.missing != (missing{}) {
 		t.Errorf("all is here: %+v", f.missing)
+	}
+}
+
+func TestWatchesAreBounded(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	w := watches{by: make(map[string]*watch)}
+	for i := range maxWatched + 10 {
+		w.call(strconv.Itoa(i), now)
+	}
+	if len(w.by) != maxWatched || len(w.heap) != maxWatched || w.wanting != maxWatched {
+		t.Errorf("%d, %d and %d are watched, want %d", len(w.by), len(w.heap), w.wanting, maxWatched)
+	}
+}
+
+func TestADefectWhileReadingAheadIsAnError(t *testing.T) {
+	f := New(Options{})
+	f.back.packets = stream{t: appliance.PacketType, live: "b", back: "a"}
+	for range 2 { // the turn to make a request is given back
+		// The defect is that the reader has not discovered.
+		if _, err := f.nextPage(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "read ahead: panic: ") {
+			t.Errorf("%v", err)
+		}
 	}
 }
