@@ -188,7 +188,7 @@ func (d dev) banner(r *running) error {
 	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
 	data := "demo data"
 	if r.config.asksUpstream() {
-		data = "what " + r.config.GraphQL.Upstream + " has"
+		data = "what " + r.config.upstreamShown() + " has"
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")

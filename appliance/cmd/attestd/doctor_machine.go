@@ -113,7 +113,7 @@ func checkUpstream(ctx context.Context, p *patient) []finding {
 }
 
 func (p *patient) reachUpstream(ctx context.Context) finding {
-	address := p.config.GraphQL.Upstream
+	address := p.config.upstreamShown()
 	upstream, err := p.config.openUpstream(nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)

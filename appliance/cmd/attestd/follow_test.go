@@ -563,6 +563,14 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	}
 }
 
+func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
+	c := &config{}
+	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
+	if got := follower.New(c.followerOptions(nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
+		t.Error(got)
+	}
+}
+
 func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
 	r := &running{config: &config{}, follower: follower.New(follower.Options{})}
 	if r.replicaReady() != nil {

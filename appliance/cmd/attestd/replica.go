@@ -73,13 +73,19 @@ func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
 	return replicaFileOffice{dataset.Into(replica), replica, c}, nil
 }
 
+// roomForJournal is how many times journal.min_free the replica leaves free: what an upstream has may be more than the disk
+// takes, and must not end attestations.
+const roomForJournal = 4
+
 // openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
 // not open.
 func openReplica(c *config) (*bolt.Replica, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	replica, err := bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{ServeUnverified: c.GraphQL.ServeUnverified})
+	replica, err := bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{
+		ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree),
+	})
 	if err != nil {
 		return nil, err
 	}

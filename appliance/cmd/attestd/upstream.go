@@ -31,6 +31,12 @@ func (c *config) follows() bool {
 	return c.GraphQL.Upstream != "" && c.GraphQL.Source == sourceReplica
 }
 
+// upstreamShown is the upstream's address as it is logged and shown: what follows a question mark may be a key.
+func (c *config) upstreamShown() string {
+	address, _, _ := strings.Cut(c.GraphQL.Upstream, "?")
+	return address
+}
+
 // validateUpstream checks what can be checked of graphql.upstream and what belongs to it without opening anything.
 func (c *config) validateUpstream(check func(ok bool, format string, args ...any)) {
 	g := c.GraphQL
@@ -199,7 +205,7 @@ func (c *config) followerOptions(index appliance.Index, from follower.Upstream, 
 		rate = appliance.Rate{} // which the follower has no bound for
 	}
 	return follower.Options{
-		Index: index, Upstream: from, Address: g.Upstream, Log: log,
+		Index: index, Upstream: from, Address: c.upstreamShown(), Log: log,
 		PollInterval: g.PollInterval, RefreshInterval: g.RefreshInterval, Overlap: g.Overlap, Rate: rate,
 	}
 }
@@ -228,10 +234,10 @@ func (r *running) follow(ctx context.Context) (stop func()) {
 	var done sync.WaitGroup
 	switch {
 	case r.follower != nil:
-		r.logger.Info("following the upstream", "upstream", r.config.GraphQL.Upstream, "fallback", r.config.GraphQL.Fallback)
+		r.logger.Info("following the upstream", "upstream", r.config.upstreamShown(), "fallback", r.config.GraphQL.Fallback)
 		done.Go(func() { r.keepFollowing(ctx) })
 	case r.upstream != nil:
-		r.logger.Info("forwarding GraphQL to the upstream", "upstream", r.config.GraphQL.Upstream)
+		r.logger.Info("forwarding GraphQL to the upstream", "upstream", r.config.upstreamShown())
 	}
 	return func() {
 		cancel()
