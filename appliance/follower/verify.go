@@ -144,7 +144,9 @@ func (v *verification) listDoubts(ctx context.Context) error {
 		v.backfilled = done != ""
 		return snap.Unverified(ctx, func(u appliance.Unverified) error {
 			v.report.Doubtful++
-			v.doubted[doubtKey(u.Row)] = true
+			if len(v.doubted) < maxWatched { // beyond, they show as differences
+				v.doubted[doubtKey(u.Row)] = true
+			}
 			if len(v.report.Unverified) < MaxDifferences {
 				v.report.Unverified = append(v.report.Unverified, Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since})
 			}
