@@ -44,15 +44,11 @@ type Replica struct {
 	// before may see newer tables than rows, never older ones than Write has promised.
 	tables atomic.Pointer[tables]
 
-	closing    chan struct{} // closed by Close
 	recentKeys int
 	largeBatch int
 
 	serveUnverified bool
 	minFree         int64
-
-	closeOnce sync.Once
-	trimmer   sync.WaitGroup
 
 	touched atomic.Uint64 // keys that queries have looked at; tests bound it
 }
@@ -68,9 +64,6 @@ type ReplicaOptions struct {
 	// MaxBytes is how much address space, not memory, to reserve, in bytes. While the file is smaller, no reader ever waits for
 	// the file to grow; zero means 64 GiB.
 	MaxBytes int64
-	// MaxResident is how many bytes of the file may stay mapped in the process's memory before they are given back to the
-	// kernel's cache; zero means 160 MiB, negative means no limit. On Linux only.
-	MaxResident int64
 	// ServeUnverified also serves the records that are kept apart, in the place of what else there is of their key. A file
 	// that was opened otherwise before is changed when it is opened, a transaction for each thousand of them; ReadOnly
 	// takes it as it is.
@@ -128,27 +121,17 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	}
 	r := &Replica{
 		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified, minFree: o.MinFree,
-		now: o.Now, writing: make(chan struct{}, 1), closing: make(chan struct{}),
+		now: o.Now, writing: make(chan struct{}, 1),
 	}
 	if err := r.prepare(); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("open replica %s: %w", path, err)
 	}
-	if o.MaxResident == 0 {
-		o.MaxResident = 160 << 20
-	}
-	if o.MaxResident > 0 {
-		r.trimmer.Go(func() { r.keepResident(o.MaxResident) })
-	}
 	return r, nil
 }
 
 // Close waits for views and writes that are under way. A second Close does nothing.
-func (r *Replica) Close() error {
-	r.closeOnce.Do(func() { close(r.closing) })
-	r.trimmer.Wait()
-	return r.db.Close()
-}
+func (r *Replica) Close() error { return r.db.Close() }
 
 // RemoveReplica deletes a replica's file. None there is no error.
 func RemoveReplica(path string) error {

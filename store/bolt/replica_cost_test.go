@@ -126,33 +126,6 @@ func TestReadersSeeOneMoment(t *testing.T) {
 	}
 }
 
-// TestPagesGivenBackStayReadable trims in the middle of a view.
-func TestPagesGivenBackStayReadable(t *testing.T) {
-	r := newReplica(t)
-	fill(t, r, 500)
-	before := export(t, r)
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{})
-		if err != nil {
-			return err
-		}
-		text := string(rows[50].AppendRecord(nil))
-		for part := range trimParts {
-			r.trim(part)
-		}
-		if string(rows[50].AppendRecord(nil)) != text {
-			t.Error("a row has changed")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(export(t, r)) != string(before) {
-		t.Error("the export has changed")
-	}
-}
-
 func TestOpenReplica(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := openReplica(t, path)
