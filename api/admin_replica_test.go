@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/follower"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // unreachable is an upstream that is away.
@@ -27,7 +27,7 @@ func (unreachable) Query(context.Context, string, map[string]any) (json.RawMessa
 func newReplicaOffice(t *testing.T, change func(*api.AdminOptions)) *office {
 	t.Helper()
 	o := &office{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
-	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	o.must(err)
 	t.Cleanup(func() { o.must(replica.Close()) })
 	opts := api.AdminOptions{Attestor: o.attestor, Index: replica}

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // BenchmarkHTTP measures requests over a socket, client included, with 8 connections: uncached, @cached, and a static
@@ -142,9 +142,9 @@ func middleTransfer(b *testing.B, index appliance.Index) (t appliance.Transfer) 
 }
 
 // generated makes a replica of realistic data.
-func generated(b *testing.B, transfers int) *bolt.Replica {
+func generated(b *testing.B, transfers int) *replica.Store {
 	b.Helper()
-	replica, err := bolt.OpenReplica(filepath.Join(b.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	replica, err := replica.Open(filepath.Join(b.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

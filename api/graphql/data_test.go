@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // The data of the tests: a small replica with every type of record, values that need escapes, and nulls wherever the
@@ -38,7 +38,7 @@ var chainIDs = []string{"union.union-1", "ethereum.1", "babylon.bbn-1", "union.u
 var odd = []string{"plain", `quote " back \ slash`, "<script>&amp;</script>", "tab\tnew\nline\u2028", "ünï-cøde 🪙", "\u0001\u007f", ""}
 
 // openReplica returns the replica of the tests' data, which none of them changes.
-func openReplica(t testing.TB) *bolt.Replica {
+func openReplica(t testing.TB) *replica.Store {
 	t.Helper()
 	replica, err := sharedReplica()
 	if err != nil {
@@ -55,11 +55,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var sharedReplica = sync.OnceValues(func() (*bolt.Replica, error) {
+var sharedReplica = sync.OnceValues(func() (*replica.Store, error) {
 	if err := os.MkdirAll(replicaDir, 0o700); err != nil {
 		return nil, err
 	}
-	replica, err := bolt.OpenReplica(filepath.Join(replicaDir, "replica.db"), bolt.ReplicaOptions{Now: func() time.Time { return today }})
+	replica, err := replica.Open(filepath.Join(replicaDir, "replica.db"), replica.Options{Now: func() time.Time { return today }})
 	if err != nil {
 		return nil, err
 	}

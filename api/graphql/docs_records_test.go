@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // TestDocsNameEveryMember holds the tables of docs/replica.md against the types of records: each member once, with its
@@ -94,7 +94,7 @@ func graphQLType(schema *ast.Schema, kind string) *ast.Definition {
 // TestDocsRecordsImport imports the records that docs/replica.md shows, and finds them again.
 func TestDocsRecordsImport(t *testing.T) {
 	doc := readDocument(t, "replica.md")
-	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // docs/graphql.md is a test: its examples are run against a real endpoint over a real replica, and its lists of codes,
@@ -114,7 +114,7 @@ func newDocsRun(t *testing.T) *docsRun {
 	made := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 	d := &docsRun{t: t, doc: readDocument(t, "graphql.md"), answers: make(map[string]map[string][]map[string]any)}
 	now := func() time.Time { return made.Add(time.Duration(d.passed.Load())) }
-	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{Now: now})
+	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

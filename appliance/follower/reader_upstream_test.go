@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 var now = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
@@ -31,7 +31,7 @@ var now = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 type server struct {
 	url     string
 	client  *http.Client
-	replica *bolt.Replica
+	replica *replica.Store
 
 	mu      sync.Mutex
 	queries []string // that were asked
@@ -39,7 +39,7 @@ type server struct {
 
 func newServer(t testing.TB, transfers int, o graphql.Options) *server {
 	t.Helper()
-	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{Now: func() time.Time { return now }})
+	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/appliance/follower/followertest"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // within is how long is waited for what should come at once, on a machine that is busy.
@@ -24,7 +24,7 @@ type rig struct {
 	upstream *followertest.Upstream
 	proxy    *followertest.Proxy
 	path     string
-	index    *bolt.Replica
+	index    *replica.Store
 }
 
 // newRig has a world of so many transfers. It may run beside other tests.
@@ -34,7 +34,7 @@ func newRig(t *testing.T, transfers int) *rig {
 	u := followertest.NewUpstream(t, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Now(), Chains: 4})
 	r := &rig{T: t, upstream: u, proxy: followertest.NewProxy(t, u.URL), path: filepath.Join(t.TempDir(), "replica.db")}
 	r.proxy.Compress(false) // which is slow under the race detector
-	r.index = followertest.OpenReplica(t, r.path, bolt.ReplicaOptions{})
+	r.index = followertest.OpenReplica(t, r.path, replica.Options{})
 	return r
 }
 

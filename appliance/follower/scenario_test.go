@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/appliance/follower/followertest"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 func TestTheFirstSyncBringsAllThatTheUpstreamHas(t *testing.T) {
@@ -248,7 +248,7 @@ func TestARestartNeitherLosesNorRepeats(t *testing.T) {
 
 func TestAReplicaOfAReplicaIsTheSame(t *testing.T) {
 	r := newRig(t, 300)
-	second := followertest.OpenReplica(t, r.path+".2", bolt.ReplicaOptions{})
+	second := followertest.OpenReplica(t, r.path+".2", replica.Options{})
 	between := followertest.NewProxy(t, followertest.Serve(t, graphql.Options{Index: r.index}))
 	run(t, newFollower(t, between.URL(), second)) // from nothing
 	stop := r.live()
@@ -436,7 +436,7 @@ func TestALieIsKeptApart(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 
-			r.reopen(bolt.ReplicaOptions{ServeUnverified: true})
+			r.reopen(replica.Options{ServeUnverified: true})
 			for _, kind := range []*appliance.Type{appliance.PacketType, appliance.TransferType} {
 				served := keys(t, r.index, kind)
 				for _, record := range want {
@@ -445,7 +445,7 @@ func TestALieIsKeptApart(t *testing.T) {
 					}
 				}
 			}
-			r.reopen(bolt.ReplicaOptions{})
+			r.reopen(replica.Options{})
 
 			r.proxy.Lie(nil)
 			r.start()
@@ -456,7 +456,7 @@ func TestALieIsKeptApart(t *testing.T) {
 }
 
 // reopen closes the replica's file and opens it otherwise.
-func (r *rig) reopen(o bolt.ReplicaOptions) {
+func (r *rig) reopen(o replica.Options) {
 	r.Helper()
 	if err := r.index.Close(); err != nil {
 		r.Fatal(err)

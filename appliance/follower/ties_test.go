@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower/followertest"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // tied is an index as others than ours are: records may have the same sort_order, and a cursor passes over all of them.
@@ -64,7 +64,7 @@ func untie(rows []appliance.Row) []appliance.Row {
 // than a page of one sort_order cannot be listed by any client.
 func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	t.Parallel()
-	index := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "upstream.db"), bolt.ReplicaOptions{})
+	index := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "upstream.db"), replica.Options{})
 	write := dataset.Sink(t.Context(), index)
 	groups := make(map[*appliance.Type]*group)
 	tie := func(rows []appliance.Row) error {
@@ -84,7 +84,7 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	}
 
 	proxy := followertest.NewProxy(t, followertest.Serve(t, graphql.Options{Index: tied{index}}))
-	replica := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	replica := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	f := newFollower(t, proxy.URL(), replica)
 	run(t, f)
 	awaitSameButOrder(t, index, replica)

@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/mod/sumdb/note"
@@ -52,7 +53,7 @@ var (
 	ErrNewerSchema = errors.New("written by a newer attestd")
 	ErrOlderSchema = errors.New("written by an older attestd")
 	ErrOtherLog    = errors.New("belongs to another log key")
-	ErrDamaged     = errors.New("damaged")
+	ErrDamaged     = pages.ErrDamaged
 )
 
 const (
@@ -245,8 +246,8 @@ func syncDir(dir string) error {
 // create makes the buckets and the checkpoint of the empty tree in a new file.
 func (s *Store) create() (err error) {
 	var names []string
-	err = s.pages(func(p *pages) error {
-		found, err := p.buckets()
+	err = s.pages(func(p *pages.Reader) error {
+		found, err := p.Buckets()
 		for name := range found {
 			names = append(names, name)
 		}
@@ -277,7 +278,7 @@ func (s *Store) create() (err error) {
 // load reads what is kept in memory: the keys and the journal's head. It trusts nothing in the file.
 func (s *Store) load() (frontier appliance.Frontier, err error) {
 	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
-	err = s.pages(func(p *pages) error {
+	err = s.pages(func(p *pages.Reader) error {
 		if err := s.checkMeta(p); err != nil {
 			return err
 		}
@@ -294,7 +295,7 @@ func (s *Store) load() (frontier appliance.Frontier, err error) {
 	return frontier, err
 }
 
-func (s *Store) checkMeta(p *pages) error {
+func (s *Store) checkMeta(p *pages.Reader) error {
 	v, err := readVersion(p)
 	if err != nil {
 		return err
@@ -302,7 +303,7 @@ func (s *Store) checkMeta(p *pages) error {
 	if err := s.opts.schema.check(v, s.opts.ReadOnly); err != nil {
 		return err
 	}
-	log, err := p.get(bucketMeta, []byte(metaLog))
+	log, err := p.Get(bucketMeta, []byte(metaLog))
 	if err != nil {
 		return err
 	}
@@ -313,32 +314,32 @@ func (s *Store) checkMeta(p *pages) error {
 }
 
 // loadHead reads the newest checkpoint and makes sure that the records and hashes end where it says.
-func (s *Store) loadHead(p *pages) (*head, appliance.Frontier, error) {
+func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
 	damaged := func(err error) (*head, appliance.Frontier, error) {
 		return nil, appliance.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	h := new(head)
 	var err error
-	if h.checkpoint, err = p.get(bucketMeta, []byte(metaCheckpoint)); err != nil {
+	if h.checkpoint, err = p.Get(bucketMeta, []byte(metaCheckpoint)); err != nil {
 		return damaged(err)
 	}
 	if h.tree, err = appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier); err != nil {
 		return damaged(err)
 	}
-	frontier, err := appliance.NewFrontier(h.tree.N, tlog.HashReaderFunc(p.readHashes))
+	frontier, err := appliance.NewFrontier(h.tree.N, storedHashes(p))
 	if err != nil {
 		return damaged(err)
 	}
 	if frontier.Tree() != h.tree {
 		return damaged(errors.New("the stored hashes do not make the tree of the checkpoint"))
 	}
-	if surplus, err := p.get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
+	if surplus, err := p.Get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
 		return damaged(fmt.Errorf("there are more than the checkpoint's %d records: the next has %d bytes", h.tree.N, len(surplus)))
 	}
 	if h.tree.N == 0 {
 		return h, frontier, nil
 	}
-	leaf, err := p.get(bucketRecords, encodeIndex(h.tree.N-1))
+	leaf, err := p.Get(bucketRecords, encodeIndex(h.tree.N-1))
 	if err != nil {
 		return damaged(err)
 	}
@@ -346,6 +347,24 @@ func (s *Store) loadHead(p *pages) (*head, appliance.Frontier, error) {
 		return damaged(fmt.Errorf("record %d: %w", h.tree.N-1, err))
 	}
 	return h, frontier, nil
+}
+
+// storedHashes reads hashes from a file that is not trusted.
+func storedHashes(p *pages.Reader) tlog.HashReaderFunc {
+	return func(indexes []int64) ([]tlog.Hash, error) {
+		hashes := make([]tlog.Hash, len(indexes))
+		for i, index := range indexes {
+			value, err := p.Get(bucketHashes, encodeIndex(index))
+			if err != nil {
+				return nil, fmt.Errorf("stored hash %d: %w", index, err)
+			}
+			if len(value) != tlog.HashSize {
+				return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
+			}
+			hashes[i] = tlog.Hash(value)
+		}
+		return hashes, nil
+	}
 }
 
 // Keys returns the API keys in the file.
@@ -388,7 +407,7 @@ func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer,
 	err := s.view(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte(bucketMeta))
 		if meta == nil {
-			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, errNoBucket)
+			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, pages.ErrNoBucket)
 		}
 		w, err := begin(tx.Size(), bytes.Clone(meta.Get([]byte(metaCheckpoint))))
 		if err != nil {
@@ -420,8 +439,8 @@ func (s *Store) view(fn func(tx *bbolt.Tx) error) (err error) {
 }
 
 // pages is view for those who do not trust the file.
-func (s *Store) pages(fn func(p *pages) error) error {
-	return s.view(func(tx *bbolt.Tx) error { return fn(newPages(s.file, tx)) })
+func (s *Store) pages(fn func(p *pages.Reader) error) error {
+	return s.view(func(tx *bbolt.Tx) error { return fn(pages.New(s.file, tx)) })
 }
 
 // survive, deferred and called, turns into an error what a damaged file or disk does to bbolt: a panic over bytes

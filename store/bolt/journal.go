@@ -6,13 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sort"
-	"syscall"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/disk"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
@@ -56,7 +55,7 @@ func (j *Journal) Ready(context.Context) error {
 	if since := now - w.roomy.Load(); since >= 0 && since < int64(roomyFor) {
 		return nil
 	}
-	free, err := freeSpace(j.store.path)
+	free, err := disk.Free(j.store.path)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -65,15 +64,6 @@ func (j *Journal) Ready(context.Context) error {
 	}
 	w.roomy.Store(now)
 	return nil
-}
-
-// freeSpace returns how many bytes are free on the disk that has a file.
-func freeSpace(path string) (int64, error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(path), &fs); err != nil {
-		return 0, fmt.Errorf("ask for the free space: %w", err)
-	}
-	return int64(fs.Bavail) * int64(fs.Bsize), nil
 }
 
 // ByID implements appliance.Journal.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 )
 
@@ -103,8 +104,8 @@ func (k *Keys) Used(id string, now time.Time) {
 }
 
 // load reads all keys.
-func (k *Keys) load(p *pages) error {
-	return p.walk(bucketKeys, nil, func(id, value []byte) error {
+func (k *Keys) load(p *pages.Reader) error {
+	return p.Walk(bucketKeys, nil, func(id, value []byte) error {
 		key, err := decodeKey(id, value)
 		if err != nil {
 			return err

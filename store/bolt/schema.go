@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 )
 
@@ -43,8 +44,8 @@ func (s *schema) reaches(v int64) bool {
 	return v == s.version
 }
 
-func readVersion(p *pages) (int64, error) {
-	stored, err := p.get(bucketMeta, []byte(metaVersion))
+func readVersion(p *pages.Reader) (int64, error) {
+	stored, err := p.Get(bucketMeta, []byte(metaVersion))
 	if err != nil {
 		return 0, err
 	}
@@ -59,7 +60,7 @@ func readVersion(p *pages) (int64, error) {
 // leaves to load, which says so.
 func (s *Store) migrate() (err error) {
 	var from int64
-	if err := s.pages(func(p *pages) (err error) { from, err = readVersion(p); return err }); err != nil {
+	if err := s.pages(func(p *pages.Reader) (err error) { from, err = readVersion(p); return err }); err != nil {
 		return nil //nolint:nilerr // load finds it again
 	}
 	to := s.opts.schema.version
@@ -70,7 +71,7 @@ func (s *Store) migrate() (err error) {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte(bucketMeta))
 		if meta == nil {
-			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, errNoBucket)
+			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucketMeta, pages.ErrNoBucket)
 		}
 		var failures error
 		for v := from; v < to && failures == nil; v++ {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -67,7 +68,7 @@ func (v *verification) report(index int64, id uuid.UUID, part, format string, ar
 }
 
 // pages runs fn on a state of the file.
-func (v *verification) pages(fn func(p *pages) error) error {
+func (v *verification) pages(fn func(p *pages.Reader) error) error {
 	if v.ctx.Err() != nil {
 		return timeout(v.ctx, "verify")
 	}
@@ -78,10 +79,10 @@ func (v *verification) pages(fn func(p *pages) error) error {
 func (v *verification) file() error {
 	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
 	for {
-		err := v.pages(func(p *pages) error {
-			p.seen = make([]bool, p.limit)
-			free, err := p.freePages()
-			if errors.Is(err, errStaleRead) {
+		err := v.pages(func(p *pages.Reader) error {
+			p.Used = make([]bool, p.Limit())
+			free, err := p.FreePages()
+			if errors.Is(err, pages.ErrStale) {
 				return err
 			}
 			if err != nil {
@@ -90,7 +91,7 @@ func (v *verification) file() error {
 			return v.fileAt(p, free)
 		})
 		// Two commits between two lines above: try again, from a newer state.
-		if !errors.Is(err, errStaleRead) {
+		if !errors.Is(err, pages.ErrStale) {
 			return err
 		}
 	}
@@ -101,8 +102,8 @@ func (v *verification) lostPage(index int64, err error) {
 	v.report(index, uuid.Nil, "page", "%s", err)
 }
 
-func (v *verification) fileAt(p *pages, free []uint64) error {
-	found, err := p.buckets()
+func (v *verification) fileAt(p *pages.Reader, free []uint64) error {
+	found, err := p.Buckets()
 	if err != nil {
 		v.lostPage(-1, err)
 		return nil
@@ -134,12 +135,12 @@ func (v *verification) fileAt(p *pages, free []uint64) error {
 
 // readMeta finds out which journal is to be verified. Where the checkpoint says nothing, it is all records there are;
 // appliance.Audit.Finish reports the checkpoint.
-func (v *verification) readMeta(p *pages) {
+func (v *verification) readMeta(p *pages.Reader) {
 	if err := v.store.checkMeta(p); err != nil {
 		v.report(-1, uuid.Nil, "page", "%s", err)
 	}
 	var err error
-	if v.checkpoint, err = p.get(bucketMeta, []byte(metaCheckpoint)); err != nil {
+	if v.checkpoint, err = p.Get(bucketMeta, []byte(metaCheckpoint)); err != nil {
 		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
 	}
 	tree, err := appliance.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
@@ -147,19 +148,19 @@ func (v *verification) readMeta(p *pages) {
 		v.size = tree.N
 		return
 	}
-	seen := p.seen
-	p.seen = nil // this walk is not the one that records
-	_ = p.walk(bucketRecords, nil, func(name, _ []byte) error {
+	seen := p.Used
+	p.Used = nil // this walk is not the one that records
+	_ = p.Walk(bucketRecords, nil, func(name, _ []byte) error {
 		if i, err := decodeIndex(name); err == nil {
 			v.size = i + 1
 		}
 		return nil
 	}, func(_, _ []byte, _ error) error { return nil })
-	p.seen = seen
+	p.Used = seen
 }
 
 // bucket checks the pages of a bucket and the form of its entries.
-func (v *verification) bucket(p *pages, bucket string) error {
+func (v *verification) bucket(p *pages.Reader, bucket string) error {
 	visited := 0
 	visit := func(name, value []byte) error {
 		if visited++; visited%1024 == 0 && v.ctx.Err() != nil {
@@ -168,7 +169,7 @@ func (v *verification) bucket(p *pages, bucket string) error {
 		v.entry(bucket, name, value)
 		return nil
 	}
-	return p.walk(bucket, nil, visit, func(lo, hi []byte, err error) error {
+	return p.Walk(bucket, nil, visit, func(lo, hi []byte, err error) error {
 		v.lostPage(firstRecord(bucket, lo), fmt.Errorf("bucket %s: %w: what it had from %s on is lost", bucket, err, entryName(bucket, lo)))
 		return nil
 	})
@@ -239,22 +240,22 @@ func indexedRecord(bucket string, name, value []byte) (int64, error) {
 }
 
 // freePages checks that each page is either in use or free.
-func (v *verification) freePages(p *pages, free []uint64) {
+func (v *verification) freePages(p *pages.Reader, free []uint64) {
 	for _, id := range free {
 		switch {
-		case id < 2 || id >= p.limit:
-			v.report(-1, uuid.Nil, "page", "page %d: is free, but outside the file's %d pages", id, p.limit)
-		case p.seen[id]:
+		case id < 2 || id >= p.Limit():
+			v.report(-1, uuid.Nil, "page", "page %d: is free, but outside the file's %d pages", id, p.Limit())
+		case p.Used[id]:
 			v.report(-1, uuid.Nil, "page", "page %d: is in the list of free pages, but in use or listed twice", id)
 		default:
-			p.seen[id] = true
+			p.Used[id] = true
 		}
 	}
 	if v.unreadable {
 		return // what hangs on unreadable pages is not seen
 	}
-	for id := uint64(2); id < p.limit; id++ {
-		if !p.seen[id] {
+	for id := uint64(2); id < p.Limit(); id++ {
+		if !p.Used[id] {
 			v.report(-1, uuid.Nil, "page", "page %d: is neither in use nor free", id)
 		}
 	}
@@ -265,7 +266,7 @@ func (v *verification) records() error {
 	for first := int64(0); first < v.size; first += verifyStep {
 		v.progress(first, v.size)
 		end := min(v.size, first+verifyStep)
-		err := v.pages(func(p *pages) error {
+		err := v.pages(func(p *pages.Reader) error {
 			leaves := v.read(p, bucketRecords, first, end)
 			hashStart := tlog.StoredHashCount(first)
 			hashes := v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
@@ -289,7 +290,7 @@ func (v *verification) records() error {
 }
 
 // read returns the values of a bucket from index first to before end, nil for those that cannot be read.
-func (v *verification) read(p *pages, bucket string, first, end int64) [][]byte {
+func (v *verification) read(p *pages.Reader, bucket string, first, end int64) [][]byte {
 	values := make([][]byte, end-first)
 	visit := func(name, value []byte) error {
 		i, err := decodeIndex(name)
@@ -302,7 +303,7 @@ func (v *verification) read(p *pages, bucket string, first, end int64) [][]byte 
 		return nil
 	}
 	// Errors have been reported by file.
-	_ = p.walk(bucket, encodeIndex(first), visit, func(_, hi []byte, _ error) error {
+	_ = p.Walk(bucket, encodeIndex(first), visit, func(_, hi []byte, _ error) error {
 		if hi != nil && bytes.Compare(hi, encodeIndex(end)) >= 0 {
 			return errEnough
 		}
@@ -371,12 +372,12 @@ func (v *verification) wrongHash(n int64, id uuid.UUID, level int, stored []byte
 }
 
 // index checks that the index buckets lead to a record.
-func (v *verification) index(p *pages, n int64, r appliance.Record) {
+func (v *verification) index(p *pages.Reader, n int64, r appliance.Record) {
 	if r.ID == uuid.Nil {
 		return // not readable, and reported as such
 	}
 	check := func(bucket string, name, want []byte) {
-		value, err := p.get(bucket, name)
+		value, err := p.Get(bucket, name)
 		switch {
 		case err != nil:
 			v.report(n, r.ID, "index", "%s", err)
@@ -400,7 +401,7 @@ func (v *verification) surplus() error {
 		if v.count[bucket] == v.matched[bucket] {
 			continue
 		}
-		err := v.pages(func(p *pages) error {
+		err := v.pages(func(p *pages.Reader) error {
 			visit := func(name, value []byte) error {
 				if v.ctx.Err() != nil {
 					return timeout(v.ctx, "verify")
@@ -408,7 +409,7 @@ func (v *verification) surplus() error {
 				v.indexEntry(p, bucket, name, value)
 				return nil
 			}
-			err := p.walk(bucket, nil, visit, func(_, _ []byte, _ error) error { return nil })
+			err := p.Walk(bucket, nil, visit, func(_, _ []byte, _ error) error { return nil })
 			if !errors.Is(err, ErrDamaged) { // which file has reported
 				return err
 			}
@@ -422,12 +423,12 @@ func (v *verification) surplus() error {
 }
 
 // indexEntry checks that the record to which an entry leads asks for it.
-func (v *verification) indexEntry(p *pages, bucket string, name, value []byte) {
+func (v *verification) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
 	n, err := indexedRecord(bucket, name, value)
 	if err != nil || n >= v.size {
 		return // reported by file, or newer than what is verified
 	}
-	leaf, err := p.get(bucketRecords, encodeIndex(n))
+	leaf, err := p.Get(bucketRecords, encodeIndex(n))
 	if err != nil {
 		return // reported by records
 	}

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
@@ -345,7 +346,7 @@ func (b *batch) begin(tx *bbolt.Tx) error {
 	into := [len(buckets)]**bbolt.Bucket{&b.meta, &b.keys, &b.records, &b.hashes, &b.ids, &b.byKey, &b.idempotency}
 	for i, name := range buckets {
 		if *into[i] = tx.Bucket([]byte(name)); *into[i] == nil {
-			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, errNoBucket)
+			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, pages.ErrNoBucket)
 		}
 	}
 	// These grow at their end only: full pages are never split again.

@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // Transfers is how many transfers Serve generates: enough to reach back so far that some have timed out.
@@ -53,9 +53,9 @@ func Serve(t testing.TB, routes func(*fiber.App)) string {
 	return "http://" + listener.Addr().String()
 }
 
-func generate(t testing.TB) *bolt.Replica {
+func generate(t testing.TB) *replica.Store {
 	t.Helper()
-	replica, err := bolt.OpenReplica(filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // The aims of BenchmarkFollow.
@@ -58,7 +58,7 @@ func BenchmarkFollow(b *testing.B) {
 
 // newWorld fills a replica, and returns what goes on with it.
 func newWorld(b *testing.B, d *daemonProcess, transfers int) *dataset.World {
-	replica, err := bolt.OpenReplica(d.replica(), bolt.ReplicaOptions{})
+	replica, err := replica.Open(d.replica(), replica.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // What PostGraphile 5 on PostgreSQL 15, tuned, answers a second on two such cores with 1 million transfers. The aim is
@@ -230,7 +230,7 @@ func (d *daemonProcess) importRecords(b *testing.B, file string) importRate {
 
 // sampleReplica picks 512 rows at even distances, and shuffles them.
 func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
-	replica, err := bolt.OpenReplica(d.replica(), bolt.ReplicaOptions{ReadOnly: true})
+	replica, err := replica.Open(d.replica(), replica.Options{ReadOnly: true})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 func newDev(a *app) *cobra.Command {
@@ -104,23 +104,23 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 	if c.asksUpstream() {
 		return nil
 	}
-	replica, err := openReplica(c)
-	if errors.Is(err, bolt.ErrReplicaSchema) {
-		if err = bolt.RemoveReplica(filepath.Join(c.DataDir, replicaFile)); err == nil {
-			replica, err = openReplica(c)
+	data, err := openReplica(c)
+	if errors.Is(err, replica.ErrSchema) {
+		if err = replica.Remove(filepath.Join(c.DataDir, replicaFile)); err == nil {
+			data, err = openReplica(c)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, replica.Close()) }()
-	status, err := indexStatus(ctx, replica)
+	defer func() { err = errors.Join(err, data.Close()) }()
+	status, err := indexStatus(ctx, data)
 	if err != nil || status.Rows[appliance.TransferType.Name] > 0 || d.transfers == 0 {
 		return err
 	}
 	d.say("Making demo data: %d transfers.", d.transfers)
 	return dataset.Generate(ctx, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, func(rows []appliance.Row) error {
-		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
+		_, err := data.Write(ctx, appliance.Batch{Rows: rows})
 		return err
 	})
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/hsm"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // checkJournal looks at the journal's head only; 'attestd log verify' is what reads all of it.
@@ -59,7 +59,7 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 	}
 	status, err := p.replicaStatus(ctx)
 	switch {
-	case errors.Is(err, bolt.ErrReplicaSchema):
+	case errors.Is(err, replica.ErrSchema):
 		return []finding{fail("rm "+filepath.Join(p.config.DataDir, replicaFile)+"; then "+remedy, "%s", err)}
 	case err != nil:
 		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
@@ -80,7 +80,7 @@ func (p *patient) replicaStatus(ctx context.Context) (client.ReplicaStatus, erro
 	if !exists(path) {
 		return client.ReplicaStatus{}, nil
 	}
-	replica, err := bolt.OpenReplica(path, bolt.ReplicaOptions{ReadOnly: true})
+	replica, err := replica.Open(path, replica.Options{ReadOnly: true})
 	if err != nil {
 		return client.ReplicaStatus{}, err
 	}

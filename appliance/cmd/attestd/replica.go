@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // replicaFile is the replica in data_dir. It may be deleted at any time and filled again.
@@ -79,11 +79,11 @@ const roomForJournal = 4
 
 // openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
 // not open.
-func openReplica(c *config) (*bolt.Replica, error) {
+func openReplica(c *config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	replica, err := bolt.OpenReplica(filepath.Join(c.DataDir, replicaFile), bolt.ReplicaOptions{
+	replica, err := replica.Open(filepath.Join(c.DataDir, replicaFile), replica.Options{
 		ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree),
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func openReplica(c *config) (*bolt.Replica, error) {
 // replicaFileOffice is the replica without a daemon.
 type replicaFileOffice struct {
 	dataset.Target
-	replica *bolt.Replica
+	replica *replica.Store
 	config  *config
 }
 

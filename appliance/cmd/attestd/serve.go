@@ -27,6 +27,7 @@ import (
 	"github.com/attestd/attestd/appliance/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 func newServe(a *app) *cobra.Command {
@@ -92,7 +93,7 @@ type running struct {
 	options  serveOptions
 	logger   *slog.Logger
 	store    *bolt.Store
-	replica  *bolt.Replica      // nil where graphql.source is off
+	replica  *replica.Store     // nil where graphql.source is off
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
 	signer   *hsm.Signer

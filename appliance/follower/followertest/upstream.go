@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // Upstream is what is followed: the replica of a made-up world, which goes on as it is told to, behind its GraphQL endpoint.
@@ -30,7 +30,7 @@ type Upstream struct {
 // NewUpstream serves a made-up world until the test ends. One without transfers has no record at all until it grows.
 func NewUpstream(tb testing.TB, o dataset.GenerateOptions) *Upstream {
 	tb.Helper()
-	index := OpenReplica(tb, filepath.Join(tb.TempDir(), "upstream.db"), bolt.ReplicaOptions{})
+	index := OpenReplica(tb, filepath.Join(tb.TempDir(), "upstream.db"), replica.Options{})
 	u := &Upstream{URL: Serve(tb, graphql.Options{Index: index}), Index: index, tb: tb}
 	sink := dataset.Sink(tb.Context(), index)
 	if o.Transfers == 0 {
@@ -101,9 +101,9 @@ func (u *Upstream) Live(tick time.Duration, transfers int, speed float64) (stop 
 }
 
 // OpenReplica opens the replica at path until the test ends, unless it is closed before.
-func OpenReplica(tb testing.TB, path string, o bolt.ReplicaOptions) *bolt.Replica {
+func OpenReplica(tb testing.TB, path string, o replica.Options) *replica.Store {
 	tb.Helper()
-	replica, err := bolt.OpenReplica(path, o)
+	replica, err := replica.Open(path, o)
 	if err != nil {
 		tb.Fatal(err)
 	}

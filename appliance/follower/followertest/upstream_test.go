@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/dataset"
 	"github.com/attestd/attestd/appliance/follower/followertest"
-	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/replica"
 )
 
 var began = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
@@ -20,15 +20,15 @@ func newUpstream(t *testing.T, transfers int) *followertest.Upstream {
 	return followertest.NewUpstream(t, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: began, Chains: 4})
 }
 
-func replica(t *testing.T) *bolt.Replica {
+func emptyReplica(t *testing.T) *replica.Store {
 	t.Helper()
-	return followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), bolt.ReplicaOptions{})
+	return followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 }
 
 // copyOf returns an index with the records of another, as change leaves them; a zero row is left out.
 func copyOf(t *testing.T, index appliance.Index, change func(appliance.Row) appliance.Row) appliance.Index {
 	t.Helper()
-	to := replica(t)
+	to := emptyReplica(t)
 	var rows []appliance.Row
 	err := index.View(t.Context(), func(s appliance.Snapshot) error {
 		for _, kind := range appliance.RecordTypes {
@@ -145,7 +145,7 @@ func TestAnUpstreamGoesOn(t *testing.T) {
 
 func TestAnEmptyUpstreamHasNoRecord(t *testing.T) {
 	u := newUpstream(t, 0)
-	followertest.Equal(t, replica(t), u.Index)
+	followertest.Equal(t, emptyReplica(t), u.Index)
 	u.Grow(3, time.Minute)
 	if n := total(t, u.Index); n < 3 {
 		t.Errorf("%d transfers", n)

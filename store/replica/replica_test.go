@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"path/filepath"
@@ -9,9 +9,9 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-func openReplica(t testing.TB, path string) *Replica {
+func openReplica(t testing.TB, path string) *Store {
 	t.Helper()
-	r, err := OpenReplica(path, ReplicaOptions{Now: func() time.Time { return storetest.ReplicaNow }})
+	r, err := Open(path, Options{Now: func() time.Time { return storetest.ReplicaNow }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,18 +19,18 @@ func openReplica(t testing.TB, path string) *Replica {
 	return r
 }
 
-func TestReplicaConforms(t *testing.T) { conform(t, ReplicaOptions{}) }
+func TestReplicaConforms(t *testing.T) { conform(t, Options{}) }
 
 // TestReplicaConformsWhileMerging lets every batch move keys between the two buckets of an index.
-func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, ReplicaOptions{recentKeys: 20}) }
+func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, Options{recentKeys: 20}) }
 
-func conform(t *testing.T, o ReplicaOptions) {
+func conform(t *testing.T, o Options) {
 	o.Now = func() time.Time { return storetest.ReplicaNow }
 	storetest.Replica(t, func(t *testing.T) (appliance.Index, func(bool) appliance.Index) {
 		path := filepath.Join(t.TempDir(), "replica.db")
-		open := func(serveUnverified bool) *Replica {
+		open := func(serveUnverified bool) *Store {
 			o.ServeUnverified = serveUnverified
-			r, err := OpenReplica(path, o)
+			r, err := Open(path, o)
 			if err != nil {
 				t.Fatal(err)
 			}

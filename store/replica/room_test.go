@@ -1,4 +1,4 @@
-package bolt_test
+package replica
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/store/bolt"
 )
 
 func TestAReplicaLeavesRoomForTheJournal(t *testing.T) {
@@ -17,12 +16,18 @@ func TestAReplicaLeavesRoomForTheJournal(t *testing.T) {
 		minFree int64
 		want    appliance.Code
 	}{{math.MaxInt64, appliance.CodeReplicaUnavailable}, {1, ""}, {0, ""}} {
-		r, err := bolt.OpenReplica(path, bolt.ReplicaOptions{MinFree: c.minFree})
-		check(t, err)
+		r, err := Open(path, Options{MinFree: c.minFree})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := r.Write(context.Background(), batch); appliance.CodeOf(err) != c.want {
 			t.Errorf("with %d bytes to leave: %v, want %q", c.minFree, err, c.want)
 		}
-		check(t, r.View(t.Context(), func(appliance.Snapshot) error { return nil }))
-		check(t, r.Close())
+		if err := r.View(t.Context(), func(appliance.Snapshot) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

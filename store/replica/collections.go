@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"github.com/attestd/attestd/appliance"

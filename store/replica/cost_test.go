@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // touchedBy returns how many keys a query looks at.
-func touchedBy(t *testing.T, r *Replica, q appliance.TransferQuery) (rows int, touched uint64) {
+func touchedBy(t *testing.T, r *Store, q appliance.TransferQuery) (rows int, touched uint64) {
 	t.Helper()
 	before := r.touched.Load()
 	err := r.View(t.Context(), func(s appliance.Snapshot) error {
@@ -126,26 +126,26 @@ func TestReadersSeeOneMoment(t *testing.T) {
 	}
 }
 
-func TestOpenReplica(t *testing.T) {
+func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := openReplica(t, path)
 	if stat, err := os.Stat(path); err != nil || stat.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", stat.Mode(), err)
 	}
-	if _, err := OpenReplica(path, ReplicaOptions{LockTimeout: time.Millisecond}); err == nil {
+	if _, err := Open(path, Options{LockTimeout: time.Millisecond}); err == nil {
 		t.Error("opened twice")
 	}
-	err := r.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(replicaMeta).Put(keySchema, []byte("0")) })
+	err := r.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, []byte("0")) })
 	if err != nil || r.Close() != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenReplica(path, ReplicaOptions{}); !errors.Is(err, ErrReplicaSchema) {
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrSchema) {
 		t.Errorf("another version: %v", err)
 	}
-	if err := RemoveReplica(path); err != nil {
+	if err := Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := RemoveReplica(path); err != nil {
+	if err := Remove(path); err != nil {
 		t.Errorf("removed twice: %v", err)
 	}
 	openReplica(t, path)

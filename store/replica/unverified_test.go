@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 )
 
 // reopen opens a file that no one has open.
-func reopen(t *testing.T, path string, o ReplicaOptions) *Replica {
+func reopen(t *testing.T, path string, o Options) *Store {
 	t.Helper()
 	if o.Now == nil {
 		o.Now = func() time.Time { return storetest.ReplicaNow }
 	}
-	r, err := OpenReplica(path, o)
+	r, err := Open(path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func doubted(t *testing.T, order, hash string) appliance.Unverified {
 	return appliance.Unverified{Row: row, Reason: "of a liar"}
 }
 
-func write(t *testing.T, r *Replica, b appliance.Batch) appliance.Written {
+func write(t *testing.T, r *Store, b appliance.Batch) appliance.Written {
 	t.Helper()
 	written, err := r.Write(t.Context(), b)
 	if err != nil {
@@ -49,7 +49,7 @@ func write(t *testing.T, r *Replica, b appliance.Batch) appliance.Written {
 	return written
 }
 
-func unverified(t *testing.T, r *Replica) (all []appliance.Unverified) {
+func unverified(t *testing.T, r *Store) (all []appliance.Unverified) {
 	t.Helper()
 	err := r.View(t.Context(), func(s appliance.Snapshot) error {
 		return s.Unverified(t.Context(), func(u appliance.Unverified) error {
@@ -65,7 +65,7 @@ func unverified(t *testing.T, r *Replica) (all []appliance.Unverified) {
 }
 
 // served returns the sort_orders of the transfers, newest first, of a chain that they come from; empty for all.
-func served(t *testing.T, r *Replica, source string) (orders []string) {
+func served(t *testing.T, r *Store, source string) (orders []string) {
 	t.Helper()
 	err := r.View(t.Context(), func(s appliance.Snapshot) error {
 		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{SourceChain: source})
@@ -82,7 +82,7 @@ func served(t *testing.T, r *Replica, source string) (orders []string) {
 
 func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 	now := storetest.ReplicaNow
-	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), ReplicaOptions{Now: func() time.Time { return now }})
+	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{Now: func() time.Time { return now }})
 	u := doubted(t, "1", "0x01")
 	for _, step := range []struct {
 		batch appliance.Batch
@@ -114,19 +114,19 @@ func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 // TestUnverifiedRowsAreServedWhereAskedTo also with a route and in an export that without them have nothing of theirs.
 func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, ReplicaOptions{})
+	r := reopen(t, path, Options{})
 	write(t, r, appliance.Batch{Rows: plain(20), Unverified: []appliance.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
 	before := export(t, r)
 	for _, test := range []struct {
-		o    ReplicaOptions
+		o    Options
 		want []string
 	}{
-		{ReplicaOptions{}, nil},
-		{ReplicaOptions{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
-		{ReplicaOptions{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
-		{ReplicaOptions{ReadOnly: true}, []string{"1", "00000007~0x02aa/0"}},
-		{ReplicaOptions{}, nil},
-		{ReplicaOptions{ServeUnverified: true, ReadOnly: true}, nil},
+		{Options{}, nil},
+		{Options{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
+		{Options{ServeUnverified: true}, []string{"1", "00000007~0x02aa/0"}},
+		{Options{ReadOnly: true}, []string{"1", "00000007~0x02aa/0"}},
+		{Options{}, nil},
+		{Options{ServeUnverified: true, ReadOnly: true}, nil},
 	} {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
@@ -152,11 +152,11 @@ func TestServingIsSettledInSteps(t *testing.T) {
 		doubts = append(doubts, doubted(t, fmt.Sprintf("x%05d", i), fmt.Sprintf("0x%064x", i)))
 	}
 	path := filepath.Join(t.TempDir(), "replica.db")
-	var r *Replica
+	var r *Store
 	want := make(map[bool]string)
 	for _, serve := range []bool{true, false} {
 		path = filepath.Join(t.TempDir(), "replica.db")
-		r = reopen(t, path, ReplicaOptions{ServeUnverified: serve})
+		r = reopen(t, path, Options{ServeUnverified: serve})
 		fill(t, r, 100)
 		write(t, r, appliance.Batch{Rows: plain(100), Unverified: doubts})
 		want[serve] = contents(t, r)
@@ -171,7 +171,7 @@ func TestServingIsSettledInSteps(t *testing.T) {
 			if err := errors.Join(err, r.Close()); err != nil {
 				t.Fatal(err)
 			}
-			r = reopen(t, path, ReplicaOptions{ServeUnverified: then})
+			r = reopen(t, path, Options{ServeUnverified: then})
 			if contents(t, r) != want[then] {
 				t.Errorf("to %v, then %v: the file is another", serve, then)
 			}
@@ -180,7 +180,7 @@ func TestServingIsSettledInSteps(t *testing.T) {
 }
 
 // contents are the export and all counts.
-func contents(t *testing.T, r *Replica) string {
+func contents(t *testing.T, r *Store) string {
 	text := string(export(t, r))
 	err := r.db.View(func(tx *bbolt.Tx) error {
 		return tx.Bucket(bucketStats).ForEach(func(k, v []byte) error {
@@ -197,15 +197,15 @@ func contents(t *testing.T, r *Replica) string {
 // TestFilesWithoutUnverifiedOpen: those of before there was such a bucket.
 func TestFilesWithoutUnverifiedOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, ReplicaOptions{})
+	r := reopen(t, path, Options{})
 	write(t, r, appliance.Batch{Rows: plain(20)})
 	err := r.db.Update(func(tx *bbolt.Tx) error {
-		return errors.Join(tx.DeleteBucket(bucketUnverified), tx.Bucket(replicaMeta).Delete(keyServing))
+		return errors.Join(tx.DeleteBucket(bucketUnverified), tx.Bucket(bucketMeta).Delete(keyServing))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []ReplicaOptions{{ReadOnly: true}, {ServeUnverified: true}, {}} {
+	for _, o := range []Options{{ReadOnly: true}, {ServeUnverified: true}, {}} {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestFilesWithoutUnverifiedOpen(t *testing.T) {
 // TestAnUpstreamMaySendAnyHashAndOrder: what cannot be served is still kept apart, and the file still opens.
 func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, ReplicaOptions{ServeUnverified: true})
+	r := reopen(t, path, Options{ServeUnverified: true})
 	long := "0x" + strings.Repeat("ab", 50_000)
 	taken := doubted(t, "7", "0x07").Row.Key()
 	crowded := []appliance.Row{doubted(t, "7", "0x01").Row, doubted(t, appliance.TieBreak("7", taken), "0x02").Row}
@@ -244,7 +244,7 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		r = reopen(t, path, ReplicaOptions{ServeUnverified: serve})
+		r = reopen(t, path, Options{ServeUnverified: serve})
 		want := []string{"7~0x07/0", "7"}
 		if serve {
 			want = []string{"7~0x07/0", "7", "2", "1"}
@@ -265,7 +265,7 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 // TestWhatCannotBePutBackIsNotServed: while an unverified record was served, others took the sort_orders of the row before it.
 func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, ReplicaOptions{ServeUnverified: true})
+	r := reopen(t, path, Options{ServeUnverified: true})
 	good := doubted(t, "7", "0x07")
 	write(t, r, appliance.Batch{Rows: []appliance.Row{good.Row}})
 	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "8", "0x07")}})
@@ -273,7 +273,7 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r = reopen(t, path, ReplicaOptions{})
+	r = reopen(t, path, Options{})
 	if got, want := served(t, r, ""), []string{"7~0x07/0", "7"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("served are %q, want %q", got, want)
 	}

@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"bytes"
@@ -188,11 +188,11 @@ func (w *batchWriter) unserve(c *collection, a *apart) error {
 }
 
 // settleServing serves all that is kept apart, or no longer does, where the file was last opened otherwise.
-func (r *Replica) settleServing() error {
+func (r *Store) settleServing() error {
 	want := strconv.FormatBool(r.serveUnverified)
 	var settled bool
 	err := r.db.View(func(tx *bbolt.Tx) error {
-		settled = string(tx.Bucket(replicaMeta).Get(keyServing)) == want
+		settled = string(tx.Bucket(bucketMeta).Get(keyServing)) == want
 		return nil
 	})
 	for next := []byte{}; err == nil && !settled; settled = next == nil {
@@ -203,15 +203,15 @@ func (r *Replica) settleServing() error {
 
 // settleStep is a part of settleServing, in one transaction: for some records from a key on. It returns the key to go on from, nil
 // after the last.
-func (r *Replica) settleStep(from []byte) (next []byte, err error) {
+func (r *Store) settleStep(from []byte) (next []byte, err error) {
 	err = r.db.Update(func(tx *bbolt.Tx) (err error) {
 		if next, err = newBatchWriter(r, tx).settle(from); err != nil {
 			return err
 		}
 		if next != nil {
-			return tx.Bucket(replicaMeta).Delete(keyServing) // who is interrupted here begins again
+			return tx.Bucket(bucketMeta).Delete(keyServing) // who is interrupted here begins again
 		}
-		return tx.Bucket(replicaMeta).Put(keyServing, strconv.AppendBool(nil, r.serveUnverified))
+		return tx.Bucket(bucketMeta).Put(keyServing, strconv.AppendBool(nil, r.serveUnverified))
 	})
 	return next, err
 }

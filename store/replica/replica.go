@@ -1,4 +1,16 @@
-package bolt
+// Package replica keeps the index in one bbolt file, which may be deleted at any time and filled again.
+//
+// # Layout
+//
+// Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
+// bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
+// sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of
+// keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found is
+// checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
+// held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
+//
+// Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
+package replica
 
 import (
 	"context"
@@ -18,24 +30,15 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// replicaSchema is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
-const replicaSchema = 2
+// schemaVersion is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
+const schemaVersion = 2
 
-// replicaPage is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
+// pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.
-const replicaPage = 16 << 10
+const pageSize = 16 << 10
 
-// Replica is an appliance.Index in one bbolt file, which may be deleted at any time and filled again.
-//
-// Layout. Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
-// bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
-// sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of keys in the order of the page; several filters are a merge of
-// such ranges. Terms may collide, so each row found is checked against the query itself. The other types are small:
-// they live in one bucket each, under their key, and are held in memory. See replica_stats.go for the counts, and
-// replica_unverified.go for what is kept apart.
-//
-// Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
-type Replica struct {
+// Store is an appliance.Index in one bbolt file. All methods may be used at once.
+type Store struct {
 	db      *bbolt.DB
 	now     func() time.Time
 	writing chan struct{} // holds a token while a batch is written, so that waiting for one's turn can end with ctx
@@ -53,8 +56,8 @@ type Replica struct {
 	touched atomic.Uint64 // keys that queries have looked at; tests bound it
 }
 
-// ReplicaOptions say how to open a replica.
-type ReplicaOptions struct {
+// Options say how to open a replica.
+type Options struct {
 	// Now is the clock that lateness and the last days are judged by; nil means time.Now.
 	Now func() time.Time
 	// LockTimeout is how long to wait for another process that has the file open; zero means a second.
@@ -75,12 +78,12 @@ type ReplicaOptions struct {
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
 
-// ErrReplicaSchema is returned by OpenReplica for a file of another layout. The remedy is to delete it and to fill it
+// ErrSchema is returned by Open for a file of another layout. The remedy is to delete it and to fill it
 // again.
-var ErrReplicaSchema = errors.New("the replica is of another version: delete the file and fill it again")
+var ErrSchema = errors.New("the replica is of another version: delete the file and fill it again")
 
 var (
-	replicaMeta     = []byte("meta")
+	bucketMeta      = []byte("meta")
 	bucketPositions = []byte("positions")
 	bucketStats     = []byte("stats")
 
@@ -88,10 +91,10 @@ var (
 	keyUpdated = []byte("updated") // nanoseconds since 1970
 )
 
-// OpenReplica opens the replica at path, or makes an empty one, readable by its owner alone.
+// Open opens the replica at path, or makes an empty one, readable by its owner alone.
 //
-// Errors: ErrReplicaSchema; the file is locked by another process; what the file system says.
-func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
+// Errors: ErrSchema; the file is locked by another process; what the file system says.
+func Open(path string, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -107,7 +110,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: o.LockTimeout, ReadOnly: o.ReadOnly, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
-		PageSize: replicaPage,
+		PageSize: pageSize,
 	})
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
@@ -119,7 +122,7 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 	if o.recentKeys == 0 {
 		o.recentKeys, large = minRecent, largeBatch
 	}
-	r := &Replica{
+	r := &Store{
 		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified, minFree: o.MinFree,
 		now: o.Now, writing: make(chan struct{}, 1),
 	}
@@ -131,10 +134,10 @@ func OpenReplica(path string, o ReplicaOptions) (*Replica, error) {
 }
 
 // Close waits for views and writes that are under way. A second Close does nothing.
-func (r *Replica) Close() error { return r.db.Close() }
+func (r *Store) Close() error { return r.db.Close() }
 
-// RemoveReplica deletes a replica's file. None there is no error.
-func RemoveReplica(path string) error {
+// Remove deletes a replica's file. None there is no error.
+func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -143,7 +146,7 @@ func RemoveReplica(path string) error {
 
 // prepare makes the buckets of a new file, checks the version of an old one, serves what is unverified or no longer does,
 // and loads the tables.
-func (r *Replica) prepare() error {
+func (r *Store) prepare() error {
 	if !r.db.IsReadOnly() {
 		if err := r.db.Update(createBuckets); err != nil {
 			return err
@@ -153,7 +156,7 @@ func (r *Replica) prepare() error {
 		}
 	}
 	return r.db.View(func(tx *bbolt.Tx) error {
-		if err := checkReplicaSchema(tx); err != nil {
+		if err := checkSchema(tx); err != nil {
 			return err
 		}
 		loaded, err := loadTables(tx)
@@ -165,26 +168,26 @@ func (r *Replica) prepare() error {
 	})
 }
 
-func checkReplicaSchema(tx *bbolt.Tx) error {
-	meta := tx.Bucket(replicaMeta)
-	if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(replicaSchema) {
-		return ErrReplicaSchema
+func checkSchema(tx *bbolt.Tx) error {
+	meta := tx.Bucket(bucketMeta)
+	if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(schemaVersion) {
+		return ErrSchema
 	}
 	return nil
 }
 
 func createBuckets(tx *bbolt.Tx) error {
-	if tx.Bucket(replicaMeta) != nil {
-		if err := checkReplicaSchema(tx); err != nil {
+	if tx.Bucket(bucketMeta) != nil {
+		if err := checkSchema(tx); err != nil {
 			return err
 		}
 		_, err := tx.CreateBucketIfNotExists(bucketUnverified) // files of before there was one lack it
 		return err
 	}
 	if name, _ := tx.Cursor().First(); name != nil {
-		return fmt.Errorf("bucket %q: %w", name, ErrReplicaSchema)
+		return fmt.Errorf("bucket %q: %w", name, ErrSchema)
 	}
-	names := [][]byte{replicaMeta, bucketPositions, bucketStats, bucketUnverified}
+	names := [][]byte{bucketMeta, bucketPositions, bucketStats, bucketUnverified}
 	for _, c := range collections {
 		names = append(names, c.rows)
 		for _, x := range c.indexes {
@@ -202,34 +205,34 @@ func createBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(replicaMeta).Put(keySchema, []byte(strconv.Itoa(replicaSchema)))
+	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(schemaVersion)))
 }
 
 // View implements appliance.Index.
-func (r *Replica) View(ctx context.Context, read func(appliance.Snapshot) error) error {
+func (r *Store) View(ctx context.Context, read func(appliance.Snapshot) error) error {
 	if err := ctx.Err(); err != nil {
 		return timeoutError(err)
 	}
 	tx, err := r.db.Begin(false)
 	if err != nil {
-		return replicaUnavailable("begin a view", err)
+		return unavailable("begin a view", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	// Loaded after the transaction has begun: see Replica.tables.
+	// Loaded after the transaction has begun: see Store.tables.
 	s := &snapshot{r: r, tx: tx, tables: r.tables.Load()}
 	return read(s)
 }
 
 // snapshot is a read transaction with the tables of its time.
 type snapshot struct {
-	r      *Replica
+	r      *Store
 	tables *tables
 
 	mu sync.Mutex // protects tx, which bbolt does not make safe for several goroutines
 	tx *bbolt.Tx
 }
 
-func replicaUnavailable(doing string, err error) error {
+func unavailable(doing string, err error) error {
 	return appliance.Errorf(appliance.CodeReplicaUnavailable, "the replica cannot be read or written now").
 		Because(fmt.Errorf("replica: %s: %w", doing, err))
 }
@@ -250,7 +253,7 @@ func (s *snapshot) Position(ctx context.Context, name string) (string, bool, err
 func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := appliance.IndexStatus{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: replicaSchema}
+	status := appliance.IndexStatus{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion}
 	for _, c := range collections {
 		status.Rows[c.t.Name] = s.count(c)
 	}
@@ -264,7 +267,7 @@ func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
 	if _, v := rows.First(); v != nil {
 		status.Oldest, _ = packets.row(v).Time(packets.sent)
 	}
-	if v := s.tx.Bucket(replicaMeta).Get(keyUpdated); len(v) == 8 {
+	if v := s.tx.Bucket(bucketMeta).Get(keyUpdated); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
 	if apart := s.tx.Bucket(bucketUnverified); apart != nil {

@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"bufio"
@@ -51,7 +51,7 @@ func TestKilledWriter(t *testing.T) {
 
 // writeUntilKilled writes batches of new transfers, and a line for each.
 func writeUntilKilled(t *testing.T, path string) {
-	r, err := OpenReplica(path, ReplicaOptions{recentKeys: 100})
+	r, err := Open(path, Options{recentKeys: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func writeUntilKilled(t *testing.T, path string) {
 
 // agree checks that each row is found by its hash, its transaction and its account, and that the counts are right. It returns
 // how many rows there are.
-func agree(t *testing.T, r *Replica) int {
+func agree(t *testing.T, r *Store) int {
 	t.Helper()
 	n := 0
 	err := r.View(t.Context(), func(s appliance.Snapshot) error {

@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"crypto/sha256"
@@ -27,7 +27,7 @@ func TestSamplesAreOfAllParts(t *testing.T) {
 	}
 	for name, recentKeys := range map[string]int{"main": 1, "both": all / 2, "recent": all} {
 		t.Run(name, func(t *testing.T) {
-			r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), ReplicaOptions{recentKeys: recentKeys})
+			r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{recentKeys: recentKeys})
 			for first := 0; first < all; first += all / 8 {
 				write(t, r, appliance.Batch{Rows: rows[first : first+all/8]})
 			}

@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"bytes"
@@ -13,10 +13,11 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/disk"
 )
 
 // Write implements appliance.Index.
-func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+func (r *Store) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
 	select {
 	case r.writing <- struct{}{}:
 		defer func() { <-r.writing }()
@@ -39,7 +40,7 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 		if errors.As(err, &domain) {
 			return appliance.Written{}, err
 		}
-		return appliance.Written{}, replicaUnavailable("write a batch", err)
+		return appliance.Written{}, unavailable("write a batch", err)
 	}
 	if w.routesChanged || w.changedTables != [5]bool{} {
 		// The writer's turn is still ours, so this is what was just committed.
@@ -49,22 +50,22 @@ func (r *Replica) Write(ctx context.Context, b appliance.Batch) (appliance.Writt
 		})
 	}
 	if err != nil {
-		return w.written, replicaUnavailable("load the tables", err)
+		return w.written, unavailable("load the tables", err)
 	}
 	return w.written, nil
 }
 
 // checkRoom refuses to write where the journal's disk would run short of room.
-func (r *Replica) checkRoom() error {
+func (r *Store) checkRoom() error {
 	if r.minFree == 0 {
 		return nil
 	}
-	free, err := freeSpace(r.db.Path())
+	free, err := disk.Free(r.db.Path())
 	if err == nil && free < r.minFree {
 		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", free, r.minFree)
 	}
 	if err != nil {
-		return replicaUnavailable("write a batch", err)
+		return unavailable("write a batch", err)
 	}
 	return nil
 }
@@ -76,7 +77,7 @@ var errUnchanged = errors.New("the batch changes nothing")
 // each sees what those before it did; changes of indexes are gathered and made at the end in the order of their keys,
 // which touches each page of an index once.
 type batchWriter struct {
-	r       *Replica
+	r       *Store
 	tx      *bbolt.Tx
 	written appliance.Written
 	counts  *deltas
@@ -108,7 +109,7 @@ func (a indexChange) compare(b indexChange) int {
 	return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 }
 
-func newBatchWriter(r *Replica, tx *bbolt.Tx) *batchWriter {
+func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*index][]indexChange)}
 	for i, c := range collections {
 		w.rows[i] = tx.Bucket(c.rows)
@@ -157,7 +158,7 @@ func (w *batchWriter) write(b appliance.Batch) error {
 	if err := w.applyGathered(); err != nil {
 		return err
 	}
-	return w.tx.Bucket(replicaMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+	return w.tx.Bucket(bucketMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
 }
 
 // applyGathered makes the changes of indexes and counts that were gathered.
@@ -446,7 +447,7 @@ func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, changes int)
 // stretch returns copies of the next n keys of a recent bucket, from where it ended the last time, round to the beginning.
 // ended means that these are all.
 func (w *batchWriter) stretch(x *index, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
-	meta, name := w.tx.Bucket(replicaMeta), append([]byte("merged "), x.bucket...)
+	meta, name := w.tx.Bucket(bucketMeta), append([]byte("merged "), x.bucket...)
 	cursor := recent.Cursor()
 	from := bytes.Clone(meta.Get(name))
 	k, _ := cursor.Seek(from)

@@ -1,4 +1,4 @@
-package bolt
+package replica
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-func fill(t testing.TB, r *Replica, transfers int) {
+func fill(t testing.TB, r *Store, transfers int) {
 	t.Helper()
 	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: storetest.ReplicaNow}, func(rows []appliance.Row) error {
 		_, err := r.Write(t.Context(), appliance.Batch{Rows: rows})
@@ -27,7 +27,7 @@ func fill(t testing.TB, r *Replica, transfers int) {
 	}
 }
 
-func export(t testing.TB, r *Replica) []byte {
+func export(t testing.TB, r *Store) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if _, err := dataset.Export(t.Context(), r, &b, dataset.ExportOptions{}); err != nil {
@@ -36,7 +36,7 @@ func export(t testing.TB, r *Replica) []byte {
 	return b.Bytes()
 }
 
-func newReplica(t testing.TB) *Replica {
+func newReplica(t testing.TB) *Store {
 	return openReplica(t, filepath.Join(t.TempDir(), "replica.db"))
 }
 

@@ -1,4 +1,7 @@
-package bolt
+// Package pages reads a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never ends over a
+// damaged file, it returns an error. It reads the file instead of the mapping, so a failing disk is an error too. It
+// serves those who must be able to say what is wrong with any file; all else uses bbolt.
+package pages
 
 import (
 	"bytes"
@@ -10,7 +13,6 @@ import (
 	"sort"
 
 	"go.etcd.io/bbolt"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 // The format of a bbolt file, as far as it takes to read one: version 2, in the byte order of the machine.
@@ -31,31 +33,32 @@ const (
 	metaChecksum = pageHeader + 56
 )
 
+// What reading a file comes upon; errors.Is tells them.
 var (
-	errNoEntry   = errors.New("there is no such entry")
-	errNoBucket  = errors.New("there is no such bucket")
-	errStaleRead = errors.New("the file has moved on")
+	ErrDamaged  = errors.New("damaged")
+	ErrNoBucket = errors.New("there is no such bucket")
+	ErrStale    = errors.New("the file has moved on")
+
+	errNoEntry = errors.New("there is no such entry")
 )
 
-// pages reads one state of a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never
-// ends over a damaged file, pages returns an error. It reads the file instead of the mapping, so a failing disk is an
-// error too. It serves Open and Verify, which must be able to say what is wrong with any file; all else uses bbolt.
-//
-// It is valid while the transaction is open that it was made from, for bbolt reuses no page that such a transaction
-// can see. It is not safe for concurrent use.
-type pages struct {
+// Reader reads one state of a file. It is valid while the transaction is open that it was made from, for bbolt reuses no
+// page that such a transaction can see. It is not safe for concurrent use.
+type Reader struct {
 	file  io.ReaderAt
 	size  int    // of a page
 	limit uint64 // pages from here on are not in use
 	root  uint64
 	txid  uint64
-	found map[string]bucketRef
+	found map[string]Bucket
 	cache map[uint64]*page
-	seen  []bool // pages in use, by id, where that is being recorded; else nil
+
+	// Used are the pages in use, by id: where it is not nil, Walk and FreePages record in it what they come upon.
+	Used []bool
 }
 
-// bucketRef says where a bucket begins: at a page, or, when it is small, inside the entry that names it.
-type bucketRef struct {
+// Bucket says where a bucket begins: at a page, or, when it is small, inside the entry that names it.
+type Bucket struct {
 	root   uint64
 	inline []byte
 }
@@ -68,34 +71,38 @@ type page struct {
 	buf   []byte // header, overflow and all
 }
 
-func newPages(file io.ReaderAt, tx *bbolt.Tx) *pages {
+// New returns a reader of the state that a transaction sees. The file is the one that the transaction's database has open.
+func New(file io.ReaderAt, tx *bbolt.Tx) *Reader {
 	size := tx.DB().Info().PageSize
-	return &pages{
+	return &Reader{
 		file: file, size: size, limit: uint64(tx.Size()) / uint64(size),
 		root: uint64(tx.Cursor().Bucket().Root()), txid: uint64(tx.ID()),
 		cache: make(map[uint64]*page),
 	}
 }
 
+// Limit is the id from which on no page is in use.
+func (r *Reader) Limit() uint64 { return r.limit }
+
 // load reads the page of that id with its overflow.
-func (p *pages) load(id uint64) (*page, error) {
-	if id < 2 || id >= p.limit {
-		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, p.limit)
+func (r *Reader) load(id uint64) (*page, error) {
+	if id < 2 || id >= r.limit {
+		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, r.limit)
 	}
-	buf := make([]byte, p.size)
-	if _, err := p.file.ReadAt(buf, int64(id)*int64(p.size)); err != nil {
+	buf := make([]byte, r.size)
+	if _, err := r.file.ReadAt(buf, int64(id)*int64(r.size)); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
 	if got := binary.NativeEndian.Uint64(buf); got != id {
 		return nil, fmt.Errorf("page %d: calls itself page %d", id, got)
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
-	if overflow > maxOverflow || id+overflow >= p.limit {
+	if overflow > maxOverflow || id+overflow >= r.limit {
 		return nil, fmt.Errorf("page %d: claims %d pages more", id, overflow)
 	}
 	if overflow > 0 {
-		buf = append(buf, make([]byte, int(overflow)*p.size)...)
-		if _, err := p.file.ReadAt(buf[p.size:], int64(id+1)*int64(p.size)); err != nil {
+		buf = append(buf, make([]byte, int(overflow)*r.size)...)
+		if _, err := r.file.ReadAt(buf[r.size:], int64(id+1)*int64(r.size)); err != nil {
 			return nil, fmt.Errorf("page %d: %w", id, err)
 		}
 	}
@@ -181,29 +188,29 @@ func (pg *page) branchFor(key []byte) int {
 
 // walker is one walk through one tree.
 type walker struct {
-	pages  *pages
+	reader *Reader
 	from   []byte // nil means from the start
 	bucket bool   // whether the entries must be buckets
 	visit  func(pg *page, i int) error
 	bad    func(lo, hi []byte, err error) error
 }
 
-// walk calls visit with all entries of a bucket from a key on, in order. Where a part of the tree cannot be read, it
+// Walk calls visit with all entries of a bucket from a key on, in order. Where a part of the tree cannot be read, it
 // calls bad with what is wrong and the keys between which entries are lost (nil means the start or the end), and
 // goes on after them; with bad nil it returns the error. An error of visit or bad ends the walk.
-func (p *pages) walk(bucket string, from []byte, visit func(key, value []byte) error, bad func(lo, hi []byte, err error) error) error {
-	ref, err := p.bucket(bucket)
+func (r *Reader) Walk(bucket string, from []byte, visit func(key, value []byte) error, bad func(lo, hi []byte, err error) error) error {
+	ref, err := r.bucket(bucket)
 	if err != nil {
 		return err
 	}
-	w := walker{pages: p, from: from, bad: bad, visit: func(pg *page, i int) error { return visit(pg.key(i), pg.value(i)) }}
+	w := walker{reader: r, from: from, bad: bad, visit: func(pg *page, i int) error { return visit(pg.key(i), pg.value(i)) }}
 	if err := w.bucketAt(ref); err != nil {
 		return fmt.Errorf("bucket %s: %w", bucket, err)
 	}
 	return nil
 }
 
-func (w *walker) bucketAt(ref bucketRef) error {
+func (w *walker) bucketAt(ref Bucket) error {
 	if ref.inline == nil {
 		return w.tree(ref.root, nil, nil, 0)
 	}
@@ -223,7 +230,7 @@ func (w *walker) lost(lo, hi []byte, err error) error {
 
 // tree walks the tree at a page, whose keys must be from lo to before hi.
 func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
-	pg, err := w.pages.load(id)
+	pg, err := w.reader.load(id)
 	switch {
 	case err != nil:
 		return w.lost(lo, hi, err)
@@ -231,7 +238,7 @@ func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
 		return w.lost(lo, hi, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", id))
 	case pg.count > 0 && (bytes.Compare(pg.key(0), lo) < 0 || hi != nil && bytes.Compare(pg.key(pg.count-1), hi) >= 0):
 		return w.lost(lo, hi, fmt.Errorf("page %d: its keys are not those that its parent says", id))
-	case !w.pages.use(pg):
+	case !w.reader.use(pg):
 		return w.lost(lo, hi, fmt.Errorf("page %d: is used twice", id))
 	case pg.flags == flagLeaf:
 		return w.leaf(pg, lo, hi)
@@ -274,67 +281,67 @@ func (w *walker) leaf(pg *page, lo, hi []byte) error {
 }
 
 // use records that a page is in use, and says whether that is new.
-func (p *pages) use(pg *page) bool {
-	if p.seen == nil {
+func (r *Reader) use(pg *page) bool {
+	if r.Used == nil {
 		return true
 	}
-	for id := pg.id; id < pg.id+uint64(len(pg.buf)/p.size); id++ {
-		if p.seen[id] {
+	for id := pg.id; id < pg.id+uint64(len(pg.buf)/r.size); id++ {
+		if r.Used[id] {
 			return false
 		}
-		p.seen[id] = true
+		r.Used[id] = true
 	}
 	return true
 }
 
-// buckets returns the buckets of the file.
-func (p *pages) buckets() (map[string]bucketRef, error) {
-	if p.found != nil {
-		return p.found, nil
+// Buckets returns the buckets of the file.
+func (r *Reader) Buckets() (map[string]Bucket, error) {
+	if r.found != nil {
+		return r.found, nil
 	}
-	found := make(map[string]bucketRef)
-	w := walker{pages: p, bucket: true, visit: func(pg *page, i int) error {
+	found := make(map[string]Bucket)
+	w := walker{reader: r, bucket: true, visit: func(pg *page, i int) error {
 		value := pg.value(i)
 		if len(value) < bucketHeader {
 			return fmt.Errorf("%w: bucket %q: its entry has %d bytes", ErrDamaged, pg.key(i), len(value))
 		}
-		ref := bucketRef{root: binary.NativeEndian.Uint64(value)}
+		ref := Bucket{root: binary.NativeEndian.Uint64(value)}
 		if ref.root == 0 {
 			ref.inline = value[bucketHeader:]
 		}
 		found[string(pg.key(i))] = ref
 		return nil
 	}}
-	if err := w.tree(p.root, nil, nil, 0); err != nil {
+	if err := w.tree(r.root, nil, nil, 0); err != nil {
 		return nil, fmt.Errorf("list of buckets: %w", err)
 	}
-	p.found = found
+	r.found = found
 	return found, nil
 }
 
-func (p *pages) bucket(name string) (bucketRef, error) {
-	found, err := p.buckets()
+func (r *Reader) bucket(name string) (Bucket, error) {
+	found, err := r.Buckets()
 	if err != nil {
-		return bucketRef{}, err
+		return Bucket{}, err
 	}
 	ref, ok := found[name]
 	if !ok {
-		return bucketRef{}, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, errNoBucket)
+		return Bucket{}, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, ErrNoBucket)
 	}
 	return ref, nil
 }
 
-// get returns the value of a key. Errors wrap errNoEntry where there is none, and ErrDamaged always.
-func (p *pages) get(bucket string, key []byte) ([]byte, error) {
-	value, err := p.lookup(bucket, key)
+// Get returns the value of a key. The error wraps ErrDamaged, also where there is none.
+func (r *Reader) Get(bucket string, key []byte) ([]byte, error) {
+	value, err := r.lookup(bucket, key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, bucket, err)
 	}
 	return value, nil
 }
 
-func (p *pages) lookup(bucket string, key []byte) ([]byte, error) {
-	ref, err := p.bucket(bucket)
+func (r *Reader) lookup(bucket string, key []byte) ([]byte, error) {
+	ref, err := r.bucket(bucket)
 	if err != nil {
 		return nil, err
 	}
@@ -342,13 +349,13 @@ func (p *pages) lookup(bucket string, key []byte) ([]byte, error) {
 	if ref.inline != nil {
 		pg, err = parsePage(0, ref.inline)
 	} else {
-		pg, err = p.cached(ref.root)
+		pg, err = r.cached(ref.root)
 	}
 	for depth := 0; err == nil && pg.flags == flagBranch; depth++ {
 		if depth > maxDepth {
 			return nil, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", pg.id)
 		}
-		pg, err = p.cached(pg.child(pg.branchFor(key)))
+		pg, err = r.cached(pg.child(pg.branchFor(key)))
 	}
 	if err != nil {
 		return nil, err
@@ -360,59 +367,43 @@ func (p *pages) lookup(bucket string, key []byte) ([]byte, error) {
 	return pg.value(i), nil
 }
 
-func (p *pages) cached(id uint64) (*page, error) {
-	if pg, ok := p.cache[id]; ok {
+func (r *Reader) cached(id uint64) (*page, error) {
+	if pg, ok := r.cache[id]; ok {
 		return pg, nil
 	}
-	pg, err := p.load(id)
+	pg, err := r.load(id)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.cache) == maxCachedPages {
-		clear(p.cache)
+	if len(r.cache) == maxCachedPages {
+		clear(r.cache)
 	}
-	p.cache[id] = pg
+	r.cache[id] = pg
 	return pg, nil
 }
 
-// readHashes is a tlog.HashReader.
-func (p *pages) readHashes(indexes []int64) ([]tlog.Hash, error) {
-	hashes := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		value, err := p.get(bucketHashes, encodeIndex(index))
-		if err != nil {
-			return nil, fmt.Errorf("stored hash %d: %w", index, err)
-		}
-		if len(value) != tlog.HashSize {
-			return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
-		}
-		hashes[i] = tlog.Hash(value)
-	}
-	return hashes, nil
-}
-
-// freePages returns the ids of the free list, and records that its own pages are in use. The error is errStaleRead
+// FreePages returns the ids of the free list, and records that its own pages are in use. The error is ErrStale
 // when two commits have happened since the transaction began, so that nothing in the file says any more where its free
 // list is.
-func (p *pages) freePages() ([]uint64, error) {
-	id, err := p.freelistPage()
+func (r *Reader) FreePages() ([]uint64, error) {
+	id, err := r.freelistPage()
 	if err != nil {
 		return nil, err
 	}
-	if id < 2 || id >= p.limit {
-		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, p.limit)
+	if id < 2 || id >= r.limit {
+		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, r.limit)
 	}
-	section := io.NewSectionReader(p.file, int64(id)*int64(p.size), int64(p.limit-id)*int64(p.size))
+	section := io.NewSectionReader(r.file, int64(id)*int64(r.size), int64(r.limit-id)*int64(r.size))
 	header := make([]byte, pageHeader)
 	if _, err := io.ReadFull(section, header); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(header[12:]))
-	if got := binary.NativeEndian.Uint64(header); got != id || binary.NativeEndian.Uint16(header[8:]) != flagFreelist || id+overflow >= p.limit {
+	if got := binary.NativeEndian.Uint64(header); got != id || binary.NativeEndian.Uint16(header[8:]) != flagFreelist || id+overflow >= r.limit {
 		return nil, fmt.Errorf("page %d: is not a free list", id)
 	}
 	count := uint64(binary.NativeEndian.Uint16(header[10:]))
-	ids := make([]byte, (overflow+1)*uint64(p.size)-pageHeader)
+	ids := make([]byte, (overflow+1)*uint64(r.size)-pageHeader)
 	if _, err := io.ReadFull(section, ids); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
@@ -422,8 +413,8 @@ func (p *pages) freePages() ([]uint64, error) {
 	if count > uint64(len(ids)/8) {
 		return nil, fmt.Errorf("page %d: claims %d free pages", id, count)
 	}
-	for i := id; i <= id+overflow; i++ {
-		p.seen[i] = true
+	for i := id; r.Used != nil && i <= id+overflow; i++ {
+		r.Used[i] = true
 	}
 	free := make([]uint64, count)
 	for i := range free {
@@ -433,17 +424,17 @@ func (p *pages) freePages() ([]uint64, error) {
 }
 
 // freelistPage returns the page that the transaction's own meta page names.
-func (p *pages) freelistPage() (uint64, error) {
+func (r *Reader) freelistPage() (uint64, error) {
 	buf := make([]byte, metaChecksum+8)
 	for id := range int64(2) {
-		if _, err := p.file.ReadAt(buf, id*int64(p.size)); err != nil {
+		if _, err := r.file.ReadAt(buf, id*int64(r.size)); err != nil {
 			return 0, fmt.Errorf("page %d: %w", id, err)
 		}
 		sum := fnv.New64a()
 		sum.Write(buf[pageHeader:metaChecksum])
-		if binary.NativeEndian.Uint64(buf[metaTxid:]) == p.txid && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
+		if binary.NativeEndian.Uint64(buf[metaTxid:]) == r.txid && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
 			return binary.NativeEndian.Uint64(buf[metaFreelist:]), nil
 		}
 	}
-	return 0, errStaleRead
+	return 0, ErrStale
 }
