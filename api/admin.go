@@ -20,7 +20,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // AdminOptions are what an Admin needs.
@@ -33,7 +34,7 @@ type AdminOptions struct {
 	// Backup writes a consistent copy of keys and journal, as an archive. Nil means that it cannot.
 	Backup  func(ctx context.Context, w io.Writer) error
 	Version string
-	Index   appliance.Index // the replica; nil where there is none
+	Index   index.Index // the replica; nil where there is none
 	// Follower keeps Index in step with Upstream; both are nil where it follows none.
 	Follower *follower.Follower
 	Upstream follower.Upstream

@@ -9,8 +9,9 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // batchLimit bounds one batch of rows, as JSON. A packet with its traces has some 10 KB.
@@ -28,7 +29,7 @@ func (a *Admin) replicaRoutes() []Route {
 }
 
 // index returns the replica, or CodeReplicaUnavailable where this daemon has none.
-func (a *Admin) index() (appliance.Index, error) {
+func (a *Admin) index() (index.Index, error) {
 	if a.opts.Index == nil {
 		return nil, appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon has no replica: graphql.source is not replica")
 	}
@@ -37,20 +38,20 @@ func (a *Admin) index() (appliance.Index, error) {
 
 // replicaStatus is what the replica holds, and how far its follower is.
 type replicaStatus struct {
-	appliance.IndexStatus
+	index.Status
 	Follower *follower.Status `json:"follower,omitempty"` // nil where it follows no upstream
 }
 
 func (a *Admin) replicaStatus(c *fiber.Ctx) error {
-	index, err := a.index()
+	idx, err := a.index()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
 	var status replicaStatus
-	err = index.View(ctx, func(s appliance.Snapshot) error {
-		status.IndexStatus, err = s.Status(ctx)
+	err = idx.View(ctx, func(s index.Snapshot) error {
+		status.Status, err = s.Status(ctx)
 		return err
 	})
 	if err != nil {
@@ -120,14 +121,14 @@ func (a *Admin) replicaPosition(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, p)
 }
 
-// replicaBatch is an appliance.Batch whose rows are records as in an import.
+// replicaBatch is an index.Batch whose rows are records as in an import.
 type replicaBatch struct {
 	Rows      []json.RawMessage `json:"rows"`
 	Positions map[string]string `json:"positions"`
 }
 
 func (a *Admin) replicaWrite(c *fiber.Ctx) error {
-	index, err := a.index()
+	idx, err := a.index()
 	if err != nil {
 		return err
 	}
@@ -135,14 +136,14 @@ func (a *Admin) replicaWrite(c *fiber.Ctx) error {
 	if err := unmarshalStrict(c.Body(), &request); err != nil {
 		return err
 	}
-	batch := appliance.Batch{Rows: make([]appliance.Row, len(request.Rows)), Positions: request.Positions}
+	batch := index.Batch{Rows: make([]index.Row, len(request.Rows)), Positions: request.Positions}
 	for i, record := range request.Rows {
-		if batch.Rows[i], err = appliance.ParseRecord(record); err != nil {
+		if batch.Rows[i], err = index.ParseLine(record); err != nil {
 			return appliance.Errorf(appliance.CodeInvalidField, "row %d: %s", i, err).In(fmt.Sprintf("rows[%d]", i))
 		}
 	}
 	// Not within the deadline of small requests: a batch may be large and the disk slow.
-	written, err := index.Write(a.base, batch)
+	written, err := idx.Write(a.base, batch)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/store/replica"
 )
 

@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // ReplicaStatus is what a replica holds, and how far its follower is.
 type ReplicaStatus struct {
-	appliance.IndexStatus
+	index.Status
 	Follower *follower.Status `json:"follower,omitempty"` // nil where it follows no upstream
 }
 
@@ -58,16 +58,16 @@ func (a *Admin) Position(ctx context.Context, name string) (string, bool, error)
 	return p.Position, p.Found, err
 }
 
-// Write upserts a batch into the daemon's replica; see appliance.Index.
-func (a *Admin) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+// Write upserts a batch into the daemon's replica; see index.Index.
+func (a *Admin) Write(ctx context.Context, b index.Batch) (index.Written, error) {
 	request := struct {
 		Rows      []json.RawMessage `json:"rows"`
 		Positions map[string]string `json:"positions,omitempty"`
 	}{make([]json.RawMessage, len(b.Rows)), b.Positions}
 	for i, row := range b.Rows {
-		request.Rows[i] = row.AppendRecord(nil)
+		request.Rows[i] = row.AppendLine(nil)
 	}
-	var written appliance.Written
+	var written index.Written
 	err := a.do(ctx, call{method: http.MethodPost, path: "/replica/batches", body: request, into: &written})
 	return written, err
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/api/upstream"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -126,10 +126,10 @@ func BenchmarkProxy(b *testing.B) {
 }
 
 // middleTransfer returns the hundredth of the newest transfers.
-func middleTransfer(b *testing.B, index appliance.Index) (t appliance.Transfer) {
+func middleTransfer(b *testing.B, idx index.Index) (t index.Transfer) {
 	b.Helper()
-	err := index.View(context.Background(), func(snap appliance.Snapshot) error {
-		rows, err := snap.Transfers(context.Background(), appliance.TransferQuery{})
+	err := idx.View(context.Background(), func(snap index.Snapshot) error {
+		rows, err := snap.Transfers(context.Background(), index.TransferQuery{})
 		if err != nil {
 			return err
 		}
@@ -150,8 +150,8 @@ func generated(b *testing.B, transfers int) *replica.Store {
 	}
 	b.Cleanup(func() { replica.Close() })
 	ctx := context.Background()
-	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: today}, func(rows []appliance.Row) error {
-		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
+	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: today}, func(rows []index.Row) error {
+		_, err := replica.Write(ctx, index.Batch{Rows: rows})
 		return err
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // clock is a clock that tests set.
@@ -29,13 +30,13 @@ func cachedServer(t *testing.T) (*server, *gatedIndex, *clock, *prometheus.Regis
 
 // gatedIndex counts views, and holds them while it has a gate.
 type gatedIndex struct {
-	appliance.Index
+	index.Index
 	views atomic.Int64
 	gate  chan struct{}
 	fail  atomic.Bool
 }
 
-func (i *gatedIndex) View(ctx context.Context, read func(appliance.Snapshot) error) error {
+func (i *gatedIndex) View(ctx context.Context, read func(index.Snapshot) error) error {
 	i.views.Add(1)
 	if i.gate != nil {
 		<-i.gate

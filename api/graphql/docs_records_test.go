@@ -10,8 +10,8 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 
 	"github.com/attestd/attestd/api/graphql"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestDocsNameEveryMember(t *testing.T) {
 	doc := readDocument(t, "replica.md")
 	schema := loadSchema(t)
-	for _, kind := range appliance.RecordTypes {
+	for _, kind := range index.RowTypes {
 		t.Run(kind.Name, func(t *testing.T) {
 			section := doc.section(kind.Name)
 			var key []string
@@ -66,13 +66,13 @@ func (m member) hasType(cell string) bool {
 	return cell == m.kind
 }
 
-var kindNames = map[appliance.FieldKind]string{
-	appliance.FieldText: "text", appliance.FieldInt: "int", appliance.FieldBool: "bool", appliance.FieldTime: "time", appliance.FieldJSON: "json",
-	appliance.FieldTexts: "list of text", appliance.FieldObject: "", appliance.FieldList: "list of ",
+var kindNames = map[index.FieldKind]string{
+	index.FieldText: "text", index.FieldInt: "int", index.FieldBool: "bool", index.FieldTime: "time", index.FieldJSON: "json",
+	index.FieldTexts: "list of text", index.FieldObject: "", index.FieldList: "list of ",
 }
 
 // addMembers adds the members of a type under their dotted names.
-func addMembers(to map[string]member, prefix string, of *appliance.Type, schema *ast.Schema, shown *ast.Definition) {
+func addMembers(to map[string]member, prefix string, of *index.Type, schema *ast.Schema, shown *ast.Definition) {
 	for _, f := range of.Fields {
 		m := member{kind: kindNames[f.Kind]}
 		field := shown.Fields.ForName(f.Name)

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/graphql"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -120,8 +120,8 @@ func newDocsRun(t *testing.T) *docsRun {
 	}
 	t.Cleanup(func() { replica.Close() })
 	o := dataset.GenerateOptions{Transfers: 1000, Seed: 1, Now: made}
-	err = dataset.Generate(t.Context(), o, func(rows []appliance.Row) error {
-		_, err := replica.Write(context.Background(), appliance.Batch{Rows: rows})
+	err = dataset.Generate(t.Context(), o, func(rows []index.Row) error {
+		_, err := replica.Write(context.Background(), index.Batch{Rows: rows})
 		return err
 	})
 	if err != nil {
@@ -233,7 +233,7 @@ func (d *docsRun) completedTransaction() string {
 		d.t.Fatal(err)
 	}
 	for _, p := range found.Packets {
-		if p.Status == appliance.TracePacketAck && p.Structure == "token_order_v2" && len(p.Traces) > 6 {
+		if p.Status == index.TracePacketAck && p.Structure == "token_order_v2" && len(p.Traces) > 6 {
 			return p.Transaction
 		}
 	}

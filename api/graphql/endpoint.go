@@ -1,5 +1,5 @@
 // Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain
-// transfers, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it: from an appliance.Index, from an
+// transfers, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it: from an index.Index, from an
 // upstream (proxy.go), or from the first where it has all that an operation asks for and else from the second.
 //
 // A request goes through: limits on its size; the cache, when its operation has @cached; parsing, limits on the document
@@ -27,6 +27,7 @@ import (
 
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // Schema is the schema in the schema definition language.
@@ -37,7 +38,7 @@ var Schema string
 // Options are what an Endpoint is made with.
 type Options struct {
 	// Index answers what fits the schema. With an Upstream too, operations that do not fit go there, whole.
-	Index appliance.Index
+	Index index.Index
 	// Upstream answers everything where Index is nil. One of both is needed.
 	Upstream *upstream.Client
 	// StaleIfError is how long past its ttl a shared answer of the upstream may be sent while that is unavailable. Zero
@@ -76,7 +77,7 @@ const (
 
 // Endpoint answers GraphQL requests. Its methods may be used at once.
 type Endpoint struct {
-	index           appliance.Index
+	index           index.Index
 	proxy           *proxy // nil without an upstream
 	lag             func() (time.Duration, bool)
 	limits          Limits

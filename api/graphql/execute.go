@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // response is what an operation is answered with.
@@ -119,7 +120,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*selection, replica bool)
 type execution struct {
 	endpoint *Endpoint
 	ctx      context.Context
-	snap     appliance.Snapshot
+	snap     index.Snapshot
 	buf      []byte
 	max      int // bytes of buf
 }
@@ -135,7 +136,7 @@ func (x *execution) run(root []*selection) []*Error {
 		return x.object(root)
 	}
 	var errs []*Error
-	err := x.endpoint.index.View(x.ctx, func(snap appliance.Snapshot) error {
+	err := x.endpoint.index.View(x.ctx, func(snap index.Snapshot) error {
 		x.snap = snap
 		errs = x.object(root)
 		return nil
@@ -172,7 +173,7 @@ func (x *execution) rootField(s *selection) []*Error {
 	case s.meta:
 		err = x.introspect(s)
 	case isRows && !x.endpoint.interpret:
-		var rows []appliance.Row
+		var rows []index.Row
 		if rows, err = query.read(x.ctx, x.snap, argumentsOf(s.args)); err == nil {
 			x.buf, err = x.rows(x.buf, rows, s.children)
 		}

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // Interpret makes the endpoint answer everything by graph-gophers.
@@ -61,7 +61,7 @@ func (e *Endpoint) GophersAlone(query, variables, full string) string {
 		panic(err)
 	}
 	var body []byte
-	err := e.index.View(context.Background(), func(snap appliance.Snapshot) error {
+	err := e.index.View(context.Background(), func(snap index.Snapshot) error {
 		x := &rootExecution{ctx: context.Background(), snap: snap, selection: op.static[0], room: 1 << 30}
 		var err error
 		body, err = json.Marshal(e.gophers.Exec(context.WithValue(x.ctx, executionKey{}, x), query, "", values))

@@ -17,6 +17,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // The media types of responses. The newer one tells by the HTTP status whether an operation was executed; the older
@@ -395,7 +396,7 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
 	defer cancel()
 	var checks []healthFigure
-	err := e.index.View(ctx, func(snap appliance.Snapshot) (err error) {
+	err := e.index.View(ctx, func(snap index.Snapshot) (err error) {
 		checks, err = health(ctx, snap, arguments{})
 		return err
 	})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/vektah/gqlparser/v2/ast"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // Limits bound what one request may cost. Zero members mean the default of DefaultLimits.
@@ -190,10 +190,10 @@ func (l Limits) checkCost(root []*selection) *Error {
 func (s *selection) rows() int {
 	args, _ := s.args["args"].(map[string]any)
 	if limit, ok := args["p_limit"].(int32); ok && limit > 0 {
-		return min(int(limit), appliance.MaxLimit)
+		return min(int(limit), index.MaxLimit)
 	}
 	if s.paged() {
-		return appliance.DefaultLimit
+		return index.DefaultLimit
 	}
 	return estimatedRows
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/graphql"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // What costs a client nothing to ask must cost the server next to nothing: each of these is refused before the index is
@@ -95,11 +95,11 @@ func allocatedBy(f func()) uint64 {
 
 // countingIndex counts reads.
 type countingIndex struct {
-	appliance.Index
+	index.Index
 	views int
 }
 
-func (i *countingIndex) View(ctx context.Context, read func(appliance.Snapshot) error) error {
+func (i *countingIndex) View(ctx context.Context, read func(index.Snapshot) error) error {
 	i.views++
 	return i.Index.View(ctx, read)
 }
@@ -162,9 +162,9 @@ func TestTimeout(t *testing.T) {
 }
 
 // stuckIndex reads for as long as it is let.
-type stuckIndex struct{ appliance.Index }
+type stuckIndex struct{ index.Index }
 
-func (i stuckIndex) View(ctx context.Context, _ func(appliance.Snapshot) error) error {
+func (i stuckIndex) View(ctx context.Context, _ func(index.Snapshot) error) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -10,24 +10,25 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // rowQuery answers a root field with rows of one type.
 type rowQuery struct {
-	rows *appliance.Type
-	read func(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error)
+	rows *index.Type
+	read func(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error)
 }
 
 // rowQueries are the root fields that return rows. The others return figures.
 var rowQueries = map[string]rowQuery{
-	"v2_transfers":   {appliance.TransferType, transfers},
-	"v2_packets":     {appliance.PacketType, packets},
-	"v1_packets":     {appliance.PacketType, packets},
-	"v2_tokens":      {appliance.TokenType, tokens},
-	"v2_chains":      {appliance.ChainType, chains},
-	"v2_channels":    {appliance.ChannelType, channels},
-	"v2_clients":     {appliance.ClientType, clients},
-	"v2_connections": {appliance.ConnectionType, connections},
+	"v2_transfers":   {index.TransferType, transfers},
+	"v2_packets":     {index.PacketType, packets},
+	"v1_packets":     {index.PacketType, packets},
+	"v2_tokens":      {index.TokenType, tokens},
+	"v2_chains":      {index.ChainType, chains},
+	"v2_channels":    {index.ChannelType, channels},
+	"v2_clients":     {index.ClientType, clients},
+	"v2_connections": {index.ConnectionType, connections},
 }
 
 // arguments are the coerced arguments of a root field. Its accessors read the members of args, and remember the
@@ -127,24 +128,24 @@ func parse[T any](a *arguments, name string, read func(string) (T, error)) T {
 	return value
 }
 
-func (a *arguments) page() appliance.Page {
-	return appliance.Page{
+func (a *arguments) page() index.Page {
+	return index.Page{
 		Limit:     a.int("p_limit"),
 		Cursor:    a.cursor(),
-		Direction: parse(a, "p_comparison", appliance.ParseDirection),
+		Direction: parse(a, "p_comparison", index.ParseDirection),
 	}
 }
 
-func (a *arguments) end(side string) appliance.End {
-	return appliance.End{
+func (a *arguments) end(side string) index.End {
+	return index.End{
 		Chain:      a.text("p_" + side + "_universal_chain_id"),
 		Client:     a.int("p_" + side + "_client_id"),
 		Connection: a.int("p_" + side + "_connection_id"),
 	}
 }
 
-func (a *arguments) days() appliance.DayQuery {
-	return appliance.DayQuery{
+func (a *arguments) days() index.DayQuery {
+	return index.DayQuery{
 		DaysBack:         a.int("p_days_back"),
 		SourceChain:      a.text("p_source_universal_chain_id"),
 		DestinationChain: a.text("p_destination_universal_chain_id"),
@@ -160,8 +161,8 @@ func read[Q, R any](ctx context.Context, a *arguments, query Q, run func(context
 	return run(ctx, query)
 }
 
-func transfers(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.TransferQuery{
+func transfers(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.TransferQuery{
 		Page:             a.page(),
 		Addresses:        a.texts("p_addresses_canonical"),
 		TransactionHash:  a.text("p_transaction_hash"),
@@ -170,26 +171,26 @@ func transfers(ctx context.Context, snap appliance.Snapshot, a arguments) ([]app
 		BlockHash:        a.text("p_block_hash"),
 		SourceChain:      a.text("p_source_universal_chain_id"),
 		DestinationChain: a.text("p_destination_universal_chain_id"),
-		Network:          parse(&a, "p_network", appliance.ParseNetwork),
+		Network:          parse(&a, "p_network", index.ParseNetwork),
 	}, snap.Transfers)
 }
 
-func packets(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.PacketQuery{
+func packets(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.PacketQuery{
 		Page:             a.page(),
 		TransactionHash:  a.text("p_transaction_hash"),
 		PacketHash:       a.text("p_packet_hash"),
 		BlockHash:        a.text("p_block_hash"),
 		SourceChain:      a.text("p_source_universal_chain_id"),
 		DestinationChain: a.text("p_destination_universal_chain_id"),
-		Network:          parse(&a, "p_network", appliance.ParseNetwork),
-		Exceeding:        parse(&a, "p_exceeding_sla", appliance.ParseSLA),
+		Network:          parse(&a, "p_network", index.ParseNetwork),
+		Exceeding:        parse(&a, "p_exceeding_sla", index.ParseSLA),
 		Sent:             a.time("p_packet_send_timestamp"),
 	}, snap.Packets)
 }
 
-func tokens(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	rows, err := read(ctx, &a, appliance.TokenQuery{
+func tokens(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	rows, err := read(ctx, &a, index.TokenQuery{
 		Chain:     a.text("p_universal_chain_id"),
 		Denom:     a.text("p_denom"),
 		Whitelist: a.bool("p_whitelist"),
@@ -202,11 +203,11 @@ func tokens(ctx context.Context, snap appliance.Snapshot, a arguments) ([]applia
 }
 
 // sortByRank orders rows as OrderBy says. Rows of the same rank keep their order.
-func sortByRank(rows []appliance.Row, order string) {
-	column := appliance.TokenType.MustField("rank").Number
+func sortByRank(rows []index.Row, order string) {
+	column := index.TokenType.MustField("rank").Number
 	descending := order == "desc" || order == "desc_nulls_first" || order == "desc_nulls_last"
 	nullsFirst := order == "desc" || order == "asc_nulls_first" || order == "desc_nulls_first"
-	slices.SortStableFunc(rows, func(x, y appliance.Row) int {
+	slices.SortStableFunc(rows, func(x, y index.Row) int {
 		a, aKnown := x.Int(column)
 		b, bKnown := y.Int(column)
 		switch {
@@ -224,12 +225,12 @@ func sortByRank(rows []appliance.Row, order string) {
 	})
 }
 
-func chains(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.ChainQuery{Page: a.page(), Chain: a.text("p_universal_chain_id")}, snap.Chains)
+func chains(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.ChainQuery{Page: a.page(), Chain: a.text("p_universal_chain_id")}, snap.Chains)
 }
 
-func channels(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.ChannelQuery{
+func channels(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.ChannelQuery{
 		Page:               a.page(),
 		Source:             a.end("source"),
 		Destination:        a.end("destination"),
@@ -243,8 +244,8 @@ func channels(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appl
 	}, snap.Channels)
 }
 
-func clients(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.ClientQuery{
+func clients(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.ClientQuery{
 		Page:         a.page(),
 		Chain:        a.text("p_universal_chain_id"),
 		Counterparty: a.text("p_counterparty_universal_chain_id"),
@@ -252,37 +253,37 @@ func clients(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appli
 	}, snap.Clients)
 }
 
-func connections(ctx context.Context, snap appliance.Snapshot, a arguments) ([]appliance.Row, error) {
-	return read(ctx, &a, appliance.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
+func connections(ctx context.Context, snap index.Snapshot, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
 }
 
 // figure answers a root field with counts and states rather than rows: a list of structs that graph-gophers reads by
 // their tags.
 type figure struct {
 	list reflect.Type
-	read func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error)
+	read func(ctx context.Context, snap index.Snapshot, a arguments) (any, error)
 }
 
 var figures = map[string]figure{
 	"v2_stats_count":                 figureOf(stats),
-	"v2_stats_transfers_daily_count": figureOf(daily(appliance.Snapshot.TransfersDaily, dailyCount)),
-	"v2_stats_packets_daily_count":   figureOf(daily(appliance.Snapshot.PacketsDaily, dailyCount)),
-	"v2_stats_transfers_chain":       figureOf(daily(appliance.Snapshot.TransfersByChain, transferRoute)),
-	"v2_stats_packets_chain":         figureOf(daily(appliance.Snapshot.PacketsByChain, packetRoute)),
+	"v2_stats_transfers_daily_count": figureOf(daily(index.Snapshot.TransfersDaily, dailyCount)),
+	"v2_stats_packets_daily_count":   figureOf(daily(index.Snapshot.PacketsDaily, dailyCount)),
+	"v2_stats_transfers_chain":       figureOf(daily(index.Snapshot.TransfersByChain, transferRoute)),
+	"v2_stats_packets_chain":         figureOf(daily(index.Snapshot.PacketsByChain, packetRoute)),
 	"v2_stats_latency":               figureOf(latency),
 	"v2_health_check":                figureOf(health),
 }
 
-func figureOf[T any](read func(context.Context, appliance.Snapshot, arguments) ([]T, error)) figure {
-	return figure{list: reflect.TypeFor[[]T](), read: func(ctx context.Context, snap appliance.Snapshot, a arguments) (any, error) {
+func figureOf[T any](read func(context.Context, index.Snapshot, arguments) ([]T, error)) figure {
+	return figure{list: reflect.TypeFor[[]T](), read: func(ctx context.Context, snap index.Snapshot, a arguments) (any, error) {
 		return read(ctx, snap, a)
 	}}
 }
 
 // daily turns daily counts into what the schema calls them.
-func daily[T, U any](run func(appliance.Snapshot, context.Context, appliance.DayQuery) ([]T, error), shape func(T) U) func(context.Context, appliance.Snapshot, arguments) ([]U, error) {
-	return func(ctx context.Context, snap appliance.Snapshot, a arguments) ([]U, error) {
-		counts, err := read(ctx, &a, a.days(), func(ctx context.Context, q appliance.DayQuery) ([]T, error) { return run(snap, ctx, q) })
+func daily[T, U any](run func(index.Snapshot, context.Context, index.DayQuery) ([]T, error), shape func(T) U) func(context.Context, index.Snapshot, arguments) ([]U, error) {
+	return func(ctx context.Context, snap index.Snapshot, a arguments) ([]U, error) {
+		counts, err := read(ctx, &a, a.days(), func(ctx context.Context, q index.DayQuery) ([]T, error) { return run(snap, ctx, q) })
 		return shapes(counts, shape), err
 	}
 }
@@ -300,9 +301,9 @@ type statFigure struct {
 	Value *string `graphql:"value"`
 }
 
-func stats(ctx context.Context, snap appliance.Snapshot, _ arguments) ([]statFigure, error) {
+func stats(ctx context.Context, snap index.Snapshot, _ arguments) ([]statFigure, error) {
 	counts, err := snap.Stats(ctx)
-	return shapes(counts, func(s appliance.Stat) statFigure {
+	return shapes(counts, func(s index.Stat) statFigure {
 		return statFigure{Name: &s.Name, Value: decimal(s.Value)}
 	}), err
 }
@@ -312,7 +313,7 @@ type dailyFigure struct {
 	Count *string `graphql:"count"`
 }
 
-func dailyCount(c appliance.DayCount) dailyFigure {
+func dailyCount(c index.DayCount) dailyFigure {
 	return dailyFigure{Day: &scalar{c.Day}, Count: decimal(c.Count)}
 }
 
@@ -322,7 +323,7 @@ type route struct {
 	Destination *string `graphql:"destination_universal_chain_id"`
 }
 
-func routeOf(c appliance.RouteDayCount) route {
+func routeOf(c index.RouteDayCount) route {
 	return route{Day: &scalar{c.Day}, Source: &c.SourceChain, Destination: &c.DestinationChain}
 }
 
@@ -331,7 +332,7 @@ type transferRouteFigure struct {
 	Total *string `graphql:"total_transfers"`
 }
 
-func transferRoute(c appliance.RouteDayCount) transferRouteFigure {
+func transferRoute(c index.RouteDayCount) transferRouteFigure {
 	return transferRouteFigure{route: routeOf(c), Total: decimal(c.Count)}
 }
 
@@ -340,7 +341,7 @@ type packetRouteFigure struct {
 	Total *string `graphql:"total_packets"`
 }
 
-func packetRoute(c appliance.RouteDayCount) packetRouteFigure {
+func packetRoute(c index.RouteDayCount) packetRouteFigure {
 	return packetRouteFigure{route: routeOf(c), Total: decimal(c.Count)}
 }
 
@@ -356,11 +357,11 @@ type percentiles struct {
 	P95    float64 `graphql:"p95"`
 }
 
-func latency(ctx context.Context, snap appliance.Snapshot, a arguments) ([]latencyFigure, error) {
-	l, err := read(ctx, &a, appliance.LatencyQuery{
+func latency(ctx context.Context, snap index.Snapshot, a arguments) ([]latencyFigure, error) {
+	l, err := read(ctx, &a, index.LatencyQuery{
 		SourceChain:      a.text("p_source_universal_chain_id"),
 		DestinationChain: a.text("p_destination_universal_chain_id"),
-		Phase:            parse(&a, "p_phase", appliance.ParsePhase),
+		Phase:            parse(&a, "p_phase", index.ParsePhase),
 	}, snap.Latency)
 	return []latencyFigure{{
 		PacketRecv: (*percentiles)(l.PacketRecv), WriteAck: (*percentiles)(l.WriteAck), PacketAck: (*percentiles)(l.PacketAck),
@@ -373,9 +374,9 @@ type healthFigure struct {
 	LastUpdate  *scalar `graphql:"last_update" json:"last_update"`
 }
 
-func health(ctx context.Context, snap appliance.Snapshot, _ arguments) ([]healthFigure, error) {
+func health(ctx context.Context, snap index.Snapshot, _ arguments) ([]healthFigure, error) {
 	checks, err := snap.Health(ctx)
-	return shapes(checks, func(c appliance.HealthCheck) healthFigure {
+	return shapes(checks, func(c index.HealthCheck) healthFigure {
 		f := healthFigure{Status: &c.Status, Environment: (*string)(&c.Environment)}
 		if c.LastUpdate != nil {
 			f.LastUpdate = &scalar{c.LastUpdate.UTC()}

@@ -16,7 +16,7 @@ import (
 	gopherslog "github.com/graph-gophers/graphql-go/log"
 	"github.com/vektah/gqlparser/v2/ast"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // graph-gophers reads Go values by reflection. The values it needs are the fields of the schema filled from rows of
@@ -45,7 +45,7 @@ type objectField struct {
 	access access
 	index  int         // of the struct's field
 	object *objectType // of fields that hold objects
-	column appliance.FieldKind
+	column index.FieldKind
 }
 
 // newGophers parses the schema for graph-gophers, over resolvers for all that it has.
@@ -137,7 +137,7 @@ func (r *resolvers) rootList(def *ast.FieldDefinition) (reflect.Type, func(*root
 }
 
 // object makes the Go type of an object type over rows of a type. No object type of the schema holds itself.
-func (r *resolvers) object(def *ast.Definition, rows *appliance.Type) (*objectType, error) {
+func (r *resolvers) object(def *ast.Definition, rows *index.Type) (*objectType, error) {
 	if known, ok := r.objects[def.Name]; ok {
 		return known, nil
 	}
@@ -160,7 +160,7 @@ func (r *resolvers) object(def *ast.Definition, rows *appliance.Type) (*objectTy
 	return object, nil
 }
 
-func (r *resolvers) objectField(f *ast.FieldDefinition, rows *appliance.Type) (objectField, reflect.Type, error) {
+func (r *resolvers) objectField(f *ast.FieldDefinition, rows *index.Type) (objectField, reflect.Type, error) {
 	of := objectField{access: accessOf(rows, f.Name)}
 	switch of.access.kind {
 	case accessNone:
@@ -187,13 +187,13 @@ func (r *resolvers) objectField(f *ast.FieldDefinition, rows *appliance.Type) (o
 }
 
 // leafTypes are the Go types of columns. All are nullable in the schema.
-var leafTypes = map[appliance.FieldKind]reflect.Type{
-	appliance.FieldText:  reflect.TypeFor[*string](),
-	appliance.FieldInt:   reflect.TypeFor[*int32](),
-	appliance.FieldBool:  reflect.TypeFor[*bool](),
-	appliance.FieldTime:  reflect.TypeFor[*scalar](),
-	appliance.FieldJSON:  reflect.TypeFor[*scalar](),
-	appliance.FieldTexts: reflect.TypeFor[*[]string](),
+var leafTypes = map[index.FieldKind]reflect.Type{
+	index.FieldText:  reflect.TypeFor[*string](),
+	index.FieldInt:   reflect.TypeFor[*int32](),
+	index.FieldBool:  reflect.TypeFor[*bool](),
+	index.FieldTime:  reflect.TypeFor[*scalar](),
+	index.FieldJSON:  reflect.TypeFor[*scalar](),
+	index.FieldTexts: reflect.TypeFor[*[]string](),
 }
 
 // argumentsType makes the struct that graph-gophers fills with a field's arguments.
@@ -298,12 +298,12 @@ type executionKey struct{}
 // rootExecution is what resolvers know of the root field that graph-gophers executes.
 type rootExecution struct {
 	ctx       context.Context
-	snap      appliance.Snapshot
+	snap      index.Snapshot
 	selection *selection
 	room      int // bytes that values may still have
 }
 
-func (x *rootExecution) fillList(object *objectType, rows []appliance.Row, set []*selection, list reflect.Value) error {
+func (x *rootExecution) fillList(object *objectType, rows []index.Row, set []*selection, list reflect.Value) error {
 	list.Set(reflect.MakeSlice(list.Type(), len(rows), len(rows)))
 	for i, row := range rows {
 		if err := x.fill(object, row, set, list.Index(i)); err != nil {
@@ -314,7 +314,7 @@ func (x *rootExecution) fillList(object *objectType, rows []appliance.Row, set [
 }
 
 // fill sets the fields of a value that are selected, once each, whatever aliases they have.
-func (x *rootExecution) fill(object *objectType, row appliance.Row, set []*selection, value reflect.Value) error {
+func (x *rootExecution) fill(object *objectType, row index.Row, set []*selection, value reflect.Value) error {
 	inner := make(map[string][]*selection)
 	for _, s := range set {
 		inner[s.def.Name] = append(inner[s.def.Name], s.children...)
@@ -341,13 +341,13 @@ func (x *rootExecution) fill(object *objectType, row appliance.Row, set []*selec
 }
 
 // fillObjects sets a field that holds objects.
-func (x *rootExecution) fillObjects(f objectField, row appliance.Row, set []*selection, target reflect.Value) error {
-	var rows []appliance.Row
+func (x *rootExecution) fillObjects(f objectField, row index.Row, set []*selection, target reflect.Value) error {
+	var rows []index.Row
 	switch f.access.kind {
 	case accessObject:
-		rows = []appliance.Row{row.Object(f.access.number)}
+		rows = []index.Row{row.Object(f.access.number)}
 	case accessRelation:
-		rows = []appliance.Row{x.snap.Related(row, f.access.relation)}
+		rows = []index.Row{x.snap.Related(row, f.access.relation)}
 	case accessPacketTraces:
 		row = x.snap.Related(row, f.access.relation)
 		fallthrough
@@ -372,7 +372,7 @@ func (x *rootExecution) fillObjects(f objectField, row appliance.Row, set []*sel
 }
 
 // fillFiltered sets a field with a condition: a func that returns the objects that meet it.
-func (x *rootExecution) fillFiltered(f objectField, rows []appliance.Row, set []*selection, target reflect.Value) error {
+func (x *rootExecution) fillFiltered(f objectField, rows []index.Row, set []*selection, target reflect.Value) error {
 	all := reflect.New(target.Type().Out(0)).Elem()
 	if err := x.fillList(f.object, rows, set, all); err != nil {
 		return err
@@ -391,31 +391,31 @@ func (x *rootExecution) fillFiltered(f objectField, rows []appliance.Row, set []
 }
 
 // setLeaf sets a column's value and returns about how many bytes it has.
-func setLeaf(target reflect.Value, row appliance.Row, f objectField) int {
+func setLeaf(target reflect.Value, row index.Row, f objectField) int {
 	switch f.column {
-	case appliance.FieldText:
+	case index.FieldText:
 		if text, ok := row.Text(f.access.number); ok {
 			target.Set(reflect.ValueOf(&text))
 			return len(text)
 		}
-	case appliance.FieldInt:
+	case index.FieldInt:
 		if n, ok := row.Int(f.access.number); ok {
 			target.Set(reflect.ValueOf(&n))
 		}
-	case appliance.FieldBool:
+	case index.FieldBool:
 		if b, ok := row.Bool(f.access.number); ok {
 			target.Set(reflect.ValueOf(&b))
 		}
-	case appliance.FieldTime:
+	case index.FieldTime:
 		if t, ok := row.Time(f.access.number); ok {
 			target.Set(reflect.ValueOf(&scalar{t}))
 		}
-	case appliance.FieldTexts:
+	case index.FieldTexts:
 		if texts := row.Texts(f.access.number); texts != nil {
 			target.Set(reflect.ValueOf(&texts))
 			return len(strings.Join(texts, ""))
 		}
-	case appliance.FieldJSON:
+	case index.FieldJSON:
 		if encoded := row.AppendJSON(nil, f.access.number); string(encoded) != "null" {
 			target.Set(reflect.ValueOf(&scalar{json.RawMessage(encoded)}))
 			return len(encoded)

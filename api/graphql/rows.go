@@ -1,7 +1,7 @@
 package graphql
 
 import (
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // This is the fast way from the index to a response: rows are written as JSON straight from their encoded form, field
@@ -9,7 +9,7 @@ import (
 // writes for the same query; TestRowsEqualGophers generates queries to show it.
 
 // rows appends a list of rows.
-func (x *execution) rows(dst []byte, rows []appliance.Row, set []*selection) ([]byte, error) {
+func (x *execution) rows(dst []byte, rows []index.Row, set []*selection) ([]byte, error) {
 	dst = append(dst, '[')
 	for i, row := range rows {
 		if i > 0 {
@@ -27,7 +27,7 @@ func (x *execution) rows(dst []byte, rows []appliance.Row, set []*selection) ([]
 }
 
 // row appends a row as an object. The limit is checked once a row, so a response exceeds it by no more than a row.
-func (x *execution) row(dst []byte, row appliance.Row, set []*selection) ([]byte, error) {
+func (x *execution) row(dst []byte, row index.Row, set []*selection) ([]byte, error) {
 	dst = append(dst, '{')
 	for i, s := range set {
 		dst = s.appendKey(dst, i)
@@ -47,7 +47,7 @@ func (x *execution) row(dst []byte, row appliance.Row, set []*selection) ([]byte
 }
 
 // nested appends a field that is not a column's plain value.
-func (x *execution) nested(dst []byte, row appliance.Row, s *selection) ([]byte, error) {
+func (x *execution) nested(dst []byte, row index.Row, s *selection) ([]byte, error) {
 	switch s.access.kind {
 	case accessTypename:
 		return append(append(append(dst, '"'), s.node.ObjectDefinition.Name...), '"'), nil
@@ -63,14 +63,14 @@ func (x *execution) nested(dst []byte, row appliance.Row, s *selection) ([]byte,
 	panic("no way to field " + s.def.Name)
 }
 
-func (x *execution) rowOrNull(dst []byte, row appliance.Row, set []*selection) ([]byte, error) {
+func (x *execution) rowOrNull(dst []byte, row index.Row, set []*selection) ([]byte, error) {
 	if row.IsZero() {
 		return append(dst, "null"...), nil
 	}
 	return x.row(dst, row, set)
 }
 
-func (x *execution) list(dst []byte, row appliance.Row, s *selection) ([]byte, error) {
+func (x *execution) list(dst []byte, row index.Row, s *selection) ([]byte, error) {
 	dst = append(dst, '[')
 	first := true
 	for element := range row.List(s.access.number) {
@@ -91,18 +91,18 @@ func (x *execution) list(dst []byte, row appliance.Row, s *selection) ([]byte, e
 
 // meets tells whether a row meets a condition of the form {column: {_eq: value}}. What is left out or null does not
 // restrict.
-func meets(row appliance.Row, where any) bool {
+func meets(row index.Row, where any) bool {
 	columns, _ := where.(map[string]any)
 	for name, comparison := range columns {
 		operators, _ := comparison.(map[string]any)
 		column := row.Type().MustField(name)
 		var value any
 		switch column.Kind {
-		case appliance.FieldInt:
+		case index.FieldInt:
 			if n, ok := row.Int(column.Number); ok {
 				value = n
 			}
-		case appliance.FieldText:
+		case index.FieldText:
 			if text, ok := row.Text(column.Number); ok {
 				value = text
 			}
@@ -117,9 +117,9 @@ func meets(row appliance.Row, where any) bool {
 // access is how a field of a row is reached.
 type access struct {
 	kind     accessKind
-	number   int                // of the column
-	relation appliance.Relation // of accessRelation and accessPacketTraces
-	to       *appliance.Type    // of the rows it leads to
+	number   int            // of the column
+	relation index.Relation // of accessRelation and accessPacketTraces
+	to       *index.Type    // of the rows it leads to
 }
 
 type accessKind uint8
@@ -135,7 +135,7 @@ const (
 )
 
 // accessOf finds how a field is reached from rows of a type.
-func accessOf(t *appliance.Type, name string) access {
+func accessOf(t *index.Type, name string) access {
 	if name == "__typename" {
 		return access{kind: accessTypename}
 	}
@@ -148,9 +148,9 @@ func accessOf(t *appliance.Type, name string) access {
 	if column, ok := t.Field(name); ok {
 		a := access{kind: accessLeaf, number: column.Number, to: column.Elem}
 		switch column.Kind {
-		case appliance.FieldObject:
+		case index.FieldObject:
 			a.kind = accessObject
-		case appliance.FieldList:
+		case index.FieldList:
 			a.kind = accessList
 		}
 		return a
@@ -163,7 +163,7 @@ func accessOf(t *appliance.Type, name string) access {
 }
 
 // resolveAccess finds how the fields inside are reached from rows of a type, nil for what is no row.
-func (f *field) resolveAccess(rows *appliance.Type) {
+func (f *field) resolveAccess(rows *index.Type) {
 	for _, inner := range f.fields {
 		inner.access = accessOf(rows, inner.def.Name)
 		inner.resolveAccess(inner.access.to)

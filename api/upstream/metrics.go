@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // The values of the label use.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // accept is what Query takes; the older media type too, for older upstreams.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 var _ follower.Upstream = (*upstream.Client)(nil)

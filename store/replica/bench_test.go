@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // BenchmarkReplicaPage times pages of 100 over as many generated transfers as REPLICA_BENCH_TRANSFERS says, 10,000 if it says
@@ -19,8 +19,8 @@ func BenchmarkReplicaPage(b *testing.B) {
 	fill(b, r, transfers)
 	var orders, senders, transactions []string
 	sampled := 0
-	err := r.View(b.Context(), func(s appliance.Snapshot) error {
-		return s.Each(b.Context(), appliance.TransferType, func(row appliance.Row) error {
+	err := r.View(b.Context(), func(s index.Snapshot) error {
+		return s.Each(b.Context(), index.TransferType, func(row index.Row) error {
 			if sampled++; sampled%max(1, transfers/2000) == 0 {
 				sender, _ := row.Text(transferSenderField)
 				transaction, _ := row.Text(transferTxField)
@@ -35,23 +35,23 @@ func BenchmarkReplicaPage(b *testing.B) {
 	at := func(list []string, i int) string { return list[i*7919%len(list)] }
 	for _, bench := range []struct {
 		name  string
-		query func(i int) appliance.TransferQuery
+		query func(i int) index.TransferQuery
 	}{
-		{"first", func(int) appliance.TransferQuery { return appliance.TransferQuery{} }},
-		{"cursor", func(i int) appliance.TransferQuery {
-			return appliance.TransferQuery{Page: appliance.Page{Cursor: at(orders, i)}}
+		{"first", func(int) index.TransferQuery { return index.TransferQuery{} }},
+		{"cursor", func(i int) index.TransferQuery {
+			return index.TransferQuery{Page: index.Page{Cursor: at(orders, i)}}
 		}},
-		{"address", func(i int) appliance.TransferQuery {
-			return appliance.TransferQuery{Addresses: []string{at(senders, i)}}
+		{"address", func(i int) index.TransferQuery {
+			return index.TransferQuery{Addresses: []string{at(senders, i)}}
 		}},
-		{"transaction", func(i int) appliance.TransferQuery {
-			return appliance.TransferQuery{TransactionHash: at(transactions, i)}
+		{"transaction", func(i int) index.TransferQuery {
+			return index.TransferQuery{TransactionHash: at(transactions, i)}
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				err := r.View(b.Context(), func(s appliance.Snapshot) error {
+				err := r.View(b.Context(), func(s index.Snapshot) error {
 					_, err := s.Transfers(b.Context(), bench.query(i))
 					return err
 				})

@@ -12,13 +12,14 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // touchedBy returns how many keys a query looks at.
-func touchedBy(t *testing.T, r *Store, q appliance.TransferQuery) (rows int, touched uint64) {
+func touchedBy(t *testing.T, r *Store, q index.TransferQuery) (rows int, touched uint64) {
 	t.Helper()
 	before := r.touched.Load()
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+	err := r.View(t.Context(), func(s index.Snapshot) error {
 		found, err := s.Transfers(t.Context(), q)
 		rows = len(found)
 		return err
@@ -30,17 +31,17 @@ func touchedBy(t *testing.T, r *Store, q appliance.TransferQuery) (rows int, tou
 }
 
 // plain returns transfers of one busy route, of two accounts that take turns, and a few of others scattered among them.
-func plain(n int) []appliance.Row {
-	var rows []appliance.Row
+func plain(n int) []index.Row {
+	var rows []index.Row
 	for i := range n {
-		transfer := appliance.Transfer{
+		transfer := index.Transfer{
 			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
 			SenderCanonical: new(fmt.Sprintf("0x%040x", i%2)), ReceiverCanonical: new("0xff"), SendTransactionHash: new(fmt.Sprintf("0x%064x", 1_000_000+i)),
 		}
 		if i%(n/5) == 1 {
 			transfer.SenderCanonical, transfer.DestUniversalChainID = new("0xrare"), "c.1"
 		}
-		row, err := appliance.NewRow(transfer)
+		row, err := index.NewRow(transfer)
 		if err != nil {
 			panic(err)
 		}
@@ -53,32 +54,32 @@ func plain(n int) []appliance.Row {
 func TestCostGrowsWithThePage(t *testing.T) {
 	for _, n := range []int{2_000, 20_000} {
 		r := newReplica(t)
-		if _, err := r.Write(t.Context(), appliance.Batch{Rows: plain(n)}); err != nil {
+		if _, err := r.Write(t.Context(), index.Batch{Rows: plain(n)}); err != nil {
 			t.Fatal(err)
 		}
-		middle := appliance.Page{Cursor: fmt.Sprintf("%08d", n/2)}
-		back := appliance.Page{Cursor: fmt.Sprintf("%08d", n/2), Direction: appliance.Newer}
+		middle := index.Page{Cursor: fmt.Sprintf("%08d", n/2)}
+		back := index.Page{Cursor: fmt.Sprintf("%08d", n/2), Direction: index.Newer}
 		for _, test := range []struct {
 			name string
-			q    appliance.TransferQuery
+			q    index.TransferQuery
 			rows int
 			most uint64
 		}{
-			{"first page", appliance.TransferQuery{}, 100, 100},
-			{"middle page", appliance.TransferQuery{Page: middle}, 100, 101},
-			{"middle page, newer", appliance.TransferQuery{Page: back}, 100, 101},
-			{"transaction", appliance.TransferQuery{TransactionHash: fmt.Sprintf("0x%064x", 1_000_000+n/2)}, 1, 4},
-			{"packet", appliance.TransferQuery{PacketHash: fmt.Sprintf("0x%064x", n/2)}, 1, 4},
-			{"no such packet", appliance.TransferQuery{PacketHash: "0x77"}, 0, 1},
-			{"busy account", appliance.TransferQuery{Addresses: []string{"0xFF"}}, 100, 210},
-			{"rare account", appliance.TransferQuery{Addresses: []string{"0xrare"}}, 5, 15},
-			{"rare account of the busy route's source", appliance.TransferQuery{Addresses: []string{"0xrare"}, SourceChain: "a.1"}, 5, 40},
-			{"rare route of a busy account", appliance.TransferQuery{Addresses: []string{"0xff"}, DestinationChain: "c.1"}, 5, 40},
-			{"rare route of another account", appliance.TransferQuery{Addresses: []string{"0x" + fmt.Sprintf("%040x", 0)}, DestinationChain: "c.1"}, 0, 40},
-			{"no such transfer_index", appliance.TransferQuery{TransferIndex: new(int32(3))}, 0, 1},
-			{"the network of all chains", appliance.TransferQuery{Network: appliance.Mainnet}, 100, 100},
-			{"the network of none", appliance.TransferQuery{Network: appliance.Testnet}, 0, 0},
-			{"no addresses", appliance.TransferQuery{Addresses: []string{}}, 0, 0},
+			{"first page", index.TransferQuery{}, 100, 100},
+			{"middle page", index.TransferQuery{Page: middle}, 100, 101},
+			{"middle page, newer", index.TransferQuery{Page: back}, 100, 101},
+			{"transaction", index.TransferQuery{TransactionHash: fmt.Sprintf("0x%064x", 1_000_000+n/2)}, 1, 4},
+			{"packet", index.TransferQuery{PacketHash: fmt.Sprintf("0x%064x", n/2)}, 1, 4},
+			{"no such packet", index.TransferQuery{PacketHash: "0x77"}, 0, 1},
+			{"busy account", index.TransferQuery{Addresses: []string{"0xFF"}}, 100, 210},
+			{"rare account", index.TransferQuery{Addresses: []string{"0xrare"}}, 5, 15},
+			{"rare account of the busy route's source", index.TransferQuery{Addresses: []string{"0xrare"}, SourceChain: "a.1"}, 5, 40},
+			{"rare route of a busy account", index.TransferQuery{Addresses: []string{"0xff"}, DestinationChain: "c.1"}, 5, 40},
+			{"rare route of another account", index.TransferQuery{Addresses: []string{"0x" + fmt.Sprintf("%040x", 0)}, DestinationChain: "c.1"}, 0, 40},
+			{"no such transfer_index", index.TransferQuery{TransferIndex: new(int32(3))}, 0, 1},
+			{"the network of all chains", index.TransferQuery{Network: index.Mainnet}, 100, 100},
+			{"the network of none", index.TransferQuery{Network: index.Testnet}, 0, 0},
+			{"no addresses", index.TransferQuery{Addresses: []string{}}, 0, 0},
 		} {
 			rows, touched := touchedBy(t, r, test.q)
 			if rows != test.rows || touched > test.most {
@@ -92,24 +93,24 @@ func TestCostGrowsWithThePage(t *testing.T) {
 func TestReadersSeeOneMoment(t *testing.T) {
 	r := newReplica(t)
 	rows := plain(3000)
-	if _, err := r.Write(t.Context(), appliance.Batch{Rows: rows[:1000]}); err != nil {
+	if _, err := r.Write(t.Context(), index.Batch{Rows: rows[:1000]}); err != nil {
 		t.Fatal(err)
 	}
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		first, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		first, err := s.Transfers(t.Context(), index.TransferQuery{})
 		if err != nil {
 			return err
 		}
 		before := first[0].Clone()
 		written := make(chan error)
 		go func() {
-			_, err := r.Write(context.WithoutCancel(t.Context()), appliance.Batch{Rows: rows[1000:]})
+			_, err := r.Write(context.WithoutCancel(t.Context()), index.Batch{Rows: rows[1000:]})
 			written <- err
 		}()
 		if err := <-written; err != nil { // while this view is open
 			return err
 		}
-		again, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+		again, err := s.Transfers(t.Context(), index.TransferQuery{})
 		if err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func TestReadersSeeOneMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := touchedBy(t, r, appliance.TransferQuery{Page: appliance.Page{Cursor: "00003000"}}); found != 100 {
+	if found, _ := touchedBy(t, r, index.TransferQuery{Page: index.Page{Cursor: "00003000"}}); found != 100 {
 		t.Errorf("%d rows afterwards", found)
 	}
 }
@@ -154,13 +155,13 @@ func TestOpen(t *testing.T) {
 func TestStatusAndHealth(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 400)
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+	err := r.View(t.Context(), func(s index.Snapshot) error {
 		status, err := s.Status(t.Context())
 		if err != nil || status.Rows["transfer"] != 400 || status.Rows["chain"] != 14 || status.Bytes == 0 || !status.Newest.After(status.Oldest) {
 			t.Errorf("%+v, %v", status, err)
 		}
 		checks, err := s.Health(t.Context())
-		if err != nil || len(checks) != 2 || checks[0].Environment != appliance.Mainnet || checks[0].Status != appliance.HealthOK {
+		if err != nil || len(checks) != 2 || checks[0].Environment != index.Mainnet || checks[0].Status != index.HealthOK {
 			t.Errorf("%+v, %v", checks, err)
 		}
 		return nil
@@ -174,8 +175,8 @@ func TestStatusAndHealth(t *testing.T) {
 func TestRelated(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 400)
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{})
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		rows, err := s.Transfers(t.Context(), index.TransferQuery{})
 		if err != nil {
 			return err
 		}
@@ -183,7 +184,7 @@ func TestRelated(t *testing.T) {
 		for _, row := range rows {
 			for _, relation := range row.Type().Relations {
 				related := s.Related(row, relation)
-				if relation.To == appliance.TokenType {
+				if relation.To == index.TokenType {
 					if !related.IsZero() {
 						tokens++
 					}
@@ -194,7 +195,7 @@ func TestRelated(t *testing.T) {
 				}
 			}
 			packet, _ := row.Type().Relation("packet")
-			if s.Related(row, packet).Len(appliance.PacketType.MustField("traces").Number) < 6 {
+			if s.Related(row, packet).Len(index.PacketType.MustField("traces").Number) < 6 {
 				t.Error("no traces")
 			}
 		}
@@ -213,15 +214,15 @@ func TestBatchesAreAtomic(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 50)
 	before := export(t, r)
-	trace := appliance.RowOf(appliance.TraceType, []byte{0, 2})
-	_, err := r.Write(t.Context(), appliance.Batch{Rows: append(plain(100), trace), Positions: map[string]string{"x": "y"}})
+	trace := index.RowOf(index.TraceType, []byte{0, 2})
+	_, err := r.Write(t.Context(), index.Batch{Rows: append(plain(100), trace), Positions: map[string]string{"x": "y"}})
 	if appliance.CodeOf(err) != appliance.CodeInvalidField {
 		t.Errorf("a trace is taken for a record: %v", err)
 	}
 	if string(export(t, r)) != string(before) {
 		t.Error("half a batch was written")
 	}
-	_ = r.View(t.Context(), func(s appliance.Snapshot) error {
+	_ = r.View(t.Context(), func(s index.Snapshot) error {
 		if _, ok, _ := s.Position(t.Context(), "x"); ok {
 			t.Error("a position was written")
 		}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 const crashBatch = 500
@@ -58,7 +58,7 @@ func writeUntilKilled(t *testing.T, path string) {
 	all := plain(crashBatch * 400)
 	have := agree(t, r)
 	for first := have; first < len(all); first += crashBatch {
-		if _, err := r.Write(t.Context(), appliance.Batch{Rows: all[first : first+crashBatch]}); err != nil {
+		if _, err := r.Write(t.Context(), index.Batch{Rows: all[first : first+crashBatch]}); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("written")
@@ -70,8 +70,8 @@ func writeUntilKilled(t *testing.T, path string) {
 func agree(t *testing.T, r *Store) int {
 	t.Helper()
 	n := 0
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		err := s.Each(t.Context(), appliance.TransferType, func(row appliance.Row) error {
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		err := s.Each(t.Context(), index.TransferType, func(row index.Row) error {
 			n++
 			if n%50 != 0 {
 				return nil
@@ -79,8 +79,8 @@ func agree(t *testing.T, r *Store) int {
 			hash, _ := row.Text(transferHashField)
 			tx, _ := row.Text(transferTxField)
 			sender, _ := row.Text(transferSenderField)
-			newer := appliance.Page{Cursor: row.SortOrder()[:7], Direction: appliance.Newer}
-			for _, q := range []appliance.TransferQuery{{PacketHash: hash}, {TransactionHash: tx}, {Addresses: []string{sender}, PacketHash: hash}, {Page: newer, SourceChain: "a.1", PacketHash: hash}} {
+			newer := index.Page{Cursor: row.SortOrder()[:7], Direction: index.Newer}
+			for _, q := range []index.TransferQuery{{PacketHash: hash}, {TransactionHash: tx}, {Addresses: []string{sender}, PacketHash: hash}, {Page: newer, SourceChain: "a.1", PacketHash: hash}} {
 				found, err := s.Transfers(t.Context(), q)
 				if err != nil || len(found) != 1 || found[0].SortOrder() != row.SortOrder() {
 					t.Errorf("%+v finds %d rows, %v", q, len(found), err)

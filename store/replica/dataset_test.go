@@ -11,15 +11,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/storetest"
 )
 
 func fill(t testing.TB, r *Store, transfers int) {
 	t.Helper()
-	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: storetest.ReplicaNow}, func(rows []appliance.Row) error {
-		_, err := r.Write(t.Context(), appliance.Batch{Rows: rows})
+	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: storetest.ReplicaNow}, func(rows []index.Row) error {
+		_, err := r.Write(t.Context(), index.Batch{Rows: rows})
 		return err
 	})
 	if err != nil {
@@ -170,13 +170,13 @@ var errFull = errors.New("disk full")
 
 // failingIndex fails after some writes.
 type failingIndex struct {
-	appliance.Index
+	index.Index
 	left int
 }
 
-func (f *failingIndex) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+func (f *failingIndex) Write(ctx context.Context, b index.Batch) (index.Written, error) {
 	if f.left--; f.left < 0 {
-		return appliance.Written{}, errFull
+		return index.Written{}, errFull
 	}
 	return f.Index.Write(ctx, b)
 }

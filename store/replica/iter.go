@@ -30,7 +30,7 @@ func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, touched *uint64)
 }
 
 // ordersOf iterates over the sort_orders of a term in an index.
-func ordersOf(tx *bbolt.Tx, x *index, term uint64, ascending bool, touched *uint64) orders {
+func ordersOf(tx *bbolt.Tx, x *termIndex, term uint64, ascending bool, touched *uint64) orders {
 	bucket := tx.Bucket(x.bucket)
 	if x.recent == nil {
 		return newTermRange(bucket, term, ascending, touched)

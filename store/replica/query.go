@@ -10,34 +10,35 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // query is a page of a collection as it is put together from ranges.
 type query struct {
 	s         *snapshot
 	c         *collection
-	page      appliance.Page
+	page      index.Page
 	limit     int
 	ascending bool
 	ranges    []orders
-	checks    []func(appliance.Row) bool // what each row found must pass, for terms may collide
-	nothing   bool                       // no row can match
+	checks    []func(index.Row) bool // what each row found must pass, for terms may collide
+	nothing   bool                   // no row can match
 	touched   uint64
 }
 
-func (s *snapshot) query(c *collection, page appliance.Page) (*query, error) {
+func (s *snapshot) query(c *collection, page index.Page) (*query, error) {
 	limit, err := page.Size()
 	return &query{s: s, c: c, page: page, limit: limit, ascending: page.Ascending()}, err
 }
 
-// Transfers implements appliance.Snapshot.
-func (s *snapshot) Transfers(ctx context.Context, q appliance.TransferQuery) ([]appliance.Row, error) {
+// Transfers implements index.Snapshot.
+func (s *snapshot) Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error) {
 	p, err := s.query(transfers, q.Page)
 	if err != nil {
 		return nil, err
 	}
-	if len(q.Addresses) > appliance.MaxAddresses {
-		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", appliance.MaxAddresses).In("p_addresses_canonical")
+	if len(q.Addresses) > index.MaxAddresses {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", index.MaxAddresses).In("p_addresses_canonical")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +55,8 @@ func (s *snapshot) Transfers(ctx context.Context, q appliance.TransferQuery) ([]
 	return p.run(ctx)
 }
 
-// Packets implements appliance.Snapshot.
-func (s *snapshot) Packets(ctx context.Context, q appliance.PacketQuery) ([]appliance.Row, error) {
+// Packets implements index.Snapshot.
+func (s *snapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error) {
 	p, err := s.query(packets, q.Page)
 	if err != nil {
 		return nil, err
@@ -69,48 +70,48 @@ func (s *snapshot) Packets(ctx context.Context, q appliance.PacketQuery) ([]appl
 	if !q.Sent.IsZero() {
 		p.sent(q.Sent)
 	}
-	if q.Exceeding != appliance.AnySLA {
+	if q.Exceeding != index.AnySLA {
 		p.exceeding(q)
 	}
 	return p.run(ctx)
 }
 
 var (
-	transferTxField       = appliance.TransferType.MustField("transfer_send_transaction_hash").Number
-	transferHashField     = appliance.TransferType.MustField("packet_hash").Number
-	transferSenderField   = appliance.TransferType.MustField("sender_canonical").Number
-	transferReceiverField = appliance.TransferType.MustField("receiver_canonical").Number
-	packetTxField         = appliance.PacketType.MustField("packet_send_transaction_hash").Number
-	packetHashField       = appliance.PacketType.MustField("packet_hash").Number
-	packetBlockField      = appliance.PacketType.MustField("packet_send_block_hash").Number
+	transferTxField       = index.TransferType.MustField("transfer_send_transaction_hash").Number
+	transferHashField     = index.TransferType.MustField("packet_hash").Number
+	transferSenderField   = index.TransferType.MustField("sender_canonical").Number
+	transferReceiverField = index.TransferType.MustField("receiver_canonical").Number
+	packetTxField         = index.PacketType.MustField("packet_send_transaction_hash").Number
+	packetHashField       = index.PacketType.MustField("packet_hash").Number
+	packetBlockField      = index.PacketType.MustField("packet_send_block_hash").Number
 )
 
 func fold(text string) []byte {
 	folded := []byte(text)
-	appliance.FoldHex(folded)
+	index.FoldHex(folded)
 	return folded
 }
 
 // has tells whether a text field is what was folded.
-func has(row appliance.Row, field int, folded []byte) bool {
+func has(row index.Row, field int, folded []byte) bool {
 	var buf [256]byte
 	text := row.AppendText(buf[:0], field)
-	appliance.FoldHex(text)
+	index.FoldHex(text)
 	return bytes.Equal(text, folded)
 }
 
-func (p *query) rangeOf(x *index, term uint64) orders {
+func (p *query) rangeOf(x *termIndex, term uint64) orders {
 	return ordersOf(p.s.tx, x, term, p.ascending, &p.touched)
 }
 
 // text restricts to rows with that text.
-func (p *query) text(x *index, field int, want string) {
+func (p *query) text(x *termIndex, field int, want string) {
 	if want == "" {
 		return
 	}
 	folded := fold(want)
 	p.ranges = append(p.ranges, p.rangeOf(x, termOf(folded)))
-	p.checks = append(p.checks, func(row appliance.Row) bool { return has(row, field, folded) })
+	p.checks = append(p.checks, func(row index.Row) bool { return has(row, field, folded) })
 }
 
 // addresses restricts to transfers from or to one of them.
@@ -132,7 +133,7 @@ func (p *query) addresses(addresses []string) {
 		members = append(members, p.rangeOf(transferByAddress, termOf(folded)))
 	}
 	p.any(members)
-	p.checks = append(p.checks, func(row appliance.Row) bool {
+	p.checks = append(p.checks, func(row index.Row) bool {
 		for _, w := range wanted {
 			if has(row, transferSenderField, w) || has(row, transferReceiverField, w) {
 				return true
@@ -155,18 +156,18 @@ func (p *query) any(members []orders) {
 }
 
 // route restricts to pairs of chains.
-func (p *query) route(x *index, source, destination string, network appliance.Network) {
-	if source == "" && destination == "" && network == appliance.AnyNetwork {
+func (p *query) route(x *termIndex, source, destination string, network index.Network) {
+	if source == "" && destination == "" && network == index.AnyNetwork {
 		return
 	}
 	p.routes(x, func(r route) bool {
 		return (source == "" || r.source == source) && (destination == "" || r.destination == destination) &&
-			(network == appliance.AnyNetwork || p.s.tables.network(r.source) == network)
+			(network == index.AnyNetwork || p.s.tables.network(r.source) == network)
 	})
 }
 
 // routes restricts to rows of an index over pairs of chains whose pair is wanted.
-func (p *query) routes(x *index, wanted func(route) bool) {
+func (p *query) routes(x *termIndex, wanted func(route) bool) {
 	var members []orders
 	pairs := make(map[[2]string]bool)
 	all := p.s.tables.routes[p.c.number]
@@ -180,20 +181,20 @@ func (p *query) routes(x *index, wanted func(route) bool) {
 		return // every row
 	}
 	p.any(members)
-	p.checks = append(p.checks, func(row appliance.Row) bool {
+	p.checks = append(p.checks, func(row index.Row) bool {
 		source, _ := row.Text(p.c.source)
 		destination, _ := row.Text(p.c.destination)
 		return pairs[[2]string{source, destination}]
 	})
 }
 
-func (p *query) transferIndex(index int32) {
-	if index != 0 {
-		p.ranges = append(p.ranges, p.rangeOf(transferByIndex, uint64(uint32(index))))
+func (p *query) transferIndex(idx int32) {
+	if idx != 0 {
+		p.ranges = append(p.ranges, p.rangeOf(transferByIndex, uint64(uint32(idx))))
 	}
-	p.checks = append(p.checks, func(row appliance.Row) bool {
+	p.checks = append(p.checks, func(row index.Row) bool {
 		i, _ := row.Int(transferIndexField)
-		return i == index
+		return i == idx
 	})
 }
 
@@ -201,21 +202,21 @@ func (p *query) transferIndex(index int32) {
 func (p *query) sent(at time.Time) {
 	nanoseconds := at.UnixNano()
 	p.ranges = append(p.ranges, p.rangeOf(packetByTime, uint64(nanoseconds)))
-	p.checks = append(p.checks, func(row appliance.Row) bool {
+	p.checks = append(p.checks, func(row index.Row) bool {
 		sent, ok := row.Nanoseconds(packets.sent)
 		return ok && sent == nanoseconds
 	})
 }
 
 // exceeding restricts to packets that are late.
-func (p *query) exceeding(q appliance.PacketQuery) {
+func (p *query) exceeding(q index.PacketQuery) {
 	p.routes(packetUnsettled, func(r route) bool {
 		network := p.s.tables.network(r.source)
-		return (q.Exceeding == appliance.ExceedingAll || string(q.Exceeding) == string(network)) &&
+		return (q.Exceeding == index.ExceedingAll || string(q.Exceeding) == string(network)) &&
 			(q.SourceChain == "" || r.source == q.SourceChain) && (q.DestinationChain == "" || r.destination == q.DestinationChain)
 	})
 	now := p.s.r.now()
-	p.checks = append(p.checks, func(row appliance.Row) bool { return p.s.tables.late(row, now) })
+	p.checks = append(p.checks, func(row index.Row) bool { return p.s.tables.late(row, now) })
 }
 
 // transfersOfBlock returns the sort_orders of the transfers whose packets were sent in a block: as many as a block holds.
@@ -244,7 +245,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 }
 
 // run returns the page.
-func (p *query) run(ctx context.Context) ([]appliance.Row, error) {
+func (p *query) run(ctx context.Context) ([]index.Row, error) {
 	defer func() { p.s.r.touched.Add(p.touched) }()
 	if p.nothing {
 		return nil, nil
@@ -260,7 +261,7 @@ func (p *query) run(ctx context.Context) ([]appliance.Row, error) {
 }
 
 // scan returns the page of a query without ranges straight from the rows.
-func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]appliance.Row, error) {
+func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]index.Row, error) {
 	var k, v []byte
 	move := rows.Prev
 	if p.ascending {
@@ -280,7 +281,7 @@ func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]appliance.Row, 
 			k, v = move()
 		}
 	}
-	found := make([]appliance.Row, 0, p.limit)
+	found := make([]index.Row, 0, p.limit)
 	for n := 1; k != nil && len(found) < p.limit; n++ {
 		p.touched++
 		if row := p.c.row(v); p.passes(row) {
@@ -295,7 +296,7 @@ func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]appliance.Row, 
 }
 
 // follow returns the page of the rows that the orders name.
-func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]appliance.Row, error) {
+func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]index.Row, error) {
 	var order []byte
 	if p.page.Cursor == "" {
 		order = o.seek(nil)
@@ -305,7 +306,7 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]app
 			order = o.next()
 		}
 	}
-	found := make([]appliance.Row, 0, min(p.limit, 16))
+	found := make([]index.Row, 0, min(p.limit, 16))
 	for n := 1; order != nil; n++ {
 		p.touched++
 		if _, v := rows.Seek(order); v != nil {
@@ -324,7 +325,7 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]app
 	return found, nil
 }
 
-func (p *query) passes(row appliance.Row) bool {
+func (p *query) passes(row index.Row) bool {
 	for _, check := range p.checks {
 		if !check(row) {
 			return false
@@ -334,11 +335,11 @@ func (p *query) passes(row appliance.Row) bool {
 }
 
 // find returns the record of that key, and its sort_order. The caller holds s.mu.
-func (s *snapshot) find(c *collection, key []byte) (appliance.Row, []byte) {
+func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 	return find(s.tx, c, key)
 }
 
-func find(tx *bbolt.Tx, c *collection, key []byte) (appliance.Row, []byte) {
+func find(tx *bbolt.Tx, c *collection, key []byte) (index.Row, []byte) {
 	hash := key
 	if c == transfers { // packet_hash/transfer_index
 		hash = key[:bytes.LastIndexByte(key, '/')]
@@ -353,5 +354,5 @@ func find(tx *bbolt.Tx, c *collection, key []byte) (appliance.Row, []byte) {
 			return row, order
 		}
 	}
-	return appliance.Row{}, nil
+	return index.Row{}, nil
 }

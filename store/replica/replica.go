@@ -28,6 +28,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // schemaVersion is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
@@ -37,7 +38,7 @@ const schemaVersion = 2
 // empty.
 const pageSize = 16 << 10
 
-// Store is an appliance.Index in one bbolt file. All methods may be used at once.
+// Store is an index.Index in one bbolt file. All methods may be used at once.
 type Store struct {
 	db      *bbolt.DB
 	now     func() time.Time
@@ -208,8 +209,8 @@ func createBuckets(tx *bbolt.Tx) error {
 	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(schemaVersion)))
 }
 
-// View implements appliance.Index.
-func (r *Store) View(ctx context.Context, read func(appliance.Snapshot) error) error {
+// View implements index.Index.
+func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) error {
 	if err := ctx.Err(); err != nil {
 		return timeoutError(err)
 	}
@@ -241,7 +242,7 @@ func timeoutError(err error) error {
 	return appliance.Errorf(appliance.CodeTimeout, "the query took too long").Because(err)
 }
 
-// Position implements appliance.Snapshot.
+// Position implements index.Snapshot.
 func (s *snapshot) Position(ctx context.Context, name string) (string, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,11 +250,11 @@ func (s *snapshot) Position(ctx context.Context, name string) (string, bool, err
 	return string(v), v != nil, nil
 }
 
-// Status implements appliance.Snapshot.
-func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
+// Status implements index.Snapshot.
+func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := appliance.IndexStatus{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion}
+	status := index.Status{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion}
 	for _, c := range collections {
 		status.Rows[c.t.Name] = s.count(c)
 	}
@@ -276,8 +277,8 @@ func (s *snapshot) Status(ctx context.Context) (appliance.IndexStatus, error) {
 	return status, nil
 }
 
-// Each implements appliance.Snapshot.
-func (s *snapshot) Each(ctx context.Context, t *appliance.Type, yield func(appliance.Row) error) error {
+// Each implements index.Snapshot.
+func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error {
 	if i := tableOf(t); i >= 0 {
 		for _, row := range s.tables.of[i].sorted {
 			if err := yield(row); err != nil {

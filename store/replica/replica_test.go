@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/storetest"
 )
 
@@ -26,7 +26,7 @@ func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, Options{recentKe
 
 func conform(t *testing.T, o Options) {
 	o.Now = func() time.Time { return storetest.ReplicaNow }
-	storetest.Replica(t, func(t *testing.T) (appliance.Index, func(bool) appliance.Index) {
+	storetest.Replica(t, func(t *testing.T) (index.Index, func(bool) index.Index) {
 		path := filepath.Join(t.TempDir(), "replica.db")
 		open := func(serveUnverified bool) *Store {
 			o.ServeUnverified = serveUnverified
@@ -38,7 +38,7 @@ func conform(t *testing.T, o Options) {
 			return r
 		}
 		r := open(false)
-		return r, func(serveUnverified bool) appliance.Index {
+		return r, func(serveUnverified bool) index.Index {
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}

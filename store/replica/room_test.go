@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 func TestAReplicaLeavesRoomForTheJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
-	batch := appliance.Batch{Positions: map[string]string{"a": "1"}}
+	batch := index.Batch{Positions: map[string]string{"a": "1"}}
 	for _, c := range []struct {
 		minFree int64
 		want    appliance.Code
@@ -23,7 +24,7 @@ func TestAReplicaLeavesRoomForTheJournal(t *testing.T) {
 		if _, err := r.Write(context.Background(), batch); appliance.CodeOf(err) != c.want {
 			t.Errorf("with %d bytes to leave: %v, want %q", c.minFree, err, c.want)
 		}
-		if err := r.View(t.Context(), func(appliance.Snapshot) error { return nil }); err != nil {
+		if err := r.View(t.Context(), func(index.Snapshot) error { return nil }); err != nil {
 			t.Error(err)
 		}
 		if err := r.Close(); err != nil {

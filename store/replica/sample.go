@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 const (
@@ -20,8 +21,8 @@ const (
 	sampleSteps = 256
 )
 
-// Sample implements appliance.Snapshot.
-func (s *snapshot) Sample(ctx context.Context, t *appliance.Type, n int) ([]appliance.Row, error) {
+// Sample implements index.Snapshot.
+func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Row, error) {
 	c := collectionOf(t)
 	if c == nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "samples are of packets and transfers, not of a %s", t.Name)
@@ -40,7 +41,7 @@ func (s *snapshot) Sample(ctx context.Context, t *appliance.Type, n int) ([]appl
 
 // sampleOfAll passes over all rows and takes each with the probability that makes n of them (Knuth, The Art of Computer
 // Programming, section 3.4.2, algorithm S).
-func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []appliance.Row, err error) {
+func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []index.Row, err error) {
 	err = s.walk(ctx, c.rows, func(_, v []byte) error {
 		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
 			sample = append(sample, c.row(v))
@@ -53,7 +54,7 @@ func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left u
 
 // sampleAnywhere takes rows at random places of the index by hashes, which has nothing of the order of the rows. It gives up, with
 // fewer, after several times as many tries.
-func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []appliance.Row, err error) {
+func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []index.Row, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rows, indexed, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)

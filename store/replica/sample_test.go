@@ -8,15 +8,16 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // TestSamplesAreOfAllParts: a sample has rows from each quarter of a collection, be the keys of its index in the main bucket, in
 // the recent one or in both.
 func TestSamplesAreOfAllParts(t *testing.T) {
 	const all, size, quarters = 8000, 400, 4
-	var rows []appliance.Row
+	var rows []index.Row
 	for i := range all {
-		row, err := appliance.NewRow(appliance.Transfer{
+		row, err := index.NewRow(index.Transfer{
 			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%x", sha256.Sum256(fmt.Append(nil, i))),
 			SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
 		})
@@ -29,12 +30,12 @@ func TestSamplesAreOfAllParts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{recentKeys: recentKeys})
 			for first := 0; first < all; first += all / 8 {
-				write(t, r, appliance.Batch{Rows: rows[first : first+all/8]})
+				write(t, r, index.Batch{Rows: rows[first : first+all/8]})
 			}
-			err := r.View(t.Context(), func(s appliance.Snapshot) error {
+			err := r.View(t.Context(), func(s index.Snapshot) error {
 				var in [quarters]int
 				seen := make(map[string]bool)
-				sample, err := s.Sample(t.Context(), appliance.TransferType, size)
+				sample, err := s.Sample(t.Context(), index.TransferType, size)
 				for _, row := range sample {
 					number, err := strconv.Atoi(row.SortOrder())
 					if err != nil {
@@ -52,7 +53,7 @@ func TestSamplesAreOfAllParts(t *testing.T) {
 						t.Errorf("%d rows of quarter %d", n, i)
 					}
 				}
-				if _, err := s.Sample(expired(t), appliance.TransferType, size); appliance.CodeOf(err) != appliance.CodeTimeout {
+				if _, err := s.Sample(expired(t), index.TransferType, size); appliance.CodeOf(err) != appliance.CodeTimeout {
 					t.Errorf("out of time: %v", err)
 				}
 				return err

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // The bucket of counts. Each key begins with the collection's number and what is counted:
@@ -40,12 +41,12 @@ func statKey(c *collection, what byte, rest string) []byte {
 
 // latencyPhases are the fields whose distance from the sending is kept as a histogram.
 var latencyPhases = []struct {
-	phase appliance.Phase
+	phase index.Phase
 	field int
 }{
-	{appliance.PhasePacketRecv, appliance.PacketType.MustField("packet_recv_timestamp").Number},
-	{appliance.PhaseWriteAck, appliance.PacketType.MustField("write_ack_timestamp").Number},
-	{appliance.PhasePacketAck, appliance.PacketType.MustField("packet_ack_timestamp").Number},
+	{index.PhasePacketRecv, index.PacketType.MustField("packet_recv_timestamp").Number},
+	{index.PhaseWriteAck, index.PacketType.MustField("write_ack_timestamp").Number},
+	{index.PhasePacketAck, index.PacketType.MustField("packet_ack_timestamp").Number},
 }
 
 // deltas are the changes of counts that a batch gathers.
@@ -62,7 +63,7 @@ func newDeltas() *deltas {
 }
 
 // add counts a row, or with -1 takes it out again.
-func (d *deltas) add(c *collection, row appliance.Row, by int64) {
+func (d *deltas) add(c *collection, row index.Row, by int64) {
 	var buf [160]byte
 	key := append(buf[:0], byte('0'+c.number), statTotal)
 	d.counts[string(key)] += by
@@ -87,7 +88,7 @@ func (d *deltas) add(c *collection, row appliance.Row, by int64) {
 	}
 }
 
-func (d *deltas) addLatencies(packet appliance.Row, sent int64, pair string, by int64) {
+func (d *deltas) addLatencies(packet index.Row, sent int64, pair string, by int64) {
 	of := d.latencies[pair]
 	if of == nil {
 		of = &latencies{make(map[uint64]int64), make(map[uint64]int64), make(map[uint64]int64)}
@@ -182,13 +183,13 @@ func countOf(v []byte) uint64 {
 }
 
 // histogram counts latencies in buckets whose bounds grow by a constant factor, so that a bucket's middle is at most
-// appliance.LatencyError from all that is in it (as DDSketch does). It is exact in what it counts: what was added can
+// index.LatencyError from all that is in it (as DDSketch does). It is exact in what it counts: what was added can
 // be taken out. Sorted by bucket.
 type histogram []histogramEntry
 
 type histogramEntry struct{ bucket, count uint64 }
 
-var latencyGrowth = math.Log((1 + appliance.LatencyError) / (1 - appliance.LatencyError))
+var latencyGrowth = math.Log((1 + index.LatencyError) / (1 - index.LatencyError))
 
 // latencyBucket returns the bucket of a latency: 0 up to a millisecond, then 1, 2, ….
 func latencyBucket(nanoseconds int64) uint64 {
@@ -243,7 +244,7 @@ func (h *histogram) change(changes map[uint64]int64) {
 }
 
 // percentiles returns the values at the nearest ranks, nil for an empty histogram.
-func (h histogram) percentiles() *appliance.Percentiles {
+func (h histogram) percentiles() *index.Percentiles {
 	total := uint64(0)
 	for _, e := range h {
 		total += e.count
@@ -260,7 +261,7 @@ func (h histogram) percentiles() *appliance.Percentiles {
 		}
 		return 0
 	}
-	return &appliance.Percentiles{P5: at(0.05), Median: at(0.5), P95: at(0.95)}
+	return &index.Percentiles{P5: at(0.05), Median: at(0.5), P95: at(0.95)}
 }
 
 // count returns how many rows a collection has. The caller holds s.mu.
@@ -268,64 +269,64 @@ func (s *snapshot) count(c *collection) uint64 {
 	return countOf(s.tx.Bucket(bucketStats).Get(statKey(c, statTotal, "")))
 }
 
-// Stats implements appliance.Snapshot.
-func (s *snapshot) Stats(ctx context.Context) ([]appliance.Stat, error) {
+// Stats implements index.Snapshot.
+func (s *snapshot) Stats(ctx context.Context) ([]index.Stat, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []appliance.Stat{
-		{Name: appliance.StatTransfers, Value: s.count(transfers)},
-		{Name: appliance.StatPackets, Value: s.count(packets)},
+	return []index.Stat{
+		{Name: index.StatTransfers, Value: s.count(transfers)},
+		{Name: index.StatPackets, Value: s.count(packets)},
 	}, nil
 }
 
-// TransfersDaily implements appliance.Snapshot.
-func (s *snapshot) TransfersDaily(ctx context.Context, q appliance.DayQuery) ([]appliance.DayCount, error) {
+// TransfersDaily implements index.Snapshot.
+func (s *snapshot) TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
 	return s.daily(transfers, q)
 }
 
-// PacketsDaily implements appliance.Snapshot.
-func (s *snapshot) PacketsDaily(ctx context.Context, q appliance.DayQuery) ([]appliance.DayCount, error) {
+// PacketsDaily implements index.Snapshot.
+func (s *snapshot) PacketsDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
 	return s.daily(packets, q)
 }
 
-func (s *snapshot) daily(c *collection, q appliance.DayQuery) ([]appliance.DayCount, error) {
-	var counts []appliance.DayCount
+func (s *snapshot) daily(c *collection, q index.DayQuery) ([]index.DayCount, error) {
+	var counts []index.DayCount
 	err := s.days(c, statDay, q, func(day string, _ []byte, count uint64) {
-		counts = append(counts, appliance.DayCount{Day: day, Count: count})
+		counts = append(counts, index.DayCount{Day: day, Count: count})
 	})
 	slices.Reverse(counts)
 	return counts, err
 }
 
-// TransfersByChain implements appliance.Snapshot.
-func (s *snapshot) TransfersByChain(ctx context.Context, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
+// TransfersByChain implements index.Snapshot.
+func (s *snapshot) TransfersByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
 	return s.byChain(transfers, q)
 }
 
-// PacketsByChain implements appliance.Snapshot.
-func (s *snapshot) PacketsByChain(ctx context.Context, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
+// PacketsByChain implements index.Snapshot.
+func (s *snapshot) PacketsByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
 	return s.byChain(packets, q)
 }
 
-func (s *snapshot) byChain(c *collection, q appliance.DayQuery) ([]appliance.RouteDayCount, error) {
-	var counts []appliance.RouteDayCount
+func (s *snapshot) byChain(c *collection, q index.DayQuery) ([]index.RouteDayCount, error) {
+	var counts []index.RouteDayCount
 	err := s.days(c, statRouteDay, q, func(day string, pair []byte, count uint64) {
 		source, destination, _ := strings.Cut(string(pair), routeSeparator)
 		if (q.SourceChain != "" && q.SourceChain != source) || (q.DestinationChain != "" && q.DestinationChain != destination) {
 			return
 		}
-		counts = append(counts, appliance.RouteDayCount{
-			DayCount: appliance.DayCount{Day: day, Count: count}, SourceChain: source, DestinationChain: destination,
+		counts = append(counts, index.RouteDayCount{
+			DayCount: index.DayCount{Day: day, Count: count}, SourceChain: source, DestinationChain: destination,
 		})
 	})
-	slices.SortStableFunc(counts, func(a, b appliance.RouteDayCount) int {
+	slices.SortStableFunc(counts, func(a, b index.RouteDayCount) int {
 		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
 	})
 	return counts, err
 }
 
 // days calls yield with each count of the query's days, oldest first.
-func (s *snapshot) days(c *collection, what byte, q appliance.DayQuery, yield func(day string, rest []byte, count uint64)) error {
+func (s *snapshot) days(c *collection, what byte, q index.DayQuery, yield func(day string, rest []byte, count uint64)) error {
 	first := uint32(0)
 	if q.DaysBack != nil {
 		if *q.DaysBack < 1 {
@@ -346,14 +347,14 @@ func (s *snapshot) days(c *collection, what byte, q appliance.DayQuery, yield fu
 	return nil
 }
 
-// Latency implements appliance.Snapshot.
-func (s *snapshot) Latency(ctx context.Context, q appliance.LatencyQuery) (appliance.Latency, error) {
+// Latency implements index.Snapshot.
+func (s *snapshot) Latency(ctx context.Context, q index.LatencyQuery) (index.Latency, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var latency appliance.Latency
-	shown := []**appliance.Percentiles{&latency.PacketRecv, &latency.WriteAck, &latency.PacketAck}
+	var latency index.Latency
+	shown := []**index.Percentiles{&latency.PacketRecv, &latency.WriteAck, &latency.PacketAck}
 	for i, p := range latencyPhases {
-		if q.Phase == appliance.AnyPhase || q.Phase == p.phase {
+		if q.Phase == index.AnyPhase || q.Phase == p.phase {
 			v := s.tx.Bucket(bucketStats).Get([]byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
 			*shown[i] = readHistogram(v).percentiles()
 		}
@@ -362,15 +363,15 @@ func (s *snapshot) Latency(ctx context.Context, q appliance.LatencyQuery) (appli
 }
 
 var (
-	chainStatus     = appliance.ChainType.MustField("status")
+	chainStatus     = index.ChainType.MustField("status")
 	chainStatusTime = chainStatus.Elem.MustField("timestamp").Number
 )
 
-// Health implements appliance.Snapshot.
-func (s *snapshot) Health(ctx context.Context) ([]appliance.HealthCheck, error) {
-	var checks []appliance.HealthCheck
-	for _, network := range []appliance.Network{appliance.Mainnet, appliance.Testnet} {
-		check := appliance.HealthCheck{Environment: network, Status: appliance.HealthStale}
+// Health implements index.Snapshot.
+func (s *snapshot) Health(ctx context.Context) ([]index.HealthCheck, error) {
+	var checks []index.HealthCheck
+	for _, network := range []index.Network{index.Mainnet, index.Testnet} {
+		check := index.HealthCheck{Environment: network, Status: index.HealthStale}
 		exists := false
 		newer := func(t time.Time, ok bool) {
 			if ok && (check.LastUpdate == nil || t.After(*check.LastUpdate)) {
@@ -386,15 +387,15 @@ func (s *snapshot) Health(ctx context.Context) ([]appliance.HealthCheck, error) 
 		if !exists {
 			continue
 		}
-		newest, err := s.Packets(ctx, appliance.PacketQuery{Page: appliance.Page{Limit: new(int32(1))}, Network: network})
+		newest, err := s.Packets(ctx, index.PacketQuery{Page: index.Page{Limit: new(int32(1))}, Network: network})
 		if err != nil {
 			return nil, err
 		}
 		for _, packet := range newest {
 			newer(packet.Time(packets.sent))
 		}
-		if check.LastUpdate != nil && s.r.now().Sub(*check.LastUpdate) <= appliance.StaleAfter {
-			check.Status = appliance.HealthOK
+		if check.LastUpdate != nil && s.r.now().Sub(*check.LastUpdate) <= index.StaleAfter {
+			check.Status = index.HealthOK
 		}
 		checks = append(checks, check)
 	}

@@ -11,11 +11,12 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // tableTypes are the small types, which are held in memory.
-var tableTypes = []*appliance.Type{
-	appliance.ChainType, appliance.TokenType, appliance.ClientType, appliance.ConnectionType, appliance.ChannelType,
+var tableTypes = []*index.Type{
+	index.ChainType, index.TokenType, index.ClientType, index.ConnectionType, index.ChannelType,
 }
 
 const (
@@ -26,22 +27,22 @@ const (
 	tableChannels
 )
 
-func tableOf(t *appliance.Type) int { return slices.Index(tableTypes, t) }
+func tableOf(t *index.Type) int { return slices.Index(tableTypes, t) }
 
 // tables are the small types and what is made of them. They never change: a write makes new ones.
 type tables struct {
 	of       [5]table // by tableTypes
 	testnets map[string]bool
 	slas     map[string]time.Duration // by the key of the channel
-	ranked   []appliance.Row          // tokens, in the order of Snapshot.Tokens
+	ranked   []index.Row              // tokens, in the order of Snapshot.Tokens
 	routes   [2][]route               // by collection: the pairs of chains that have rows
 }
 
 // table is all rows of a small type.
 type table struct {
-	byKey  map[string]appliance.Row // by Row.Key
-	sorted []appliance.Row          // by sort_order, ascending
-	orders []string                 // their sort_orders
+	byKey  map[string]index.Row // by Row.Key
+	sorted []index.Row          // by sort_order, ascending
+	orders []string             // their sort_orders
 }
 
 // route is a pair of chains.
@@ -78,14 +79,14 @@ func (t *tables) reload(tx *bbolt.Tx, changed [5]bool, routes bool) *tables {
 }
 
 func (t *tables) loadTable(tx *bbolt.Tx, i int) {
-	loaded := table{byKey: make(map[string]appliance.Row)}
+	loaded := table{byKey: make(map[string]index.Row)}
 	cursor := tx.Bucket([]byte(tableTypes[i].Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := appliance.RowOf(tableTypes[i], v).Clone()
+		row := index.RowOf(tableTypes[i], v).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
-	slices.SortFunc(loaded.sorted, func(a, b appliance.Row) int { return cmp.Compare(a.SortOrder(), b.SortOrder()) })
+	slices.SortFunc(loaded.sorted, func(a, b index.Row) int { return cmp.Compare(a.SortOrder(), b.SortOrder()) })
 	for _, row := range loaded.sorted {
 		loaded.orders = append(loaded.orders, row.SortOrder())
 	}
@@ -93,13 +94,13 @@ func (t *tables) loadTable(tx *bbolt.Tx, i int) {
 }
 
 var (
-	chainTestnet   = appliance.ChainType.MustField("testnet").Number
-	channelSLA     = appliance.ChannelType.MustField("sla").Number
-	tokenRank      = appliance.TokenType.MustField("rank").Number
-	packetChannel  = appliance.PacketType.MustField("source_channel_id").Number
-	packetSource   = appliance.PacketType.MustField("source_universal_chain_id").Number
-	packetAckTime  = appliance.PacketType.MustField("packet_ack_timestamp").Number
-	packetTimedOut = appliance.PacketType.MustField("packet_timeout_timestamp").Number
+	chainTestnet   = index.ChainType.MustField("testnet").Number
+	channelSLA     = index.ChannelType.MustField("sla").Number
+	tokenRank      = index.TokenType.MustField("rank").Number
+	packetChannel  = index.PacketType.MustField("source_channel_id").Number
+	packetSource   = index.PacketType.MustField("source_universal_chain_id").Number
+	packetAckTime  = index.PacketType.MustField("packet_ack_timestamp").Number
+	packetTimedOut = index.PacketType.MustField("packet_timeout_timestamp").Number
 )
 
 func (t *tables) derive() {
@@ -112,18 +113,18 @@ func (t *tables) derive() {
 	t.slas = make(map[string]time.Duration)
 	for key, row := range t.of[tableChannels].byKey {
 		if text, ok := row.Text(channelSLA); ok {
-			if sla, err := appliance.ParseInterval(text); err == nil {
+			if sla, err := index.ParseInterval(text); err == nil {
 				t.slas[key] = sla
 			}
 		}
 	}
 	t.ranked = slices.Clone(t.of[tableTokens].sorted)
-	slices.SortStableFunc(t.ranked, func(a, b appliance.Row) int {
+	slices.SortStableFunc(t.ranked, func(a, b index.Row) int {
 		return cmp.Compare(rankOf(a), rankOf(b)) // equals stay in the order of chain and denom
 	})
 }
 
-func rankOf(token appliance.Row) int64 {
+func rankOf(token index.Row) int64 {
 	if rank, ok := token.Int(tokenRank); ok {
 		return int64(rank)
 	}
@@ -144,20 +145,20 @@ func (t *tables) loadRoutes(tx *bbolt.Tx) {
 }
 
 // network tells which network a chain is of.
-func (t *tables) network(chain string) appliance.Network {
+func (t *tables) network(chain string) index.Network {
 	if t.testnets[chain] {
-		return appliance.Testnet
+		return index.Testnet
 	}
-	return appliance.Mainnet
+	return index.Mainnet
 }
 
 // late tells whether a packet exceeds its channel's sla.
-func (t *tables) late(packet appliance.Row, now time.Time) bool {
+func (t *tables) late(packet index.Row, now time.Time) bool {
 	sent, ok := packet.Nanoseconds(packets.sent)
 	if !ok || !packet.IsNull(packetAckTime) || !packet.IsNull(packetTimedOut) {
 		return false
 	}
-	sla := appliance.DefaultSLA
+	sla := index.DefaultSLA
 	var buf [128]byte
 	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(packetChannel) {
 		sla = d // a channel that is not told would read as channel 0
@@ -168,22 +169,22 @@ func (t *tables) late(packet appliance.Row, now time.Time) bool {
 // packetChannelKey are the fields of a packet that name its channel.
 var packetChannelKey = []int{packetSource, packetChannel}
 
-// Related implements appliance.Snapshot.
-func (s *snapshot) Related(row appliance.Row, relation appliance.Relation) appliance.Row {
+// Related implements index.Snapshot.
+func (s *snapshot) Related(row index.Row, relation index.Relation) index.Row {
 	if row.IsZero() {
-		return appliance.Row{}
+		return index.Row{}
 	}
 	for _, f := range relation.By {
 		if row.IsNull(f) {
-			return appliance.Row{}
+			return index.Row{}
 		}
 	}
 	var buf [256]byte
 	key := row.AppendKey(buf[:0], relation.By)
 	if i := tableOf(relation.To); i >= 0 {
 		found, ok := s.tables.of[i].byKey[string(key)]
-		if !ok && relation.To == appliance.ChainType {
-			return placeholder(appliance.Chain{UniversalChainID: string(key)})
+		if !ok && relation.To == index.ChainType {
+			return placeholder(index.Chain{UniversalChainID: string(key)})
 		}
 		return found
 	}
@@ -191,22 +192,22 @@ func (s *snapshot) Related(row appliance.Row, relation appliance.Relation) appli
 	defer s.mu.Unlock()
 	found, _ := s.find(packets, key)
 	if found.IsZero() {
-		return placeholder(appliance.Packet{PacketHash: string(key), SortOrder: string(key)})
+		return placeholder(index.Packet{PacketHash: string(key), SortOrder: string(key)})
 	}
 	return found
 }
 
 // placeholder is a record that is not in the index, with nothing but its key.
-func placeholder(record any) appliance.Row {
-	row, err := appliance.NewRow(record)
+func placeholder(record any) index.Row {
+	row, err := index.NewRow(record)
 	if err != nil {
-		return appliance.Row{} // the key that led here was empty or not UTF-8
+		return index.Row{} // the key that led here was empty or not UTF-8
 	}
 	return row
 }
 
 // upsertTable is upsert for a row of a small type.
-func (w *batchWriter) upsertTable(i int, row appliance.Row) (count *int, err error) {
+func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) {
 	bucket := w.tx.Bucket([]byte(tableTypes[i].Name))
 	key := row.Key()
 	old := bucket.Get([]byte(key))
@@ -218,7 +219,7 @@ func (w *batchWriter) upsertTable(i int, row appliance.Row) (count *int, err err
 		}
 		kept := ""
 		if old != nil {
-			kept = appliance.RowOf(row.Type(), old).SortOrder()
+			kept = index.RowOf(row.Type(), old).SortOrder()
 		}
 		switch free, err := settleOrder(order, kept, key, taken); {
 		case err != nil:
@@ -258,7 +259,7 @@ func (w *batchWriter) orders(i int) map[string]string {
 // settleOrder returns the sort_order that a record is kept under: the one it comes with if no other record has it,
 // else that with its key. A record that was kept under either stays there.
 func settleOrder(order, kept, key string, taken func(string) bool) (string, error) {
-	tied := appliance.TieBreak(order, key)
+	tied := index.TieBreak(order, key)
 	switch {
 	case kept == order, kept == tied:
 		return kept, nil

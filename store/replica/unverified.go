@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // The bucket of what is kept apart, by the name of the type, NUL and the record's key. Its sequence is how many there are.
@@ -64,7 +65,7 @@ func readApart(v []byte) apart {
 const maxApartKey = 1024
 
 // apartKey returns a record's key in the bucket. One that is too long ends in its SHA-256.
-func apartKey(id appliance.RecordID) []byte {
+func apartKey(id index.RowID) []byte {
 	key := append(make([]byte, 0, 96), id.Type.Name...)
 	key = append(append(key, 0), id.Key...)
 	if len(key) > maxApartKey {
@@ -85,7 +86,7 @@ func collectionOfApart(key []byte) *collection {
 }
 
 // keepApart writes an unverified record.
-func (w *batchWriter) keepApart(u appliance.Unverified) error {
+func (w *batchWriter) keepApart(u index.Unverified) error {
 	if u.Row.IsZero() {
 		return errEmptyRow
 	}
@@ -118,7 +119,7 @@ func (w *batchWriter) keepApart(u appliance.Unverified) error {
 }
 
 // endApart ends what is kept apart of a row's key, and tells whether there was any. Where nothing is kept apart it costs nothing.
-func (w *batchWriter) endApart(row appliance.Row) (ended bool, err error) {
+func (w *batchWriter) endApart(row index.Row) (ended bool, err error) {
 	kept := w.apart.Sequence()
 	if kept == 0 || collectionOf(row.Type()) == nil {
 		return false, nil
@@ -138,7 +139,7 @@ func (w *batchWriter) dropApart(key []byte) error {
 }
 
 // withdraw ends what is kept apart of a key, and serves it no longer.
-func (w *batchWriter) withdraw(id appliance.RecordID) error {
+func (w *batchWriter) withdraw(id index.RowID) error {
 	c := collectionOf(id.Type)
 	if c == nil {
 		return nil // of such nothing is kept apart
@@ -247,18 +248,18 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 	return next, w.applyGathered()
 }
 
-// Unverified implements appliance.Snapshot.
-func (s *snapshot) Unverified(ctx context.Context, yield func(appliance.Unverified) error) error {
+// Unverified implements index.Snapshot.
+func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
 		a := readApart(v)
-		return yield(appliance.Unverified{
+		return yield(index.Unverified{
 			Row: collectionOfApart(k).row(a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
 		})
 	})
 }
 
-// Unfinished implements appliance.Snapshot.
-func (s *snapshot) Unfinished(ctx context.Context, yield func(appliance.Row) error) error {
+// Unfinished implements index.Snapshot.
+func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) error {
 	s.mu.Lock()
 	rows := s.tx.Bucket(packets.rows).Cursor()
 	s.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/storetest"
 )
 
@@ -31,16 +32,16 @@ func reopen(t *testing.T, path string, o Options) *Store {
 }
 
 // doubted is a transfer for Batch.Unverified, of a route that no other has.
-func doubted(t *testing.T, order, hash string) appliance.Unverified {
+func doubted(t *testing.T, order, hash string) index.Unverified {
 	t.Helper()
-	row, err := appliance.NewRow(appliance.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1", DestUniversalChainID: "b.1"})
+	row, err := index.NewRow(index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1", DestUniversalChainID: "b.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return appliance.Unverified{Row: row, Reason: "of a liar"}
+	return index.Unverified{Row: row, Reason: "of a liar"}
 }
 
-func write(t *testing.T, r *Store, b appliance.Batch) appliance.Written {
+func write(t *testing.T, r *Store, b index.Batch) index.Written {
 	t.Helper()
 	written, err := r.Write(t.Context(), b)
 	if err != nil {
@@ -49,10 +50,10 @@ func write(t *testing.T, r *Store, b appliance.Batch) appliance.Written {
 	return written
 }
 
-func unverified(t *testing.T, r *Store) (all []appliance.Unverified) {
+func unverified(t *testing.T, r *Store) (all []index.Unverified) {
 	t.Helper()
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		return s.Unverified(t.Context(), func(u appliance.Unverified) error {
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		return s.Unverified(t.Context(), func(u index.Unverified) error {
 			u.Row = u.Row.Clone()
 			all = append(all, u)
 			return nil
@@ -67,8 +68,8 @@ func unverified(t *testing.T, r *Store) (all []appliance.Unverified) {
 // served returns the sort_orders of the transfers, newest first, of a chain that they come from; empty for all.
 func served(t *testing.T, r *Store, source string) (orders []string) {
 	t.Helper()
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
-		rows, err := s.Transfers(t.Context(), appliance.TransferQuery{SourceChain: source})
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		rows, err := s.Transfers(t.Context(), index.TransferQuery{SourceChain: source})
 		for _, row := range rows {
 			orders = append(orders, row.SortOrder())
 		}
@@ -85,18 +86,18 @@ func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{Now: func() time.Time { return now }})
 	u := doubted(t, "1", "0x01")
 	for _, step := range []struct {
-		batch appliance.Batch
-		want  appliance.Written
+		batch index.Batch
+		want  index.Written
 		since time.Duration // after ReplicaNow; negative where nothing is kept apart
 	}{
-		{appliance.Batch{Unverified: []appliance.Unverified{u}}, appliance.Written{Inserted: 1}, 0},
-		{appliance.Batch{Unverified: []appliance.Unverified{u}}, appliance.Written{Unchanged: 1}, 0},
-		{appliance.Batch{Unverified: []appliance.Unverified{{Row: u.Row, Reason: "otherwise"}}}, appliance.Written{Updated: 1}, 0},
-		{appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "2", "0X01")}}, appliance.Written{Updated: 1}, 0},
-		{appliance.Batch{Rows: []appliance.Row{u.Row}}, appliance.Written{Inserted: 1}, -1},
-		{appliance.Batch{Unverified: []appliance.Unverified{u, u}}, appliance.Written{Inserted: 1, Unchanged: 1}, 5 * time.Hour},
-		{appliance.Batch{Rows: []appliance.Row{u.Row}}, appliance.Written{Updated: 1}, -1},
-		{appliance.Batch{Rows: []appliance.Row{u.Row}, Unverified: []appliance.Unverified{u}}, appliance.Written{Unchanged: 1, Inserted: 1}, 7 * time.Hour},
+		{index.Batch{Unverified: []index.Unverified{u}}, index.Written{Inserted: 1}, 0},
+		{index.Batch{Unverified: []index.Unverified{u}}, index.Written{Unchanged: 1}, 0},
+		{index.Batch{Unverified: []index.Unverified{{Row: u.Row, Reason: "otherwise"}}}, index.Written{Updated: 1}, 0},
+		{index.Batch{Unverified: []index.Unverified{doubted(t, "2", "0X01")}}, index.Written{Updated: 1}, 0},
+		{index.Batch{Rows: []index.Row{u.Row}}, index.Written{Inserted: 1}, -1},
+		{index.Batch{Unverified: []index.Unverified{u, u}}, index.Written{Inserted: 1, Unchanged: 1}, 5 * time.Hour},
+		{index.Batch{Rows: []index.Row{u.Row}}, index.Written{Updated: 1}, -1},
+		{index.Batch{Rows: []index.Row{u.Row}, Unverified: []index.Unverified{u}}, index.Written{Unchanged: 1, Inserted: 1}, 7 * time.Hour},
 	} {
 		if written := write(t, r, step.batch); written != step.want {
 			t.Errorf("%d hours in: wrote %+v, want %+v", now.Sub(storetest.ReplicaNow)/time.Hour, written, step.want)
@@ -115,7 +116,7 @@ func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{})
-	write(t, r, appliance.Batch{Rows: plain(20), Unverified: []appliance.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
+	write(t, r, index.Batch{Rows: plain(20), Unverified: []index.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
 	before := export(t, r)
 	for _, test := range []struct {
 		o    Options
@@ -147,7 +148,7 @@ func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 // TestServingIsSettledInSteps interrupts the change of a large file behind its first step. Rows and counts are then
 // as in files that were always opened as this one is at last.
 func TestServingIsSettledInSteps(t *testing.T) {
-	var doubts []appliance.Unverified
+	var doubts []index.Unverified
 	for i := range 2*settleAtOnce + 10 { // the first in the place of a plain row
 		doubts = append(doubts, doubted(t, fmt.Sprintf("x%05d", i), fmt.Sprintf("0x%064x", i)))
 	}
@@ -158,7 +159,7 @@ func TestServingIsSettledInSteps(t *testing.T) {
 		path = filepath.Join(t.TempDir(), "replica.db")
 		r = reopen(t, path, Options{ServeUnverified: serve})
 		fill(t, r, 100)
-		write(t, r, appliance.Batch{Rows: plain(100), Unverified: doubts})
+		write(t, r, index.Batch{Rows: plain(100), Unverified: doubts})
 		want[serve] = contents(t, r)
 	}
 	for _, serve := range []bool{true, false} {
@@ -198,7 +199,7 @@ func contents(t *testing.T, r *Store) string {
 func TestFilesWithoutUnverifiedOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{})
-	write(t, r, appliance.Batch{Rows: plain(20)})
+	write(t, r, index.Batch{Rows: plain(20)})
 	err := r.db.Update(func(tx *bbolt.Tx) error {
 		return errors.Join(tx.DeleteBucket(bucketUnverified), tx.Bucket(bucketMeta).Delete(keyServing))
 	})
@@ -213,7 +214,7 @@ func TestFilesWithoutUnverifiedOpen(t *testing.T) {
 		if all := unverified(t, r); len(all) != 0 || len(served(t, r, "")) != 20 {
 			t.Errorf("%+v: %+v are kept apart", o, all)
 		}
-		err := r.View(t.Context(), func(s appliance.Snapshot) error {
+		err := r.View(t.Context(), func(s index.Snapshot) error {
 			status, err := s.Status(t.Context())
 			if status.Unverified != 0 {
 				t.Errorf("%+v: %d are kept apart", o, status.Unverified)
@@ -224,7 +225,7 @@ func TestFilesWithoutUnverifiedOpen(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "1", "0x01")}})
+	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "1", "0x01")}})
 }
 
 // TestAnUpstreamMaySendAnyHashAndOrder: what cannot be served is still kept apart, and the file still opens.
@@ -233,13 +234,13 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	r := reopen(t, path, Options{ServeUnverified: true})
 	long := "0x" + strings.Repeat("ab", 50_000)
 	taken := doubted(t, "7", "0x07").Row.Key()
-	crowded := []appliance.Row{doubted(t, "7", "0x01").Row, doubted(t, appliance.TieBreak("7", taken), "0x02").Row}
-	doubts := []appliance.Unverified{
+	crowded := []index.Row{doubted(t, "7", "0x01").Row, doubted(t, index.TieBreak("7", taken), "0x02").Row}
+	doubts := []index.Unverified{
 		doubted(t, "1", long), doubted(t, "2", long[:len(long)-2]), // differ in their last digits alone
 		doubted(t, "7", "0x07"), // both of the orders that it can be kept under are taken
 		doubted(t, "7", long+"cd"),
 	}
-	write(t, r, appliance.Batch{Rows: crowded, Unverified: doubts})
+	write(t, r, index.Batch{Rows: crowded, Unverified: doubts})
 	for _, serve := range []bool{true, false, true} {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
@@ -256,7 +257,7 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 			t.Errorf("%d are kept apart, want %d", len(all), len(doubts))
 		}
 	}
-	write(t, r, appliance.Batch{Rows: []appliance.Row{doubts[0].Row}})
+	write(t, r, index.Batch{Rows: []index.Row{doubts[0].Row}})
 	if all := unverified(t, r); len(all) != len(doubts)-1 {
 		t.Errorf("%d are kept apart after a good row, want %d", len(all), len(doubts)-1)
 	}
@@ -267,9 +268,9 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})
 	good := doubted(t, "7", "0x07")
-	write(t, r, appliance.Batch{Rows: []appliance.Row{good.Row}})
-	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "8", "0x07")}})
-	write(t, r, appliance.Batch{Rows: []appliance.Row{doubted(t, "7", "0x01").Row, doubted(t, appliance.TieBreak("7", good.Row.Key()), "0x02").Row}})
+	write(t, r, index.Batch{Rows: []index.Row{good.Row}})
+	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "8", "0x07")}})
+	write(t, r, index.Batch{Rows: []index.Row{doubted(t, "7", "0x01").Row, doubted(t, index.TieBreak("7", good.Row.Key()), "0x02").Row}})
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -283,9 +284,9 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 400)
-	write(t, r, appliance.Batch{Unverified: []appliance.Unverified{doubted(t, "1", "0x01"), doubted(t, "2", "0x02")}})
+	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "1", "0x01"), doubted(t, "2", "0x02")}})
 	enough, ended := errors.New("enough"), expired(t)
-	err := r.View(t.Context(), func(s appliance.Snapshot) error {
+	err := r.View(t.Context(), func(s index.Snapshot) error {
 		ask := func() error {
 			if _, err := s.Stats(t.Context()); err != nil {
 				return err
@@ -293,9 +294,9 @@ func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
 			return enough
 		}
 		for what, each := range map[string]func(ctx context.Context) error{
-			"unfinished": func(ctx context.Context) error { return s.Unfinished(ctx, func(appliance.Row) error { return ask() }) },
+			"unfinished": func(ctx context.Context) error { return s.Unfinished(ctx, func(index.Row) error { return ask() }) },
 			"unverified": func(ctx context.Context) error {
-				return s.Unverified(ctx, func(appliance.Unverified) error { return ask() })
+				return s.Unverified(ctx, func(index.Unverified) error { return ask() })
 			},
 		} {
 			if err := each(t.Context()); !errors.Is(err, enough) {

@@ -13,19 +13,20 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/disk"
 )
 
-// Write implements appliance.Index.
-func (r *Store) Write(ctx context.Context, b appliance.Batch) (appliance.Written, error) {
+// Write implements index.Index.
+func (r *Store) Write(ctx context.Context, b index.Batch) (index.Written, error) {
 	select {
 	case r.writing <- struct{}{}:
 		defer func() { <-r.writing }()
 	case <-ctx.Done():
-		return appliance.Written{}, timeoutError(ctx.Err())
+		return index.Written{}, timeoutError(ctx.Err())
 	}
 	if err := r.checkRoom(); err != nil {
-		return appliance.Written{}, err
+		return index.Written{}, err
 	}
 	var w *batchWriter
 	err := r.db.Update(func(tx *bbolt.Tx) error {
@@ -38,9 +39,9 @@ func (r *Store) Write(ctx context.Context, b appliance.Batch) (appliance.Written
 	if err != nil {
 		var domain *appliance.Error
 		if errors.As(err, &domain) {
-			return appliance.Written{}, err
+			return index.Written{}, err
 		}
-		return appliance.Written{}, unavailable("write a batch", err)
+		return index.Written{}, unavailable("write a batch", err)
 	}
 	if w.routesChanged || w.changedTables != [5]bool{} {
 		// The writer's turn is still ours, so this is what was just committed.
@@ -79,13 +80,13 @@ var errUnchanged = errors.New("the batch changes nothing")
 type batchWriter struct {
 	r       *Store
 	tx      *bbolt.Tx
-	written appliance.Written
+	written index.Written
 	counts  *deltas
 
 	rows    [2]*bbolt.Bucket     // by collection
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
-	changes map[*index][]indexChange
+	changes map[*termIndex][]indexChange
 	arena   []byte // memory for keys of indexes
 
 	tableOrders   [5]map[string]string
@@ -110,7 +111,7 @@ func (a indexChange) compare(b indexChange) int {
 }
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
-	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*index][]indexChange)}
+	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*termIndex][]indexChange)}
 	for i, c := range collections {
 		w.rows[i] = tx.Bucket(c.rows)
 		w.rows[i].FillPercent = fillOrdered
@@ -126,7 +127,7 @@ const (
 	fillRandom  = 0.6
 )
 
-func (w *batchWriter) write(b appliance.Batch) error {
+func (w *batchWriter) write(b index.Batch) error {
 	isNew := w.lookUp(b.Rows)
 	for i, row := range b.Rows {
 		if err := w.writeRow(row, isNew[i]); err != nil {
@@ -171,7 +172,7 @@ func (w *batchWriter) applyGathered() (err error) {
 }
 
 // writeRow upserts a row and ends what is kept apart of its key.
-func (w *batchWriter) writeRow(row appliance.Row, isNew bool) error {
+func (w *batchWriter) writeRow(row index.Row, isNew bool) error {
 	count, err := w.upsert(row, isNew)
 	if err != nil {
 		return err
@@ -194,7 +195,7 @@ func (w *batchWriter) position(name, value string) error {
 
 // lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of an
 // index is searched while it is at hand.
-func (w *batchWriter) lookUp(rows []appliance.Row) (isNew []bool) {
+func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	type wanted struct {
 		term uint64
 		row  int
@@ -224,7 +225,7 @@ func hasPrefix(c *bbolt.Cursor, prefix []byte) bool {
 }
 
 // upsert returns which of the batch's counts what it did belongs to.
-func (w *batchWriter) upsert(row appliance.Row, isNew bool) (count *int, err error) {
+func (w *batchWriter) upsert(row index.Row, isNew bool) (count *int, err error) {
 	if row.IsZero() {
 		return nil, errEmptyRow
 	}
@@ -240,7 +241,7 @@ func (w *batchWriter) upsert(row appliance.Row, isNew bool) (count *int, err err
 var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
 
 // upsertRow is upsert for a row of a collection. A row that it refuses has changed nothing.
-func (w *batchWriter) upsertRow(c *collection, row appliance.Row, isNew bool) (count *int, err error) {
+func (w *batchWriter) upsertRow(c *collection, row index.Row, isNew bool) (count *int, err error) {
 	key := row.AppendKey(make([]byte, 0, 96), c.t.Key)
 	old, kept := w.current(c, key, isNew)
 	order, _ := row.Text(c.order)
@@ -270,11 +271,11 @@ func (w *batchWriter) remove(c *collection, key []byte) error {
 	if old.IsZero() {
 		return nil
 	}
-	return w.replace(c, string(key), old, kept, appliance.Row{}, "")
+	return w.replace(c, string(key), old, kept, index.Row{}, "")
 }
 
 // replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.
-func (w *batchWriter) replace(c *collection, key string, old appliance.Row, kept string, row appliance.Row, order string) error {
+func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string) error {
 	w.reindex(c, old, kept, row, order)
 	if !old.IsZero() {
 		w.counts.add(c, old, -1)
@@ -294,19 +295,19 @@ func (w *batchWriter) replace(c *collection, key string, old appliance.Row, kept
 }
 
 // current returns the record of that key as the batch has left it so far, and its sort_order.
-func (w *batchWriter) current(c *collection, key []byte, isNew bool) (appliance.Row, string) {
+func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
 		return c.row(w.rows[c.number].Get([]byte(order))), order
 	}
 	if isNew {
-		return appliance.Row{}, ""
+		return index.Row{}, ""
 	}
 	row, order := find(w.tx, c, key)
 	return row, string(order)
 }
 
 // reindex notes how the indexes change when old, under its sort_order, becomes row. The zero Row is in none.
-func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string, row appliance.Row, order string) {
+func (w *batchWriter) reindex(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
 	for _, x := range c.indexes {
 		var before, after [2]uint64
 		nBefore, nAfter := 0, 0
@@ -329,7 +330,7 @@ func (w *batchWriter) reindex(c *collection, old appliance.Row, oldOrder string,
 	}
 }
 
-func (w *batchWriter) change(x *index, term uint64, order string, remove bool) {
+func (w *batchWriter) change(x *termIndex, term uint64, order string, remove bool) {
 	key := w.room(termSize + len(order))
 	key = append(binary.BigEndian.AppendUint64(key, term), order...)
 	changes := w.changes[x]
@@ -348,7 +349,7 @@ func (w *batchWriter) room(size int) []byte {
 
 // applyAllChanges lets the changes of one index be sorted while those of another are made.
 func (w *batchWriter) applyAllChanges() error {
-	sorted := make(map[*index]chan struct{})
+	sorted := make(map[*termIndex]chan struct{})
 	for x, changes := range w.changes {
 		done := make(chan struct{})
 		sorted[x] = done
@@ -367,7 +368,7 @@ func (w *batchWriter) applyAllChanges() error {
 }
 
 // applyChanges makes the changes of an index, which are in the order of their keys.
-func (w *batchWriter) applyChanges(x *index, changes []indexChange) error {
+func (w *batchWriter) applyChanges(x *termIndex, changes []indexChange) error {
 	bucket := w.tx.Bucket(x.bucket)
 	bucket.FillPercent = x.fill
 	into, recent := bucket, bucket
@@ -423,7 +424,7 @@ const largeBatch = 16
 //
 // A bucket's sequence counts its keys: of the recent bucket and of the main one never fewer than there are, so that zero
 // means empty.
-func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, changes int) error {
+func (w *batchWriter) merge(x *termIndex, bucket, recent *bbolt.Bucket, changes int) error {
 	have, all := recent.Sequence(), bucket.Sequence()
 	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(changes))))
 	if coming := have + uint64(changes); coming <= keep || have == 0 {
@@ -446,7 +447,7 @@ func (w *batchWriter) merge(x *index, bucket, recent *bbolt.Bucket, changes int)
 
 // stretch returns copies of the next n keys of a recent bucket, from where it ended the last time, round to the beginning.
 // ended means that these are all.
-func (w *batchWriter) stretch(x *index, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
+func (w *batchWriter) stretch(x *termIndex, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
 	meta, name := w.tx.Bucket(bucketMeta), append([]byte("merged "), x.bucket...)
 	cursor := recent.Cursor()
 	from := bytes.Clone(meta.Get(name))

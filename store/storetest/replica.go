@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // ReplicaNow is the time that an index under test must take for now.
@@ -44,11 +45,11 @@ func Replica(t *testing.T, open OpenReplica) {
 }
 
 // OpenReplica is how the suite opens an index; see Replica.
-type OpenReplica func(t *testing.T) (index appliance.Index, reopen func(serveUnverified bool) appliance.Index)
+type OpenReplica func(t *testing.T) (index index.Index, reopen func(serveUnverified bool) index.Index)
 
 type harness struct {
 	t     *testing.T
-	index appliance.Index
+	index index.Index
 	model *model
 	rng   *rand.Rand
 }
@@ -101,25 +102,25 @@ func (h *harness) order() string { return fmt.Sprintf("%03d-%s", h.rng.IntN(300)
 func (h *harness) record() any {
 	switch h.rng.IntN(12) {
 	case 0:
-		return appliance.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0), DisplayName: h.maybe("A <chain> & \"more\"")}
+		return index.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0), DisplayName: h.maybe("A <chain> & \"more\"")}
 	case 1:
-		return appliance.Channel{
+		return index.Channel{
 			SortOrder: h.order(), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains), SourceChannelID: int32(h.rng.IntN(4)),
 			SourceClientID: h.maybeInt(3), SourceConnectionID: h.maybeInt(3), DestinationChannelID: h.maybeInt(3), SourcePortID: h.maybe(h.one(someKinds)),
 			Version: h.maybe(h.one(someKinds)), SLA: h.maybe(h.one([]string{"01:00:00", "2 hours", "PT30M", "1 day", "?"})), Tags: someKinds[:h.rng.IntN(4)],
 			Recommended: new(h.rng.IntN(2) == 0),
 		}
 	case 2:
-		return appliance.Token{UniversalChainID: h.one(someChains), Denom: h.hash("77", 5), Rank: h.maybeInt(9), Whitelist: new(h.rng.IntN(2) == 0)}
+		return index.Token{UniversalChainID: h.one(someChains), Denom: h.hash("77", 5), Rank: h.maybeInt(9), Whitelist: new(h.rng.IntN(2) == 0)}
 	case 3, 4, 5, 6:
-		return appliance.Packet{
+		return index.Packet{
 			SortOrder: h.order(), PacketHash: h.hash("01", 120), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains),
 			SourceChannelID: h.maybeInt(4), SendTimestamp: h.maybeTime(), SendBlockHash: h.maybe(h.hash("02", 9)), SendTransactionHash: h.maybe(h.hash("03", 30)),
 			RecvTimestamp: h.maybeTime(), WriteAckTimestamp: h.maybeTime(), AckTimestamp: h.maybeTime(), PacketTimeoutTimestamp: h.maybeTime(),
-			Traces: []appliance.Trace{{Type: appliance.TracePacketSend, UniversalChainID: h.one(someChains), Height: h.maybe("7")}},
+			Traces: []index.Trace{{Type: index.TracePacketSend, UniversalChainID: h.one(someChains), Height: h.maybe("7")}},
 		}
 	}
-	return appliance.Transfer{
+	return index.Transfer{
 		SortOrder: h.order(), PacketHash: h.hash("01", 120), TransferIndex: int32(h.rng.IntN(3)), SourceUniversalChainID: h.one(someChains),
 		DestUniversalChainID: h.one(someChains), SenderCanonical: h.maybe(h.hash("04", 12)), ReceiverCanonical: h.maybe(h.hash("04", 12)),
 		SendTimestamp: h.maybeTime(), SendTransactionHash: h.maybe(h.hash("03", 30)), BaseAmount: h.maybe("1000"), SenderDisplay: h.maybe("é\u2028\\"),
@@ -128,11 +129,11 @@ func (h *harness) record() any {
 
 func (h *harness) writeRandom(n int) {
 	for n > 0 {
-		var b appliance.Batch
+		var b index.Batch
 		for range min(n, 1+h.rng.IntN(40)) {
-			row := must(appliance.NewRow(h.record()))
-			if (row.Type() == appliance.PacketType || row.Type() == appliance.TransferType) && h.rng.IntN(4) == 0 {
-				b.Unverified = append(b.Unverified, appliance.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
+			row := must(index.NewRow(h.record()))
+			if (row.Type() == index.PacketType || row.Type() == index.TransferType) && h.rng.IntN(4) == 0 {
+				b.Unverified = append(b.Unverified, index.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
 			} else {
 				b.Rows = append(b.Rows, row)
 			}
@@ -144,7 +145,7 @@ func (h *harness) writeRandom(n int) {
 }
 
 // withdrawn are, now and then, a record that is kept apart and one of which nothing is, neither of the batch.
-func (h *harness) withdrawn(b appliance.Batch) (ids []appliance.RecordID) {
+func (h *harness) withdrawn(b index.Batch) (ids []index.RowID) {
 	apart := h.model.unverified()
 	if h.rng.IntN(3) > 0 || len(apart) == 0 {
 		return nil
@@ -155,10 +156,10 @@ func (h *harness) withdrawn(b appliance.Batch) (ids []appliance.RecordID) {
 			return nil
 		}
 	}
-	return []appliance.RecordID{id, {Type: appliance.PacketType, Key: "nothing"}}
+	return []index.RowID{id, {Type: index.PacketType, Key: "nothing"}}
 }
 
-func (h *harness) write(b appliance.Batch) {
+func (h *harness) write(b index.Batch) {
 	h.t.Helper()
 	written, err := h.index.Write(context.Background(), b)
 	if want := h.model.write(b); err != nil || written != want {
@@ -168,27 +169,27 @@ func (h *harness) write(b appliance.Batch) {
 
 // writeAgain writes what is there once more, which changes nothing.
 func (h *harness) writeAgain() {
-	var b appliance.Batch
-	for _, t := range appliance.RecordTypes {
-		b.Rows = append(b.Rows, h.model.list(t, func(row appliance.Row) bool { return h.model.apart[t][row.Key()] == nil })...)
+	var b index.Batch
+	for _, t := range index.RowTypes {
+		b.Rows = append(b.Rows, h.model.list(t, func(row index.Row) bool { return h.model.apart[t][row.Key()] == nil })...)
 	}
 	for _, d := range h.model.unverified() {
 		b.Unverified = append(b.Unverified, d.Unverified)
 	}
 	written, err := h.index.Write(context.Background(), b)
-	if want := (appliance.Written{Unchanged: len(b.Rows) + len(b.Unverified)}); err != nil || written != want {
+	if want := (index.Written{Unchanged: len(b.Rows) + len(b.Unverified)}); err != nil || written != want {
 		h.t.Fatalf("the same again: %+v, %v; want %+v", written, err, want)
 	}
 }
 
 // serve opens the index again.
-func (h *harness) serve(reopen func(serveUnverified bool) appliance.Index, unverified bool) {
+func (h *harness) serve(reopen func(serveUnverified bool) index.Index, unverified bool) {
 	h.index = reopen(unverified)
 	h.model.serve(unverified)
 }
 
-func (h *harness) view(read func(s appliance.Snapshot)) {
-	err := h.index.View(context.Background(), func(s appliance.Snapshot) error {
+func (h *harness) view(read func(s index.Snapshot)) {
+	err := h.index.View(context.Background(), func(s index.Snapshot) error {
 		read(s)
 		return nil
 	})
@@ -198,32 +199,32 @@ func (h *harness) view(read func(s appliance.Snapshot)) {
 }
 
 func (h *harness) questions(n int) {
-	h.view(func(s appliance.Snapshot) {
+	h.view(func(s index.Snapshot) {
 		ctx := context.Background()
 		for range n {
 			tq := h.transferQuery()
-			h.walk(fmt.Sprintf("transfers %+v", tq), h.model.transfers(tq), func(p appliance.Page) ([]appliance.Row, error) {
+			h.walk(fmt.Sprintf("transfers %+v", tq), h.model.transfers(tq), func(p index.Page) ([]index.Row, error) {
 				tq.Page = p
 				return s.Transfers(ctx, tq)
 			})
 			pq := h.packetQuery()
-			h.walk(fmt.Sprintf("packets %+v", pq), h.model.packets(pq), func(p appliance.Page) ([]appliance.Row, error) {
+			h.walk(fmt.Sprintf("packets %+v", pq), h.model.packets(pq), func(p index.Page) ([]index.Row, error) {
 				pq.Page = p
 				return s.Packets(ctx, pq)
 			})
 			cq := h.channelQuery()
-			h.walk(fmt.Sprintf("channels %+v", cq), h.model.channels(cq), func(p appliance.Page) ([]appliance.Row, error) {
+			h.walk(fmt.Sprintf("channels %+v", cq), h.model.channels(cq), func(p index.Page) ([]index.Row, error) {
 				cq.Page = p
 				return s.Channels(ctx, cq)
 			})
 		}
-		for _, t := range appliance.RecordTypes {
+		for _, t := range index.RowTypes {
 			h.each(s, t)
 		}
 		h.unfinished(s)
 		h.unverified(s)
-		h.sample(s, appliance.PacketType)
-		h.sample(s, appliance.TransferType)
+		h.sample(s, index.PacketType)
+		h.sample(s, index.TransferType)
 	})
 	h.stats()
 }
@@ -237,10 +238,10 @@ func (h *harness) sometimes(s string) string {
 
 func (h *harness) network() string { return h.sometimes(h.one([]string{"mainnet", "testnet"})) }
 
-func (h *harness) transferQuery() appliance.TransferQuery {
-	q := appliance.TransferQuery{
+func (h *harness) transferQuery() index.TransferQuery {
+	q := index.TransferQuery{
 		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
-		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: appliance.Network(h.network()),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: index.Network(h.network()),
 	}
 	if h.rng.IntN(4) == 0 {
 		q.TransferIndex = new(int32(h.rng.IntN(3)))
@@ -254,14 +255,14 @@ func (h *harness) transferQuery() appliance.TransferQuery {
 	return q
 }
 
-func (h *harness) packetQuery() appliance.PacketQuery {
-	q := appliance.PacketQuery{
+func (h *harness) packetQuery() index.PacketQuery {
+	q := index.PacketQuery{
 		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
-		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: appliance.Network(h.network()),
-		Exceeding: appliance.SLA(h.sometimes(h.one([]string{"all", "mainnet", "testnet"}))),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: index.Network(h.network()),
+		Exceeding: index.SLA(h.sometimes(h.one([]string{"all", "mainnet", "testnet"}))),
 	}
 	if h.rng.IntN(8) == 0 {
-		for _, row := range h.model.records[appliance.PacketType] {
+		for _, row := range h.model.records[index.PacketType] {
 			q.Sent, _ = at(row, "packet_send_timestamp")
 			break
 		}
@@ -269,9 +270,9 @@ func (h *harness) packetQuery() appliance.PacketQuery {
 	return q
 }
 
-func (h *harness) channelQuery() appliance.ChannelQuery {
-	q := appliance.ChannelQuery{
-		Source: appliance.End{Chain: h.sometimes(h.one(someChains))}, Destination: appliance.End{Chain: h.sometimes(h.one(someChains))},
+func (h *harness) channelQuery() index.ChannelQuery {
+	q := index.ChannelQuery{
+		Source: index.End{Chain: h.sometimes(h.one(someChains))}, Destination: index.End{Chain: h.sometimes(h.one(someChains))},
 		Version: h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: someKinds[:h.rng.IntN(2)],
 	}
 	if h.rng.IntN(4) == 0 {
@@ -281,11 +282,11 @@ func (h *harness) channelQuery() appliance.ChannelQuery {
 }
 
 // walk asks for all pages from the newest to the oldest and back again, and for one from a cursor that need not exist.
-func (h *harness) walk(what string, want []appliance.Row, ask func(appliance.Page) ([]appliance.Row, error)) {
+func (h *harness) walk(what string, want []index.Row, ask func(index.Page) ([]index.Row, error)) {
 	h.t.Helper()
 	limit := new(int32(1 + h.rng.IntN(40)))
-	pages := func(p appliance.Page) []appliance.Row {
-		var all []appliance.Row
+	pages := func(p index.Page) []index.Row {
+		var all []index.Row
 		for {
 			rows, err := ask(p)
 			if err != nil {
@@ -301,14 +302,14 @@ func (h *harness) walk(what string, want []appliance.Row, ask func(appliance.Pag
 			p.Cursor = rows[len(rows)-1].SortOrder()
 		}
 	}
-	h.same(what+" forwards", pages(appliance.Page{Limit: limit}), want)
-	back := make([]appliance.Row, len(want))
+	h.same(what+" forwards", pages(index.Page{Limit: limit}), want)
+	back := make([]index.Row, len(want))
 	for i := range want {
 		back[len(want)-1-i] = want[i]
 	}
-	h.same(what+" backwards", pages(appliance.Page{Limit: limit, Cursor: "!", Direction: appliance.Newer}), back)
-	for _, direction := range []appliance.Direction{appliance.Older, appliance.Newer} {
-		p := appliance.Page{Limit: limit, Cursor: h.order(), Direction: direction}
+	h.same(what+" backwards", pages(index.Page{Limit: limit, Cursor: "!", Direction: index.Newer}), back)
+	for _, direction := range []index.Direction{index.Older, index.Newer} {
+		p := index.Page{Limit: limit, Cursor: h.order(), Direction: direction}
 		rows, err := ask(p)
 		if err != nil {
 			h.t.Fatal(err)
@@ -317,43 +318,43 @@ func (h *harness) walk(what string, want []appliance.Row, ask func(appliance.Pag
 	}
 }
 
-func (h *harness) same(what string, got, want []appliance.Row) {
+func (h *harness) same(what string, got, want []index.Row) {
 	h.t.Helper()
 	if len(got) != len(want) {
 		h.t.Fatalf("%s: %d rows, want %d", what, len(got), len(want))
 	}
 	for i := range got {
-		if g, w := string(got[i].AppendRecord(nil)), string(want[i].AppendRecord(nil)); g != w {
+		if g, w := string(got[i].AppendLine(nil)), string(want[i].AppendLine(nil)); g != w {
 			h.t.Fatalf("%s: row %d is\n%s\nwant\n%s", what, i, g, w)
 		}
 	}
 }
 
 // each compares all records of a type, and that they come in order.
-func (h *harness) each(s appliance.Snapshot, t *appliance.Type) {
-	var got []appliance.Row
-	err := s.Each(context.Background(), t, func(row appliance.Row) error {
-		got = append([]appliance.Row{row}, got...)
+func (h *harness) each(s index.Snapshot, t *index.Type) {
+	var got []index.Row
+	err := s.Each(context.Background(), t, func(row index.Row) error {
+		got = append([]index.Row{row}, got...)
 		return nil
 	})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.same("each "+t.Name, got, h.model.list(t, func(appliance.Row) bool { return true }))
+	h.same("each "+t.Name, got, h.model.list(t, func(index.Row) bool { return true }))
 }
 
 // unfinished compares the packets that have neither ended nor timed out.
-func (h *harness) unfinished(s appliance.Snapshot) {
-	var got []appliance.Row
-	err := s.Unfinished(context.Background(), func(row appliance.Row) error {
+func (h *harness) unfinished(s index.Snapshot) {
+	var got []index.Row
+	err := s.Unfinished(context.Background(), func(row index.Row) error {
 		got = append(got, row)
 		return nil
 	})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	slices.SortFunc(got, func(a, b appliance.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
-	h.same("unfinished", got, h.model.list(appliance.PacketType, func(row appliance.Row) bool {
+	slices.SortFunc(got, func(a, b index.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
+	h.same("unfinished", got, h.model.list(index.PacketType, func(row index.Row) bool {
 		_, acknowledged := at(row, "packet_ack_timestamp")
 		_, timedOut := at(row, "packet_timeout_timestamp")
 		return !acknowledged && !timedOut
@@ -361,10 +362,10 @@ func (h *harness) unfinished(s appliance.Snapshot) {
 }
 
 // unverified compares what is kept apart, and how many that are.
-func (h *harness) unverified(s appliance.Snapshot) {
-	var got []appliance.Row
+func (h *harness) unverified(s index.Snapshot) {
+	var got []index.Row
 	want := h.model.unverified()
-	err := s.Unverified(context.Background(), func(u appliance.Unverified) error {
+	err := s.Unverified(context.Background(), func(u index.Unverified) error {
 		if i := len(got); i < len(want) && (u.Reason != want[i].Reason || !u.Since.Equal(want[i].Since) || u.Since.Location() != time.UTC) {
 			h.t.Fatalf("unverified %d: %q since %v, want %q since %v", i, u.Reason, u.Since, want[i].Reason, want[i].Since)
 		}
@@ -374,7 +375,7 @@ func (h *harness) unverified(s appliance.Snapshot) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	var rows []appliance.Row
+	var rows []index.Row
 	for _, d := range want {
 		rows = append(rows, d.Row)
 	}
@@ -386,7 +387,7 @@ func (h *harness) unverified(s appliance.Snapshot) {
 }
 
 // sample asks for some, all and more than all records of a type.
-func (h *harness) sample(s appliance.Snapshot, t *appliance.Type) {
+func (h *harness) sample(s index.Snapshot, t *index.Type) {
 	records := h.model.records[t]
 	for _, n := range []int{-1, 0, 1, len(records) / 2, len(records), len(records) + 1, math.MaxInt} {
 		rows, err := s.Sample(context.Background(), t, n)
@@ -404,15 +405,15 @@ func (h *harness) sample(s appliance.Snapshot, t *appliance.Type) {
 }
 
 func (h *harness) stats() {
-	h.view(func(s appliance.Snapshot) {
+	h.view(func(s index.Snapshot) {
 		ctx := context.Background()
 		stats, err := s.Stats(ctx)
-		h.equal("stats", err, stats, []appliance.Stat{
-			{Name: appliance.StatTransfers, Value: uint64(len(h.model.records[appliance.TransferType]))},
-			{Name: appliance.StatPackets, Value: uint64(len(h.model.records[appliance.PacketType]))},
+		h.equal("stats", err, stats, []index.Stat{
+			{Name: index.StatTransfers, Value: uint64(len(h.model.records[index.TransferType]))},
+			{Name: index.StatPackets, Value: uint64(len(h.model.records[index.PacketType]))},
 		})
-		for _, q := range []appliance.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))}, {SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
-			transfers, packets := h.model.routeDays(appliance.TransferType, "transfer_send_timestamp", q), h.model.routeDays(appliance.PacketType, "packet_send_timestamp", q)
+		for _, q := range []index.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))}, {SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
+			transfers, packets := h.model.routeDays(index.TransferType, "transfer_send_timestamp", q), h.model.routeDays(index.PacketType, "packet_send_timestamp", q)
 			got, err := s.TransfersByChain(ctx, q)
 			h.equal("transfers by chain", err, got, transfers)
 			got, err = s.PacketsByChain(ctx, q)
@@ -424,7 +425,7 @@ func (h *harness) stats() {
 				h.equal("packets daily", err, days, daily(packets))
 			}
 		}
-		for _, q := range []appliance.LatencyQuery{{}, {SourceChain: someChains[0]}, {DestinationChain: someChains[1]}, {SourceChain: someChains[2], DestinationChain: someChains[3]}} {
+		for _, q := range []index.LatencyQuery{{}, {SourceChain: someChains[0]}, {DestinationChain: someChains[1]}, {SourceChain: someChains[2], DestinationChain: someChains[3]}} {
 			l, err := s.Latency(ctx, q)
 			if err != nil {
 				h.t.Fatal(err)
@@ -445,7 +446,7 @@ func (h *harness) equal(what string, err error, got, want any) {
 }
 
 // near compares percentiles within the error that is allowed.
-func (h *harness) near(got, want *appliance.Percentiles) {
+func (h *harness) near(got, want *index.Percentiles) {
 	h.t.Helper()
 	if (got == nil) != (want == nil) {
 		h.t.Fatalf("percentiles %v, want %v", got, want)
@@ -454,31 +455,31 @@ func (h *harness) near(got, want *appliance.Percentiles) {
 		return
 	}
 	for _, pair := range [][2]float64{{got.P5, want.P5}, {got.Median, want.Median}, {got.P95, want.P95}} {
-		if math.Abs(pair[0]-pair[1]) > pair[1]*appliance.LatencyError*1.000001 {
+		if math.Abs(pair[0]-pair[1]) > pair[1]*index.LatencyError*1.000001 {
 			h.t.Fatalf("percentiles %v, want %v", got, want)
 		}
 	}
 }
 
 func refuses(t *testing.T, open OpenReplica) {
-	index, _ := open(t)
+	idx, _ := open(t)
 	ctx := context.Background()
-	err := index.View(ctx, func(s appliance.Snapshot) error {
+	err := idx.View(ctx, func(s index.Snapshot) error {
 		for _, limit := range []int32{0, -1, math.MinInt32} {
-			_, err := s.Transfers(ctx, appliance.TransferQuery{Page: appliance.Page{Limit: &limit}})
+			_, err := s.Transfers(ctx, index.TransferQuery{Page: index.Page{Limit: &limit}})
 			if appliance.CodeOf(err) != appliance.CodeInvalidField {
 				t.Errorf("limit %d: %v", limit, err)
 			}
 		}
-		_, err := s.Transfers(ctx, appliance.TransferQuery{Addresses: make([]string, appliance.MaxAddresses+1)})
+		_, err := s.Transfers(ctx, index.TransferQuery{Addresses: make([]string, index.MaxAddresses+1)})
 		if appliance.CodeOf(err) != appliance.CodeInvalidField {
 			t.Errorf("too many addresses: %v", err)
 		}
-		_, err = s.PacketsDaily(ctx, appliance.DayQuery{DaysBack: new(int32(0))})
+		_, err = s.PacketsDaily(ctx, index.DayQuery{DaysBack: new(int32(0))})
 		if appliance.CodeOf(err) != appliance.CodeInvalidField {
 			t.Errorf("no days: %v", err)
 		}
-		_, err = s.Sample(ctx, appliance.ChainType, 1)
+		_, err = s.Sample(ctx, index.ChainType, 1)
 		if appliance.CodeOf(err) != appliance.CodeInvalidField {
 			t.Errorf("a sample of chains: %v", err)
 		}
@@ -487,13 +488,13 @@ func refuses(t *testing.T, open OpenReplica) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain := must(appliance.NewRow(appliance.Chain{UniversalChainID: "union.union-1"}))
-	for what, b := range map[string]appliance.Batch{
-		"an empty row":            {Rows: make([]appliance.Row, 1)},
-		"an empty unverified row": {Unverified: make([]appliance.Unverified, 1)},
-		"an unverified chain":     {Unverified: []appliance.Unverified{{Row: chain}}},
+	chain := must(index.NewRow(index.Chain{UniversalChainID: "union.union-1"}))
+	for what, b := range map[string]index.Batch{
+		"an empty row":            {Rows: make([]index.Row, 1)},
+		"an empty unverified row": {Unverified: make([]index.Unverified, 1)},
+		"an unverified chain":     {Unverified: []index.Unverified{{Row: chain}}},
 	} {
-		if _, err := index.Write(ctx, b); appliance.CodeOf(err) != appliance.CodeInvalidField {
+		if _, err := idx.Write(ctx, b); appliance.CodeOf(err) != appliance.CodeInvalidField {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -9,33 +9,33 @@ import (
 	"strings"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 )
 
 // model is an index as one would write it without any regard for cost: it looks at every record for every question. What
 // a store answers is held against it.
 type model struct {
 	now     func() time.Time
-	records map[*appliance.Type]map[string]appliance.Row // by key: what is served
-	apart   map[*appliance.Type]map[string]*doubt        // by key
-	serving bool                                         // records that are kept apart
+	records map[*index.Type]map[string]index.Row // by key: what is served
+	apart   map[*index.Type]map[string]*doubt    // by key
+	serving bool                                 // records that are kept apart
 }
 
 // doubt is a record that is kept apart.
 type doubt struct {
-	appliance.Unverified
-	verified appliance.Row // what was served of the key before this was
+	index.Unverified
+	verified index.Row // what was served of the key before this was
 }
 
 func newModel(now func() time.Time) *model {
-	m := &model{now: now, records: make(map[*appliance.Type]map[string]appliance.Row), apart: make(map[*appliance.Type]map[string]*doubt)}
-	for _, t := range appliance.RecordTypes {
-		m.records[t], m.apart[t] = make(map[string]appliance.Row), make(map[string]*doubt)
+	m := &model{now: now, records: make(map[*index.Type]map[string]index.Row), apart: make(map[*index.Type]map[string]*doubt)}
+	for _, t := range index.RowTypes {
+		m.records[t], m.apart[t] = make(map[string]index.Row), make(map[string]*doubt)
 	}
 	return m
 }
 
-func (m *model) write(b appliance.Batch) (w appliance.Written) {
+func (m *model) write(b index.Batch) (w index.Written) {
 	for _, row := range b.Rows {
 		of, apart, key := m.records[row.Type()], m.apart[row.Type()], row.Key()
 		old := of[key]
@@ -81,7 +81,7 @@ func (m *model) write(b appliance.Batch) (w appliance.Written) {
 }
 
 // put serves a row.
-func (m *model) put(row appliance.Row) {
+func (m *model) put(row index.Row) {
 	key, old := row.Key(), m.records[row.Type()][row.Key()]
 	if f, ok := row.Type().Field("sort_order"); ok {
 		row = m.settle(row, f.Number, key, old)
@@ -91,7 +91,7 @@ func (m *model) put(row appliance.Row) {
 
 // unverified returns what is kept apart, by type and key.
 func (m *model) unverified() (all []*doubt) {
-	for _, t := range []*appliance.Type{appliance.PacketType, appliance.TransferType} {
+	for _, t := range []*index.Type{index.PacketType, index.TransferType} {
 		for _, key := range slices.Sorted(maps.Keys(m.apart[t])) {
 			all = append(all, m.apart[t][key])
 		}
@@ -125,9 +125,9 @@ func (m *model) unserve(d *doubt) {
 }
 
 // settle gives a row the sort_order that it is kept under.
-func (m *model) settle(row appliance.Row, field int, key string, old appliance.Row) appliance.Row {
+func (m *model) settle(row index.Row, field int, key string, old index.Row) index.Row {
 	order := row.SortOrder()
-	tied := appliance.TieBreak(order, key)
+	tied := index.TieBreak(order, key)
 	switch kept := ""; {
 	case !old.IsZero():
 		if kept = old.SortOrder(); kept == order {
@@ -144,7 +144,7 @@ func (m *model) settle(row appliance.Row, field int, key string, old appliance.R
 	return row
 }
 
-func must(row appliance.Row, err error) appliance.Row {
+func must(row index.Row, err error) index.Row {
 	if err != nil {
 		panic(err)
 	}
@@ -152,24 +152,24 @@ func must(row appliance.Row, err error) appliance.Row {
 }
 
 // list returns the records that pass, newest first.
-func (m *model) list(t *appliance.Type, passes func(appliance.Row) bool) []appliance.Row {
-	var found []appliance.Row
+func (m *model) list(t *index.Type, passes func(index.Row) bool) []index.Row {
+	var found []index.Row
 	for _, row := range m.records[t] {
 		if passes(row) {
 			found = append(found, row)
 		}
 	}
-	slices.SortFunc(found, func(a, b appliance.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
+	slices.SortFunc(found, func(a, b index.Row) int { return strings.Compare(b.SortOrder(), a.SortOrder()) })
 	return found
 }
 
 // page cuts a page out of all that matches, newest first.
-func page(all []appliance.Row, p appliance.Page) []appliance.Row {
+func page(all []index.Row, p index.Page) []index.Row {
 	size, err := p.Size()
 	if err != nil {
 		panic(err)
 	}
-	var found []appliance.Row
+	var found []index.Row
 	if p.Ascending() {
 		all = slices.Clone(all)
 		slices.Reverse(all)
@@ -183,29 +183,29 @@ func page(all []appliance.Row, p appliance.Page) []appliance.Row {
 	return found[:min(size, len(found))]
 }
 
-func (m *model) network(chain string) appliance.Network {
-	row, ok := m.records[appliance.ChainType][chain]
+func (m *model) network(chain string) index.Network {
+	row, ok := m.records[index.ChainType][chain]
 	if ok && boolean(row, "testnet") {
-		return appliance.Testnet
+		return index.Testnet
 	}
-	return appliance.Mainnet
+	return index.Mainnet
 }
 
-func text(row appliance.Row, field string) string {
+func text(row index.Row, field string) string {
 	s, _ := row.Text(row.Type().MustField(field).Number)
 	return s
 }
 
-func boolean(row appliance.Row, field string) bool {
+func boolean(row index.Row, field string) bool {
 	b, _ := row.Bool(row.Type().MustField(field).Number)
 	return b
 }
 
-func at(row appliance.Row, field string) (time.Time, bool) {
+func at(row index.Row, field string) (time.Time, bool) {
 	return row.Time(row.Type().MustField(field).Number)
 }
 
-func number(row appliance.Row, field string) *int32 {
+func number(row index.Row, field string) *int32 {
 	n, ok := row.Int(row.Type().MustField(field).Number)
 	if !ok {
 		return nil
@@ -213,11 +213,11 @@ func number(row appliance.Row, field string) *int32 {
 	return &n
 }
 
-func is(row appliance.Row, field, want string) bool {
+func is(row index.Row, field, want string) bool {
 	return want == "" || text(row, field) != "" && strings.EqualFold(text(row, field), want)
 }
 
-func isNumber(row appliance.Row, field string, want *int32) bool {
+func isNumber(row index.Row, field string, want *int32) bool {
 	if want == nil {
 		return true
 	}
@@ -225,16 +225,16 @@ func isNumber(row appliance.Row, field string, want *int32) bool {
 	return n != nil && *n == *want
 }
 
-func (m *model) between(row appliance.Row, source, destination string, network appliance.Network) bool {
+func (m *model) between(row index.Row, source, destination string, network index.Network) bool {
 	return (source == "" || text(row, "source_universal_chain_id") == source) &&
 		(destination == "" || text(row, "destination_universal_chain_id") == destination) &&
 		(network == "" || m.network(text(row, "source_universal_chain_id")) == network)
 }
 
-func (m *model) transfers(q appliance.TransferQuery) []appliance.Row {
-	return m.list(appliance.TransferType, func(row appliance.Row) bool {
+func (m *model) transfers(q index.TransferQuery) []index.Row {
+	return m.list(index.TransferType, func(row index.Row) bool {
 		if q.BlockHash != "" {
-			packet, ok := m.records[appliance.PacketType][strings.ToLower(text(row, "packet_hash"))]
+			packet, ok := m.records[index.PacketType][strings.ToLower(text(row, "packet_hash"))]
 			if !ok || !is(packet, "packet_send_block_hash", q.BlockHash) {
 				return false
 			}
@@ -247,8 +247,8 @@ func (m *model) transfers(q appliance.TransferQuery) []appliance.Row {
 	})
 }
 
-func (m *model) packets(q appliance.PacketQuery) []appliance.Row {
-	return m.list(appliance.PacketType, func(row appliance.Row) bool {
+func (m *model) packets(q index.PacketQuery) []index.Row {
+	return m.list(index.PacketType, func(row index.Row) bool {
 		if q.Exceeding != "" && !m.late(row, q.Exceeding) {
 			return false
 		}
@@ -260,9 +260,9 @@ func (m *model) packets(q appliance.PacketQuery) []appliance.Row {
 	})
 }
 
-func (m *model) late(packet appliance.Row, of appliance.SLA) bool {
+func (m *model) late(packet index.Row, of index.SLA) bool {
 	network := m.network(text(packet, "source_universal_chain_id"))
-	if of != appliance.ExceedingAll && string(of) != string(network) {
+	if of != index.ExceedingAll && string(of) != string(network) {
 		return false
 	}
 	sent, ok := at(packet, "packet_send_timestamp")
@@ -271,11 +271,11 @@ func (m *model) late(packet appliance.Row, of appliance.SLA) bool {
 	if !ok || acknowledged || timedOut {
 		return false
 	}
-	sla := appliance.DefaultSLA
-	for _, channel := range m.records[appliance.ChannelType] {
+	sla := index.DefaultSLA
+	for _, channel := range m.records[index.ChannelType] {
 		if text(channel, "source_universal_chain_id") == text(packet, "source_universal_chain_id") &&
 			isNumber(channel, "source_channel_id", number(packet, "source_channel_id")) && number(packet, "source_channel_id") != nil {
-			if d, err := appliance.ParseInterval(text(channel, "sla")); err == nil {
+			if d, err := index.ParseInterval(text(channel, "sla")); err == nil {
 				sla = d
 			}
 		}
@@ -283,8 +283,8 @@ func (m *model) late(packet appliance.Row, of appliance.SLA) bool {
 	return m.now().Sub(sent) > sla
 }
 
-func (m *model) channels(q appliance.ChannelQuery) []appliance.Row {
-	return m.list(appliance.ChannelType, func(row appliance.Row) bool {
+func (m *model) channels(q index.ChannelQuery) []index.Row {
+	return m.list(index.ChannelType, func(row index.Row) bool {
 		for _, tag := range q.Tags {
 			if !slices.Contains(row.Texts(row.Type().MustField("tags").Number), tag) {
 				return false
@@ -297,13 +297,13 @@ func (m *model) channels(q appliance.ChannelQuery) []appliance.Row {
 	})
 }
 
-func isEnd(row appliance.Row, side string, e appliance.End) bool {
+func isEnd(row index.Row, side string, e index.End) bool {
 	return is(row, side+"_universal_chain_id", e.Chain) && isNumber(row, side+"_client_id", e.Client) && isNumber(row, side+"_connection_id", e.Connection)
 }
 
 // routeDays counts by day and chains.
-func (m *model) routeDays(t *appliance.Type, sentField string, q appliance.DayQuery) []appliance.RouteDayCount {
-	counts := make(map[appliance.RouteDayCount]uint64)
+func (m *model) routeDays(t *index.Type, sentField string, q index.DayQuery) []index.RouteDayCount {
+	counts := make(map[index.RouteDayCount]uint64)
 	first := ""
 	if q.DaysBack != nil {
 		first = m.now().UTC().AddDate(0, 0, 1-int(*q.DaysBack)).Format(time.DateOnly)
@@ -312,24 +312,24 @@ func (m *model) routeDays(t *appliance.Type, sentField string, q appliance.DayQu
 		sent, ok := at(row, sentField)
 		day := sent.UTC().Format(time.DateOnly)
 		if ok && day >= first && m.between(row, q.SourceChain, q.DestinationChain, "") {
-			key := appliance.RouteDayCount{DayCount: appliance.DayCount{Day: day}}
+			key := index.RouteDayCount{DayCount: index.DayCount{Day: day}}
 			key.SourceChain, key.DestinationChain = text(row, "source_universal_chain_id"), text(row, "destination_universal_chain_id")
 			counts[key]++
 		}
 	}
-	var list []appliance.RouteDayCount
+	var list []index.RouteDayCount
 	for key, n := range counts {
 		key.Count = n
 		list = append(list, key)
 	}
-	slices.SortFunc(list, func(a, b appliance.RouteDayCount) int {
+	slices.SortFunc(list, func(a, b index.RouteDayCount) int {
 		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
 	})
 	return list
 }
 
-func daily(routes []appliance.RouteDayCount) []appliance.DayCount {
-	var list []appliance.DayCount
+func daily(routes []index.RouteDayCount) []index.DayCount {
+	var list []index.DayCount
 	for _, r := range routes {
 		if n := len(list); n > 0 && list[n-1].Day == r.Day {
 			list[n-1].Count += r.Count
@@ -341,9 +341,9 @@ func daily(routes []appliance.RouteDayCount) []appliance.DayCount {
 }
 
 // latency returns the exact percentiles.
-func (m *model) latency(q appliance.LatencyQuery, field string) *appliance.Percentiles {
+func (m *model) latency(q index.LatencyQuery, field string) *index.Percentiles {
 	var all []float64
-	for _, row := range m.records[appliance.PacketType] {
+	for _, row := range m.records[index.PacketType] {
 		sent, ok := at(row, "packet_send_timestamp")
 		arrived, has := at(row, field)
 		if ok && has && m.between(row, q.SourceChain, q.DestinationChain, "") {
@@ -355,5 +355,5 @@ func (m *model) latency(q appliance.LatencyQuery, field string) *appliance.Perce
 	}
 	slices.Sort(all)
 	rank := func(p float64) float64 { return all[int(math.Ceil(p*float64(len(all))))-1] }
-	return &appliance.Percentiles{P5: rank(0.05), Median: rank(0.5), P95: rank(0.95)}
+	return &index.Percentiles{P5: rank(0.05), Median: rank(0.5), P95: rank(0.95)}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphql"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -65,8 +65,8 @@ func generate(t testing.TB) *replica.Store {
 		}
 	})
 	ctx := t.Context()
-	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: Transfers, Seed: 1, Now: time.Now()}, func(rows []appliance.Row) error {
-		_, err := replica.Write(ctx, appliance.Batch{Rows: rows})
+	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: Transfers, Seed: 1, Now: time.Now()}, func(rows []index.Row) error {
+		_, err := replica.Write(ctx, index.Batch{Rows: rows})
 		return err
 	})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -141,13 +141,13 @@ func (g *growing) advance(ctx context.Context, transfers int) error {
 	}
 	highest := g.highest
 	for _, row := range rows {
-		if order := row.SortOrder(); transfers > 0 && row.Type() == appliance.TransferType && order > g.highest {
+		if order := row.SortOrder(); transfers > 0 && row.Type() == index.TransferType && order > g.highest {
 			g.written[order] = now
 			highest = max(highest, order)
 		}
 	}
 	g.highest = highest
-	_, err = g.admin.Write(ctx, appliance.Batch{Rows: rows})
+	_, err = g.admin.Write(ctx, index.Batch{Rows: rows})
 	return err
 }
 

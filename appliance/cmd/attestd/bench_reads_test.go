@@ -22,8 +22,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -214,11 +214,11 @@ func (r importRate) String() string {
 // importRecords imports a file without a daemon, and counts the transfers that it added.
 func (d *daemonProcess) importRecords(b *testing.B, file string) importRate {
 	transfers := func() int {
-		var status appliance.IndexStatus
+		var status index.Status
 		if out := d.run(b, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &status) != nil {
 			b.Fatal(out)
 		}
-		return int(status.Rows[appliance.TransferType.Name])
+		return int(status.Rows[index.TransferType.Name])
 	}
 	before := transfers()
 	var done dataset.Imported
@@ -236,17 +236,17 @@ func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
 	}
 	defer replica.Close()
 	var s readSamples
-	err = replica.View(context.Background(), func(snapshot appliance.Snapshot) error {
+	err = replica.View(context.Background(), func(snapshot index.Snapshot) error {
 		status, err := snapshot.Status(context.Background())
 		if err != nil {
 			return err
 		}
-		every, n := max(1, int(status.Rows[appliance.TransferType.Name])/512), 0
-		return snapshot.Each(context.Background(), appliance.TransferType, func(row appliance.Row) error {
+		every, n := max(1, int(status.Rows[index.TransferType.Name])/512), 0
+		return snapshot.Each(context.Background(), index.TransferType, func(row index.Row) error {
 			if n++; n%every != 0 {
 				return nil
 			}
-			var t appliance.Transfer
+			var t index.Transfer
 			if err := row.Decode(&t); err != nil {
 				return err
 			}

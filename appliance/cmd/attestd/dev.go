@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/store/replica"
@@ -115,12 +116,12 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	status, err := indexStatus(ctx, data)
-	if err != nil || status.Rows[appliance.TransferType.Name] > 0 || d.transfers == 0 {
+	if err != nil || status.Rows[index.TransferType.Name] > 0 || d.transfers == 0 {
 		return err
 	}
 	d.say("Making demo data: %d transfers.", d.transfers)
-	return dataset.Generate(ctx, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, func(rows []appliance.Row) error {
-		_, err := data.Write(ctx, appliance.Batch{Rows: rows})
+	return dataset.Generate(ctx, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, func(rows []index.Row) error {
+		_, err := data.Write(ctx, index.Batch{Rows: rows})
 		return err
 	})
 }

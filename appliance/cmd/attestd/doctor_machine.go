@@ -22,7 +22,8 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -66,9 +67,9 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 	case status.Newest.IsZero():
 		return []finding{warn(remedy, "empty: GraphQL answers with nothing")}
 	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkUpstream
-		return []finding{warn(remedy, "%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
+		return []finding{warn(remedy, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))}
 	}
-	return []finding{ok("%d transfers, the newest of %s", status.Rows[appliance.TransferType.Name], withAge(status.Newest))}
+	return []finding{ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))}
 }
 
 // replicaStatus asks the daemon, else the file, which it does not make.
@@ -86,7 +87,7 @@ func (p *patient) replicaStatus(ctx context.Context) (client.ReplicaStatus, erro
 	}
 	defer func() { _ = replica.Close() }() // it was only read
 	held, err := indexStatus(ctx, replica)
-	return client.ReplicaStatus{IndexStatus: held}, err
+	return client.ReplicaStatus{Status: held}, err
 }
 
 // upstreamPatience is how long doctor waits for one answer of the upstream.

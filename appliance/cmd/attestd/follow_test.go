@@ -29,7 +29,8 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -301,7 +302,7 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	}
 	d := &daemonProcess{dir: dir}
 	d.run(t, "replica", "sync")
-	if rows := d.replicaStatus(t).Rows[appliance.TransferType.Name]; rows != 50 {
+	if rows := d.replicaStatus(t).Rows[index.TransferType.Name]; rows != 50 {
 		t.Errorf("%d transfers, want the 50 of the upstream", rows)
 	}
 }
@@ -541,11 +542,11 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 
 // brokenIndex is an index with a defect.
 type brokenIndex struct {
-	appliance.Index
+	index.Index
 	views atomic.Int32
 }
 
-func (b *brokenIndex) View(context.Context, func(appliance.Snapshot) error) error {
+func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
 	b.views.Add(1)
 	panic("the roof is on fire")
 }

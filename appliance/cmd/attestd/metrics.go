@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // measure registers what is read from the parts when Prometheus asks. What requests count is in package api.
@@ -41,7 +41,7 @@ func (r *running) measure() {
 
 // replicaMetrics reads what a replica holds, and how far its follower is, when Prometheus asks.
 type replicaMetrics struct {
-	index            appliance.Index
+	index            index.Index
 	rows, unverified *prometheus.Desc
 
 	follower  *follower.Follower // nil where nothing is followed
@@ -55,7 +55,7 @@ type followerMetric struct {
 	value func(follower.Status) float64
 }
 
-func newReplicaMetrics(index appliance.Index, f *follower.Follower) *replicaMetrics {
+func newReplicaMetrics(index index.Index, f *follower.Follower) *replicaMetrics {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}

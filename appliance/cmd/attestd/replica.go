@@ -15,9 +15,9 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/upstream"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/dataset"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -105,7 +105,7 @@ type replicaFileOffice struct {
 // ReplicaStatus has of a follower what an earlier one has left in the file.
 func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (client.ReplicaStatus, error) {
 	held, err := indexStatus(ctx, f.replica)
-	status := client.ReplicaStatus{IndexStatus: held}
+	status := client.ReplicaStatus{Status: held}
 	if err == nil && f.config.follows() {
 		last := follower.New(f.config.followerOptions(f.replica, nil, nil))
 		err = last.Load(ctx)
@@ -114,8 +114,8 @@ func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (client.ReplicaSta
 	return status, err
 }
 
-func indexStatus(ctx context.Context, index appliance.Index) (status appliance.IndexStatus, err error) {
-	err = index.View(ctx, func(s appliance.Snapshot) error {
+func indexStatus(ctx context.Context, idx index.Index) (status index.Status, err error) {
+	err = idx.View(ctx, func(s index.Snapshot) error {
 		status, err = s.Status(ctx)
 		return err
 	})
@@ -172,7 +172,7 @@ apart because they contradict themselves ('attestd replica verify' lists them).`
 
 func writeReplicaStatus(w io.Writer, s client.ReplicaStatus, running bool) {
 	var rows [][2]string
-	for _, t := range appliance.RecordTypes {
+	for _, t := range index.RowTypes {
 		rows = append(rows, [2]string{t.Name + "s", fmt.Sprint(s.Rows[t.Name])})
 	}
 	rows = append(rows, [][2]string{
@@ -347,9 +347,9 @@ The same seed, number and day give the same data.`,
 
 func generateRecords(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (count int64, err error) {
 	var line []byte
-	err = dataset.Generate(ctx, o, func(rows []appliance.Row) error {
+	err = dataset.Generate(ctx, o, func(rows []index.Row) error {
 		for _, row := range rows {
-			line = append(row.AppendRecord(line[:0]), '\n')
+			line = append(row.AppendLine(line[:0]), '\n')
 			if _, err := w.Write(line); err != nil {
 				return err
 			}
@@ -366,9 +366,9 @@ func (a *app) generate(ctx context.Context, to replicaOffice, o dataset.Generate
 		o.BatchRows = remoteBatch
 	}
 	start := time.Now()
-	var written appliance.Written
-	err := dataset.Generate(ctx, o, func(rows []appliance.Row) error {
-		w, err := to.Write(ctx, appliance.Batch{Rows: rows})
+	var written index.Written
+	err := dataset.Generate(ctx, o, func(rows []index.Row) error {
+		w, err := to.Write(ctx, index.Batch{Rows: rows})
 		written.Add(w)
 		return err
 	})

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 )
 
 // syncGiveUp is how long 'attestd replica sync' bears an upstream that fails. The daemon never gives up.
@@ -213,7 +213,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
 	return a.print(result, func(w io.Writer) {
 		fmt.Fprintf(w, "In step with %s: %d packets and %d transfers are here. %d rows written in %s, %.0f a second.\n", s.Upstream,
-			s.Rows[appliance.PacketType.Name].Here, s.Rows[appliance.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
+			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
 		if len(s.Missing) > 0 {
 			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", oneLine(strings.Join(s.Missing, ", ")))
 		}
@@ -341,7 +341,7 @@ const mostShown = 20
 
 func writeReport(w io.Writer, r follower.Report) {
 	var counts [][]string
-	for _, t := range appliance.RecordTypes {
+	for _, t := range index.RowTypes {
 		count := r.Rows[t.Name]
 		counts = append(counts, []string{t.Name + "s", orDash(nonZero(count.Here)), orDash(nonZero(count.Upstream)), fmt.Sprint(r.Compared[t.Name])})
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/replica"

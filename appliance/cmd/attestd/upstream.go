@@ -17,7 +17,8 @@ import (
 
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/follower"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -198,7 +199,7 @@ func (c *config) openUpstream(registry *prometheus.Registry) (*upstream.Client, 
 }
 
 // followerOptions are those of a follower of graphql.upstream.
-func (c *config) followerOptions(index appliance.Index, from follower.Upstream, log *slog.Logger) follower.Options {
+func (c *config) followerOptions(index index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
 	if rate == appliance.Unlimited {

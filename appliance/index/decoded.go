@@ -1,0 +1,31 @@
+package index
+
+import "github.com/attestd/attestd/appliance/index/zkgm"
+
+var (
+	packetData    = PacketType.MustField("data").Number
+	packetVersion = PacketType.MustField("channel_version").Number
+	packetFlat    = PacketType.MustField("decoded_flattened").Number
+)
+
+// appendDecoded appends decoded or decoded_flattened of a packet whose record does not have it: made from its data, where
+// its channel's version is one that can be read; else null.
+func appendDecoded(dst []byte, packet Row, field int) []byte {
+	var version [32]byte
+	if string(packet.AppendText(version[:0], packetVersion)) != zkgm.ChannelVersion {
+		return append(dst, "null"...)
+	}
+	text := packet.AppendText(nil, packetData)
+	if !isHex(text) {
+		return append(dst, "null"...)
+	}
+	data, _ := appendUnhex(make([]byte, 0, len(text)/2), text[2:])
+	decoded, err := zkgm.Decode(data)
+	switch {
+	case err != nil:
+		return append(dst, "null"...)
+	case field == packetFlat:
+		return decoded.AppendFlatJSON(dst)
+	}
+	return decoded.AppendJSON(dst)
+}

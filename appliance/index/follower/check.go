@@ -1,0 +1,256 @@
+package follower
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+
+	"github.com/btcsuite/btcd/btcutil/bech32"
+
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
+)
+
+// checkPacket tells whether a packet's hash is that of its channels, data and timeouts (ucs03). The error says what does
+// not agree, or what is missing that it takes.
+func checkPacket(packet index.Row) error {
+	source, err := channelID(packet, "source_channel_id")
+	if err != nil {
+		return err
+	}
+	destination, err := channelID(packet, "destination_channel_id")
+	if err != nil {
+		return err
+	}
+	data, err := packetData(packet)
+	if err != nil {
+		return err
+	}
+	height, err := decimal(packet, "timeout_height")
+	if err != nil {
+		return err
+	}
+	timestamp, err := decimal(packet, "timeout_timestamp")
+	if err != nil {
+		return err
+	}
+	hash := zkgm.PacketHash(source, destination, data, height, timestamp)
+	if claimed, _ := packet.Text(packetHashField); !hexFact(hash[:]).agrees(claimed) {
+		return fmt.Errorf("packet_hash is %s, but channels, data and timeouts give %s", show(claimed), hexFact(hash[:]))
+	}
+	return nil
+}
+
+func channelID(packet index.Row, field string) (uint32, error) {
+	n, ok := packet.Int(index.PacketType.MustField(field).Number)
+	switch {
+	case !ok:
+		return 0, missingMember(field)
+	case n < 0:
+		return 0, fmt.Errorf("%s is %d, which is no channel", field, n)
+	}
+	return uint32(n), nil
+}
+
+func decimal(packet index.Row, field string) (uint64, error) {
+	text, ok := packet.Text(index.PacketType.MustField(field).Number)
+	if !ok {
+		return 0, missingMember(field)
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is %s, which is no decimal number of 64 bits", field, show(text))
+	}
+	return n, nil
+}
+
+// packetData returns the bytes of a packet's data.
+func packetData(packet index.Row) ([]byte, error) {
+	if packet.IsNull(packetDataField) {
+		return nil, missingMember("data")
+	}
+	const usual = 4 << 10
+	text := packet.AppendText(make([]byte, 0, usual), packetDataField)
+	if len(text) < 2 || text[0] != '0' || text[1]|0x20 != 'x' {
+		return nil, errors.New("data does not begin with 0x")
+	}
+	n, err := hex.Decode(text, text[2:])
+	if err != nil {
+		return nil, fmt.Errorf("data is no hex: %w", err)
+	}
+	return text[:n], nil
+}
+
+func missingMember(field string) error {
+	return fmt.Errorf("%s is missing, without which it cannot be checked", field)
+}
+
+var (
+	packetHashField        = index.PacketType.MustField("packet_hash").Number
+	packetDataField        = index.PacketType.MustField("data").Number
+	packetSourceField      = index.PacketType.MustField("source_universal_chain_id").Number
+	packetDestinationField = index.PacketType.MustField("destination_universal_chain_id").Number
+)
+
+// checkTransfer tells whether a transfer agrees with its packet, and with the token order of the packet that transfer_index
+// names: sender, receiver, tokens and amounts. o is what decodeOrders has found in the packet. A member that is null claims
+// nothing, hence agrees. The error says what does not agree.
+func checkTransfer(transfer, packet index.Row, o *orders) error {
+	for _, same := range transferOfPacket {
+		if o.carried && same.packet == packetDestinationField {
+			continue
+		}
+		claimed, _ := transfer.Text(same.transfer)
+		if truth, _ := packet.Text(same.packet); claimed != truth && (same.packet != packetHashField || !strings.EqualFold(claimed, truth)) {
+			return fmt.Errorf("%s is %s, but the packet's is %s", transfer.Type().Fields[same.transfer].Name, show(claimed), show(truth))
+		}
+	}
+	if o.err != nil {
+		return o.err
+	}
+	index, _ := transfer.Int(transferIndexField)
+	if index < 0 || int(index) >= len(o.list) {
+		return fmt.Errorf("transfer_index is %d, but the packet's data has %d orders", index, len(o.list))
+	}
+	for i, fact := range o.list[index].facts() {
+		field := transferFacts[i]
+		if claimed, ok := transfer.Text(field); ok && !fact.agrees(claimed) {
+			return fmt.Errorf("%s is %s, but the packet's data says %s", transfer.Type().Fields[field].Name, show(claimed), show(fact.String()))
+		}
+	}
+	return nil
+}
+
+var (
+	transferIndexField = index.TransferType.MustField("transfer_index").Number
+
+	transferOfPacket = [...]struct{ transfer, packet int }{
+		{index.TransferType.MustField("packet_hash").Number, packetHashField},
+		{index.TransferType.MustField("source_universal_chain_id").Number, packetSourceField},
+		{index.TransferType.MustField("destination_universal_chain_id").Number, packetDestinationField},
+	}
+	// transferFacts are the fields that order.facts speaks of.
+	transferFacts = [...]int{
+		index.TransferType.MustField("sender_zkgm").Number,
+		index.TransferType.MustField("sender_canonical").Number,
+		index.TransferType.MustField("sender_display").Number,
+		index.TransferType.MustField("receiver_zkgm").Number,
+		index.TransferType.MustField("receiver_canonical").Number,
+		index.TransferType.MustField("receiver_display").Number,
+		index.TransferType.MustField("base_token").Number,
+		index.TransferType.MustField("base_amount").Number,
+		index.TransferType.MustField("quote_token").Number,
+		index.TransferType.MustField("quote_amount").Number,
+	}
+)
+
+// facts are what an order says of the transferFacts.
+func (o *order) facts() [len(transferFacts)]fact {
+	return [...]fact{
+		hexFact(o.sender), canonicalFact(o.sender), displayFact(o.sender),
+		hexFact(o.receiver), canonicalFact(o.receiver), displayFact(o.receiver),
+		hexFact(o.baseToken), amountFact{o.baseAmount}, hexFact(o.quoteToken), amountFact{o.quoteAmount},
+	}
+}
+
+// fact is what is known of a text that a record has.
+type fact interface {
+	agrees(text string) bool
+	String() string
+}
+
+// hexFact are the bytes of 0x-hex.
+type hexFact []byte
+
+func (f hexFact) agrees(text string) bool {
+	return len(text) == 2+2*len(f) && strings.EqualFold(text, f.String())
+}
+
+func (f hexFact) String() string { return "0x" + hex.EncodeToString(f) }
+
+// amountFact is a decimal number.
+type amountFact struct{ *big.Int }
+
+func (f amountFact) agrees(text string) bool {
+	digits := strings.TrimLeft(text, "0")
+	if digits == "" && text != "" {
+		digits = "0"
+	}
+	return digits == f.String()
+}
+
+// canonicalFact is the canonical form (UCS-05) of an address, by what the protocol carries of it: the same bytes, or the text
+// of a bech32 address, as Cosmos chains have it.
+type canonicalFact []byte
+
+func (f canonicalFact) agrees(text string) bool {
+	if hexFact(f).agrees(text) {
+		return true
+	}
+	address, ok := bech32Bytes(string(f))
+	return ok && hexFact(address).agrees(text)
+}
+
+func (f canonicalFact) String() string {
+	if address, ok := bech32Bytes(string(f)); ok {
+		return hexFact(address).String()
+	}
+	return hexFact(f).String()
+}
+
+// displayFact is an address as its chain shows it, by what the protocol carries of it: the same text, or the canonical bytes as
+// hex, perhaps without leading zeros, or as bech32.
+type displayFact []byte
+
+func (f displayFact) agrees(text string) bool {
+	if text == string(f) || sameNumber(text, hexFact(f).String()) {
+		return true
+	}
+	carried, isText := bech32Bytes(string(f))
+	if isText && sameNumber(text, hexFact(carried).String()) {
+		return true
+	}
+	shown, ok := bech32Bytes(text)
+	return ok && (bytes.Equal(shown, f) || isText && bytes.Equal(shown, carried))
+}
+
+func (f displayFact) String() string {
+	if _, ok := bech32Bytes(string(f)); ok {
+		return string(f)
+	}
+	return hexFact(f).String()
+}
+
+// sameNumber tells whether two 0x-hex texts are the same number.
+func sameNumber(a, b string) bool {
+	digits := func(text string) (string, bool) {
+		if len(text) < 2 || !strings.EqualFold(text[:2], "0x") {
+			return "", false
+		}
+		return strings.TrimLeft(text[2:], "0"), true
+	}
+	x, ok := digits(a)
+	y, also := digits(b)
+	return ok && also && strings.EqualFold(x, y)
+}
+
+// bech32Bytes returns the bytes of an address in bech32 (BIP-173).
+func bech32Bytes(text string) ([]byte, bool) {
+	_, b, err := bech32.DecodeToBase256(text)
+	return b, err == nil
+}
+
+// show writes a text of the upstream's for an error: shortened, and without anything that a terminal or a log might take for more
+// than text.
+func show(text string) string {
+	const most = 200
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
+}

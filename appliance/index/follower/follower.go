@@ -1,0 +1,481 @@
+// Package follower keeps an index.Index in step with an upstream GraphQL endpoint of the same API.
+//
+// It makes one request at a time, and what it does with the next one is decided by what is due first:
+//
+//	tables    chains, tokens, clients, connections and channels, each whole, every RefreshInterval
+//	poll      packets and transfers above the highest cursors, and the upstream's counts, every PollInterval (live.go)
+//	backfill  packets and transfers below the lowest cursors, until the oldest (backfill.go)
+//	look-ups  unfinished packets with their transfers by hash, at growing intervals; what is missing, at once (lookup.go)
+//	sweep     keys from the newest row backwards, compared with what is here, for rows that came late (sweep.go)
+//
+// All that is read passes through an intake (intake.go), which checks each row and makes a batch of it. A batch is written
+// with the positions that follow from it, so a crash loses nothing and repeats nothing. Cursors are opaque.
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// Options say what to follow and how.
+type Options struct {
+	Index    index.Index
+	Upstream Upstream
+	Address  string // of the upstream, for Status; with another one than before, all is read again
+
+	PollInterval    time.Duration  // between looks for newer rows when there are none; zero means DefaultPollInterval
+	RefreshInterval time.Duration  // of chains, tokens, channels, clients and connections; zero means DefaultRefreshInterval
+	Overlap         time.Duration  // how far back, by the time of sending, is read again for rows that come late; zero means DefaultOverlap
+	LookupInterval  time.Duration  // the longest between look-ups of an unfinished packet; zero means DefaultLookupInterval
+	Rate            appliance.Rate // of requests; zero means no bound but one at a time
+	// GiveUp is how long Sync bears failures without any success between them; zero means for ever.
+	GiveUp time.Duration
+
+	Log *slog.Logger     // nil means none
+	Now func() time.Time // nil means time.Now
+}
+
+// Defaults of Options.
+const (
+	DefaultPollInterval    = time.Second
+	DefaultRefreshInterval = time.Minute
+	DefaultOverlap         = 10 * time.Minute
+	DefaultLookupInterval  = time.Hour
+)
+
+// rediscover is how often the upstream's schema is looked at again.
+const rediscover = time.Hour
+
+// Follower follows an upstream. Its methods may be used at once, but Run and Sync one at a time.
+type Follower struct {
+	o      Options
+	reader *reader
+	gate   chan struct{} // holds a token while a request is under way: there is one at a time
+	pace   *rate.Limiter
+	woken  chan struct{}
+
+	mu     sync.Mutex
+	status Status // protected by mu
+
+	// What follows is of the goroutine of Run or Sync.
+	packets, transfers stream // as written
+	back               backfill
+	watched            watches
+	sweep              sweep
+	missing            missing
+	table              int // which of the tables is next
+	due                struct{ discover, tables, poll, backfill, lookUps, sweep time.Time }
+	saved              time.Time // when the positions were last written
+	began              time.Time // when Run or Sync was called
+	refreshed          bool      // all tables have been read since
+	retry              *backoff.ExponentialBackOff
+	succeeded          time.Time    // when a request last was answered
+	share              atomic.Int32 // how many parts to ask for at once; also read ahead of the others
+	limit              int          // how many rows to ask for in a page
+	steps              int          // that succeeded since the upstream last refused a request
+	warnings           int          // how many unverified rows may be logged still; all are counted and listed
+}
+
+// New returns a Follower that has not begun. It reads from the index where an earlier one has ended.
+func New(o Options) *Follower {
+	setDefault(&o.PollInterval, DefaultPollInterval)
+	setDefault(&o.RefreshInterval, DefaultRefreshInterval)
+	setDefault(&o.Overlap, DefaultOverlap)
+	setDefault(&o.LookupInterval, DefaultLookupInterval)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	f := &Follower{
+		o: o, reader: newReader(o.Upstream), gate: make(chan struct{}, 1), woken: make(chan struct{}, 1),
+		pace: rate.NewLimiter(rate.Inf, 1), retry: backoff.NewExponentialBackOff(), limit: index.MaxLimit, warnings: 100,
+	}
+	f.share.Store(maxParts)
+	if (o.Rate != appliance.Rate{}) && o.Rate != appliance.Unlimited {
+		f.pace = rate.NewLimiter(rate.Limit(o.Rate.PerSecond), o.Rate.Burst())
+	}
+	f.retry.InitialInterval = min(500*time.Millisecond, o.PollInterval)
+	f.retry.MaxInterval = 15 * time.Second // soon enough after the upstream is back
+	f.status.Upstream = o.Address
+	return f
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+// Run follows until ctx ends, and then returns nil. The failures of the upstream and of the disk are waited out.
+func (f *Follower) Run(ctx context.Context) error {
+	return f.follow(ctx, nil)
+}
+
+// Sync follows until the index has all that the upstream has, and returns nil then.
+//
+// Errors: ctx's; the last one where Options.GiveUp has passed.
+func (f *Follower) Sync(ctx context.Context) error {
+	if err := f.follow(ctx, f.complete); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// Wake ends a wait between polls, or after a failure unless the upstream has asked for it.
+func (f *Follower) Wake() {
+	select {
+	case f.woken <- struct{}{}:
+	default:
+	}
+}
+
+// follow does what is due until ctx ends or, unless it is nil, complete says so.
+func (f *Follower) follow(ctx context.Context, complete func() bool) error {
+	f.began, f.succeeded, f.refreshed = f.o.Now(), f.o.Now(), false
+	defer f.drop()
+	loaded := false
+	for ctx.Err() == nil {
+		var err error
+		acted := false
+		if loaded {
+			acted, err = f.step(ctx)
+		} else {
+			err = f.load(ctx)
+			loaded = err == nil
+		}
+		if err != nil {
+			f.drop()
+			loaded = false // what is in memory may be ahead of what is written
+		}
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			if complete != nil && f.o.GiveUp > 0 && f.o.Now().Sub(f.succeeded) > f.o.GiveUp {
+				return err
+			}
+			f.failed(ctx, err)
+		case acted:
+			f.went()
+			if complete != nil && complete() {
+				f.leave(ctx)
+				return nil
+			}
+		}
+	}
+	if loaded {
+		f.leave(ctx)
+	}
+	return nil
+}
+
+// leave writes the last moment of being in step, though ctx has ended. It is not for a panic: what is in memory then may be ahead
+// of what is written.
+func (f *Follower) leave(ctx context.Context) {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := f.write(ctx, index.Batch{Positions: f.positions()}); err != nil {
+		f.o.Log.Debug("the moment of being in step is not kept", "error", err.Error())
+	}
+}
+
+// step does what is due first, or waits for it.
+func (f *Follower) step(ctx context.Context) (acted bool, err error) {
+	now := f.o.Now()
+	do, due := f.discover, f.due.discover
+	for _, task := range []struct {
+		due time.Time
+		do  func(context.Context) error
+	}{
+		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
+	} {
+		if task.due.Before(due) {
+			do, due = task.do, task.due
+		}
+	}
+	if wait := due.Sub(now); wait > 0 {
+		f.sleep(ctx, wait)
+		return false, nil
+	}
+	return true, do(ctx)
+}
+
+// later is the later of two times: what is overdue in bulk takes turns with the rest.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// never is when what has no reason is due.
+var never = time.Unix(1<<40, 0)
+
+// sleep waits, unless it is woken: then the next poll is due.
+func (f *Follower) sleep(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-f.woken:
+		f.due.poll, f.due.tables = time.Time{}, time.Time{}
+	}
+}
+
+// failed notes a failure and waits: longer each time, and as long as the upstream asks.
+func (f *Follower) failed(ctx context.Context, err error) {
+	var first bool
+	f.update(func(s *Status) {
+		first = !s.Failing
+		s.Failing, s.LastError, s.LastErrorAt = true, err.Error(), f.o.Now()
+		s.Failures++
+	})
+	wait := f.retry.NextBackOff()
+	asked := time.Duration(0)
+	if known, ok := errors.AsType[*appliance.Error](err); ok {
+		asked = min(known.RetryAfter, time.Hour)
+	}
+	if refused := new(QueryError); errors.As(err, &refused) {
+		f.due.discover = time.Time{} // it may have become another
+		f.share.Store(max(1, f.share.Load()/2))
+		f.steps = 0
+	}
+	level := slog.LevelDebug
+	if first { // what goes on failing need not be said each time
+		level = slog.LevelWarn
+	}
+	f.o.Log.Log(ctx, level, "the upstream cannot be followed now", "upstream", f.o.Address, "error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
+	if asked > 0 {
+		timer := time.NewTimer(asked)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+	if wait > asked {
+		f.sleep(ctx, wait-asked)
+	}
+}
+
+// trustAfter is after how many steps without a refusal more is asked for at once again.
+const trustAfter = 10
+
+// went notes that a step has succeeded: the upstream answers, and the index can be written.
+func (f *Follower) went() {
+	f.retry.Reset()
+	f.succeeded = f.o.Now()
+	if f.steps++; f.steps%trustAfter == 0 {
+		f.share.Store(min(maxParts, 2*f.share.Load()))
+	}
+	recovered := false
+	f.update(func(s *Status) { recovered, s.Failing = s.Failing, false })
+	if recovered {
+		f.o.Log.Info("the upstream is followed again", "upstream", f.o.Address)
+	}
+}
+
+// counted notes the upstream's counts.
+func (f *Follower) counted(c counts) {
+	if c.packets+c.transfers == 0 {
+		return
+	}
+	f.update(func(s *Status) {
+		packet, transfer := index.PacketType.Name, index.TransferType.Name
+		s.Rows = map[string]Count{packet: {s.Rows[packet].Here, c.packets}, transfer: {s.Rows[transfer].Here, c.transfers}}
+	})
+}
+
+// ask makes requests for the parts, f.share in each. The counts are those of the last.
+func (f *Follower) ask(ctx context.Context, parts ...part) (answers []answer, c counts, err error) {
+	for len(parts) > 0 {
+		n := min(len(parts), int(f.share.Load()))
+		var some []answer
+		err := f.inTurn(ctx, func() (err error) {
+			some, c, err = f.reader.fetch(ctx, parts[:n]...)
+			return err
+		})
+		if err != nil {
+			return nil, c, err
+		}
+		for _, a := range some {
+			f.report(a.bad)
+		}
+		answers, parts = append(answers, some...), parts[n:]
+	}
+	return answers, c, nil
+}
+
+// inTurn makes a request when it is its turn: there is one at a time, and no more than the rate allows.
+func (f *Follower) inTurn(ctx context.Context, request func() error) error {
+	if err := f.pace.Wait(ctx); err != nil {
+		return fmt.Errorf("wait for the rate: %w", err)
+	}
+	select {
+	case f.gate <- struct{}{}:
+		defer func() { <-f.gate }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.update(func(s *Status) { s.Requests++ })
+	return request()
+}
+
+// report notes rows that cannot be read. They are left out, and do not hold up the others.
+func (f *Follower) report(bad []error) {
+	for _, err := range bad {
+		f.o.Log.Warn("a row of the upstream cannot be read, and is left out", "upstream", f.o.Address, "error", err.Error())
+		f.update(func(s *Status) { s.LastError, s.LastErrorAt = "a row cannot be read: "+err.Error(), f.o.Now() })
+	}
+}
+
+// discover settles what the upstream can be asked for.
+func (f *Follower) discover(ctx context.Context) error {
+	if err := f.inTurn(ctx, func() error { return f.reader.discover(ctx) }); err != nil {
+		if !f.due.discover.IsZero() {
+			f.due.discover = f.o.Now().Add(f.o.RefreshInterval) // what is known of it will do meanwhile
+		}
+		return err
+	}
+	f.due.discover = f.o.Now().Add(rediscover)
+	var fresh bool
+	f.update(func(s *Status) {
+		fresh = len(s.Missing) != len(f.reader.missing())
+		s.Missing = f.reader.missing()
+	})
+	if fresh {
+		f.o.Log.Warn("the upstream lacks fields, which stay null here", "upstream", f.o.Address, "fields", f.reader.missing())
+	}
+	return nil
+}
+
+// tableTypes are the small types, each read whole. What others refer to comes first.
+var tableTypes = []*index.Type{
+	index.ChainType, index.TokenType, index.ClientType, index.ConnectionType, index.ChannelType,
+}
+
+// refresh reads the next of the tables. One that the upstream refuses is passed over until the next time.
+func (f *Follower) refresh(ctx context.Context) error {
+	t := tableTypes[f.table]
+	var rows []index.Row
+	var bad []error
+	err := f.inTurn(ctx, func() (err error) {
+		rows, bad, err = f.reader.table(ctx, t)
+		return err
+	})
+	if refused := new(QueryError); errors.As(err, &refused) {
+		bad, err = append(bad, fmt.Errorf("%ss: %w", t.Name, err)), nil
+	}
+	if err != nil {
+		f.due.tables = f.o.Now().Add(f.o.PollInterval) // what else is due goes first
+		return err
+	}
+	f.report(bad)
+	if err := f.write(ctx, index.Batch{Rows: rows}); err != nil {
+		return err
+	}
+	f.table = (f.table + 1) % len(tableTypes)
+	if f.table == 0 {
+		f.refreshed = true
+		f.due.tables = f.o.Now().Add(f.o.RefreshInterval)
+	}
+	return nil
+}
+
+// write writes a batch and notes what came of it.
+func (f *Follower) write(ctx context.Context, b index.Batch) error {
+	if len(b.Rows)+len(b.Unverified)+len(b.Withdrawn)+len(b.Positions) == 0 {
+		return nil
+	}
+	written, err := f.o.Index.Write(ctx, b)
+	if appliance.CodeOf(err) == appliance.CodeInvalidField {
+		written, err = f.writeSingly(ctx, b)
+	}
+	if err != nil {
+		return err
+	}
+	f.update(func(s *Status) { s.Written += uint64(written.Inserted + written.Updated) })
+	for _, u := range b.Unverified[:min(len(b.Unverified), f.warnings)] {
+		f.warnings--
+		f.o.Log.Warn("a row of the upstream does not verify, and is kept apart", "kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
+	}
+	return f.measure(ctx)
+}
+
+// writeSingly writes a batch of which the index refuses a row, so that it alone is kept apart. The positions come last.
+func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Written, err error) {
+	rest := index.Batch{Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn}
+	for _, row := range b.Rows {
+		written, err := f.o.Index.Write(ctx, index.Batch{Rows: []index.Row{row}})
+		switch {
+		case appliance.CodeOf(err) != appliance.CodeInvalidField:
+		case row.Type() == index.PacketType || row.Type() == index.TransferType:
+			rest.Unverified = append(rest.Unverified, index.Unverified{Row: row, Reason: err.Error()})
+			err = nil
+		default:
+			f.report([]error{err})
+			err = nil
+		}
+		if err != nil {
+			return all, err
+		}
+		all.Add(written)
+	}
+	written, err := f.o.Index.Write(ctx, rest)
+	all.Add(written)
+	return all, err
+}
+
+// measure brings the status up to what the index has.
+func (f *Follower) measure(ctx context.Context) error {
+	return f.o.Index.View(ctx, func(snap index.Snapshot) error {
+		here, err := snap.Status(ctx)
+		if err != nil {
+			return err
+		}
+		f.update(func(s *Status) {
+			s.Newest, s.Oldest, s.Unverified, s.Unfinished = here.Newest, here.Oldest, here.Unverified, len(f.watched.by)
+			if s.Rows == nil {
+				return
+			}
+			for _, t := range []*index.Type{index.PacketType, index.TransferType} {
+				s.Rows[t.Name] = Count{Here: here.Rows[t.Name], Upstream: s.Rows[t.Name].Upstream}
+			}
+			s.LagRows = f.behind(here)
+		})
+		return nil
+	})
+}
+
+// behind is how many rows the upstream has that are not here, f.mu being held. What is kept apart is here, too.
+func (f *Follower) behind(here index.Status) int64 {
+	upstream, have := uint64(0), here.Unverified
+	for _, n := range f.status.Rows {
+		upstream += n.Upstream
+	}
+	have += here.Rows[index.PacketType.Name] + here.Rows[index.TransferType.Name]
+	if upstream <= have {
+		return 0
+	}
+	return int64(upstream - have)
+}
+
+// jitter spreads a duration over half as much again, so that many do not come at once.
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration(rand.Float64()*float64(d)/2)
+}

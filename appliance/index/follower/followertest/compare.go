@@ -1,0 +1,159 @@
+package followertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// Await waits until a condition holds, and fails the test where it does not within that time.
+func Await(tb testing.TB, within time.Duration, what string, holds func() bool) {
+	tb.Helper()
+	if !Holds(within, holds) {
+		tb.Fatalf("waited %v in vain: %s", within, what)
+	}
+}
+
+// Holds waits until a condition holds, and tells whether it did within that time. One that takes long to look at is looked at
+// less often.
+func Holds(within time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(within); ; {
+		began := time.Now()
+		if holds() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(max(5*time.Millisecond, 4*time.Since(began)))
+	}
+}
+
+// AwaitEqual waits until two indexes are equal, and fails the test with their differences where they are not within that time.
+func AwaitEqual(tb testing.TB, within time.Duration, want, got index.Index) {
+	tb.Helper()
+	seed := maphash.MakeSeed()
+	if Holds(within, func() bool { return digest(tb, seed, want) == digest(tb, seed, got) }) {
+		return
+	}
+	if Equal(tb, want, got); tb.Failed() {
+		tb.FailNow()
+	}
+}
+
+// digest is of all records in the order of an export: equal indexes have the same.
+func digest(tb testing.TB, seed maphash.Seed, idx index.Index) uint64 {
+	tb.Helper()
+	var h maphash.Hash
+	h.SetSeed(seed)
+	view(tb, idx, func(s index.Snapshot) error {
+		for _, t := range index.RowTypes {
+			err := s.Each(context.Background(), t, func(row index.Row) error {
+				_, err := h.Write(row.Bytes())
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return h.Sum64()
+}
+
+// Equal fails the test where two indexes differ in any record, and names the first few.
+func Equal(tb testing.TB, want, got index.Index) {
+	tb.Helper()
+	const shown = 10
+	differences := Differences(tb, want, got)
+	if len(differences) == 0 {
+		return
+	}
+	more := ""
+	if len(differences) > shown {
+		more = fmt.Sprintf("\nand %d more", len(differences)-shown)
+	}
+	tb.Errorf("%d records differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"), more)
+}
+
+// Differences compares two indexes record by record, by key. It says of each that differs in which fields, or that it is
+// missing, or too much.
+func Differences(tb testing.TB, want, got index.Index) (differences []string) {
+	tb.Helper()
+	for _, t := range index.RowTypes {
+		wanted, there := records(tb, want, t), records(tb, got, t)
+		for _, key := range slices.Sorted(maps.Keys(wanted)) {
+			row, ok := there[key]
+			if delete(there, key); !ok {
+				differences = append(differences, fmt.Sprintf("%s %s is missing", t.Name, key))
+				continue
+			}
+			if fields := DifferingFields(wanted[key], row); len(fields) > 0 {
+				differences = append(differences, fmt.Sprintf("%s %s: %s", t.Name, key, strings.Join(fields, "; ")))
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(there)) {
+			differences = append(differences, fmt.Sprintf("%s %s is too much", t.Name, key))
+		}
+	}
+	return differences
+}
+
+// DifferingFields compares two records of a type, and says of each field in which they are not the same what it is and should
+// be: both as JSON, cut where they are long.
+func DifferingFields(want, got index.Row) (fields []string) {
+	if bytes.Equal(want.Bytes(), got.Bytes()) {
+		return nil
+	}
+	for i, f := range want.Type().Fields {
+		a, b := want.AppendJSON(nil, i), got.AppendJSON(nil, i)
+		if f.Kind == index.FieldJSON && sameJSON(a, b) || bytes.Equal(a, b) {
+			continue
+		}
+		fields = append(fields, fmt.Sprintf("%s is %s, want %s", f.Name, cut(b), cut(a)))
+	}
+	return fields
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+func cut(text []byte) string {
+	const most = 70
+	if len(text) > most {
+		return string(text[:most]) + "…"
+	}
+	return string(text)
+}
+
+// records are copies of all records of a type, by key.
+func records(tb testing.TB, idx index.Index, t *index.Type) map[string]index.Row {
+	tb.Helper()
+	all := make(map[string]index.Row)
+	view(tb, idx, func(s index.Snapshot) error {
+		return s.Each(context.Background(), t, func(row index.Row) error {
+			all[row.Key()] = row.Clone()
+			return nil
+		})
+	})
+	return all
+}
+
+func view(tb testing.TB, index index.Index, read func(index.Snapshot) error) {
+	tb.Helper()
+	if err := index.View(context.Background(), read); err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,287 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
+)
+
+var (
+	packetStatus   = index.PacketType.MustField("status").Number
+	packetSent     = index.PacketType.MustField("packet_send_timestamp").Number
+	packetAcked    = index.PacketType.MustField("packet_ack_timestamp").Number
+	packetTimedOut = index.PacketType.MustField("packet_timeout_timestamp").Number
+	transferSent   = index.TransferType.MustField("transfer_send_timestamp").Number
+	transferStatus = index.TransferType.MustField("status").Number
+	transferPacket = []int{index.TransferType.MustField("packet_hash").Number}
+)
+
+// intake checks the rows of one or more requests, and gathers them into a batch. Packets come before their transfers.
+type intake struct {
+	f       *Follower
+	batch   index.Batch
+	packets map[string]*packet       // by hash: of this intake, and those of the index that it has looked at
+	doubted map[string][]index.RowID // what is kept apart, by the hash of its packet
+	all     map[string]bool          // hashes of packets of which all has come
+}
+
+// packet is a packet that transfers are checked against.
+type packet struct {
+	row    index.Row
+	fault  error   // why it does not verify
+	came   bool    // with this intake
+	orders *orders // decoded when the first transfer asks for them
+}
+
+func (f *Follower) intake() *intake {
+	return &intake{f: f, packets: make(map[string]*packet), doubted: make(map[string][]index.RowID)}
+}
+
+func (in *intake) size() int { return len(in.batch.Rows) + len(in.batch.Unverified) }
+
+// add takes packets and transfers that came together, and looks up packets that did not.
+func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error {
+	if err := in.addPackets(ctx, packets); err != nil {
+		return err
+	}
+	orphans, err := in.addTransfers(ctx, transfers)
+	if err != nil {
+		return err
+	}
+	return in.adopt(ctx, orphans)
+}
+
+// addPackets takes packets as pages have them. Those of other protocols are looked up first: only then do they come with what
+// the upstream has decoded of them, which cannot be made here.
+func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
+	var foreign []string
+	for _, row := range rows {
+		if version, ok := row.Text(packetVersionField); ok && version != zkgm.ChannelVersion {
+			foreign = append(foreign, row.Key())
+		}
+		in.addPacket(row)
+	}
+	return in.look(ctx, foreign)
+}
+
+func (in *intake) addPacket(row index.Row) {
+	p := &packet{row: row, fault: checkPacket(row), came: true}
+	in.packets[row.Key()] = p
+	if p.fault != nil {
+		in.doubt(row, row.Key(), p.fault.Error())
+		return
+	}
+	in.batch.Rows = append(in.batch.Rows, row)
+}
+
+// doubt keeps a row of a packet apart.
+func (in *intake) doubt(row index.Row, hash, reason string) {
+	in.batch.Unverified = append(in.batch.Unverified, index.Unverified{Row: row, Reason: reason})
+	in.doubted[hash] = append(in.doubted[hash], row.ID())
+}
+
+// look asks the upstream for packets by hash, and takes those that it has.
+func (in *intake) look(ctx context.Context, hashes []string) error {
+	if len(hashes) == 0 {
+		return nil
+	}
+	parts := make([]part, len(hashes))
+	for i, hash := range hashes {
+		parts[i] = part{t: index.PacketType, hash: hash, limit: 1}
+	}
+	for len(parts) > 0 {
+		n := min(len(parts), maxParts)
+		answers, c, err := in.f.ask(ctx, parts[:n]...)
+		if err != nil {
+			return err
+		}
+		in.f.counted(c)
+		for _, a := range answers {
+			for _, row := range a.rows {
+				in.addPacket(row)
+			}
+		}
+		parts = parts[n:]
+	}
+	return nil
+}
+
+// addTransfers takes transfers whose packets are in this intake or in the index, and returns the others.
+func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
+	if err := in.recall(ctx, rows); err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		p := in.packets[hashOf(row)]
+		if p == nil {
+			orphans = append(orphans, row)
+			continue
+		}
+		if err := in.addTransfer(row, p); err != nil {
+			return nil, err
+		}
+	}
+	return orphans, nil
+}
+
+func (in *intake) addTransfer(row index.Row, p *packet) error {
+	if reason := p.against(row); reason != "" {
+		in.doubt(row, hashOf(row), reason)
+		return nil
+	}
+	if status, ok := p.row.Text(packetStatus); ok && row.IsNull(transferStatus) {
+		var err error
+		if row, err = row.WithText(transferStatus, status); err != nil {
+			return fmt.Errorf("transfer %s: %w", row.Key(), err)
+		}
+	}
+	in.batch.Rows = append(in.batch.Rows, row)
+	return nil
+}
+
+// against says why a transfer of the packet's does not verify; empty where it does.
+func (p *packet) against(transfer index.Row) string {
+	if p.fault != nil {
+		return "its packet does not verify: " + p.fault.Error()
+	}
+	if p.orders == nil {
+		p.orders = decodeOrders(p.row)
+	}
+	if err := checkTransfer(transfer, p.row, p.orders); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func hashOf(transfer index.Row) string {
+	return string(transfer.AppendKey(nil, transferPacket))
+}
+
+// recall finds the packets of transfers in the index.
+func (in *intake) recall(ctx context.Context, transfers []index.Row) error {
+	var unknown []string
+	for _, row := range transfers {
+		if hash := hashOf(row); in.packets[hash] == nil {
+			unknown = append(unknown, hash)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	return in.f.o.Index.View(ctx, func(snap index.Snapshot) error {
+		for _, hash := range unknown {
+			row, err := packetOf(ctx, snap, hash)
+			if err != nil {
+				return err
+			}
+			if !row.IsZero() && in.packets[hash] == nil {
+				// Those that do not verify are in the index where they are served, too.
+				row = row.Clone()
+				in.packets[hash] = &packet{row: row, fault: checkPacket(row)}
+			}
+		}
+		return nil
+	})
+}
+
+// packetOf returns the packet of a hash, or the zero row.
+func packetOf(ctx context.Context, snap index.Snapshot, hash string) (index.Row, error) {
+	rows, err := snap.Packets(ctx, index.PacketQuery{Page: index.Page{Limit: new(int32(1))}, PacketHash: hash})
+	if err != nil || len(rows) == 0 {
+		return index.Row{}, err
+	}
+	return rows[0], nil
+}
+
+// adopt looks up the packets of transfers that came without. Where the upstream has none, a transfer is kept apart: nothing says
+// that it is true.
+func (in *intake) adopt(ctx context.Context, orphans []index.Row) error {
+	if len(orphans) == 0 {
+		return nil
+	}
+	asked := make(map[string]bool)
+	var hashes []string
+	for _, row := range orphans {
+		if hash := hashOf(row); !asked[hash] {
+			asked[hash] = true
+			hashes = append(hashes, hash)
+		}
+	}
+	if err := in.look(ctx, hashes); err != nil {
+		return err
+	}
+	for _, row := range orphans {
+		p := in.packets[hashOf(row)]
+		if p == nil {
+			in.doubt(row, hashOf(row), "the upstream does not have its packet")
+			continue
+		}
+		if err := in.addTransfer(row, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes the batch, and has watched what is not finished or does not verify.
+func (in *intake) write(ctx context.Context) error {
+	if err := in.f.write(ctx, in.batch); err != nil {
+		return err
+	}
+	if in.batch.Positions != nil {
+		in.f.saved = in.f.o.Now()
+	}
+	now := in.f.o.Now()
+	for hash, p := range in.packets {
+		if p.came {
+			in.f.watched.note(hash, p.row, in.doubted[hash], in.all[hash], in.f.firstLookup(p.row, now), now)
+		}
+	}
+	for hash, apart := range in.doubted {
+		if p := in.packets[hash]; p == nil || !p.came {
+			in.f.watched.note(hash, index.Row{}, apart, in.all[hash], in.f.firstLookup(index.Row{}, now), now)
+		}
+	}
+	return nil
+}
+
+// withdraw ends what is kept apart of packets of which all has come, and that is not among it: the upstream does not claim it any
+// more.
+func (in *intake) withdraw(due []*watch, answers []answer) {
+	claimed := make(map[index.RowID]bool)
+	for _, u := range in.batch.Unverified {
+		claimed[u.Row.ID()] = true
+	}
+	for i, e := range due {
+		for _, id := range e.apart {
+			if !claimed[id] && len(answers[i].bad) == 0 {
+				in.batch.Withdrawn = append(in.batch.Withdrawn, id)
+			}
+		}
+	}
+}
+
+// unfinished tells that more will happen to a packet.
+func unfinished(packet index.Row) bool {
+	return packet.IsNull(packetAcked) && packet.IsNull(packetTimedOut)
+}
+
+// firstLookup is after how long a packet is first looked up again: the longer it has been under way, the less is likely to
+// happen soon.
+func (f *Follower) firstLookup(packet index.Row, now time.Time) time.Duration {
+	age := time.Duration(0)
+	if !packet.IsZero() {
+		if sent, ok := packet.Time(packetSent); ok {
+			age = now.Sub(sent)
+		}
+	}
+	return f.clampLookup(age / 10)
+}
+
+// clampLookup keeps the time between look-ups of a packet within bounds.
+func (f *Follower) clampLookup(d time.Duration) time.Duration {
+	return min(max(d, min(5*f.o.PollInterval, f.o.LookupInterval)), f.o.LookupInterval)
+}

@@ -1,0 +1,155 @@
+package follower
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// poll reads what is newer than the highest rows, packets and transfers in one request, and judges whether all is here. The
+// first poll reads the newest page, from which the backfill goes on.
+func (f *Follower) poll(ctx context.Context) error {
+	started := f.o.Now()
+	limit := f.limit
+	answers, c, err := f.ask(ctx, f.packets.above(limit), f.transfers.above(limit))
+	if err != nil {
+		f.due.poll = f.o.Now().Add(f.o.PollInterval)
+		f.shrink()
+		return err
+	}
+	f.grow()
+	f.counted(c)
+	packets, transfers := f.packets, f.transfers
+	more := packets.take(answers[0], limit)
+	more = transfers.take(answers[1], limit) || more
+	in := f.intake()
+	if err := in.add(ctx, answers[0].rows, answers[1].rows); err != nil {
+		return err
+	}
+	if f.packets != packets || f.transfers != transfers {
+		begun := f.packets.live == "" || f.transfers.live == ""
+		f.packets, f.transfers = packets, transfers
+		if begun { // also where there was nothing yet to begin with
+			f.drop()
+			f.back = backfill{packets: packets, transfers: transfers}
+			f.due.backfill = f.backfillDue()
+			f.noteBackfilled()
+		}
+		in.batch.Positions = f.positions()
+	}
+	if err := in.write(ctx); err != nil {
+		return err
+	}
+	f.due.poll = f.o.Now().Add(f.o.PollInterval)
+	if more {
+		f.due.poll = started // there is more above this page: at once, in turn with what else is due
+		return nil
+	}
+	return f.judge(ctx, started, c)
+}
+
+// above is the part that asks for what is newer.
+func (s *stream) above(limit int) part {
+	return part{t: s.t, cursor: s.live, direction: index.Newer, limit: limit}
+}
+
+// take moves the stream behind the rows that a poll has brought, and tells whether there may be more.
+func (s *stream) take(a answer, limit int) (more bool) {
+	if s.live == "" {
+		s.begin(a.orders)
+		return false
+	}
+	full := a.count >= limit
+	s.newer(a.orders, full)
+	return full
+}
+
+// missing is what the upstream's counts tell of rows that have not been found.
+type missing struct {
+	// explained is how many the upstream counts that a sweep of everything has not found: it counts otherwise than it lists.
+	explained int64
+	suspected int  // polls in a row after which more than that was missing
+	reopened  bool // the end of the backfill has been looked behind since
+}
+
+func parseCount(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64) // zero where there is none
+	return n
+}
+
+func formatCount(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// judge says, after a poll that found nothing more above, whether the index was in step when it was started: nothing is left to
+// backfill, and no row is missing. Rows that stay missing have come below the highest: a sweep finds them.
+func (f *Follower) judge(ctx context.Context, started time.Time, c counts) error {
+	if err := f.measure(ctx); err != nil {
+		return err
+	}
+	f.suspect(f.Status().LagRows, c)
+	if f.packets.ended && f.transfers.ended && f.missing.suspected == 0 {
+		f.update(func(s *Status) { s.InStep = started })
+	}
+	return f.saveSometimes(ctx)
+}
+
+// suspect draws the conclusion from how many rows the upstream counts beyond those here.
+func (f *Follower) suspect(behind int64, c counts) {
+	m := &f.missing
+	if f.sweep.exhausted && !f.watched.wanted() {
+		f.sweep.exhausted = false
+		if behind > m.explained {
+			f.o.Log.Warn("the upstream counts rows that it does not list, or that cannot be read", "upstream", f.o.Address, "rows", behind)
+			m.explained = behind
+		}
+	}
+	if behind <= m.explained {
+		m.suspected, m.reopened = 0, false
+		if c.packets+c.transfers > 0 {
+			m.explained = behind
+		}
+		return
+	}
+	m.suspected++
+	f.due.poll = f.o.Now().Add(f.o.PollInterval / 4) // likely they are just coming
+	switch {
+	case m.suspected < manyPolls || !f.packets.ended || !f.transfers.ended || f.watched.wanted():
+	case !m.reopened:
+		m.reopened = true
+		f.reopen()
+	default:
+		f.sweep.want(f.o.Now())
+	}
+}
+
+// savedEvery is how often the moment of being in step is written where there are no rows to write it with.
+const savedEvery = 10 * time.Second
+
+func (f *Follower) saveSometimes(ctx context.Context) error {
+	if f.o.Now().Sub(f.saved) < savedEvery {
+		return nil
+	}
+	if err := f.write(ctx, index.Batch{Positions: f.positions()}); err != nil {
+		return err
+	}
+	f.saved = f.o.Now()
+	return nil
+}
+
+// complete tells that all that the upstream has is here, and that what was unfinished at the start has been looked up.
+func (f *Follower) complete() bool {
+	s := f.Status()
+	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.watched.seen(f.began) && !f.sweep.deep
+}
+
+// What is asked for at once. A slow network that cannot bring a full page in time may bring a part of one.
+const minLimit = 10
+
+func (f *Follower) shrink() { f.limit = max(minLimit, f.limit/2) }
+func (f *Follower) grow()   { f.limit = min(index.MaxLimit, f.limit*2) }

@@ -1,0 +1,320 @@
+package follower
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// watch is a packet that is looked up again: it is unfinished, or a row of it does not verify, or it may be missing.
+type watch struct {
+	hash     string
+	due      time.Time
+	interval time.Duration // how long after the last look-up that is
+	looked   time.Time     // when it last was
+	wanted   bool          // it is missing here, or is surely other upstream: at once
+	apart    []index.RowID // what is kept apart of it
+	ended    bool          // it has ended, and is looked up once more
+	place    int           // in the heap
+}
+
+// whole tells that its transfers are asked for, though the packet be as it was.
+func (e *watch) whole() bool { return e.wanted || e.ended || len(e.apart) > 0 }
+
+// watches are ordered by when they are due. They implement heap.Interface.
+type watches struct {
+	by      map[string]*watch
+	heap    []*watch
+	wanting int
+}
+
+func (w *watches) Len() int           { return len(w.heap) }
+func (w *watches) Less(i, j int) bool { return w.heap[i].due.Before(w.heap[j].due) }
+func (w *watches) Swap(i, j int) {
+	w.heap[i], w.heap[j] = w.heap[j], w.heap[i]
+	w.heap[i].place, w.heap[j].place = i, j
+}
+func (w *watches) Push(x any) {
+	e := x.(*watch)
+	e.place = len(w.heap)
+	w.heap = append(w.heap, e)
+}
+func (w *watches) Pop() any {
+	last := w.heap[len(w.heap)-1]
+	w.heap = w.heap[:len(w.heap)-1]
+	return last
+}
+
+// due is when the next is due.
+func (w *watches) due() time.Time {
+	if len(w.heap) == 0 {
+		return never
+	}
+	return w.heap[0].due
+}
+
+// wanted tells that rows are known to be missing.
+func (w *watches) wanted() bool { return w.wanting > 0 }
+
+// seen tells that all have been looked up since.
+func (w *watches) seen(since time.Time) bool {
+	for _, e := range w.heap {
+		if e.looked.Before(since) {
+			return false
+		}
+	}
+	return w.wanting == 0
+}
+
+// maxWatched bounds the memory of watches, some 500 bytes each: an upstream can make up packets without end. Those beyond are
+// watched after a restart, or when a sweep meets them.
+const maxWatched = 200_000
+
+func (w *watches) set(e *watch, due time.Time) {
+	e.due = due
+	if w.by[e.hash] == e {
+		heap.Fix(w, e.place)
+		return
+	}
+	if len(w.heap) >= maxWatched {
+		w.want(e, false)
+		return
+	}
+	w.by[e.hash] = e
+	heap.Push(w, e)
+}
+
+func (w *watches) remove(e *watch) {
+	w.want(e, false)
+	delete(w.by, e.hash)
+	heap.Remove(w, e.place)
+}
+
+func (w *watches) want(e *watch, wanted bool) {
+	if e.wanted != wanted {
+		e.wanted = wanted
+		if wanted {
+			w.wanting++
+		} else {
+			w.wanting--
+		}
+	}
+}
+
+// note has a packet watched as it has come now, or no longer. first is the interval of one whose way has just been seen to go
+// on. What was kept apart of it before goes on to be unless all of the packet has come.
+func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all bool, first time.Duration, now time.Time) {
+	e := w.by[hash]
+	if e != nil && !all {
+		apart = union(e.apart, apart)
+	}
+	if len(apart) == 0 && !unfinished(packet) {
+		w.end(e, first, now)
+		return
+	}
+	if e == nil {
+		e = &watch{hash: hash}
+	}
+	if len(apart) > 0 && len(e.apart) > 0 {
+		e.interval *= 2 // as long as nobody corrects it
+	} else {
+		e.interval = first
+	}
+	w.want(e, false)
+	e.looked, e.apart, e.ended = now, apart, false
+	w.set(e, now.Add(jitter(e.interval)))
+}
+
+// union returns what is in either list.
+func union(a, b []index.RowID) []index.RowID {
+	all := slices.Clone(a)
+	for _, id := range b {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// end has a packet that has ended looked up once more, unless nothing was seen of its way: its transfers may be told later.
+func (w *watches) end(e *watch, after time.Duration, now time.Time) {
+	switch {
+	case e == nil:
+	case e.ended:
+		w.remove(e)
+	default:
+		w.want(e, false)
+		e.looked, e.apart, e.ended = now, nil, true
+		w.set(e, now.Add(after))
+	}
+}
+
+// call has a packet looked up at once, because it is missing here or has changed.
+func (w *watches) call(hash string, now time.Time) {
+	e := w.by[hash]
+	if e == nil {
+		e = &watch{hash: hash}
+	}
+	w.want(e, true)
+	w.set(e, now)
+}
+
+// take returns up to n that are due.
+func (w *watches) take(n int, now time.Time) (due []*watch) {
+	for len(due) < n && len(w.heap) > 0 && !w.heap[0].due.After(now) {
+		due = append(due, heap.Pop(w).(*watch))
+	}
+	for _, e := range due {
+		heap.Push(w, e) // until they are answered
+	}
+	return due
+}
+
+// loadWatches has watched what an earlier follower has left unfinished.
+func (f *Follower) loadWatches(ctx context.Context, snap index.Snapshot) error {
+	w := watches{by: make(map[string]*watch)}
+	now := f.o.Now()
+	add := func(hash string, apart ...index.RowID) {
+		e := w.by[hash]
+		if e == nil {
+			e = &watch{hash: hash, interval: f.clampLookup(0)}
+			w.set(e, now)
+		}
+		e.apart = append(e.apart, apart...)
+	}
+	err := snap.Unverified(ctx, func(u index.Unverified) error {
+		add(packetHashOf(u.Row), u.Row.ID())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = snap.Unfinished(ctx, func(packet index.Row) error {
+		add(packet.Key())
+		return nil
+	})
+	if err == nil {
+		f.watched = w
+	}
+	return err
+}
+
+// lookUp asks for packets that are due, and for the transfers of those that are not as they were: as few as take a request
+// each, so that it comes to its end where many requests fail.
+func (f *Follower) lookUp(ctx context.Context) error {
+	due := f.watched.take(int(f.share.Load()), f.o.Now())
+	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
+	parts := make([]part, len(due))
+	for i, e := range due {
+		parts[i] = part{t: index.PacketType, hash: e.hash, limit: 1}
+	}
+	answers, c, err := f.ask(ctx, parts...)
+	if err != nil {
+		return err
+	}
+	f.counted(c)
+	changed, err := f.changed(ctx, due, answers)
+	if err != nil {
+		return err
+	}
+	in := f.intake()
+	for i, a := range answers {
+		if changed[due[i].hash] {
+			for _, row := range a.rows {
+				in.addPacket(row)
+			}
+		}
+	}
+	transfers, err := f.transfersOf(ctx, changed)
+	if err != nil {
+		return err
+	}
+	if err := in.add(ctx, nil, transfers); err != nil {
+		return err
+	}
+	in.all = changed
+	in.withdraw(due, answers)
+	if err := in.write(ctx); err != nil {
+		return err
+	}
+	f.postpone(due, answers, in)
+	f.due.lookUps = f.o.Now()
+	return nil
+}
+
+// changed are the hashes of the packets that are not here as they were answered, or whose transfers are asked for anyway.
+func (f *Follower) changed(ctx context.Context, due []*watch, answers []answer) (map[string]bool, error) {
+	changed := make(map[string]bool)
+	err := f.o.Index.View(ctx, func(snap index.Snapshot) error {
+		for i, e := range due {
+			here, err := packetOf(ctx, snap, e.hash)
+			if err != nil {
+				return err
+			}
+			if rows := answers[i].rows; e.whole() || len(rows) > 0 && (here.IsZero() || !bytes.Equal(here.Bytes(), rows[0].Bytes())) {
+				changed[e.hash] = true
+			}
+		}
+		return nil
+	})
+	return changed, err
+}
+
+// maxTransferPages bounds what is read of a packet's transfers, against an upstream whose pages never end.
+const maxTransferPages = 100
+
+// transfersOf asks for all transfers of packets.
+func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []index.Row, err error) {
+	var parts []part
+	for hash := range hashes {
+		parts = append(parts, part{t: index.TransferType, hash: hash, limit: index.MaxLimit})
+	}
+	for pages := 0; len(parts) > 0; pages++ {
+		if pages == maxTransferPages {
+			f.report([]error{fmt.Errorf("the packet %s has more transfers than %d pages take; the others are not read", parts[0].hash, maxTransferPages)})
+			break
+		}
+		n := min(len(parts), maxParts)
+		answers, c, err := f.ask(ctx, parts[:n]...)
+		if err != nil {
+			return nil, err
+		}
+		f.counted(c)
+		asked := parts[:n]
+		parts = parts[n:]
+		for i, a := range answers {
+			rows = append(rows, a.rows...)
+			if next := asked[i]; a.count >= next.limit && resume(a.orders) != next.cursor {
+				next.cursor = resume(a.orders) // a packet of more orders than a page has
+				parts = append(parts, next)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// postpone puts off what was looked up and has not come anew: for the longer the older it is.
+func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
+	now := f.o.Now()
+	for i, e := range due {
+		if p := in.packets[e.hash]; p != nil && p.came || len(in.doubted[e.hash]) > 0 {
+			continue // noted as it came
+		}
+		gone := len(answers[i].rows) == 0
+		if e.ended || gone && len(e.apart) > 0 {
+			f.watched.remove(e)
+			continue
+		}
+		if e.interval *= 2; !gone {
+			e.interval = f.firstLookup(answers[i].rows[0], now)
+		}
+		f.watched.want(e, false)
+		e.looked, e.interval = now, f.clampLookup(e.interval)
+		f.watched.set(e, now.Add(jitter(e.interval)))
+	}
+}

@@ -1,0 +1,168 @@
+package follower
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
+)
+
+// maxRows bounds a table that has no pages.
+const maxRows = maxPages * index.MaxLimit
+
+// answer reads the rows that a part was answered with.
+//
+// Errors: appliance.CodeUpstreamUnavailable where it is no list, or of more than were asked for.
+func (q *query) answer(p part, list []byte) (answer, error) {
+	most := maxRows
+	if q.takes(argLimit) {
+		most = p.size()
+	}
+	objects, ok := elements(list, most)
+	if !ok {
+		return answer{}, answeredElse(fmt.Sprintf("a list of at most %d %s", most, q.name), nil)
+	}
+	a := answer{count: len(objects)}
+	for _, object := range objects {
+		row, err := q.row(p, object)
+		if err != nil {
+			key, order := q.identity(object)
+			a.bad = append(a.bad, fmt.Errorf("%s %s: %s", q.t.Name, key, show(err.Error())))
+			if order != "" {
+				a.orders = append(a.orders, order)
+			}
+			continue
+		}
+		order, _ := row.Text(q.orderedBy())
+		a.rows, a.orders = append(a.rows, row), append(a.orders, order)
+	}
+	return a, nil
+}
+
+// orderedBy is the field that cursors are of.
+func (q *query) orderedBy() int {
+	if f, ok := q.t.Field("sort_order"); ok {
+		return f.Number
+	}
+	return q.t.Key[0]
+}
+
+func (q *query) row(p part, object []byte) (row index.Row, err error) {
+	if q.related {
+		if object, err = flatten(q.fields, object); err != nil {
+			return row, err
+		}
+	}
+	if row, err = index.ParseRow(q.t, object); err != nil {
+		return row, err
+	}
+	if p.hash != "" {
+		if hash, _ := row.Text(q.t.MustField("packet_hash").Number); !strings.EqualFold(hash, p.hash) {
+			return row, fmt.Errorf("the upstream was asked for %s", show(p.hash))
+		}
+	}
+	if q.t == index.PacketType {
+		return withoutDecoded(row)
+	}
+	return row, nil
+}
+
+// identity returns key and sort_order of a row that cannot be read, as far as they can.
+func (q *query) identity(object []byte) (key, order string) {
+	var values map[string]json.RawMessage
+	if json.Unmarshal(object, &values) != nil {
+		return "that is no object", ""
+	}
+	var texts []string
+	for _, f := range q.t.Key {
+		text, ok := scalarText(values[q.t.Fields[f].Name])
+		if !ok {
+			text = "without " + q.t.Fields[f].Name
+		}
+		texts = append(texts, text)
+	}
+	order, _ = scalarText(values[q.t.Fields[q.orderedBy()].Name])
+	return show(strings.Join(texts, "/")), order
+}
+
+// scalarText returns the text of a string, or a number as it is written.
+func scalarText(value json.RawMessage) (text string, ok bool) {
+	if json.Unmarshal(value, &text) == nil {
+		return text, text != ""
+	}
+	var n json.Number
+	err := json.Unmarshal(value, &n)
+	return n.String(), err == nil
+}
+
+// flatten puts the keys that relations lead to in the place of the related objects; see selected.
+func flatten(set []selected, object json.RawMessage) (json.RawMessage, error) {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(object, &values); err != nil {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be an object").Because(err)
+	}
+	if values == nil {
+		return object, nil // null
+	}
+	for _, s := range set {
+		value, given := values[s.f.Name]
+		if !given {
+			continue
+		}
+		flat, err := s.flatten(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.f.Name, err)
+		}
+		values[s.f.Name] = flat
+	}
+	return json.Marshal(values)
+}
+
+func (s selected) flatten(value json.RawMessage) (json.RawMessage, error) {
+	switch {
+	case s.relation != "":
+		var to map[string]json.RawMessage
+		err := json.Unmarshal(value, &to)
+		return to[s.key], err
+	case !related(s.inner):
+		return value, nil
+	case s.f.Kind == index.FieldObject:
+		return flatten(s.inner, value)
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(value, &list); err != nil {
+		return nil, err
+	}
+	for i := range list {
+		var err error
+		if list[i], err = flatten(s.inner, list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(list)
+}
+
+var (
+	packetDecodedField = index.PacketType.MustField("decoded").Number
+	packetFlatField    = index.PacketType.MustField("decoded_flattened").Number
+	packetVersionField = index.PacketType.MustField("channel_version").Number
+)
+
+// withoutDecoded leaves out what can be made from the packet's data.
+func withoutDecoded(packet index.Row) (index.Row, error) {
+	if packet.IsNull(packetDecodedField) && packet.IsNull(packetFlatField) {
+		return packet, nil
+	}
+	if version, _ := packet.Text(packetVersionField); version != zkgm.ChannelVersion {
+		return packet, nil
+	}
+	var record index.Packet
+	if err := packet.Decode(&record); err != nil {
+		return packet, err
+	}
+	record.Decoded, record.DecodedFlattened = nil, nil
+	return index.NewRow(record)
+}

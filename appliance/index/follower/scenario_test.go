@@ -1,0 +1,604 @@
+package follower_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/index/follower/followertest"
+	"github.com/attestd/attestd/store/replica"
+)
+
+func TestTheFirstSyncBringsAllThatTheUpstreamHas(t *testing.T) {
+	r := newRig(t, 1500)
+	r.proxy.Compress(true)
+	f := r.follower()
+	r.sync(f)
+	followertest.Equal(t, r.upstream.Index, r.index)
+	r.proxy.CheckManners(t)
+
+	s := f.Status()
+	if s.State != follower.StateLive || s.LagRows != 0 || s.LagSeconds == nil || s.Backfilled.IsZero() || s.Unverified != 0 || len(s.Missing) != 0 || s.Failing {
+		t.Errorf("%+v", s)
+	}
+	for _, kind := range []*index.Type{index.PacketType, index.TransferType} {
+		if n := uint64(rows(t, r.upstream.Index, kind)); s.Rows[kind.Name] != (follower.Count{Here: n, Upstream: n}) {
+			t.Errorf("%d %ss: %+v", n, kind.Name, s.Rows)
+		}
+	}
+	c := r.proxy.Counts()
+	if c.Requests > 120 || c.Connections > 2 || c.BytesOut > 8<<20 {
+		t.Errorf("that took %+v", c)
+	}
+
+	again := r.follower()
+	r.sync(again)
+	if s := again.Status(); s.Written != 0 || r.proxy.Counts().Requests-c.Requests > 40 {
+		t.Errorf("nothing had changed, yet: %+v", s)
+	}
+}
+
+func TestEveryFaultIsSurvived(t *testing.T) {
+	t.Parallel()
+	for _, fault := range followertest.Faults() {
+		t.Run(fault.Name, func(t *testing.T) {
+			r := newRig(t, 120)
+			r.proxy.Compress(strings.Contains(fault.Name, "gzip"))
+			several, chance := 2, 0.3
+			if strings.Contains(fault.Name, "Retry-After") { // that takes its time
+				several, chance = 1, 0
+			}
+			r.proxy.Fail(fault)
+			f := r.start()
+			r.awaitFaults(several)
+			r.proxy.Fail(fault.Sometimes(chance)) // all through the backfill
+			r.awaitEqual()
+
+			r.proxy.Fail(fault)
+			r.upstream.Grow(20, time.Minute)
+			r.awaitFaults(several)
+			r.upstream.Grow(20, time.Minute)
+			r.proxy.Heal()
+			r.awaitEqual()
+			r.proxy.CheckManners(t)
+			if s := f.Status(); s.Unverified > 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func TestARateLimitedUpstreamIsFollowed(t *testing.T) {
+	r := newRig(t, 600)
+	r.proxy.Fail(followertest.RateLimit(8))
+	f := r.start()
+	followertest.Await(t, within, "the backfill", func() bool { return f.Status().State == follower.StateLive })
+	r.awaitEqual()
+	r.proxy.CheckManners(t)
+}
+
+func TestAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
+	t.Parallel()
+	var faults []followertest.Fault
+	for _, f := range followertest.Faults() {
+		if !strings.Contains(f.Name, "Retry-After") { // they would take their time
+			faults = append(faults, f.Sometimes(0.03))
+		}
+	}
+	for name, faults := range map[string][]followertest.Fault{"undisturbed": nil, "while every third request fails": faults} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 250)
+			r.proxy.Fail(faults...)
+			begun := rows(t, r.upstream.Index, index.TransferType)
+			stop := r.live()
+			r.start()
+			followertest.Await(t, within, "the backfill", func() bool { return rows(t, r.index, index.TransferType) >= begun })
+			followertest.Await(t, within, "growth", func() bool { return rows(t, r.upstream.Index, index.TransferType) > begun+60 })
+			r.upstream.Late(3, 5*time.Minute)
+			followertest.Await(t, within, "growth", func() bool { return rows(t, r.upstream.Index, index.TransferType) > begun+90 })
+			stop()
+			r.awaitEqual()
+			r.proxy.CheckManners(t)
+		})
+	}
+}
+
+func TestRowsThatComeLateAreFound(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{"within the overlap": 4 * time.Minute, "deeper than the overlap": 5 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 300)
+			r.start()
+			r.upstream.Late(5, by)
+			r.upstream.Grow(50, time.Minute)
+			r.upstream.Grow(50, by/2)
+			r.awaitEqual()
+			r.upstream.Grow(50, by)
+			r.awaitEqual()
+			r.upstream.Grow(50, time.Minute)
+			r.awaitEqual()
+			r.proxy.CheckManners(t)
+		})
+	}
+}
+
+func TestPacketsAreFollowedToTheirEnd(t *testing.T) {
+	r := newRig(t, 200)
+	r.start()
+	r.upstream.Grow(200, time.Minute)
+	r.awaitEqual()
+	before := statuses(t, r.index)
+	r.upstream.Grow(0, 26*time.Hour)
+	r.awaitEqual()
+	after := statuses(t, r.index)
+	if after[index.TracePacketAck] < before[index.TracePacketAck]+100 || after[index.StatusTimeout] <= before[index.StatusTimeout] {
+		t.Errorf("packets were %v, are %v", before, after)
+	}
+}
+
+// statuses counts packets by status.
+func statuses(t *testing.T, idx index.Index) map[string]int {
+	t.Helper()
+	counts := make(map[string]int)
+	view(t, idx, func(s index.Snapshot) error {
+		return s.Each(t.Context(), index.PacketType, func(row index.Row) error {
+			status, _ := row.Text(index.PacketType.MustField("status").Number)
+			counts[status]++
+			return nil
+		})
+	})
+	return counts
+}
+
+func TestPullingThePlugChangesNothingButTheLag(t *testing.T) {
+	r := newRig(t, 300)
+	f := r.start()
+	inStep := func() bool { lag, known := f.Lag(); return known && lag < time.Second }
+	followertest.Await(t, within, "it is in step", inStep)
+	stop := r.live()
+	stopReading := readOn(t, r.index)
+
+	r.proxy.Unplug()
+	before := rows(t, r.index, index.TransferType)
+	followertest.Await(t, within, "the lag grows", func() bool { lag, _ := f.Lag(); return lag > 1500*time.Millisecond })
+	if s := f.Status(); !s.Failing || s.LastError == "" || s.LagSeconds == nil || *s.LagSeconds < 1 {
+		t.Errorf("unplugged: %+v", s)
+	}
+	if after := rows(t, r.index, index.TransferType); after < before {
+		t.Errorf("%d transfers are left of %d", after, before)
+	}
+	r.proxy.Plug()
+	f.Wake()
+	followertest.Await(t, within, "it is in step again", inStep)
+	if s := f.Status(); s.Failing {
+		t.Errorf("plugged in: %+v", s)
+	}
+	stop()
+	r.awaitEqual()
+	stopReading()
+	r.proxy.CheckManners(t)
+}
+
+// readOn reads all the while, as clients do, and fails the test where a read fails or takes its time.
+func readOn(t *testing.T, idx index.Index) (stop func()) {
+	done := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				if n == 0 {
+					t.Error("nothing was read")
+				}
+				return
+			default:
+			}
+			began := time.Now()
+			err := idx.View(t.Context(), func(s index.Snapshot) error {
+				page, err := s.Transfers(t.Context(), index.TransferQuery{Page: index.Page{Limit: new(int32(50))}})
+				if err == nil && len(page) != 50 {
+					err = fmt.Errorf("%d transfers", len(page))
+				}
+				return err
+			})
+			if took := time.Since(began); err != nil || took > 3*time.Second {
+				t.Errorf("a read took %v: %v", took, err)
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		close(done)
+		reader.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func TestARestartNeitherLosesNorRepeats(t *testing.T) {
+	r := newRig(t, 700)
+	r.proxy.Fail(followertest.Delay(0, 5*time.Millisecond))
+	stopWorld := r.live()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		stop := run(t, r.follower())
+		time.Sleep(time.Duration(rng.IntN(150)) * time.Millisecond) // any moment
+		stop()
+		followertest.Await(t, within, "the proxy notices", r.proxy.Idle)
+	}
+	stopWorld()
+	r.start()
+	r.awaitEqual()
+	if c := r.proxy.Counts(); c.MostAtOnce > 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestAReplicaOfAReplicaIsTheSame(t *testing.T) {
+	r := newRig(t, 300)
+	second := followertest.OpenReplica(t, r.path+".2", replica.Options{})
+	between := followertest.NewProxy(t, followertest.Serve(t, graphql.Options{Index: r.index}))
+	run(t, newFollower(t, between.URL(), second)) // from nothing
+	stop := r.live()
+	r.start()
+	followertest.Await(t, within, "rows come through", func() bool { return rows(t, second, index.TransferType) > 350 })
+	stop()
+	r.awaitEqual()
+	followertest.AwaitEqual(t, within, r.upstream.Index, second)
+	between.CheckManners(t)
+}
+
+// TestAClientMissesNothingWhileTheReplicaSyncs: what a replica has when a client begins to page through it the client gets,
+// once, whatever comes meanwhile.
+func TestAClientMissesNothingWhileTheReplicaSyncs(t *testing.T) {
+	r := newRig(t, 800)
+	url := followertest.Serve(t, graphql.Options{Index: r.index})
+	r.proxy.Fail(followertest.Delay(20*time.Millisecond, 0)) // a backfill that lasts
+	f := r.start()
+	followertest.Await(t, within, "first rows", func() bool { return rows(t, r.index, index.TransferType) > 0 })
+	backfilling := 0
+	for f.Status().State != follower.StateLive {
+		walkBothWays(t, r.index, url)
+		backfilling++
+	}
+	r.proxy.Heal()
+	stop := r.live()
+	for range 2 {
+		walkBothWays(t, r.index, url)
+	}
+	stop()
+	if backfilling == 0 {
+		t.Error("the backfill was over at once")
+	}
+}
+
+func walkBothWays(t *testing.T, idx index.Index, url string) {
+	t.Helper()
+	for _, kind := range []*index.Type{index.PacketType, index.TransferType} {
+		for direction, from := range map[index.Direction]string{index.Older: "", index.Newer: "0"} {
+			there := keys(t, idx, kind)
+			listed, err := followertest.Walk(t.Context(), url, kind, from, direction, 90, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(map[string]bool)
+			for i, row := range listed {
+				if got[row.Key] {
+					t.Errorf("%s %s came twice", kind.Name, row.Key)
+				}
+				got[row.Key] = true
+				if i > 0 && (direction == index.Newer) != (row.SortOrder > listed[i-1].SortOrder) {
+					t.Errorf("%s %s came out of order", kind.Name, row.Key)
+				}
+			}
+			missed := slices.DeleteFunc(there, func(key string) bool { return got[key] })
+			if len(missed) > 0 {
+				t.Errorf("%d %ss were missed, direction %d: %s, …", len(missed), kind.Name, direction, missed[0])
+			}
+		}
+	}
+}
+
+// victim is a packet with several transfers.
+type victim struct {
+	packet    string   // its hash
+	transfers []string // keys
+}
+
+func (r *rig) victim() (v victim) {
+	r.Helper()
+	view(r.T, r.upstream.Index, func(s index.Snapshot) error {
+		transfers, err := s.Transfers(r.Context(), index.TransferQuery{TransferIndex: new(int32(1))})
+		if err != nil {
+			return err
+		}
+		v.packet, _ = transfers[len(transfers)-1].Text(index.TransferType.MustField("packet_hash").Number)
+		transfers, err = s.Transfers(r.Context(), index.TransferQuery{PacketHash: v.packet})
+		for _, row := range transfers {
+			v.transfers = append(v.transfers, row.Key())
+		}
+		return err
+	})
+	return v
+}
+
+// second tells whether an object of an answer is the victim's second transfer, with that field.
+func (v victim) second(object map[string]any, field string) bool {
+	_, has := object[field]
+	return has && object["packet_hash"] == v.packet && fmt.Sprint(object["transfer_index"]) == "1"
+}
+
+// is tells whether an object of an answer is the victim itself.
+func (v victim) is(object map[string]any) bool {
+	_, transfer := object["transfer_index"]
+	return !transfer && object["packet_hash"] == v.packet
+}
+
+// otherHex changes the last digit of a hex text.
+func otherHex(text string) string {
+	last := "0"
+	if strings.HasSuffix(text, last) {
+		last = "1"
+	}
+	return text[:len(text)-1] + last
+}
+
+func prefixed(prefix string, texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, prefix+text)
+	}
+	return all
+}
+
+func TestALieIsKeptApart(t *testing.T) {
+	t.Parallel()
+	for _, lie := range []struct {
+		what string
+		tell func(v victim, object map[string]any)
+		// apart is what is kept apart, and missing what the replica lacks; stays is what is kept apart when the truth is told again.
+		apart, missing func(v victim) []string
+	}{
+		{
+			what: "an amount",
+			tell: func(v victim, object map[string]any) {
+				if v.second(object, "base_amount") {
+					object["base_amount"] = "1"
+				}
+			},
+			apart:   func(v victim) []string { return []string{"transfer " + v.packet + "/1"} },
+			missing: func(v victim) []string { return []string{"transfer " + v.packet + "/1"} },
+		},
+		{
+			what: "a sender",
+			tell: func(v victim, object map[string]any) {
+				if v.second(object, "sender_canonical") {
+					object["sender_canonical"] = "0x" + strings.Repeat("1", 40)
+				}
+			},
+			apart:   func(v victim) []string { return []string{"transfer " + v.packet + "/1"} },
+			missing: func(v victim) []string { return []string{"transfer " + v.packet + "/1"} },
+		},
+		{
+			what: "data",
+			tell: func(v victim, object map[string]any) {
+				if data, ok := object["data"].(string); ok && v.is(object) {
+					object["data"] = otherHex(data)
+				}
+			},
+			apart:   func(v victim) []string { return append(prefixed("transfer ", v.transfers), "packet "+v.packet) },
+			missing: func(v victim) []string { return append(prefixed("transfer ", v.transfers), "packet "+v.packet) },
+		},
+		{
+			what: "a hash",
+			tell: func(v victim, object map[string]any) {
+				if v.is(object) {
+					object["packet_hash"] = otherHex(v.packet)
+				}
+			},
+			apart: func(v victim) []string {
+				return append(prefixed("transfer ", v.transfers), "packet "+otherHex(v.packet))
+			},
+			missing: func(v victim) []string { return append(prefixed("transfer ", v.transfers), "packet "+v.packet) },
+		},
+	} {
+		t.Run(lie.what, func(t *testing.T) {
+			r := newRig(t, 200)
+			v := r.victim()
+			r.proxy.Lie(followertest.AlterObjects(func(object map[string]any) { lie.tell(v, object) }))
+			f := r.follower()
+			r.sync(f)
+			want := slices.Sorted(slices.Values(lie.apart(v)))
+			if got := apart(t, r.index); !slices.Equal(got, want) {
+				t.Errorf("kept apart are %q, want %q", got, want)
+			}
+			var missing []string
+			for _, record := range lie.missing(v) {
+				missing = append(missing, record+" is missing")
+			}
+			slices.Sort(missing)
+			differences := followertest.Differences(t, r.upstream.Index, r.index)
+			if slices.Sort(differences); !slices.Equal(differences, missing) {
+				t.Errorf("differences %q, want %q", differences, missing)
+			}
+			if s := f.Status(); s.Unverified != uint64(len(want)) {
+				t.Errorf("%+v", s)
+			}
+
+			r.reopen(replica.Options{ServeUnverified: true})
+			for _, kind := range []*index.Type{index.PacketType, index.TransferType} {
+				served := keys(t, r.index, kind)
+				for _, record := range want {
+					if key, ok := strings.CutPrefix(record, kind.Name+" "); ok && !slices.Contains(served, key) {
+						t.Errorf("%s is not served", record)
+					}
+				}
+			}
+			r.reopen(replica.Options{})
+
+			r.proxy.Lie(nil)
+			r.start()
+			r.awaitEqual()
+			followertest.Await(t, within, "nothing is kept apart", func() bool { return len(apart(t, r.index)) == 0 })
+		})
+	}
+}
+
+// reopen closes the replica's file and opens it otherwise.
+func (r *rig) reopen(o replica.Options) {
+	r.Helper()
+	if err := r.index.Close(); err != nil {
+		r.Fatal(err)
+	}
+	r.index = followertest.OpenReplica(r.T, r.path, o)
+}
+
+// apart are the records that are kept apart, as kind and key.
+func apart(t *testing.T, idx index.Index) (all []string) {
+	t.Helper()
+	view(t, idx, func(s index.Snapshot) error {
+		return s.Unverified(t.Context(), func(u index.Unverified) error {
+			if u.Reason == "" || u.Since.IsZero() {
+				t.Errorf("%s is kept apart since %s because %q", u.Row.Key(), u.Since, u.Reason)
+			}
+			all = append(all, u.Row.Type().Name+" "+u.Row.Key())
+			return nil
+		})
+	})
+	slices.Sort(all)
+	return all
+}
+
+func TestAnOlderUpstreamIsFollowedWithoutWhatItLacks(t *testing.T) {
+	r := newRig(t, 300)
+	r.proxy.Older("v2_transfer_type.fee_type", "v2_packet_type.packet_recv_maker", "v2_channel_type.sla")
+	f := r.follower()
+	r.sync(f)
+	lacking := regexp.MustCompile(`^(transfer \S+: fee_type|packet \S+: packet_recv_maker|channel \S+: sla) is null, want "[^"]*"$`)
+	differences := followertest.Differences(t, r.upstream.Index, r.index)
+	for _, d := range differences {
+		if !lacking.MatchString(d) {
+			t.Errorf("differs: %s", d)
+		}
+	}
+	if len(differences) < 300 {
+		t.Errorf("only %d records differ", len(differences))
+	}
+	missing := f.Status().Missing
+	for i, field := range []string{".sla", ".packet_recv_maker", ".fee_type"} {
+		if len(missing) != 3 || !strings.HasSuffix(missing[i], field) {
+			t.Errorf("missing are %q", missing)
+		}
+	}
+	r.upstream.Grow(20, time.Minute)
+	r.sync(f)
+	if n := rows(t, r.index, index.TransferType); n != rows(t, r.upstream.Index, index.TransferType) {
+		t.Errorf("%d transfers", n)
+	}
+}
+
+func TestAnEmptyUpstreamIsFollowedToItsFirstRow(t *testing.T) {
+	r := newRig(t, 0)
+	r.sync(r.follower())
+	f := r.start()
+	followertest.Await(t, within, "it is in step", func() bool { _, known := f.Lag(); return known })
+	r.upstream.Grow(5, time.Minute)
+	r.awaitEqual()
+	r.upstream.Grow(150, time.Minute)
+	r.awaitEqual()
+}
+
+// An upstream may count otherwise than it lists. It is searched for the rest once, not again and again.
+func TestAnUpstreamThatCountsMoreThanItListsIsFollowedAllTheSame(t *testing.T) {
+	r := newRig(t, 150)
+	r.proxy.Lie(followertest.AlterObjects(func(object map[string]any) {
+		// In the proxy's own goroutine, which may outlive the test: it changes what passes by and asks nothing of t.
+		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil && object["name"] == index.StatTransfers {
+			object["value"] = strconv.Itoa(listed + 3)
+		}
+	}))
+	f := r.start()
+	inStep := func() bool { lag, known := f.Lag(); return known && lag < time.Second }
+	followertest.Await(t, within, "it is in step", inStep)
+	r.awaitEqual()
+	if s := f.Status(); s.LagRows != 3 {
+		t.Errorf("%d rows are missing, want 3", s.LagRows)
+	}
+	for range 3 {
+		r.upstream.Grow(20, time.Minute)
+		r.awaitEqual()
+		followertest.Await(t, within, "it is in step again", inStep)
+	}
+	r.proxy.CheckManners(t)
+}
+
+// interrupted is an index whose first batch with rows meets the end of the follower.
+type interrupted struct {
+	index.Index
+	end context.CancelFunc
+}
+
+func (i interrupted) Write(ctx context.Context, b index.Batch) (index.Written, error) {
+	for _, row := range b.Rows {
+		if row.Type() == index.PacketType {
+			i.end()
+			return index.Written{}, ctx.Err()
+		}
+	}
+	return i.Index.Write(ctx, b)
+}
+
+func TestWhatWasNotWrittenIsReadAgain(t *testing.T) {
+	r := newRig(t, 300)
+	ctx, cancel := context.WithCancel(t.Context())
+	f := newFollower(t, r.proxy.URL(), interrupted{r.index, cancel})
+	if err := f.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	view(t, r.index, func(s index.Snapshot) error {
+		at, found, err := s.Position(t.Context(), "follower.packet.live")
+		if found {
+			t.Errorf("the position %s is kept, of rows that are not written", at)
+		}
+		return err
+	})
+	r.sync(r.follower())
+	followertest.Equal(t, r.upstream.Index, r.index)
+}
+
+// An upstream may follow another itself, and be filled backwards. What is older than the oldest row comes in pages.
+func TestAnUpstreamThatIsFilledBackwardsIsFollowed(t *testing.T) {
+	r := newRig(t, 0)
+	var all []index.Row
+	o := dataset.GenerateOptions{Transfers: 2000, Seed: 3, Now: time.Now(), Chains: 3}
+	err := dataset.Generate(t.Context(), o, func(rows []index.Row) error {
+		all = append(all, rows...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(rows []index.Row) {
+		if _, err := r.upstream.Index.Write(t.Context(), index.Batch{Rows: rows}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest := len(all) * 4 / 5
+	write(all[newest:])
+	r.start()
+	r.awaitEqual()
+	write(all[:newest])
+	r.awaitEqual()
+	r.proxy.CheckManners(t)
+}

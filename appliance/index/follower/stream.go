@@ -1,0 +1,162 @@
+package follower
+
+import (
+	"context"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// stream is how far one kind of rows has been read. Its members are sort_orders of the upstream's, which nothing here
+// looks into: they are compared for equality, and handed back.
+type stream struct {
+	t     *index.Type
+	live  string // the highest that was read: what is newer lies above; empty before the first row
+	back  string // from where older rows are still to be read
+	final string // of the last row that was read backwards
+	ended bool   // the oldest row has been read
+}
+
+// Positions in the index, beside those of streams.
+const (
+	positionUpstream   = "follower.upstream"
+	positionInStep     = "follower.in_step"    // RFC 3339
+	positionBackfilled = "follower.backfilled" // RFC 3339
+	positionMissing    = "follower.missing"    // see missing
+)
+
+func (s *stream) position(of string) string { return "follower." + s.t.Name + "." + of }
+
+// save adds the stream's positions to a batch.
+func (s *stream) save(positions map[string]string) {
+	positions[s.position("live")], positions[s.position("back")] = s.live, s.back
+	ended := ""
+	if s.ended {
+		ended = "true"
+	}
+	positions[s.position("ended")] = ended
+}
+
+// resume returns the cursor from which to go on behind a page that may not be the last. Rows may share a sort_order and the
+// page may end between them, so that it is the last sort_order but one: the rows of the last are read again. A page of one
+// sort_order alone leaves no choice.
+func resume(orders []string) string {
+	last := orders[len(orders)-1]
+	for i := len(orders) - 2; i >= 0; i-- {
+		if orders[i] != last {
+			return orders[i]
+		}
+	}
+	return last
+}
+
+// older goes on backwards behind a page.
+func (s *stream) older(orders []string) {
+	known := true
+	for _, order := range orders {
+		known = known && order == s.final
+	}
+	if known { // nothing, or nothing but what was read again
+		s.ended = true
+		return
+	}
+	s.final, s.back = orders[len(orders)-1], resume(orders)
+}
+
+// newer goes on forwards behind a page of rows, the highest last. full tells that there may be more.
+func (s *stream) newer(orders []string, full bool) {
+	switch {
+	case len(orders) == 0:
+	case full:
+		s.live = resume(orders)
+	default:
+		s.live = orders[len(orders)-1]
+	}
+}
+
+// begin starts at the newest page: forwards from its first row, backwards from its last.
+func (s *stream) begin(orders []string) {
+	if len(orders) == 0 {
+		s.ended = true // until there is a row, there is none that is older
+		return
+	}
+	s.live, s.ended, s.final = orders[0], false, ""
+	s.older(orders)
+}
+
+// Load reads how far an earlier follower has come, so that Status tells it. Run and Sync do so by themselves.
+func (f *Follower) Load(ctx context.Context) error {
+	if err := f.load(ctx); err != nil {
+		return err
+	}
+	return f.measure(ctx)
+}
+
+// load reads where an earlier follower has ended, and what must be watched. With another upstream it begins anew: rows that
+// are here already cost a look, no more.
+func (f *Follower) load(ctx context.Context) error {
+	return f.o.Index.View(ctx, func(snap index.Snapshot) error {
+		get := func(name string) (value string, err error) {
+			value, _, err = snap.Position(ctx, name)
+			return value, err
+		}
+		f.packets, f.transfers = stream{t: index.PacketType}, stream{t: index.TransferType}
+		before, err := get(positionUpstream)
+		if err != nil {
+			return err
+		}
+		if before == f.o.Address {
+			if err := f.loadPositions(get); err != nil {
+				return err
+			}
+		}
+		f.back = backfill{packets: f.packets, transfers: f.transfers}
+		f.due.poll, f.due.backfill = time.Time{}, f.backfillDue()
+		if f.watched.by == nil {
+			return f.loadWatches(ctx, snap)
+		}
+		return nil
+	})
+}
+
+func (f *Follower) loadPositions(get func(string) (string, error)) error {
+	var failed error
+	read := func(name string) string {
+		value, err := get(name)
+		if err != nil {
+			failed = err
+		}
+		return value
+	}
+	for _, s := range []*stream{&f.packets, &f.transfers} {
+		s.live, s.back, s.ended = read(s.position("live")), read(s.position("back")), read(s.position("ended")) != ""
+	}
+	f.missing.explained = parseCount(read(positionMissing))
+	inStep, _ := time.Parse(time.RFC3339Nano, read(positionInStep)) // zero where there is none
+	backfilled, _ := time.Parse(time.RFC3339Nano, read(positionBackfilled))
+	f.update(func(s *Status) {
+		if s.InStep.IsZero() {
+			s.InStep = inStep
+		}
+		s.Backfilled = backfilled
+	})
+	return failed
+}
+
+// positions are all positions as they are now, to be written with a batch.
+func (f *Follower) positions() map[string]string {
+	p := map[string]string{positionUpstream: f.o.Address, positionMissing: formatCount(f.missing.explained)}
+	f.packets.save(p)
+	f.transfers.save(p)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p[positionInStep], p[positionBackfilled] = formatTime(f.status.InStep), formatTime(f.status.Backfilled)
+	return p
+}
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}

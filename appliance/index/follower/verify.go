@@ -1,0 +1,365 @@
+package follower
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// VerifyOptions say what to compare.
+type VerifyOptions struct {
+	Index      index.Index
+	Upstream   Upstream
+	Sample     int                   // rows of each kind to compare, in pages at random places; zero means DefaultSample
+	OnProgress func(done, total int) // in requests; nil means none
+}
+
+// DefaultSample is how many rows of each kind Verify compares.
+const DefaultSample = 1000
+
+// Report is what Verify found.
+type Report struct {
+	Rows map[string]Count `json:"rows"` // by kind, all of them
+	// CountsAgree tells that there are neither fewer rows here than the upstream had at the beginning, nor more than it has at
+	// the end.
+	CountsAgree bool           `json:"counts_agree"`
+	Compared    map[string]int `json:"compared"` // by kind, row by row
+	// Behind counts rows that the upstream has moved on since they were last looked at: those of unfinished packets, of a
+	// backfill that is not done, and the states of chains and clients.
+	Behind      int          `json:"behind"`
+	Differences []Difference `json:"differences"` // at most MaxDifferences
+	Differing   int          `json:"differing"`   // all of them
+	Unverified  []Doubt      `json:"unverified"`  // at most MaxDifferences
+	Doubtful    int          `json:"doubtful"`    // all of them
+	Missing     []string     `json:"missing_fields,omitempty"`
+}
+
+// MaxDifferences is how many differences and unverified records a Report lists.
+const MaxDifferences = 1000
+
+// Difference is a row that is not as the upstream has it.
+type Difference struct {
+	Kind   string   `json:"kind"`
+	Key    string   `json:"key"`
+	What   string   `json:"what"` // of the constants below
+	Fields []string `json:"fields,omitempty"`
+}
+
+// What a Difference is.
+const (
+	MissingHere     = "missing here"
+	MissingUpstream = "missing upstream"
+	Differs         = "differs"
+)
+
+// Doubt is a record that is kept apart.
+type Doubt struct {
+	Kind   string    `json:"kind"`
+	Key    string    `json:"key"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// OK tells that nothing is wrong: the counts agree, no row differs and none is kept apart.
+func (r Report) OK() bool { return r.CountsAgree && r.Differing == 0 && r.Doubtful == 0 }
+
+// Verify compares an index with its upstream: the counts, the small tables whole, and pages of packets and transfers at
+// random places, in both directions.
+//
+// Errors: as Upstream.Query and Index.View.
+func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
+	if o.Sample <= 0 {
+		o.Sample = DefaultSample
+	}
+	if o.OnProgress == nil {
+		o.OnProgress = func(int, int) {}
+	}
+	v := &verification{
+		VerifyOptions: o, reader: newReader(o.Upstream),
+		report: Report{Compared: make(map[string]int), Differences: []Difference{}, Unverified: []Doubt{}},
+	}
+	if err := v.run(ctx); err != nil {
+		return Report{}, err
+	}
+	return v.report, nil
+}
+
+// verifyPage is how many rows are compared at each random place.
+const verifyPage = 20
+
+type verification struct {
+	VerifyOptions
+	reader     *reader
+	report     Report
+	doubted    map[string]bool // kind and key of what is kept apart
+	backfilled bool
+	done       int
+}
+
+func (v *verification) run(ctx context.Context) error {
+	if err := v.reader.discover(ctx); err != nil {
+		return err
+	}
+	v.report.Missing = v.reader.missing()
+	_, before, err := v.reader.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v.listDoubts(ctx); err != nil {
+		return err
+	}
+	for _, t := range tableTypes {
+		if err := v.table(ctx, t); err != nil {
+			return err
+		}
+		v.progress()
+	}
+	for _, t := range []*index.Type{index.PacketType, index.TransferType} {
+		if err := v.pages(ctx, t); err != nil {
+			return err
+		}
+	}
+	return v.count(ctx, before)
+}
+
+func (v *verification) places() int { return (v.Sample + verifyPage - 1) / verifyPage }
+
+func (v *verification) progress() {
+	v.done++
+	v.OnProgress(v.done, len(tableTypes)+2*v.places())
+}
+
+func doubtKey(row index.Row) string { return row.Type().Name + " " + row.Key() }
+
+func (v *verification) listDoubts(ctx context.Context) error {
+	v.doubted = make(map[string]bool)
+	return v.Index.View(ctx, func(snap index.Snapshot) error {
+		done, _, err := snap.Position(ctx, positionBackfilled)
+		if err != nil {
+			return err
+		}
+		v.backfilled = done != ""
+		return snap.Unverified(ctx, func(u index.Unverified) error {
+			v.report.Doubtful++
+			if len(v.doubted) < maxWatched { // beyond, they show as differences
+				v.doubted[doubtKey(u.Row)] = true
+			}
+			if len(v.report.Unverified) < MaxDifferences {
+				v.report.Unverified = append(v.report.Unverified, Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since})
+			}
+			return nil
+		})
+	})
+}
+
+// count compares the counts. Rows go on coming meanwhile.
+func (v *verification) count(ctx context.Context, before counts) error {
+	var here index.Status
+	err := v.Index.View(ctx, func(snap index.Snapshot) (err error) {
+		here, err = snap.Status(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, after, err := v.reader.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	packets, transfers := here.Rows[index.PacketType.Name], here.Rows[index.TransferType.Name]
+	v.report.Rows = map[string]Count{
+		index.PacketType.Name: {packets, after.packets}, index.TransferType.Name: {transfers, after.transfers},
+	}
+	apart := uint64(v.report.Doubtful)
+	v.report.CountsAgree = packets+transfers+apart >= before.packets+before.transfers &&
+		packets <= after.packets && transfers <= after.transfers
+	return nil
+}
+
+// table compares a small table whole.
+func (v *verification) table(ctx context.Context, t *index.Type) error {
+	upstream, _, err := v.reader.table(ctx, t)
+	if err != nil {
+		return err
+	}
+	here := make(map[string]index.Row)
+	err = v.Index.View(ctx, func(snap index.Snapshot) error {
+		return snap.Each(ctx, t, func(row index.Row) error {
+			here[row.Key()] = row.Clone()
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, row := range upstream {
+		v.compare(row, here[row.Key()], false)
+		delete(here, row.Key())
+	}
+	for key := range here {
+		v.differ(Difference{Kind: t.Name, Key: key, What: MissingUpstream})
+	}
+	return nil
+}
+
+// pages compares the newest page of a kind, and pages behind rows chosen at random.
+func (v *verification) pages(ctx context.Context, t *index.Type) error {
+	cursors := []string{""}
+	err := v.Index.View(ctx, func(snap index.Snapshot) error {
+		rows, err := snap.Sample(ctx, t, v.places()-1)
+		for _, row := range rows {
+			cursors = append(cursors, row.SortOrder())
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, cursor := range cursors {
+		if err := v.page(ctx, t, cursor); err != nil {
+			return err
+		}
+		v.progress()
+	}
+	return nil
+}
+
+func (v *verification) page(ctx context.Context, t *index.Type, cursor string) error {
+	answers, _, err := v.reader.fetch(ctx, part{t: t, cursor: cursor, direction: index.Older, limit: verifyPage})
+	if err != nil {
+		return err
+	}
+	listed := make(map[string]bool)
+	var extra []index.Row
+	err = v.Index.View(ctx, func(snap index.Snapshot) error {
+		for _, row := range answers[0].rows {
+			listed[row.Key()] = true
+			here, err := sameIn(ctx, snap, row)
+			if err != nil {
+				return err
+			}
+			moving, err := v.moving(ctx, snap, here)
+			if err != nil {
+				return err
+			}
+			v.compare(row, here, moving)
+		}
+		extra, err = v.unlisted(ctx, snap, t, cursor, listed)
+		return err
+	})
+	if err != nil || len(answers[0].rows) == 0 {
+		return err
+	}
+	return v.confirm(ctx, extra)
+}
+
+// unlisted are the rows of the index's own page that the upstream's does not have.
+func (v *verification) unlisted(ctx context.Context, snap index.Snapshot, t *index.Type, cursor string, listed map[string]bool) (extra []index.Row, err error) {
+	page := index.Page{Limit: new(int32(verifyPage)), Cursor: cursor}
+	var rows []index.Row
+	if t == index.PacketType {
+		rows, err = snap.Packets(ctx, index.PacketQuery{Page: page})
+	} else {
+		rows, err = snap.Transfers(ctx, index.TransferQuery{Page: page})
+	}
+	for _, row := range rows {
+		if !listed[row.Key()] {
+			extra = append(extra, row.Clone())
+		}
+	}
+	return extra, err
+}
+
+// confirm asks by hash for rows that a page of the upstream's did not have: they may stand behind its end.
+func (v *verification) confirm(ctx context.Context, rows []index.Row) error {
+	for len(rows) > 0 {
+		n := min(len(rows), maxParts)
+		parts := make([]part, n)
+		for i, row := range rows[:n] {
+			parts[i] = part{t: row.Type(), hash: packetHashOf(row), limit: index.MaxLimit}
+		}
+		answers, _, err := v.reader.fetch(ctx, parts...)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows[:n] {
+			if !contains(answers[i].rows, row.Key()) {
+				v.differ(Difference{Kind: row.Type().Name, Key: row.Key(), What: MissingUpstream})
+			}
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+func contains(rows []index.Row, key string) bool {
+	for _, row := range rows {
+		if row.Key() == key {
+			return true
+		}
+	}
+	return false
+}
+
+// moving tells that a row here may be behind: its packet is unfinished.
+func (v *verification) moving(ctx context.Context, snap index.Snapshot, here index.Row) (bool, error) {
+	if here.IsZero() {
+		return !v.backfilled, nil
+	}
+	packet := here
+	if here.Type() == index.TransferType {
+		var err error
+		if packet, err = packetOf(ctx, snap, hashOf(here)); err != nil || packet.IsZero() {
+			return false, err
+		}
+	}
+	return unfinished(packet), nil
+}
+
+// compare compares a row of the upstream's with that of the index. moving tells that a difference is no fault.
+func (v *verification) compare(upstream, here index.Row, moving bool) {
+	t := upstream.Type()
+	v.report.Compared[t.Name]++
+	if v.doubted[doubtKey(upstream)] {
+		return // it is listed as such
+	}
+	d := Difference{Kind: t.Name, Key: upstream.Key(), What: MissingHere}
+	if !here.IsZero() {
+		d.What, d.Fields = Differs, differingFields(upstream, here)
+		if len(d.Fields) == 0 {
+			return
+		}
+	}
+	stateOnly := len(d.Fields) == 1 && d.Fields[0] == "status" && (t == index.ChainType || t == index.ClientType)
+	if moving || stateOnly {
+		v.report.Behind++
+		return
+	}
+	v.differ(d)
+}
+
+func (v *verification) differ(d Difference) {
+	v.report.Differing++
+	if len(v.report.Differences) < MaxDifferences {
+		v.report.Differences = append(v.report.Differences, d)
+	}
+}
+
+// differingFields names the fields that differ. A sort_order that another row has as well is kept with the key behind it, and
+// the status of a transfer may be the packet's.
+func differingFields(upstream, here index.Row) (names []string) {
+	for _, field := range here.Type().Fields {
+		a, b := upstream.AppendJSON(nil, field.Number), here.AppendJSON(nil, field.Number)
+		switch {
+		case bytes.Equal(a, b):
+		case field.Name == "sort_order" && strings.HasPrefix(here.SortOrder(), upstream.SortOrder()+"~"):
+		case field.Name == "status" && here.Type() == index.TransferType && upstream.IsNull(field.Number):
+		default:
+			names = append(names, field.Name)
+		}
+	}
+	return names
+}

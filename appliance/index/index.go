@@ -1,0 +1,141 @@
+// Package index is the read side: rows of indexed cross-chain transfers, their packets, traces, tokens and chains, what can be
+// asked of them, and the statistics over them. The rows have a format of their own (row.go, encode.go); the stores keep it
+// as it is.
+package index
+
+import (
+	"context"
+	"time"
+)
+
+// Index answers reads over indexed cross-chain transfers. A replica holds one on disk; a proxy need not.
+// All methods may be used at once, and readers never wait for writers.
+type Index interface {
+	// View calls read with the index as it is now. The snapshot and every Row it returned are valid only until
+	// read returns; Row.Clone outlives it. The error is read's own, CodeReplicaUnavailable where storage fails,
+	// or CodeTimeout where ctx has ended.
+	View(ctx context.Context, read func(Snapshot) error) error
+	// Write upserts a batch: all of it or nothing. When it returns nil the batch is on disk and seen by every
+	// later View. A record that is already there as it is changes nothing; see Written.
+	//
+	// Rows are upserted in their order, by the key of their type: packets by packet_hash, transfers by
+	// packet_hash and transfer_index, chains by universal_chain_id, tokens by universal_chain_id and denom,
+	// channels, clients and connections by their (source) universal_chain_id and id. An upsert replaces the whole
+	// record: members that are null in the new one are null afterwards.
+	//
+	// Where another record of the type has the same sort_order, the later one is kept under sort_order~key (see
+	// TieBreak), so that sort_order alone is a total order and no page boundary falls between equals.
+	//
+	// Errors: CodeInvalidField for a row that is not of a record type or has no key; CodeReplicaUnavailable.
+	Write(ctx context.Context, b Batch) (Written, error)
+}
+
+// Snapshot is an Index at one moment. Its methods may be used at once. Lists come in the order of the query's Page:
+// newest first by default, which is sort_order descending, bytewise.
+//
+// Every method that takes a query returns CodeInvalidField, with Field set, for a query that cannot be meant, and
+// CodeTimeout when ctx ends.
+type Snapshot interface {
+	Transfers(ctx context.Context, q TransferQuery) ([]Row, error)     // of TransferType
+	Packets(ctx context.Context, q PacketQuery) ([]Row, error)         // of PacketType
+	Tokens(ctx context.Context, q TokenQuery) ([]Row, error)           // of TokenType, by rank, those without one last, then chain and denom
+	Chains(ctx context.Context, q ChainQuery) ([]Row, error)           // of ChainType; its sort order is universal_chain_id
+	Channels(ctx context.Context, q ChannelQuery) ([]Row, error)       // of ChannelType
+	Clients(ctx context.Context, q ClientQuery) ([]Row, error)         // of ClientType
+	Connections(ctx context.Context, q ConnectionQuery) ([]Row, error) // of ConnectionType
+
+	// Related returns the row that a relation of row's type leads to: a transfer's source_chain, the packet that
+	// has its traces, a trace's chain. A chain or packet that is not in the index is a row with nothing but its
+	// key; any other relation that leads nowhere is the zero Row. It costs a look-up in memory, for PacketType one
+	// in the index.
+	Related(row Row, r Relation) Row
+
+	// Stats returns total_transfers and total_packets.
+	Stats(ctx context.Context) ([]Stat, error)
+	// TransfersDaily and PacketsDaily count by the UTC day of sending, newest day first, days without any left out.
+	TransfersDaily(ctx context.Context, q DayQuery) ([]DayCount, error)
+	PacketsDaily(ctx context.Context, q DayQuery) ([]DayCount, error)
+	// TransfersByChain and PacketsByChain count by day and pair of chains, newest day first, then by chains.
+	TransfersByChain(ctx context.Context, q DayQuery) ([]RouteDayCount, error)
+	PacketsByChain(ctx context.Context, q DayQuery) ([]RouteDayCount, error)
+	// Latency returns the percentiles of how long packets took, by nearest rank, each at most LatencyError from the
+	// exact one. The chains of the query need not be given.
+	Latency(ctx context.Context, q LatencyQuery) (Latency, error)
+
+	// Health returns one check per network that has chains: mainnet, then testnet.
+	Health(ctx context.Context) ([]HealthCheck, error)
+	// Status tells what the index holds and how fresh it is.
+	Status(ctx context.Context) (Status, error)
+	// Position returns what a Batch has last set under that name, or "" and false.
+	Position(ctx context.Context, name string) (string, bool, error)
+
+	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in no certain order, until an
+	// error of yield's, which it returns.
+	Unfinished(ctx context.Context, yield func(Row) error) error
+	// Unverified calls yield with each record that is kept apart, by type and key, until an error of yield's, which it
+	// returns. Where they are served, they are also among the others.
+	Unverified(ctx context.Context, yield func(Unverified) error) error
+	// Sample returns n different records chosen at random, of PacketType or TransferType, in no certain order: all where
+	// there are no more, and in rare cases fewer.
+	//
+	// Errors: CodeInvalidField for other types; CodeTimeout.
+	Sample(ctx context.Context, t *Type, n int) ([]Row, error)
+
+	// Each calls yield with each record of a type, in the order of export: by sort_order ascending, bytewise (chains
+	// and tokens by key), until the end or an error of yield's, which it returns.
+	Each(ctx context.Context, t *Type, yield func(Row) error) error
+}
+
+// Batch is what Index.Write writes at once.
+type Batch struct {
+	Rows []Row // of record types, see RowTypes
+	// Positions are set with the rows, so that a reader of an upstream or of a file knows, after a crash, what
+	// has been written. An empty value removes a position.
+	Positions map[string]string
+	// Unverified are packets and transfers to be kept apart, by their key: a later one takes the place of an earlier
+	// one, and a row of the same type and key among the Rows of a later batch ends it, even one that changes nothing
+	// else. They are written behind Rows, so that of a key that is in both the row is served and this is kept apart.
+	// What Rows has said of the key before is served on; where unverified records are served it comes back when they no
+	// longer are. Since is ignored: it is when the key was first kept apart.
+	//
+	// Errors: CodeInvalidField for other types.
+	Unverified []Unverified
+	// Withdrawn end what is kept apart of these keys, after Rows and before Unverified: nobody claims it any more. A key of
+	// which nothing is kept apart changes nothing.
+	Withdrawn []RowID
+}
+
+// RowID names a record: its type and its Row.Key.
+type RowID struct {
+	Type *Type
+	Key  string
+}
+
+// ID returns the name of a record.
+func (r Row) ID() RowID { return RowID{r.t, r.Key()} }
+
+// Unverified is a record that contradicts what can be checked of it, or that cannot be checked. An Index keeps it apart,
+// and does not serve it unless it was opened to.
+type Unverified struct {
+	Row    Row
+	Reason string    // what does not agree, for an operator: "base_amount is 5, but the packet's data says 6"
+	Since  time.Time // UTC
+}
+
+// Written counts what a batch did: each of its Rows and each of its Unverified once. A row that changes nothing but ends an
+// unverified one is Updated; an unverified one with the row and the reason that are kept already is Unchanged.
+type Written struct {
+	Inserted, Updated, Unchanged int
+}
+
+// Add adds another batch's counts.
+func (w *Written) Add(other Written) {
+	w.Inserted += other.Inserted
+	w.Updated += other.Updated
+	w.Unchanged += other.Unchanged
+}
+
+// TieBreak returns the sort_order under which a record is kept when another of its type has the one it came with.
+// key is the record's own key as text (a packet's hash, a transfer's hash and index, …), so the result is unique,
+// sorts directly after the other record, and is found again when the record is written a second time.
+func TieBreak(sortOrder, key string) string { return sortOrder + "~" + key }

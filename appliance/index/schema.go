@@ -1,0 +1,176 @@
+package index
+
+import (
+	"encoding/json"
+	"reflect"
+	"time"
+)
+
+// Type describes the fields of an index type. Its Fields are in the order of the Go struct that it was made from,
+// which is also the order in records.
+type Type struct {
+	Name      string // of records: "transfer", "packet", …; of nested objects the field's
+	Fields    []Field
+	Relations []Relation
+	// Key are the fields whose texts make a record's key; none for nested objects.
+	Key []int
+
+	byName map[string]int
+	goType reflect.Type
+}
+
+// Field is a field of a Type.
+type Field struct {
+	Name     string // in records and in GraphQL
+	Number   int    // its place in Type.Fields
+	Kind     FieldKind
+	Required bool  // never null
+	Elem     *Type // of FieldObject and FieldList
+}
+
+// FieldKind is what a field holds.
+type FieldKind uint8
+
+// The kinds of fields.
+const (
+	FieldText   FieldKind = iota // Row.Text
+	FieldInt                     // Row.Int: 32 bits
+	FieldBool                    // Row.Bool
+	FieldTime                    // Row.Time: in JSON RFC 3339, UTC, to the nanosecond
+	FieldJSON                    // Row.AppendJSON: any value
+	FieldTexts                   // Row.Texts: a list of text
+	FieldObject                  // Row.Object
+	FieldList                    // Row.List: of objects; never null
+)
+
+// Relation leads from a row to another that it names by key; see Snapshot.Related.
+type Relation struct {
+	Name string // the field in GraphQL; "packet" for the packet that has a transfer's traces
+	To   *Type  // ChainType, TokenType or PacketType
+	By   []int  // the fields that hold the key, in the order of To.Key
+}
+
+// The types of records, and those nested in them that GraphQL names.
+var (
+	ChainType = newType[Chain]("chain").keyedBy("universal_chain_id")
+	TokenType = newType[Token]("token").keyedBy("universal_chain_id", "denom").
+			related("chain", ChainType, "universal_chain_id")
+	ChannelType    = newType[Channel]("channel").keyedBy("source_universal_chain_id", "source_channel_id").betweenChains()
+	ConnectionType = newType[Connection]("connection").keyedBy("source_universal_chain_id", "source_connection_id").betweenChains()
+	ClientType     = newType[Client]("client").keyedBy("universal_chain_id", "client_id").
+			related("chain", ChainType, "universal_chain_id").
+			related("counterparty_chain", ChainType, "counterparty_universal_chain_id")
+	PacketType   = newType[Packet]("packet").keyedBy("packet_hash").betweenChains()
+	TransferType = newType[Transfer]("transfer").keyedBy("packet_hash", "transfer_index").betweenChains().
+			related("packet", PacketType, "packet_hash").
+			related("base_token_meta", TokenType, "source_universal_chain_id", "base_token").
+			related("quote_token_meta", TokenType, "destination_universal_chain_id", "quote_token").
+			related("fee_token_meta", TokenType, "source_universal_chain_id", "fee_token")
+
+	TraceType               = PacketType.MustField("traces").Elem.related("chain", ChainType, "universal_chain_id")
+	TokenRepresentationType = TokenType.MustField("representations").Elem.related("chain", ChainType, "universal_chain_id")
+	TokenSourceType         = TokenRepresentationType.MustField("sources").Elem.related("chain", ChainType, "universal_chain_id")
+	TokenBucketType         = TokenType.MustField("bucket").Elem.related("chain", ChainType, "universal_chain_id")
+	TokenWrappingType       = TokenType.MustField("wrapping").Elem.
+				related("wrapped_chain", ChainType, "wrapped_universal_chain_id").
+				related("unwrapped_chain", ChainType, "unwrapped_universal_chain_id")
+)
+
+// RowTypes are the types that Index.Write takes and Snapshot.Each yields, in the order of export: what others
+// refer to comes first.
+var RowTypes = []*Type{ChainType, TokenType, ClientType, ConnectionType, ChannelType, PacketType, TransferType}
+
+// Field returns the field of that name.
+func (t *Type) Field(name string) (Field, bool) {
+	i, ok := t.byName[name]
+	if !ok {
+		return Field{}, false
+	}
+	return t.Fields[i], true
+}
+
+// MustField returns the field of that name, which exists.
+func (t *Type) MustField(name string) Field {
+	f, ok := t.Field(name)
+	if !ok {
+		panic("type " + t.Name + " has no field " + name)
+	}
+	return f
+}
+
+// Relation returns the relation of that name.
+func (t *Type) Relation(name string) (Relation, bool) {
+	for _, r := range t.Relations {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	return Relation{}, false
+}
+
+func (t *Type) keyedBy(names ...string) *Type {
+	t.Key = t.numbers(names)
+	return t
+}
+
+func (t *Type) related(name string, to *Type, by ...string) *Type {
+	t.Relations = append(t.Relations, Relation{Name: name, To: to, By: t.numbers(by)})
+	return t
+}
+
+func (t *Type) betweenChains() *Type {
+	return t.related("source_chain", ChainType, "source_universal_chain_id").
+		related("destination_chain", ChainType, "destination_universal_chain_id")
+}
+
+func (t *Type) numbers(names []string) []int {
+	var numbers []int
+	for _, name := range names {
+		numbers = append(numbers, t.MustField(name).Number)
+	}
+	return numbers
+}
+
+func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T]()) }
+
+func typeOf(name string, goType reflect.Type) *Type {
+	t := &Type{Name: name, byName: make(map[string]int), goType: goType}
+	for i := range goType.NumField() {
+		member := goType.Field(i)
+		f := Field{Name: member.Tag.Get("json"), Number: i, Required: member.Type.Kind() != reflect.Pointer}
+		f.Kind, f.Elem = kindOf(f.Name, member.Type)
+		if f.Kind == FieldJSON || f.Kind == FieldTexts {
+			f.Required = false
+		}
+		t.byName[f.Name] = i
+		t.Fields = append(t.Fields, f)
+	}
+	return t
+}
+
+func kindOf(name string, goType reflect.Type) (FieldKind, *Type) {
+	if goType.Kind() == reflect.Pointer {
+		goType = goType.Elem()
+	}
+	switch goType {
+	case reflect.TypeFor[time.Time]():
+		return FieldTime, nil
+	case reflect.TypeFor[json.RawMessage]():
+		return FieldJSON, nil
+	case reflect.TypeFor[[]string]():
+		return FieldTexts, nil
+	}
+	switch goType.Kind() {
+	case reflect.String:
+		return FieldText, nil
+	case reflect.Int32:
+		return FieldInt, nil
+	case reflect.Bool:
+		return FieldBool, nil
+	case reflect.Struct:
+		return FieldObject, typeOf(name, goType)
+	case reflect.Slice:
+		return FieldList, typeOf(name, goType.Elem())
+	}
+	panic("a field of type " + goType.String() + " cannot be indexed")
+}
