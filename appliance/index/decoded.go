@@ -8,7 +8,7 @@ var (
 	packetFlat    = PacketType.MustField("decoded_flattened").Number
 )
 
-// appendDecoded appends decoded or decoded_flattened of a packet whose record does not have it: made from its data, where
+// appendDecoded appends decoded or decoded_flattened of a packet whose row does not have it: made from its data, where
 // its channel's version is one that can be read; else null.
 func appendDecoded(dst []byte, packet Row, field int) []byte {
 	var version [32]byte

@@ -15,12 +15,12 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// NewRow encodes a record, a Transfer, Packet, Token, Chain, Channel, Client or Connection.
+// NewRow encodes a Transfer, Packet, Token, Chain, Channel, Client or Connection.
 //
 // Errors: CodeInvalidField, with Field set, for text that is not UTF-8, a time outside the years 1678 to 2261, JSON that is
 // not valid, or an empty key or sort_order.
-func NewRow(record any) (Row, error) {
-	v := reflect.ValueOf(record)
+func NewRow(value any) (Row, error) {
+	v := reflect.ValueOf(value)
 	for _, t := range RowTypes {
 		if t.goType == v.Type() {
 			e := encoders.Get().(*encoder)
@@ -32,20 +32,20 @@ func NewRow(record any) (Row, error) {
 			return row, row.validateKey()
 		}
 	}
-	return Row{}, appliance.Errorf(appliance.CodeInvalidField, "%T is not a record", record)
+	return Row{}, appliance.Errorf(appliance.CodeInvalidField, "%T is not a row", value)
 }
 
-// Decode sets record, a pointer to the Go struct of the row's type, to what the row says.
-func (r Row) Decode(record any) error {
-	v := reflect.ValueOf(record)
+// Decode sets value, a pointer to the Go struct of the row's type, to what the row says.
+func (r Row) Decode(value any) error {
+	v := reflect.ValueOf(value)
 	if r.IsZero() || v.Kind() != reflect.Pointer || v.Type().Elem() != r.t.goType {
-		return fmt.Errorf("a row of %s does not decode into %T", r.t.Name, record)
+		return fmt.Errorf("a row of %s does not decode into %T", r.t.Name, value)
 	}
 	r.decode(v.Elem())
 	return nil
 }
 
-// WithText returns a copy of a record in which one text field is another.
+// WithText returns a copy of a row in which one text field is another.
 //
 // Errors: as NewRow.
 func (r Row) WithText(f int, text string) (Row, error) {
@@ -93,11 +93,11 @@ type encoder struct {
 	out   []byte // scratch of finish
 }
 
-// encoders keeps the memory of encoders between records.
+// encoders keeps the memory of encoders between rows.
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 func (e *encoder) release() {
-	const keep = 1 << 20 // of a huge record the memory is given back
+	const keep = 1 << 20 // of a huge row the memory is given back
 	if cap(e.buf)+cap(e.out) > keep {
 		return
 	}

@@ -16,17 +16,17 @@ type Index interface {
 	// or CodeTimeout where ctx has ended.
 	View(ctx context.Context, read func(Snapshot) error) error
 	// Write upserts a batch: all of it or nothing. When it returns nil the batch is on disk and seen by every
-	// later View. A record that is already there as it is changes nothing; see Written.
+	// later View. A row that is already there as it is changes nothing; see Written.
 	//
 	// Rows are upserted in their order, by the key of their type: packets by packet_hash, transfers by
 	// packet_hash and transfer_index, chains by universal_chain_id, tokens by universal_chain_id and denom,
 	// channels, clients and connections by their (source) universal_chain_id and id. An upsert replaces the whole
-	// record: members that are null in the new one are null afterwards.
+	// row: members that are null in the new one are null afterwards.
 	//
-	// Where another record of the type has the same sort_order, the later one is kept under sort_order~key (see
+	// Where another row of the type has the same sort_order, the later one is kept under sort_order~key (see
 	// TieBreak), so that sort_order alone is a total order and no page boundary falls between equals.
 	//
-	// Errors: CodeInvalidField for a row that is not of a record type or has no key; CodeReplicaUnavailable.
+	// Errors: CodeInvalidField for a row that is not of one of RowTypes or has no key; CodeReplicaUnavailable.
 	Write(ctx context.Context, b Batch) (Written, error)
 }
 
@@ -72,30 +72,30 @@ type Snapshot interface {
 	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in no certain order, until an
 	// error of yield's, which it returns.
 	Unfinished(ctx context.Context, yield func(Row) error) error
-	// Unverified calls yield with each record that is kept apart, by type and key, until an error of yield's, which it
+	// Unverified calls yield with each row that is kept apart, by type and key, until an error of yield's, which it
 	// returns. Where they are served, they are also among the others.
 	Unverified(ctx context.Context, yield func(Unverified) error) error
-	// Sample returns n different records chosen at random, of PacketType or TransferType, in no certain order: all where
+	// Sample returns n different rows chosen at random, of PacketType or TransferType, in no certain order: all where
 	// there are no more, and in rare cases fewer.
 	//
 	// Errors: CodeInvalidField for other types; CodeTimeout.
 	Sample(ctx context.Context, t *Type, n int) ([]Row, error)
 
-	// Each calls yield with each record of a type, in the order of export: by sort_order ascending, bytewise (chains
+	// Each calls yield with each row of a type, in the order of export: by sort_order ascending, bytewise (chains
 	// and tokens by key), until the end or an error of yield's, which it returns.
 	Each(ctx context.Context, t *Type, yield func(Row) error) error
 }
 
 // Batch is what Index.Write writes at once.
 type Batch struct {
-	Rows []Row // of record types, see RowTypes
+	Rows []Row // of RowTypes
 	// Positions are set with the rows, so that a reader of an upstream or of a file knows, after a crash, what
 	// has been written. An empty value removes a position.
 	Positions map[string]string
 	// Unverified are packets and transfers to be kept apart, by their key: a later one takes the place of an earlier
 	// one, and a row of the same type and key among the Rows of a later batch ends it, even one that changes nothing
 	// else. They are written behind Rows, so that of a key that is in both the row is served and this is kept apart.
-	// What Rows has said of the key before is served on; where unverified records are served it comes back when they no
+	// What Rows has said of the key before is served on; where unverified rows are served it comes back when they no
 	// longer are. Since is ignored: it is when the key was first kept apart.
 	//
 	// Errors: CodeInvalidField for other types.
@@ -105,16 +105,16 @@ type Batch struct {
 	Withdrawn []RowID
 }
 
-// RowID names a record: its type and its Row.Key.
+// RowID names a row: its type and its Row.Key.
 type RowID struct {
 	Type *Type
 	Key  string
 }
 
-// ID returns the name of a record.
+// ID returns the name of a row.
 func (r Row) ID() RowID { return RowID{r.t, r.Key()} }
 
-// Unverified is a record that contradicts what can be checked of it, or that cannot be checked. An Index keeps it apart,
+// Unverified is a row that contradicts what can be checked of it, or that cannot be checked. An Index keeps it apart,
 // and does not serve it unless it was opened to.
 type Unverified struct {
 	Row    Row
@@ -135,7 +135,7 @@ func (w *Written) Add(other Written) {
 	w.Unchanged += other.Unchanged
 }
 
-// TieBreak returns the sort_order under which a record is kept when another of its type has the one it came with.
-// key is the record's own key as text (a packet's hash, a transfer's hash and index, …), so the result is unique,
-// sorts directly after the other record, and is found again when the record is written a second time.
+// TieBreak returns the sort_order under which a row is kept when another of its type has the one it came with.
+// key is the row's own key as text (a packet's hash, a transfer's hash and index, …), so the result is unique,
+// sorts directly after the other row, and is found again when the row is written a second time.
 func TieBreak(sortOrder, key string) string { return sortOrder + "~" + key }

@@ -26,34 +26,34 @@ func ParseLine(line []byte) (Row, error) {
 	return parseRow(t, line, true)
 }
 
-// ParseRow reads a JSON object as a record of that type, one of RowTypes: ParseLine without the member "kind".
+// ParseRow reads a JSON object as a row of that type, one of RowTypes: ParseLine without the member "kind".
 //
 // Errors: as ParseLine.
 func ParseRow(t *Type, object []byte) (Row, error) { return parseRow(t, object, false) }
 
-// parseRow reads an object, which has the member "kind" where it is a record of NDJSON.
-func parseRow(t *Type, in []byte, record bool) (Row, error) {
+// parseRow reads an object, which has the member "kind" where it is a line of NDJSON.
+func parseRow(t *Type, in []byte, line bool) (Row, error) {
 	p := parser{in: in, e: encoders.Get().(*encoder)}
 	defer p.e.release()
-	if err := p.object(t, record); err != nil {
+	if err := p.object(t, line); err != nil {
 		return Row{}, err
 	}
 	p.space()
 	if p.at < len(p.in) {
-		return Row{}, appliance.Errorf(appliance.CodeInvalidJSON, "something follows the record at byte %d", p.at+1)
+		return Row{}, appliance.Errorf(appliance.CodeInvalidJSON, "something follows the row at byte %d", p.at+1)
 	}
 	row := Row{t: t, b: bytes.Clone(p.e.buf)}
 	return row, row.validateKey()
 }
 
-// parser reads a record of NDJSON straight into an encoder.
+// parser reads a line of NDJSON straight into an encoder.
 type parser struct {
 	in []byte
 	at int
 	e  *encoder
 }
 
-// kind returns the type that the record's member "kind" names.
+// kind returns the type that the line's member "kind" names.
 func (p *parser) kind() (*Type, error) {
 	if err := p.expect('{'); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (p *parser) kind() (*Type, error) {
 }
 
 // object reads a JSON object into a row at the end of the encoder's buf.
-func (p *parser) object(t *Type, record bool) error {
+func (p *parser) object(t *Type, line bool) error {
 	if err := p.expect('{'); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (p *parser) object(t *Type, record bool) error {
 		if done {
 			return p.e.finish(t, base, mark)
 		}
-		if record && string(name) == "kind" {
+		if line && string(name) == "kind" {
 			if kindSeen {
 				return appliance.Errorf(appliance.CodeDuplicateField, "is there twice").In("kind")
 			}
@@ -291,7 +291,7 @@ func hexRune(digits []byte) rune {
 	return rune(b[0])<<8 | rune(b[1])
 }
 
-var errTruncated = appliance.Errorf(appliance.CodeInvalidJSON, "the record ends too early")
+var errTruncated = appliance.Errorf(appliance.CodeInvalidJSON, "the row ends too early")
 
 func (p *parser) space() {
 	for p.at < len(p.in) {

@@ -60,7 +60,7 @@ func (p Page) Size() (int, error) {
 func (p Page) Ascending() bool { return p.Direction == Newer && p.Cursor != "" }
 
 // Network is mainnet or testnet: what the source chain's testnet flag says. A chain without the flag, or without a
-// record, is of the mainnet.
+// row, is of the mainnet.
 type Network string
 
 const (

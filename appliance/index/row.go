@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Row is a record, or an object nested in one, in its encoded form: a table of offsets and the values, so that a
-// field is read without decoding the others and without allocation. The zero Row is no row. A row of a Snapshot is
-// a slice of the store's memory: it must not be used after the View that it came from.
+// Row is what an index holds, such as a transfer, or an object nested in one, in its encoded form: a table of offsets and
+// the values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A row
+// of a Snapshot is a slice of the store's memory: it must not be used after the View that it came from.
 //
 //	byte         number of fields; fields that the type has beyond are null
 //	byte         bytes per offset, 2 or 4
@@ -38,7 +38,7 @@ const (
 	textHexOf                 // the number of an earlier field: this is 0x and the hex digits of its text
 )
 
-// RowOf returns the row of an encoded record. The bytes are not copied, and must be what Row.Bytes has returned for
+// RowOf returns the row of its encoded form. The bytes are not copied, and must be what Row.Bytes has returned for
 // a row of the type.
 func RowOf(t *Type, encoded []byte) Row { return Row{t: t, b: encoded} }
 
@@ -226,7 +226,7 @@ func uvarint(v []byte) (uint64, []byte) {
 }
 
 // AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; objects with
-// all their fields that are not null. Decoded packets are made here where the record has none.
+// all their fields that are not null. Decoded packets are made here where the row has none.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
 	v := r.value(f)
@@ -302,7 +302,7 @@ func (r Row) AppendObject(dst []byte) []byte {
 	return r.appendMembers(dst, true)
 }
 
-// AppendLine appends the row as a record of NDJSON, without the newline: AppendObject with "kind" in front.
+// AppendLine appends the row as a line of NDJSON, without the newline: AppendObject with "kind" in front.
 func (r Row) AppendLine(dst []byte) []byte {
 	dst = append(dst, `{"kind":"`...)
 	dst = append(dst, r.t.Name...)
@@ -327,7 +327,7 @@ func (r Row) appendMembers(dst []byte, first bool) []byte {
 	return append(dst, '}')
 }
 
-// Key returns a record's key as text: its fields joined with "/", hex digits in lower case.
+// Key returns a row's key as text: its fields joined with "/", hex digits in lower case.
 func (r Row) Key() string { return string(r.AppendKey(nil, r.t.Key)) }
 
 // AppendKey appends the texts of fields, ints in decimal, joined with "/", hex digits in lower case: as Key writes them.
@@ -362,7 +362,7 @@ func FoldHex(text []byte) {
 	}
 }
 
-// SortOrder returns a record's sort_order. Chains and tokens have none of their own: it is their key.
+// SortOrder returns a row's sort_order. Chains and tokens have none of their own: it is their key.
 func (r Row) SortOrder() string {
 	f, ok := r.t.Field("sort_order")
 	if !ok {

@@ -171,10 +171,10 @@ func FuzzParseLine(f *testing.F) {
 		if !json.Valid(line) {
 			t.Fatal("taken though it is not JSON")
 		}
-		record := row.AppendLine(nil)
-		again, err := ParseLine(record)
+		written := row.AppendLine(nil)
+		again, err := ParseLine(written)
 		if err != nil || !bytes.Equal(again.Bytes(), row.Bytes()) {
-			t.Fatalf("%s: %v", record, err)
+			t.Fatalf("%s: %v", written, err)
 		}
 		decoded := reflect.New(row.Type().goType)
 		if err := json.Unmarshal(line, decoded.Interface()); err != nil {
@@ -182,7 +182,7 @@ func FuzzParseLine(f *testing.F) {
 		}
 		want, err := NewRow(decoded.Elem().Interface())
 		if err != nil || !bytes.Equal(want.Bytes(), row.Bytes()) {
-			t.Fatalf("%s\nby encoding/json %s, %v", record, want.AppendLine(nil), err)
+			t.Fatalf("%s\nby encoding/json %s, %v", written, want.AppendLine(nil), err)
 		}
 	})
 }

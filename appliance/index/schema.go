@@ -7,12 +7,12 @@ import (
 )
 
 // Type describes the fields of an index type. Its Fields are in the order of the Go struct that it was made from,
-// which is also the order in records.
+// which is also the order in NDJSON.
 type Type struct {
-	Name      string // of records: "transfer", "packet", …; of nested objects the field's
+	Name      string // of rows: "transfer", "packet", …; of nested objects the field's
 	Fields    []Field
 	Relations []Relation
-	// Key are the fields whose texts make a record's key; none for nested objects.
+	// Key are the fields whose texts make a row's key; none for nested objects.
 	Key []int
 
 	byName map[string]int
@@ -21,7 +21,7 @@ type Type struct {
 
 // Field is a field of a Type.
 type Field struct {
-	Name     string // in records and in GraphQL
+	Name     string // in NDJSON and in GraphQL
 	Number   int    // its place in Type.Fields
 	Kind     FieldKind
 	Required bool  // never null
@@ -50,7 +50,7 @@ type Relation struct {
 	By   []int  // the fields that hold the key, in the order of To.Key
 }
 
-// The types of records, and those nested in them that GraphQL names.
+// The types of rows, and those nested in them that GraphQL names.
 var (
 	ChainType = newType[Chain]("chain").keyedBy("universal_chain_id")
 	TokenType = newType[Token]("token").keyedBy("universal_chain_id", "denom").

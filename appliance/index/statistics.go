@@ -59,12 +59,12 @@ const StaleAfter = 10 * time.Minute
 
 // Status tells what an index holds.
 type Status struct {
-	Rows    map[string]uint64 `json:"rows"`            // by kind of record
+	Rows    map[string]uint64 `json:"rows"`            // by kind of row
 	Bytes   int64             `json:"bytes"`           // on disk
 	Newest  time.Time         `json:"newest,omitzero"` // packet_send_timestamp of the newest packet by sort_order; zero where unknown
 	Oldest  time.Time         `json:"oldest,omitzero"` // and of the oldest
 	Updated time.Time         `json:"updated"`         // when the last batch that changed something was written
 	Schema  int               `json:"schema"`          // version of the storage format
-	// Unverified is how many records are kept apart.
+	// Unverified is how many rows are kept apart.
 	Unverified uint64 `json:"unverified"`
 }

@@ -13,7 +13,7 @@ import (
 // canonical is 0x-hex of the raw bytes, display as the chain shows it, zkgm 0x-hex of what the protocol carries. A
 // universal chain id (UCS-04) is family.chain_id.
 //
-// Fields marked "not in GraphQL" exist only in records.
+// Fields marked "not in GraphQL" exist only in NDJSON.
 
 // Transfer is a token order of a packet on a channel of version ucs03-zkgm-0.
 type Transfer struct {
@@ -100,8 +100,8 @@ type Packet struct {
 	Structure                    *string         `json:"structure"` // zkgm.Instruction.Shape
 	Data                         *string         `json:"data"`      // 0x-hex
 	Acknowledgement              *string         `json:"acknowledgement"`
-	Decoded                      json.RawMessage `json:"decoded"`           // left out of a record it is made from data
-	DecodedFlattened             json.RawMessage `json:"decoded_flattened"` // left out of a record it is made from data
+	Decoded                      json.RawMessage `json:"decoded"`           // left out of a row it is made from data
+	DecodedFlattened             json.RawMessage `json:"decoded_flattened"` // left out of a row it is made from data
 	Traces                       []Trace         `json:"traces"`
 }
 

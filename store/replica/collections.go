@@ -4,13 +4,13 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// collection is a large record type: rows under their sort_order, and the indexes over them.
+// collection is a large type of rows: rows under their sort_order, and the indexes over them.
 type collection struct {
 	t       *index.Type
 	number  int    // in collections; part of the keys of its counts
 	rows    []byte // the bucket of rows
 	indexes []*termIndex
-	hash    *termIndex // by packet_hash: also how a record is found by its key
+	hash    *termIndex // by packet_hash: also how a row is found by its key
 
 	order, source, destination, sent int // fields
 }

@@ -217,7 +217,7 @@ func TestBatchesAreAtomic(t *testing.T) {
 	trace := index.RowOf(index.TraceType, []byte{0, 2})
 	_, err := r.Write(t.Context(), index.Batch{Rows: append(plain(100), trace), Positions: map[string]string{"x": "y"}})
 	if appliance.CodeOf(err) != appliance.CodeInvalidField {
-		t.Errorf("a trace is taken for a record: %v", err)
+		t.Errorf("a trace is taken for a row: %v", err)
 	}
 	if string(export(t, r)) != string(before) {
 		t.Error("half a batch was written")

@@ -86,8 +86,8 @@ func TestImportNamesBadLines(t *testing.T) {
 		{`{"kind":"chain","universal_chain_id":"a.b","status":{"timestamp":"yesterday"}}`, "timestamp must be a time"},
 		{`{"kind":"planet"}`, "kind must be chain"},
 		{`{"universal_chain_id":"a.b"}`, "kind is missing"},
-		{`{"kind":"chain","universal_chain_id":"a.b"`, "the record ends too early"},
-		{`{"kind":"chain","universal_chain_id":"a.b"} x`, "something follows the record"},
+		{`{"kind":"chain","universal_chain_id":"a.b"`, "the row ends too early"},
+		{`{"kind":"chain","universal_chain_id":"a.b"} x`, "something follows the row"},
 		{`{"kind":"client","sort_order":"1","universal_chain_id":"a.b","client_id":4294967296,"counterparty_universal_chain_id":"c.d"}`, "client_id must be a whole number of 32 bits"},
 		{"{\"kind\":\"chain\",\"universal_chain_id\":\"a\xff\"}", "universal_chain_id must be UTF-8"},
 		{`{"kind":"chain","universal_chain_id":"a\u0000b"}`, "universal_chain_id must not have a zero byte"},
@@ -103,7 +103,7 @@ func TestImportNamesBadLines(t *testing.T) {
 				t.Errorf("%v, want line 3: %s", err, test.reason)
 			}
 			if imported.Inserted != 1 {
-				t.Errorf("%d records before it, want 1", imported.Inserted)
+				t.Errorf("%d rows before it, want 1", imported.Inserted)
 			}
 			var reported []dataset.BadLine
 			o := dataset.ImportOptions{KeepGoing: true, OnBad: func(b dataset.BadLine) { reported = append(reported, b) }}

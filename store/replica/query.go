@@ -334,7 +334,7 @@ func (p *query) passes(row index.Row) bool {
 	return true
 }
 
-// find returns the record of that key, and its sort_order. The caller holds s.mu.
+// find returns the row of that key, and its sort_order. The caller holds s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 	return find(s.tx, c, key)
 }

@@ -68,7 +68,7 @@ type Options struct {
 	// MaxBytes is how much address space, not memory, to reserve, in bytes. While the file is smaller, no reader ever waits for
 	// the file to grow; zero means 64 GiB.
 	MaxBytes int64
-	// ServeUnverified also serves the records that are kept apart, in the place of what else there is of their key. A file
+	// ServeUnverified also serves the rows that are kept apart, in the place of what else there is of their key. A file
 	// that was opened otherwise before is changed when it is opened, a transaction for each thousand of them; ReadOnly
 	// takes it as it is.
 	ServeUnverified bool
@@ -289,7 +289,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	}
 	c := collectionOf(t)
 	if c == nil {
-		return appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", t.Name)
+		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
 	}
 	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(v)) })
 }

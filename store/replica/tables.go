@@ -197,9 +197,9 @@ func (s *snapshot) Related(row index.Row, relation index.Relation) index.Row {
 	return found
 }
 
-// placeholder is a record that is not in the index, with nothing but its key.
-func placeholder(record any) index.Row {
-	row, err := index.NewRow(record)
+// placeholder is a row that is not in the index, with nothing but its key.
+func placeholder(value any) index.Row {
+	row, err := index.NewRow(value)
 	if err != nil {
 		return index.Row{} // the key that led here was empty or not UTF-8
 	}
@@ -256,8 +256,8 @@ func (w *batchWriter) orders(i int) map[string]string {
 	return w.tableOrders[i]
 }
 
-// settleOrder returns the sort_order that a record is kept under: the one it comes with if no other record has it,
-// else that with its key. A record that was kept under either stays there.
+// settleOrder returns the sort_order that a row is kept under: the one it comes with if no other row has it,
+// else that with its key. A row that was kept under either stays there.
 func settleOrder(order, kept, key string, taken func(string) bool) (string, error) {
 	tied := index.TieBreak(order, key)
 	switch {
@@ -268,5 +268,5 @@ func settleOrder(order, kept, key string, taken func(string) bool) (string, erro
 	case !taken(tied):
 		return tied, nil
 	}
-	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q are taken by other records", order, tied)).In("sort_order")
+	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q are taken by other rows", order, tied)).In("sort_order")
 }

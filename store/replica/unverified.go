@@ -14,25 +14,25 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// The bucket of what is kept apart, by the name of the type, NUL and the record's key. Its sequence is how many there are.
-// What it has of a record is
+// The bucket of what is kept apart, by the name of the type, NUL and the row's key. Its sequence is how many there are.
+// What it has of a row is
 //
-//	since                   when the record was first kept apart, nanoseconds since 1970, 8 bytes big-endian
-//	served                  1 while the record is among the rows, else 0
+//	since                   when the row was first kept apart, nanoseconds since 1970, 8 bytes big-endian
+//	served                  1 while the row is among the others, else 0
 //	reason, row, verified   each its length as a varint and its bytes; see apart
 var (
 	bucketUnverified = []byte("unverified")
-	// keyServing, in meta, is how a file's unverified records are served: true or false, or nothing while that changes.
+	// keyServing, in meta, is how a file's unverified rows are served: true or false, or nothing while that changes.
 	keyServing = []byte("serve unverified")
 )
 
-// apart is a record that is kept apart.
+// apart is a row that is kept apart.
 type apart struct {
 	since  int64
 	served bool
 	reason []byte
 	row    []byte
-	// verified is what Rows has said of the key, while this record is served in its place; empty where it has said nothing.
+	// verified is what Rows has said of the key, while this row is served in its place; empty where it has said nothing.
 	verified []byte
 }
 
@@ -64,7 +64,7 @@ func readApart(v []byte) apart {
 // maxApartKey is where keys in the bucket are cut, in bytes, for an upstream may send any text for a hash and bbolt bounds keys.
 const maxApartKey = 1024
 
-// apartKey returns a record's key in the bucket. One that is too long ends in its SHA-256.
+// apartKey returns a row's key in the bucket. One that is too long ends in its SHA-256.
 func apartKey(id index.RowID) []byte {
 	key := append(make([]byte, 0, 96), id.Type.Name...)
 	key = append(append(key, 0), id.Key...)
@@ -85,7 +85,7 @@ func collectionOfApart(key []byte) *collection {
 	return nil
 }
 
-// keepApart writes an unverified record.
+// keepApart writes an unverified row.
 func (w *batchWriter) keepApart(u index.Unverified) error {
 	if u.Row.IsZero() {
 		return errEmptyRow
@@ -158,7 +158,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 	return w.dropApart(key)
 }
 
-// serve puts a record that is kept apart among the rows. One that cannot be there, for others have its sort_order, stays apart
+// serve puts a row that is kept apart among the rows. One that cannot be there, for others have its sort_order, stays apart
 // alone.
 func (w *batchWriter) serve(c *collection, a *apart) error {
 	row := c.row(a.row)
@@ -175,7 +175,7 @@ func (w *batchWriter) serve(c *collection, a *apart) error {
 	return nil
 }
 
-// unserve puts back what Rows has said of the record's key, or takes the record out where it has said nothing. So it does where
+// unserve puts back what Rows has said of the row's key, or takes the row out where it has said nothing. So it does where
 // others have taken the sort_order meanwhile, rather than to serve what is unverified.
 func (w *batchWriter) unserve(c *collection, a *apart) error {
 	verified := c.row(a.verified)
@@ -202,7 +202,7 @@ func (r *Store) settleServing() error {
 	return err
 }
 
-// settleStep is a part of settleServing, in one transaction: for some records from a key on. It returns the key to go on from, nil
+// settleStep is a part of settleServing, in one transaction: for some rows from a key on. It returns the key to go on from, nil
 // after the last.
 func (r *Store) settleStep(from []byte) (next []byte, err error) {
 	err = r.db.Update(func(tx *bbolt.Tx) (err error) {
@@ -217,7 +217,7 @@ func (r *Store) settleStep(from []byte) (next []byte, err error) {
 	return next, err
 }
 
-// settleAtOnce is how many records are settled in one transaction, whose changes are held in memory.
+// settleAtOnce is how many rows are settled in one transaction, whose changes are held in memory.
 const settleAtOnce = 1000
 
 // settle serves what is kept apart, or no longer does, from a key on; see settleStep.

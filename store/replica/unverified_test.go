@@ -263,7 +263,7 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBePutBackIsNotServed: while an unverified record was served, others took the sort_orders of the row before it.
+// TestWhatCannotBePutBackIsNotServed: while an unverified row was served, others took the sort_orders of the row before it.
 func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})

@@ -235,7 +235,7 @@ func (w *batchWriter) upsert(row index.Row, isNew bool) (count *int, err error) 
 	if i := tableOf(row.Type()); i >= 0 {
 		return w.upsertTable(i, row)
 	}
-	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s is not a record", row.Type().Name)
+	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", row.Type().Name)
 }
 
 var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
@@ -265,7 +265,7 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, isNew bool) (count
 	return count, w.replace(c, string(key), old, kept, row, settled)
 }
 
-// remove takes the record of that key out of a collection.
+// remove takes the row of that key out of a collection.
 func (w *batchWriter) remove(c *collection, key []byte) error {
 	old, kept := w.current(c, key, false)
 	if old.IsZero() {
@@ -294,7 +294,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	return w.rows[c.number].Put([]byte(order), row.Bytes())
 }
 
-// current returns the record of that key as the batch has left it so far, and its sort_order.
+// current returns the row of that key as the batch has left it so far, and its sort_order.
 func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
 		return c.row(w.rows[c.number].Get([]byte(order))), order

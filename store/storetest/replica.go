@@ -20,9 +20,9 @@ import (
 // ReplicaNow is the time that an index under test must take for now.
 var ReplicaNow = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 
-// Replica holds an index against a plain model: random records are written in random batches, changed and written again, and
+// Replica holds an index against a plain model: random rows are written in random batches, changed and written again, and
 // random questions asked, walking pages to and fro. open returns an empty index whose clock stands at ReplicaNow and which
-// does not serve unverified records; reopen returns the same one as after a restart, serving them or not.
+// does not serve unverified rows; reopen returns the same one as after a restart, serving them or not.
 func Replica(t *testing.T, open OpenReplica) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -54,7 +54,7 @@ type harness struct {
 	rng   *rand.Rand
 }
 
-// The worlds that random records are drawn from are small, so that they meet.
+// The worlds that random rows are drawn from are small, so that they meet.
 var (
 	someChains = []string{"union.union-1", "ethereum.1", "babylon.bbn-1", "union.union-testnet-10", "nowhere.1"}
 	someKinds  = []string{"a", "b", "c", "d"}
@@ -96,10 +96,10 @@ func (h *harness) maybeTime() *time.Time {
 	return new(h.time())
 }
 
-// order returns a sort_order; sometimes one that another record has.
+// order returns a sort_order; sometimes one that another row has.
 func (h *harness) order() string { return fmt.Sprintf("%03d-%s", h.rng.IntN(300), h.one(someKinds)) }
 
-func (h *harness) record() any {
+func (h *harness) row() any {
 	switch h.rng.IntN(12) {
 	case 0:
 		return index.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0), DisplayName: h.maybe("A <chain> & \"more\"")}
@@ -131,7 +131,7 @@ func (h *harness) writeRandom(n int) {
 	for n > 0 {
 		var b index.Batch
 		for range min(n, 1+h.rng.IntN(40)) {
-			row := must(index.NewRow(h.record()))
+			row := must(index.NewRow(h.row()))
 			if (row.Type() == index.PacketType || row.Type() == index.TransferType) && h.rng.IntN(4) == 0 {
 				b.Unverified = append(b.Unverified, index.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
 			} else {
@@ -144,7 +144,7 @@ func (h *harness) writeRandom(n int) {
 	}
 }
 
-// withdrawn are, now and then, a record that is kept apart and one of which nothing is, neither of the batch.
+// withdrawn are, now and then, a row that is kept apart and one of which nothing is, neither of the batch.
 func (h *harness) withdrawn(b index.Batch) (ids []index.RowID) {
 	apart := h.model.unverified()
 	if h.rng.IntN(3) > 0 || len(apart) == 0 {
@@ -262,7 +262,7 @@ func (h *harness) packetQuery() index.PacketQuery {
 		Exceeding: index.SLA(h.sometimes(h.one([]string{"all", "mainnet", "testnet"}))),
 	}
 	if h.rng.IntN(8) == 0 {
-		for _, row := range h.model.records[index.PacketType] {
+		for _, row := range h.model.rows[index.PacketType] {
 			q.Sent, _ = at(row, "packet_send_timestamp")
 			break
 		}
@@ -330,7 +330,7 @@ func (h *harness) same(what string, got, want []index.Row) {
 	}
 }
 
-// each compares all records of a type, and that they come in order.
+// each compares all rows of a type, and that they come in order.
 func (h *harness) each(s index.Snapshot, t *index.Type) {
 	var got []index.Row
 	err := s.Each(context.Background(), t, func(row index.Row) error {
@@ -386,17 +386,17 @@ func (h *harness) unverified(s index.Snapshot) {
 	}
 }
 
-// sample asks for some, all and more than all records of a type.
+// sample asks for some, all and more than all rows of a type.
 func (h *harness) sample(s index.Snapshot, t *index.Type) {
-	records := h.model.records[t]
-	for _, n := range []int{-1, 0, 1, len(records) / 2, len(records), len(records) + 1, math.MaxInt} {
+	all := h.model.rows[t]
+	for _, n := range []int{-1, 0, 1, len(all) / 2, len(all), len(all) + 1, math.MaxInt} {
 		rows, err := s.Sample(context.Background(), t, n)
-		if want := min(max(n, 0), len(records)); err != nil || len(rows) != want {
-			h.t.Fatalf("a sample of %d: %d of %d, %v", n, len(rows), len(records), err)
+		if want := min(max(n, 0), len(all)); err != nil || len(rows) != want {
+			h.t.Fatalf("a sample of %d: %d of %d, %v", n, len(rows), len(all), err)
 		}
 		seen := make(map[string]bool)
 		for _, row := range rows {
-			if seen[row.Key()] || !bytes.Equal(row.Bytes(), records[row.Key()].Bytes()) {
+			if seen[row.Key()] || !bytes.Equal(row.Bytes(), all[row.Key()].Bytes()) {
 				h.t.Fatalf("a sample of %d: %s is there twice, or another than it is", n, row.Key())
 			}
 			seen[row.Key()] = true
@@ -409,8 +409,8 @@ func (h *harness) stats() {
 		ctx := context.Background()
 		stats, err := s.Stats(ctx)
 		h.equal("stats", err, stats, []index.Stat{
-			{Name: index.StatTransfers, Value: uint64(len(h.model.records[index.TransferType]))},
-			{Name: index.StatPackets, Value: uint64(len(h.model.records[index.PacketType]))},
+			{Name: index.StatTransfers, Value: uint64(len(h.model.rows[index.TransferType]))},
+			{Name: index.StatPackets, Value: uint64(len(h.model.rows[index.PacketType]))},
 		})
 		for _, q := range []index.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))}, {SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
 			transfers, packets := h.model.routeDays(index.TransferType, "transfer_send_timestamp", q), h.model.routeDays(index.PacketType, "packet_send_timestamp", q)

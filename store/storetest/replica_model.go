@@ -12,32 +12,32 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// model is an index as one would write it without any regard for cost: it looks at every record for every question. What
+// model is an index as one would write it without any regard for cost: it looks at every row for every question. What
 // a store answers is held against it.
 type model struct {
 	now     func() time.Time
-	records map[*index.Type]map[string]index.Row // by key: what is served
+	rows    map[*index.Type]map[string]index.Row // by key: what is served
 	apart   map[*index.Type]map[string]*doubt    // by key
-	serving bool                                 // records that are kept apart
+	serving bool                                 // rows that are kept apart
 }
 
-// doubt is a record that is kept apart.
+// doubt is a row that is kept apart.
 type doubt struct {
 	index.Unverified
 	verified index.Row // what was served of the key before this was
 }
 
 func newModel(now func() time.Time) *model {
-	m := &model{now: now, records: make(map[*index.Type]map[string]index.Row), apart: make(map[*index.Type]map[string]*doubt)}
+	m := &model{now: now, rows: make(map[*index.Type]map[string]index.Row), apart: make(map[*index.Type]map[string]*doubt)}
 	for _, t := range index.RowTypes {
-		m.records[t], m.apart[t] = make(map[string]index.Row), make(map[string]*doubt)
+		m.rows[t], m.apart[t] = make(map[string]index.Row), make(map[string]*doubt)
 	}
 	return m
 }
 
 func (m *model) write(b index.Batch) (w index.Written) {
 	for _, row := range b.Rows {
-		of, apart, key := m.records[row.Type()], m.apart[row.Type()], row.Key()
+		of, apart, key := m.rows[row.Type()], m.apart[row.Type()], row.Key()
 		old := of[key]
 		m.put(row)
 		switch {
@@ -64,7 +64,7 @@ func (m *model) write(b index.Batch) (w index.Written) {
 		switch d := apart[key]; {
 		case d == nil:
 			w.Inserted++
-			apart[key] = &doubt{Unverified: u, verified: m.records[u.Row.Type()][key]}
+			apart[key] = &doubt{Unverified: u, verified: m.rows[u.Row.Type()][key]}
 			apart[key].Since = m.now()
 		case d.Reason == u.Reason && bytes.Equal(d.Row.Bytes(), u.Row.Bytes()):
 			w.Unchanged++
@@ -82,11 +82,11 @@ func (m *model) write(b index.Batch) (w index.Written) {
 
 // put serves a row.
 func (m *model) put(row index.Row) {
-	key, old := row.Key(), m.records[row.Type()][row.Key()]
+	key, old := row.Key(), m.rows[row.Type()][row.Key()]
 	if f, ok := row.Type().Field("sort_order"); ok {
 		row = m.settle(row, f.Number, key, old)
 	}
-	m.records[row.Type()][key] = row
+	m.rows[row.Type()][key] = row
 }
 
 // unverified returns what is kept apart, by type and key.
@@ -107,7 +107,7 @@ func (m *model) serve(on bool) {
 	m.serving = on
 	for _, d := range m.unverified() {
 		if on {
-			d.verified = m.records[d.Row.Type()][d.Row.Key()]
+			d.verified = m.rows[d.Row.Type()][d.Row.Key()]
 			m.put(d.Row)
 		} else {
 			m.unserve(d)
@@ -115,10 +115,10 @@ func (m *model) serve(on bool) {
 	}
 }
 
-// unserve puts back what was served before a record was.
+// unserve puts back what was served before a row was.
 func (m *model) unserve(d *doubt) {
 	if d.verified.IsZero() {
-		delete(m.records[d.Row.Type()], d.Row.Key())
+		delete(m.rows[d.Row.Type()], d.Row.Key())
 		return
 	}
 	m.put(d.verified)
@@ -136,7 +136,7 @@ func (m *model) settle(row index.Row, field int, key string, old index.Row) inde
 			return must(row.WithText(field, tied))
 		}
 	}
-	for otherKey, other := range m.records[row.Type()] {
+	for otherKey, other := range m.rows[row.Type()] {
 		if otherKey != key && other.SortOrder() == order {
 			return must(row.WithText(field, tied))
 		}
@@ -151,10 +151,10 @@ func must(row index.Row, err error) index.Row {
 	return row
 }
 
-// list returns the records that pass, newest first.
+// list returns the rows that pass, newest first.
 func (m *model) list(t *index.Type, passes func(index.Row) bool) []index.Row {
 	var found []index.Row
-	for _, row := range m.records[t] {
+	for _, row := range m.rows[t] {
 		if passes(row) {
 			found = append(found, row)
 		}
@@ -184,7 +184,7 @@ func page(all []index.Row, p index.Page) []index.Row {
 }
 
 func (m *model) network(chain string) index.Network {
-	row, ok := m.records[index.ChainType][chain]
+	row, ok := m.rows[index.ChainType][chain]
 	if ok && boolean(row, "testnet") {
 		return index.Testnet
 	}
@@ -234,7 +234,7 @@ func (m *model) between(row index.Row, source, destination string, network index
 func (m *model) transfers(q index.TransferQuery) []index.Row {
 	return m.list(index.TransferType, func(row index.Row) bool {
 		if q.BlockHash != "" {
-			packet, ok := m.records[index.PacketType][strings.ToLower(text(row, "packet_hash"))]
+			packet, ok := m.rows[index.PacketType][strings.ToLower(text(row, "packet_hash"))]
 			if !ok || !is(packet, "packet_send_block_hash", q.BlockHash) {
 				return false
 			}
@@ -272,7 +272,7 @@ func (m *model) late(packet index.Row, of index.SLA) bool {
 		return false
 	}
 	sla := index.DefaultSLA
-	for _, channel := range m.records[index.ChannelType] {
+	for _, channel := range m.rows[index.ChannelType] {
 		if text(channel, "source_universal_chain_id") == text(packet, "source_universal_chain_id") &&
 			isNumber(channel, "source_channel_id", number(packet, "source_channel_id")) && number(packet, "source_channel_id") != nil {
 			if d, err := index.ParseInterval(text(channel, "sla")); err == nil {
@@ -308,7 +308,7 @@ func (m *model) routeDays(t *index.Type, sentField string, q index.DayQuery) []i
 	if q.DaysBack != nil {
 		first = m.now().UTC().AddDate(0, 0, 1-int(*q.DaysBack)).Format(time.DateOnly)
 	}
-	for _, row := range m.records[t] {
+	for _, row := range m.rows[t] {
 		sent, ok := at(row, sentField)
 		day := sent.UTC().Format(time.DateOnly)
 		if ok && day >= first && m.between(row, q.SourceChain, q.DestinationChain, "") {
@@ -343,7 +343,7 @@ func daily(routes []index.RouteDayCount) []index.DayCount {
 // latency returns the exact percentiles.
 func (m *model) latency(q index.LatencyQuery, field string) *index.Percentiles {
 	var all []float64
-	for _, row := range m.records[index.PacketType] {
+	for _, row := range m.rows[index.PacketType] {
 		sent, ok := at(row, "packet_send_timestamp")
 		arrived, has := at(row, field)
 		if ok && has && m.between(row, q.SourceChain, q.DestinationChain, "") {

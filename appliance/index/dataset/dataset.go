@@ -1,9 +1,9 @@
 // Package dataset carries whole indexes as files: it reads and writes them as NDJSON, and makes up realistic ones.
 //
-// A file has one record per line, a JSON object whose member "kind" is chain, token, client, connection, channel, packet or
+// A file has one row per line, a JSON object whose member "kind" is chain, token, client, connection, channel, packet or
 // transfer, and whose other members are those of the appliance type of that name, named as in GraphQL. Members that may be null may be
-// left out. Amounts, heights and counts are text; times are RFC 3339 in UTC. Records may come in any order; an
-// export has what others refer to in front, and each kind by its sort_order. With the same records an export is the same
+// left out. Amounts, heights and counts are text; times are RFC 3339 in UTC. Rows may come in any order; an
+// export has what others refer to in front, and each kind by its sort_order. With the same rows an export is the same
 // bytes.
 package dataset
 
@@ -19,13 +19,13 @@ import (
 
 // Progress tells how far an import or export has come.
 type Progress struct {
-	Rows  int64 // records done, of an import also those that were skipped by resuming
+	Rows  int64 // rows done, of an import also those that were skipped by resuming
 	Bytes int64 // of NDJSON, uncompressed
-	// Done and Total measure the whole: of an import bytes of the file as it is on disk, of an export records. Total is
+	// Done and Total measure the whole: of an import bytes of the file as it is on disk, of an export rows. Total is
 	// zero where it is not known, as of standard input.
 	Done, Total int64
 	Elapsed     time.Duration
-	Rate        float64 // records a second, of this run
+	Rate        float64 // rows a second, of this run
 }
 
 // Left estimates how long it will take still; zero where that is not known.

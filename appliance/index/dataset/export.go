@@ -17,17 +17,17 @@ import (
 
 // ExportOptions say how to export.
 type ExportOptions struct {
-	// OnProgress is called every some thousand records; nil means not at all.
+	// OnProgress is called every some thousand rows; nil means not at all.
 	OnProgress func(Progress)
 }
 
-// WriteFile writes a file of records by write, compressed where it is named .zst, or writes to stdout for "-". The file is
+// WriteFile writes a file of rows by write, compressed where it is named .zst, or writes to stdout for "-". The file is
 // complete or is not there: it is written under another name, synced, and renamed at the end.
 func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error {
 	if path == Stdio {
 		return write(stdout)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".records-*")
+	f, err := os.CreateTemp(filepath.Dir(path), ".rows-*")
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func writeTo(out io.Writer, compress bool, write func(io.Writer) error) error {
 	return errors.Join(write(z), z.Close())
 }
 
-// Export writes all records of the index as it is at one moment, NDJSON. Writers go on meanwhile.
+// Export writes all rows of the index as it is at one moment, NDJSON. Writers go on meanwhile.
 func Export(ctx context.Context, idx index.Index, out io.Writer, o ExportOptions) (Progress, error) {
 	var p Progress
 	start := time.Now()

@@ -15,7 +15,7 @@ import (
 // GenerateOptions say what to make up.
 type GenerateOptions struct {
 	Transfers int       // how many; packets are somewhat fewer
-	Seed      uint64    // the same seed, number and time give the same records
+	Seed      uint64    // the same seed, number and time give the same rows
 	Now       time.Time // when the newest of them are on their way
 	// Chains is how many chains there are, from 2 to 14, with the tokens and channels between them; zero means 14.
 	Chains int
@@ -54,8 +54,8 @@ type generator struct {
 	lastTx    string
 }
 
-func (g *generator) add(record any) {
-	row, err := index.NewRow(record)
+func (g *generator) add(value any) {
+	row, err := index.NewRow(value)
 	if err != nil && g.err == nil {
 		g.err = err
 	}
@@ -105,17 +105,17 @@ func (g *generator) send() *flight {
 	hash := zkgm.PacketHash(uint32(r.channel), uint32(r.back.channel), data, 0, uint64(timeout.UnixNano()))
 
 	f := &flight{route: r, instruction: instruction, journey: g.journey(r, timeout)}
-	f.packet = g.packetRecord(f, data, timeout, hexText(hash[:]))
+	f.packet = g.packetRow(f, data, timeout, hexText(hash[:]))
 	g.travel(f)
 	for i, order := range instruction.Orders() {
-		f.transfers = append(f.transfers, g.transferRecord(f, int32(i), order))
+		f.transfers = append(f.transfers, g.transferRow(f, int32(i), order))
 		g.left--
 	}
 	g.lastRoute, g.lastTx = r, *f.packet.SendTransactionHash
 	return f
 }
 
-// addFlight adds the records of a packet and its transfers as they are now.
+// addFlight adds the rows of a packet and its transfers as they are now.
 func (g *generator) addFlight(f *flight) {
 	g.add(f.packet)
 	for _, t := range f.transfers {

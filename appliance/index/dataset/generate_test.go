@@ -31,11 +31,11 @@ func of[T any](t testing.TB, rows []index.Row, kind *index.Type) []T {
 	var list []T
 	for _, row := range rows {
 		if row.Type() == kind {
-			var record T
-			if err := row.Decode(&record); err != nil {
+			var value T
+			if err := row.Decode(&value); err != nil {
 				t.Fatal(err)
 			}
-			list = append(list, record)
+			list = append(list, value)
 		}
 	}
 	return list
@@ -50,26 +50,26 @@ func TestGenerateIsDeterministic(t *testing.T) {
 		return string(b)
 	}
 	if text(1, 0) != text(1, 17) {
-		t.Error("the same seed gives different records")
+		t.Error("the same seed gives different rows")
 	}
 	if text(1, 0) == text(2, 0) {
-		t.Error("another seed gives the same records")
+		t.Error("another seed gives the same rows")
 	}
 }
 
-// TestGeneratedRecordsStayAsTheyWere: figures of benchmarks can be compared only where they are of the same data. The seed is one
+// TestGeneratedRowsStayAsTheyWere: figures of benchmarks can be compared only where they are of the same data. The seed is one
 // with a packet whose timeout has passed by less than an hour.
-func TestGeneratedRecordsStayAsTheyWere(t *testing.T) {
+func TestGeneratedRowsStayAsTheyWere(t *testing.T) {
 	digest := sha256.New()
 	for _, row := range generate(t, GenerateOptions{Transfers: 2000, Seed: 18, Now: now}) {
 		digest.Write(row.AppendLine(nil))
 	}
 	if got := hex.EncodeToString(digest.Sum(nil)); got != "4dc7ae9e739a5b19f705d320c00ec44dc231da7ed89dd8fdd5306a7a6f04ba29" {
-		t.Errorf("the records are others: %s", got)
+		t.Errorf("the rows are others: %s", got)
 	}
 }
 
-func TestGeneratedRecords(t *testing.T) {
+func TestGeneratedRows(t *testing.T) {
 	for _, n := range []int{1, 7, 3000} {
 		rows := generate(t, GenerateOptions{Transfers: n, Seed: 3, Now: now})
 		transfers := of[index.Transfer](t, rows, index.TransferType)
@@ -180,8 +180,8 @@ func TestAWorldMayHaveFewChains(t *testing.T) {
 	}
 }
 
-// TestRecordsSurvive: what is encoded, written as a record and read again is the same, by the types' own tags.
-func TestRecordsSurvive(t *testing.T) {
+// TestRowsSurvive: what is encoded, written as a row and read again is the same, by the types' own tags.
+func TestRowsSurvive(t *testing.T) {
 	for _, row := range generate(t, GenerateOptions{Transfers: 200, Seed: 5, Now: now}) {
 		line := row.AppendLine(nil)
 		parsed, err := index.ParseLine(line)

@@ -134,7 +134,7 @@ func (g *generator) world(chains int) {
 	for _, c := range g.chains {
 		for _, t := range c.tokens {
 			rank++
-			g.add(tokenRecord(c, t, rank))
+			g.add(tokenRow(c, t, rank))
 		}
 	}
 	g.addChannels()
@@ -288,7 +288,7 @@ func difference(a, b string) string {
 	return x.Sub(x, y).String()
 }
 
-func (g *generator) chainRecord(c *chain) index.Chain {
+func (g *generator) chainRow(c *chain) index.Chain {
 	explorer := "https://explorer.example/" + c.id
 	environment, edition := "production", "app"
 	if c.testnet {
@@ -325,9 +325,9 @@ func (g *generator) chainRecord(c *chain) index.Chain {
 	}
 }
 
-func tokenRecord(c *chain, t *token, rank int32) index.Token {
+func tokenRow(c *chain, t *token, rank int32) index.Token {
 	denom := hexText(t.denom)
-	record := index.Token{
+	row := index.Token{
 		UniversalChainID: c.id, Denom: denom, Rank: new(rank), Whitelist: new(t.origin == nil),
 		Representations: []index.TokenRepresentation{{
 			UniversalChainID: c.id, Denom: new(denom), Symbol: new(t.symbol), Name: new(t.name), Decimals: new(t.decimals),
@@ -339,22 +339,22 @@ func tokenRecord(c *chain, t *token, rank int32) index.Token {
 		}},
 	}
 	if c.prefix != "" {
-		record.NativeDenom = new(string(t.denom))
+		row.NativeDenom = new(string(t.denom))
 	}
 	if t.origin != nil {
-		record.Wrapping = []index.TokenWrapping{{
+		row.Wrapping = []index.TokenWrapping{{
 			Index: new(int32(0)), UnwrappedUniversalChainID: t.home.id, UnwrappedDenom: new(hexText(t.origin.denom)),
 			WrappedUniversalChainID: c.id, WrappedDenom: new(denom), DestinationChannelID: new(t.route.back.channel), Wrapper: new(c.port),
 		}}
 	} else {
-		record.Bucket = &index.TokenBucket{UniversalChainID: c.id, Denom: new(denom), Capacity: new("1000000000000"), RefillRate: new("11574074")}
+		row.Bucket = &index.TokenBucket{UniversalChainID: c.id, Denom: new(denom), Capacity: new("1000000000000"), RefillRate: new("11574074")}
 	}
-	return record
+	return row
 }
 
 func (g *generator) addChains() {
 	for _, c := range g.chains {
-		g.add(g.chainRecord(c))
+		g.add(g.chainRow(c))
 	}
 }
 
@@ -363,8 +363,8 @@ func routeOrder(i int) string {
 	return sortOrder(genesis.Add(time.Duration(i)*time.Hour), uint32(i), 0)
 }
 
-// clientRecord writes down the client of a route, which was updated last at that time.
-func (g *generator) clientRecord(i int, updated time.Time) index.Client {
+// clientRow writes down the client of a route, which was updated last at that time.
+func (g *generator) clientRow(i int, updated time.Time) index.Client {
 	r := g.routes[i]
 	height := r.from.height(updated)
 	return index.Client{
@@ -380,7 +380,7 @@ func (g *generator) clientRecord(i int, updated time.Time) index.Client {
 func (g *generator) addChannels() {
 	for i, r := range g.routes {
 		order := routeOrder(i)
-		g.add(g.clientRecord(i, g.now.Add(-time.Duration(g.rng.IntN(600))*time.Second)))
+		g.add(g.clientRow(i, g.now.Add(-time.Duration(g.rng.IntN(600))*time.Second)))
 		g.add(index.Connection{
 			SortOrder: order, SourceUniversalChainID: r.from.id, SourceConnectionID: r.connection, SourceClientID: new(r.client),
 			DestUniversalChainID: r.to.id, DestinationConnectionID: new(r.back.connection), DestinationClientID: new(r.back.client),

@@ -54,7 +54,7 @@ type ImportOptions struct {
 	OnBad func(BadLine)
 	// OnProgress is called after each batch; nil means not at all.
 	OnProgress func(Progress)
-	// BatchRows is how many records are written at once; zero means 50,000. More is faster and takes more memory, about
+	// BatchRows is how many rows are written at once; zero means 50,000. More is faster and takes more memory, about
 	// 8 KB each.
 	BatchRows int
 }
@@ -69,7 +69,7 @@ type Imported struct {
 	Resumed int64 // lines that an earlier, interrupted import had done
 }
 
-// BadLine is a line that is no record.
+// BadLine is a line that is no row.
 type BadLine struct {
 	Line int64 // from 1
 	Err  error
@@ -127,7 +127,7 @@ func importFile(ctx context.Context, to Target, path string, o ImportOptions) (I
 	return newImporter(to, o, count, size).run(ctx, in)
 }
 
-// Import upserts the records of in, NDJSON, until its end. It is safe to import the same again: what is there as it
+// Import upserts the rows of in, NDJSON, until its end. It is safe to import the same again: what is there as it
 // is does not change. After an error, what was written stays, and the next import of the same name goes on behind it, if the input
 // still begins the same.
 //
@@ -321,7 +321,7 @@ func (m *importer) newBlock(lines []byte, at *position) *block {
 	return b
 }
 
-// parse reads the block's records, up to the first bad line unless to keep going. Empty lines are passed over.
+// parse reads the block's rows, up to the first bad line unless to keep going. Empty lines are passed over.
 func (b *block) parse(keepGoing bool) {
 	number, offset := b.first, 0
 	for rest := b.lines; len(rest) > 0; number++ {
@@ -427,7 +427,7 @@ func (m *importer) flush(ctx context.Context, b *batch) error {
 	}
 	written, err := m.to.Write(ctx, write)
 	if err != nil {
-		return fmt.Errorf("write the records up to line %d: %w", b.at.Lines, err)
+		return fmt.Errorf("write the rows up to line %d: %w", b.at.Lines, err)
 	}
 	m.result.Add(written)
 	m.result.Rows += int64(len(b.rows))

@@ -11,7 +11,7 @@ import (
 
 // World is a made-up index that goes on: Advance moves its clock, sends more packets and lets those under way come further.
 // It keeps only the packets to which something is still to happen. Its methods must not be used at once. The same options
-// and calls give the same records.
+// and calls give the same rows.
 type World struct {
 	g         generator
 	underWay  []*flight // the one to which something happens soonest first
@@ -72,7 +72,7 @@ func (w *World) Now() time.Time { return w.g.now }
 // UnderWay returns how many packets something is still to happen to. Those that are stuck for ever do not count.
 func (w *World) UnderWay() int { return len(w.underWay) }
 
-// Advance moves the clock to now and returns the records that are new or have changed since, whole: packets that were sent
+// Advance moves the clock to now and returns the rows that are new or have changed since, whole: packets that were sent
 // between, with about so many transfers (over several calls exact to a packet's); packets to which something has happened,
 // with all of their transfers; and now and then chains and clients, with their newest status. Packets have sort_orders above all
 // earlier ones, but for those that were Late. A clock that would go back stands still.
@@ -146,7 +146,7 @@ func (w *World) refresh() {
 	g.addChains()
 	for i := range g.routes {
 		if g.rng.IntN(4) == 0 {
-			g.add(g.clientRecord(i, g.now))
+			g.add(g.clientRow(i, g.now))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// history follows a world and checks every record that it hands out.
+// history follows a world and checks every row that it hands out.
 type history struct {
 	*testing.T
 	world     *World
@@ -71,7 +71,7 @@ func (h *history) take(rows []index.Row, at time.Time) {
 	h.checkWhole(rows)
 }
 
-// takeOrder checks that a record keeps its sort_order and that no two have the same.
+// takeOrder checks that a row keeps its sort_order and that no two have the same.
 func (h *history) takeOrder(row index.Row) {
 	h.Helper()
 	kind, order, key := row.Type().Name, row.SortOrder(), row.Key()
@@ -281,10 +281,10 @@ func TestAWorldIsDeterministic(t *testing.T) {
 	}
 	first := text(1)
 	if first != text(1) {
-		t.Error("the same seed gives different records")
+		t.Error("the same seed gives different rows")
 	}
 	if first == text(2) {
-		t.Error("another seed gives the same records")
+		t.Error("another seed gives the same rows")
 	}
 }
 

@@ -157,7 +157,7 @@ func (o *order) facts() [len(transferFacts)]fact {
 	}
 }
 
-// fact is what is known of a text that a record has.
+// fact is what is known of a text that a row has.
 type fact interface {
 	agrees(text string) bool
 	String() string

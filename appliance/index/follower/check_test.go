@@ -81,7 +81,7 @@ func other(text string) string {
 	return `"` + text[:len(text)-1] + string(last) + `"`
 }
 
-// changed is how many of the generated records are changed, one member after another.
+// changed is how many of the generated rows are changed, one member after another.
 const changed = 300
 
 var checkedOfPacket = []string{"packet_hash", "data", "timeout_height", "timeout_timestamp", "source_channel_id", "destination_channel_id"}

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// reader asks an upstream for records. It knows, by introspection, which fields the upstream has. Its methods may be used
+// reader asks an upstream for rows. It knows, by introspection, which fields the upstream has. Its methods may be used
 // at once; but for missing, they take discover to have succeeded.
 type reader struct {
 	upstream Upstream
@@ -159,7 +159,7 @@ func readCounts(list []byte) (c counts, err error) {
 // maxPages bounds how far a small table is read, against an upstream whose pages never end.
 const maxPages = 1000
 
-// table returns all records of one of the small types: ChainType, TokenType, ClientType, ConnectionType, ChannelType. Rows
+// table returns all rows of one of the small types: ChainType, TokenType, ClientType, ConnectionType, ChannelType. Rows
 // that cannot be read are left out and returned as errors. Members that GraphQL does not show are found by filters
 // (whitelist, recommended) and relations (universal_chain_id of nested objects).
 //

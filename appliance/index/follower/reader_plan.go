@@ -15,7 +15,7 @@ type plan struct {
 	missing []string               // what it lacks, as type.field
 }
 
-// query is how the records of a type are asked for.
+// query is how the rows of a type are asked for.
 type query struct {
 	rootQuery
 	args   graphType // what its args may have
@@ -26,7 +26,7 @@ type query struct {
 	filter              string // the argument by which flag is found; empty where it is not
 }
 
-// selected is a field of a record as it is asked for.
+// selected is a field of a row as it is asked for.
 type selected struct {
 	f *index.Field
 	// relation and key are set for a field that GraphQL does not show: it is the key of what this relation leads to. It is asked
@@ -60,7 +60,7 @@ func newPlan(s *schema) (*plan, error) {
 
 func (p *plan) miss(graphType, field string) { p.missing = append(p.missing, graphType+"."+field) }
 
-// query settles how a type's records are asked for. lack is what it takes that the upstream has not.
+// query settles how a type's rows are asked for. lack is what it takes that the upstream has not.
 func (p *plan) query(s *schema, root rootQuery) (q *query, lack string) {
 	field, ok := s.types[s.queries][root.name]
 	if !ok {

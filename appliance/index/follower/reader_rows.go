@@ -159,10 +159,10 @@ func withoutDecoded(packet index.Row) (index.Row, error) {
 	if version, _ := packet.Text(packetVersionField); version != zkgm.ChannelVersion {
 		return packet, nil
 	}
-	var record index.Packet
-	if err := packet.Decode(&record); err != nil {
+	var value index.Packet
+	if err := packet.Decode(&value); err != nil {
 		return packet, err
 	}
-	record.Decoded, record.DecodedFlattened = nil, nil
-	return index.NewRow(record)
+	value.Decoded, value.DecodedFlattened = nil, nil
+	return index.NewRow(value)
 }

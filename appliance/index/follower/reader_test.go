@@ -72,10 +72,10 @@ func TestPagesAreReadRowByRowAsTheUpstreamHasThem(t *testing.T) {
 
 func TestSmallTablesAreReadWhole(t *testing.T) {
 	s := newServer(t, 1, graphql.Options{})
-	var records []any
+	var values []any
 	for i := range int32(250) {
 		id := fmt.Sprintf("%04d", i)
-		records = append(records,
+		values = append(values,
 			index.Chain{UniversalChainID: "a." + id},
 			index.Client{SortOrder: "x" + id, UniversalChainID: "a.1", ClientID: i, CounterpartyUniversalChainID: "b.1"},
 			index.Connection{SortOrder: "x" + id, SourceUniversalChainID: "a.1", SourceConnectionID: i, DestUniversalChainID: "b.1"},
@@ -83,7 +83,7 @@ func TestSmallTablesAreReadWhole(t *testing.T) {
 			index.Token{UniversalChainID: "a.1", Denom: "0x" + id, Whitelist: new(i%7 == 0)},
 		)
 	}
-	s.write(t, records...)
+	s.write(t, values...)
 	r := reader(t, s)
 	for _, of := range smallTypes {
 		same(t, table(t, r, of), byKey(s.rows(t, of)))

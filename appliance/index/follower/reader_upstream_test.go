@@ -27,7 +27,7 @@ import (
 
 var now = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 
-// server is an endpoint over a replica of generated records, behind a real socket.
+// server is an endpoint over a replica of generated rows, behind a real socket.
 type server struct {
 	url     string
 	client  *http.Client
@@ -104,11 +104,11 @@ func (s *server) Query(ctx context.Context, query string, variables map[string]a
 	return answered.Data, nil
 }
 
-func (s *server) write(t testing.TB, records ...any) {
+func (s *server) write(t testing.TB, values ...any) {
 	t.Helper()
 	var rows []index.Row
-	for _, record := range records {
-		row, err := index.NewRow(record)
+	for _, value := range values {
+		row, err := index.NewRow(value)
 		if err != nil {
 			t.Fatal(err)
 		}

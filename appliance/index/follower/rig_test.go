@@ -106,7 +106,7 @@ func (r *rig) awaitFaults(more int) {
 	followertest.Await(r.T, within, "requests that fail", func() bool { return r.proxy.Faults() >= before+more })
 }
 
-// rows counts records of a type.
+// rows counts rows of a type.
 func rows(t *testing.T, idx index.Index, kind *index.Type) (n int) {
 	t.Helper()
 	view(t, idx, func(s index.Snapshot) error {
@@ -124,7 +124,7 @@ func view(t *testing.T, index index.Index, read func(index.Snapshot) error) {
 	}
 }
 
-// keys are the keys of all records of a type, the oldest first.
+// keys are the keys of all rows of a type, the oldest first.
 func keys(t *testing.T, idx index.Index, kind *index.Type) (all []string) {
 	t.Helper()
 	view(t, idx, func(s index.Snapshot) error {

@@ -424,8 +424,8 @@ func TestALieIsKeptApart(t *testing.T) {
 				t.Errorf("kept apart are %q, want %q", got, want)
 			}
 			var missing []string
-			for _, record := range lie.missing(v) {
-				missing = append(missing, record+" is missing")
+			for _, id := range lie.missing(v) {
+				missing = append(missing, id+" is missing")
 			}
 			slices.Sort(missing)
 			differences := followertest.Differences(t, r.upstream.Index, r.index)
@@ -439,9 +439,9 @@ func TestALieIsKeptApart(t *testing.T) {
 			r.reopen(replica.Options{ServeUnverified: true})
 			for _, kind := range []*index.Type{index.PacketType, index.TransferType} {
 				served := keys(t, r.index, kind)
-				for _, record := range want {
-					if key, ok := strings.CutPrefix(record, kind.Name+" "); ok && !slices.Contains(served, key) {
-						t.Errorf("%s is not served", record)
+				for _, id := range want {
+					if key, ok := strings.CutPrefix(id, kind.Name+" "); ok && !slices.Contains(served, key) {
+						t.Errorf("%s is not served", id)
 					}
 				}
 			}
@@ -464,7 +464,7 @@ func (r *rig) reopen(o replica.Options) {
 	r.index = followertest.OpenReplica(r.T, r.path, o)
 }
 
-// apart are the records that are kept apart, as kind and key.
+// apart are the rows that are kept apart, as kind and key.
 func apart(t *testing.T, idx index.Index) (all []string) {
 	t.Helper()
 	view(t, idx, func(s index.Snapshot) error {
@@ -493,7 +493,7 @@ func TestAnOlderUpstreamIsFollowedWithoutWhatItLacks(t *testing.T) {
 		}
 	}
 	if len(differences) < 300 {
-		t.Errorf("only %d records differ", len(differences))
+		t.Errorf("only %d rows differ", len(differences))
 	}
 	missing := f.Status().Missing
 	for i, field := range []string{".sla", ".packet_recv_maker", ".fee_type"} {

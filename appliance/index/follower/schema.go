@@ -11,13 +11,13 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// rootQuery is the query that lists the records of a type.
+// rootQuery is the query that lists the rows of a type.
 type rootQuery struct {
 	t     *index.Type
 	name  string
 	rows  string // the GraphQL type of its rows, in the hosted schema
 	pages bool   // takes a cursor, in the hosted schema
-	// flag is a field of the records that GraphQL does not show. It is found by a filter of that name.
+	// flag is a field of the rows that GraphQL does not show. It is found by a filter of that name.
 	flag string
 }
 
@@ -41,7 +41,7 @@ const (
 	argHash       = "p_packet_hash"
 )
 
-// notShown are the fields of records that the hosted schema does not show; see the record types.
+// notShown are the fields of rows that the hosted schema does not show; see the types of rows.
 var notShown = map[*index.Type][]string{
 	index.TransferType:            {"status"},
 	index.TokenType:               {"whitelist"},
@@ -87,7 +87,7 @@ func hosted() *schema {
 	return s
 }
 
-// show adds the GraphQL type of a record type, with those nested in it.
+// show adds the GraphQL type of a type of rows, with those nested in it.
 func (s *schema) show(t *index.Type, name string) {
 	shown := make(graphType)
 	for _, f := range t.Fields {

@@ -19,7 +19,7 @@ type Status struct {
 	Newest     time.Time `json:"newest,omitzero"` // packet_send_timestamp of the newest packet here
 	Oldest     time.Time `json:"oldest,omitzero"` // and of the oldest, which the backfill has come to
 	Unfinished int       `json:"unfinished"`      // packets that are looked up again until they end
-	Unverified uint64    `json:"unverified"`      // records kept apart
+	Unverified uint64    `json:"unverified"`      // rows kept apart
 	// Missing are fields that the upstream's schema lacks, as type.field.
 	Missing []string `json:"missing_fields,omitempty"`
 
@@ -32,7 +32,7 @@ type Status struct {
 	Written  uint64 `json:"written"` // rows that were new or changed
 }
 
-// Count is a number of records here, those kept apart included, and upstream.
+// Count is a number of rows here, those kept apart included, and upstream.
 type Count struct {
 	Here     uint64 `json:"here"`
 	Upstream uint64 `json:"upstream"`

@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// tied is an index as others than ours are: records may have the same sort_order, and a cursor passes over all of them.
-// It is made of ours, which keeps such records under sort_order~key.
+// tied is an index as others than ours are: rows may have the same sort_order, and a cursor passes over all of them.
+// It is made of ours, which keeps such rows under sort_order~key.
 type tied struct{ index.Index }
 
 func (x tied) View(ctx context.Context, read func(index.Snapshot) error) error {
@@ -37,7 +37,7 @@ func (s tiedSnapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index
 	return untie(rows), err
 }
 
-// beyondTies lets what is newer begin behind all records of the cursor's sort_order.
+// beyondTies lets what is newer begin behind all rows of the cursor's sort_order.
 func beyondTies(p index.Page) index.Page {
 	if p.Ascending() {
 		p.Cursor = index.TieBreak(p.Cursor, "~")
@@ -100,7 +100,7 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	}
 }
 
-// group gives records the sort_order of the first of them, so many in a row.
+// group gives rows the sort_order of the first of them, so many in a row.
 type group struct {
 	size   int // zero: leaves each its own
 	count  int
@@ -131,7 +131,7 @@ func (g *group) join(row index.Row) index.Row {
 	return row
 }
 
-// awaitSameButOrder waits until two indexes have the same records. Which of several is kept under their sort_order itself
+// awaitSameButOrder waits until two indexes have the same rows. Which of several is kept under their sort_order itself
 // depends on which came first.
 func awaitSameButOrder(t *testing.T, want, got index.Index) {
 	t.Helper()
@@ -144,6 +144,6 @@ func awaitSameButOrder(t *testing.T, want, got index.Index) {
 		return len(differences) == 0
 	}
 	if !followertest.Holds(within, same) {
-		t.Fatalf("%d records differ: %s", len(differences), differences[0])
+		t.Fatalf("%d rows differ: %s", len(differences), differences[0])
 	}
 }

@@ -37,7 +37,7 @@ type Report struct {
 	Missing     []string     `json:"missing_fields,omitempty"`
 }
 
-// MaxDifferences is how many differences and unverified records a Report lists.
+// MaxDifferences is how many differences and unverified rows a Report lists.
 const MaxDifferences = 1000
 
 // Difference is a row that is not as the upstream has it.
@@ -55,7 +55,7 @@ const (
 	Differs         = "differs"
 )
 
-// Doubt is a record that is kept apart.
+// Doubt is a row that is kept apart.
 type Doubt struct {
 	Kind   string    `json:"kind"`
 	Key    string    `json:"key"`

@@ -51,7 +51,7 @@ func AwaitEqual(tb testing.TB, within time.Duration, want, got index.Index) {
 	}
 }
 
-// digest is of all records in the order of an export: equal indexes have the same.
+// digest is of all rows in the order of an export: equal indexes have the same.
 func digest(tb testing.TB, seed maphash.Seed, idx index.Index) uint64 {
 	tb.Helper()
 	var h maphash.Hash
@@ -71,7 +71,7 @@ func digest(tb testing.TB, seed maphash.Seed, idx index.Index) uint64 {
 	return h.Sum64()
 }
 
-// Equal fails the test where two indexes differ in any record, and names the first few.
+// Equal fails the test where two indexes differ in any row, and names the first few.
 func Equal(tb testing.TB, want, got index.Index) {
 	tb.Helper()
 	const shown = 10
@@ -83,15 +83,15 @@ func Equal(tb testing.TB, want, got index.Index) {
 	if len(differences) > shown {
 		more = fmt.Sprintf("\nand %d more", len(differences)-shown)
 	}
-	tb.Errorf("%d records differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"), more)
+	tb.Errorf("%d rows differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"), more)
 }
 
-// Differences compares two indexes record by record, by key. It says of each that differs in which fields, or that it is
+// Differences compares two indexes row by row, by key. It says of each that differs in which fields, or that it is
 // missing, or too much.
 func Differences(tb testing.TB, want, got index.Index) (differences []string) {
 	tb.Helper()
 	for _, t := range index.RowTypes {
-		wanted, there := records(tb, want, t), records(tb, got, t)
+		wanted, there := rowsOf(tb, want, t), rowsOf(tb, got, t)
 		for _, key := range slices.Sorted(maps.Keys(wanted)) {
 			row, ok := there[key]
 			if delete(there, key); !ok {
@@ -109,7 +109,7 @@ func Differences(tb testing.TB, want, got index.Index) (differences []string) {
 	return differences
 }
 
-// DifferingFields compares two records of a type, and says of each field in which they are not the same what it is and should
+// DifferingFields compares two rows of a type, and says of each field in which they are not the same what it is and should
 // be: both as JSON, cut where they are long.
 func DifferingFields(want, got index.Row) (fields []string) {
 	if bytes.Equal(want.Bytes(), got.Bytes()) {
@@ -138,8 +138,8 @@ func cut(text []byte) string {
 	return string(text)
 }
 
-// records are copies of all records of a type, by key.
-func records(tb testing.TB, idx index.Index, t *index.Type) map[string]index.Row {
+// rowsOf are copies of all rows of a type, by key.
+func rowsOf(tb testing.TB, idx index.Index, t *index.Type) map[string]index.Row {
 	tb.Helper()
 	all := make(map[string]index.Row)
 	view(tb, idx, func(s index.Snapshot) error {

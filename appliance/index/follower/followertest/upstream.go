@@ -27,7 +27,7 @@ type Upstream struct {
 	held  []index.Row // what an empty one begins with
 }
 
-// NewUpstream serves a made-up world until the test ends. One without transfers has no record at all until it grows.
+// NewUpstream serves a made-up world until the test ends. One without transfers has no row at all until it grows.
 func NewUpstream(tb testing.TB, o dataset.GenerateOptions) *Upstream {
 	tb.Helper()
 	idx := OpenReplica(tb, filepath.Join(tb.TempDir(), "upstream.db"), replica.Options{})

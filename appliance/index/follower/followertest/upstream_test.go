@@ -25,7 +25,7 @@ func emptyReplica(t *testing.T) *replica.Store {
 	return followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 }
 
-// copyOf returns an index with the records of another, as change leaves them; a zero row is left out.
+// copyOf returns an index with the rows of another, as change leaves them; a zero row is left out.
 func copyOf(t *testing.T, idx index.Index, change func(index.Row) index.Row) index.Index {
 	t.Helper()
 	to := emptyReplica(t)
@@ -143,7 +143,7 @@ func TestAnUpstreamGoesOn(t *testing.T) {
 	}
 }
 
-func TestAnEmptyUpstreamHasNoRecord(t *testing.T) {
+func TestAnEmptyUpstreamHasNoRow(t *testing.T) {
 	u := newUpstream(t, 0)
 	followertest.Equal(t, emptyReplica(t), u.Index)
 	u.Grow(3, time.Minute)

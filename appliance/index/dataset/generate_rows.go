@@ -11,8 +11,8 @@ import (
 
 func hexText(b []byte) string { return "0x" + hex.EncodeToString(b) }
 
-// packetRecord writes down a packet to which nothing has happened yet.
-func (g *generator) packetRecord(f *flight, data []byte, timeout time.Time, hash string) index.Packet {
+// packetRow writes down a packet to which nothing has happened yet.
+func (g *generator) packetRow(f *flight, data []byte, timeout time.Time, hash string) index.Packet {
 	r := f.route
 	p := index.Packet{
 		SortOrder: sortOrder(g.at, g.serial, 0), PacketHash: hash, ChannelVersion: new(zkgm.ChannelVersion),
@@ -110,8 +110,8 @@ func innerAck(i zkgm.Instruction, maker []byte) []byte {
 	return nil
 }
 
-// transferRecord writes down a token order of a packet, as far as that has come.
-func (g *generator) transferRecord(f *flight, idx int32, order zkgm.Operation) index.Transfer {
+// transferRow writes down a token order of a packet, as far as that has come.
+func (g *generator) transferRow(f *flight, idx int32, order zkgm.Operation) index.Transfer {
 	r, p := f.route, &f.packet
 	t := index.Transfer{
 		SortOrder: sortOrder(g.at, g.serial, idx), PacketHash: p.PacketHash, TransferIndex: idx,

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// TestDocsNameEveryMember holds the tables of docs/replica.md against the types of records: each member once, with its
+// TestDocsNameEveryMember holds the tables of docs/replica.md against the types of rows: each member once, with its
 // type, and with "not in GraphQL" where the schema has no such field.
 func TestDocsNameEveryMember(t *testing.T) {
 	doc := readDocument(t, "replica.md")
@@ -53,7 +53,7 @@ func TestDocsNameEveryMember(t *testing.T) {
 	}
 }
 
-// member is a member of a record as the tables have it.
+// member is a member of a row as the tables have it.
 type member struct {
 	kind   string // its type; of objects and lists what it begins with
 	hidden bool   // from GraphQL
@@ -91,15 +91,15 @@ func graphQLType(schema *ast.Schema, kind string) *ast.Definition {
 	return schema.Types[schema.Query.Fields.ForName("v2_"+kind+"s").Type.Name()]
 }
 
-// TestDocsRecordsImport imports the records that docs/replica.md shows, and finds them again.
-func TestDocsRecordsImport(t *testing.T) {
+// TestDocsRowsImport imports the rows that docs/replica.md shows, and finds them again.
+func TestDocsRowsImport(t *testing.T) {
 	doc := readDocument(t, "replica.md")
 	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { replica.Close() })
-	records := doc.block("Records", "ndjson")
+	records := doc.block("Rows", "ndjson")
 	done, err := dataset.Import(t.Context(), dataset.Into(replica), strings.NewReader(records.text), dataset.ImportOptions{})
 	if err != nil || done.Inserted != records.lines {
 		t.Fatalf("%+v, %v", done, err)
