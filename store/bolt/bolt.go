@@ -160,7 +160,6 @@ func open(path string, o Options) (_ *Store, err error) {
 	}
 	if !o.ReadOnly {
 		s.writer = newWriter(s, frontier)
-		go s.writer.run()
 	}
 	return s, nil
 }
@@ -388,7 +387,7 @@ func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
 		if s.writer != nil {
-			s.writer.close()
+			s.writer.queue.Close()
 		}
 		err = s.db.Close()
 	})

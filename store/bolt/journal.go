@@ -31,11 +31,11 @@ var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	o := &op{record: &r}
+	o := &op{Value: change{record: &r}}
 	if err := j.store.submit(ctx, o); err != nil {
 		return appliance.Entry{}, false, err
 	}
-	return o.entry, o.replayed, nil
+	return o.Value.entry, o.Value.replayed, nil
 }
 
 // Ready implements appliance.Journal.

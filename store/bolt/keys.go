@@ -33,7 +33,7 @@ var _ appliance.Keys = (*Keys)(nil)
 // Create implements appliance.Keys.
 func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	key.Scopes, key.AllowFrom = slices.Clone(key.Scopes), slices.Clone(key.AllowFrom)
-	return k.store.submit(ctx, &op{newKey: &key})
+	return k.store.submit(ctx, &op{Value: change{newKey: &key}})
 }
 
 // Key implements appliance.Keys. The key's slices are shared and must not be changed.

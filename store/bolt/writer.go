@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -18,192 +17,71 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt/pages"
+	"github.com/attestd/attestd/store/queue"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 const (
-	maxBatch      = 1024             // operations of one commit, and of those that wait for one
 	flushInterval = 30 * time.Second // between writes of last uses
 	fullRetry     = time.Second      // how long a full disk is believed to stay full
 
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
-
-	gatherBatch = 32                   // operations that are worth a commit, whatever is pending
-	gatherTime  = 8 * time.Millisecond // how long a commit waits for pending ones
 )
 
-// op is one change that a caller waits for: a record to append, a new API key, or, with neither, that whatever
-// changed in the API keys is written.
-type op struct {
-	ctx    context.Context
+// change is what a caller waits for: a record to append, a new API key, or, with neither, that whatever changed in the
+// API keys is written.
+type change struct {
 	record *appliance.Record
 	newKey *appliance.APIKey
 
-	// Set by the writer before it closes done.
+	// Set by the writer.
 	entry    appliance.Entry
 	replayed bool
-	err      error
-	done     chan struct{}
 }
 
-// writer owns all writes to the file. One goroutine, run, takes whatever has queued up, writes it in one transaction and
-// answers when that is synced; meanwhile the next batch queues up.
+type op = queue.Op[change]
+
+// writer owns all writes to the file: it writes the queue's batches, one transaction each.
 type writer struct {
 	store *Store
-	slots chan struct{} // bounds the queue: each op in it or being written holds one
-	wake  chan struct{} // has one element when there may be something to do
-	ended chan struct{} // closed when run has returned
-
-	mu     sync.Mutex // protects queue, want and closed
-	queue  []*op
-	want   int  // length of the queue at which run is to be woken, beside 1
-	closed bool // nothing is queued any more
+	queue *queue.Queue[change]
 
 	failed chan error            // has the fault, once
-	fault  atomic.Pointer[error] // why nothing is written any more; set by run
+	fault  atomic.Pointer[error] // why nothing is written any more; set by write
 	roomy  atomic.Int64          // when the disk was last seen to have space, in Unix nanoseconds
-	full   atomic.Int64          // when a write last failed for want of space, in Unix nanoseconds; set by run
+	full   atomic.Int64          // when a write last failed for want of space, in Unix nanoseconds; set by write
 
-	// Owned by run. They describe what is committed: a batch works on copies, which replace them only when its
+	// Owned by write. They describe what is committed: a batch works on copies, which replace them only when its
 	// commit has succeeded.
 	frontier appliance.Frontier
 	flushed  time.Time // when the API keys' last uses were last written
 }
 
 func newWriter(s *Store, frontier appliance.Frontier) *writer {
-	return &writer{
-		store: s, frontier: frontier,
-		slots: make(chan struct{}, maxBatch), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		failed: make(chan error, 1),
-	}
+	w := &writer{store: s, frontier: frontier, failed: make(chan error, 1)}
+	w.queue = queue.New(queue.Options[change]{Write: w.write, Every: flushInterval, Pending: s.opts.Pending})
+	return w
 }
 
-// submit has the writer do an op, and waits for it no longer than the context.
+// submit has the writer make a change, and waits for it no longer than the context.
 func (s *Store) submit(ctx context.Context, o *op) error {
 	if s.writer == nil {
 		return errReadOnly()
 	}
-	o.ctx, o.done = ctx, make(chan struct{})
-	if err := s.writer.enqueue(ctx, o); err != nil {
-		return err
-	}
-	select {
-	case <-o.done:
-		return o.err
-	case <-ctx.Done():
-		return timeout(ctx, "wait for the commit")
-	}
+	return s.writer.queue.Do(ctx, o)
 }
 
 func errReadOnly() error { return unavailable(errors.New("it was opened read-only")) }
 
-func (w *writer) enqueue(ctx context.Context, o *op) error {
-	if ctx.Err() != nil {
-		return timeout(ctx, "wait for the queue")
+// write writes a batch of the queue.
+func (w *writer) write(ops []*op, last bool) error {
+	if err := w.refusal(); err != nil {
+		return err
 	}
-	select {
-	case w.slots <- struct{}{}:
-	case <-ctx.Done():
-		return timeout(ctx, "wait for the queue")
-	}
-	w.mu.Lock()
-	closed := w.closed
-	if !closed {
-		w.queue = append(w.queue, o)
-	}
-	n := len(w.queue)
-	wake := n == 1 || n == w.want
-	w.mu.Unlock()
-	if closed {
-		<-w.slots
-		return appliance.Errorf(appliance.CodeShuttingDown, "the appliance is shutting down")
-	}
-	if wake {
-		w.signal()
-	}
-	return nil
-}
-
-func (w *writer) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // there is a signal already
-	}
-}
-
-// close lets the queue be finished and returns when run has ended.
-func (w *writer) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
-	w.signal()
-	<-w.ended
-}
-
-func (w *writer) run() {
-	defer close(w.ended)
-	tick := time.NewTicker(flushInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-w.wake:
-		case <-tick.C:
-		}
-		w.gather()
-		w.mu.Lock()
-		batch, closed := w.queue, w.closed
-		w.queue = nil
-		w.mu.Unlock()
-		w.do(batch, closed)
-		if closed {
-			return // with an empty queue: nothing is queued after closed was set, and all before was taken
-		}
-	}
-}
-
-// gather waits while more are pending than are queued, so that under load a commit is shared by many and yet a lone
-// caller, or the last of some, waits for nobody.
-func (w *writer) gather() {
-	if w.store.opts.Pending == nil {
-		return
-	}
-	end := time.NewTimer(gatherTime)
-	defer end.Stop()
-	for {
-		pending := w.store.opts.Pending()
-		w.mu.Lock()
-		n := len(w.queue)
-		// Each op that is queued was pending before, so that half of both is where they meet.
-		w.want = min(gatherBatch, (n+pending+1)/2)
-		enough := n == 0 || n >= w.want || w.closed
-		w.mu.Unlock()
-		if enough {
-			return
-		}
-		select {
-		case <-w.wake:
-		case <-end.C:
-			return
-		}
-	}
-}
-
-// do writes a batch and answers those who wait for it.
-func (w *writer) do(ops []*op, last bool) {
 	b := &batch{writer: w, ops: ops, last: last}
-	err := w.refusal()
-	if err == nil {
-		err = w.judge(b.write())
-	}
-	for _, o := range ops {
-		if err != nil && o.err == nil {
-			o.entry, o.replayed, o.err = appliance.Entry{}, false, err
-		}
-		<-w.slots
-		close(o.done)
-	}
+	return w.judge(b.write())
 }
 
 // refusal returns why nothing can be written any more, or nil.
@@ -332,7 +210,7 @@ func (b *batch) dueKeys() []appliance.APIKey {
 	now := time.Now()
 	due := b.last || now.Sub(w.flushed) >= flushInterval
 	for _, o := range b.ops {
-		due = due || o.record == nil && o.newKey == nil
+		due = due || o.Value.record == nil && o.Value.newKey == nil
 	}
 	if !due {
 		return nil
@@ -370,11 +248,9 @@ func (b *batch) apply() error {
 	for _, o := range b.ops {
 		var err error
 		switch {
-		case o.ctx.Err() != nil:
-			o.err = timeout(o.ctx, "wait for the queue") // its caller has gone: nobody would get what is appended
-		case o.record != nil:
+		case o.Value.record != nil:
 			err = b.append(o)
-		case o.newKey != nil:
+		case o.Value.newKey != nil:
 			err = b.createKey(o)
 		}
 		if err != nil {
@@ -391,8 +267,8 @@ func (b *batch) apply() error {
 
 // append adds one record. What is wrong with the record alone is found before anything is put, and is the op's error.
 func (b *batch) append(o *op) error {
-	r := *o.record
-	if o.err = checkRecord(r); o.err != nil {
+	r := *o.Value.record
+	if o.Err = checkRecord(r); o.Err != nil {
 		return nil //nolint:nilerr // it is the op's, not the batch's
 	}
 	var idempotency []byte
@@ -400,23 +276,23 @@ func (b *batch) append(o *op) error {
 		idempotency = idempotencyName(r.KeyID, r.IdempotencyKey)
 		// Finds what is earlier in this batch, too.
 		if index := b.idempotency.Get(idempotency); index != nil {
-			o.replayed = true
-			o.entry, o.err = readEntry(b.records, index)
+			o.Value.replayed = true
+			o.Value.entry, o.Err = readEntry(b.records, index)
 			return nil
 		}
 	}
 	if b.ids.Get(r.ID[:]) != nil {
-		o.err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
+		o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
 		return nil
 	}
 	r.Time = b.now
 	rand.Read(r.Salt[:]) // never fails (Go 1.24)
 	leaf, err := appliance.EncodeLeaf(r)
 	if err == nil {
-		o.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
-		return b.put(o.entry, idempotency)
+		o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
+		return b.put(o.Value.entry, idempotency)
 	}
-	o.err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
+	o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
 	return nil
 }
 
@@ -462,12 +338,12 @@ func (b *batch) put(e appliance.Entry, idempotency []byte) error {
 }
 
 func (b *batch) createKey(o *op) error {
-	if b.keys.Get([]byte(o.newKey.ID)) != nil {
-		o.err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", o.newKey.ID))
+	if b.keys.Get([]byte(o.Value.newKey.ID)) != nil {
+		o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", o.Value.newKey.ID))
 		return nil
 	}
-	b.created = append(b.created, *o.newKey)
-	return putKey(b.keys, *o.newKey)
+	b.created = append(b.created, *o.Value.newKey)
+	return putKey(b.keys, *o.Value.newKey)
 }
 
 // seal signs the tree and puts its checkpoint into the transaction that makes it.
