@@ -34,6 +34,7 @@ type callError struct {
 }
 
 func (e *callError) Error() string { return e.function + ": " + rvName(e.rv) }
+
 func (e *callError) Unwrap() error { return e.rv }
 
 // failed names the function in err, or returns nil for nil.
@@ -60,43 +61,6 @@ func rvName(rv pkcs11.Error) string {
 func rvOf(err error) uint {
 	rv, _ := errors.AsType[pkcs11.Error](err)
 	return uint(rv)
-}
-
-// pinError turns a refused C_Login into ErrPIN with its remedy, and leaves other errors as they are.
-func pinError(err error) error {
-	var remedy string
-	switch rvOf(err) {
-	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE:
-		remedy = "put the right PIN into the file that pin-source names and restart; it is not tried again, since tokens lock after a few wrong ones"
-	case pkcs11.CKR_PIN_LOCKED:
-		remedy = "the token has locked the user PIN; its security officer must set a new one"
-	case pkcs11.CKR_PIN_EXPIRED:
-		remedy = "the PIN has expired; set a new one with the token's own tool, put it into the file that pin-source names and restart"
-	case pkcs11.CKR_USER_PIN_NOT_INITIALIZED:
-		remedy = "the token has no user PIN yet; run attestd hsm init, or have its security officer set one"
-	default:
-		return err
-	}
-	return &refusedPIN{err, remedy}
-}
-
-type refusedPIN struct {
-	cause  error // may be nil
-	remedy string
-}
-
-func (e *refusedPIN) Error() string {
-	if e.cause == nil {
-		return e.remedy
-	}
-	return e.cause.Error() + ": " + e.remedy
-}
-
-func (e *refusedPIN) Unwrap() []error {
-	if e.cause == nil {
-		return []error{ErrPIN}
-	}
-	return []error{ErrPIN, e.cause}
 }
 
 // unavailable is what a client of the domain gets for a fault of the HSM; the fault itself is for the operator.

@@ -174,15 +174,6 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 	return failed("C_InitPIN", m.InitPIN(h, pin))
 }
 
-// soError adds the remedy that is the security officer's.
-func soError(err error) error {
-	switch rvOf(err) {
-	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE, pkcs11.CKR_PIN_LOCKED:
-		return &refusedPIN{err, "the token did not take this PIN of the security officer; it was tried once"}
-	}
-	return err
-}
-
 // Keygen makes another key, under that label, in the URI's token. The URI's own object and id are not used.
 //
 // Errors: ErrExists where the token has a key of that label, ErrNotFound, ErrAmbiguous, ErrPIN.

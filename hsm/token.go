@@ -1,9 +1,7 @@
 package hsm
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/miekg/pkcs11"
@@ -102,63 +100,4 @@ func present[T fmt.Stringer](what string, list []T) string {
 		items[i] = "[" + item.String() + "]"
 	}
 	return what + ": " + strings.Join(items, ", ")
-}
-
-// login logs the user in, for all sessions of the process (PKCS#11 v2.40 base, section 5.6), where the token or
-// the URI asks for it.
-//
-// Errors: ErrPIN where the token refused the PIN, and where one more wrong one would lock it.
-func login(m module, h pkcs11.SessionHandle, t token, u URI, log *slog.Logger) error {
-	flags := t.info.Flags
-	needed := flags&pkcs11.CKF_LOGIN_REQUIRED != 0
-	keypad := flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH != 0
-	if u.PINSource == "" && !needed {
-		return nil
-	}
-	if err := checkPINFlags(flags); err != nil {
-		return fmt.Errorf("log in: %w", err)
-	}
-	if flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 {
-		log.Warn("a wrong PIN was tried on the token since the last login", "token", t.info.Label)
-	}
-	var pin string
-	var err error
-	switch {
-	case u.PINSource != "":
-		pin, err = u.readPIN()
-	case !keypad:
-		err = errors.New("the token requires a login: add pin-source=file:/path to the URI")
-	}
-	if err != nil {
-		return fmt.Errorf("log in: %w", err)
-	}
-	err = m.Login(h, pkcs11.CKU_USER, pin)
-	if rvOf(err) == pkcs11.CKR_USER_ALREADY_LOGGED_IN {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("log in: %w", pinError(failed("C_Login", err)))
-	}
-	return nil
-}
-
-// checkPINFlags refuses to log in where a PIN that turned out wrong would cost the token.
-func checkPINFlags(flags uint) error {
-	switch {
-	case flags&pkcs11.CKF_USER_PIN_LOCKED != 0:
-		return &refusedPIN{remedy: "CKF_USER_PIN_LOCKED: the token has locked the user PIN; its security officer must set a new one"}
-	case flags&pkcs11.CKF_USER_PIN_FINAL_TRY != 0:
-		return &refusedPIN{remedy: "CKF_USER_PIN_FINAL_TRY: one more wrong PIN locks the token, so it is not tried; " +
-			"log in once by hand with the token's own tool to reset the count, then restart"}
-	}
-	return nil
-}
-
-// loggedIn says whether the session's token has its user logged in.
-func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
-	state, err := m.GetSessionInfo(h)
-	if err != nil {
-		return false, failed("C_GetSessionInfo", err)
-	}
-	return state.State == pkcs11.CKS_RO_USER_FUNCTIONS || state.State == pkcs11.CKS_RW_USER_FUNCTIONS, nil
 }

@@ -1,6 +1,7 @@
 package hsm_test
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -114,4 +115,10 @@ func TestCredentialIsAFileOfTheServicesFolder(t *testing.T) {
 	if path, err := u.PINFile(); err != nil || path != "/run/credentials/attestd.service/pin" {
 		t.Errorf("%q, %v", path, err)
 	}
+}
+
+func ExampleParseURI() {
+	u, err := hsm.ParseURI("pkcs11:token=attestd;object=attestor?module-name=softhsm2&pin-source=file:/etc/attestd/pin")
+	fmt.Println(u.Token, u.Object, u.ModuleName, err)
+	// Output: attestd attestor softhsm2 <nil>
 }

@@ -1,0 +1,144 @@
+package hsm
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/miekg/pkcs11"
+)
+
+// readPIN reads the PIN each time it is needed, so that it is not kept in memory. No error of it has the PIN.
+func (u URI) readPIN() (string, error) {
+	path, err := u.PINFile()
+	if err != nil {
+		return "", fmt.Errorf("read the PIN: %w", err)
+	}
+	stat, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read the PIN: %w", err)
+	}
+	// The group may read: systemd hands credentials over as 0440.
+	if stat.Mode().Perm()&0o007 != 0 {
+		return "", fmt.Errorf("read the PIN: %s may be used by every user (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the PIN: %w", err)
+	}
+	pin := strings.TrimRight(string(text), "\r\n")
+	if pin == "" {
+		return "", fmt.Errorf("read the PIN: %s is empty", path)
+	}
+	if strings.ContainsRune(pin, 0) {
+		return "", fmt.Errorf("read the PIN: %s has a NUL byte", path)
+	}
+	return pin, nil
+}
+
+// login logs the user in, for all sessions of the process (PKCS#11 v2.40 base, section 5.6), where the token or
+// the URI asks for it.
+//
+// Errors: ErrPIN where the token refused the PIN, and where one more wrong one would lock it.
+func login(m module, h pkcs11.SessionHandle, t token, u URI, log *slog.Logger) error {
+	flags := t.info.Flags
+	needed := flags&pkcs11.CKF_LOGIN_REQUIRED != 0
+	keypad := flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH != 0
+	if u.PINSource == "" && !needed {
+		return nil
+	}
+	if err := checkPINFlags(flags); err != nil {
+		return fmt.Errorf("log in: %w", err)
+	}
+	if flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 {
+		log.Warn("a wrong PIN was tried on the token since the last login", "token", t.info.Label)
+	}
+	var pin string
+	var err error
+	switch {
+	case u.PINSource != "":
+		pin, err = u.readPIN()
+	case !keypad:
+		err = errors.New("the token requires a login: add pin-source=file:/path to the URI")
+	}
+	if err != nil {
+		return fmt.Errorf("log in: %w", err)
+	}
+	err = m.Login(h, pkcs11.CKU_USER, pin)
+	if rvOf(err) == pkcs11.CKR_USER_ALREADY_LOGGED_IN {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("log in: %w", pinError(failed("C_Login", err)))
+	}
+	return nil
+}
+
+// checkPINFlags refuses to log in where a PIN that turned out wrong would cost the token.
+func checkPINFlags(flags uint) error {
+	switch {
+	case flags&pkcs11.CKF_USER_PIN_LOCKED != 0:
+		return &refusedPIN{remedy: "CKF_USER_PIN_LOCKED: the token has locked the user PIN; its security officer must set a new one"}
+	case flags&pkcs11.CKF_USER_PIN_FINAL_TRY != 0:
+		return &refusedPIN{remedy: "CKF_USER_PIN_FINAL_TRY: one more wrong PIN locks the token, so it is not tried; " +
+			"log in once by hand with the token's own tool to reset the count, then restart"}
+	}
+	return nil
+}
+
+// loggedIn says whether the session's token has its user logged in.
+func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
+	state, err := m.GetSessionInfo(h)
+	if err != nil {
+		return false, failed("C_GetSessionInfo", err)
+	}
+	return state.State == pkcs11.CKS_RO_USER_FUNCTIONS || state.State == pkcs11.CKS_RW_USER_FUNCTIONS, nil
+}
+
+// pinError turns a refused C_Login into ErrPIN with its remedy, and leaves other errors as they are.
+func pinError(err error) error {
+	var remedy string
+	switch rvOf(err) {
+	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE:
+		remedy = "put the right PIN into the file that pin-source names and restart; it is not tried again, since tokens lock after a few wrong ones"
+	case pkcs11.CKR_PIN_LOCKED:
+		remedy = "the token has locked the user PIN; its security officer must set a new one"
+	case pkcs11.CKR_PIN_EXPIRED:
+		remedy = "the PIN has expired; set a new one with the token's own tool, put it into the file that pin-source names and restart"
+	case pkcs11.CKR_USER_PIN_NOT_INITIALIZED:
+		remedy = "the token has no user PIN yet; run attestd hsm init, or have its security officer set one"
+	default:
+		return err
+	}
+	return &refusedPIN{err, remedy}
+}
+
+// soError adds the remedy that is the security officer's.
+func soError(err error) error {
+	switch rvOf(err) {
+	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE, pkcs11.CKR_PIN_LOCKED:
+		return &refusedPIN{err, "the token did not take this PIN of the security officer; it was tried once"}
+	}
+	return err
+}
+
+type refusedPIN struct {
+	cause  error // may be nil
+	remedy string
+}
+
+func (e *refusedPIN) Error() string {
+	if e.cause == nil {
+		return e.remedy
+	}
+	return e.cause.Error() + ": " + e.remedy
+}
+
+func (e *refusedPIN) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrPIN}
+	}
+	return []error{ErrPIN, e.cause}
+}

@@ -1,0 +1,160 @@
+package hsm
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// publicKeyOf returns the public half of the key as 65 bytes (SEC 1 uncompressed), proved by a trial signature:
+// from a public key object where the token has one that fits, else from trial signatures alone.
+func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error) {
+	points, err := publicPoints(m, h, k)
+	if err != nil {
+		return nil, fmt.Errorf("read the public key: %w", err)
+	}
+	if len(points) == 0 {
+		return recoverPublicKey(m, h, k.handle)
+	}
+	for _, point := range points {
+		err = tryKey(m, h, k.handle, point)
+		if !errors.Is(err, ErrWrongKey) {
+			return point, err
+		}
+	}
+	return nil, fmt.Errorf("the public key object of key %s is not its own: %w", k, err)
+}
+
+// publicPoints returns the points of the public key objects that belong to k by id, or by label where it has no
+// id. Some tokens show CKA_EC_POINT on the private key too.
+func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, error) {
+	var objects []pkcs11.ObjectHandle
+	if len(k.id) > 0 || k.label != "" {
+		label := k.label
+		if len(k.id) > 0 {
+			label = ""
+		}
+		var err error
+		if objects, err = findObjects(m, h, keyTemplate(pkcs11.CKO_PUBLIC_KEY, label, k.id)); err != nil {
+			return nil, err
+		}
+	}
+	var points [][]byte
+	for _, o := range append(objects, k.handle) {
+		r := attributeReader{m: m, h: h, o: o}
+		value := r.bytes(pkcs11.CKA_EC_POINT)
+		if r.err != nil {
+			return nil, r.err
+		}
+		if len(value) == 0 {
+			continue
+		}
+		point, err := parsePoint(value)
+		if err != nil {
+			return nil, fmt.Errorf("CKA_EC_POINT %x: %w", value, err)
+		}
+		points = append(points, point)
+	}
+	return points, nil
+}
+
+// parsePoint reads CKA_EC_POINT. PKCS#11 v2.40 wants a DER OCTET STRING around the point; some tokens give a
+// BIT STRING or the bare point, and some compress it. The length tells them apart, as the first byte cannot: an
+// OCTET STRING and an uncompressed point both begin with 4.
+func parsePoint(value []byte) ([]byte, error) {
+	point := value
+	switch {
+	case len(value) == 67 || len(value) == 35:
+		if value[0] != 0x04 || int(value[1]) != len(value)-2 {
+			return nil, errors.New("not a DER OCTET STRING")
+		}
+		point = value[2:]
+	case len(value) == 68 || len(value) == 36:
+		if value[0] != 0x03 || int(value[1]) != len(value)-2 || value[2] != 0 {
+			return nil, errors.New("not a DER BIT STRING")
+		}
+		point = value[3:]
+	}
+	if len(point) == 33 {
+		key, err := crypto.DecompressPubkey(point)
+		if err != nil {
+			return nil, errors.New("not a point of secp256k1")
+		}
+		return crypto.FromECDSAPub(key), nil
+	}
+	if _, err := crypto.UnmarshalPubkey(point); err != nil {
+		return nil, errors.New("not a point of secp256k1")
+	}
+	return slices.Clone(point), nil
+}
+
+// recoverPublicKey finds the public key that all of several trial signatures have in common. Each signature by
+// itself fits two keys.
+func recoverPublicKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle) ([]byte, error) {
+	var common [][]byte
+	for round := range 3 {
+		digest := trialDigest()
+		rs, err := signRaw(m, h, key, digest)
+		if err != nil {
+			return nil, fmt.Errorf("recover the public key: %w", err)
+		}
+		fits := recoverCandidates(digest, rs)
+		if round == 0 {
+			common = fits
+			continue
+		}
+		common = slices.DeleteFunc(common, func(c []byte) bool {
+			return !slices.ContainsFunc(fits, func(f []byte) bool { return bytes.Equal(c, f) })
+		})
+	}
+	if len(common) != 1 {
+		return nil, fmt.Errorf("recover the public key: %w: %d keys fit all trial signatures", ErrWrongKey, len(common))
+	}
+	return common[0], nil
+}
+
+func recoverCandidates(digest appliance.Digest, rs [64]byte) [][]byte {
+	var fits [][]byte
+	for v := range byte(2) {
+		if point, err := crypto.Ecrecover(digest[:], append(slices.Clone(rs[:]), v)); err == nil {
+			fits = append(fits, point)
+		}
+	}
+	return fits
+}
+
+// trialDigest makes a digest for a trial signature, one that no attestation can have. The attestor key signs
+// attestations and nothing else, so a trial signature must be worth nothing to anyone who gets hold of it:
+//
+//   - its first byte is 0xff, so as a number it is above the order of the BN254 scalar field, where no digest of
+//     the schemes keccak256-bn254 and mimc-bn254 lies and which the verifying contract refuses;
+//   - the rest is SHA-256 of a tag and 32 random bytes, which meets the Keccak-256 of a chosen pair of addresses
+//     (schemes keccak256 and eip712) only by a preimage found over 248 bits.
+func trialDigest() appliance.Digest {
+	preimage := make([]byte, 32)
+	rand.Read(preimage) // never fails (Go 1.24)
+	digest := sha256.Sum256(append([]byte("attestd trial signature, not an attestation\x00"), preimage...))
+	digest[0] = 0xff
+	return digest
+}
+
+// tryKey makes a trial signature and returns ErrWrongKey unless it verifies under the public key.
+func tryKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publicKey []byte) error {
+	digest := trialDigest()
+	rs, err := signRaw(m, h, key, digest)
+	if err != nil {
+		return fmt.Errorf("trial signature: %w", err)
+	}
+	if _, err := appliance.NewSignature(digest, rs, publicKey); err != nil {
+		return fmt.Errorf("trial signature: %w: %w", ErrWrongKey, err)
+	}
+	return nil
+}
