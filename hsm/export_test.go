@@ -2,22 +2,22 @@ package hsm
 
 import "time"
 
-// Module is the interface behind which tests put faults.
-type Module = module
+// Library is the interface behind which tests put faults.
+type Library = module
 
 // Through returns the options with a wrapper around the real module.
-func (o Options) Through(wrap func(Module) Module) Options {
+func (o Options) Through(wrap func(Library) Library) Options {
 	o.load = loadThrough(wrap)
 	return o
 }
 
 // Through returns the options with a wrapper around the real module.
-func (o InitOptions) Through(wrap func(Module) Module) InitOptions {
+func (o InitOptions) Through(wrap func(Library) Library) InitOptions {
 	o.load = loadThrough(wrap)
 	return o
 }
 
-func loadThrough(wrap func(Module) Module) func(string) (module, error) {
+func loadThrough(wrap func(Library) Library) func(string) (module, error) {
 	return func(path string) (module, error) {
 		m, err := loadModule(path)
 		if err != nil {
@@ -27,7 +27,7 @@ func loadThrough(wrap func(Module) Module) func(string) (module, error) {
 	}
 }
 
-// Within returns the options with other limits than the defaults; see limits.
+// Within returns the options with limits that suit a test; see limits.
 func (o Options) Within(call, drain, pause time.Duration) Options {
 	o.limits = limits{call, drain, pause}
 	return o
@@ -35,8 +35,9 @@ func (o Options) Within(call, drain, pause time.Duration) Options {
 
 // Parts of the package that are tested by themselves.
 var (
-	ParsePoint   = parsePoint
-	TrialDigest  = trialDigest
-	FindModuleIn = findModule
-	CPUTime      = cpuTime
+	ParsePoint  = parsePoint
+	TrialDigest = trialDigest
+	FindLibrary = findLibrary
+	Registered  = registeredPath
+	CPUTime     = cpuTime
 )

@@ -17,7 +17,7 @@ import (
 // SoftHSM gives the same numbers again after C_Initialize, so that stale handles seem to work. Here every handle
 // is given out once: a stale one is refused, as real tokens do.
 type faulty struct {
-	hsm.Module
+	hsm.Library
 	t testing.TB
 
 	mu       sync.Mutex
@@ -48,8 +48,8 @@ func newFaulty(t testing.TB) *faulty {
 	return &faulty{t: t, calls: make(map[string]int)}
 }
 
-func (f *faulty) wrap(m hsm.Module) hsm.Module {
-	f.Module = m
+func (f *faulty) wrap(m hsm.Library) hsm.Library {
+	f.Library = m
 	f.forget()
 	return f
 }
@@ -84,7 +84,7 @@ func (f *faulty) staleSessions() {
 	defer f.mu.Unlock()
 	for _, s := range f.sessions {
 		if !s.inside {
-			_ = f.Module.CloseSession(s.real)
+			_ = f.Library.CloseSession(s.real)
 		}
 	}
 	f.sessions = make(map[pkcs11.SessionHandle]*faultySession)
@@ -146,20 +146,20 @@ func (f *faulty) leave(function string, s *faultySession) {
 }
 
 func (f *faulty) Initialize(o ...pkcs11.InitializeOption) error {
-	return f.call("C_Initialize", 0, func(*faultySession) error { return f.Module.Initialize(o...) })
+	return f.call("C_Initialize", 0, func(*faultySession) error { return f.Library.Initialize(o...) })
 }
 
 func (f *faulty) Finalize() error {
 	return f.call("C_Finalize", 0, func(*faultySession) error {
 		f.set(f.forget)
-		return f.Module.Finalize()
+		return f.Library.Finalize()
 	})
 }
 
 func (f *faulty) GetSlotList(present bool) ([]uint, error) {
 	var slots []uint
 	err := f.call("C_GetSlotList", 0, func(*faultySession) error {
-		real, err := f.Module.GetSlotList(present)
+		real, err := f.Library.GetSlotList(present)
 		f.set(func() {
 			for _, slot := range real {
 				slots = append(slots, f.slotFor(slot))
@@ -197,7 +197,7 @@ func (f *faulty) GetTokenInfo(slot uint) (info pkcs11.TokenInfo, err error) {
 		if err != nil {
 			return err
 		}
-		info, err = f.Module.GetTokenInfo(real)
+		info, err = f.Library.GetTokenInfo(real)
 		if f.tokenInfo != nil {
 			f.set(func() { err = errors.Join(err, f.tokenInfo(&info)) })
 		}
@@ -211,7 +211,7 @@ func (f *faulty) GetMechanismList(slot uint) (list []*pkcs11.Mechanism, err erro
 	if err != nil {
 		return nil, err
 	}
-	return f.Module.GetMechanismList(real)
+	return f.Library.GetMechanismList(real)
 }
 
 func (f *faulty) InitToken(slot uint, pin, label string) error {
@@ -220,7 +220,7 @@ func (f *faulty) InitToken(slot uint, pin, label string) error {
 		if err != nil {
 			return err
 		}
-		return f.Module.InitToken(real, pin, label)
+		return f.Library.InitToken(real, pin, label)
 	})
 }
 
@@ -230,7 +230,7 @@ func (f *faulty) OpenSession(slot uint, flags uint) (given pkcs11.SessionHandle,
 		if err != nil {
 			return err
 		}
-		h, err := f.Module.OpenSession(real, flags)
+		h, err := f.Library.OpenSession(real, flags)
 		if err != nil {
 			return err
 		}
@@ -247,40 +247,40 @@ func (f *faulty) OpenSession(slot uint, flags uint) (given pkcs11.SessionHandle,
 func (f *faulty) CloseSession(h pkcs11.SessionHandle) error {
 	return f.call("C_CloseSession", h, func(s *faultySession) error {
 		f.set(func() { delete(f.sessions, h) })
-		return f.Module.CloseSession(s.real)
+		return f.Library.CloseSession(s.real)
 	})
 }
 
 func (f *faulty) GetSessionInfo(h pkcs11.SessionHandle) (info pkcs11.SessionInfo, err error) {
 	err = f.call("C_GetSessionInfo", h, func(s *faultySession) error {
-		info, err = f.Module.GetSessionInfo(s.real)
+		info, err = f.Library.GetSessionInfo(s.real)
 		return err
 	})
 	return info, err
 }
 
 func (f *faulty) Login(h pkcs11.SessionHandle, user uint, pin string) error {
-	return f.call("C_Login", h, func(s *faultySession) error { return f.Module.Login(s.real, user, pin) })
+	return f.call("C_Login", h, func(s *faultySession) error { return f.Library.Login(s.real, user, pin) })
 }
 
 func (f *faulty) Logout(h pkcs11.SessionHandle) error {
-	return f.call("C_Logout", h, func(s *faultySession) error { return f.Module.Logout(s.real) })
+	return f.call("C_Logout", h, func(s *faultySession) error { return f.Library.Logout(s.real) })
 }
 
 func (f *faulty) InitPIN(h pkcs11.SessionHandle, pin string) error {
-	return f.call("C_InitPIN", h, func(s *faultySession) error { return f.Module.InitPIN(s.real, pin) })
+	return f.call("C_InitPIN", h, func(s *faultySession) error { return f.Library.InitPIN(s.real, pin) })
 }
 
 func (f *faulty) FindObjectsInit(h pkcs11.SessionHandle, template []*pkcs11.Attribute) error {
 	return f.call("C_FindObjectsInit", h, func(s *faultySession) error {
 		f.set(func() { s.hidden = f.hide != nil && f.hide(template) })
-		return f.Module.FindObjectsInit(s.real, template)
+		return f.Library.FindObjectsInit(s.real, template)
 	})
 }
 
 func (f *faulty) FindObjects(h pkcs11.SessionHandle, most int) (given []pkcs11.ObjectHandle, more bool, err error) {
 	err = f.call("C_FindObjects", h, func(s *faultySession) error {
-		found, _, err := f.Module.FindObjects(s.real, most)
+		found, _, err := f.Library.FindObjects(s.real, most)
 		f.set(func() {
 			for _, o := range found {
 				if !s.hidden {
@@ -296,7 +296,7 @@ func (f *faulty) FindObjects(h pkcs11.SessionHandle, most int) (given []pkcs11.O
 }
 
 func (f *faulty) FindObjectsFinal(h pkcs11.SessionHandle) error {
-	return f.call("C_FindObjectsFinal", h, func(s *faultySession) error { return f.Module.FindObjectsFinal(s.real) })
+	return f.call("C_FindObjectsFinal", h, func(s *faultySession) error { return f.Library.FindObjectsFinal(s.real) })
 }
 
 func (f *faulty) realObject(given pkcs11.ObjectHandle, stale uint) (pkcs11.ObjectHandle, error) {
@@ -315,7 +315,7 @@ func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle
 		if err != nil {
 			return err
 		}
-		got, err = f.Module.GetAttributeValue(s.real, real, a)
+		got, err = f.Library.GetAttributeValue(s.real, real, a)
 		if f.attribute != nil && err == nil {
 			got[0].Value, err = f.attribute(a[0].Type, got[0].Value)
 		}
@@ -326,7 +326,7 @@ func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle
 
 func (f *faulty) GenerateKeyPair(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, public, private []*pkcs11.Attribute) (a, b pkcs11.ObjectHandle, err error) {
 	err = f.call("C_GenerateKeyPair", h, func(s *faultySession) error {
-		a, b, err = f.Module.GenerateKeyPair(s.real, m, public, private)
+		a, b, err = f.Library.GenerateKeyPair(s.real, m, public, private)
 		return err
 	})
 	return a, b, err
@@ -338,13 +338,13 @@ func (f *faulty) SignInit(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, key pkc
 		if err != nil {
 			return err
 		}
-		return f.Module.SignInit(s.real, m, real)
+		return f.Library.SignInit(s.real, m, real)
 	})
 }
 
 func (f *faulty) Sign(h pkcs11.SessionHandle, message []byte) (signature []byte, err error) {
 	err = f.call("C_Sign", h, func(s *faultySession) error {
-		signature, err = f.Module.Sign(s.real, message)
+		signature, err = f.Library.Sign(s.real, message)
 		f.set(func() {
 			if f.signature != nil && err == nil {
 				signature = f.signature(signature)

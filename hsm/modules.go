@@ -5,8 +5,136 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
+
+// Module is a PKCS#11 library on this machine.
+type Module struct {
+	Name string // the vendor's product, or the name of its p11-kit registration
+	Path string
+	HSM  bool // a vendor of HSMs makes it; false for software, smart cards and all that only p11-kit knows
+}
+
+// Modules returns the PKCS#11 libraries on this machine, each once: those of HSMs first, then SoftHSM, then those
+// that are registered with p11-kit.
+func Modules() []Module {
+	var candidates, found []Module
+	for _, known := range knownModules() {
+		candidates = append(candidates, known.installed()...)
+	}
+	for _, m := range append(candidates, registeredModules()...) {
+		known := slices.ContainsFunc(found, func(f Module) bool { return sameFile(f.Path, m.Path) })
+		if isFile(m.Path) && !known {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+func isFile(path string) bool {
+	stat, err := os.Stat(path)
+	return err == nil && stat.Mode().IsRegular()
+}
+
+func sameFile(one, other string) bool {
+	a, err := os.Stat(one)
+	b, otherErr := os.Stat(other)
+	return err == nil && otherErr == nil && os.SameFile(a, b)
+}
+
+// FindModule returns the first library of a product by its name in Modules, such as SoftHSM.
+func FindModule(product string) (m Module, found bool) {
+	for _, known := range knownModules() {
+		if known.Name != product {
+			continue
+		}
+		for _, m := range known.installed() {
+			if isFile(m.Path) {
+				return m, true
+			}
+		}
+	}
+	return Module{}, false
+}
+
+// knownModules are the paths at which vendors and distributions install their libraries, as filepath.Glob reads them.
+func knownModules() []Module {
+	return []Module{
+		{"Luna", "/usr/safenet/lunaclient/lib/libCryptoki2_64.so", true},
+		{"Luna", "/usr/safenet/lunaclient/libs/64/libCryptoki2.so", true},
+		{"CloudHSM", "/opt/cloudhsm/lib/libcloudhsm_pkcs11.so", true},
+		{"nShield", "/opt/nfast/toolkits/pkcs11/libcknfast.so", true},
+		{"YubiHSM 2", "/usr/lib/*-linux-gnu/pkcs11/yubihsm_pkcs11.so", true},
+		{"YubiHSM 2", "/usr/lib64/pkcs11/yubihsm_pkcs11.so", true},
+		{"YubiHSM 2", "/usr/local/lib/pkcs11/yubihsm_pkcs11.so", true},
+		{"SoftHSM", "/usr/lib/softhsm/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/lib64/pkcs11/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/lib64/softhsm/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/lib64/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/lib/pkcs11/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/lib/*-linux-gnu/softhsm/libsofthsm2.so", false},
+		{"SoftHSM", "/usr/local/lib/softhsm/libsofthsm2.so", false},
+	}
+}
+
+// installed returns the paths of a known module that exist.
+func (m Module) installed() []Module {
+	paths, err := filepath.Glob(m.Path)
+	if err != nil {
+		return nil
+	}
+	found := make([]Module, len(paths))
+	for i, path := range paths {
+		found[i] = Module{m.Name, path, m.HSM}
+	}
+	return found
+}
+
+// registrationFolders hold p11-kit's registrations: files NAME.module with a line "module: FILE" (pkcs11.conf(5)).
+func registrationFolders() []string {
+	return []string{"/etc/pkcs11/modules", "/usr/share/p11-kit/modules"}
+}
+
+// registeredModules are those that p11-kit knows, without p11-kit's own, which have no keys.
+func registeredModules() []Module {
+	var registered []Module
+	for _, folder := range registrationFolders() {
+		files, err := filepath.Glob(filepath.Join(folder, "*.module"))
+		if err != nil {
+			continue
+		}
+		for _, file := range files {
+			name := strings.TrimSuffix(filepath.Base(file), ".module")
+			path := registeredPath(file)
+			if path != "" && !strings.HasPrefix(name, "p11-kit-") {
+				registered = append(registered, Module{Name: name, Path: path})
+			}
+		}
+	}
+	return registered
+}
+
+// registeredPath returns the library that a registration names, "" where there is none.
+func registeredPath(registration string) string {
+	text, err := os.ReadFile(registration)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		key, library, _ := strings.Cut(line, ":")
+		if library = strings.TrimSpace(library); strings.TrimSpace(key) != "module" || library == "" {
+			continue
+		}
+		if filepath.IsAbs(library) {
+			return library
+		}
+		if path, err := findLibrary(library, moduleFolders()); err == nil {
+			return path
+		}
+	}
+	return ""
+}
 
 // locate returns the module's file.
 func (u URI) locate() (string, error) {
@@ -14,12 +142,14 @@ func (u URI) locate() (string, error) {
 	case u.ModulePath != "" && u.ModuleName == "":
 		return u.ModulePath, nil
 	case u.ModulePath != "":
-		return findModule(u.ModuleName, []string{u.ModulePath})
+		return findLibrary(u.ModuleName, []string{u.ModulePath})
 	case u.ModuleName != "":
-		if path := p11KitModule(u.ModuleName); path != "" {
-			return path, nil
+		for _, folder := range registrationFolders() {
+			if path := registeredPath(filepath.Join(folder, filepath.Base(u.ModuleName)+".module")); path != "" {
+				return path, nil
+			}
 		}
-		return findModule(u.ModuleName, moduleFolders())
+		return findLibrary(u.ModuleName, moduleFolders())
 	}
 	return "", errors.New("the pkcs11 URI names no module: add module-path=/path/to/library.so or module-name")
 }
@@ -38,42 +168,18 @@ func moduleFolders() []string {
 	return folders
 }
 
-func findModule(name string, folders []string) (string, error) {
+// findLibrary returns the first file of that name, with or without "lib" and ".so", in the folders.
+func findLibrary(name string, folders []string) (string, error) {
 	if strings.ContainsRune(name, '/') {
 		return "", errors.New("module-name has a /; use module-path for a path")
 	}
 	for _, folder := range folders {
 		for _, n := range []string{name, name + ".so", "lib" + name + ".so"} {
 			path := filepath.Join(folder, n)
-			if stat, err := os.Stat(path); err == nil && stat.Mode().IsRegular() {
+			if isFile(path) {
 				return path, nil
 			}
 		}
 	}
 	return "", fmt.Errorf("module %q is in none of %s; use module-path", name, strings.Join(folders, ", "))
-}
-
-// p11KitModule returns the library that the system's registration of that name has, in NAME.module with a line
-// "module: FILE" (pkcs11.conf(5)), or "".
-func p11KitModule(name string) string {
-	for _, folder := range []string{"/etc/pkcs11/modules", "/usr/share/p11-kit/modules"} {
-		text, err := os.ReadFile(filepath.Join(folder, filepath.Base(name)+".module"))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
-			key, file, _ := strings.Cut(line, ":")
-			if strings.TrimSpace(key) != "module" {
-				continue
-			}
-			file = strings.TrimSpace(file)
-			if filepath.IsAbs(file) {
-				return file
-			}
-			if path, err := findModule(file, moduleFolders()); err == nil {
-				return path
-			}
-		}
-	}
-	return ""
 }

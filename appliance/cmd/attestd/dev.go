@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/hsm"
-	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -75,7 +75,7 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := hsmtest.Setup(absolute)
+	folder, err := softhsm.Create(absolute)
 	if err != nil {
 		return nil, err
 	}

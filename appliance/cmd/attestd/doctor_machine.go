@@ -25,6 +25,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/softhsm"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -322,12 +323,12 @@ func (p *patient) guardedFiles() []guarded {
 // softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
 // lost to the daemon.
 func (p *patient) softHSMFiles() (files []guarded) {
-	conf := p.getenv(softHSMVariable)
-	if conf == "" || !isSoftHSM(p.hsm.Module.Path) {
+	conf := p.getenv(softhsm.ConfVariable)
+	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}
 	files = append(files, guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: stateFail})
-	tokens := softHSMTokens(conf)
+	tokens := softhsm.TokenDir(conf)
 	if tokens == "" {
 		return files
 	}

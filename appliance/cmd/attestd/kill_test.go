@@ -20,7 +20,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // daemonProcess is an appliance in a folder, run as a process of its own.
@@ -55,7 +55,7 @@ func newDaemonFolder(tb testing.TB) *daemonProcess {
 func (d *daemonProcess) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(cmp.Or(d.program, "attestd"), args...)
 	cmd.Env = slices.Concat(os.Environ(), d.environ, []string{
-		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"), hsmtest.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
+		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"), softhsm.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
 	})
 	return cmd
 }

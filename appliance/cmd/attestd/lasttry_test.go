@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // lastTry is a PKCS#11 module around SoftHSM's whose token says that one more wrong PIN locks it, as SoftHSM's own never
@@ -56,7 +56,7 @@ func TestDoctorNeverTriesThePINAtItsLastTry(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.write(t, "pin", "wrong\n")
 	module, logins := buildLastTry(t), filepath.Join(t.TempDir(), "logins")
-	softHSM, err := hsmtest.Module()
+	softHSM, err := softhsm.Module()
 	if err != nil {
 		t.Fatal(err)
 	}

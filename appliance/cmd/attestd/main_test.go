@@ -22,7 +22,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
-			module, err := hsmtest.Module()
+			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
 			e.Setenv("LISTEN", freeAddress(t))
 			return err

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	"github.com/knadh/koanf/v2"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // defaultConfigFile is read where no --config names another. It may be missing: then all values are defaults.
@@ -190,13 +190,13 @@ func settings() []setting {
 	}
 }
 
-// defaultModule is where the distribution puts SoftHSM's module.
+// defaultModule is where SoftHSM's module is, or would be on Debian.
 func defaultModule() string {
-	const fedora = "/usr/lib64/pkcs11/libsofthsm2.so"
-	if _, err := os.Stat(fedora); err == nil {
-		return fedora
+	path, err := softhsm.Module()
+	if err != nil {
+		return "/usr/lib/softhsm/libsofthsm2.so"
 	}
-	return "/usr/lib/softhsm/libsofthsm2.so"
+	return path
 }
 
 // loadConfig reads defaults, then the file, then the environment, then flags, each over the one before.

@@ -27,6 +27,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 func newSetup(a *app) *cobra.Command {
@@ -240,7 +241,7 @@ func (s *setup) configure(ctx context.Context) error {
 		return err
 	}
 	fresh := false
-	if isSoftHSM(module) {
+	if softhsm.IsModule(module) {
 		if fresh, err = s.prepareSoftHSM(dataDir); err != nil {
 			return err
 		}
@@ -281,8 +282,8 @@ func (s *setup) findModule() (string, error) {
 		}
 		return filepath.Abs(s.module)
 	}
-	m, err := chooseModule(findModules())
-	return m.path, err
+	m, err := chooseModule(hsm.Modules())
+	return m.Path, err
 }
 
 // prepareSoftHSM gives the daemon tokens of its own, in data_dir, unless SOFTHSM2_CONF names others: those of the
@@ -292,7 +293,7 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	if err := s.adoptEnvironment(); err != nil {
 		return false, err
 	}
-	conf := s.getenv(softHSMVariable)
+	conf := s.getenv(softhsm.ConfVariable)
 	if conf == "" {
 		conf = filepath.Join(s.folder, "softhsm2.conf")
 		tokens := filepath.Join(dataDir, "softhsm")
@@ -300,16 +301,16 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 			return false, err
 		}
 		if !exists(conf) {
-			text := fmt.Sprintf("# SoftHSM for attestd: softhsm2.conf(5).\ndirectories.tokendir = %s\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n", tokens)
+			text := "# SoftHSM for attestd: softhsm2.conf(5).\n" + softhsm.Conf(tokens)
 			if err := s.place(conf, []byte(text), 0o644, s.root(), "SoftHSM's configuration; its tokens are in "+tokens); err != nil {
 				return false, err
 			}
 		}
 	}
-	if err := s.ensureVariable(environment, softHSMVariable, conf); err != nil {
+	if err := s.ensureVariable(environment, softhsm.ConfVariable, conf); err != nil {
 		return false, err
 	}
-	entries, err := os.ReadDir(softHSMTokens(conf))
+	entries, err := os.ReadDir(softhsm.TokenDir(conf))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("SoftHSM's tokens (directories.tokendir in %s): %w", conf, err)
 	}
@@ -466,15 +467,15 @@ func (s *setup) ask() error {
 }
 
 func (s *setup) askModule() error {
-	found := findModules()
+	found := hsm.Modules()
 	if len(found) == 0 {
 		return nil // findModule says what to do
 	}
 	preferred := 1
 	s.say("PKCS#11 modules on this machine:")
 	for i, m := range found {
-		s.say("  %d  %s  %s", i+1, m.name, m.path)
-		if chosen, err := chooseModule(found); err == nil && chosen.path == m.path {
+		s.say("  %d  %s  %s", i+1, m.Name, m.Path)
+		if chosen, err := chooseModule(found); err == nil && chosen.Path == m.Path {
 			preferred = i + 1
 		}
 	}
@@ -486,7 +487,7 @@ func (s *setup) askModule() error {
 		n, numberErr := strconv.Atoi(answer)
 		switch {
 		case numberErr == nil && n >= 1 && n <= len(found):
-			s.module = found[n-1].path
+			s.module = found[n-1].Path
 			return nil
 		case filepath.IsAbs(answer) && exists(answer):
 			s.module = answer
@@ -637,7 +638,7 @@ func (s *setup) officerPIN() ([]byte, error) {
 		return bytes.TrimRight(pin, "\r\n"), err
 	}
 	uri, err := hsm.ParseURI(s.config.HSM.URI)
-	if err != nil || !isSoftHSM(uri.ModulePath) {
+	if err != nil || !softhsm.IsModule(uri.ModulePath) {
 		return nil, err
 	}
 	path := filepath.Join(s.folder, "so-pin")
@@ -645,7 +646,7 @@ func (s *setup) officerPIN() ([]byte, error) {
 		pin, err := s.readSmall(path, maxPIN)
 		return bytes.TrimRight(pin, "\r\n"), err
 	}
-	if entries, err := os.ReadDir(softHSMTokens(s.getenv(softHSMVariable))); err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(softhsm.TokenDir(s.getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
 		return nil, nil // the token is there
 	}
 	pin := randomPIN()
