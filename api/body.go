@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"mime"
 	"net"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -38,24 +36,6 @@ func checkFraming(h *fasthttp.RequestHeader) error {
 	}
 	if lengths+encodings > 1 {
 		return appliance.Errorf(CodeInvalidRequest, "there must be one Content-Length or one Transfer-Encoding")
-	}
-	return nil
-}
-
-// checkJSON returns CodeUnsupportedMediaType unless the request says that its body is JSON. JSON has no charset
-// parameter (RFC 8259, section 11), but many clients send UTF-8 as one.
-func checkJSON(h *fasthttp.RequestHeader) error {
-	if len(h.Peek("Content-Encoding")) > 0 {
-		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed")
-	}
-	given := string(h.ContentType())
-	if given == "application/json" {
-		return nil
-	}
-	kind, parameters, err := mime.ParseMediaType(given)
-	charset, has := parameters["charset"]
-	if err != nil || kind != "application/json" || has && !strings.EqualFold(charset, "utf-8") {
-		return appliance.Errorf(CodeUnsupportedMediaType, "the body must be application/json, in UTF-8")
 	}
 	return nil
 }

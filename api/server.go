@@ -6,10 +6,7 @@ package api
 import (
 	"context"
 	"crypto/tls"
-	_ "embed"
-	"encoding/json"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -96,7 +93,7 @@ type Route struct {
 
 // Server is the public server.
 type Server struct {
-	*frame
+	*httpServer
 	opts     Options
 	attestor *appliance.Attestor
 	origin   string
@@ -117,9 +114,6 @@ func (s *Server) SetRates(key, anonymous appliance.Rate) {
 	s.rates.Store(&rates{key: o.DefaultRate, anonymous: o.AnonymousRate})
 }
 
-//go:embed openapi.yaml
-var openAPI []byte
-
 // New returns a server that is ready to Serve.
 func New(opts Options) *Server {
 	opts = opts.withDefaults()
@@ -135,7 +129,7 @@ func New(opts Options) *Server {
 	if opts.Registry != nil {
 		m = newMetrics(opts.Registry)
 	}
-	s.frame = newFrame(frameOptions{
+	s.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 	})
@@ -190,151 +184,4 @@ func (s *Server) mount(r Route) {
 		return
 	}
 	s.app.Add(r.Method, r.Path, handler)
-}
-
-// admit checks who may use a route and how often. Only a request without a valid key draws on its address's bucket, so
-// that whoever floods or guesses from an address cannot stop a caller with a key behind the same address.
-func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Addr]) error {
-	if r.Probe {
-		return nil
-	}
-	refusal := s.identify(c, x, r.Scope)
-	if status := statuses[appliance.CodeOf(refusal)]; status != fiber.StatusUnauthorized && status != fiber.StatusForbidden {
-		if refusal != nil || r.Scope == "" {
-			return refusal
-		}
-		rate := x.key.Rate
-		setDefault(&rate, s.rates.Load().key)
-		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
-	}
-	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
-		return s.limited(own.take(network(x.ip), r.Rate, s.now()), "address")
-	}
-	if err := s.anonymousRates.take(network(x.ip), s.rates.Load().anonymous, s.now()); err != nil {
-		return s.limited(err, "address")
-	}
-	if r.Scope == "" {
-		return nil
-	}
-	return refusal
-}
-
-// identify finds the key of a request, and says why it may not be used for that scope.
-func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
-	key, err := s.authenticate(c)
-	if err != nil {
-		return err
-	}
-	x.key = key
-	if scope == "" {
-		return nil
-	}
-	return key.Authorize(scope, x.ip, s.now())
-}
-
-func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
-	tokens := c.Context().Request.Header.PeekAll("X-Api-Key")
-	if len(tokens) > 1 {
-		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "there must be one x-api-key header")
-	}
-	token := ""
-	if len(tokens) == 1 {
-		token = string(tokens[0])
-	}
-	return appliance.Authenticate(s.base, s.attestor.Keys, token)
-}
-
-// limited counts a refusal.
-func (s *Server) limited(err error, by string) error {
-	if err != nil && s.metrics != nil {
-		s.metrics.limited.WithLabelValues(by).Inc()
-	}
-	return err
-}
-
-// Key returns the API key of a request, for the handlers of Options.Routes; its ID is empty where there was no valid one.
-func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }
-
-// receiveJSON reads the body to where c.Body() finds it.
-func receiveJSON(c *fiber.Ctx, x *exchange, limit int64) error {
-	rctx := c.Context()
-	if err := checkJSON(&rctx.Request.Header); err != nil {
-		return err
-	}
-	body, err := readBody(rctx, x, limit)
-	if err != nil {
-		return err
-	}
-	rctx.Request.SetBodyRaw(body)
-	return nil
-}
-
-// sendJSON answers with v.
-func sendJSON(c *fiber.Ctx, status int, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return sendBytes(c, status, body)
-}
-
-// sendBytes answers with JSON that is made already. It is not for caches: it is someone's own, or about this moment.
-func sendBytes(c *fiber.Ctx, status int, body []byte) error {
-	c.Context().Response.Header.SetContentType("application/json")
-	c.Set(fiber.HeaderCacheControl, "no-store")
-	c.Context().Response.SetBodyRaw(body)
-	c.Status(status)
-	return nil
-}
-
-func (s *Server) openAPI(c *fiber.Ctx) error {
-	c.Context().Response.Header.SetContentType("application/yaml") // RFC 9512
-	c.Set(fiber.HeaderCacheControl, "no-cache")
-	return c.Send(openAPI)
-}
-
-// healthz says that the process is alive and answers, no more.
-func (s *Server) healthz(c *fiber.Ctx) error {
-	return sendJSON(c, fiber.StatusOK, health{Status: "ok"})
-}
-
-type health struct {
-	Status  string                    `json:"status"`            // ok, unavailable or shutting down
-	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
-}
-
-// readyTimeout bounds a probe; load balancers give up sooner or later than that.
-const readyTimeout = 3 * time.Second
-
-func (s *Server) readyz(c *fiber.Ctx) error {
-	ctx, cancel := context.WithTimeout(s.base, readyTimeout)
-	defer cancel()
-	h := readiness(ctx, s.attestor, s.opts.ReplicaReady)
-	if s.stopping.Load() {
-		h.Status = "shutting down"
-		c.Context().SetConnectionClose()
-	}
-	if h.Status == "ok" {
-		return sendJSON(c, fiber.StatusOK, h)
-	}
-	c.Set(fiber.HeaderRetryAfter, "2")
-	return sendJSON(c, fiber.StatusServiceUnavailable, h)
-}
-
-func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) health {
-	h := health{Status: "ok", Failing: map[string]appliance.Code{}}
-	for part, err := range failing(ctx, a, replica) {
-		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
-	}
-	return h
-}
-
-// failing is why parts fail, by part: Attestor.Ready, one by one, and that of the replica, which may be nil.
-func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
-	errs := map[string]error{"hsm": a.Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
-	if replica != nil {
-		errs["replica"] = replica()
-	}
-	maps.DeleteFunc(errs, func(_ string, err error) bool { return err == nil })
-	return errs
 }

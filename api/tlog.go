@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/hex"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -52,5 +51,3 @@ func tileCaching(t tlog.Tile) string {
 	}
 	return "public, max-age=60"
 }
-
-func hexString(b []byte) string { return "0x" + hex.EncodeToString(b) }

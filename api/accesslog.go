@@ -1,0 +1,50 @@
+package api
+
+import (
+	"log/slog"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+)
+
+// logRequest writes the access log and the metrics. Neither has the API key's secret, the query string or the body.
+func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
+	status, took := rctx.Response.StatusCode(), h.now().Sub(x.start)
+	h.metrics.end(x, status, took)
+	level := slog.LevelInfo
+	switch {
+	case status == fiber.StatusInternalServerError:
+		level = slog.LevelError
+	case status > fiber.StatusInternalServerError:
+		level = slog.LevelWarn
+	}
+	if !h.logger.Enabled(h.base, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 10)
+	attrs = append(attrs,
+		slog.String("method", x.method), slog.String("route", x.route), slog.Int("status", status),
+		slog.Float64("duration_ms", float64(took.Microseconds())/1000), slog.Int("bytes", bodySize(rctx)),
+		slog.String("request_id", x.id))
+	if x.ip.IsValid() { // not on a Unix socket
+		attrs = append(attrs, slog.String("client_ip", x.ip.String()))
+	}
+	if x.key.ID != "" {
+		attrs = append(attrs, slog.String("key_id", x.key.ID))
+	}
+	if x.code != "" {
+		attrs = append(attrs, slog.String("code", string(x.code)))
+	}
+	if x.cause != nil {
+		attrs = append(attrs, slog.String("cause", x.cause.Error()))
+	}
+	h.logger.LogAttrs(h.base, level, "request", attrs...)
+}
+
+// bodySize returns the size of the answer's body, -1 for a stream.
+func bodySize(rctx *fasthttp.RequestCtx) int {
+	if rctx.Response.IsBodyStream() {
+		return -1
+	}
+	return len(rctx.Response.Body())
+}

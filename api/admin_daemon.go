@@ -1,0 +1,94 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+func (a *Admin) hsm(c *fiber.Ctx) error {
+	if a.opts.HSMStatus == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "there is no HSM to ask")
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	status, err := a.opts.HSMStatus(ctx)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, status)
+}
+
+// reload answers when the new configuration is in effect, or refused.
+func (a *Admin) reload(c *fiber.Ctx) error {
+	if a.opts.Reload == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
+	}
+	needRestart, err := a.opts.Reload()
+	if err != nil {
+		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
+	}
+	if needRestart == nil {
+		needRestart = []string{}
+	}
+	return sendJSON(c, fiber.StatusOK, struct {
+		NeedRestart []string `json:"needRestart"`
+	}{needRestart})
+}
+
+// backup streams an archive. One that broke off has no end, and is refused by whoever reads it.
+func (a *Admin) backup(c *fiber.Ctx) error {
+	if a.opts.Backup == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
+	}
+	if err := a.stream(c, a.opts.Backup); err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("application/x-tar")
+	return nil
+}
+
+// adminStatus is the answer of GET /status.
+type adminStatus struct {
+	Version       string               `json:"version"`
+	Started       time.Time            `json:"started"`
+	UptimeSeconds int64                `json:"uptimeSeconds"`
+	SignerAddress appliance.Address    `json:"signerAddress"`
+	Scheme        appliance.SchemeName `json:"scheme"`
+	TreeSize      int64                `json:"treeSize"`
+	Ready         bool                 `json:"ready"`
+	Failing       map[string]string    `json:"failing,omitempty"` // by part: what an operator may know of it
+}
+
+func (a *Admin) status(c *fiber.Ctx) error {
+	ctx, cancel := context.WithTimeout(a.base, readyTimeout)
+	defer cancel()
+	s := adminStatus{
+		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
+		SignerAddress: a.attestor.Signer.Address(), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
+	}
+	signed, err := a.attestor.Journal.Checkpoint(ctx)
+	if err == nil {
+		s.TreeSize, err = treeSize(signed)
+	}
+	if err != nil {
+		s.Failing["journal"] = err.Error()
+	}
+	for part, err := range failing(ctx, a.attestor, a.opts.ReplicaReady) {
+		s.Failing[part] = err.Error()
+	}
+	s.Ready = len(s.Failing) == 0
+	return sendJSON(c, fiber.StatusOK, s)
+}
+
+// treeSize reads a checkpoint of our own, so it does not check who signed it.
+func treeSize(checkpoint []byte) (int64, error) {
+	_, body, _ := bytes.Cut(checkpoint, []byte("\n"))
+	tree, err := tlog.ParseTree(append([]byte("go.sum database tree\n"), body...))
+	return tree.N, err
+}

@@ -1,0 +1,161 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// entryView is an entry with the bytes that the tree is made of.
+type entryView struct {
+	appliance.Entry
+	Leaf []byte `json:"leaf"`
+}
+
+func (a *Admin) records(c *fiber.Ctx) error {
+	query, err := journalQuery(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	entries, err := a.attestor.Journal.List(ctx, query)
+	if err != nil {
+		return err
+	}
+	views := make([]entryView, len(entries))
+	for i, e := range entries {
+		views[i] = entryView{e, e.Leaf}
+	}
+	return sendJSON(c, fiber.StatusOK, struct {
+		Records []entryView `json:"records"`
+	}{views})
+}
+
+func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
+	q.KeyID = strings.Clone(c.Query("key"))
+	if q.From, err = queryTime(c, "from"); err != nil {
+		return q, err
+	}
+	if q.Until, err = queryTime(c, "until"); err != nil {
+		return q, err
+	}
+	if q.Before, err = queryInt(c, "before"); err != nil {
+		return q, err
+	}
+	limit, err := queryInt(c, "limit")
+	if err == nil && limit > 1000 {
+		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most 1000").In("limit")
+	}
+	q.Limit = int(limit)
+	return q, err
+}
+
+func queryTime(c *fiber.Ctx, name string) (time.Time, error) {
+	text := c.Query(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, appliance.Errorf(appliance.CodeInvalidField, "%s must be a time as in RFC 3339", name).In(name)
+	}
+	return t, nil
+}
+
+func queryInt(c *fiber.Ctx, name string) (int64, error) {
+	text := c.Query(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, appliance.Errorf(appliance.CodeInvalidField, "%s must be a whole number, 0 or more", name).In(name)
+	}
+	return n, nil
+}
+
+func (a *Admin) find(ctx context.Context, c *fiber.Ctx) (appliance.Entry, error) {
+	id, err := parseID(c.Params("id"))
+	if err != nil {
+		return appliance.Entry{}, err
+	}
+	return a.attestor.Journal.ByID(ctx, id)
+}
+
+func (a *Admin) record(c *fiber.Ctx) error {
+	ctx, cancel := a.deadline()
+	defer cancel()
+	e, err := a.find(ctx, c)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, entryView{e, e.Leaf})
+}
+
+func (a *Admin) prove(c *fiber.Ctx) error {
+	ctx, cancel := a.deadline()
+	defer cancel()
+	e, err := a.find(ctx, c)
+	if err != nil {
+		return err
+	}
+	proof, err := a.attestor.Journal.Prove(ctx, e.Index)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, struct {
+		entryView
+		Proof appliance.InclusionProof `json:"proof"`
+	}{entryView{e, e.Leaf}, proof})
+}
+
+func (a *Admin) checkpoint(c *fiber.Ctx) error {
+	ctx, cancel := a.deadline()
+	defer cancel()
+	signed, err := a.attestor.Journal.Checkpoint(ctx)
+	if err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("text/plain; charset=utf-8")
+	return c.Send(signed)
+}
+
+// entries streams leaves, one a line: a leaf has no newline. An answer that breaks off is cut off, without the end that
+// HTTP would give it.
+func (a *Admin) entries(c *fiber.Ctx) error {
+	first, err := queryInt(c, "from")
+	if err != nil {
+		return err
+	}
+	return a.stream(c, func(ctx context.Context, w io.Writer) error {
+		out := bufio.NewWriterSize(w, 32<<10)
+		err := a.attestor.Journal.Entries(ctx, first, func(e appliance.Entry) error {
+			if _, err := out.Write(e.Leaf); err != nil {
+				return err
+			}
+			return out.WriteByte('\n')
+		})
+		return errors.Join(err, out.Flush())
+	})
+}
+
+func (a *Admin) verify(c *fiber.Ctx) error {
+	var request struct {
+		Earlier []byte `json:"earlier"` // a checkpoint
+	}
+	if err := unmarshalStrict(c.Body(), &request); err != nil {
+		return err
+	}
+	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
+		return a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{Earlier: request.Earlier, Progress: progress})
+	})
+}

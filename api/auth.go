@@ -1,0 +1,72 @@
+package api
+
+import (
+	"net/netip"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// admit checks who may use a route and how often. Only a request without a valid key draws on its address's bucket, so
+// that whoever floods or guesses from an address cannot stop a caller with a key behind the same address.
+func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Addr]) error {
+	if r.Probe {
+		return nil
+	}
+	refusal := s.identify(c, x, r.Scope)
+	if status := statuses[appliance.CodeOf(refusal)]; status != fiber.StatusUnauthorized && status != fiber.StatusForbidden {
+		if refusal != nil || r.Scope == "" {
+			return refusal
+		}
+		rate := x.key.Rate
+		setDefault(&rate, s.rates.Load().key)
+		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
+	}
+	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
+		return s.limited(own.take(network(x.ip), r.Rate, s.now()), "address")
+	}
+	if err := s.anonymousRates.take(network(x.ip), s.rates.Load().anonymous, s.now()); err != nil {
+		return s.limited(err, "address")
+	}
+	if r.Scope == "" {
+		return nil
+	}
+	return refusal
+}
+
+// identify finds the key of a request, and says why it may not be used for that scope.
+func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
+	key, err := s.authenticate(c)
+	if err != nil {
+		return err
+	}
+	x.key = key
+	if scope == "" {
+		return nil
+	}
+	return key.Authorize(scope, x.ip, s.now())
+}
+
+func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
+	tokens := c.Context().Request.Header.PeekAll("X-Api-Key")
+	if len(tokens) > 1 {
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "there must be one x-api-key header")
+	}
+	token := ""
+	if len(tokens) == 1 {
+		token = string(tokens[0])
+	}
+	return appliance.Authenticate(s.base, s.attestor.Keys, token)
+}
+
+// limited counts a refusal.
+func (s *Server) limited(err error, by string) error {
+	if err != nil && s.metrics != nil {
+		s.metrics.limited.WithLabelValues(by).Inc()
+	}
+	return err
+}
+
+// Key returns the API key of a request, for the handlers of Options.Routes; its ID is empty where there was no valid one.
+func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }

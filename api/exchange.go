@@ -1,0 +1,82 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// exchange is one request and its answer, as the access log and the metrics see them. It lives as long as its handler.
+type exchange struct {
+	id     string
+	start  time.Time
+	ip     netip.Addr
+	route  string // the pattern, or "unmatched"
+	method string
+	key    appliance.APIKey // zero without a valid key
+	read   bool             // the body was read to its end
+	code   appliance.Code   // of the problem that was answered
+	cause  error            // of that problem; for the log
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(rctx *fasthttp.RequestCtx) *exchange {
+	return rctx.UserValue(exchangeKey{}).(*exchange)
+}
+
+func (h *httpServer) begin(rctx *fasthttp.RequestCtx) *exchange {
+	header := &rctx.Request.Header
+	x := &exchange{start: h.now(), route: "unmatched", method: string(header.Method())}
+	if !isMethod(x.method) {
+		// fiber answers unknown methods with a text of its own. It knows TRACE, which no route has.
+		x.method = "OTHER"
+		header.SetMethod(fiber.MethodTrace)
+	}
+	x.id = requestID(header.Peek(fiber.HeaderXRequestID))
+	x.ip = clientIP(rctx, h.proxies)
+	rctx.SetUserValue(exchangeKey{}, x)
+	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.metrics.begin()
+	return x
+}
+
+func isMethod(m string) bool {
+	switch m {
+	case fiber.MethodGet, fiber.MethodHead, fiber.MethodPost, fiber.MethodPut, fiber.MethodDelete,
+		fiber.MethodConnect, fiber.MethodOptions, fiber.MethodTrace, fiber.MethodPatch:
+		return true
+	}
+	return false
+}
+
+// requestID returns the caller's X-Request-Id if it is a short token, so that a request can be followed through logs. If
+// not, it makes a new id.
+func requestID(given []byte) string {
+	if len(given) == 0 || len(given) > 64 {
+		return uuid.NewString()
+	}
+	for _, b := range given {
+		letter := b|0x20 >= 'a' && b|0x20 <= 'z'
+		if !letter && (b < '0' || b > '9') && b != '-' && b != '_' && b != '.' {
+			return uuid.NewString()
+		}
+	}
+	return string(given)
+}
+
+// end logs the exchange. If the body may not have been read to its end, it closes the connection after the answer.
+func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
+	if !x.read && unread(&rctx.Request.Header) {
+		rctx.SetConnectionClose()
+		if c := unwrap(rctx.Conn()); c != nil {
+			c.linger.Store(true)
+		}
+	}
+	h.logRequest(rctx, x)
+}

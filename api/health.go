@@ -1,0 +1,57 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// healthz says that the process is alive and answers, no more.
+func (s *Server) healthz(c *fiber.Ctx) error {
+	return sendJSON(c, fiber.StatusOK, health{Status: "ok"})
+}
+
+type health struct {
+	Status  string                    `json:"status"`            // ok, unavailable or shutting down
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
+}
+
+// readyTimeout bounds a probe; load balancers give up sooner or later than that.
+const readyTimeout = 3 * time.Second
+
+func (s *Server) readyz(c *fiber.Ctx) error {
+	ctx, cancel := context.WithTimeout(s.base, readyTimeout)
+	defer cancel()
+	h := readiness(ctx, s.attestor, s.opts.ReplicaReady)
+	if s.stopping.Load() {
+		h.Status = "shutting down"
+		c.Context().SetConnectionClose()
+	}
+	if h.Status == "ok" {
+		return sendJSON(c, fiber.StatusOK, h)
+	}
+	c.Set(fiber.HeaderRetryAfter, "2")
+	return sendJSON(c, fiber.StatusServiceUnavailable, h)
+}
+
+func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) health {
+	h := health{Status: "ok", Failing: map[string]appliance.Code{}}
+	for part, err := range failing(ctx, a, replica) {
+		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
+	}
+	return h
+}
+
+// failing is why parts fail, by part: Attestor.Ready, one by one, and that of the replica, which may be nil.
+func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
+	errs := map[string]error{"hsm": a.Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
+	if replica != nil {
+		errs["replica"] = replica()
+	}
+	maps.DeleteFunc(errs, func(_ string, err error) bool { return err == nil })
+	return errs
+}

@@ -1,0 +1,198 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	// maxHeaderBytes bounds a request's line and headers; more is 431.
+	maxHeaderBytes = 16 << 10
+	// prefetched is how much of a body fasthttp reads before it calls the handler. A body up to this size is off
+	// the wire by then.
+	prefetched = 8 << 10
+	// maxConnections bounds what idle clients can hold: some 30 KiB each.
+	maxConnections = 16384
+)
+
+// httpServer is the part that the public server and the admin socket share: connections, request ids, panics, problems,
+// the access log, metrics and graceful shutdown. fasthttp reads requests, fiber routes them.
+type httpServer struct {
+	logger  *slog.Logger
+	now     func() time.Time
+	metrics *metrics // nil measures nothing
+	proxies []netip.Prefix
+	tls     *tls.Config
+	// showCauses adds the cause of an error to its problem. Only the operator may see that.
+	showCauses bool
+
+	app          *fiber.App
+	route        fasthttp.RequestHandler // fiber's
+	writeTimeout time.Duration           // of each write; see listener
+
+	base     context.Context // the parent of every request's context; ends when shutdown cuts requests off
+	cancel   context.CancelFunc
+	stopping atomic.Bool
+
+	mu        sync.Mutex
+	listeners []*listener
+}
+
+type httpOptions struct {
+	Logger         *slog.Logger
+	Now            func() time.Time
+	Metrics        *metrics
+	TrustedProxies []netip.Prefix
+	TLS            *tls.Config
+	ShowCauses     bool
+
+	ReadTimeout, IdleTimeout time.Duration
+	WriteTimeout             time.Duration // of a whole answer; zero leaves it to EachWriteTimeout
+	EachWriteTimeout         time.Duration // of one write; zero leaves it to WriteTimeout
+}
+
+func newHTTPServer(opts httpOptions) *httpServer {
+	h := &httpServer{
+		logger: opts.Logger, now: opts.Now, metrics: opts.Metrics,
+		proxies: opts.TrustedProxies, tls: opts.TLS, showCauses: opts.ShowCauses, writeTimeout: opts.EachWriteTimeout,
+	}
+	h.base, h.cancel = context.WithCancel(context.Background())
+	h.app = fiber.New(fiber.Config{
+		StrictRouting: true, CaseSensitive: true,
+		DisableStartupMessage: true, DisableDefaultContentType: true,
+		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
+		ReadBufferSize: maxHeaderBytes, Concurrency: maxConnections,
+		// Bodies are streamed, so that the API key is checked before a body is read; each route has its own limit.
+		// BodyLimit only keeps fasthttp from reading past the end of a body, which it does above the limit.
+		StreamRequestBody: true, BodyLimit: 1 << 30,
+		// Otherwise fasthttp would read a whole form into files before it calls the handler.
+		DisablePreParseMultipartForm: true,
+		ErrorHandler: func(c *fiber.Ctx, err error) error {
+			h.fail(c.Context(), exchangeOf(c.Context()), err)
+			return nil
+		},
+	})
+	return h
+}
+
+// start must be called after the last route is added.
+func (h *httpServer) start() {
+	h.route = h.app.Handler()
+	server := h.app.Server()
+	server.Handler = h.handle
+	server.ErrorHandler = h.unreadable
+	server.CloseOnShutdown = true
+}
+
+func (h *httpServer) handle(rctx *fasthttp.RequestCtx) {
+	x := h.begin(rctx)
+	defer h.end(rctx, x)
+	defer h.recover(rctx, x)
+	if h.stopping.Load() && !isProbe(rctx.Path()) {
+		rctx.SetConnectionClose()
+		h.fail(rctx, x, appliance.Errorf(appliance.CodeShuttingDown, "the server is shutting down"))
+		return
+	}
+	if err := checkFraming(&rctx.Request.Header); err != nil {
+		rctx.SetConnectionClose()
+		h.fail(rctx, x, err)
+		return
+	}
+	h.route(rctx)
+}
+
+func isProbe(path []byte) bool { return string(path) == "/healthz" || string(path) == "/readyz" }
+
+func (h *httpServer) recover(rctx *fasthttp.RequestCtx, x *exchange) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	h.logger.Error("panic", "panic", fmt.Sprint(p), "request_id", x.id, "stack", string(debug.Stack()))
+	rctx.Response.Reset()
+	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.fail(rctx, x, appliance.Errorf(appliance.CodeInternal, "internal error"))
+}
+
+// fail answers with the problem that err maps to. OPTIONS on a path that exists succeeds instead.
+func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
+	e := asError(err)
+	if e.Code == CodeMethodNotAllowed && x.method == fiber.MethodOptions {
+		rctx.Response.Header.Add(fiber.HeaderAllow, fiber.MethodOptions)
+		rctx.Response.SetStatusCode(fiber.StatusNoContent)
+		return
+	}
+	x.code, x.cause = e.Code, e.Cause
+	if h.showCauses && e.Cause != nil {
+		shown := *e
+		shown.Detail += ": " + e.Cause.Error()
+		e = &shown
+	}
+	writeProblem(rctx, e, x.id)
+}
+
+// unreadable answers a request that fasthttp could not read. The errors of fasthttp quote the request, so they are
+// neither shown nor logged.
+func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
+	e := readError(err)
+	x := &exchange{start: h.now(), route: "unreadable", method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
+	rctx.Response.Reset()
+	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.metrics.begin()
+	h.fail(rctx, x, e)
+	if c := unwrap(rctx.Conn()); c != nil && e.Code != CodeRequestTimeout {
+		c.linger.Store(true)
+	}
+	h.logRequest(rctx, x)
+}
+
+// serve accepts connections until shutdown and then returns nil.
+func (h *httpServer) serve(ln net.Listener) error {
+	inner := newListener(ln, h.writeTimeout)
+	h.mu.Lock()
+	h.listeners = append(h.listeners, inner)
+	h.mu.Unlock()
+	if h.stopping.Load() {
+		return inner.Close()
+	}
+	var outer net.Listener = inner
+	if h.tls != nil {
+		outer = tls.NewListener(inner, h.tls)
+	}
+	return h.app.Server().Serve(outer)
+}
+
+// shutdown stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them off and returns
+// the error of ctx.
+func (h *httpServer) shutdown(ctx context.Context) error {
+	h.stopping.Store(true)
+	h.eachListener(func(l *listener) { _ = l.Close(); l.abort(false) })
+	err := h.app.Server().ShutdownWithContext(ctx)
+	h.cancel()
+	if err != nil {
+		h.eachListener(func(l *listener) { l.abort(true) })
+	}
+	return err
+}
+
+func (h *httpServer) eachListener(do func(*listener)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.listeners {
+		do(l)
+	}
+}
