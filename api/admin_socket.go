@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// ErrSocketInUse says that a daemon answers at the admin socket already.
+// ErrSocketInUse is returned when another daemon listens at the admin socket.
 var ErrSocketInUse = errors.New("another daemon answers at this socket")
 
-// ListenAdmin listens at a Unix socket that only its owner can open (mode 0600). A socket that a dead daemon left is
-// replaced, one that is alive is ErrSocketInUse, and any other file is left alone.
+// ListenAdmin listens at a Unix socket that only its owner can open (mode 0600). It replaces a socket that a daemon left
+// behind, returns ErrSocketInUse if a daemon listens there, and leaves any other file alone.
 //
-// There is no moment in which others could connect: the socket is made inside a directory of mode 0700 and renamed to
-// its place when it has its mode. An umask would do so too, but for all threads of the process.
+// Others cannot connect at any moment: the socket is made in a directory of mode 0700 and renamed once it has its mode. A
+// umask would do as well, but it holds for all threads of the process.
 func ListenAdmin(path string) (net.Listener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
@@ -31,7 +31,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	return ln, nil
 }
 
-// clearStale returns nil when a new socket may take the path.
+// clearStale returns nil if a new socket may replace what is at path.
 func clearStale(path string) error {
 	found, err := os.Lstat(path)
 	switch {
@@ -56,7 +56,7 @@ func clearStale(path string) error {
 }
 
 func bindPrivately(path string) (net.Listener, error) {
-	// A short name, because a socket's path has at most 107 bytes.
+	// A short name: the path of a socket may have 107 bytes.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func placeSocket(private, path string) (fs.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// adminListener removes its socket when it is closed, unless another has taken the place.
+// adminListener removes its socket when it is closed, unless another socket has replaced it.
 type adminListener struct {
 	*net.UnixListener
 	path string

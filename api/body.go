@@ -11,9 +11,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// checkFraming refuses requests whose end two servers could see at different places, which lets one smuggle a
-// second request past a proxy (RFC 9112, section 11.2). fasthttp takes the last of several Content-Lengths,
-// and any Transfer-Encoding for chunked.
+// checkFraming refuses a request whose end two servers could see at different places, because a client can smuggle a
+// second request past a proxy in it (RFC 9112, section 11.2). fasthttp takes the last of several Content-Lengths, and
+// reads any Transfer-Encoding as chunked.
 func checkFraming(h *fasthttp.RequestHeader) error {
 	if protocol := string(h.Protocol()); protocol != "HTTP/1.1" && protocol != "HTTP/1.0" {
 		return appliance.Errorf(CodeInvalidRequest, "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -24,7 +24,7 @@ func checkFraming(h *fasthttp.RequestHeader) error {
 		switch {
 		case len(name) == len("Content-Length") && bytes.EqualFold(name, []byte("Content-Length")):
 			lengths++
-			if len(bytes.TrimSpace(value)) > 15 { // fasthttp's own check for overflow misses some
+			if len(bytes.TrimSpace(value)) > 15 { // the check for overflow in fasthttp misses some
 				return appliance.Errorf(CodeBodyTooLarge, "the body is too large")
 			}
 		case len(name) == len("Transfer-Encoding") && bytes.EqualFold(name, []byte("Transfer-Encoding")):
@@ -40,9 +40,9 @@ func checkFraming(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// readBody returns the whole body, at most limit bytes.
+// readBody returns the whole body, which may have limit bytes.
 //
-// Errors: CodeBodyTooLarge, CodeRequestTimeout, CodeInvalidRequest when it ended early.
+// Errors: CodeBodyTooLarge, CodeRequestTimeout, CodeInvalidRequest if the body ends early.
 func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, error) {
 	length := int64(rctx.Request.Header.ContentLength())
 	if length > limit {
@@ -72,7 +72,8 @@ func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, erro
 	}
 }
 
-// bodyEnd tells a body's end from the client's: fasthttp says EOF for both.
+// bodyEnd returns an error if the client ended the connection before the body was complete: fasthttp returns io.EOF then,
+// too.
 func bodyEnd(rctx *fasthttp.RequestCtx, x *exchange, want, got int64) error {
 	c := unwrap(rctx.Conn())
 	if want >= 0 && got != want || want < 0 && c != nil && c.ended.Load() {
@@ -86,13 +87,14 @@ func tooLarge(limit int64) error {
 	return appliance.Errorf(CodeBodyTooLarge, "the body must have at most %d bytes", limit)
 }
 
-// unread says whether a body may still be on the wire after a handler that did not read it to its end.
+// unread reports whether a part of the body may not have been read from the connection, after a handler that did not read
+// it to its end.
 func unread(h *fasthttp.RequestHeader) bool {
 	length := h.ContentLength()
 	return length == -1 || length > prefetched
 }
 
-// readError maps what goes wrong while fasthttp reads a request.
+// readError maps an error of fasthttp while it reads a request.
 func readError(err error) *appliance.Error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok {
 		return e

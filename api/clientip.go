@@ -8,8 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// clientIP is the address the request came from. X-Forwarded-For is believed as far as trusted proxies wrote it:
-// from its end to the first address that is not one of them.
+// clientIP returns the address that a request came from. It believes X-Forwarded-For as far as trusted proxies wrote it:
+// from the end to the first address that is not a trusted proxy.
 func clientIP(rctx *fasthttp.RequestCtx, trusted []netip.Prefix) netip.Addr {
 	peer, ok := rctx.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -35,7 +35,7 @@ func clientIP(rctx *fasthttp.RequestCtx, trusted []netip.Prefix) netip.Addr {
 	return ip
 }
 
-// parseHop reads an address, as some proxies write it with a port.
+// parseHop reads an address, with or without a port: some proxies write one.
 func parseHop(s string) (netip.Addr, error) {
 	if withPort, err := netip.ParseAddrPort(s); err == nil {
 		return withPort.Addr().Unmap(), nil

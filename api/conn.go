@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound what is read and thrown away after an answer that came before the end of
-	// the request. A client that does not read before it has written everything needs that: closing with unread
-	// data in the socket resets the connection, and the answer is lost with it (RFC 9112, section 9.6).
+	// lingerTime and lingerBytes bound what is read and discarded after an answer that was sent before the end of the
+	// request. To close a connection with unread data resets it, and a client that writes its whole request before it
+	// reads would lose the answer (RFC 9112, section 9.6).
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
 )
 
-// listener hands out conns and knows all that are open.
+// listener returns conns from Accept and keeps track of those that are open.
 type listener struct {
 	net.Listener
-	writeTimeout time.Duration // for each write; zero leaves deadlines to the server
+	writeTimeout time.Duration // of each write; zero leaves the deadline to the server
 	close        func() error
 
 	mu   sync.Mutex
@@ -31,7 +31,7 @@ type listener struct {
 func newListener(ln net.Listener, writeTimeout time.Duration) *listener {
 	return &listener{
 		Listener: ln, writeTimeout: writeTimeout,
-		// Once, because fasthttp gives a shutdown up when a listener is closed already.
+		// Once: fasthttp stops a shutdown if its listener is already closed.
 		close: sync.OnceValue(ln.Close),
 		open:  make(map[*conn]struct{}),
 	}
@@ -51,31 +51,31 @@ func (l *listener) Accept() (net.Conn, error) {
 
 func (l *listener) Close() error { return l.close() }
 
-// abort closes connections without ceremony: all, or those that have not sent a byte yet.
+// abort closes all connections, or those that have not sent a byte yet, without waiting for what they may still send.
 func (l *listener) abort(all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		if all || !c.spoken.Load() {
+		if all || !c.active.Load() {
 			_ = c.Conn.Close()
 		}
 	}
 }
 
-// conn is a connection that can linger when it is closed.
+// conn is a connection that can read what the client still sends before it is closed.
 type conn struct {
 	net.Conn
 	listener *listener
-	spoken   atomic.Bool // the client has sent something
+	active   atomic.Bool // the client has sent at least one byte
 	ended    atomic.Bool // the client has ended its side
-	linger   atomic.Bool // Close must first read what the client still sends
+	linger   atomic.Bool // Close must drain the connection first
 	once     sync.Once
 }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.spoken.Load() {
-		c.spoken.Store(true)
+	if n > 0 && !c.active.Load() {
+		c.active.Store(true)
 	}
 	if errors.Is(err, io.EOF) {
 		c.ended.Store(true)
@@ -90,8 +90,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The setters of deadlines never fail: fasthttp panics, outside any handler, when one does, and one does when shutdown
-// has just closed the connection. The next read or write tells it all the same.
+// The methods that set deadlines return no errors, because fasthttp panics outside any handler if they do, and they would
+// if shutdown has just closed the connection. The next read or write fails then.
 
 func (c *conn) SetDeadline(t time.Time) error      { _ = c.Conn.SetDeadline(t); return nil }
 func (c *conn) SetReadDeadline(t time.Time) error  { _ = c.Conn.SetReadDeadline(t); return nil }
@@ -109,7 +109,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// drain ends our side and reads the client's to its end, within bounds.
+// drain closes the connection for writing and reads to its end, within bounds.
 func (c *conn) drain() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -120,7 +120,7 @@ func (c *conn) drain() {
 	}
 }
 
-// unwrap returns our conn under the server's, nil where there is none.
+// unwrap returns the conn under a connection of the server, nil if there is none.
 func unwrap(c net.Conn) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// checkJSON returns CodeUnsupportedMediaType unless the request says that its body is JSON. JSON has no charset
-// parameter (RFC 8259, section 11), but many clients send UTF-8 as one.
+// checkJSON returns CodeUnsupportedMediaType unless the Content-Type is JSON. JSON has no charset parameter (RFC 8259,
+// section 11), but many clients send charset=utf-8.
 func checkJSON(h *fasthttp.RequestHeader) error {
 	if len(h.Peek("Content-Encoding")) > 0 {
 		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed")
@@ -30,7 +30,7 @@ func checkJSON(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// receiveJSON reads the body to where c.Body() finds it.
+// receiveJSON reads the body, so that c.Body() returns it.
 func receiveJSON(c *fiber.Ctx, x *exchange, limit int64) error {
 	rctx := c.Context()
 	if err := checkJSON(&rctx.Request.Header); err != nil {
@@ -57,7 +57,7 @@ func unmarshalStrict(body []byte, v any) error {
 	return nil
 }
 
-// sendJSON answers with v.
+// sendJSON answers with v as JSON.
 func sendJSON(c *fiber.Ctx, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -66,7 +66,7 @@ func sendJSON(c *fiber.Ctx, status int, v any) error {
 	return sendBytes(c, status, body)
 }
 
-// sendBytes answers with JSON that is made already. It is not for caches: it is someone's own, or about this moment.
+// sendBytes answers with JSON that is encoded already. Caches must not store it: it is for one caller, or soon out of date.
 func sendBytes(c *fiber.Ctx, status int, body []byte) error {
 	c.Context().Response.Header.SetContentType("application/json")
 	c.Set(fiber.HeaderCacheControl, "no-store")

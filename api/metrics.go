@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics counts what the public server does. Nil counts nothing.
+// metrics are the metrics of the public server. The methods of a nil *metrics do nothing.
 type metrics struct {
 	attestations, replays prometheus.Counter
 	requests              *prometheus.CounterVec
@@ -65,11 +65,11 @@ func (m *metrics) end(x *exchange, status int, took time.Duration) {
 	}
 }
 
-// Metrics serves GET /metrics in Prometheus's text format. It has no authentication: its listener belongs on
-// loopback or a monitoring network.
+// Metrics serves GET /metrics in the text format of Prometheus, without authentication: it should listen on loopback or a
+// monitoring network only.
 type Metrics struct{ server *http.Server }
 
-// NewMetrics returns a server of everything in the registry.
+// NewMetrics returns a server of the metrics in the registry.
 func NewMetrics(r *prometheus.Registry) *Metrics {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
@@ -80,7 +80,7 @@ func NewMetrics(r *prometheus.Registry) *Metrics {
 	}}
 }
 
-// Serve serves until Shutdown, and then returns nil.
+// Serve serves on the listener until Shutdown and then returns nil.
 func (m *Metrics) Serve(ln net.Listener) error {
 	if err := m.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -88,7 +88,7 @@ func (m *Metrics) Serve(ln net.Listener) error {
 	return nil
 }
 
-// Shutdown finishes what is being served and returns, with ctx's error when that ended first.
+// Shutdown waits for requests to finish. If ctx ends first, it returns the error of ctx.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
 
 func (m *metrics) attested(replayed bool) {

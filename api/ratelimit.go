@@ -10,11 +10,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// maxBuckets bounds the memory of a limiter: some 200 bytes each. The least used are forgotten first, and with
-// them at most one burst each.
+// maxBuckets bounds the memory of a limiter, at some 200 bytes a bucket. The least used are dropped first, each of which
+// gives its client at most one burst too many.
 const maxBuckets = 65536
 
-// limiter is one token bucket for each name.
+// limiter has a token bucket for each key.
 type limiter[K comparable] struct {
 	buckets *otter.Cache[K, *rate.Limiter]
 }
@@ -23,16 +23,16 @@ func newLimiter[K comparable]() limiter[K] {
 	return limiter[K]{otter.Must(&otter.Options[K, *rate.Limiter]{MaximumSize: maxBuckets})}
 }
 
-// take takes a token of name's bucket. Where there is none it returns CodeRateLimited and when there will be one.
-func (l limiter[K]) take(name K, r appliance.Rate, now time.Time) error {
+// take takes a token from the key's bucket. If it is empty, take returns CodeRateLimited with RetryAfter.
+func (l limiter[K]) take(key K, r appliance.Rate, now time.Time) error {
 	if r == appliance.Unlimited {
 		return nil
 	}
-	bucket, found := l.buckets.GetIfPresent(name)
+	bucket, found := l.buckets.GetIfPresent(key)
 	if !found {
-		bucket, _ = l.buckets.SetIfAbsent(name, rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst()))
+		bucket, _ = l.buckets.SetIfAbsent(key, rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst()))
 	}
-	if bucket.Limit() != rate.Limit(r.PerSecond) { // the configuration was loaded again
+	if bucket.Limit() != rate.Limit(r.PerSecond) { // the rate was changed
 		bucket.SetLimitAt(now, rate.Limit(r.PerSecond))
 		bucket.SetBurstAt(now, r.Burst())
 	}
@@ -47,8 +47,8 @@ func (l limiter[K]) take(name K, r appliance.Rate, now time.Time) error {
 	return e
 }
 
-// network is what shares one anonymous bucket: an IPv4 address, or an IPv6 /64, which is what one subscriber has at
-// the least.
+// network returns what shares one bucket of the anonymous rate: an IPv4 address, or an IPv6 /64, since every subscriber has
+// at least that.
 func network(ip netip.Addr) netip.Addr {
 	if !ip.Is6() {
 		return ip

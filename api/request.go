@@ -9,8 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// parseRequest reads a Request from exactly one JSON object with exactly its two members, named exactly so:
-// encoding/json alone would also take other cases, duplicates and trailing data.
+// parseRequest reads a Request from one JSON object with exactly two members. Unlike encoding/json it refuses names in
+// another case, duplicate members and data after the object.
 func parseRequest(body []byte) (appliance.Request, error) {
 	var r appliance.Request
 	if !utf8.Valid(body) || !json.Valid(body) {
@@ -40,7 +40,7 @@ func parseMember(members map[string]string, name string) (appliance.Address, err
 	return address, nil
 }
 
-// stringMembers returns the members of a valid JSON object that has no others than those allowed, all strings.
+// stringMembers returns the members of a JSON object, which must be strings with the allowed names.
 func stringMembers(object []byte, allowed ...string) (map[string]string, error) {
 	decoder := json.NewDecoder(bytes.NewReader(object))
 	if open, err := decoder.Token(); err != nil || open != json.Delim('{') {
@@ -48,7 +48,7 @@ func stringMembers(object []byte, allowed ...string) (map[string]string, error) 
 	}
 	members := make(map[string]string, len(allowed))
 	for decoder.More() {
-		name, _ := stringToken(decoder) // a member's name is always a string
+		name, _ := stringToken(decoder) // the name of a member is always a string
 		if err := checkMember(name, members, allowed); err != nil {
 			return nil, err
 		}
@@ -80,7 +80,7 @@ func checkMember(name string, seen map[string]string, allowed []string) error {
 	return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s", strconv.Quote(shown)).In(shown)
 }
 
-// shorten bounds what of a client's own text is repeated to it.
+// shorten cuts a text of the client that an error repeats.
 func shorten(s string) string {
 	const most = 64
 	if len(s) <= most {
