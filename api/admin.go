@@ -15,31 +15,29 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// AdminOptions are what an Admin needs.
+// AdminOptions configure an Admin.
 type AdminOptions struct {
 	Attestor  *appliance.Attestor
-	HSMStatus func(ctx context.Context) (any, error) // answered as JSON at /hsm
-	// Reload loads the configuration again and returns the names of values that changed but need a restart. An error
-	// means that all stays as it was. Nil means that it cannot.
+	HSMStatus func(ctx context.Context) (any, error) // the answer of GET /hsm
+	// Reload loads the configuration again and returns the settings that changed but need a restart. After an error the
+	// old configuration stays in effect. Nil means that there is no reload.
 	Reload func() (needRestart []string, err error)
-	// Backup writes a consistent copy of keys and journal, as an archive. Nil means that it cannot.
+	// Backup writes an archive with a consistent copy of keys and journal. Nil means that there are no backups.
 	Backup  func(ctx context.Context, w io.Writer) error
 	Version string
-	Index   index.Index // the replica; nil where there is none
-	// Follower keeps Index in step with Upstream; both are nil where it follows none.
-	Follower *follower.Follower
-	Upstream follower.Upstream
-	// ReplicaReady is as in Options.
-	ReplicaReady func() error
-	// Routes are served beside the admin's own. Their Scope is ignored.
-	Routes []Route
+	Replica index.Index // nil means none
+	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
+	Follower     *follower.Follower
+	Upstream     follower.Upstream
+	ReplicaReady func() error // as in Options
+	Routes       []Route      // served beside Admin's own; their Scope and Rate are ignored
 
-	Logger *slog.Logger     // slog.Default
-	Now    func() time.Time // time.Now
+	Logger *slog.Logger     // nil means slog.Default
+	Now    func() time.Time // nil means time.Now
 }
 
-// Admin is what the operator's commands talk to while the daemon runs. It asks for no key: whoever may open its socket
-// is the operator; see ListenAdmin.
+// Admin serves the operator's commands while the daemon runs. It asks for no API key, because only the operator can open
+// its socket; see ListenAdmin.
 type Admin struct {
 	*httpServer
 	opts     AdminOptions
@@ -47,24 +45,21 @@ type Admin struct {
 	started  time.Time
 	routes   []Route
 
-	streams    context.Context // of long answers; they end at Shutdown, which cannot wait for an audit
+	streams    context.Context // the parent of streams' contexts; ends at once with Shutdown, which cannot wait for an audit
 	endStreams context.CancelFunc
 }
 
 const (
 	adminReadTimeout  = 10 * time.Second
 	adminIdleTimeout  = time.Minute
-	adminWriteTimeout = 30 * time.Second // for each piece of an answer: a stream may take hours, a stuck reader may not
-	adminTimeout      = 30 * time.Second // for what is not a stream
+	adminWriteTimeout = 30 * time.Second // of each write: a stream may take hours, a client that stopped reading may not
+	adminTimeout      = 30 * time.Second // of a request that is not a stream
 	adminBodyLimit    = 64 << 10
 )
 
 // NewAdmin returns an admin server that is ready to Serve.
 func NewAdmin(opts AdminOptions) *Admin {
-	setDefault(&opts.Logger, slog.Default())
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
+	opts.Logger, opts.Now = orDefaults(opts.Logger, opts.Now)
 	a := &Admin{opts: opts, attestor: opts.Attestor, started: opts.Now()}
 	a.streams, a.endStreams = context.WithCancel(context.Background())
 	a.httpServer = newHTTPServer(httpOptions{
@@ -97,10 +92,11 @@ func (a *Admin) ownRoutes() []Route {
 	}
 }
 
-// Serve answers on the listener until Shutdown, and then returns nil.
+// Serve serves on the listener until Shutdown and then returns nil.
 func (a *Admin) Serve(ln net.Listener) error { return a.serve(ln) }
 
-// Shutdown stops accepting, ends streams, lets other requests finish and returns; when ctx ends first, with its error.
+// Shutdown stops accepting connections, ends streams and waits for other requests. If ctx ends first, it cuts them off and
+// returns the error of ctx.
 func (a *Admin) Shutdown(ctx context.Context) error {
 	a.endStreams()
 	return a.shutdown(ctx)

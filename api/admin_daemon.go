@@ -3,11 +3,11 @@ package api
 import (
 	"bytes"
 	"context"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -24,7 +24,7 @@ func (a *Admin) hsm(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, status)
 }
 
-// reload answers when the new configuration is in effect, or refused.
+// reload loads the configuration again and answers when it is in effect or refused.
 func (a *Admin) reload(c *fiber.Ctx) error {
 	if a.opts.Reload == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
@@ -36,12 +36,10 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	if needRestart == nil {
 		needRestart = []string{}
 	}
-	return sendJSON(c, fiber.StatusOK, struct {
-		NeedRestart []string `json:"needRestart"`
-	}{needRestart})
+	return sendJSON(c, fiber.StatusOK, wire.Reloaded{NeedRestart: needRestart})
 }
 
-// backup streams an archive. One that broke off has no end, and is refused by whoever reads it.
+// backup streams an archive. One that is cut off has no end, which restore refuses.
 func (a *Admin) backup(c *fiber.Ctx) error {
 	if a.opts.Backup == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
@@ -53,22 +51,10 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	return nil
 }
 
-// adminStatus is the answer of GET /status.
-type adminStatus struct {
-	Version       string               `json:"version"`
-	Started       time.Time            `json:"started"`
-	UptimeSeconds int64                `json:"uptimeSeconds"`
-	SignerAddress appliance.Address    `json:"signerAddress"`
-	Scheme        appliance.SchemeName `json:"scheme"`
-	TreeSize      int64                `json:"treeSize"`
-	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // by part: what an operator may know of it
-}
-
 func (a *Admin) status(c *fiber.Ctx) error {
 	ctx, cancel := context.WithTimeout(a.base, readyTimeout)
 	defer cancel()
-	s := adminStatus{
+	s := wire.Status{
 		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
 		SignerAddress: a.attestor.Signer.Address(), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
 	}
@@ -86,7 +72,7 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, s)
 }
 
-// treeSize reads a checkpoint of our own, so it does not check who signed it.
+// treeSize reads a checkpoint. It does not check the signature: the checkpoint is our own.
 func treeSize(checkpoint []byte) (int64, error) {
 	_, body, _ := bytes.Cut(checkpoint, []byte("\n"))
 	tree, err := tlog.ParseTree(append([]byte("go.sum database tree\n"), body...))

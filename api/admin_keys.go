@@ -5,16 +5,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
-
-// keyView is an APIKey as it may be shown: without the hash of its secret.
-type keyView struct {
-	appliance.APIKey
-	SecretHash struct{} `json:"secretHash,omitzero"` // hides the embedded one
-}
-
-func view(k appliance.APIKey) keyView { return keyView{APIKey: k} }
 
 func (a *Admin) createKey(c *fiber.Ctx) error {
 	var request appliance.KeyRequest
@@ -30,10 +23,7 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	if err := a.attestor.Keys.Create(ctx, key); err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusCreated, struct {
-		Key   keyView `json:"key"`
-		Token string  `json:"token"`
-	}{view(key), token})
+	return sendJSON(c, fiber.StatusCreated, wire.CreatedKey{Key: wire.NewKey(key), Token: token})
 }
 
 func (a *Admin) listKeys(c *fiber.Ctx) error {
@@ -43,13 +33,11 @@ func (a *Admin) listKeys(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	views := make([]keyView, len(keys))
+	answer := wire.Keys{Keys: make([]wire.Key, len(keys))}
 	for i, k := range keys {
-		views[i] = view(k)
+		answer.Keys[i] = wire.NewKey(k)
 	}
-	return sendJSON(c, fiber.StatusOK, struct {
-		Keys []keyView `json:"keys"`
-	}{views})
+	return sendJSON(c, fiber.StatusOK, answer)
 }
 
 func (a *Admin) revokeKey(c *fiber.Ctx) error {
@@ -59,7 +47,5 @@ func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, struct {
-		Key keyView `json:"key"`
-	}{view(key)})
+	return sendJSON(c, fiber.StatusOK, wire.RevokedKey{Key: wire.NewKey(key)})
 }

@@ -11,14 +11,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
-
-// entryView is an entry with the bytes that the tree is made of.
-type entryView struct {
-	appliance.Entry
-	Leaf []byte `json:"leaf"`
-}
 
 func (a *Admin) records(c *fiber.Ctx) error {
 	query, err := journalQuery(c)
@@ -31,13 +26,11 @@ func (a *Admin) records(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	views := make([]entryView, len(entries))
+	answer := wire.Records{Records: make([]wire.Entry, len(entries))}
 	for i, e := range entries {
-		views[i] = entryView{e, e.Leaf}
+		answer.Records[i] = wire.NewEntry(e)
 	}
-	return sendJSON(c, fiber.StatusOK, struct {
-		Records []entryView `json:"records"`
-	}{views})
+	return sendJSON(c, fiber.StatusOK, answer)
 }
 
 func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
@@ -98,7 +91,7 @@ func (a *Admin) record(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, entryView{e, e.Leaf})
+	return sendJSON(c, fiber.StatusOK, wire.NewEntry(e))
 }
 
 func (a *Admin) prove(c *fiber.Ctx) error {
@@ -112,10 +105,7 @@ func (a *Admin) prove(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, struct {
-		entryView
-		Proof appliance.InclusionProof `json:"proof"`
-	}{entryView{e, e.Leaf}, proof})
+	return sendJSON(c, fiber.StatusOK, wire.ProvenEntry{Entry: wire.NewEntry(e), Proof: proof})
 }
 
 func (a *Admin) checkpoint(c *fiber.Ctx) error {
@@ -129,8 +119,8 @@ func (a *Admin) checkpoint(c *fiber.Ctx) error {
 	return c.Send(signed)
 }
 
-// entries streams leaves, one a line: a leaf has no newline. An answer that breaks off is cut off, without the end that
-// HTTP would give it.
+// entries streams leaves, one a line: a leaf has no newline. After an error the connection is closed without the final
+// chunk, so that the client sees that the answer is incomplete.
 func (a *Admin) entries(c *fiber.Ctx) error {
 	first, err := queryInt(c, "from")
 	if err != nil {
@@ -149,9 +139,7 @@ func (a *Admin) entries(c *fiber.Ctx) error {
 }
 
 func (a *Admin) verify(c *fiber.Ctx) error {
-	var request struct {
-		Earlier []byte `json:"earlier"` // a checkpoint
-	}
+	var request wire.VerifyLog
 	if err := unmarshalStrict(c.Body(), &request); err != nil {
 		return err
 	}

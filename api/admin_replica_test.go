@@ -11,6 +11,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/store/replica"
@@ -23,14 +24,14 @@ func (unreachable) Query(context.Context, string, map[string]any) (json.RawMessa
 	return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached")
 }
 
-// newReplicaOffice serves the admin socket of a daemon with an empty replica; change may give it a follower.
-func newReplicaOffice(t *testing.T, change func(*api.AdminOptions)) *office {
+// newReplicaRig serves the admin socket of a daemon with an empty replica; change may give it a follower.
+func newReplicaRig(t *testing.T, change func(*api.AdminOptions)) *adminRig {
 	t.Helper()
-	o := &office{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
 	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	o.must(err)
 	t.Cleanup(func() { o.must(replica.Close()) })
-	opts := api.AdminOptions{Attestor: o.attestor, Index: replica}
+	opts := api.AdminOptions{Attestor: o.attestor, Replica: replica}
 	change(&opts)
 	o.open(opts)
 	return o
@@ -39,11 +40,11 @@ func newReplicaOffice(t *testing.T, change func(*api.AdminOptions)) *office {
 func TestTheOperatorSeesHowFarTheFollowerIs(t *testing.T) {
 	t.Parallel()
 	const address = "https://upstream.example/v1/graphql"
-	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
+	o := newReplicaRig(t, func(opts *api.AdminOptions) {
 		opts.Upstream = unreachable{}
-		opts.Follower = follower.New(follower.Options{Index: opts.Index, Upstream: opts.Upstream, Address: address})
+		opts.Follower = follower.New(follower.Options{Index: opts.Replica, Upstream: opts.Upstream, Address: address})
 	})
-	for name, ask := range map[string]func(context.Context) (client.ReplicaStatus, error){"status": o.client.ReplicaStatus, "sync": o.client.SyncReplica} {
+	for name, ask := range map[string]func(context.Context) (wire.ReplicaStatus, error){"status": o.client.ReplicaStatus, "sync": o.client.SyncReplica} {
 		s, err := ask(t.Context())
 		if err != nil || s.Schema == 0 || s.Follower == nil || s.Follower.Upstream != address {
 			t.Errorf("%s: %+v, %+v, %v", name, s, s.Follower, err)
@@ -59,9 +60,9 @@ func TestOnlyAReplicaThatFollowsCanBeSyncedAndVerified(t *testing.T) {
 	t.Parallel()
 	for setting, change := range map[string]func(*api.AdminOptions){
 		"graphql.upstream": func(*api.AdminOptions) {},
-		"graphql.source":   func(opts *api.AdminOptions) { opts.Index = nil },
+		"graphql.source":   func(opts *api.AdminOptions) { opts.Replica = nil },
 	} {
-		o := newReplicaOffice(t, change)
+		o := newReplicaRig(t, change)
 		_, syncErr := o.client.SyncReplica(t.Context())
 		_, verifyErr := o.client.VerifyReplica(t.Context(), 0, nil)
 		for _, err := range []error{syncErr, verifyErr} {
@@ -74,7 +75,7 @@ func TestOnlyAReplicaThatFollowsCanBeSyncedAndVerified(t *testing.T) {
 
 func TestTheStatusOfAReplicaThatFollowsNothingHasNoFollower(t *testing.T) {
 	t.Parallel()
-	o := newReplicaOffice(t, func(*api.AdminOptions) {})
+	o := newReplicaRig(t, func(*api.AdminOptions) {})
 	if a := o.raw("GET", "/replica", ""); a.status != 200 || strings.Contains(a.String(), "follower") || !strings.Contains(a.String(), `"rows":{`) {
 		t.Error(a)
 	}
@@ -82,8 +83,8 @@ func TestTheStatusOfAReplicaThatFollowsNothingHasNoFollower(t *testing.T) {
 
 func TestASampleThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
-	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
-		opts.Upstream, opts.Follower = unreachable{}, follower.New(follower.Options{Index: opts.Index, Upstream: unreachable{}})
+	o := newReplicaRig(t, func(opts *api.AdminOptions) {
+		opts.Upstream, opts.Follower = unreachable{}, follower.New(follower.Options{Index: opts.Replica, Upstream: unreachable{}})
 	})
 	for body, code := range map[string]appliance.Code{
 		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON, `{"rows":1}`: appliance.CodeInvalidJSON,
@@ -120,7 +121,7 @@ func TestNobodyIsSentToAReplicaThatIsTooFarBehind(t *testing.T) {
 
 func TestTheOperatorSeesWhyTheReplicaIsNotReady(t *testing.T) {
 	t.Parallel()
-	o := newReplicaOffice(t, func(opts *api.AdminOptions) {
+	o := newReplicaRig(t, func(opts *api.AdminOptions) {
 		opts.ReplicaReady = func() error { return appliance.Errorf(appliance.CodeReplicaBehind, "it is 3m0s behind") }
 	})
 	s, err := o.client.Status(t.Context())

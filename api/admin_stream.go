@@ -9,37 +9,31 @@ import (
 	"runtime/debug"
 
 	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/wire"
 )
 
-// reportLine is a line of an answer that shows progress. The last has a report or a problem.
-type reportLine[Report any] struct {
-	Done    int64    `json:"done,omitempty"`
-	Total   int64    `json:"total,omitempty"`
-	Report  *Report  `json:"report,omitempty"`
-	Problem *problem `json:"problem,omitempty"`
-}
-
-// streamReport answers with how far find is, and at last with what it found. find ends when nobody listens any more.
+// streamReport answers with lines of wire.Progress while find runs. When the client leaves, the context of find ends.
 func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Context, progress func(done, total int64)) (Report, error)) error {
 	return a.stream(c, func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		out := json.NewEncoder(w)
 		report, err := find(ctx, func(done, total int64) {
-			if out.Encode(reportLine[Report]{Done: done, Total: total}) != nil {
+			if out.Encode(wire.Progress[Report]{Done: done, Total: total}) != nil {
 				cancel()
 			}
 		})
 		if err != nil {
 			e := asError(err)
-			return out.Encode(reportLine[Report]{Problem: &problem{Type: "about:blank", Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
+			return out.Encode(wire.Progress[Report]{Problem: &wire.Problem{Type: "about:blank", Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
 		}
-		return out.Encode(reportLine[Report]{Report: &report})
+		return out.Encode(wire.Progress[Report]{Report: &report})
 	})
 }
 
-// stream answers with what produce writes, as it writes it. Its context ends when the client leaves or the server shuts
-// down. When it fails, the answer is cut off.
+// stream answers with what produce writes, as it is written. The context of produce ends when the client leaves or the
+// server shuts down. After an error of produce the answer is cut off.
 func (a *Admin) stream(c *fiber.Ctx, produce func(ctx context.Context, w io.Writer) error) error {
 	ctx, cancel := context.WithCancel(a.streams)
 	r, w := io.Pipe()
@@ -67,7 +61,7 @@ func (a *Admin) produce(ctx context.Context, w io.Writer, produce func(ctx conte
 	return produce(ctx, w)
 }
 
-// streamReader is closed by fasthttp when the answer is written, or when the client has left.
+// streamReader is the answer's body. fasthttp closes it after the last byte, or when the client has left.
 type streamReader struct {
 	*io.PipeReader
 	cancel context.CancelFunc

@@ -23,8 +23,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// office is a rig with an admin socket.
-type office struct {
+// adminRig is a rig with an admin socket.
+type adminRig struct {
 	*rig
 	path   string
 	admin  *api.Admin
@@ -35,9 +35,9 @@ type office struct {
 	backup func(context.Context, io.Writer) error
 }
 
-func newOffice(t testing.TB, change ...func(*appliance.Attestor)) *office {
+func newAdminRig(t testing.TB, change ...func(*appliance.Attestor)) *adminRig {
 	t.Helper()
-	o := &office{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
 	attestor := o.attestor
 	if len(change) > 0 {
 		attestor = &appliance.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
@@ -53,7 +53,7 @@ func newOffice(t testing.TB, change ...func(*appliance.Attestor)) *office {
 }
 
 // open serves the admin socket until the test ends.
-func (o *office) open(opts api.AdminOptions) {
+func (o *adminRig) open(opts api.AdminOptions) {
 	o.Helper()
 	ln, err := api.ListenAdmin(o.path)
 	o.must(err)
@@ -70,7 +70,7 @@ func (o *office) open(opts api.AdminOptions) {
 }
 
 // raw asks the socket as curl --unix-socket would.
-func (o *office) raw(method, path, body string, headers ...string) answer {
+func (o *adminRig) raw(method, path, body string, headers ...string) answer {
 	o.Helper()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", o.path) }}
 	defer transport.CloseIdleConnections()
@@ -81,7 +81,7 @@ func (o *office) raw(method, path, body string, headers ...string) answer {
 
 func TestTheOperatorMakesListsAndRevokesKeys(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	ctx := t.Context()
 	made, token, err := o.client.CreateKey(ctx, appliance.KeyRequest{Name: "payments", Rate: appliance.Rate{PerSecond: 5}, Scopes: []appliance.Scope{appliance.ScopeAttest}})
 	o.must(err)
@@ -110,7 +110,7 @@ func TestTheOperatorMakesListsAndRevokesKeys(t *testing.T) {
 
 func TestNoAnswerShowsTheHashOfASecret(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	key, err := o.attestor.Keys.Key(t.Context(), o.key)
 	o.must(err)
 	created := o.raw("POST", "/keys", `{"name":"x"}`, "Content-Type", "application/json")
@@ -126,7 +126,7 @@ func TestNoAnswerShowsTheHashOfASecret(t *testing.T) {
 
 func TestTheOperatorReadsTheJournal(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	ctx := t.Context()
 	var ids []uuid.UUID
 	for range 5 {
@@ -167,7 +167,7 @@ func TestTheOperatorReadsTheJournal(t *testing.T) {
 
 func TestTheOperatorAudits(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	ctx := t.Context()
 	o.attest()
 	earlier, err := o.client.Checkpoint(ctx)
@@ -203,7 +203,7 @@ func (j longAudit) Verify(ctx context.Context, opts appliance.VerifyOptions) (ap
 func TestAnAuditEndsWhenItsClientLeavesAndAtShutdown(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
-	o := newOffice(t, func(a *appliance.Attestor) { a.Journal = longAudit{a.Journal, ended} })
+	o := newAdminRig(t, func(a *appliance.Attestor) { a.Journal = longAudit{a.Journal, ended} })
 	ctx, leave := context.WithCancel(t.Context())
 	_, err := o.client.Verify(ctx, appliance.VerifyOptions{Progress: func(int64, int64) { leave() }})
 	if !errors.Is(err, context.Canceled) {
@@ -251,7 +251,7 @@ func (j brokenDisk) Entries(ctx context.Context, first int64, yield func(applian
 
 func TestAStreamThatBreaksOffIsNoWholeAnswer(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t, func(a *appliance.Attestor) { a.Journal = brokenDisk{a.Journal} })
+	o := newAdminRig(t, func(a *appliance.Attestor) { a.Journal = brokenDisk{a.Journal} })
 	leaves := 0
 	err := o.client.Entries(t.Context(), 0, func([]byte) error { leaves++; return nil })
 	if !errors.Is(err, io.ErrUnexpectedEOF) || leaves != 1 {
@@ -261,7 +261,7 @@ func TestAStreamThatBreaksOffIsNoWholeAnswer(t *testing.T) {
 
 func TestTheOperatorSeesStateAndCauses(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	o.attest()
 	o.clock.move(90 * time.Second)
 	s, err := o.client.Status(t.Context())
@@ -282,7 +282,7 @@ func TestTheOperatorSeesStateAndCauses(t *testing.T) {
 
 func TestTheOperatorLearnsHowAReloadWent(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	o.reload = func() ([]string, error) { return []string{"server.listen"}, nil }
 	if need, err := o.client.Reload(t.Context()); err != nil || len(need) != 1 || need[0] != "server.listen" {
 		t.Errorf("%v, %v", need, err)
@@ -296,7 +296,7 @@ func TestTheOperatorLearnsHowAReloadWent(t *testing.T) {
 
 func TestABackupIsWholeOrAnError(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	want := bytes.Repeat([]byte("archive "), 1<<17)
 	o.backup = func(_ context.Context, w io.Writer) error { _, err := w.Write(want); return err }
 	var got bytes.Buffer
@@ -314,7 +314,7 @@ func TestABackupIsWholeOrAnError(t *testing.T) {
 
 func TestBadInputAtTheAdminSocketIsRefused(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -347,7 +347,7 @@ func TestBadInputAtTheAdminSocketIsRefused(t *testing.T) {
 
 func TestTheSocketIsTheOwnersOnlyAndGoesWithTheServer(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
+	o := newAdminRig(t)
 	found, err := os.Lstat(o.path)
 	if err != nil || found.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("%v, %v", found.Mode(), err)
@@ -405,7 +405,7 @@ func TestASocketThatMayNotBeOpenedIsNoAbsentDaemon(t *testing.T) {
 	if syscall.Geteuid() == 0 {
 		t.Skip("root may open everything")
 	}
-	o := newOffice(t)
+	o := newAdminRig(t)
 	o.must(os.Chmod(o.path, 0))
 	if _, err := o.client.Status(t.Context()); !errors.Is(err, fs.ErrPermission) || errors.Is(err, client.ErrNotRunning) {
 		t.Error(err)

@@ -1,14 +1,13 @@
 package api
 
 import (
-	"context"
 	"encoding/hex"
 	"strconv"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -22,7 +21,7 @@ func (s *Server) attest(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.base, s.opts.RequestTimeout)
+	ctx, cancel := s.deadline()
 	defer cancel()
 	e, replayed, err := s.attestor.Attest(ctx, appliance.Call{Key: Key(c), Request: request, IdempotencyKey: idempotencyKey})
 	if err != nil {
@@ -35,7 +34,7 @@ func (s *Server) attest(c *fiber.Ctx) error {
 	return sendBytes(c, fiber.StatusOK, appendAttestation(make([]byte, 0, 512), e.Record.Attestation))
 }
 
-// appendAttestation writes what json.Marshal does, in a tenth of its time: this is every answer.
+// appendAttestation appends the JSON of a, as json.Marshal writes it but in a tenth of the time: most answers are one.
 func appendAttestation(b []byte, a appliance.Attestation) []byte {
 	b = append(b, `{"id":"`...)
 	b = append(b, a.ID.String()...)
@@ -52,8 +51,8 @@ func appendAttestation(b []byte, a appliance.Attestation) []byte {
 	return append(b, `"}`...)
 }
 
-// idempotencyKey returns the request's Idempotency-Key, "" for none
-// (draft-ietf-httpapi-idempotency-key-header). It is opaque: a quoted one is another than the same unquoted.
+// idempotencyKey returns the Idempotency-Key of the request, "" for none (draft-ietf-httpapi-idempotency-key-header). The
+// key is opaque: with and without quotes it is not the same.
 func idempotencyKey(c *fiber.Ctx) (string, error) {
 	values := c.Context().Request.Header.PeekAll("Idempotency-Key")
 	if len(values) == 0 {
@@ -66,37 +65,26 @@ func idempotencyKey(c *fiber.Ctx) (string, error) {
 	return key, appliance.ValidateIdempotencyKey(key)
 }
 
-// readBack is the answer of GET /functions/v1/attest/{id}: the attestation, what it was made of, and what proves that
-// it is in the log.
-type readBack struct {
-	appliance.Attestation
-	appliance.Request
-	Scheme string                   `json:"scheme"`
-	Domain *appliance.EIP712Domain  `json:"domain,omitempty"`
-	Time   time.Time                `json:"time"`
-	Leaf   []byte                   `json:"leaf"` // base64; what Proof is about
-	Proof  appliance.InclusionProof `json:"proof"`
-}
-
+// readBack is GET /functions/v1/attest/{id}.
 func (s *Server) readBack(c *fiber.Ctx) error {
 	id, err := parseID(c.Params("id"))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.base, s.opts.RequestTimeout)
+	ctx, cancel := s.deadline()
 	defer cancel()
 	e, proof, err := s.attestor.ReadBack(ctx, Key(c), id)
 	if err != nil {
 		return err
 	}
 	r := e.Record
-	return sendJSON(c, fiber.StatusOK, readBack{
+	return sendJSON(c, fiber.StatusOK, wire.ReadBack{
 		Attestation: r.Attestation, Request: r.Request, Scheme: r.Scheme, Domain: r.Domain, Time: r.Time,
 		Leaf: e.Leaf, Proof: proof,
 	})
 }
 
-// parseID reads a UUID in its one usual form; uuid.Parse alone would also take braces and urn:uuid:.
+// parseID reads a UUID in its usual form. Unlike uuid.Parse it refuses braces and urn:uuid:.
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil || len(s) != len(uuid.UUID{}.String()) {
@@ -105,25 +93,12 @@ func parseID(s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// description is what anyone may know of an attestor: enough to check its attestations and its log.
-type description struct {
-	SignerAddress appliance.Address       `json:"signerAddress"`
-	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes: SEC 1, uncompressed
-	Scheme        appliance.SchemeName    `json:"scheme"`
-	Domain        *appliance.EIP712Domain `json:"domain,omitempty"`
-	Log           logDescription          `json:"log"`
-}
-
-type logDescription struct {
-	Origin      string `json:"origin"`
-	VerifierKey string `json:"verifierKey"` // C2SP signed-note
-}
-
+// describe is GET /functions/v1/attestor.
 func (s *Server) describe(c *fiber.Ctx) error {
 	a := s.attestor
-	return sendJSON(c, fiber.StatusOK, description{
+	return sendJSON(c, fiber.StatusOK, wire.Attestor{
 		SignerAddress: a.Signer.Address(), PublicKey: hexString(a.Signer.PublicKey()), Scheme: a.Scheme.Name, Domain: a.Scheme.Domain,
-		Log: logDescription{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
+		Log: wire.Log{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// admit checks who may use a route and how often. Only a request without a valid key draws on its address's bucket, so
-// that whoever floods or guesses from an address cannot stop a caller with a key behind the same address.
+// admit checks who may use a route and how often. Only requests without a valid key count against their client address,
+// so that someone who floods the server or guesses keys cannot stop a caller with a key behind the same address.
 func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Addr]) error {
 	if r.Probe {
 		return nil
@@ -20,7 +20,9 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Add
 			return refusal
 		}
 		rate := x.key.Rate
-		setDefault(&rate, s.rates.Load().key)
+		if rate == (appliance.Rate{}) {
+			rate = s.rates.Load().key
+		}
 		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
 	}
 	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
@@ -35,7 +37,7 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Add
 	return refusal
 }
 
-// identify finds the key of a request, and says why it may not be used for that scope.
+// identify puts the API key of the request into x. Its error says why the key cannot be used for the scope.
 func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
 	key, err := s.authenticate(c)
 	if err != nil {
@@ -57,10 +59,12 @@ func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	if len(tokens) == 1 {
 		token = string(tokens[0])
 	}
-	return appliance.Authenticate(s.base, s.attestor.Keys, token)
+	ctx, cancel := s.deadline()
+	defer cancel()
+	return appliance.Authenticate(ctx, s.attestor.Keys, token)
 }
 
-// limited counts a refusal.
+// limited counts err, if any, and returns it.
 func (s *Server) limited(err error, by string) error {
 	if err != nil && s.metrics != nil {
 		s.metrics.limited.WithLabelValues(by).Inc()
@@ -68,5 +72,5 @@ func (s *Server) limited(err error, by string) error {
 	return err
 }
 
-// Key returns the API key of a request, for the handlers of Options.Routes; its ID is empty where there was no valid one.
+// Key returns the API key of a request, for the handlers of Options.Routes. Its ID is empty if there was no valid key.
 func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }

@@ -80,9 +80,12 @@ func BenchmarkAttest(b *testing.B) {
 		measure(b, func(ln net.Listener) { _ = app.Listener(ln) }, token)
 	})
 	b.Run("server", func(b *testing.B) {
-		s := api.New(api.Options{
-			Attestor: attestor, Registry: prometheus.NewRegistry(), Logger: slog.New(slog.NewJSONHandler(io.Discard, nil)),
-		})
+		opts := testOptions(attestor)
+		opts.Registry, opts.Logger = prometheus.NewRegistry(), slog.New(slog.NewJSONHandler(io.Discard, nil))
+		s, err := api.New(opts)
+		if err != nil {
+			b.Fatal(err)
+		}
 		measure(b, func(ln net.Listener) { _ = s.Serve(ln) }, token)
 	})
 	b.Run("domain alone", func(b *testing.B) {

@@ -10,21 +10,22 @@ import (
 	"sync/atomic"
 )
 
-// Certificates are the files that a TLS server shows and trusts. They can be loaded again while it serves.
+// Certificates are a TLS server's certificate and the CAs of its clients, from files. They can be loaded again while the
+// server runs. Certificates are safe for concurrent use.
 type Certificates struct {
-	mu                  sync.Mutex // guards the names
+	mu                  sync.Mutex // guards the next line
 	cert, key, clientCA string
 	current             atomic.Pointer[tls.Config]
 }
 
-// LoadCertificates loads a certificate chain and its key, PEM, and the CAs that client certificates must come from. An
-// empty clientCA asks for none.
+// LoadCertificates loads PEM files: a certificate chain, its key, and the CAs that must have issued the certificates of
+// clients. If clientCA is empty, clients need no certificate.
 func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
 	c := &Certificates{cert: cert, key: key, clientCA: clientCA}
 	return c, c.Reload()
 }
 
-// Reload loads the files again. New connections get what they hold now; after an error they get what they got before.
+// Reload loads the files again, for new connections. After an error the certificates loaded before stay in use.
 func (c *Certificates) Reload() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +37,7 @@ func (c *Certificates) Reload() error {
 	return nil
 }
 
-// Replace makes c what other is: its files, and what they held when it was loaded.
+// Replace gives c the files of other, with what was loaded from them.
 func (c *Certificates) Replace(other *Certificates) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,21 +64,12 @@ func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
 	return config, nil
 }
 
-// Config returns a configuration that follows Reload.
+// Config returns a configuration that uses what Reload and Replace load later.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil },
 	}
-}
-
-// TLSConfig is LoadCertificates for a server that never loads them again.
-func TLSConfig(cert, key, clientCA string) (*tls.Config, error) {
-	c, err := LoadCertificates(cert, key, clientCA)
-	if err != nil {
-		return nil, err
-	}
-	return c.Config(), nil
 }
 
 func loadPool(path string) (*x509.CertPool, error) {

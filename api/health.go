@@ -7,20 +7,16 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
-// healthz says that the process is alive and answers, no more.
+// healthz tells only that the process answers.
 func (s *Server) healthz(c *fiber.Ctx) error {
-	return sendJSON(c, fiber.StatusOK, health{Status: "ok"})
+	return sendJSON(c, fiber.StatusOK, wire.Health{Status: "ok"})
 }
 
-type health struct {
-	Status  string                    `json:"status"`            // ok, unavailable or shutting down
-	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
-}
-
-// readyTimeout bounds a probe; load balancers give up sooner or later than that.
+// readyTimeout bounds a probe. It is about as long as load balancers wait.
 const readyTimeout = 3 * time.Second
 
 func (s *Server) readyz(c *fiber.Ctx) error {
@@ -38,15 +34,15 @@ func (s *Server) readyz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusServiceUnavailable, h)
 }
 
-func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) health {
-	h := health{Status: "ok", Failing: map[string]appliance.Code{}}
+func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) wire.Health {
+	h := wire.Health{Status: "ok", Failing: map[string]appliance.Code{}}
 	for part, err := range failing(ctx, a, replica) {
 		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
 	}
 	return h
 }
 
-// failing is why parts fail, by part: Attestor.Ready, one by one, and that of the replica, which may be nil.
+// failing returns the errors of the parts that are not ready, by the name of the part. replica may be nil.
 func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
 	errs := map[string]error{"hsm": a.Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
 	if replica != nil {

@@ -11,10 +11,11 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
-// Codes of failures that exist only in HTTP. The others are appliance's.
+// Codes of errors that exist only in HTTP. Package appliance has the others.
 const (
 	CodeInvalidRequest       appliance.Code = "invalid_request"
 	CodeMethodNotAllowed     appliance.Code = "method_not_allowed"
@@ -22,11 +23,11 @@ const (
 	CodeBodyTooLarge         appliance.Code = "body_too_large"
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeHeadersTooLarge      appliance.Code = "headers_too_large"
-	CodeReloadRefused        appliance.Code = "reload_refused" // of the admin socket only
+	CodeReloadRefused        appliance.Code = "reload_refused" // on the admin socket only
 )
 
-// statuses is the one table from codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431).
-// A code that is not here is a defect, and answered as CodeInternal.
+// statuses maps codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431). A code that is missing here is a
+// defect and becomes CodeInternal.
 var statuses = map[appliance.Code]int{
 	CodeInvalidRequest:                  fiber.StatusBadRequest,
 	appliance.CodeInvalidJSON:           fiber.StatusBadRequest,
@@ -72,23 +73,11 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
 }
 
-// defaultRetryAfter is said where an error knows nothing better: soon enough for a payment that waits, late
-// enough for an HSM session to be opened again.
+// defaultRetryAfter is the Retry-After of an error that has none: soon enough for a payment that waits, late enough for
+// an HSM session to be opened again.
 const defaultRetryAfter = 2 * time.Second
 
-// problem is an RFC 9457 problem. Its type is about:blank, so its title is the status's own phrase; what a client
-// branches on is code.
-type problem struct {
-	Type      string         `json:"type"`
-	Title     string         `json:"title"`
-	Status    int            `json:"status"`
-	Detail    string         `json:"detail,omitempty"`
-	Code      appliance.Code `json:"code"`
-	Field     string         `json:"field,omitempty"`
-	RequestID string         `json:"requestId,omitempty"`
-}
-
-// asError returns the domain error in err. What is none is internal, and its text stays with the operator.
+// asError returns the appliance.Error in err. Any other error becomes CodeInternal, and its text goes only to the log.
 func asError(err error) *appliance.Error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok {
 		if _, known := statuses[e.Code]; known {
@@ -105,7 +94,7 @@ func asError(err error) *appliance.Error {
 	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(err)
 }
 
-// asHTTPError translates fiber's own errors: of its router, there is nothing else of fiber's that fails.
+// asHTTPError translates the errors of fiber's router, the only part of fiber that fails.
 func asHTTPError(e *fiber.Error) *appliance.Error {
 	switch e.Code {
 	case fiber.StatusNotFound:
@@ -116,10 +105,11 @@ func asHTTPError(e *fiber.Error) *appliance.Error {
 	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(e)
 }
 
-// writeProblem answers with the problem of e. A header that is set already stays: the router's Allow.
+// writeProblem answers with the problem that e maps to. It keeps headers that are already set, such as the router's
+// Allow.
 func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID string) {
 	status := statuses[e.Code]
-	body, _ := json.Marshal(problem{ // strings and numbers only: cannot fail
+	body, _ := json.Marshal(wire.Problem{ // strings and numbers only: cannot fail
 		Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status,
 		Detail: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID,
 	})
@@ -136,7 +126,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	resp.SetBody(body)
 }
 
-// retryAfter is whole seconds, rounded up (RFC 9110, section 10.2.3).
+// retryAfter returns whole seconds, rounded up (RFC 9110, section 10.2.3).
 func retryAfter(e *appliance.Error) string {
 	wait := e.RetryAfter
 	if wait <= 0 {

@@ -62,15 +62,15 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 	r.signer = &gate{Signer: r.attestor.Signer}
 	r.attestor.Signer, r.attestor.Now = r.signer, r.clock.Now
 	r.token, r.key = r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
-	opts := api.Options{
-		Attestor: r.attestor, LogVerifier: r.log.VerifierText, AnonymousRate: appliance.Unlimited,
-		Logger:   slog.New(slog.NewJSONHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Registry: r.registry, Now: r.clock.Now,
-	}
+	opts := testOptions(r.attestor)
+	opts.LogVerifier, opts.Registry, opts.Now = r.log.VerifierText, r.registry, r.clock.Now
+	opts.Logger = slog.New(slog.NewJSONHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, change := range options {
 		change(&opts)
 	}
-	r.server = api.New(opts)
+	var err error
+	r.server, err = api.New(opts)
+	r.must(err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	r.must(err)
 	r.address = ln.Addr().String()
@@ -83,6 +83,15 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 		}
 	})
 	return r
+}
+
+// testOptions are the options that a test starts from: what must be set, and no log.
+func testOptions(a *appliance.Attestor) api.Options {
+	return api.Options{
+		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
+		RequestTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Logger: slog.New(slog.DiscardHandler),
+	}
 }
 
 // newAttestor makes an attestor on a real token and a real store.
@@ -200,29 +209,29 @@ func (r *rig) attest(headers ...string) answer {
 }
 
 // dial opens a raw connection.
-func (r *rig) dial() *wire {
+func (r *rig) dial() *rawConn {
 	r.Helper()
 	c, err := net.Dial("tcp", r.address)
 	r.must(err)
 	r.must(c.SetDeadline(time.Now().Add(patience)))
 	r.Cleanup(func() { c.Close() })
-	return &wire{r, c, bufio.NewReader(c)}
+	return &rawConn{r, c, bufio.NewReader(c)}
 }
 
-// wire is a connection on which a test says exactly what it wants.
-type wire struct {
+// rawConn is a connection on which a test writes what it likes.
+type rawConn struct {
 	*rig
 	net.Conn
 	in *bufio.Reader
 }
 
-func (w *wire) send(s string) {
+func (w *rawConn) send(s string) {
 	w.Helper()
 	_, err := w.Write([]byte(s))
 	w.must(err)
 }
 
-func (w *wire) receive() answer {
+func (w *rawConn) receive() answer {
 	w.Helper()
 	resp, err := http.ReadResponse(w.in, nil)
 	w.must(err)
@@ -232,7 +241,7 @@ func (w *wire) receive() answer {
 	return answer{resp.StatusCode, resp.Header, body, resp.Close}
 }
 
-func (w *wire) receiveEnd() {
+func (w *rawConn) receiveEnd() {
 	w.Helper()
 	if b, err := w.in.ReadByte(); err != io.EOF {
 		w.Errorf("the connection goes on: %q, %v", b, err)

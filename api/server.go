@@ -6,9 +6,11 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,79 +21,93 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Options are what a Server needs. Only Attestor is required; zero durations, sizes and rates mean the default that
-// stands beside them.
+// Options configure a Server. Rates, sizes and timeouts have no defaults here; New refuses those that are zero.
 type Options struct {
 	Attestor    *appliance.Attestor
 	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
 
-	DefaultRate   appliance.Rate // 50/s; of keys that have no rate of their own
-	AnonymousRate appliance.Rate // 10/s; of requests without a valid key, for each client address (IPv6: each /64)
+	DefaultRate   appliance.Rate // of API keys without a rate of their own
+	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
 
-	AttestBodyLimit int64         // 16 KiB
-	RequestTimeout  time.Duration // 10 s; for all of an attestation: HSM, disk, waiting for either
-	ReadTimeout     time.Duration // 10 s; from a request's first byte to its last
-	WriteTimeout    time.Duration // 10 s; for an answer
-	IdleTimeout     time.Duration // 60 s; between requests of a connection
+	AttestBodyLimit int64         // the largest body of an attestation request, in bytes
+	RequestTimeout  time.Duration // of an attestation, with every wait for the HSM and the disk; of reading the log
+	ReadTimeout     time.Duration // from the first byte of a request to its last
+	WriteTimeout    time.Duration // of an answer
+	IdleTimeout     time.Duration // between two requests of a connection
 
-	// TrustedProxies are those whose X-Forwarded-For is believed. None means that the header is ignored.
+	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored.
 	TrustedProxies []netip.Prefix
 	TLS            *tls.Config // nil means plain HTTP; see Certificates
 
 	// Routes are served beside the server's own, under the same rules.
 	Routes []Route
 
-	// ReplicaReady says why reads are not to be relied on, as an *appliance.Error, for /readyz. Nil leaves them out of it.
+	// ReplicaReady returns an *appliance.Error while reads should not be relied on, which makes /readyz fail. Nil means
+	// that /readyz does not depend on the replica.
 	ReplicaReady func() error
 
-	Logger   *slog.Logger         // slog.Default
-	Registry *prometheus.Registry // nil measures nothing
-	Now      func() time.Time     // time.Now
+	Logger   *slog.Logger         // nil means slog.Default
+	Registry *prometheus.Registry // nil means no metrics
+	Now      func() time.Time     // nil means time.Now
 }
 
-func (o Options) withDefaults() Options {
-	setDefault(&o.DefaultRate, appliance.Rate{PerSecond: 50})
-	setDefault(&o.AnonymousRate, appliance.Rate{PerSecond: 10})
-	setDefault(&o.AttestBodyLimit, 16<<10)
-	setDefault(&o.RequestTimeout, 10*time.Second)
-	setDefault(&o.ReadTimeout, 10*time.Second)
-	setDefault(&o.WriteTimeout, 10*time.Second)
-	setDefault(&o.IdleTimeout, time.Minute)
-	setDefault(&o.Logger, slog.Default())
-	if o.Now == nil {
-		o.Now = time.Now
+// check returns an error that names every option that must be set and is not.
+func (o Options) check() error {
+	var missing []string
+	for _, option := range []struct {
+		name string
+		set  bool
+	}{
+		{"Attestor", o.Attestor != nil},
+		{"DefaultRate", o.DefaultRate != appliance.Rate{}},
+		{"AnonymousRate", o.AnonymousRate != appliance.Rate{}},
+		{"AttestBodyLimit", o.AttestBodyLimit > 0},
+		{"RequestTimeout", o.RequestTimeout > 0},
+		{"ReadTimeout", o.ReadTimeout > 0},
+		{"WriteTimeout", o.WriteTimeout > 0},
+		{"IdleTimeout", o.IdleTimeout > 0},
+	} {
+		if !option.set {
+			missing = append(missing, option.name)
+		}
 	}
-	return o
-}
-
-func setDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
+	if len(missing) > 0 {
+		return fmt.Errorf("api.Options: %s must be set", strings.Join(missing, ", "))
 	}
+	return nil
 }
 
-// Route is a path that is served, and the rules for it. They are applied in this order: key, scope and rate; then the
-// body's type and size; then Handler.
+func orDefaults(logger *slog.Logger, now func() time.Time) (*slog.Logger, func() time.Time) {
+	if logger == nil {
+		logger = slog.Default()
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return logger, now
+}
+
+// Route is a method and a path, who may use it, and what answers. The server checks the API key, its scope and the rate,
+// then the type and size of the body, and then calls Handler.
 type Route struct {
 	Method string // GET serves HEAD too
 	Path   string // fiber's pattern
-	// Scope is what the caller's API key must allow. Empty means anyone, within the anonymous rate.
+	// Scope is what the caller's API key must allow. Empty means that anyone may use the route, within a rate.
 	Scope appliance.Scope
-	// Rate is how often one client address may use a route that needs no key. Zero is within Options.AnonymousRate,
-	// which all such routes and all refused keys share.
+	// Rate is how often one client address may use a route that needs no key. Zero means Options.AnonymousRate, which all
+	// such routes and all requests with a refused key share.
 	Rate appliance.Rate
-	// Probe routes have no rate: they tell whether the server is well, even when it is flooded.
+	// Probe routes have no rate, so that they answer even while the server is flooded.
 	Probe bool
-	// BodyLimit is the most bytes of a JSON body, which Handler finds in c.Body(). Zero means that a body is ignored.
+	// BodyLimit is the largest JSON body in bytes. Handler finds the body in c.Body(). Zero means that a body is ignored.
 	BodyLimit int64
-	// ReadsBody routes read their body themselves, to its end or as far as they want; then they close the connection.
+	// ReadsBody says that Handler reads the body itself. If it stops before the end, it must close the connection.
 	ReadsBody bool
-	// Handler answers. An *appliance.Error becomes its problem; what it keeps of c it must copy.
+	// Handler answers. An *appliance.Error that it returns becomes a problem. It must copy what it keeps of c.
 	Handler fiber.Handler
 }
 
-// Server is the public server.
+// Server is the server of the public API.
 type Server struct {
 	*httpServer
 	opts     Options
@@ -100,28 +116,37 @@ type Server struct {
 	routes   []Route
 
 	rates          atomic.Pointer[rates]
-	keyRates       limiter[string]     // by the key's id
+	keyRates       limiter[string]     // by the id of the API key
 	anonymousRates limiter[netip.Addr] // by network
 }
 
-// rates are what Options.DefaultRate and AnonymousRate say, until SetRates.
+// rates are Options.DefaultRate and AnonymousRate, or what SetRates put in their place.
 type rates struct{ key, anonymous appliance.Rate }
 
-// SetRates changes Options.DefaultRate and AnonymousRate while the server serves. What was drawn before counts. A zero
-// rate means the default.
+// SetRates changes Options.DefaultRate and AnonymousRate while the server runs. Requests made before still count. A rate
+// that is zero stays as it is.
 func (s *Server) SetRates(key, anonymous appliance.Rate) {
-	o := Options{DefaultRate: key, AnonymousRate: anonymous}.withDefaults()
-	s.rates.Store(&rates{key: o.DefaultRate, anonymous: o.AnonymousRate})
+	now := *s.rates.Load()
+	if key != (appliance.Rate{}) {
+		now.key = key
+	}
+	if anonymous != (appliance.Rate{}) {
+		now.anonymous = anonymous
+	}
+	s.rates.Store(&now)
 }
 
-// New returns a server that is ready to Serve.
-func New(opts Options) *Server {
-	opts = opts.withDefaults()
+// New returns a server that is ready to Serve. Its error names the options that are missing.
+func New(opts Options) (*Server, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	opts.Logger, opts.Now = orDefaults(opts.Logger, opts.Now)
 	s := &Server{
 		opts: opts, attestor: opts.Attestor,
 		keyRates: newLimiter[string](), anonymousRates: newLimiter[netip.Addr](),
 	}
-	s.SetRates(opts.DefaultRate, opts.AnonymousRate)
+	s.rates.Store(&rates{key: opts.DefaultRate, anonymous: opts.AnonymousRate})
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
 		s.origin = v.Name()
 	}
@@ -138,7 +163,7 @@ func New(opts Options) *Server {
 		s.mount(r)
 	}
 	s.start()
-	return s
+	return s, nil
 }
 
 func (s *Server) ownRoutes() []Route {
@@ -155,13 +180,17 @@ func (s *Server) ownRoutes() []Route {
 	}
 }
 
-// Serve answers on the listener until Shutdown, and then returns nil. It may be called for several listeners.
+// Serve serves on the listener until Shutdown and then returns nil. It may be called for several listeners.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(ln) }
 
-// Shutdown makes /readyz fail, stops accepting, lets accepted requests finish and returns. When ctx ends first, they are
-// cut off and ctx's error is returned. A request that comes in meanwhile on an open connection is answered with
-// CodeShuttingDown.
+// Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them
+// off and returns the error of ctx. Meanwhile, new requests on open connections are answered with CodeShuttingDown.
 func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
+
+// deadline returns the context of what one request waits for.
+func (s *Server) deadline() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.base, s.opts.RequestTimeout)
+}
 
 func (s *Server) mount(r Route) {
 	own := newLimiter[netip.Addr]()

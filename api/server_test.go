@@ -1,11 +1,15 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
@@ -93,5 +97,74 @@ func TestHEADAndOPTIONS(t *testing.T) {
 	}
 	if a := r.do("OPTIONS", "/nowhere", ""); a.status != 404 {
 		t.Error(a)
+	}
+}
+
+func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
+	t.Parallel()
+	names := []string{
+		"Attestor", "DefaultRate", "AnonymousRate", "AttestBodyLimit", "RequestTimeout", "ReadTimeout", "WriteTimeout", "IdleTimeout",
+	}
+	s, err := api.New(api.Options{})
+	if s != nil || err == nil {
+		t.Fatalf("%v, %v, want an error", s, err)
+	}
+	for _, name := range names {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("%v\ndoes not name %s", err, name)
+		}
+		opts := testOptions(&appliance.Attestor{})
+		reflect.ValueOf(&opts).Elem().FieldByName(name).SetZero()
+		if _, err := api.New(opts); err == nil || err.Error() != "api.Options: "+name+" must be set" {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
+
+// A store that does not answer before the context ends.
+type (
+	stuckJournal struct{ appliance.Journal }
+	stuckKeys    struct{ appliance.Keys }
+)
+
+func (stuckJournal) Checkpoint(ctx context.Context) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (stuckJournal) Tile(ctx context.Context, _ tlog.Tile) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (stuckKeys) Key(ctx context.Context, _ string) (appliance.APIKey, error) {
+	<-ctx.Done()
+	return appliance.APIKey{}, ctx.Err()
+}
+
+func TestNothingWaitsLongerThanTheRequestTimeout(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		path    string
+		withKey bool
+	}{
+		"the checkpoint":   {path: "/log/checkpoint"},
+		"a tile":           {path: "/log/tile/0/000"},
+		"the caller's key": {path: "/functions/v1/attestor", withKey: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(o *api.Options) {
+				o.Attestor.Journal, o.Attestor.Keys = stuckJournal{o.Attestor.Journal}, stuckKeys{o.Attestor.Keys}
+				o.RequestTimeout = 20 * time.Millisecond
+			})
+			var headers []string
+			if test.withKey {
+				headers = []string{"x-api-key", r.token}
+			}
+			if a := r.do("GET", test.path, "", headers...); a.status != 503 || a.problem().Code != appliance.CodeTimeout {
+				t.Error(a)
+			}
+		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"testing"
@@ -78,7 +77,8 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 	t.Parallel()
 	active := make(chan struct{}, 100)
 	r := newRig(t)
-	second := api.New(api.Options{Attestor: r.attestor, LogVerifier: r.log.VerifierText, AnonymousRate: appliance.Unlimited, Logger: slog.New(slog.DiscardHandler)})
+	second, err := api.New(testOptions(r.attestor))
+	r.must(err)
 	second.OnState(func(_ net.Conn, state fasthttp.ConnState) {
 		if state == fasthttp.StateActive {
 			active <- struct{}{}
@@ -90,7 +90,7 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 	r.address = ln.Addr().String()
 
 	w, probe := r.dial(), r.dial()
-	for _, c := range []*wire{w, probe} {
+	for _, c := range []*rawConn{w, probe} {
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 		c.receive()
 		<-active
@@ -112,7 +112,10 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 
 func TestServingAfterShutdownReturnsAtOnce(t *testing.T) {
 	t.Parallel()
-	s := api.New(api.Options{Attestor: &appliance.Attestor{}})
+	s, err := api.New(testOptions(&appliance.Attestor{}))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// tileHeight is that of C2SP tlog-tiles: 256 hashes.
+// tileHeight is the height of tiles in C2SP tlog-tiles. A full tile has 256 hashes.
 const tileHeight = 8
 
 // checkpoint is GET /log/checkpoint (C2SP tlog-checkpoint).
 func (s *Server) checkpoint(c *fiber.Ctx) error {
-	signed, err := s.attestor.Journal.Checkpoint(s.base)
+	ctx, cancel := s.deadline()
+	defer cancel()
+	signed, err := s.attestor.Journal.Checkpoint(ctx)
 	if err != nil {
 		return err
 	}
@@ -30,12 +32,14 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	if strings.HasPrefix(path, "entries/") || strings.HasPrefix(path, "data/") {
 		return noTile
 	}
-	// Go's tile paths differ from C2SP's only in naming the height.
+	// Paths in C2SP tlog-tiles are those of package tlog without the height.
 	t, err := tlog.ParseTilePath("tile/8/" + path)
 	if err != nil || t.H != tileHeight || t.L < 0 {
 		return noTile
 	}
-	hashes, err := s.attestor.Journal.Tile(s.base, t)
+	ctx, cancel := s.deadline()
+	defer cancel()
+	hashes, err := s.attestor.Journal.Tile(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -44,7 +48,8 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	return c.Send(hashes)
 }
 
-// tileCaching: a full tile never changes. A partial one does not either, but it is of no use once the tree has grown.
+// tileCaching returns the Cache-Control of a tile. No tile ever changes, but a partial one is of no use once the tree has
+// grown.
 func tileCaching(t tlog.Tile) string {
 	if t.W == 1<<tileHeight {
 		return "public, max-age=31536000, immutable"

@@ -17,17 +17,18 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
-// ErrNotRunning says that no daemon is at the admin socket. A socket that may not be opened is another error
-// (fs.ErrPermission).
+// ErrNotRunning is returned when no daemon listens at the admin socket. It is not returned for a socket that this user
+// may not open, which is fs.ErrPermission.
 var ErrNotRunning = errors.New("no daemon is running at this socket")
 
-// Admin is a caller of the admin socket. It may be used at once.
+// Admin is a client of the admin socket. It is safe for concurrent use.
 type Admin struct{ caller caller }
 
-// NewAdmin returns a caller of the daemon whose admin socket has that path. Whether there is one shows at the first call.
+// NewAdmin returns a client of the daemon whose admin socket has that path. It does not connect yet.
 func NewAdmin(socketPath string) *Admin {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", socketPath)
@@ -42,48 +43,38 @@ func NewAdmin(socketPath string) *Admin {
 	return &Admin{caller{base: "http://attestd", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}}
 }
 
-// CreateKey makes an API key and returns its token, which cannot be shown again.
+// CreateKey makes an API key and returns it with its token, which cannot be had again.
 func (a *Admin) CreateKey(ctx context.Context, r appliance.KeyRequest) (appliance.APIKey, string, error) {
-	var answer struct {
-		Key   appliance.APIKey
-		Token string
-	}
+	var answer wire.CreatedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys", body: r, into: &answer})
-	return answer.Key, answer.Token, err
+	return answer.Key.APIKey, answer.Token, err
 }
 
 // ListKeys returns all API keys, oldest first, without the hashes of their secrets.
 func (a *Admin) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
-	var answer struct{ Keys []appliance.APIKey }
+	var answer wire.Keys
 	err := a.do(ctx, call{method: http.MethodGet, path: "/keys", into: &answer})
-	return answer.Keys, err
+	keys := make([]appliance.APIKey, len(answer.Keys))
+	for i, k := range answer.Keys {
+		keys[i] = k.APIKey
+	}
+	return keys, err
 }
 
 // RevokeKey ends an API key for good.
 func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
-	var answer struct{ Key appliance.APIKey }
+	var answer wire.RevokedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/revoke", into: &answer})
-	return answer.Key, err
-}
-
-// entry is an entry on the wire.
-type entry struct {
-	appliance.Entry
-	Leaf []byte `json:"leaf"`
-}
-
-func (e entry) whole() appliance.Entry {
-	e.Entry.Leaf = e.Leaf
-	return e.Entry
+	return answer.Key.APIKey, err
 }
 
 // Records returns the entries that match, newest first.
 func (a *Admin) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
-	var answer struct{ Records []entry }
+	var answer wire.Records
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records?" + queryOf(q).Encode(), into: &answer})
 	entries := make([]appliance.Entry, len(answer.Records))
 	for i, e := range answer.Records {
-		entries[i] = e.whole()
+		entries[i] = e.Whole()
 	}
 	return entries, err
 }
@@ -110,19 +101,16 @@ func queryOf(q appliance.JournalQuery) url.Values {
 
 // Record returns an attestation's entry.
 func (a *Admin) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
-	var e entry
+	var e wire.Entry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String(), into: &e})
-	return e.whole(), err
+	return e.Whole(), err
 }
 
 // Prove returns an attestation's entry and the proof that it is in the log.
 func (a *Admin) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
-	var answer struct {
-		entry
-		Proof appliance.InclusionProof
-	}
+	var answer wire.ProvenEntry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/proof", into: &answer})
-	return answer.whole(), answer.Proof, err
+	return answer.Whole(), answer.Proof, err
 }
 
 // Checkpoint returns the newest signed checkpoint.
@@ -140,27 +128,21 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 
 // Verify audits the journal inside the daemon. When ctx ends, the audit ends.
 func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	request := struct {
-		Earlier []byte `json:"earlier,omitempty"`
-	}{opts.Earlier}
+	request := wire.VerifyLog{Earlier: opts.Earlier}
 	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request}, opts.Progress)
 }
 
-// report reads an answer that shows progress, for which nil does not ask, and ends with a report.
+// report reads lines of wire.Progress to the last, which has the report. progress may be nil.
 func report[Report any](ctx context.Context, a *Admin, call call, progress func(done, total int64)) (found Report, err error) {
 	var report *Report
 	err = a.lines(ctx, call, func(line []byte) error {
-		var l struct {
-			Done, Total int64
-			Report      *Report
-			Problem     *Problem
-		}
+		var l wire.Progress[Report]
 		if err := json.Unmarshal(line, &l); err != nil {
 			return fmt.Errorf("read the answer of %s: %w", call.path, err)
 		}
 		switch {
 		case l.Problem != nil:
-			return l.Problem
+			return &Problem{Problem: *l.Problem}
 		case l.Report != nil:
 			report = l.Report
 		case progress != nil:
@@ -177,8 +159,8 @@ func report[Report any](ctx context.Context, a *Admin, call call, progress func(
 	return *report, nil
 }
 
-// HSMStatus reads what the daemon says of its HSM into status, as encoding/json does: an hsm.Status, whose package the
-// client does not need to know.
+// HSMStatus decodes the status of the daemon's HSM into status, as encoding/json does. It is an hsm.Status, a package that
+// the client does not import.
 func (a *Admin) HSMStatus(ctx context.Context, status any) error {
 	return a.do(ctx, call{method: http.MethodGet, path: "/hsm", into: status})
 }
@@ -186,7 +168,7 @@ func (a *Admin) HSMStatus(ctx context.Context, status any) error {
 // Reload has the daemon load its configuration again, and returns the names of values that changed but need a restart.
 // After an error the daemon goes on with the old configuration.
 func (a *Admin) Reload(ctx context.Context) (needRestart []string, err error) {
-	var answer struct{ NeedRestart []string }
+	var answer wire.Reloaded
 	err = a.do(ctx, call{method: http.MethodPost, path: "/reload", into: &answer})
 	return answer.NeedRestart, err
 }
@@ -211,21 +193,9 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// Status is the daemon's state.
-type Status struct {
-	Version       string               `json:"version"`
-	Started       time.Time            `json:"started"`
-	UptimeSeconds int64                `json:"uptimeSeconds"`
-	SignerAddress appliance.Address    `json:"signerAddress"`
-	Scheme        appliance.SchemeName `json:"scheme"`
-	TreeSize      int64                `json:"treeSize"`
-	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // by part: hsm, journal, replica
-}
-
 // Status returns the daemon's state.
-func (a *Admin) Status(ctx context.Context) (Status, error) {
-	var s Status
+func (a *Admin) Status(ctx context.Context) (wire.Status, error) {
+	var s wire.Status
 	err := a.do(ctx, call{method: http.MethodGet, path: "/status", into: &s})
 	return s, err
 }

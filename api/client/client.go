@@ -1,4 +1,4 @@
-// Package client speaks to an attestd: Client to its HTTP API, Admin to the daemon's admin socket.
+// Package client calls attestd: a Client its HTTP API, an Admin the admin socket of a running daemon.
 package client
 
 import (
@@ -16,21 +16,17 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
-// Problem is an answer that is not a success (RFC 9457).
+// Problem is an answer that reports an error (RFC 9457). Code is empty where the server is not attestd.
 type Problem struct {
-	Status     int            `json:"status"`
-	Title      string         `json:"title"`
-	Detail     string         `json:"detail"`
-	Code       appliance.Code `json:"code"` // empty where what answered is no attestd
-	Field      string         `json:"field"`
-	RequestID  string         `json:"requestId"`
-	RetryAfter time.Duration  `json:"-"` // from the header; zero where it has none
+	wire.Problem
+	RetryAfter time.Duration `json:"-"` // from the header; zero where there is none
 }
 
-// Error says what an operator needs to find the request in the server's log.
+// Error returns the code, the detail and the request's id, by which an operator finds the request in the server's log.
 func (p *Problem) Error() string {
 	s := p.Detail
 	if s == "" {
@@ -54,22 +50,22 @@ func CodeOf(err error) appliance.Code {
 }
 
 const (
-	answerLimit = 64 << 20         // of an answer that is no stream
+	answerLimit = 64 << 20         // of an answer that is not streamed
 	baseWait    = time.Second      // before the first retry where the server says nothing
 	longestWait = 30 * time.Second // between retries
 )
 
-// Options change a Client. Zero members mean the default.
+// Options configure a Client.
 type Options struct {
-	HTTP      *http.Client // http.DefaultClient; for TLS
-	UserAgent string
-	// Timeout bounds a call, retries included. Zero leaves it to the call's context.
+	HTTP      *http.Client // nil means http.DefaultClient
+	UserAgent string       // empty sends that of net/http
+	// Timeout bounds a call with its retries. Zero means that only the call's context does.
 	Timeout time.Duration
-	// Wait waits between retries; nil waits for real.
+	// Wait waits between retries. Nil waits for d to pass or ctx to end.
 	Wait func(ctx context.Context, d time.Duration) error
 }
 
-// Client is a caller of the HTTP API. It may be used at once.
+// Client is a client of the HTTP API. It is safe for concurrent use.
 type Client struct {
 	caller
 	apiKey  string
@@ -77,8 +73,8 @@ type Client struct {
 	wait    func(ctx context.Context, d time.Duration) error
 }
 
-// New returns a client of the attestd at baseURL, like https://attestd.example:8443. The key may be empty for what
-// anyone may ask.
+// New returns a client of the attestd at baseURL, like https://attestd.example:8443. apiKey may be empty for the routes
+// that need none.
 func New(baseURL, apiKey string, opts Options) (*Client, error) {
 	base, err := url.Parse(strings.TrimSuffix(baseURL, "/"))
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
@@ -115,15 +111,15 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// AttestOptions change one Attest.
+// AttestOptions configure one call of Attest.
 type AttestOptions struct {
-	// IdempotencyKey names the call, so that it can be repeated without signing twice, by whoever knows it. Empty
-	// means a new one.
+	// IdempotencyKey identifies the call: a second call with the same key and request gets the same attestation. Empty
+	// means a random key.
 	IdempotencyKey string
 }
 
-// Attest asks for an attestation. Where the server is busy or for now unable, or cannot be reached, it asks again until
-// time is up, always under the same idempotency key; without a deadline it asks once.
+// Attest asks for an attestation. While the server cannot be reached, is busy or is unavailable, Attest tries again until
+// the deadline of ctx or Options.Timeout, always with the same idempotency key. Without a deadline it tries once.
 func (c *Client) Attest(ctx context.Context, r appliance.Request, opts AttestOptions) (appliance.Attestation, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -143,12 +139,12 @@ func (c *Client) Attest(ctx context.Context, r appliance.Request, opts AttestOpt
 			return a, err
 		}
 		if c.wait(ctx, pause) != nil {
-			return a, err // what the server said tells more than that time is up
+			return a, err // rather than the error of ctx, which tells less
 		}
 	}
 }
 
-// worthRetrying says whether and when to ask again.
+// worthRetrying reports whether to try again, and after which pause.
 func worthRetrying(ctx context.Context, err error, try int) (time.Duration, bool) {
 	deadline, has := ctx.Deadline()
 	if err == nil || !has || ctx.Err() != nil {
@@ -166,22 +162,11 @@ func worthRetrying(ctx context.Context, err error, try int) (time.Duration, bool
 	return pause, time.Until(deadline) > pause
 }
 
-// ReadBack is an attestation as its owner can read it again.
-type ReadBack struct {
-	appliance.Attestation
-	appliance.Request
-	Scheme string                   `json:"scheme"`
-	Domain *appliance.EIP712Domain  `json:"domain,omitempty"`
-	Time   time.Time                `json:"time"`
-	Leaf   []byte                   `json:"leaf"`
-	Proof  appliance.InclusionProof `json:"proof"`
-}
-
-// ReadBack returns an attestation that the client's key was issued. Check Proof against Leaf and the log's key.
-func (c *Client) ReadBack(ctx context.Context, id uuid.UUID) (ReadBack, error) {
+// ReadBack returns an attestation that was issued to the client's API key. Check its Proof against Leaf and the log's key.
+func (c *Client) ReadBack(ctx context.Context, id uuid.UUID) (wire.ReadBack, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	var r ReadBack
+	var r wire.ReadBack
 	err := c.do(ctx, call{
 		method: http.MethodGet, path: "/functions/v1/attest/" + id.String(), into: &r,
 		header: http.Header{"X-Api-Key": {c.apiKey}},
@@ -189,28 +174,16 @@ func (c *Client) ReadBack(ctx context.Context, id uuid.UUID) (ReadBack, error) {
 	return r, err
 }
 
-// Attestor describes who signs, and the log's key.
-type Attestor struct {
-	SignerAddress appliance.Address       `json:"signerAddress"`
-	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes: SEC 1, uncompressed
-	Scheme        appliance.SchemeName    `json:"scheme"`
-	Domain        *appliance.EIP712Domain `json:"domain,omitempty"`
-	Log           struct {
-		Origin      string `json:"origin"`
-		VerifierKey string `json:"verifierKey"`
-	} `json:"log"`
-}
-
-// Attestor returns who signs.
-func (c *Client) Attestor(ctx context.Context) (Attestor, error) {
+// Attestor returns the signer, and the key of its log.
+func (c *Client) Attestor(ctx context.Context) (wire.Attestor, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
-	var a Attestor
+	var a wire.Attestor
 	err := c.do(ctx, call{method: http.MethodGet, path: "/functions/v1/attestor", into: &a})
 	return a, err
 }
 
-// caller makes calls and reads their answers.
+// caller makes calls and reads their answers, for Client and Admin.
 type caller struct {
 	base      string
 	http      *http.Client
@@ -244,7 +217,7 @@ func (c caller) do(ctx context.Context, call call) error {
 	return nil
 }
 
-// open returns an answer that is a success, for the caller to close.
+// open makes a call and returns the response, whose body must be closed. An answer that is no success is a *Problem.
 func (c caller) open(ctx context.Context, call call) (*http.Response, error) {
 	var body io.Reader
 	if call.body != nil {
@@ -282,7 +255,7 @@ func readProblem(resp *http.Response) *Problem {
 	p := &Problem{}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
-		*p = Problem{Detail: "the server answered " + resp.Status + ", and not as attestd does"}
+		*p = Problem{Problem: wire.Problem{Detail: "the server answered " + resp.Status + ", and not as attestd does"}}
 	}
 	p.Status = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {

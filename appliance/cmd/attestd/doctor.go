@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -103,7 +104,7 @@ type patient struct {
 	config  *config
 	service identity // as whom the daemon runs
 
-	daemon    client.Status
+	daemon    wire.Status
 	daemonErr error // nil while it runs; client.ErrNotRunning
 
 	hsm    inspection

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -74,21 +75,21 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 }
 
 // replicaStatus asks the daemon, else the file, which it does not make.
-func (p *patient) replicaStatus(ctx context.Context) (client.ReplicaStatus, error) {
+func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}
 	path := filepath.Join(p.config.DataDir, replicaFile)
 	if !exists(path) {
-		return client.ReplicaStatus{}, nil
+		return wire.ReplicaStatus{}, nil
 	}
 	replica, err := replica.Open(path, replica.Options{ReadOnly: true})
 	if err != nil {
-		return client.ReplicaStatus{}, err
+		return wire.ReplicaStatus{}, err
 	}
 	defer func() { _ = replica.Close() }() // it was only read
 	held, err := indexStatus(ctx, replica)
-	return client.ReplicaStatus{Status: held}, err
+	return wire.ReplicaStatus{Status: held}, err
 }
 
 // upstreamPatience is how long doctor waits for one answer of the upstream.

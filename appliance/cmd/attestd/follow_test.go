@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -76,7 +77,7 @@ func (d *daemonProcess) awaitReadiness(t *testing.T, status int, body string) {
 	})
 }
 
-func (d *daemonProcess) replicaStatus(t *testing.T) (s client.ReplicaStatus) {
+func (d *daemonProcess) replicaStatus(t *testing.T) (s wire.ReplicaStatus) {
 	t.Helper()
 	if out := d.run(t, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &s) != nil {
 		t.Fatal(out)

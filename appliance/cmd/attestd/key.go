@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -168,18 +169,10 @@ func newKeyRevoke(a *app) *cobra.Command {
 	}
 }
 
-// keyView is an API key as it is shown: all but the hash of its secret.
+// keyView is an API key as it is shown.
 type keyView struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	State     string            `json:"state"` // active, expired or revoked
-	Scopes    []appliance.Scope `json:"scopes"`
-	Rate      appliance.Rate    `json:"rate"`
-	AllowFrom []netip.Prefix    `json:"allowFrom,omitempty"`
-	Created   time.Time         `json:"created"`
-	Expires   time.Time         `json:"expires,omitzero"`
-	LastUsed  time.Time         `json:"lastUsed,omitzero"`
-	Revoked   time.Time         `json:"revoked,omitzero"`
+	wire.Key
+	State string `json:"state"` // active, expired or revoked
 }
 
 func viewKey(k appliance.APIKey) keyView {
@@ -190,7 +183,7 @@ func viewKey(k appliance.APIKey) keyView {
 	case !k.Expires.IsZero() && !time.Now().Before(k.Expires):
 		state = "expired"
 	}
-	return keyView{k.ID, k.Name, state, k.Scopes, k.Rate, k.AllowFrom, k.Created, k.Expires, k.LastUsed, k.Revoked}
+	return keyView{wire.NewKey(k), state}
 }
 
 func (a *app) printKeys(keys []appliance.APIKey) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/upstream"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -36,7 +37,7 @@ While the daemon runs these commands go through its admin socket; while it does 
 // replicaOffice is what the replica commands work through.
 type replicaOffice interface {
 	dataset.Target
-	ReplicaStatus(ctx context.Context) (client.ReplicaStatus, error)
+	ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	// VerifyReplica compares the replica with its upstream; see client.Admin.
 	VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error)
 	// ReplicaRecords writes all records as they are at one moment, NDJSON.
@@ -103,9 +104,9 @@ type replicaFileOffice struct {
 }
 
 // ReplicaStatus has of a follower what an earlier one has left in the file.
-func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (client.ReplicaStatus, error) {
+func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	held, err := indexStatus(ctx, f.replica)
-	status := client.ReplicaStatus{Status: held}
+	status := wire.ReplicaStatus{Status: held}
 	if err == nil && f.config.follows() {
 		last := follower.New(f.config.followerOptions(f.replica, nil, nil))
 		err = last.Load(ctx)
@@ -170,7 +171,7 @@ apart because they contradict themselves ('attestd replica verify' lists them).`
 	}
 }
 
-func writeReplicaStatus(w io.Writer, s client.ReplicaStatus, running bool) {
+func writeReplicaStatus(w io.Writer, s wire.ReplicaStatus, running bool) {
 	var rows [][2]string
 	for _, t := range index.RowTypes {
 		rows = append(rows, [2]string{t.Name + "s", fmt.Sprint(s.Rows[t.Name])})

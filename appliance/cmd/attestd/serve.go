@@ -243,7 +243,9 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.public = api.New(r.apiOptions(reads))
+	if r.public, err = api.New(r.apiOptions(reads)); err != nil {
+		return nil, err
+	}
 	listeners, err := r.listenAPI(ctx)
 	if err != nil {
 		return nil, err
@@ -344,7 +346,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Logger:       r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
-		o.Index = r.replica
+		o.Replica = r.replica
 	}
 	if r.follower != nil {
 		o.Follower, o.Upstream = r.follower, r.upstream

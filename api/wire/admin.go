@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
+)
+
+// Key is an API key without the hash of its secret.
+type Key struct {
+	appliance.APIKey
+	SecretHash struct{} `json:"secretHash,omitzero"` // shadows the one of APIKey, and is never written
+}
+
+// NewKey returns k as it goes over the wire.
+func NewKey(k appliance.APIKey) Key { return Key{APIKey: k} }
+
+// CreatedKey is the answer of POST /keys, whose body is an appliance.KeyRequest.
+type CreatedKey struct {
+	Key   Key    `json:"key"`
+	Token string `json:"token"` // cannot be shown again
+}
+
+// RevokedKey is the answer of POST /keys/{id}/revoke.
+type RevokedKey struct {
+	Key Key `json:"key"`
+}
+
+// Keys is the answer of GET /keys: the oldest first.
+type Keys struct {
+	Keys []Key `json:"keys"`
+}
+
+// Entry is an entry of the journal with its leaf, and the answer of GET /log/records/{id}.
+type Entry struct {
+	appliance.Entry
+	Leaf []byte `json:"leaf"` // base64; appliance.Entry leaves it out
+}
+
+// NewEntry returns e as it goes over the wire.
+func NewEntry(e appliance.Entry) Entry { return Entry{e, e.Leaf} }
+
+// Whole returns the entry as the domain has it, with Leaf.
+func (e Entry) Whole() appliance.Entry {
+	e.Entry.Leaf = e.Leaf
+	return e.Entry
+}
+
+// Records is the answer of GET /log/records: the newest first.
+type Records struct {
+	Records []Entry `json:"records"`
+}
+
+// ProvenEntry is the answer of GET /log/records/{id}/proof.
+type ProvenEntry struct {
+	Entry
+	Proof appliance.InclusionProof `json:"proof"`
+}
+
+// VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
+type VerifyLog struct {
+	Earlier []byte `json:"earlier,omitempty"` // a checkpoint that the log must be consistent with; empty checks none
+}
+
+// Progress is a line of an answer that takes long. The last line has a report or a problem, the others how far it is.
+type Progress[Report any] struct {
+	Done    int64    `json:"done,omitempty"`
+	Total   int64    `json:"total,omitempty"`
+	Report  *Report  `json:"report,omitempty"`
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// Reloaded is the answer of POST /reload.
+type Reloaded struct {
+	NeedRestart []string `json:"needRestart"` // settings that changed and take effect with the next start
+}
+
+// Status is the answer of GET /status: the state of the daemon.
+type Status struct {
+	Version       string               `json:"version"`
+	Started       time.Time            `json:"started"`
+	UptimeSeconds int64                `json:"uptimeSeconds"`
+	SignerAddress appliance.Address    `json:"signerAddress"`
+	Scheme        appliance.SchemeName `json:"scheme"`
+	TreeSize      int64                `json:"treeSize"`
+	Ready         bool                 `json:"ready"`
+	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, replica
+}
+
+// ReplicaStatus is the answer of GET /replica and POST /replica/sync: what the replica holds, and how far its follower is.
+type ReplicaStatus struct {
+	index.Status
+	Follower *follower.Status `json:"follower,omitempty"` // nil where the replica follows no upstream
+}
+
+// VerifyReplica is the body of POST /replica/verify. The answer is lines of Progress[follower.Report].
+type VerifyReplica struct {
+	Sample int `json:"sample,omitempty"` // rows of each kind; zero means follower.DefaultSample
+}
+
+// Position is the answer of GET /replica/position?name=: how far the import of that name has come.
+type Position struct {
+	Position string `json:"position"`
+	Found    bool   `json:"found"`
+}
+
+// Batch is the body of POST /replica/batches, whose answer is an index.Written: an index.Batch with its rows in
+// JSON, as an export has them.
+type Batch struct {
+	Rows      []json.RawMessage `json:"rows"`
+	Positions map[string]string `json:"positions,omitempty"`
+}

@@ -1,0 +1,54 @@
+// Package wire has the JSON bodies of the public API and of the admin socket, for the server (package api) and the client
+// (package api/client). What package appliance defines, such as an attestation, goes over the wire as it is.
+package wire
+
+import (
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Problem is the body of every error (RFC 9457). Type is about:blank, so Title is the phrase of the status. Clients
+// branch on Code.
+type Problem struct {
+	Type      string         `json:"type"`
+	Title     string         `json:"title"`
+	Status    int            `json:"status"`
+	Detail    string         `json:"detail,omitempty"`
+	Code      appliance.Code `json:"code"`
+	Field     string         `json:"field,omitempty"` // the member of the request that is at fault
+	RequestID string         `json:"requestId,omitempty"`
+}
+
+// ReadBack is the answer of GET /functions/v1/attest/{id}: an attestation, what it was made from, and the proof that it
+// is in the log.
+type ReadBack struct {
+	appliance.Attestation
+	appliance.Request
+	Scheme string                   `json:"scheme"`
+	Domain *appliance.EIP712Domain  `json:"domain,omitempty"` // nil unless the scheme is EIP-712
+	Time   time.Time                `json:"time"`
+	Leaf   []byte                   `json:"leaf"` // what Proof proves; base64
+	Proof  appliance.InclusionProof `json:"proof"`
+}
+
+// Attestor is the answer of GET /functions/v1/attestor: what it takes to check attestations and the log.
+type Attestor struct {
+	SignerAddress appliance.Address       `json:"signerAddress"`
+	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes in hex: SEC 1, uncompressed
+	Scheme        appliance.SchemeName    `json:"scheme"`
+	Domain        *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
+	Log           Log                     `json:"log"`
+}
+
+// Log identifies the transparency log.
+type Log struct {
+	Origin      string `json:"origin"`
+	VerifierKey string `json:"verifierKey"` // C2SP signed-note
+}
+
+// Health is the answer of GET /healthz and GET /readyz.
+type Health struct {
+	Status  string                    `json:"status"`            // ok, unavailable or shutting down
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
+}
