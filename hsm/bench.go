@@ -11,23 +11,23 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// BenchResult is what the token did at one number of sessions.
+// BenchResult is the result of Bench with one number of sessions.
 type BenchResult struct {
 	Sessions   int           `json:"sessions"`
 	Signatures int           `json:"signatures"`
 	PerSecond  float64       `json:"perSecond"`
-	CPUMicros  float64       `json:"cpuMicros"` // user and system time of this process per signature, microseconds
+	CPUMicros  float64       `json:"cpuMicros"` // user and system time of this process per signature, in microseconds
 	P50        time.Duration `json:"p50"`
 	P99        time.Duration `json:"p99"`
 }
 
-// RawSession is a session of a signer's pool, for measuring the token itself. It belongs to one goroutine.
+// RawSession is a session from the pool of a Signer, to measure the token itself. It is not safe for concurrent use.
 type RawSession struct {
 	signer *Signer
 	one    *session
 }
 
-// RawSession takes a session out of the pool, or waits for one while ctx lasts. Release gives it back.
+// RawSession takes a session from the pool. It waits until one is free or ctx ends. Release returns the session.
 func (s *Signer) RawSession(ctx context.Context) (*RawSession, error) {
 	one, err := s.take(ctx)
 	if err != nil {
@@ -36,8 +36,8 @@ func (s *Signer) RawSession(ctx context.Context) (*RawSession, error) {
 	return &RawSession{s, one}, nil
 }
 
-// Sign makes one raw signature: C_SignInit and C_Sign, nothing checked, nothing repaired. The digest is one that
-// no attestation can have (see trialDigest): what is measured must be worth nothing.
+// Sign makes one signature with C_SignInit and C_Sign. It checks and repairs nothing. No attestation can have the digest
+// that it signs, so the signature is of no use to anyone; see trialDigest.
 func (r *RawSession) Sign() error {
 	_, err := r.signer.signOn(r.one, benchDigest())
 	if err != nil {
@@ -46,10 +46,10 @@ func (r *RawSession) Sign() error {
 	return err
 }
 
-// Release gives the session back to the pool.
+// Release returns the session to the pool.
 func (r *RawSession) Release() { r.signer.release(r.one) }
 
-// benchDigest is above the order of the BN254 scalar field, and no output of Keccak-256 that anyone knows.
+// benchDigest returns a digest above the order of the BN254 scalar field that is no known output of Keccak-256.
 func benchDigest() (d appliance.Digest) {
 	for i := range d {
 		d[i] = 0xff
@@ -57,8 +57,8 @@ func benchDigest() (d appliance.Digest) {
 	return d
 }
 
-// Bench measures raw signatures for d at each number of sessions, one goroutine a session, on the key that the
-// options name. The module must not be in use by this process.
+// Bench measures raw signatures for d with each number of sessions, one goroutine per session, with the key of the options.
+// This process must not have the module open.
 func Bench(ctx context.Context, options Options, sessions []int, d time.Duration) ([]BenchResult, error) {
 	options.Sessions = max(1, slices.Max(append(slices.Clone(sessions), 0)))
 	s, err := Open(ctx, options)
@@ -77,7 +77,7 @@ func Bench(ctx context.Context, options Options, sessions []int, d time.Duration
 	return results, nil
 }
 
-// Bench measures raw signatures on n sessions of the pool for d. Other work of the process counts into the CPU time.
+// Bench measures raw signatures with n sessions of the pool for d. The CPU time includes other work of the process.
 func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult, error) {
 	if n < 1 || n > cap(s.idle) {
 		return BenchResult{}, fmt.Errorf("bench with %d sessions: the pool has %d", n, cap(s.idle))
@@ -112,7 +112,7 @@ func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult
 	}, nil
 }
 
-// signUntil signs on all sessions at once and returns how long each signature took.
+// signUntil signs with all sessions concurrently until end and returns the duration of each signature.
 func signUntil(ctx context.Context, raw []*RawSession, end time.Time) ([]time.Duration, error) {
 	took := make([][]time.Duration, len(raw))
 	errs := make([]error, len(raw))
@@ -136,7 +136,7 @@ func signUntil(ctx context.Context, raw []*RawSession, end time.Time) ([]time.Du
 	return slices.Concat(took...), nil
 }
 
-// cpuTime is what this process has used so far, in all its threads.
+// cpuTime returns the CPU time that this process has used so far.
 func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {

@@ -12,18 +12,18 @@ import (
 )
 
 var (
-	// ErrPIN is in the chain of an error when the token refused the PIN, or when trying it could lock the token.
-	// It is permanent until the signer is opened anew: a wrong PIN is never tried twice.
+	// ErrPIN is wrapped by an error when the token refused the PIN, or when trying the PIN could lock the token. A
+	// Signer then fails until it is opened again: it never tries a wrong PIN twice.
 	ErrPIN = errors.New("the PIN was not accepted")
-	// ErrNotFound is in the chain when no token or no key has all the attributes of the URI.
+	// ErrNotFound is wrapped when no token or no key has all attributes of the URI.
 	ErrNotFound = errors.New("not found")
-	// ErrAmbiguous is in the chain when several tokens or keys have all the attributes of the URI.
+	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
-	// ErrWrongKey is in the chain when a signature did not verify under the key it was asked of.
+	// ErrWrongKey is wrapped when a signature of the token does not verify.
 	ErrWrongKey = errors.New("the token signed with another key, or wrongly")
-	// ErrExists is in the chain when a key of that label exists already.
+	// ErrExists is wrapped when a key of that label already exists.
 	ErrExists = errors.New("exists already")
-	// ErrClosed is in the chain after Close.
+	// ErrClosed is wrapped by the errors of a Signer after Close.
 	ErrClosed = errors.New("the signer is closed")
 )
 
@@ -37,7 +37,7 @@ func (e *callError) Error() string { return e.function + ": " + rvName(e.rv) }
 
 func (e *callError) Unwrap() error { return e.rv }
 
-// failed names the function in err, or returns nil for nil.
+// failed adds the name of the PKCS#11 function to err. It returns nil if err is nil.
 func failed(function string, err error) error {
 	if err == nil {
 		return nil
@@ -48,7 +48,7 @@ func failed(function string, err error) error {
 	return fmt.Errorf("%s: %w", function, err)
 }
 
-// rvName returns CKR_… where PKCS#11 v2.40 names the value, else the number: vendors define their own.
+// rvName returns the name CKR_… of a value, or the number if PKCS#11 v2.40 has no name for it: vendors define their own.
 func rvName(rv pkcs11.Error) string {
 	text := rv.Error()
 	if name := text[strings.LastIndex(text, " ")+1:]; strings.HasPrefix(name, "CKR_") {
@@ -57,13 +57,13 @@ func rvName(rv pkcs11.Error) string {
 	return fmt.Sprintf("CKR 0x%08X", uint(rv))
 }
 
-// rvOf returns the CK_RV in err's chain, or CKR_OK where there is none.
+// rvOf returns the CK_RV that err wraps, CKR_OK if there is none.
 func rvOf(err error) uint {
 	rv, _ := errors.AsType[pkcs11.Error](err)
 	return uint(rv)
 }
 
-// unavailable is what a client of the domain gets for a fault of the HSM; the fault itself is for the operator.
+// unavailable returns CodeHSMUnavailable. Clients see no more than that; the cause is for the operator.
 func unavailable(cause error, retryAfter time.Duration) error {
 	e := appliance.Errorf(appliance.CodeHSMUnavailable, "the HSM is not available").Because(cause)
 	e.RetryAfter = retryAfter

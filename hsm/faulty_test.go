@@ -10,20 +10,20 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// faulty stands between the package and a real SoftHSM. It makes the faults that SoftHSM does not have and real
-// tokens do, and it watches for what crashes a module: two calls on one session at once, a session closed and
-// C_Finalize called under a call.
+// faulty stands between the package and a real SoftHSM. It makes faults that real tokens have and SoftHSM does not, and it
+// fails the test for what would crash a module: two concurrent calls on one session, and a session that is closed or a
+// module that is finalised during a call.
 //
-// SoftHSM gives the same numbers again after C_Initialize, so that stale handles seem to work. Here every handle
-// is given out once: a stale one is refused, as real tokens do.
+// After C_Initialize SoftHSM returns the same handles again, so that stale ones seem to work. faulty returns every handle
+// only once and refuses stale ones, as real tokens do.
 type faulty struct {
 	hsm.Library
 	t testing.TB
 
 	mu       sync.Mutex
 	calls    map[string]int
-	inside   int // calls under way
-	most     int // of calls of C_Sign under way at once
+	inside   int // calls inside the module
+	most     int // concurrent calls of C_Sign
 	signing  int
 	next     uint
 	slots    map[uint]uint // given out -> real

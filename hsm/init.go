@@ -13,21 +13,21 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// InitOptions say which token to initialise and which key to make in it.
+// InitOptions configure Init.
 type InitOptions struct {
-	// URI names the token (token) and the key (object), and where the user PIN is (pin-source). All three must be
-	// there. slot-id or serial chooses among several uninitialised tokens.
+	// URI must have token, object (the label of the key) and pin-source (where the user PIN is). slot-id or serial selects
+	// one of several tokens that are not initialised.
 	URI URI
-	// SOPIN is the security officer's PIN: the new one of a token that is initialised, the token's own where only
-	// the user PIN is missing. It is not used, and may be nil, where the token is complete.
+	// SOPIN is the PIN of the security officer. Init sets it on a token that it initialises, and logs in with it to a token
+	// that only lacks the user PIN. It may be nil if the token has both.
 	SOPIN []byte
-	// Logger gets what is being done; nil discards it. No PIN is ever logged.
+	// Logger logs what is done, and never a PIN. Nil means no log.
 	Logger *slog.Logger
 
 	load func(path string) (module, error) // nil means loadModule
 }
 
-// InitResult is what Init left behind.
+// InitResult describes the token and the key after Init.
 type InitResult struct {
 	TokenCreated bool    `json:"tokenCreated"` // the token was initialised
 	Created      bool    `json:"created"`      // the key was made
@@ -36,7 +36,7 @@ type InitResult struct {
 	Key          KeyInfo `json:"key"`
 }
 
-// KeyInfo describes a key that was made or found.
+// KeyInfo describes a key.
 type KeyInfo struct {
 	Label     string            `json:"label"`
 	ID        string            `json:"id"` // hex
@@ -44,11 +44,11 @@ type KeyInfo struct {
 	PublicKey string            `json:"publicKey"` // 0x and 65 bytes in hex, SEC 1 uncompressed
 }
 
-// Init sees to it that the token and the key that the URI names exist: it initialises an uninitialised token
-// (C_InitToken, C_InitPIN) and makes a secp256k1 key that is sensitive and not extractable. What exists already
-// is left as it is; a token is never initialised twice, since that would destroy its keys.
+// Init makes sure that the token and the key of the URI exist. If there is no such token, it initialises one that is not
+// initialised (C_InitToken, C_InitPIN). If there is no such key, it generates a secp256k1 key that is sensitive and not
+// extractable. It never initialises a token again, since that would destroy its keys.
 //
-// Errors: ErrNotFound where there is no uninitialised token, ErrAmbiguous, ErrPIN.
+// Errors: ErrNotFound if no token is left to initialise, ErrAmbiguous, ErrPIN.
 func Init(ctx context.Context, options InitOptions) (InitResult, error) {
 	shared := Options{URI: options.URI, Logger: options.Logger, load: options.load}.withDefaults()
 	return await(ctx, func() (InitResult, error) { return provision(shared, options.SOPIN) }, nil)
@@ -79,7 +79,7 @@ func provision(options Options, soPIN []byte) (result InitResult, err error) {
 	return result, nil
 }
 
-// checkLabel refuses what CK_TOKEN_INFO cannot hold, which the binding would cut off.
+// checkLabel refuses a label that does not fit into CK_TOKEN_INFO. The binding would cut it.
 func checkLabel(what, label string) error {
 	const most = 32
 	if len(label) == 0 || len(label) > most {
@@ -88,7 +88,7 @@ func checkLabel(what, label string) error {
 	return nil
 }
 
-// makeToken returns the URI's token with a user PIN, having initialised what was not.
+// makeToken returns the token of the URI. If need be, it initialises the token and its user PIN.
 func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error) {
 	t, err = findToken(m, u)
 	if errors.Is(err, ErrNotFound) {
@@ -100,7 +100,7 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 	if err != nil || t.info.Flags&pkcs11.CKF_USER_PIN_INITIALIZED != 0 {
 		return t, created, err
 	}
-	// Also where an earlier run ended between C_InitToken and C_InitPIN.
+	// Also after an earlier run that ended between C_InitToken and C_InitPIN.
 	if err := initUserPIN(m, t, u, soPIN); err != nil {
 		return t, created, err
 	}
@@ -109,7 +109,7 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 }
 
 func initToken(m module, u URI, soPIN []byte) (token, error) {
-	// Read first: a token should not be left half made because of a file's mode.
+	// Before the token is changed: a file that cannot be read must not leave it half initialised.
 	if _, err := u.readPIN(); err != nil {
 		return token{}, err
 	}
@@ -125,13 +125,13 @@ func initToken(m module, u URI, soPIN []byte) (token, error) {
 	}
 	slot := blank.slot
 	made, err := findToken(m, URI{Token: u.Token, SlotID: &slot})
-	if errors.Is(err, ErrNotFound) { // it may have moved to another slot
+	if errors.Is(err, ErrNotFound) { // some modules move the token to another slot
 		made, err = findToken(m, URI{Token: u.Token})
 	}
 	return made, err
 }
 
-// findBlank returns the one token that is not initialised. Its label is not yet that of the URI.
+// findBlank returns the one token that is not initialised and has the attributes of the URI other than the label.
 func findBlank(m module, u URI) (token, error) {
 	list, err := tokens(m)
 	if err != nil {
@@ -174,9 +174,9 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 	return failed("C_InitPIN", m.InitPIN(h, pin))
 }
 
-// Keygen makes another key, under that label, in the URI's token. The URI's own object and id are not used.
+// Keygen generates another key, with that label, in the token of the URI. It ignores object and id of the URI.
 //
-// Errors: ErrExists where the token has a key of that label, ErrNotFound, ErrAmbiguous, ErrPIN.
+// Errors: ErrExists if the token has a key of that label, ErrNotFound, ErrAmbiguous, ErrPIN.
 func Keygen(ctx context.Context, options Options, label string) (KeyInfo, error) {
 	options = options.withDefaults()
 	options.URI.Object, options.URI.ID = label, nil
@@ -203,7 +203,8 @@ func keygen(options Options) (KeyInfo, error) {
 	return made, nil
 }
 
-// makeKey returns the URI's key, having made it where there was none. With mustBeNew an existing one is ErrExists.
+// makeKey returns the key of the URI, which it generates if there is none. If mustBeNew is set, a key that exists is
+// ErrExists.
 func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, created bool, err error) {
 	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
@@ -234,8 +235,8 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	return info, created, err
 }
 
-// generate makes a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). The id is
-// random where the URI gives none; it ties the two halves together.
+// generate generates a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). Both keys get the
+// id of the URI, or a random one.
 func generate(m module, h pkcs11.SessionHandle, u URI) error {
 	id := u.ID
 	if len(id) == 0 {

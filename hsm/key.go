@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// curveParams are the forms of CKA_EC_PARAMS that mean secp256k1 (PKCS#11 v2.40 mechanisms, section 2.3.3): the
-// OID 1.3.132.0.10, and the curve's name as a PrintableString or UTF8String.
+// curveParams are the values of CKA_EC_PARAMS for secp256k1 (PKCS#11 v2.40 mechanisms, section 2.3.3): the OID
+// 1.3.132.0.10, and the name of the curve as a PrintableString or UTF8String.
 var curveParams = [][]byte{
 	{0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x0a},
 	append([]byte{0x13, 9}, "secp256k1"...),
@@ -43,9 +43,9 @@ func hexOr(b []byte, none string) string {
 	return hex.EncodeToString(b)
 }
 
-// findKey returns the one private EC key that has all the attributes of the URI.
+// findKey returns the one private EC key that has all attributes of the URI.
 //
-// Errors: ErrNotFound and ErrAmbiguous, listing what is there.
+// Errors, which list the keys that are there: ErrNotFound, ErrAmbiguous.
 func findKey(m module, h pkcs11.SessionHandle, u URI) (privateKey, error) {
 	template := keyTemplate(pkcs11.CKO_PRIVATE_KEY, u.Object, u.ID)
 	found, err := findObjects(m, h, template)
@@ -74,7 +74,7 @@ func findKey(m module, h pkcs11.SessionHandle, u URI) (privateKey, error) {
 	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, ErrNotFound, present("private EC keys on the token", list))
 }
 
-// keyAttributes shows what the URI says of the key.
+// keyAttributes returns the part of the URI that names the key.
 func (u URI) keyAttributes() string {
 	switch only := (URI{Object: u.Object, ID: u.ID}).String()[len(uriScheme):]; only {
 	case "":
@@ -112,7 +112,7 @@ func findObjects(m module, h pkcs11.SessionHandle, template []*pkcs11.Attribute)
 		}
 		all = append(all, some...)
 	}
-	// Ended even after an error: a search left active refuses the session's next one.
+	// Also after an error: while a search is active, the session refuses another.
 	final := m.FindObjectsFinal(h)
 	if err != nil {
 		return nil, failed("C_FindObjects", err)
@@ -132,8 +132,8 @@ func describeKeys(m module, h pkcs11.SessionHandle, objects []pkcs11.ObjectHandl
 	return list, nil
 }
 
-// describeKey reads each attribute by itself, because one that a token does not know fails the whole call. What
-// cannot be read counts against the key: not sensitive, extractable, not for signing.
+// describeKey reads the attributes one by one, because a single one that the token does not know fails a whole call. An
+// attribute that cannot be read counts against the key: not sensitive, extractable, unable to sign.
 func describeKey(m module, h pkcs11.SessionHandle, o pkcs11.ObjectHandle) (privateKey, error) {
 	r := attributeReader{m: m, h: h, o: o}
 	k := privateKey{
@@ -148,7 +148,8 @@ func describeKey(m module, h pkcs11.SessionHandle, o pkcs11.ObjectHandle) (priva
 	return k, r.err
 }
 
-// attributeReader reads attributes until a call fails for another reason than that the object has none to show.
+// attributeReader reads attributes of an object. An attribute that the object does not have or show is empty; after any
+// other error all further attributes are.
 type attributeReader struct {
 	m   module
 	h   pkcs11.SessionHandle
@@ -184,7 +185,7 @@ func (k privateKey) isSecp256k1() bool {
 	return slices.ContainsFunc(curveParams, func(p []byte) bool { return bytes.Equal(p, k.params) })
 }
 
-// check says whether the key may be an attestor key.
+// check returns an error unless the key can be an attestor key.
 func (k privateKey) check(allowExtractable bool) error {
 	switch {
 	case !k.isSecp256k1():

@@ -10,7 +10,8 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// readPIN reads the PIN each time it is needed, so that it is not kept in memory. No error of it has the PIN.
+// readPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. Its errors never
+// hold the PIN.
 func (u URI) readPIN() (string, error) {
 	path, err := u.PINFile()
 	if err != nil {
@@ -38,10 +39,9 @@ func (u URI) readPIN() (string, error) {
 	return pin, nil
 }
 
-// login logs the user in, for all sessions of the process (PKCS#11 v2.40 base, section 5.6), where the token or
-// the URI asks for it.
+// login logs in for all sessions of the process (PKCS#11 v2.40 base, section 5.6), if the token or the URI asks for it.
 //
-// Errors: ErrPIN where the token refused the PIN, and where one more wrong one would lock it.
+// Errors: ErrPIN if the token refused the PIN, or if one more wrong PIN would lock the token.
 func login(m module, h pkcs11.SessionHandle, t token, u URI, log *slog.Logger) error {
 	flags := t.info.Flags
 	needed := flags&pkcs11.CKF_LOGIN_REQUIRED != 0
@@ -76,7 +76,7 @@ func login(m module, h pkcs11.SessionHandle, t token, u URI, log *slog.Logger) e
 	return nil
 }
 
-// checkPINFlags refuses to log in where a PIN that turned out wrong would cost the token.
+// checkPINFlags returns ErrPIN if the PIN is locked, or would be locked by one more wrong PIN.
 func checkPINFlags(flags uint) error {
 	switch {
 	case flags&pkcs11.CKF_USER_PIN_LOCKED != 0:
@@ -88,7 +88,7 @@ func checkPINFlags(flags uint) error {
 	return nil
 }
 
-// loggedIn says whether the session's token has its user logged in.
+// loggedIn reports whether the user is logged in to the token of the session.
 func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
 	state, err := m.GetSessionInfo(h)
 	if err != nil {
@@ -97,7 +97,7 @@ func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
 	return state.State == pkcs11.CKS_RO_USER_FUNCTIONS || state.State == pkcs11.CKS_RW_USER_FUNCTIONS, nil
 }
 
-// pinError turns a refused C_Login into ErrPIN with its remedy, and leaves other errors as they are.
+// pinError turns an error of C_Login that refuses the PIN into ErrPIN with a remedy. It returns other errors unchanged.
 func pinError(err error) error {
 	var remedy string
 	switch rvOf(err) {
@@ -115,7 +115,7 @@ func pinError(err error) error {
 	return &refusedPIN{err, remedy}
 }
 
-// soError adds the remedy that is the security officer's.
+// soError is pinError for the PIN of the security officer.
 func soError(err error) error {
 	switch rvOf(err) {
 	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE, pkcs11.CKR_PIN_LOCKED:

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// module is what this package uses of *pkcs11.Ctx. Tests put faults between it and a real one.
+// module has the methods of *pkcs11.Ctx that this package uses. Tests put faults between it and a real module.
 type module interface {
 	Initialize(...pkcs11.InitializeOption) error
 	Finalize() error
@@ -36,8 +36,8 @@ type module interface {
 	Sign(pkcs11.SessionHandle, []byte) ([]byte, error)
 }
 
-// loadModule opens the shared library. It is never unloaded again: modules leave threads and exit handlers
-// behind, and a process that runs into code that was unmapped crashes.
+// loadModule loads the shared library. It is never unloaded, because modules leave threads and exit handlers behind, which
+// would crash the process.
 func loadModule(path string) (module, error) {
 	if m := pkcs11.New(path); m != nil {
 		return m, nil
@@ -48,13 +48,12 @@ func loadModule(path string) (module, error) {
 	return nil, fmt.Errorf("load module %s: not a loadable PKCS#11 library; `ldd %[1]s` shows what it misses", path)
 }
 
-// initializing serialises C_Initialize across the modules of a process. PKCS#11 makes it safe for one module at a
-// time only, and they share the C library: SoftHSM 2.6.1 reads its configuration with strtok, and of two that do so
-// at once one falls back to the system's tokens without a word.
+// initializing serialises C_Initialize of all modules in the process, which share the C library. SoftHSM 2.6.1 reads its
+// configuration with strtok; if two copies do so concurrently, one silently uses the tokens of the system instead.
 var initializing sync.Mutex
 
-// initialize calls C_Initialize with CKF_OS_LOCKING_OK, which the binding sets and which makes one session per
-// thread safe (PKCS#11 v2.40 base, section 5.4).
+// initialize calls C_Initialize. The binding sets CKF_OS_LOCKING_OK, which makes one session per thread safe (PKCS#11
+// v2.40 base, section 5.4).
 func initialize(m module) error {
 	initializing.Lock()
 	defer initializing.Unlock()

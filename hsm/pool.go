@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// session belongs to whoever took it from the pool. It is opened when first used.
+// session belongs to the goroutine that took it from the pool. It is opened by its first use.
 type session struct {
 	handle pkcs11.SessionHandle
 	slot   uint
@@ -54,7 +54,7 @@ func poolSize(o Options, tokenMaximum uint) int {
 	return n
 }
 
-// take waits for a session of the pool.
+// take takes a session from the pool. It waits until one is free, ctx ends, or the Signer is closed.
 func (s *Signer) take(ctx context.Context) (*session, error) {
 	if s.closing.Err() != nil {
 		return nil, unavailable(ErrClosed, 0)
@@ -69,8 +69,8 @@ func (s *Signer) take(ctx context.Context) (*session, error) {
 	}
 }
 
-// drain takes all sessions of the pool, so that no call is inside the module. It gives up when ctx ends or a call
-// has not returned after the drain limit.
+// drain takes all sessions from the pool, so that no call is inside the module. It fails when ctx ends or a call has not
+// returned within limits.drain.
 func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.limits.drain)
 	defer cancel()
@@ -93,7 +93,7 @@ func (s *Signer) release(sessions ...*session) {
 	}
 }
 
-// use runs f with a session of the pool.
+// use calls f with a session from the pool.
 func use[T any](ctx context.Context, s *Signer, f func(*session) (T, error)) (T, error) {
 	one, err := s.take(ctx)
 	if err != nil {
@@ -110,8 +110,8 @@ func use[T any](ctx context.Context, s *Signer, f func(*session) (T, error)) (T,
 	}, nil)
 }
 
-// await runs f, which calls the module and may hang there, and returns when ctx ends even if f does not. The
-// result of an abandoned f goes to abandoned, where that is not nil.
+// await calls f, which may hang inside the module, and returns when ctx ends even if f does not. If abandoned is not nil,
+// it gets the value that f returns after that.
 func await[T any](ctx context.Context, f func() (T, error), abandoned func(T)) (T, error) {
 	type outcome struct {
 		value T
@@ -138,7 +138,7 @@ func await[T any](ctx context.Context, f func() (T, error), abandoned func(T)) (
 	return none, timedOut("the PKCS#11 module to return", ctx.Err())
 }
 
-// openSession opens the session unless it is open in that slot. Sessions are read-only: signing needs no more.
+// openSession opens the session, unless it is open in that slot. Sessions are read-only, which is enough to sign.
 func (s *Signer) openSession(one *session, slot uint) error {
 	if one.open && one.slot == slot {
 		return nil
@@ -151,7 +151,7 @@ func (s *Signer) openSession(one *session, slot uint) error {
 	return nil
 }
 
-// discard gives up a session after an error that its next use would meet again.
+// discard closes a session after an error that its next use would get again.
 func (s *Signer) discard(one *session, err error) {
 	if !one.open || keepsSession(err) {
 		return
@@ -162,7 +162,7 @@ func (s *Signer) discard(one *session, err error) {
 	}
 }
 
-// keepsSession says whether the session is as good as before the error.
+// keepsSession reports whether the session can still be used after the error.
 func keepsSession(err error) bool {
 	switch rvOf(err) {
 	case pkcs11.CKR_OK, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_KEY_HANDLE_INVALID, pkcs11.CKR_OBJECT_HANDLE_INVALID:
@@ -171,8 +171,8 @@ func keepsSession(err error) bool {
 	return errors.Is(err, ErrPIN)
 }
 
-// losesSession says whether the token has closed the session itself. Closing it again could close another one
-// that was given the same number since.
+// losesSession reports whether the token has closed the session itself. To close it again could close another session
+// that got the same number since.
 func losesSession(err error) bool {
 	switch rvOf(err) {
 	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_DEVICE_REMOVED,

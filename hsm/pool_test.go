@@ -64,7 +64,7 @@ func TestSessionsAreBounded(t *testing.T) {
 			all.Wait()
 			status, err := s.Status(t.Context())
 			if err != nil || status.Session.Open != test.want || f.most > test.want {
-				t.Errorf("%d sessions, %d at once, want %d; %v", status.Session.Open, f.most, test.want, err)
+				t.Errorf("%d sessions, %d concurrent, want %d; %v", status.Session.Open, f.most, test.want, err)
 			}
 			if status.Session.InUse != 0 || status.Signatures != 160 || status.Session.Max != test.maximum {
 				t.Errorf("status %+v", status)

@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// publicKeyOf returns the public half of the key as 65 bytes (SEC 1 uncompressed), proved by a trial signature:
-// from a public key object where the token has one that fits, else from trial signatures alone.
+// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed. It is that of a public key object for which a
+// trial signature verifies. If the token has no such object, it is computed from trial signatures.
 func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error) {
 	points, err := publicPoints(m, h, k)
 	if err != nil {
@@ -33,8 +33,8 @@ func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error)
 	return nil, fmt.Errorf("the public key object of key %s is not its own: %w", k, err)
 }
 
-// publicPoints returns the points of the public key objects that belong to k by id, or by label where it has no
-// id. Some tokens show CKA_EC_POINT on the private key too.
+// publicPoints returns the points of the public key objects that have the id of k, or its label if it has no id. Some
+// tokens have CKA_EC_POINT on the private key, too.
 func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, error) {
 	var objects []pkcs11.ObjectHandle
 	if len(k.id) > 0 || k.label != "" {
@@ -66,9 +66,9 @@ func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, err
 	return points, nil
 }
 
-// parsePoint reads CKA_EC_POINT. PKCS#11 v2.40 wants a DER OCTET STRING around the point; some tokens give a
-// BIT STRING or the bare point, and some compress it. The length tells them apart, as the first byte cannot: an
-// OCTET STRING and an uncompressed point both begin with 4.
+// parsePoint reads CKA_EC_POINT. PKCS#11 v2.40 asks for a DER OCTET STRING with the point. Some tokens return a BIT STRING
+// or the bare point, and some compress it. The length tells them apart; the first byte does not, since an OCTET STRING and
+// an uncompressed point both begin with 4.
 func parsePoint(value []byte) ([]byte, error) {
 	point := value
 	switch {
@@ -96,8 +96,7 @@ func parsePoint(value []byte) ([]byte, error) {
 	return slices.Clone(point), nil
 }
 
-// recoverPublicKey finds the public key that all of several trial signatures have in common. Each signature by
-// itself fits two keys.
+// recoverPublicKey computes the public key from trial signatures. Each fits two keys, and only one key fits all.
 func recoverPublicKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle) ([]byte, error) {
 	var common [][]byte
 	for round := range 3 {
@@ -131,8 +130,8 @@ func recoverCandidates(digest appliance.Digest, rs [64]byte) [][]byte {
 	return fits
 }
 
-// trialDigest makes a digest for a trial signature, one that no attestation can have. The attestor key signs
-// attestations and nothing else, so a trial signature must be worth nothing to anyone who gets hold of it:
+// trialDigest returns a digest for a trial signature that no attestation can have. The attestor key signs attestations and
+// nothing else, so a trial signature must be of no use to anyone:
 //
 //   - its first byte is 0xff, so as a number it is above the order of the BN254 scalar field, where no digest of
 //     the schemes keccak256-bn254 and mimc-bn254 lies and which the verifying contract refuses;
@@ -146,7 +145,7 @@ func trialDigest() appliance.Digest {
 	return digest
 }
 
-// tryKey makes a trial signature and returns ErrWrongKey unless it verifies under the public key.
+// tryKey makes a trial signature. It returns ErrWrongKey unless the signature verifies with the public key.
 func tryKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publicKey []byte) error {
 	digest := trialDigest()
 	rs, err := signRaw(m, h, key, digest)

@@ -12,14 +12,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// step is what mends a fault, from the cheapest to the dearest. Each step does what the ones before it do.
+// step is a way to repair a fault, from the cheapest to the most expensive. Each step includes those before it.
 type step int
 
 const (
-	stepNone    step = iota // nothing we know of
+	stepNone    step = iota // no step is known to help
 	stepSession             // open another session
-	stepKey                 // find token and key again, and log in where the token has logged us out
-	stepLogin               // log in, whatever the token says of it
+	stepKey                 // find the token and the key again; log in if the token has logged us out
+	stepLogin               // log in, even if the token says that we are logged in
 	stepModule              // C_Finalize and C_Initialize
 )
 
@@ -27,13 +27,13 @@ func (s step) String() string {
 	return [...]string{"none", "open a new session", "find the key again", "log in again", "initialise the module again"}[s]
 }
 
-// stepFor returns the cheapest step that can mend the error (PKCS#11 v2.40 base, section 5.1).
+// stepFor returns the cheapest step that can repair the fault (PKCS#11 v2.40 base, section 5.1).
 func stepFor(err error) step {
 	if errors.Is(err, ErrPIN) {
 		return stepNone
 	}
 	if errors.Is(err, ErrWrongKey) {
-		return stepKey // the handle may by now be another key's
+		return stepKey // the handle may have become that of another key
 	}
 	switch rvOf(err) {
 	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_SESSION_COUNT,
@@ -54,18 +54,18 @@ func stepFor(err error) step {
 	return stepNone
 }
 
-// round is one try of a repair. Whoever needs the token waits for its end.
-type round struct {
-	fault error         // why there is a repair: what the call met, or what the round before met
-	done  chan struct{} // closed at the end of the round
-	err   error         // how it ended; read after done
+// attempt is one attempt at a repair. Callers that need the token wait until it is done.
+type attempt struct {
+	fault error         // that is repaired: the error of a call, or of the attempt before
+	done  chan struct{} // closed at the end
+	err   error         // the result; valid once done is closed
 }
 
-// mostTries bounds how often one call is repeated: every step once and some for faults that come together.
+// mostTries bounds how often one call is repeated: once for every step, and some more for faults that come together.
 const mostTries = 12
 
-// persist repeats call until it succeeds, ctx ends, or nothing can mend its error. Between the tries it takes
-// the step that mends the error, and a dearer one where the same call fails again.
+// persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the step
+// for the fault, and a more expensive one each time that the call fails again.
 func (s *Signer) persist(ctx context.Context, call func(context.Context) error) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -77,7 +77,7 @@ func (s *Signer) persist(ctx context.Context, call func(context.Context) error) 
 		if err := s.healthy(ctx); err != nil {
 			return err
 		}
-		generation := s.repaired()
+		generation := s.currentGeneration()
 		err := call(ctx)
 		if err == nil {
 			return nil
@@ -92,7 +92,7 @@ func (s *Signer) persist(ctx context.Context, call func(context.Context) error) 
 			return unavailable(err, time.Second)
 		}
 		taken = max(needed, min(taken+1, stepModule))
-		if err := s.mend(ctx, taken, generation, err); err != nil {
+		if err := s.repairFor(ctx, taken, generation, err); err != nil {
 			return err
 		}
 		if try > 1 && !sleep(ctx, s.closing, jitter(s.options.limits.pause<<min(try-2, 5))) {
@@ -101,7 +101,7 @@ func (s *Signer) persist(ctx context.Context, call func(context.Context) error) 
 	}
 }
 
-// note keeps the fault for Status.
+// note records the fault for Status.
 func (s *Signer) note(err error) {
 	if errors.Is(err, ErrWrongKey) {
 		s.wrong.Add(1)
@@ -112,13 +112,13 @@ func (s *Signer) note(err error) {
 	s.lastError, s.lastFault = err, time.Now()
 }
 
-func (s *Signer) repaired() uint64 {
+func (s *Signer) currentGeneration() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.generation
 }
 
-// fault returns why Sign would have to wait or fail, or nil.
+// fault returns the reason why Sign would wait or fail now, nil if there is none.
 func (s *Signer) fault() error {
 	if s.closing.Err() != nil {
 		return ErrClosed
@@ -128,63 +128,63 @@ func (s *Signer) fault() error {
 	switch {
 	case s.refusal != nil:
 		return s.refusal
-	case s.round != nil:
-		return s.round.fault
+	case s.attempt != nil:
+		return s.attempt.fault
 	}
 	return nil
 }
 
-// healthy waits until no repair is under way. It does not wait out what only a person can mend: a refused PIN, or
-// another key in the place of ours.
+// healthy waits until no repair is running. It does not wait for what only a person can repair: a refused PIN, or another
+// key in the place of ours.
 func (s *Signer) healthy(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		r, refusal := s.round, s.refusal
+		running, refusal := s.attempt, s.refusal
 		s.mu.Unlock()
 		if refusal != nil {
 			return unavailable(refusal, 0)
 		}
-		if r == nil {
+		if running == nil {
 			return nil
 		}
 		select {
-		case <-r.done:
-			if errors.Is(r.err, ErrWrongKey) {
-				return unavailable(r.err, time.Minute)
+		case <-running.done:
+			if errors.Is(running.err, ErrWrongKey) {
+				return unavailable(running.err, time.Minute)
 			}
 		case <-ctx.Done():
-			return timedOut("the HSM to be repaired", errors.Join(ctx.Err(), r.fault))
+			return timedOut("the HSM to be repaired", errors.Join(ctx.Err(), running.fault))
 		case <-s.closing.Done():
 			return unavailable(ErrClosed, 0)
 		}
 	}
 }
 
-// mend takes the step, unless someone has mended the token since the call that failed began. A new session is
-// the caller's own affair (see discard); the other steps concern everyone, so one goroutine takes them, and goes
-// on when the caller's ctx has ended.
-func (s *Signer) mend(ctx context.Context, needed step, generation uint64, fault error) error {
+// repairFor starts a repair with that step and waits for it, unless another one has ended since the failed call began.
+// stepSession needs no repair, since discard has closed the session of the call. The other steps concern all callers, so
+// one goroutine takes them, and goes on after the ctx of its caller has ended.
+func (s *Signer) repairFor(ctx context.Context, needed step, generation uint64, fault error) error {
 	if needed == stepSession {
-		s.mended.Add(1)
+		s.repaired.Add(1)
 		return nil
 	}
 	s.mu.Lock()
-	if s.generation == generation && s.round == nil && s.refusal == nil && s.closing.Err() == nil {
-		s.round = &round{fault: fault, done: make(chan struct{})}
+	if s.generation == generation && s.attempt == nil && s.refusal == nil && s.closing.Err() == nil {
+		s.attempt = &attempt{fault: fault, done: make(chan struct{})}
 		s.repairs.Go(func() { s.repair(needed, fault) })
 	}
 	s.mu.Unlock()
 	return s.healthy(ctx)
 }
 
-// repair takes dearer and dearer steps until one mends the token, the PIN is refused, or the signer is closed.
+// repair takes one step after another, from next on, until one succeeds, the PIN is refused, or the Signer is closed.
 func (s *Signer) repair(next step, fault error) {
 	log := s.options.Logger
 	for try := 0; ; try++ {
 		log.Warn("HSM fault", "err", fault, "repair", next.String(), "try", try+1)
 		began := time.Now()
 		err := s.reconnect(next)
-		if s.endRound(err) {
+		if s.endAttempt(err) {
 			if err == nil {
 				log.Info("HSM repaired", "repair", next.String(), "took", time.Since(began).Round(time.Millisecond))
 			} else {
@@ -194,36 +194,36 @@ func (s *Signer) repair(next step, fault error) {
 		}
 		fault, next = err, min(max(next+1, stepFor(err)), stepModule)
 		if !sleep(s.closing, s.closing, jitter(s.options.limits.pause<<min(try, 6))) {
-			s.endRound(ErrClosed)
+			s.endAttempt(ErrClosed)
 			return
 		}
 	}
 }
 
-// endRound tells those who wait how the round ended and, unless it was the last, begins the next.
-func (s *Signer) endRound(err error) (last bool) {
+// endAttempt tells those who wait how the attempt ended. Unless it was the last, it begins the next.
+func (s *Signer) endAttempt(err error) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ended := s.round
+	ended := s.attempt
 	ended.err = err
 	switch {
 	case err == nil:
-		s.round = nil
+		s.attempt = nil
 		s.generation++
-		s.mended.Add(1)
+		s.repaired.Add(1)
 	case errors.Is(err, ErrPIN), errors.Is(err, ErrClosed):
-		s.round, s.refusal = nil, err
+		s.attempt, s.refusal = nil, err
 	default:
-		s.round = &round{fault: err, done: make(chan struct{})}
+		s.attempt = &attempt{fault: err, done: make(chan struct{})}
 	}
 	if err != nil {
 		s.lastError, s.lastFault = err, time.Now()
 	}
 	close(ended.done)
-	return s.round == nil
+	return s.attempt == nil
 }
 
-// reconnect takes one step.
+// reconnect takes the step.
 func (s *Signer) reconnect(next step) error {
 	if next == stepModule {
 		all, err := s.drain(s.closing)
@@ -235,7 +235,7 @@ func (s *Signer) reconnect(next step) error {
 			_, err := s.connect(all[0], next)
 			return err
 		}
-		// C_Finalize under a call that hangs would crash the process. The other sessions may still be of use.
+		// C_Finalize during a call that hangs would crash the process. The other sessions may still work.
 		s.options.Logger.Warn("the module is not initialised again", "err", err)
 		next = stepLogin
 	}
@@ -250,12 +250,12 @@ func (s *Signer) reconnect(next step) error {
 	return err
 }
 
-// resetModule needs all sessions in hand. All handles are void after it.
+// resetModule calls C_Finalize and C_Initialize. The caller must hold all sessions. No handle is valid afterwards.
 func (s *Signer) resetModule(all []*session) error {
 	for _, one := range all {
 		one.open = false
 	}
-	// A module that lost its device may fail to finalise; what counts is that it initialises.
+	// A module that lost its device may fail to finalise. It only has to initialise.
 	if err := failed("C_Finalize", s.module.Finalize()); err != nil && rvOf(err) != pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED {
 		s.options.Logger.Warn("the module did not finalise", "err", err)
 	}
@@ -266,9 +266,8 @@ func (s *Signer) resetModule(all []*session) error {
 	return err
 }
 
-// connect finds the token, logs in where need be, finds the key and proves it by a trial signature: the first
-// time that it has the public key that the token shows, later that it is still the same key. A session that
-// failed is given up.
+// connect finds the token, logs in if need be, and finds the key. With a trial signature it checks the public key that the
+// token has, or later that the key is still the same. After an error it discards the session.
 func (s *Signer) connect(one *session, reason step) (t token, err error) {
 	defer func() {
 		if err != nil {
@@ -299,7 +298,7 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 	if err != nil {
 		return privateKey{}, err
 	}
-	// As rarely as possible: a login is a write on some tokens, and an entry in the audit log on most.
+	// As rarely as possible: a login writes to the storage of some tokens, and to the audit log of most.
 	if !in || reason == stepLogin {
 		if err := login(s.module, one.handle, t, s.options.URI, s.options.Logger); err != nil {
 			return privateKey{}, err
@@ -322,10 +321,10 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 	return k, err
 }
 
-// jitter spreads a pause over its second half, so that many signers do not return to one HSM at once.
+// jitter returns a random duration between d/2 and d, so that many signers do not return to an HSM at the same time.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// sleep returns false when either context ended first.
+// sleep waits for d. It returns false if either context ends before.
 func sleep(ctx, closing context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,6 +1,6 @@
-// Package hsm signs attestations with a secp256k1 key inside any PKCS#11 token: it finds the token and the key
-// that an RFC 7512 URI names, signs through a bounded pool of sessions, checks every signature before it leaves,
-// and repairs itself when the token restarts. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
+// Package hsm signs attestations with a secp256k1 key in any PKCS#11 token. It finds the token and the key that an
+// RFC 7512 URI names, signs with a bounded pool of sessions, checks every signature before it returns it, and recovers
+// when the token restarts. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
 package hsm
 
 import (
@@ -16,27 +16,30 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Options say which key to sign with, and how.
+// Options configure a Signer.
 type Options struct {
 	URI URI
-	// Sessions is how many signatures may be under way at once. 0 means twice the cores, at least 4. The token's
-	// own maximum is never exceeded.
+	// Sessions is the size of the pool of sessions, which is how many signatures can be made concurrently. Zero means
+	// twice the number of CPUs, at least 4. The maximum of the token is never exceeded.
 	Sessions int
-	// AllowExtractable accepts a key that could leave the token. Only for tests and migrations.
+	// AllowExtractable accepts a key that can be exported from the token. Only for tests and migrations.
 	AllowExtractable bool
-	// Logger gets faults and repairs; nil discards them. No PIN is ever logged.
+	// Logger logs faults and repairs, and never a PIN. Nil means no log.
 	Logger *slog.Logger
 
 	load   func(path string) (module, error) // nil means loadModule
-	limits limits
+	limits limits                            // zero means standardLimits
 }
 
-// limits bound what no caller's context bounds. A zero member means the default.
+// limits bound the waits that no context of a caller bounds.
 type limits struct {
-	call  time.Duration // for a call whose context has no deadline: 30 s
-	drain time.Duration // for calls inside the module to return, before C_Finalize: 5 s
-	pause time.Duration // after the first failed repair, doubled up to 100 times itself: 50 ms
+	call  time.Duration // of a call whose context has no deadline
+	drain time.Duration // of the wait for calls inside the module, before C_Finalize
+	pause time.Duration // after the first failed repair; doubles with each further one
 }
+
+// standardLimits are those of every Signer but some in tests.
+var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond}
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
@@ -45,22 +48,16 @@ func (o Options) withDefaults() Options {
 	if o.load == nil {
 		o.load = loadModule
 	}
-	fill := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
+	if o.limits == (limits{}) {
+		o.limits = standardLimits
 	}
-	fill(&o.limits.call, 30*time.Second)
-	fill(&o.limits.drain, 5*time.Second)
-	fill(&o.limits.pause, 50*time.Millisecond)
 	return o
 }
 
-// Signer is an appliance.Signer over one key of one token. All methods may be used at once.
+// Signer is an appliance.Signer with one key of one token. It is safe for concurrent use.
 //
-// One rule keeps the module from being pulled away under a call: whoever calls it holds a session of the pool
-// while the call lasts, so whoever holds all sessions is alone with the module. A call that hangs keeps its
-// session for as long as it hangs.
+// Every call into the module holds a session of the pool until it returns, so a goroutine that holds all sessions knows
+// that no call is inside the module and can finalise it. A call that hangs keeps its session for as long as it hangs.
 type Signer struct {
 	options   Options
 	path      string
@@ -69,27 +66,27 @@ type Signer struct {
 	address   appliance.Address
 	idle      chan *session // the pool; its capacity is its size
 
-	closing context.Context // ended by Close
+	closing context.Context // cancelled by Close
 	close   context.CancelFunc
 	closed  func() error
-	repairs sync.WaitGroup // the goroutine of the repair under way
+	repairs sync.WaitGroup // the goroutine that repairs
 
 	signatures  atomic.Uint64
 	wrong       atomic.Uint64
-	mended      atomic.Uint64
+	repaired    atomic.Uint64
 	lastSuccess atomic.Int64 // Unix nanoseconds
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	handles    handles
-	generation uint64 // counts shared repairs
-	round      *round // of the repair under way; nil when there is none
-	refusal    error  // why no repair will be tried again; nil while one may
+	generation uint64   // of handles: the number of repairs that replaced them
+	attempt    *attempt // the repair that is running; nil if none is
+	refusal    error    // why no repair is tried any more; nil while one may be
 	lastError  error
 	lastFault  time.Time
-	snapshot   Status // as of the last connect
+	snapshot   Status // as of the last call of connect
 }
 
-// handles are what the token gave out at the last connect.
+// handles are what the token returned in the last call of connect.
 type handles struct {
 	slot uint
 	key  pkcs11.ObjectHandle
@@ -97,10 +94,10 @@ type handles struct {
 
 var _ appliance.Signer = (*Signer)(nil)
 
-// Open loads the module, finds the token, logs in, finds the key, and checks it: its curve is secp256k1, it may
-// sign, it is sensitive and not extractable, and a trial signature verifies. A process can open a module once.
+// Open loads the module, finds the token, logs in, and finds the key. It checks that the key is on curve secp256k1, may
+// sign, is sensitive and not extractable, and that a trial signature verifies. A process can open a module only once.
 //
-// Errors: ErrNotFound, ErrAmbiguous, ErrPIN, ErrWrongKey, and what the module says.
+// Errors: ErrNotFound, ErrAmbiguous, ErrPIN, ErrWrongKey, and those of the module.
 func Open(ctx context.Context, options Options) (*Signer, error) {
 	options = options.withDefaults()
 	return await(ctx, func() (*Signer, error) { return open(options) }, func(s *Signer) { _ = s.Close() })
@@ -122,21 +119,21 @@ func open(options Options) (*Signer, error) {
 	return s, nil
 }
 
-// keyName names the key in errors.
+// keyName returns the names of the token and the key, for errors.
 func (u URI) keyName() string {
 	return fmt.Sprintf("token %q key %q", u.Token, u.Object)
 }
 
-// PublicKey returns the key's public half: 65 bytes, SEC 1 uncompressed.
+// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed.
 func (s *Signer) PublicKey() []byte { return append([]byte(nil), s.publicKey...) }
 
 // Address returns the key's address.
 func (s *Signer) Address() appliance.Address { return s.address }
 
-// Sign implements appliance.Signer. A fault of the token is repaired and the digest signed again while ctx
-// lasts; a context without a deadline is given 30 seconds.
+// Sign implements appliance.Signer. After a fault of the token it repairs the connection and signs again, until ctx ends.
+// A context without a deadline gets one of 30 seconds.
 //
-// A signature is checked after its session is back in the pool, so that the token works while we verify.
+// The session goes back to the pool before the signature is checked, so that the token signs the next one meanwhile.
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	var signature appliance.Signature
 	err := s.persist(ctx, func(ctx context.Context) error {
@@ -162,8 +159,8 @@ func (s *Signer) signOn(one *session, d appliance.Digest) ([64]byte, error) {
 	return signRaw(s.module, one.handle, h.key, d)
 }
 
-// Ready returns nil when the token answers and the key is there, an error at once while a repair is under way.
-// A signature made in the last second is proof enough.
+// Ready returns nil if the token answers and has the key. During a repair it returns an error without waiting. If a
+// signature was made in the last second, it does not ask the token.
 func (s *Signer) Ready(ctx context.Context) error {
 	if err := s.fault(); err != nil {
 		return unavailable(err, time.Second)
@@ -177,7 +174,7 @@ func (s *Signer) Ready(ctx context.Context) error {
 	})
 }
 
-// probe reads the key's class, which needs a live session, a login and a valid handle.
+// probe reads the class of the key, which takes an open session, a login and a valid handle.
 func (s *Signer) probe(one *session) error {
 	h := s.current()
 	if err := s.openSession(one, h.slot); err != nil {
@@ -193,22 +190,22 @@ func (s *Signer) current() handles {
 	return s.handles
 }
 
-// Close waits for the calls that are inside the module, closes the sessions and finalises the module. A call
-// that hangs longer than 5 seconds is left behind with the module as it is, and named in the error.
+// Close waits for calls inside the module, closes the sessions and finalises the module. If a call does not return within
+// 5 seconds, Close returns an error and leaves the module as it is.
 func (s *Signer) Close() error { return s.closed() }
 
 func (s *Signer) shutDown() error {
-	s.mu.Lock() // no repair begins after this
+	s.mu.Lock() // no repair starts after this
 	s.close()
 	s.mu.Unlock()
 	all, err := s.drain(context.Background())
 	if err != nil {
 		return fmt.Errorf("close the HSM: %w", err)
 	}
-	s.repairs.Wait() // it is out of the module, since all sessions are here, and sees that closing has ended
+	s.repairs.Wait() // it holds no session, so it is not inside the module and ends with s.closing
 	for _, one := range all {
 		if one.open {
-			_ = s.module.CloseSession(one.handle) // C_Finalize closes what is left
+			_ = s.module.CloseSession(one.handle) // on an error, C_Finalize closes it
 		}
 	}
 	return failed("C_Finalize", s.module.Finalize())

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Status is what an operator may want to know of the HSM. It has no secret.
+// Status describes the HSM to an operator. It holds no secrets.
 type Status struct {
 	Module  ModuleStatus  `json:"module"`
 	Token   TokenStatus   `json:"token"`
@@ -21,8 +21,8 @@ type Status struct {
 
 	Ready           bool      `json:"ready"`           // no fault is known
 	Signatures      uint64    `json:"signatures"`      // made and checked since the start
-	WrongSignatures uint64    `json:"wrongSignatures"` // returned by the token and withheld
-	Repairs         uint64    `json:"repairs"`         // new sessions counted too
+	WrongSignatures uint64    `json:"wrongSignatures"` // that the token returned and Sign did not
+	Repairs         uint64    `json:"repairs"`         // including sessions that were opened again
 	LastError       string    `json:"lastError,omitempty"`
 	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
 }
@@ -33,7 +33,7 @@ type ModuleStatus struct {
 	Description  string `json:"description"`
 	Manufacturer string `json:"manufacturer"`
 	Version      string `json:"version"`
-	Cryptoki     string `json:"cryptoki"` // version of PKCS#11
+	Cryptoki     string `json:"cryptoki"` // the version of PKCS#11
 }
 
 // TokenStatus describes the token (CK_TOKEN_INFO).
@@ -46,7 +46,7 @@ type TokenStatus struct {
 	PINCountLow  bool     `json:"pinCountLow"` // a wrong PIN was tried since the last login
 	PINFinalTry  bool     `json:"pinFinalTry"` // one more wrong PIN locks the token
 	PINLocked    bool     `json:"pinLocked"`
-	Mechanisms   []string `json:"mechanisms"` // those of CKM_ECDSA and CKM_EC_KEY_PAIR_GEN that it has
+	Mechanisms   []string `json:"mechanisms"` // CKM_ECDSA and CKM_EC_KEY_PAIR_GEN, as far as the token has them
 }
 
 // KeyStatus describes the private key object.
@@ -61,15 +61,15 @@ type KeyStatus struct {
 	PublicKey   string             `json:"publicKey,omitempty"` // 0x and 65 bytes in hex, SEC 1 uncompressed
 }
 
-// SessionStatus counts sessions of this process.
+// SessionStatus counts the sessions of this process.
 type SessionStatus struct {
 	InUse int  `json:"inUse"`
 	Open  int  `json:"open"`
-	Max   uint `json:"max"` // the token's own maximum; 0 means none
+	Max   uint `json:"max"` // the maximum of the token; 0 means none
 }
 
-// Status returns the state of the signer. What the token says is asked anew where it answers before ctx ends,
-// else it is as of the last time that it did; Ready and LastError tell.
+// Status returns the status of the signer. It asks the token for its part. If the token does not answer before ctx ends,
+// Ready is false and that part is as of the last answer.
 func (s *Signer) Status(ctx context.Context) (Status, error) {
 	s.mu.Lock()
 	status := s.snapshot
@@ -94,30 +94,30 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 		status.LastError, status.LastErrorTime = s.lastError.Error(), s.lastFault.UTC()
 	}
 	if fault != nil {
-		status.LastError = fault.Error() // what holds now counts more than what came last
+		status.LastError = fault.Error() // the fault that lasts, rather than the last one that was seen
 	}
 	return status, nil
 }
 
-// Usage is what a Signer counts without asking the token.
+// Usage are the counts of a Signer that do not need the token.
 type Usage struct {
 	Ready           bool   // no fault is known
 	Signatures      uint64 // made and checked since the start
-	WrongSignatures uint64 // returned by the token and withheld
-	Repairs         uint64 // new sessions counted too
-	InUse, Sessions int    // sessions inside a call, and in all
+	WrongSignatures uint64 // that the token returned and Sign did not
+	Repairs         uint64 // including sessions that were opened again
+	InUse, Sessions int    // sessions inside a call, and all sessions
 }
 
-// Usage returns at once.
+// Usage returns the counts. It never waits.
 func (s *Signer) Usage() Usage {
 	return Usage{
-		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.mended.Load(),
+		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.repaired.Load(),
 		InUse: cap(s.idle) - len(s.idle), Sessions: cap(s.idle),
 	}
 }
 
-// Inspect describes module, token and key where no signer runs. With an error the Status has what was found
-// before it.
+// Inspect describes the module, the token and the key without a Signer. Along with an error it returns what it found
+// before.
 func Inspect(ctx context.Context, options Options) (Status, error) {
 	options = options.withDefaults()
 	type partial struct {
@@ -183,7 +183,7 @@ func inspectKey(m module, t token, options Options) (privateKey, []byte, error) 
 	return k, publicKey, err
 }
 
-// describe reads what can be read; what cannot stays empty.
+// describe leaves empty what cannot be read.
 func describe(m module, t token, k privateKey) Status {
 	var status Status
 	if info, err := m.GetInfo(); err == nil {
@@ -203,7 +203,7 @@ func describe(m module, t token, k privateKey) Status {
 	return status
 }
 
-// describeToken asks for the mechanisms unless they are known.
+// describeToken reads the mechanisms from the token unless they are given.
 func describeToken(m module, t token, mechanisms []string) TokenStatus {
 	has := func(flag uint) bool { return t.info.Flags&flag != 0 }
 	if mechanisms == nil {

@@ -11,7 +11,7 @@ import (
 type token struct {
 	slot uint
 	info pkcs11.TokenInfo
-	err  error // why the slot does not show its token; then info is empty
+	err  error // of C_GetTokenInfo; then info is empty
 }
 
 func (t token) initialized() bool { return t.info.Flags&pkcs11.CKF_TOKEN_INITIALIZED != 0 }
@@ -23,15 +23,15 @@ func (t token) String() string {
 	return fmt.Sprintf("token=%q serial=%q slot-id=%d", t.info.Label, t.info.SerialNumber, t.slot)
 }
 
-// matches says whether the token has all the attributes that the URI gives.
+// matches reports whether the token has all attributes of the URI.
 func (t token) matches(u URI) bool {
 	same := func(want, has string) bool { return want == "" || want == has }
 	return same(u.Token, t.info.Label) && same(u.Serial, t.info.SerialNumber) && same(u.Manufacturer, t.info.ManufacturerID) &&
 		same(u.Model, t.info.Model) && (u.SlotID == nil || *u.SlotID == t.slot)
 }
 
-// tokens lists the tokens that are present, those not yet initialised too. A slot that fails is listed with its
-// error and fails nothing else: it may be another's dead token.
+// tokens lists the tokens that are present, also those that are not initialised. A slot that cannot be read is listed with
+// its error: it may hold a token that is not ours.
 func tokens(m module) ([]token, error) {
 	slots, err := m.GetSlotList(true)
 	if err != nil {
@@ -51,9 +51,10 @@ func tokens(m module) ([]token, error) {
 	return list, nil
 }
 
-// findToken returns the one initialised token that has all the attributes of the URI.
+// findToken returns the one initialised token that has all attributes of the URI.
 //
-// Errors: ErrNotFound, unless it may be in a slot that cannot be read, and ErrAmbiguous, listing what is there.
+// Errors, which list the tokens that are there: ErrAmbiguous; ErrNotFound, or the error of a slot that cannot be read and
+// may hold the token.
 func findToken(m module, u URI) (token, error) {
 	list, err := tokens(m)
 	if err != nil {
@@ -81,7 +82,7 @@ func findToken(m module, u URI) (token, error) {
 	return token{}, fmt.Errorf("token with %s: %w, add serial or slot-id to the URI; %s", u.tokenAttributes(), ErrAmbiguous, present("matching tokens", matching))
 }
 
-// tokenAttributes shows what the URI says of the token.
+// tokenAttributes returns the part of the URI that names the token.
 func (u URI) tokenAttributes() string {
 	only := URI{Token: u.Token, Manufacturer: u.Manufacturer, Model: u.Model, Serial: u.Serial, SlotID: u.SlotID}.String()
 	if only == uriScheme {
@@ -90,7 +91,7 @@ func (u URI) tokenAttributes() string {
 	return strings.TrimPrefix(only, uriScheme)
 }
 
-// present lists what an operator can choose from.
+// present lists what an operator can choose from, for errors.
 func present[T fmt.Stringer](what string, list []T) string {
 	if len(list) == 0 {
 		return "there are no " + what

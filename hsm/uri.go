@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// URI names a module, a token and a key in it (RFC 7512). An empty member was not given and matches anything.
+// URI names a module, a token and a key (RFC 7512). An empty field matches anything.
 type URI struct {
 	Token        string // the token's label
 	Manufacturer string // the token's manufacturer
@@ -21,16 +21,16 @@ type URI struct {
 	ID           []byte // CKA_ID of the key
 	SlotID       *uint
 
-	ModulePath string // a file, or a folder that has ModuleName in it
-	ModuleName string // with or without "lib" and ".so"; searched in the usual folders
+	ModulePath string // a file, or the folder of ModuleName
+	ModuleName string // with or without "lib" and ".so"; searched for in the usual folders
 	PINSource  string // an absolute path, a file: URI or credential:NAME
 }
 
 const uriScheme = "pkcs11:"
 
-// ParseURI reads a pkcs11 URI. Attributes that it does not know, that come twice or that are empty are errors
-// naming the attribute, because a mistyped one would silently match more keys than meant. pin-value is refused:
-// a PIN in a URI ends up in process lists, logs and backups.
+// ParseURI parses a pkcs11 URI. It refuses attributes that are unknown, empty or given twice, because a URI with a mistyped
+// attribute would match more keys than it should. It refuses pin-value, because a PIN in a URI would get into process
+// lists, logs and backups.
 func ParseURI(s string) (URI, error) {
 	rest, found := strings.CutPrefix(s, uriScheme)
 	if !found {
@@ -52,7 +52,7 @@ func ParseURI(s string) (URI, error) {
 	return u, nil
 }
 
-// parseAttribute never repeats a value in its errors: it may be a PIN that was put in the wrong place.
+// parseAttribute never repeats a value in its errors: it may be a PIN in the wrong place.
 func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) error {
 	name, raw, found := strings.Cut(attribute, "=")
 	if !found {
@@ -83,7 +83,7 @@ func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) erro
 	return nil
 }
 
-// setter returns what stores the attribute of that name, or nil where RFC 7512 or this package knows none.
+// setter returns the function that sets the attribute of that name, nil if there is no such attribute.
 func (u *URI) setter(name, where string) func(string) error {
 	text := func(field *string) func(string) error {
 		return func(v string) error {
@@ -154,15 +154,14 @@ func (u *URI) setPINSource(v string) error {
 	return nil
 }
 
-// credentialScheme begins a pin-source that names a credential of the service manager: the file of that name in
-// $CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=). RFC 7512 section 2.4 leaves what else than a file a
-// pin-source may name to the implementation.
+// credentialScheme begins a pin-source that names a systemd credential: a file in $CREDENTIALS_DIRECTORY (systemd.exec(5),
+// LoadCredential=). RFC 7512, section 2.4, allows a pin-source other than a file.
 const credentialScheme = "credential:"
 
-// CredentialsVariable names the environment variable that holds the folder of a service's credentials.
+// CredentialsVariable names the environment variable with the folder of a service's credentials.
 const CredentialsVariable = "CREDENTIALS_DIRECTORY"
 
-// Credential returns the name of the credential that holds the PIN, or "" where pin-source is not credential:NAME.
+// Credential returns the name of the credential that holds the PIN, "" if pin-source is not credential:NAME.
 func (u URI) Credential() string {
 	name, found := strings.CutPrefix(u.PINSource, credentialScheme)
 	if !found {
@@ -171,13 +170,13 @@ func (u URI) Credential() string {
 	return name
 }
 
-// isCredentialName says whether a name is one file of a folder.
+// isCredentialName reports whether a name can be that of a file in a folder.
 func isCredentialName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
 }
 
-// PINFile returns the file that pin-source names, "" where there is no pin-source. A credential is a file only
-// where $CREDENTIALS_DIRECTORY is set.
+// PINFile returns the path of the file that pin-source names, "" if there is no pin-source. If it is a credential,
+// $CREDENTIALS_DIRECTORY must be set.
 func (u URI) PINFile() (string, error) {
 	name := u.Credential()
 	if name == "" {
@@ -191,7 +190,7 @@ func (u URI) PINFile() (string, error) {
 	return filepath.Join(dir, name), nil
 }
 
-// pinPath returns the file that a pin-source which is no credential names.
+// pinPath returns the path in a pin-source that is not a credential.
 func pinPath(source string) string {
 	path := strings.TrimPrefix(source, "file:")
 	if path != source {
@@ -200,7 +199,7 @@ func pinPath(source string) string {
 	return path
 }
 
-// String returns the URI in the order of RFC 7512, without a secret, for there is none in it.
+// String returns the URI with its attributes in the order of RFC 7512. It holds no secrets.
 func (u URI) String() string {
 	var path, query []string
 	add := func(list *[]string, name, value string) {
@@ -227,10 +226,10 @@ func (u URI) String() string {
 	return s
 }
 
-// MarshalText is String.
+// MarshalText implements encoding.TextMarshaler; see String.
 func (u URI) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalText is ParseURI.
+// UnmarshalText implements encoding.TextUnmarshaler; see ParseURI.
 func (u *URI) UnmarshalText(text []byte) error {
 	parsed, err := ParseURI(string(text))
 	if err != nil {
@@ -240,8 +239,8 @@ func (u *URI) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// uriMarks are the characters beside letters and digits that need no encoding in either part of the URI: all
-// of unreserved, and of pk11-res-avail those that separate nothing.
+// uriMarks are the characters other than letters and digits that need no encoding in any part of the URI: unreserved, and
+// those of pk11-res-avail that are not separators.
 const uriMarks = "-._~:[]@!$'()*+,="
 
 func percentDecode(s string) (string, error) {
@@ -280,7 +279,7 @@ func percentEncode(s, alsoPlain string) string {
 	return b.String()
 }
 
-// percentEncodeAll is the form that RFC 7512 section 2.3 recommends for id.
+// percentEncodeAll encodes every byte, as RFC 7512, section 2.3, recommends for id.
 func percentEncodeAll(raw []byte) string {
 	var b strings.Builder
 	for _, c := range raw {
@@ -293,7 +292,7 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// printable cuts what is shown of a name that is not one of ours.
+// printable cuts an unknown name that an error shows.
 func printable(name string) string {
 	const most = 40
 	if len(name) > most {

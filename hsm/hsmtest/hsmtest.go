@@ -14,23 +14,22 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// Token is a test's own token with one secp256k1 key in it.
+// Token is the token of one test, with one secp256k1 key in it.
 type Token struct {
 	URI     hsm.URI // token, object, module-path and pin-source
 	Key     hsm.KeyInfo
 	PINFile string
 	SOPIN   []byte
-	Env     []string // NAME=value, for a process that the test starts and that opens URI, or this folder by SOFTHSM2_CONF
+	Env     []string // NAME=value: the environment of a child process that opens URI, or finds the token by SOFTHSM2_CONF
 }
 
-// New makes a token for the test, alone in a SoftHSM folder, and removes it at the test's end. Tests may run in
-// parallel.
+// New makes a token in a folder of its own and removes the folder when the test ends. Tests may run in parallel.
 //
-// A PKCS#11 module has one state for each process that loads it. So that tests cannot end each other's sessions,
-// each has a copy of the library: the dynamic linker tells libraries apart by file, and every copy has
-// variables, a C_Initialize and a C_Finalize of its own. The copies must not share a folder of tokens: SoftHSM locks
-// files against other processes only, and one that finds two half-written tokens aborts the process. But they
-// would all read SOFTHSM2_CONF; therefore each copy has another name, of the same length, in the place of that one.
+// A PKCS#11 module has one state per process that loads it. So that tests cannot end the sessions of other tests, each
+// loads a copy of the library: the dynamic linker tells libraries apart by file, and every copy has its own variables,
+// C_Initialize and C_Finalize. The copies must not share a folder of tokens: SoftHSM locks files against other processes
+// only, and aborts the process when it reads a half-written token. But every copy would read the path of its folder from
+// SOFTHSM2_CONF, so the name of that variable is replaced in each copy by another of the same length.
 func New(tb testing.TB) *Token {
 	tb.Helper()
 	place, err := process.enter()
@@ -45,11 +44,11 @@ func New(tb testing.TB) *Token {
 	return token
 }
 
-// place is a folder and the variable that names its configuration. Places are used again.
+// place is a folder, and the variable that names the configuration in it. Places are reused.
 type place struct {
 	variable string
 	dir      string
-	uses     int // so that no two copies of the library ever have the same path
+	uses     int // makes the path of each copy of the library unique
 }
 
 func (p *place) makeToken() (*Token, error) {
@@ -73,7 +72,7 @@ func (p *place) makeToken() (*Token, error) {
 	return &Token{URI: u, Key: made.Key, PINFile: folder.PIN, SOPIN: folder.SOPIN, Env: env}, nil
 }
 
-// copyModule copies the library and lets the copy read its configuration's path from another variable.
+// copyModule copies the library. The copy reads the path of its configuration from another variable.
 func copyModule(from, to, variable string) error {
 	library, err := os.ReadFile(from)
 	if err != nil {
@@ -86,10 +85,10 @@ func copyModule(from, to, variable string) error {
 	return os.WriteFile(to, bytes.Replace(library, name, other, 1), 0o700)
 }
 
-// mostPlaces is how many tokens may exist at a time in one process.
+// mostPlaces is the number of tokens that a process can have at the same time.
 const mostPlaces = 256
 
-// process has the places of this process. It is the process's because the environment is.
+// process has the places of this process. It is global because the environment is.
 var process places
 
 type places struct {
@@ -115,8 +114,8 @@ func (p *places) enter() (*place, error) {
 	return one, nil
 }
 
-// begin names all places in the environment at once. No variable is set later, for a module in another thread may
-// be reading the environment then, and the C library does not guard against that.
+// begin sets the variables of all places before the first token is made. Later a module in another thread may be reading
+// the environment, and the C library does not guard against that.
 func (p *places) begin() error {
 	dir, err := os.MkdirTemp("", "attestd-hsmtest-")
 	if err != nil {
