@@ -80,7 +80,7 @@ func BenchmarkHTTP(b *testing.B) {
 func BenchmarkProxy(b *testing.B) {
 	o := graphql.Options{Index: generated(b, 20_000)}
 	direct := serve(b, o)
-	c, err := upstream.New(upstream.Options{URL: direct.url + "/v1/graphql"})
+	c, err := upstream.New(upstream.Options{URL: direct.url + "/v1/graphql", Timeout: 30 * time.Second})
 	if err != nil {
 		b.Fatal(err)
 	}

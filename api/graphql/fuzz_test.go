@@ -3,6 +3,7 @@ package graphql_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/api/upstream"
@@ -49,7 +50,7 @@ func FuzzForward(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1])
 	}
-	client, err := upstream.New(upstream.Options{URL: "http://127.0.0.1:1"})
+	client, err := upstream.New(upstream.Options{URL: "http://127.0.0.1:1", Timeout: 30 * time.Second})
 	if err != nil {
 		f.Fatal(err)
 	}

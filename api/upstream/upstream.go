@@ -25,19 +25,16 @@ type Options struct {
 	Headers     http.Header   // sent with each request, such as an API key of the upstream's
 	CAFile      string        // PEM file of the authorities that its certificate may be of; empty means the system's
 	AllowHTTP   bool          // allows http to other machines
-	Timeout     time.Duration // of one request, its answer's body included; zero means DefaultTimeout
+	Timeout     time.Duration // of one request, with the body of its answer; must be more than zero
 	MaxResponse int64         // largest answer, in bytes, decompressed; zero means DefaultMaxResponse
 	UserAgent   string        // such as attestd/1.0; empty means attestd
 	Registry    prometheus.Registerer
 }
 
-// Defaults of Options.
-const (
-	DefaultTimeout     = 30 * time.Second
-	DefaultMaxResponse = 64 << 20
-)
+// DefaultMaxResponse is what Options.MaxResponse is when it is zero.
+const DefaultMaxResponse = 64 << 20
 
-// Client speaks to one upstream. Its methods may be used at once; it keeps connections open between requests.
+// Client is a client of one upstream. It is safe for concurrent use, and keeps connections open between requests.
 type Client struct {
 	url     *url.URL
 	header  http.Header // of each request
@@ -49,8 +46,11 @@ type Client struct {
 
 // New checks the options. Nothing is connected to yet.
 //
-// Errors: what is wrong with the URL, a header or the CA file; metrics that are registered already.
+// Errors: what is wrong with the URL, a header or the CA file; no timeout; metrics that are registered already.
 func New(o Options) (*Client, error) {
+	if o.Timeout <= 0 {
+		return nil, errors.New("upstream.Options: Timeout must be set")
+	}
 	address, err := parseURL(o.URL, o.AllowHTTP)
 	if err != nil {
 		return nil, fmt.Errorf("address of the upstream: %w", err)
@@ -78,14 +78,23 @@ func New(o Options) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
-	if c.timeout <= 0 {
-		c.timeout = DefaultTimeout
-	}
 	if c.max <= 0 {
 		c.max = DefaultMaxResponse
 	}
 	c.metrics, err = newMetrics(o.Registry)
 	return c, err
+}
+
+// CheckURL returns what is wrong with the address of an upstream, nil if New would take it.
+func CheckURL(address string, allowHTTP bool) error {
+	_, err := parseURL(address, allowHTTP)
+	return err
+}
+
+// CheckHeaders returns what is wrong with headers for an upstream, nil if New would take them.
+func CheckHeaders(headers http.Header) error {
+	_, err := checkHeaders(headers)
+	return err
 }
 
 // parseURL checks an address. Its errors do not repeat it: it may hold a password.

@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -28,6 +29,7 @@ var _ follower.Upstream = (*upstream.Client)(nil)
 
 func newClient(t testing.TB, o upstream.Options) *upstream.Client {
 	t.Helper()
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	c, err := upstream.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +110,7 @@ func TestWrongOptionsAreRefusedWithTheirReason(t *testing.T) {
 		{upstream.Options{URL: "https://upstream.example/", Headers: header("accept-encoding", "br")}, "Accept-Encoding cannot be set"},
 		{upstream.Options{URL: "https://upstream.example/", Headers: header("X-Api-Key", "secret\r\nHost: x")}, "control character"},
 	} {
+		tt.o.Timeout = time.Minute
 		_, err := upstream.New(tt.o)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: %v, want %q", tt.o, err, tt.want)
@@ -115,6 +118,9 @@ func TestWrongOptionsAreRefusedWithTheirReason(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error shows a secret: %v", err)
 		}
+	}
+	if _, err := upstream.New(upstream.Options{URL: "https://upstream.example/"}); err == nil || !strings.Contains(err.Error(), "Timeout") {
+		t.Errorf("without a timeout: %v", err)
 	}
 }
 
@@ -436,7 +442,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
-	if _, err := upstream.New(upstream.Options{URL: s.URL, Registry: registry}); err == nil {
+	if _, err := upstream.New(upstream.Options{URL: s.URL, Timeout: time.Minute, Registry: registry}); err == nil {
 		t.Error("the same metrics were registered twice")
 	}
 }

@@ -43,7 +43,7 @@ func (c *config) validateUpstream(check func(ok bool, format string, args ...any
 	g := c.GraphQL
 	check(g.Upstream != "" || g.Source != sourceProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
 	if g.Upstream != "" {
-		_, err := upstream.New(upstream.Options{URL: g.Upstream, AllowHTTP: g.UpstreamAllowHTTP})
+		err := upstream.CheckURL(g.Upstream, g.UpstreamAllowHTTP)
 		check(err == nil, "graphql.upstream: %s", err)
 	}
 	for i, h := range g.UpstreamHeaders {
@@ -115,13 +115,7 @@ func (h header) check() error {
 	case h.value == hiddenValue:
 		return fmt.Errorf("%s: attestd config show has hidden the value; put it here again", h.name)
 	}
-	return checkHeaders(http.Header{h.name: {h.value}})
-}
-
-// checkHeaders asks the upstream's client what it thinks of headers.
-func checkHeaders(h http.Header) error {
-	_, err := upstream.New(upstream.Options{URL: "https://upstream.invalid", Headers: h})
-	return err
+	return upstream.CheckHeaders(http.Header{h.name: {h.value}})
 }
 
 // path is the file that the value is kept in; "" where it is in the configuration itself. A credential is a file only for
@@ -147,7 +141,7 @@ func (h header) read() (string, error) {
 	if value == "" {
 		return "", fmt.Errorf("%s is empty", path)
 	}
-	return value, checkHeaders(http.Header{h.name: {value}})
+	return value, upstream.CheckHeaders(http.Header{h.name: {value}})
 }
 
 // checkUpstreamReferences checks what graphql.upstream and what belongs to it point at, as far as anybody may who may not
