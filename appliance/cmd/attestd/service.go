@@ -92,26 +92,42 @@ func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...s
 	if os.Geteuid() != 0 || service.isRoot() && !needsCredential {
 		return false, nil
 	}
-	var environ []string
-	if needsCredential {
-		folder, err := decryptCredential(ctx, uri.Credential(), service)
-		if err != nil {
-			return true, err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-		environ = append(environ, hsm.CredentialsVariable+"="+folder)
-	}
 	cmd, err := a.self(ctx, args...)
 	if err != nil {
 		return true, err
 	}
-	cmd.Env = append(cmd.Env, environ...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, a.out, a.err
 	if !service.isRoot() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: service.uid, Gid: service.gid, Groups: service.groups}}
 		cmd.Dir = "/"
 	}
-	return true, cmd.Run()
+	if !needsCredential {
+		return true, cmd.Run()
+	}
+	return true, withCredential(ctx, uri.Credential(), service, func(folder string) error {
+		cmd.Env = append(cmd.Env, hsm.CredentialsVariable+"="+folder)
+		return cmd.Run()
+	})
+}
+
+// withCredential calls do with a folder that holds the decrypted credential, and then removes the folder. An error of that
+// is never hidden by the exit status of a child, which has printed its own.
+func withCredential(ctx context.Context, name string, service identity, do func(folder string) error) (err error) {
+	folder, err := decryptCredential(ctx, name, service)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		removeErr := os.RemoveAll(folder)
+		if removeErr == nil {
+			return
+		}
+		if _, isExit := errors.AsType[*exec.ExitError](err); isExit {
+			err = nil
+		}
+		err = errors.Join(err, fmt.Errorf("remove the decrypted PIN: %w: remove the folder %s by hand", removeErr, folder))
+	}()
+	return do(folder)
 }
 
 // self is this program with the configuration in effect.
