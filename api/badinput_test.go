@@ -25,11 +25,33 @@ type badInput struct {
 	field   string
 }
 
-// badBodies are refused for what is in them.
-func badBodies() []badInput {
-	pair := func(u, b string) string { return `{"unspendableAddress":` + u + `,"beneficiary":` + b + `}` }
+// pair is a body with these values, which are JSON.
+func pair(u, b string) string { return `{"unspendableAddress":` + u + `,"beneficiary":` + b + `}` }
+
+// badAddresses are refused for what the addresses are.
+func badAddresses() []badInput {
 	u, b := `"`+unspendable+`"`, `"`+beneficiary+`"`
 	lower := strings.ToLower(b)
+	return []badInput{
+		{name: "empty address", body: pair(`""`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
+		{name: "no 0x", body: pair(`"`+unspendable[2:]+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
+		{name: "0X", body: pair(`"0X`+unspendable[2:]+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
+		{name: "39 digits", body: pair(u, lower[:len(lower)-2]+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "41 digits", body: pair(u, lower[:len(lower)-1]+`0"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "64 digits", body: pair(u, `"0x`+strings.Repeat("ab", 32)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "not hex", body: pair(u, `"0x`+strings.Repeat("zz", 20)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "space before", body: pair(`" `+unspendable+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
+		{name: "newline behind", body: pair(`"`+unspendable+`\n"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
+		{name: "full-width digits", body: pair(u, `"0x`+strings.Repeat("\uff11", 40)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "ENS name", body: pair(u, `"vitalik.eth"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
+		{name: "wrong checksum", body: pair(u, `"0xfb6916095ca1df60bB79Ce92cE3Ea74c37c5d359"`), status: 400, code: appliance.CodeInvalidChecksum, field: "beneficiary"},
+		{name: "zero address", body: pair(`"0x`+strings.Repeat("0", 40)+`"`, b), status: 400, code: appliance.CodeZeroAddress, field: "unspendableAddress"},
+	}
+}
+
+// badBodies are refused for their form or size.
+func badBodies() []badInput {
+	u, b := `"`+unspendable+`"`, `"`+beneficiary+`"`
 	return []badInput{
 		{name: "nothing", body: " ", status: 400, code: appliance.CodeInvalidJSON},
 		{name: "not JSON", body: "unspendableAddress=0x00", status: 400, code: appliance.CodeInvalidJSON},
@@ -68,20 +90,6 @@ func badBodies() []badInput {
 		{name: "boolean", body: pair(u, "true"), status: 400, code: appliance.CodeInvalidField, field: "beneficiary"},
 		{name: "array", body: pair(u, "["+b+"]"), status: 400, code: appliance.CodeInvalidField, field: "beneficiary"},
 		{name: "object", body: pair("{}", b), status: 400, code: appliance.CodeInvalidField, field: "unspendableAddress"},
-
-		{name: "empty address", body: pair(`""`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
-		{name: "no 0x", body: pair(`"`+unspendable[2:]+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
-		{name: "0X", body: pair(`"0X`+unspendable[2:]+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
-		{name: "39 digits", body: pair(u, lower[:len(lower)-2]+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "41 digits", body: pair(u, lower[:len(lower)-1]+`0"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "64 digits", body: pair(u, `"0x`+strings.Repeat("ab", 32)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "not hex", body: pair(u, `"0x`+strings.Repeat("zz", 20)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "space before", body: pair(`" `+unspendable+`"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
-		{name: "newline behind", body: pair(`"`+unspendable+`\n"`, b), status: 400, code: appliance.CodeInvalidAddress, field: "unspendableAddress"},
-		{name: "full-width digits", body: pair(u, `"0x`+strings.Repeat("\uff11", 40)+`"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "ENS name", body: pair(u, `"vitalik.eth"`), status: 400, code: appliance.CodeInvalidAddress, field: "beneficiary"},
-		{name: "wrong checksum", body: pair(u, `"0xfb6916095ca1df60bB79Ce92cE3Ea74c37c5d359"`), status: 400, code: appliance.CodeInvalidChecksum, field: "beneficiary"},
-		{name: "zero address", body: pair(`"0x`+strings.Repeat("0", 40)+`"`, b), status: 400, code: appliance.CodeZeroAddress, field: "unspendableAddress"},
 
 		{name: "1 byte over the limit", body: good + strings.Repeat(" ", 16<<10-len(good)+1), status: 413, code: api.CodeBodyTooLarge},
 		{name: "1 MB", body: strings.Repeat("a", 1<<20), status: 413, code: api.CodeBodyTooLarge},
@@ -161,7 +169,7 @@ func badRequests() []badInput {
 func TestBadInputIsRefusedWithItsCodeAndSignsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	table := badBodies()
+	table := append(badBodies(), badAddresses()...)
 	table = append(table, badKeys(r)...)
 	table = append(table, badRequests()...)
 	for _, in := range table {

@@ -13,7 +13,7 @@ import (
 // What the parser accepts, encoding/json reads to the same request, and it is exactly two members.
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(good))
-	for _, in := range badBodies() {
+	for _, in := range append(badBodies(), badAddresses()...) {
 		if len(in.body) < 1<<10 {
 			f.Add([]byte(in.body))
 		}
