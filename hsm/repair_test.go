@@ -280,7 +280,7 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	}
 	all.Wait()
 	f.set(func() { f.before, f.signature = nil, nil })
-	mustSign(t, s)
+	mustSignAfterRepair(t, s)
 	status, err := s.Status(t.Context())
 	if err != nil || status.Signatures+uint64(wrongTwice.Load()) != goroutines*each+1 || injected.Load() == 0 {
 		t.Errorf("%d faults; status %+v, %v", injected.Load(), status, err)

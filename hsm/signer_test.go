@@ -81,7 +81,7 @@ func TestWrongSignatureNeverLeaves(t *testing.T) {
 				t.Error("the wrong signature was not counted")
 			}
 			f.set(func() { f.signature = nil })
-			mustSign(t, s)
+			mustSignAfterRepair(t, s)
 		})
 	}
 }
