@@ -45,7 +45,7 @@ type Admin struct {
 	started  time.Time
 	routes   []Route
 
-	streams    context.Context // the parent of streams' contexts; ends at once with Shutdown, which cannot wait for an audit
+	streams    context.Context // the parent of streams' contexts; cancelled by Shutdown, which cannot wait for an audit
 	endStreams context.CancelFunc
 }
 

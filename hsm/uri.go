@@ -59,7 +59,7 @@ func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) erro
 		return fmt.Errorf("an attribute of the %s has no =", where)
 	}
 	if name == "pin-value" {
-		return errors.New("pin-value is refused, because a PIN in a URI is read by whoever reads the configuration, logs or " +
+		return errors.New("pin-value is refused, because a PIN in a URI can be read by everyone who reads the configuration, logs or " +
 			"process list; put the PIN in a file and name it with pin-source=file:/path")
 	}
 	set := u.setter(name, where)

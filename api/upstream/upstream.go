@@ -158,7 +158,7 @@ func hasControl(value string) bool { return strings.ContainsFunc(value, unicode.
 func newTransport(caFile string) (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	t.MaxIdleConnsPerHost = 64 // as many as requests are likely to be under way at once
+	t.MaxIdleConnsPerHost = 64 // about the number of concurrent requests to expect
 	t.MaxResponseHeaderBytes = 64 << 10
 	// A connection of HTTP/2 is shared. Without pings, one that leads nowhere would be used until TCP gives it up, in a
 	// quarter of an hour (go.dev/issue/36026).
