@@ -41,7 +41,7 @@ func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) 
 		return err
 	}
 	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
-		return passOn(err)
+		return err
 	}
 	opts, err := hsmOptions(c, newLogger(c, a.err))
 	if err != nil {
@@ -76,7 +76,7 @@ A token that exists is never initialised again: that would destroy its keys.`,
 				args = append(args, "--so-pin-file", "-")
 			}
 			if done, err := a.atToken(cmd.Context(), c, bytes.NewReader(soPIN), args...); done || err != nil {
-				return passOn(err)
+				return err
 			}
 			opts, err := hsmOptions(c, newLogger(c, a.err))
 			if err != nil {

@@ -24,6 +24,11 @@ const (
 	credentialPrefix     = "attestd." // attestd.pin is the credential pin
 )
 
+// credentialPath is where the unit looks for a credential.
+func credentialPath(name string) string {
+	return filepath.Join(encryptedCredentials, credentialPrefix+name)
+}
+
 // identity is a user, as the kernel knows it.
 type identity struct {
 	name   string
@@ -74,7 +79,8 @@ func identityOf(u *user.User) (id identity, err error) {
 }
 
 // atToken reruns this program, with these arguments, as the user as whom the daemon runs, and with the PIN where it
-// is a credential. It returns done when it has: then err is how that ended, and the caller has nothing more to do.
+// is a credential. It returns done when it has: then err is how that ended, a childStatus where the child has told why,
+// and the caller has nothing more to do.
 //
 // What a library of an HSM writes, such as SoftHSM's token files, must belong to the daemon; what root writes there the
 // daemon cannot open. And only the daemon's own process is given a credential by systemd; root can decrypt it.
@@ -102,11 +108,11 @@ func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...s
 		cmd.Dir = "/"
 	}
 	if !needsCredential {
-		return true, cmd.Run()
+		return true, passOn(cmd.Run())
 	}
 	return true, withCredential(ctx, uri.Credential(), service, func(folder string) error {
 		cmd.Env = append(cmd.Env, hsm.CredentialsVariable+"="+folder)
-		return cmd.Run()
+		return passOn(cmd.Run())
 	})
 }
 
@@ -122,7 +128,7 @@ func withCredential(ctx context.Context, name string, service identity, do func(
 		if removeErr == nil {
 			return
 		}
-		if _, isExit := errors.AsType[*exec.ExitError](err); isExit {
+		if child := childStatus(0); errors.As(err, &child) {
 			err = nil
 		}
 		err = errors.Join(err, fmt.Errorf("remove the decrypted PIN: %w: remove the folder %s by hand", removeErr, folder))
@@ -151,7 +157,7 @@ func (a *app) self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 // decryptCredential makes a folder like the one that systemd gives to the service. Only the service's user can read it,
 // and the caller removes it.
 func decryptCredential(ctx context.Context, name string, service identity) (folder string, err error) {
-	encrypted := filepath.Join(encryptedCredentials, credentialPrefix+name)
+	encrypted := credentialPath(name)
 	pin, err := runSystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
 	if err != nil {
 		return "", fmt.Errorf("the PIN is the credential %q of the service; as root it can be decrypted where it is in %s: %w", name, encrypted, err)

@@ -47,7 +47,7 @@ func TestTheDecryptedPINIsRemoved(t *testing.T) {
 func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 	fakeSystemdCreds(t, "31415926")
 	failure := errors.New("the child did not start")
-	exit := exec.CommandContext(t.Context(), "false").Run()
+	exit := passOn(exec.CommandContext(t.Context(), "false").Run())
 	for name, test := range map[string]struct{ child, is error }{
 		"after success":                   {nil, nil},
 		"after an exit status":            {exit, nil},
@@ -55,11 +55,11 @@ func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var folder string
-			err := passOn(withCredential(t.Context(), "pin", identity{}, func(f string) error {
+			err := withCredential(t.Context(), "pin", identity{}, func(f string) error {
 				folder = f
 				makeBusy(t, folder)
 				return test.child
-			}))
+			})
 			if err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), folder) || !errors.Is(err, test.is) && test.is != nil {
 				t.Errorf("got %v, want the folder %s and what to do", err, folder)
 			}
