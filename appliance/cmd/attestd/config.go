@@ -30,12 +30,29 @@ func newConfigCheck(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := checkReferences(c); err != nil {
+			if err := errors.Join(a.requireSetup(c), checkReferences(c)); err != nil {
 				return err
 			}
 			return a.print(map[string]bool{"ok": true}, func(w io.Writer) { fmt.Fprintln(w, "The configuration is valid.") })
 		},
 	}
+}
+
+// requireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
+// hsm.uri, and the PIN that its default names is not there either.
+func (a *app) requireSetup(c *config) error {
+	path := a.effectiveConfigPath()
+	if _, set := a.lookupEnv(envName("hsm.uri")); set || exists(path) {
+		return nil
+	}
+	uri, err := hsm.ParseURI(c.HSM.URI)
+	if err != nil {
+		return fmt.Errorf("hsm.uri: %w", err)
+	}
+	if exists(strings.TrimPrefix(uri.PINSource, "file:")) {
+		return nil
+	}
+	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)
 }
 
 // checkReferences checks what the configuration points at, as far as that can be done without the HSM.

@@ -142,6 +142,9 @@ func named(check string, findings []finding) []finding {
 func (p *patient) checkConfiguration() []finding {
 	c, err := p.app.config(nil)
 	if err == nil {
+		if err := p.requireSetup(c); err != nil {
+			return []finding{fail("attestd setup", "%s", err)}
+		}
 		err = checkReferences(c)
 	}
 	if err == nil {
@@ -153,7 +156,7 @@ func (p *patient) checkConfiguration() []finding {
 	p.config = c
 	path := p.effectiveConfigPath()
 	if !exists(path) {
-		return []finding{warn("attestd setup writes one", "%s is not there: all values are defaults", path)}
+		return []finding{ok("%s is not there: values are defaults, or the environment's", path)}
 	}
 	return []finding{ok("%s", path)}
 }

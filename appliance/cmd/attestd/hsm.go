@@ -40,6 +40,9 @@ func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) 
 	if err != nil {
 		return err
 	}
+	if err := a.requireSetup(c); err != nil {
+		return err
+	}
 	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
 		return err
 	}
@@ -65,6 +68,9 @@ A token that exists is never initialised again: that would destroy its keys.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.config(nil)
 			if err != nil {
+				return err
+			}
+			if err := a.requireSetup(c); err != nil {
 				return err
 			}
 			soPIN, made, err := a.soPIN(soPINFile)

@@ -56,6 +56,9 @@ API instead of server.listen.`,
 			if err != nil {
 				return err
 			}
+			if err := a.requireSetup(c); err != nil {
+				return err
+			}
 			level := new(slog.LevelVar)
 			return serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), serveOptions{load: load, level: level, sockets: sockets})
 		},

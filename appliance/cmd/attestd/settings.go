@@ -25,8 +25,12 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// defaultConfigFile is read where no --config names another. It may be missing: then all values are defaults.
+// defaultConfigFile is read where no --config names another. It may be missing: then all values are defaults. The
+// packages do not have it: 'attestd setup' writes it, and it is the operator's.
 const defaultConfigFile = "/etc/attestd/attestd.yaml"
+
+// referenceFile is where the packages put all values with their defaults, for people. It is not read.
+const referenceFile = "/usr/share/attestd/attestd.yaml"
 
 // envPrefix begins the name of each variable that sets a value: ATTESTD_SERVER_LISTEN sets server.listen.
 const envPrefix = "ATTESTD_"
@@ -238,8 +242,11 @@ func readConfigFile(path string) (map[string]any, error) {
 	}
 	k := koanf.New(".")
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
-		if optional && errors.Is(err, fs.ErrNotExist) {
+		switch missing := errors.Is(err, fs.ErrNotExist); {
+		case missing && optional:
 			return nil, nil
+		case missing:
+			return nil, fmt.Errorf("configuration %s is not there: 'attestd setup' writes one", path)
 		}
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
