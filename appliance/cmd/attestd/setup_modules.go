@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/attestd/attestd/hsm"
@@ -39,4 +44,57 @@ func listModules(found []hsm.Module) string {
 		items[i] = m.Path + " (" + m.Name + ")"
 	}
 	return strings.Join(items, ", ")
+}
+
+// prepareSoftHSM gives the daemon tokens of its own, in data_dir, unless SOFTHSM2_CONF names others: those of the
+// system belong to a group that the daemon need not be in. fresh says that there is no token yet.
+func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
+	environment := filepath.Join(s.folder, environmentName)
+	if err := s.adoptEnvironment(); err != nil {
+		return false, err
+	}
+	conf := s.getenv(softhsm.ConfVariable)
+	if conf == "" {
+		conf = filepath.Join(s.folder, "softhsm2.conf")
+		tokens := filepath.Join(dataDir, "softhsm")
+		if err := s.ensureFolder(tokens, 0o700, s.service); err != nil {
+			return false, err
+		}
+		if !exists(conf) {
+			text := "# SoftHSM for attestd: softhsm2.conf(5).\n" + softhsm.Conf(tokens)
+			if err := s.place(conf, []byte(text), 0o644, s.root(), "SoftHSM's configuration; its tokens are in "+tokens); err != nil {
+				return false, err
+			}
+		}
+	}
+	if err := s.ensureVariable(environment, softhsm.ConfVariable, conf); err != nil {
+		return false, err
+	}
+	entries, err := os.ReadDir(softhsm.TokenDir(conf))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("SoftHSM's tokens (directories.tokendir in %s): %w", conf, err)
+	}
+	return len(entries) == 0, nil
+}
+
+// ensureVariable adds a variable to the environment file, unless it is there.
+func (s *setup) ensureVariable(path, name, value string) error {
+	variables, err := readEnvironment(path)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
+		s.kept(path, "sets "+name+" already")
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(text) == 0 {
+		text = []byte("# The environment of the service attestd, and of attestd's commands: NAME=value.\n")
+	} else if !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(text, '\n')
+	}
+	return s.place(path, fmt.Appendf(text, "%s=%s\n", name, value), 0o644, s.root(), "sets "+name)
 }

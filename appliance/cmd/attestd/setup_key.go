@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// makeKeyOrUndo takes PIN and configuration back where they lead to no token, so that the next run asks again.
+func (s *setup) makeKeyOrUndo(ctx context.Context) error {
+	err := s.makeKey(ctx)
+	if err == nil || len(s.undo) == 0 {
+		return err
+	}
+	for _, undo := range s.undo {
+		err = errors.Join(err, undo())
+	}
+	s.say("The configuration and the PIN are as before: no token and key could be had with what was said.")
+	return err
+}
+
+// makeKey sees to it that the token and the key are there, and learns the address. While the daemon runs they are, and it
+// holds the login.
+func (s *setup) makeKey(ctx context.Context) error {
+	daemon := client.NewAdmin(s.config.Admin.Socket)
+	status, err := daemon.Status(ctx)
+	_ = daemon.Close()
+	if err == nil {
+		s.result.Address = &status.SignerAddress
+		s.say("kept  the key %s  (the daemon signs with it)", status.SignerAddress)
+		return nil
+	}
+	if !errors.Is(err, client.ErrNotRunning) {
+		return err
+	}
+	if err := s.ensureFolder(s.config.DataDir, 0o700, s.service); err != nil {
+		return err
+	}
+	if s.takesOver {
+		return s.findKey(ctx)
+	}
+	soPIN, err := s.officerPIN()
+	if err != nil {
+		return err
+	}
+	made, err := s.initToken(ctx, soPIN)
+	if err != nil {
+		return err
+	}
+	s.result.Address = &made.Key.Address
+	state := map[bool]string{true: "made", false: "kept"}
+	s.say("%s  the token %q  (serial %s)", state[made.TokenCreated], made.Token, made.Serial)
+	s.say("%s  the key %q  (address %s)", state[made.Created], made.Key.Label, made.Key.Address)
+	return nil
+}
+
+// findKey learns the address of a key that must be there: one that is made in its place would sign as somebody else.
+func (s *setup) findKey(ctx context.Context) error {
+	bringBack := "The configuration is of a key that exists, so setup makes no other. Bring back the HSM's backup (of SoftHSM, the folder of its " +
+		"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
+	if tokens := s.emptyTokens(); tokens != "" {
+		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
+	}
+	found, err := (&patient{app: s.app}).inspect(ctx)
+	switch {
+	case err != nil:
+		return err
+	case found.WrongPIN:
+		return &refusedHere{found.LastError}
+	case found.NotFound:
+		return fmt.Errorf("%s.\n%s", found.LastError, bringBack)
+	case !found.Ready || found.Key.Address == nil:
+		return errors.New(found.LastError)
+	}
+	s.result.Address = found.Key.Address
+	s.say("kept  the token %q  (serial %s)", found.Token.Label, found.Token.Serial)
+	s.say("kept  the key %q  (address %s)", found.Key.Label, found.Key.Address)
+	return nil
+}
+
+// emptyTokens is the folder of SoftHSM's tokens where that is configured and has none: then SoftHSM itself may say no more
+// than CKR_GENERAL_ERROR.
+func (s *setup) emptyTokens() string {
+	uri, err := hsm.ParseURI(s.config.HSM.URI)
+	if err != nil || !softhsm.IsModule(uri.ModulePath) {
+		return ""
+	}
+	tokens := softhsm.TokenDir(s.getenv(softhsm.ConfVariable))
+	entries, err := os.ReadDir(tokens)
+	if tokens == "" || len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return tokens
+}
+
+// daemonRuns says whether a daemon has the configured data open.
+func (s *setup) daemonRuns(ctx context.Context) (bool, error) {
+	daemon := client.NewAdmin(s.config.Admin.Socket)
+	defer func() { _ = daemon.Close() }()
+	_, err := daemon.Status(ctx)
+	if errors.Is(err, client.ErrNotRunning) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// officerPIN returns the security officer's PIN for a token that must be initialised. For SoftHSM one is made, and kept
+// in a file that only root reads: with it alone, a lost user PIN can be replaced.
+func (s *setup) officerPIN() ([]byte, error) {
+	if s.soPINFile != "" {
+		pin, err := s.readSmall(s.soPINFile, maxPIN)
+		return bytes.TrimRight(pin, "\r\n"), err
+	}
+	uri, err := hsm.ParseURI(s.config.HSM.URI)
+	if err != nil || !softhsm.IsModule(uri.ModulePath) {
+		return nil, err
+	}
+	path := filepath.Join(s.folder, "so-pin")
+	if exists(path) {
+		pin, err := s.readSmall(path, maxPIN)
+		return bytes.TrimRight(pin, "\r\n"), err
+	}
+	if entries, err := os.ReadDir(softhsm.TokenDir(s.getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
+		return nil, nil // the token is there
+	}
+	pin := randomPIN()
+	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN; move it off this machine, it replaces a lost PIN")
+}
+
+// initToken runs 'hsm init', which does its work as the service's user.
+func (s *setup) initToken(ctx context.Context, soPIN []byte) (result hsm.InitResult, err error) {
+	machine := *s.app
+	machine.output = "json"
+	cmd, err := machine.self(ctx, "hsm", "init", "--so-pin-file", "-")
+	if err != nil {
+		return result, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(soPIN), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return result, initFailure(err, strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: "))
+	}
+	return result, json.Unmarshal(stdout.Bytes(), &result)
+}
+
+// initFailure keeps the exit status of a PIN that was refused.
+func initFailure(err error, said string) error {
+	if exit, isExit := errors.AsType[*exec.ExitError](err); isExit && exit.ExitCode() == exitPIN {
+		return &refusedHere{said}
+	}
+	if said == "" {
+		return fmt.Errorf("make the token and the key: %w", err)
+	}
+	return errors.New(said)
+}
+
+// refusedHere is hsm.ErrPIN that a child of this program met.
+type refusedHere struct{ said string }
+
+func (e *refusedHere) Error() string { return e.said }
+func (e *refusedHere) Unwrap() error { return hsm.ErrPIN }

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// keepPIN returns the pin-source of a PIN that is kept already, or keeps one: as a credential, which the unit passes on to
+// the service (LoadCredentialEncrypted=), or in a file of the service's user.
+func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err error) {
+	file, credential := s.pinPath(), credentialPath("pin")
+	const credentialSource = "credential:pin"
+	switch {
+	case s.isServiceFolder() && exists(credential):
+		s.kept(credential, "the PIN")
+		return credentialSource, nil
+	case exists(file):
+		s.kept(file, "the PIN")
+		return "file:" + file, nil
+	}
+	pin, err := s.choosePIN(fresh)
+	if err != nil {
+		return "", err
+	}
+	if !fresh { // else the token that is about to be made has this PIN, and no other copy of it exists
+		s.undoFile(file)
+		s.undoFile(credential)
+	}
+	if s.pinStore == "credential" || s.pinStore == "auto" && s.isServiceFolder() && isDirectory("/run/systemd/system") {
+		err := s.placeCredential(ctx, "pin", pin)
+		if err == nil {
+			return credentialSource, nil
+		}
+		if s.pinStore == "credential" {
+			return "", err
+		}
+		s.say("The PIN is kept in a file, for it cannot be encrypted here: %v", err)
+	}
+	return "file:" + file, s.placePIN(file, pin)
+}
+
+// adoptPIN sees to it that the PIN is where a configuration that was there before says, and asks for it where it is not.
+// A PIN that is given is of a token that exists: neither it nor its key is made then, unless the security officer's is
+// given, too.
+func (s *setup) adoptPIN(ctx context.Context) error {
+	uri, err := hsm.ParseURI(s.config.HSM.URI)
+	if err != nil {
+		return fmt.Errorf("hsm.uri: %w", err)
+	}
+	running, err := s.daemonRuns(ctx)
+	switch {
+	case err != nil:
+		return err
+	case s.pinFile == "" && (running || uri.PINSource == ""):
+		return nil
+	case uri.PINSource == "":
+		return errors.New("hsm.uri names no pin-source, and so no place for the PIN: add pin-source=file:" + s.pinPath())
+	}
+	current, missing := s.currentPIN(ctx, uri)
+	switch {
+	case s.pinFile == "" && missing == nil:
+		return nil
+	case s.pinFile == "" && s.yes:
+		return fmt.Errorf("the PIN is not where hsm.uri says (%s): give the file that holds it with --pin-file: %w", uri.PINSource, missing)
+	}
+	pin, err := s.choosePIN(false)
+	if err != nil {
+		return err
+	}
+	s.takesOver = s.soPINFile == "" // with that, a token is to be made
+	switch {
+	case missing == nil && bytes.Equal(current, pin):
+		s.say("kept  the PIN  (%s)", uri.PINSource)
+		return nil
+	case running:
+		return errors.New("attestd runs with another PIN; stop it first, so that this one can be tried: systemctl stop attestd.socket attestd")
+	}
+	return s.replacePIN(ctx, uri, pin)
+}
+
+// currentPIN reads the PIN that is in place.
+func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err error) {
+	_, given := s.lookupEnv(hsm.CredentialsVariable)
+	if name := uri.Credential(); name != "" && !given {
+		pin, err = runSystemdCreds(ctx, nil, "decrypt", "--name="+name, credentialPath(name), "-")
+	} else if path, pathErr := uri.PINFile(); pathErr != nil {
+		err = pathErr
+	} else {
+		pin, err = s.readSmall(path, maxPIN)
+	}
+	if pin = bytes.TrimRight(pin, "\r\n"); err == nil && len(pin) == 0 {
+		err = errors.New("it is empty")
+	}
+	return pin, err
+}
+
+// replacePIN puts the PIN where hsm.uri says. A credential that cannot be encrypted here becomes a file, and hsm.uri
+// names that.
+func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
+	name := uri.Credential()
+	if name == "" {
+		path, err := uri.PINFile()
+		if err != nil {
+			return err
+		}
+		s.undoFile(path)
+		return s.placePIN(path, pin)
+	}
+	s.undoFile(credentialPath(name))
+	err := s.placeCredential(ctx, name, pin)
+	if err == nil {
+		return nil
+	}
+	s.say("The PIN is kept in a file, for it cannot be encrypted here: %v", err)
+	file := s.pinPath()
+	s.undoFile(file)
+	s.undoFile(s.result.Configuration)
+	if err := s.placePIN(file, pin); err != nil {
+		return err
+	}
+	return s.renamePINSource(uri.PINSource, "file:"+file)
+}
+
+// renamePINSource changes pin-source in the configuration, and nothing else there.
+func (s *setup) renamePINSource(from, to string) error {
+	text, err := os.ReadFile(s.result.Configuration)
+	if err != nil {
+		return err
+	}
+	const attribute = "pin-source="
+	if n := strings.Count(string(text), attribute+from); n != 1 {
+		return fmt.Errorf("%s has %s%s %d times, not once: set %s%s in hsm.uri, then run setup again", s.result.Configuration, attribute, from, n, attribute, to)
+	}
+	changed := bytes.Replace(text, []byte(attribute+from), []byte(attribute+to), 1)
+	if err := s.place(s.result.Configuration, changed, 0o640, s.root(), "hsm.uri: "+attribute+to); err != nil {
+		return err
+	}
+	return s.loadConfiguration()
+}
+
+// pinPath is the file for the PIN where it is no credential.
+func (s *setup) pinPath() string { return filepath.Join(s.folder, "pin") }
+
+func (s *setup) placePIN(path string, pin []byte) error {
+	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service, "the PIN, for the user "+s.service.name+" only")
+}
+
+// placeCredential keeps the PIN so that only this machine's systemd can read it, and proves that it can. It does not
+// bind it to the TPM's PCRs: an update of the firmware would change them, and lose the PIN.
+func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) error {
+	path := credentialPath(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	sealed, err := runSystemdCreds(ctx, pin, "encrypt", "--name="+name, "--tpm2-pcrs=", "-", "-")
+	if err != nil {
+		return err
+	}
+	if err := writeFileSynced(path, sealed, 0o600); err != nil {
+		return err
+	}
+	again, err := runSystemdCreds(ctx, nil, "decrypt", "--name="+name, path, "-")
+	if err == nil && !bytes.Equal(again, pin) {
+		err = errors.New("systemd-creds does not give back what it was given")
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	s.made(path, "the PIN, encrypted to this machine")
+	return nil
+}
+
+// choosePIN returns the PIN that is given, one that is typed, or a new one for a SoftHSM token that is to be made.
+func (s *setup) choosePIN(fresh bool) ([]byte, error) {
+	switch {
+	case s.pinFile != "":
+		pin, err := s.readSmall(s.pinFile, maxPIN)
+		if err != nil {
+			return nil, fmt.Errorf("--pin-file: %w", err)
+		}
+		if pin = bytes.TrimRight(pin, "\r\n"); len(pin) == 0 {
+			return nil, errors.New("--pin-file: the file is empty")
+		}
+		return pin, nil
+	case fresh:
+		return randomPIN(), nil
+	case s.yes:
+		return nil, errors.New("the token's user PIN is needed: give the file that holds it with --pin-file")
+	}
+	fmt.Fprint(s.err, "User PIN of the token (not shown): ")
+	pin, err := term.ReadPassword(int(s.in.(*os.File).Fd())) // a terminal, for without one there is --yes
+	fmt.Fprintln(s.err)
+	if err == nil && len(pin) == 0 {
+		err = errors.New("the PIN is empty")
+	}
+	return pin, err
+}
+
+func randomPIN() []byte {
+	b := make([]byte, 16)
+	rand.Read(b) // never fails (Go 1.24)
+	return []byte(hex.EncodeToString(b))
+}
