@@ -61,9 +61,9 @@ common() { # common FOLDER PROGRAM
 	"$2" completion zsh >"$1/usr/share/zsh/attestd"
 	"$2" completion fish >"$1/usr/share/fish/vendor_completions.d/attestd.fish"
 
-	mkdir -p "$1/etc/attestd"
-	defaults "$2" /usr/lib/softhsm/libsofthsm2.so >"$1/etc/attestd/attestd.yaml"
-	defaults "$2" /usr/lib64/pkcs11/libsofthsm2.so >"$1/etc/attestd/attestd.rpm.yaml"
+	mkdir -p "$1/usr/share/attestd"
+	reference "$2" /usr/lib/softhsm/libsofthsm2.so >"$1/usr/share/attestd/attestd.yaml"
+	reference "$2" /usr/lib64/pkcs11/libsofthsm2.so >"$1/usr/share/attestd/attestd.rpm.yaml"
 
 	for unit in systemd/attestd*; do lay "$unit" "$1/usr/lib/systemd/system/${unit##*/}"; done
 	lay packaging/sysusers.conf "$1/usr/lib/sysusers.d/attestd.conf"
@@ -81,16 +81,19 @@ common() { # common FOLDER PROGRAM
 	cp -R packaging/deb packaging/rpm "$1/scripts"
 }
 
-# Every value with what it is for, all of it commented out: what nobody set follows the program's own default, and
-# `attestd setup` may write its values beneath.
-defaults() { # defaults PROGRAM MODULE
-	cat <<-'END'
-		# Configuration of attestd. All that is commented out is the default. To set a value, take the # at the line's
-		# beginning away, there and from the sections it is in. `attestd config check` finds mistakes, `attestd config show`
-		# prints what is in effect. After a change: systemctl reload attestd, or restart where reload says so.
+# Every value with what it is for, to read and to copy from. The packages have no file in /etc/attestd: the defaults are
+# in the program, and what differs from them in the file that `attestd setup` wrote, which no upgrade touches.
+reference() { # reference PROGRAM MODULE
+	{
+		cat <<-'END'
+			# Every value that attestd can be configured with, and its default. This file is not read: copy what is to differ,
+			# with the sections it is in and without the # at the line's beginning, to /etc/attestd/attestd.yaml, which 'attestd
+			# setup' has written. 'attestd config check' finds mistakes, 'attestd config show' prints what is in effect. After a
+			# change: systemctl reload attestd, or restart where reload says so.
 
-	END
-	env -i "$1" --config /dev/null config show | sed -e 's/^/#/' -e "s,/usr/lib[a-z0-9/]*/libsofthsm2.so,$2,"
+		END
+		env -i "$1" --config /dev/null config show | sed -e "s,/usr/lib[a-z0-9/]*/libsofthsm2.so,$2,"
+	} | sed -e 's/^/#/'
 }
 
 documents() { # documents FOLDER TARGET: entries of nfpm.yaml

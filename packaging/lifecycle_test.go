@@ -32,6 +32,7 @@ func TestDebLifeCycle(t *testing.T) {
 	}{
 		{"install without a running system", l.installUnbooted},
 		{"boot", l.bootFirst},
+		{"before setup", l.beforeSetup},
 		{"setup", l.setup},
 		{"enable", l.enable},
 		{"attest", l.attest},
@@ -83,11 +84,10 @@ func (l *lifeCycle) installUnbooted(t *testing.T) {
 	l.quietly(t, install(l.first))
 	l.quietly(t, install(l.first)) // scripts must stand being run again
 	for path, want := range map[string]string{
-		"/etc/attestd":              "root:attestd 750",
-		"/etc/attestd/attestd.yaml": "root:attestd 640",
-		"/var/lib/attestd":          "attestd:attestd 700",
-		"/var/backups/attestd":      "attestd:attestd 700",
-		"/usr/bin/attestd":          "root:root 755",
+		"/etc/attestd":         "root:attestd 750",
+		"/var/lib/attestd":     "attestd:attestd 700",
+		"/var/backups/attestd": "attestd:attestd 700",
+		"/usr/bin/attestd":     "root:root 755",
 	} {
 		if got := strings.TrimSpace(l.run(t, "stat -c '%U:%G %a' "+path)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -105,12 +105,25 @@ func (l *lifeCycle) bootFirst(t *testing.T) {
 	}
 }
 
+// beforeSetup is all that needs an HSM: it says what to do.
+func (l *lifeCycle) beforeSetup(t *testing.T) {
+	for _, command := range []string{"attestd config check", "attestd doctor", "attestd serve", "attestd hsm status"} {
+		if out, err := l.try(t, command); err == nil || !strings.Contains(out, "no configuration yet: run 'attestd setup'") {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
+	l.run(t, "systemctl start attestd || journalctl -u attestd | grep 'no configuration yet'; systemctl stop attestd")
+}
+
 func (l *lifeCycle) setup(t *testing.T) {
 	out := l.run(t, "attestd setup --yes")
 	t.Log("\n" + out)
 	l.address = regexp.MustCompile(`0x[0-9a-fA-F]{40}`).FindString(out)
 	if l.address == "" {
 		t.Fatal("setup names no address")
+	}
+	if got := strings.TrimSpace(l.run(t, "stat -c '%U:%G %a' /etc/attestd/attestd.yaml")); got != "root:attestd 640" {
+		t.Errorf("the configuration is %s", got)
 	}
 	again := l.run(t, "attestd setup --yes")
 	if !strings.Contains(again, l.address) || strings.Contains(again, "made ") {
@@ -394,10 +407,9 @@ func TestRPMLifeCycle(t *testing.T) {
 	}
 	silent(rpm("--install", first))
 	for path, want := range map[string]string{
-		"/etc/attestd":              "root:attestd 750",
-		"/etc/attestd/attestd.yaml": "root:attestd 640",
-		"/var/lib/attestd":          "attestd:attestd 700",
-		"/var/backups/attestd":      "attestd:attestd 700",
+		"/etc/attestd":         "root:attestd 750",
+		"/var/lib/attestd":     "attestd:attestd 700",
+		"/var/backups/attestd": "attestd:attestd 700",
 	} {
 		if got := strings.TrimSpace(m.run(t, "stat -c '%U:%G %a' "+path)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -418,5 +430,8 @@ func TestRPMLifeCycle(t *testing.T) {
 		t.Errorf("a downgrade was not refused: %s", out)
 	}
 	rpm("--erase", "attestd")
-	m.run(t, "ls /var/lib/attestd/attestd.db /etc/attestd/attestd.yaml.rpmsave")
+	m.run(t, "ls /var/lib/attestd/attestd.db && grep changed /etc/attestd/attestd.yaml")
+	if got := strings.TrimSpace(m.run(t, "ls -A /etc/attestd")); got != "attestd.yaml" {
+		t.Errorf("in /etc/attestd is left: %s", got)
+	}
 }

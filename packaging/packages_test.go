@@ -55,7 +55,11 @@ const dist = "../dist"
 // It returns the folder of the packages of the given version.
 func rebuilt(t *testing.T, version string, environ ...string) string {
 	t.Helper()
-	dir := copyOfSource(t)
+	return builtIn(t, copyOfSource(t), version, environ...)
+}
+
+func builtIn(t *testing.T, dir, version string, environ ...string) string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "umask 077; exec sh packaging/build.sh")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "VERSION="+version, "ARCHES="+runtime.GOARCH, "SOURCE_DATE_EPOCH="+commitDate(t),
@@ -98,28 +102,56 @@ func commitDate(t *testing.T) string {
 	return strings.TrimSpace(host(t, "git", "log", "-1", "--format=%ct"))
 }
 
-// next is the next version's packages, built once.
+// next is the next version's packages, built once. It has another default.
 func next(t *testing.T) string {
 	t.Helper()
 	nextOnce.Do(func() {
-		dir := rebuilt(t, nextVersion(t))
-		nextDir, _ = os.MkdirTemp("", "attestd-next-")
-		host(t, "cp", deb(dir, nextVersion(t)), rpmFile(dir, nextVersion(t)), nextDir)
+		source := copyOfSource(t)
+		edit(t, filepath.Join(source, "appliance/cmd/attestd/settings.go"), `"server.idle_timeout", "2m"`, `"server.idle_timeout", "3m"`)
+		nextDir = kept(t, builtIn(t, source, nextVersion(t)), nextVersion(t))
 	})
 	return nextDir
+}
+
+// kept copies packages to where they stay until all tests have ended.
+func kept(t *testing.T, from, version string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "attestd-packages-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keptDirs = append(keptDirs, dir)
+	host(t, "cp", deb(from, version), rpmFile(from, version), dir)
+	return dir
 }
 
 var (
 	nextOnce sync.Once
 	nextDir  string
+	keptDirs []string
 )
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if nextDir != "" {
-		_ = os.RemoveAll(nextDir)
+	for _, dir := range keptDirs {
+		_ = os.RemoveAll(dir)
 	}
 	os.Exit(status)
+}
+
+// edit changes a text, which must be there once, in a file.
+func edit(t *testing.T, file, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), from); n != 1 {
+		t.Fatalf("%s has %q %d times, not once", file, from, n)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), from, to, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestPackagesAreReproducible(t *testing.T) {
@@ -162,7 +194,7 @@ func TestChecksumsAreRight(t *testing.T) {
 
 // installedFiles is what each package must put onto a machine, besides its own kind's.
 var installedFiles = []string{
-	"/etc/attestd/attestd.yaml",
+	"/usr/share/attestd/attestd.yaml",
 	"/usr/bin/attestd",
 	"/usr/lib/systemd/system/attestd.service",
 	"/usr/lib/systemd/system/attestd.socket",
@@ -198,9 +230,8 @@ func TestDeb(t *testing.T) {
 	}
 	control := t.TempDir()
 	host(t, "dpkg-deb", "--control", file, control)
-	conffiles, err := os.ReadFile(filepath.Join(control, "conffiles"))
-	if err != nil || string(conffiles) != "/etc/attestd/attestd.yaml\n" {
-		t.Errorf("conffiles: %q, %v", conffiles, err)
+	if conffiles, err := os.ReadFile(filepath.Join(control, "conffiles")); !os.IsNotExist(err) {
+		t.Errorf("dpkg may ask about files: %q, %v", conffiles, err)
 	}
 	t.Run("lintian", func(t *testing.T) {
 		need(t, "lintian")
@@ -227,7 +258,7 @@ func TestRPM(t *testing.T) {
 	if got := host(t, "rpm", "-qp", "--recommends", file); !strings.Contains(got, "softhsm") {
 		t.Errorf("recommends: %s", got)
 	}
-	if got := host(t, "rpm", "-qp", "--configfiles", file); got != "/etc/attestd/attestd.yaml\n" {
+	if got := host(t, "rpm", "-qp", "--configfiles", file); got != "" {
 		t.Errorf("configuration files: %s", got)
 	}
 	if got := host(t, "rpm", "-K", file); !strings.Contains(got, "OK") {
@@ -275,11 +306,8 @@ func checkTree(t *testing.T, root string, want []string) {
 		name := strings.TrimPrefix(path, root)
 		got = append(got, name)
 		mode := fs.FileMode(0o644)
-		switch name {
-		case "/usr/bin/attestd":
+		if name == "/usr/bin/attestd" {
 			mode = 0o755
-		case "/etc/attestd/attestd.yaml":
-			mode = 0o640
 		}
 		if stat.Mode() != mode && !strings.HasPrefix(name, "/var/lib/rpm/") {
 			t.Errorf("%s has mode %v, want %v", name, stat.Mode(), mode)
@@ -304,9 +332,7 @@ func TestProgram(t *testing.T) {
 	if got := host(t, program, "version"); !strings.Contains(got, " "+version(t)+" ") {
 		t.Errorf("it says that it is %s", got)
 	}
-	if got := host(t, program, "--config", filepath.Join(root, "etc/attestd/attestd.yaml"), "config", "check"); !strings.Contains(got, "valid") {
-		t.Errorf("the configuration: %s", got)
-	}
+	checkReference(t, program, filepath.Join(root, "usr/share/attestd/attestd.yaml"))
 	header, sections, dynamic := host(t, "readelf", "-h", program), host(t, "readelf", "-S", "-W", program), host(t, "readelf", "-d", "-W", program)
 	if !strings.Contains(header, "DYN (Position-Independent Executable file)") {
 		t.Error("it is not position-independent")
@@ -330,6 +356,30 @@ func TestProgram(t *testing.T) {
 	}
 	if strings.Contains(string(built), here+"/") {
 		t.Errorf("it knows the folder that it was built in, %s", here)
+	}
+}
+
+// checkReference checks that the reference sets nothing as it is, and the defaults without the # at each line's beginning.
+func checkReference(t *testing.T, program, reference string) {
+	t.Helper()
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^#`)
+	if set := lines.ReplaceAllString(string(text), ""); len(set) != len(text)-strings.Count(string(text), "\n") {
+		t.Errorf("%s has lines that begin with no #:\n%s", reference, text)
+	} else if err := os.WriteFile(reference+".set", []byte(set), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := host(t, program, "--config", reference+".set", "config", "check"); !strings.Contains(got, "valid") {
+		t.Errorf("the reference: %s", got)
+	}
+	defaults := host(t, program, "--config", os.DevNull, "config", "show")
+	for what, file := range map[string]string{"as it is": reference, "without the #": reference + ".set"} {
+		if got := host(t, program, "--config", file, "config", "show"); got != defaults {
+			t.Errorf("the reference %s is not the defaults:\n%s", what, got)
+		}
 	}
 }
 
