@@ -230,7 +230,7 @@ func (s *setup) configure(ctx context.Context) error {
 		}
 		return s.adoptPIN(ctx)
 	}
-	if err := s.ask(); err != nil {
+	if err := s.ask(ctx); err != nil {
 		return err
 	}
 	module, err := s.findModule()

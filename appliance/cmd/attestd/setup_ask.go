@@ -2,22 +2,27 @@ package main
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/attestd/attestd/hsm"
 )
 
 // ask goes through what can be chosen, at a terminal. What flags say is not asked.
-func (s *setup) ask() error {
+func (s *setup) ask(ctx context.Context) error {
 	if s.yes {
 		return nil
 	}
 	s.answers = bufio.NewReader(s.in)
 	if s.module == "" {
-		if err := s.askModule(); err != nil {
+		if err := s.askModule(ctx); err != nil {
 			return err
 		}
 	}
@@ -31,7 +36,7 @@ func (s *setup) ask() error {
 		{"Address and port of the API", &s.listen, or(s.listen, defaultText("server.listen"))},
 		{"Digest scheme that the verifying contract expects", &s.scheme, or(s.scheme, defaultText("attestation.scheme"))},
 	} {
-		answer, err := s.askText(q.text, q.initial)
+		answer, err := s.askText(ctx, q.text, q.initial)
 		if err != nil {
 			return err
 		}
@@ -40,7 +45,7 @@ func (s *setup) ask() error {
 	return nil
 }
 
-func (s *setup) askModule() error {
+func (s *setup) askModule(ctx context.Context) error {
 	found := hsm.Modules()
 	if len(found) == 0 {
 		return nil // findModule says what to do
@@ -54,14 +59,14 @@ func (s *setup) askModule() error {
 		}
 	}
 	for {
-		answer, err := s.askText("Which one (a number, or a path)", strconv.Itoa(preferred))
+		answer, err := s.askText(ctx, "Which one (a number, or a path)", strconv.Itoa(preferred))
 		if err != nil {
 			return err
 		}
 		n, numberErr := strconv.Atoi(answer)
 		switch {
 		case numberErr == nil && n >= 1 && n <= len(found):
-			s.module = found[n-1].path
+			s.module = found[n-1].Path
 			return nil
 		case filepath.IsAbs(answer) && exists(answer):
 			s.module = answer
@@ -71,13 +76,52 @@ func (s *setup) askModule() error {
 	}
 }
 
-func (s *setup) askText(question, initial string) (string, error) {
+func (s *setup) askText(ctx context.Context, question, initial string) (string, error) {
 	fmt.Fprintf(s.err, "%s [%s]: ", question, initial)
-	line, err := s.answers.ReadString('\n')
+	line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })
 	if err != nil {
 		return "", fmt.Errorf("read the answer: %w", err)
 	}
 	return or(strings.TrimSpace(line), initial), nil
+}
+
+// askPIN reads a PIN that is not shown. It is at a terminal, for without one there is --yes.
+func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
+	terminal := int(s.in.(*os.File).Fd())
+	before, err := term.GetState(terminal)
+	if err != nil {
+		return nil, fmt.Errorf("read the PIN: %w", err)
+	}
+	fmt.Fprint(s.err, "User PIN of the token (not shown): ")
+	pin, err := unlessInterrupted(ctx, func() ([]byte, error) { return term.ReadPassword(terminal) })
+	fmt.Fprintln(s.err)
+	if ctx.Err() != nil {
+		err = errors.Join(err, term.Restore(terminal, before)) // or what is typed later would not be shown
+	}
+	if err == nil && len(pin) == 0 {
+		err = errors.New("the PIN is empty")
+	}
+	return pin, err
+}
+
+// unlessInterrupted waits for a person, or for the end that a person wants: reading from a terminal takes no context.
+func unlessInterrupted[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, errors.New("interrupted")
+	}
 }
 
 func or(s, otherwise string) string {

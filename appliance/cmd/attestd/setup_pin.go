@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/term"
-
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -29,7 +27,7 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 		s.kept(file, "the PIN")
 		return "file:" + file, nil
 	}
-	pin, err := s.choosePIN(fresh)
+	pin, err := s.choosePIN(ctx, fresh)
 	if err != nil {
 		return "", err
 	}
@@ -74,7 +72,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	case s.pinFile == "" && s.yes:
 		return fmt.Errorf("the PIN is not where hsm.uri says (%s): give the file that holds it with --pin-file: %w", uri.PINSource, missing)
 	}
-	pin, err := s.choosePIN(false)
+	pin, err := s.choosePIN(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -126,10 +124,10 @@ func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
 	file := s.pinPath()
 	s.undoFile(file)
 	s.undoFile(s.result.Configuration)
-	if err := s.placePIN(file, pin); err != nil {
+	if err := s.renamePINSource(uri.PINSource, "file:"+file); err != nil {
 		return err
 	}
-	return s.renamePINSource(uri.PINSource, "file:"+file)
+	return s.placePIN(file, pin)
 }
 
 // renamePINSource changes pin-source in the configuration, and nothing else there.
@@ -182,7 +180,7 @@ func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) er
 }
 
 // choosePIN returns the PIN that is given, one that is typed, or a new one for a SoftHSM token that is to be made.
-func (s *setup) choosePIN(fresh bool) ([]byte, error) {
+func (s *setup) choosePIN(ctx context.Context, fresh bool) ([]byte, error) {
 	switch {
 	case s.pinFile != "":
 		pin, err := s.readSmall(s.pinFile, maxPIN)
@@ -198,13 +196,7 @@ func (s *setup) choosePIN(fresh bool) ([]byte, error) {
 	case s.yes:
 		return nil, errors.New("the token's user PIN is needed: give the file that holds it with --pin-file")
 	}
-	fmt.Fprint(s.err, "User PIN of the token (not shown): ")
-	pin, err := term.ReadPassword(int(s.in.(*os.File).Fd())) // a terminal, for without one there is --yes
-	fmt.Fprintln(s.err)
-	if err == nil && len(pin) == 0 {
-		err = errors.New("the PIN is empty")
-	}
-	return pin, err
+	return s.askPIN(ctx)
 }
 
 func randomPIN() []byte {
