@@ -242,7 +242,9 @@ func (m *machine) try(t *testing.T, line string) (string, error) {
 		args = []string{"nsenter", "--target", strconv.Itoa(m.leader), "--all"}
 	}
 	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
-	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.WaitDelay = 10 * time.Second // what it has started may hold its output open
+	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		err = errors.Join(err, ctx.Err())
 	}

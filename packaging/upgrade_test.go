@@ -26,9 +26,14 @@ func before(t *testing.T) string {
 		} else {
 			t.Logf("%s is not in this clone: the version before is this one with a configuration file", withConffile)
 			source = copyOfSource(t)
-			const file = "\n  - { src: usr/share/attestd/attestd.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace }\n"
-			edit(t, filepath.Join(source, "packaging/nfpm.yaml"),
-				"\n  - { dst: /etc/attestd/attestd.yaml, type: ghost, file_info: { mode: 0640, group: attestd }, packager: rpm }\n", file)
+			edit(t, filepath.Join(source, "packaging/nfpm.yaml"), `
+  - { dst: /etc/attestd/attestd.yaml, type: ghost, file_info: { mode: 0640, group: attestd }, packager: rpm }
+`, `
+  - { src: usr/share/attestd/attestd.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace, file_info: { mode: 0640 }, packager: deb }
+  - { src: usr/share/attestd/attestd.rpm.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace, file_info: { mode: 0640, group: attestd }, packager: rpm }
+`)
+			edit(t, filepath.Join(source, "packaging/deb/postinst"), "\n	[ -d /run/systemd/system ] || exit 0\n",
+				"\n	chgrp attestd /etc/attestd/attestd.yaml\n	[ -d /run/systemd/system ] || exit 0\n")
 		}
 		beforeDir = kept(t, builtIn(t, source, beforeVersion), beforeVersion)
 	})
@@ -77,14 +82,17 @@ type upgrade struct{ lifeCycle }
 
 const configuration = "/etc/attestd/attestd.yaml"
 
-// aptInstall is what unattended upgrades do. Nothing in it says how to answer a question.
-func (u *upgrade) aptInstall(t *testing.T, file string) string {
+// aptInstall is what a machine does by itself. Nothing in it says how to answer a question.
+func (u *upgrade) aptInstall(t *testing.T, file string, flags ...string) string {
 	t.Helper()
-	return u.run(t, "DEBIAN_FRONTEND=noninteractive apt-get -y --no-install-recommends install "+u.put(t, file)+" </dev/null")
+	return u.run(t, "cd /root && DEBIAN_FRONTEND=noninteractive apt-get -y install "+strings.Join(flags, " ")+" ./"+filepath.Base(u.put(t, file))+" </dev/null")
 }
 
+// noNetwork leaves out what is recommended: the machine cannot fetch it.
+const noNetwork = "--no-install-recommends"
+
 func (u *upgrade) versionBefore(t *testing.T) {
-	u.aptInstall(t, deb(before(t), beforeVersion))
+	u.aptInstall(t, deb(before(t), beforeVersion), noNetwork)
 	if got := u.run(t, "dpkg-query -W -f '${Conffiles}' attestd"); !strings.Contains(got, configuration) {
 		t.Fatalf("it is no version with a conffile: %q", got)
 	}
@@ -150,7 +158,7 @@ func (u *upgrade) loseMachine(t *testing.T) {
 	u.run(t, "attestd backup /root/backup.tar.zst && systemctl stop attestd")
 	u.run(t, "tar -C /var/lib/attestd -czf /root/token.tar.gz softhsm && tar -C /etc --exclude=attestd/pin -czf /root/etc.tar.gz attestd")
 	u.run(t, "dpkg --purge attestd && rm -rf /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted /var/lib/systemd/credential.secret")
-	u.aptInstall(t, deb(next(t), nextVersion(t)))
+	u.aptInstall(t, deb(next(t), nextVersion(t)), noNetwork)
 }
 
 func (u *upgrade) takeOver(t *testing.T) {
@@ -232,6 +240,9 @@ func TestRPMUpgrade(t *testing.T) {
 			t.Errorf("after %s the configuration was\n%s\nand is\n%s", filepath.Base(file), want, got)
 		}
 		m.run(t, `attestd config show | grep -q 'default_rate: "50/s"'`)
+		if out, err := tryHost(t, "rpm", "--root", m.root, "--verify", "--nodeps", "attestd"); err != nil {
+			t.Errorf("rpm finds fault: %s", out)
+		}
 	}
 	rpm("--erase", "attestd")
 	if got := identity(); got != want {
