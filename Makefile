@@ -7,10 +7,16 @@ GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
 FUZZTIME  ?= 30s
 ARGS      ?=
+QUIETLY   := sh packaging/quietly.sh
+# Published clients replace dependencies of dependencies, which npm understands since 10; Debian 12 and 13 have npm 9.
+NPM10     := npm exec --yes npm@10.9.4 --
 
 export CGO_ENABLED = 1
+# The Go that packaging/deps.sh fetches where this machine's is too old.
+export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help run build test deps test-deps playground clients lint bench fuzz packages test-packages deps-packages clean
 
 help: ## list the targets
@@ -20,28 +26,36 @@ run: deps build ## install what is missing, build, and run a throwaway appliance
 	@exec bin/attestd dev $(ARGS)
 
 build: playground ## build bin/attestd, with the playground where Node is installed
-	@$(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
+	@$(QUIETLY) bin/build.log 'compiling bin/attestd$(if $(wildcard bin/attestd),, (the first time fetches its modules, and takes minutes))' \
+	  $(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
 
-test: test-deps playground clients ## install what is missing and run every test, with the race detector
+bin/modules: go.sum
+	@$(QUIETLY) bin/modules.log 'fetching the Go modules' $(GO) list -deps -test ./...
+	@touch $@
+
+test: test-deps playground clients bin/modules ## install what is missing and run every test, with the race detector
+	@echo 'compiling and running the tests (some minutes before the first result)'
 	$(GO) vet ./...
 	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) ./...
 
-deps: ## install what building needs: gcc, softhsm2, and Node for the playground (apt or dnf)
-	@sh packaging/deps.sh
+deps: ## install what building needs: gcc, Go, softhsm2, and Node for the playground (apt or dnf)
+	@GO='$(GO)' sh packaging/deps.sh
 
 test-deps:
-	@sh packaging/deps.sh test
+	@GO='$(GO)' sh packaging/deps.sh test
 
 # The playground is bundled from npm. Without Node the build succeeds, and /graphiql says how to get it.
 playground: api/graphiql/dist/index.html
 api/graphiql/dist/index.html: api/graphiql/package-lock.json api/graphiql/build.mjs api/graphiql/src/*
-	@if command -v npm >/dev/null 2>&1; then cd api/graphiql && npm ci --silent && npm run --silent build && touch dist/index.html; \
+	@if command -v npm >/dev/null 2>&1; then \
+	  $(QUIETLY) bin/playground.log 'bundling the playground' sh -c 'cd api/graphiql && npm ci --no-audit --no-fund && npm run build && touch dist/index.html'; \
 	else echo 'playground: npm is not installed; built without it'; fi
 
 # Published clients of the hosted service, which the tests run against ours.
 clients: api/graphql/clienttest/node_modules/.package-lock.json
 api/graphql/clienttest/node_modules/.package-lock.json: api/graphql/clienttest/package-lock.json
-	@cd api/graphql/clienttest && npm ci --silent && touch node_modules/.package-lock.json
+	@$(QUIETLY) bin/clients.log 'fetching the published clients that the tests run' \
+	  sh -c 'cd api/graphql/clienttest && $(NPM10) ci --no-audit --no-fund && touch node_modules/.package-lock.json'
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -72,7 +86,7 @@ test-packages: deps-packages packages ## install the packages into a Debian that
 	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 40m -v ./packaging/... ./systemd
 
 deps-packages: deps ## install what test-packages needs: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
-	@sh packaging/deps.sh packages
+	@GO='$(GO)' sh packaging/deps.sh packages
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
 	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets

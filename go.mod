@@ -2,6 +2,8 @@ module github.com/attestd/attestd
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/agnivade/levenshtein v1.2.2
 	github.com/btcsuite/btcd/btcutil v1.2.0

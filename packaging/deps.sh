@@ -1,15 +1,18 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need, and with packages, what testing its packages needs. Says what it does; does nothing and says nothing
-# when all is there.
+# tests need; with packages, what `make test-packages` does. Where Go is older than go.mod asks, it fetches the one
+# that is asked for into bin/toolchain. Says what it does; does nothing and says nothing when all is there.
 set -eu
+cd "$(dirname "$0")/.."
 
+go=${GO:-go}
 missing=
 need() { # need COMMAND-OR-FILE DEBIAN-PACKAGE FEDORA-PACKAGE
 	for place in $1; do
 		if command -v "$place" >/dev/null 2>&1 || [ -e "$place" ]; then return; fi
 	done
-	if command -v apt-get >/dev/null 2>&1; then missing="$missing $2"; else missing="$missing $3"; fi
+	if command -v apt-get >/dev/null 2>&1; then package=$2; else package=$3; fi
+	case "$missing " in *" $package "*) ;; *) missing="$missing $package" ;; esac
 }
 
 need gcc gcc gcc
@@ -17,13 +20,19 @@ need /usr/include/stdlib.h libc6-dev glibc-devel
 need softhsm2-util softhsm2 softhsm
 need "/usr/lib/softhsm/libsofthsm2.so /usr/lib64/pkcs11/libsofthsm2.so /usr/lib64/softhsm/libsofthsm.so" softhsm2 softhsm
 need curl curl curl
-need npm npm nodejs-npm
-if [ "${1:-}" = test ]; then
+need "$go" golang-go golang
+need "/etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt" ca-certificates ca-certificates
+need node nodejs /usr/bin/node # Fedora names these packages otherwise from release to release, and dnf takes files
+need npm npm /usr/bin/npm
+if [ "${1-}" = test ]; then
 	need "chromium chromium-browser" chromium chromium
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
+	need shellcheck shellcheck ShellCheck
+	need systemd-analyze systemd systemd
 fi
 
 if [ "${1-}" = packages ]; then
+	need shellcheck shellcheck ShellCheck
 	need readelf binutils binutils
 	need systemd-analyze systemd systemd
 	need systemd-nspawn systemd-container systemd-container
@@ -34,31 +43,44 @@ if [ "${1-}" = packages ]; then
 	need cpio cpio cpio
 	need rpmsign rpm rpm-sign
 	need rpmlint rpmlint rpmlint
-	need shellcheck shellcheck ShellCheck
 	need gpg gpg gnupg2
 	need gpg-agent gpg-agent gnupg2
 fi
 
-[ -n "$missing" ] || exit 0
+install() { # install PACKAGES: as root, by sudo, or by telling the line that root runs
+	if command -v apt-get >/dev/null 2>&1; then
+		line="apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1"
+	elif command -v dnf >/dev/null 2>&1; then
+		line="dnf install -y $1"
+	else
+		echo "make deps: neither apt-get nor dnf is here. Install these by your system's means, then try again: $1" >&2
+		return 1
+	fi
+	if [ "$(id -u)" = 0 ]; then
+		sh packaging/quietly.sh bin/deps.log "make deps: installing $1" sh -c "$line" && return
+	elif command -v sudo >/dev/null 2>&1; then
+		sh packaging/quietly.sh bin/deps.log "make deps: installing, by sudo, $1" sudo sh -c "$line" && return
+	fi
+	printf 'make deps: these are missing; as root, run this line, then try again:\n%s\n' "$line" >&2
+	return 1
+}
 
-as_root=
-if [ "$(id -u)" != 0 ]; then
-	as_root=sudo
-	command -v sudo >/dev/null 2>&1 || {
-		echo "make deps: missing:$missing. Install them as root, then try again." >&2
-		exit 1
-	}
-fi
+# The go command has fetched the Go that go.mod asks for by itself since 1.21, where it may (Fedora's may not). This does
+# the same for one that is older: the same module, found by the same proxy and checksum database.
+toolchain() {
+	if GOTOOLCHAIN=local "$go" list -m >/dev/null 2>&1; then return; fi
+	asked=$(sed -n 's/^toolchain //p' go.mod)
+	module=golang.org/toolchain@v0.0.1-$asked.$(elsewhere env GOHOSTOS)-$(elsewhere env GOHOSTARCH)
+	sh packaging/quietly.sh bin/toolchain.log "make deps: fetching $asked (80 MB), since $(elsewhere env GOVERSION) is older than go.mod asks" \
+		env GOTOOLCHAIN=local GOFLAGS= sh -c 'cd / && "$0" mod download "$1"' "$go" "$module"
+	root=$(elsewhere env GOMODCACHE)/$module
+	find "$root/bin" "$root/pkg/tool" -type f -exec chmod +x {} + # the files of a module are not executable
+	ln -sfn "$root/bin" bin/toolchain
+}
 
-echo "make deps: installing$missing" >&2
-if command -v apt-get >/dev/null 2>&1; then
-	$as_root apt-get -qq update >&2
-	# shellcheck disable=SC2086 # a list of packages
-	$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >&2
-elif command -v dnf >/dev/null 2>&1; then
-	# shellcheck disable=SC2086
-	$as_root dnf -q -y install $missing >&2
-else
-	echo "make deps: neither apt-get nor dnf here. Install these by your system's means:$missing" >&2
-	exit 1
-fi
+elsewhere() { # elsewhere ARGUMENTS: go, where it reads no go.mod that it may not understand
+	(cd / && GOTOOLCHAIN=local "$go" "$@")
+}
+
+[ -z "$missing" ] || install "${missing# }"
+toolchain

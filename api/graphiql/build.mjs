@@ -3,10 +3,11 @@
 import { build } from "esbuild"
 import { createHash } from "node:crypto"
 import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises"
-import { basename, join } from "node:path"
+import { basename, dirname, join } from "node:path"
+import { fileURLToPath } from "node:url"
 import { brotliCompressSync, constants, gzipSync } from "node:zlib"
 
-const here = import.meta.dirname
+const here = dirname(fileURLToPath(import.meta.url))
 const dist = join(here, "dist")
 const assets = join(dist, "assets")
 

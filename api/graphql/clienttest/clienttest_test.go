@@ -9,7 +9,7 @@ import (
 // Each script says in its first line what it does with which client.
 func TestPublishedClients(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
-	clienttest.Require(t, "./node_modules/graphql-http", "run npm ci in api/graphql/clienttest (make deps)")
+	clienttest.Require(t, "./node_modules/graphql-http", "make clients")
 	endpoint := clienttest.Serve(t, nil) + "/v1/graphql"
 	for _, script := range []string{"audit.mjs", "requests.mjs", "graphqurl.mjs", "sdk.mjs"} {
 		t.Run(script, func(t *testing.T) { clienttest.Node(t, script, endpoint) })

@@ -1,0 +1,155 @@
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// deps.sh where nothing is on PATH but what every system has, with package managers that only write down what they are
+// asked for. Real ones, of Debian, install in make test-fresh. Which files of the lists are on this machine anyway, as
+// libc's headers, is left open.
+func TestDeps(t *testing.T) {
+	t.Parallel()
+	const (
+		debian = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
+		fedora = "dnf install -y "
+	)
+	for _, c := range []struct {
+		name     string
+		programs map[string]string
+		word     string
+		ran      string   // how what the package manager is asked begins
+		packages []string // and what it names
+		says     []string
+		fails    bool
+	}{
+		{
+			name: "Fedora, root", programs: map[string]string{"dnf": installs, "id": "echo 0"},
+			ran: "dnf install -y ", packages: []string{"gcc", "softhsm", "curl", "golang", "/usr/bin/node", "/usr/bin/npm"},
+			says: []string{"make deps: installing gcc "},
+		},
+		{
+			name: "Fedora, root, for the tests", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "test",
+			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd"},
+		},
+		{
+			name: "Fedora, for the packages", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "packages",
+			ran: "dnf install -y ", packages: []string{"binutils", "systemd-container", "debootstrap", "rpm", "rpm-sign", "rpmlint", "ShellCheck", "gnupg2"},
+		},
+		{
+			name: "Debian, root", programs: map[string]string{"apt-get": installs, "id": "echo 0"},
+			ran: "apt-get install -y --no-install-recommends ", packages: []string{"gcc", "softhsm2", "curl", "golang-go", "nodejs", "npm"},
+		},
+		{
+			name: "a user with sudo", programs: map[string]string{"dnf": installs, "id": "echo 1000", "sudo": `echo "sudo $*" >>asked; "$@"`},
+			ran: "sudo sh -c dnf install -y ", packages: []string{"golang"}, says: []string{"by sudo"},
+		},
+		{
+			name: "a user without sudo on Fedora", programs: map[string]string{"dnf": installs, "id": "echo 1000"},
+			says: []string{"as root, run this line", "\n" + fedora, " golang "}, fails: true,
+		},
+		{
+			name: "a user without sudo on Debian", programs: map[string]string{"apt-get": installs, "id": "echo 1000"},
+			says: []string{"as root, run this line", "\n" + debian, " golang-go "}, fails: true,
+		},
+		{
+			name: "a user whom sudo refuses", programs: map[string]string{"dnf": installs, "id": "echo 1000", "sudo": "echo you are not in the sudoers file; exit 1"},
+			says: []string{"you are not in the sudoers file", "bin/deps.log", "\n" + fedora}, fails: true,
+		},
+		{
+			name: "no such package", programs: map[string]string{"dnf": "seq 100; echo no match for softhsm; exit 1", "id": "echo 0"},
+			says: []string{"\n99\n100\nno match for softhsm\n", "All that it printed is in bin/deps.log"}, fails: true,
+		},
+		{
+			name: "neither apt nor dnf", programs: map[string]string{"id": "echo 0"},
+			says: []string{"neither apt-get nor dnf", "gcc"}, fails: true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := onEmptyPath(t, c.programs)
+			out, err := runDeps(t, dir, c.word)
+			if failed := err != nil; failed != c.fails {
+				t.Fatalf("got %v:\n%s", err, out)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+			if strings.Count(out, "\n") > 30 {
+				t.Errorf("it says too much:\n%s", out)
+			}
+			asked, _ := os.ReadFile(filepath.Join(dir, "asked"))
+			if c.ran == "" {
+				if len(asked) > 0 {
+					t.Errorf("it installs: %s", asked)
+				}
+				return
+			}
+			_, list, found := strings.Cut("\n"+string(asked), "\n"+c.ran)
+			for _, want := range c.packages {
+				if !found || !strings.Contains(" "+strings.Join(strings.Fields(list), " ")+" ", " "+want+" ") {
+					t.Errorf("it does not ask for %s%s: %s", c.ran, want, asked)
+				}
+			}
+			if again, err := runDeps(t, dir, c.word); c.word == "" && (err != nil || again != "") {
+				t.Errorf("when all is there: %v, %s", err, again)
+			}
+		})
+	}
+}
+
+// installs is a package manager that puts a program of each name into the folder of programs that it is called from.
+const installs = `echo "${0##*/} $*" >>asked
+for program in gcc softhsm2-util curl go node npm; do
+	printf '#!/bin/sh\n' >"${0%/*}/$program"
+	chmod +x "${0%/*}/$program"
+done`
+
+// onEmptyPath returns a folder with the scripts, and in path what they call, the given programs for one.
+func onEmptyPath(t *testing.T, programs map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, folder := range []string{"packaging", "path"} {
+		if err := os.Mkdir(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, script := range []string{"deps.sh", "quietly.sh"} {
+		text, err := os.ReadFile(script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "packaging", script), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, program := range []string{"sh", "env", "dirname", "mkdir", "tail", "sed", "seq", "chmod"} {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(dir, "path", program)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, script := range programs {
+		if err := os.WriteFile(filepath.Join(dir, "path", name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func runDeps(t *testing.T, dir, word string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "path", "sh"), "packaging/deps.sh", word)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + filepath.Join(dir, "path")}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
