@@ -1,4 +1,4 @@
-//go:build packages
+//go:build packages || fresh
 
 package packaging
 
@@ -25,7 +25,8 @@ const (
 	included = "systemd,systemd-sysv,softhsm2,curl"
 )
 
-// cacheDir keeps the Debian tree from one run to the next, since making it takes a minute and much of the network.
+// cacheDir keeps archives of Debian trees from one run to the next, since making one takes a minute and much of the
+// network.
 func cacheDir() string {
 	if dir := os.Getenv("TEST_MACHINE_CACHE"); dir != "" {
 		return dir
@@ -41,53 +42,46 @@ type machine struct {
 	leader  int // its process 1, as this machine knows it
 }
 
-// newMachine returns a fresh Debian, not booted. Nothing that is done to it reaches the cached tree.
+// newMachine returns a fresh Debian for packages, not booted.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	base := debian(t)
+	return newTree(t, suite, included)
+}
+
+// newTree returns a fresh Debian of a suite with some packages besides the minimum, not booted.
+func newTree(t *testing.T, suite, included string) *machine {
+	t.Helper()
+	archive := debian(t, suite, included)
 	dir, err := os.MkdirTemp(cacheDir(), "machine-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &machine{root: filepath.Join(dir, "root"), console: filepath.Join(dir, "console")}
-	var upper, work = filepath.Join(dir, "upper"), filepath.Join(dir, "work")
-	for _, d := range []string{m.root, upper, work} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	overlay := syscall.Mount("overlay", m.root, "overlay", 0, "lowerdir="+base+",upperdir="+upper+",workdir="+work)
-	if overlay != nil {
-		t.Logf("no overlay here (%v): copying the tree", overlay)
-		host(t, "cp", "-a", base+"/.", m.root)
-	}
 	t.Cleanup(func() {
 		if m.nspawn != nil {
 			m.off(t)
-		}
-		if overlay == nil {
-			if err := syscall.Unmount(m.root, 0); err != nil {
-				t.Errorf("unmount %s: %v", m.root, err)
-				return // removing it would remove the cached tree's content as seen from there
-			}
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
+	if err := os.Mkdir(m.root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	host(t, "tar", "--extract", "--numeric-owner", "--file="+archive, "--directory="+m.root)
 	return m
 }
 
-// debian returns the cached tree, and makes it first where it is not there.
-func debian(t *testing.T) string {
+// debian returns the archive of a tree from the cache, and makes it first where it is not there.
+func debian(t *testing.T, suite, included string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make and boot a Debian tree")
 	}
 	need(t, "debootstrap")
-	tree := filepath.Join(cacheDir(), suite+"-"+strings.ReplaceAll(included, ",", "-"))
-	if _, err := os.Stat(tree); err == nil {
-		return tree
+	archive := filepath.Join(cacheDir(), suite+"-"+strings.ReplaceAll(included, ",", "-")+".tar")
+	if _, err := os.Stat(archive); err == nil {
+		return archive
 	}
 	if err := os.MkdirAll(cacheDir(), 0o755); err != nil {
 		t.Fatal(err)
@@ -97,19 +91,22 @@ func debian(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(unfinished)
+	tree := filepath.Join(unfinished, "root")
+	args := []string{"--variant=minbase", "--include=" + included, suite, tree}
+	if mirror := os.Getenv("DEBIAN_MIRROR"); mirror != "" {
+		args = append(args, mirror)
+	}
 	started := time.Now()
-	out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include="+included, suite, unfinished).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "debootstrap", args...).CombinedOutput()
 	if err != nil {
 		t.Skipf("debootstrap makes no %s tree here: %v\n%s", suite, err, tail(string(out), 15))
 	}
 	t.Logf("debootstrap took %s", time.Since(started).Round(time.Second))
-	if err := os.Chmod(unfinished, 0o755); err != nil {
+	host(t, "tar", "--create", "--numeric-owner", "--exclude=./var/cache/apt/archives/*.deb", "--file="+tree+".tar", "--directory="+tree, ".")
+	if err := os.Rename(tree+".tar", archive); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(unfinished, tree); err != nil {
-		t.Fatal(err)
-	}
-	return tree
+	return archive
 }
 
 // boot starts the machine and waits until it has come up.
