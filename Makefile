@@ -7,6 +7,7 @@ GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
 FUZZTIME  ?= 30s
 ARGS      ?=
+SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh
 # Published clients replace dependencies of dependencies, which npm understands since 10; Debian 12 and 13 have npm 9.
 NPM10     := npm exec --yes npm@10.9.4 --
@@ -17,7 +18,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps playground clients lint bench fuzz packages test-packages deps-packages clean
+.PHONY: help run build test deps test-deps playground clients lint bench fuzz packages test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +88,10 @@ test-packages: deps-packages packages ## install the packages into a Debian that
 
 deps-packages: deps ## install what test-packages needs: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
 	@GO='$(GO)' sh packaging/deps.sh packages
+
+test-fresh: deps ## the two commands in a Debian with git and make only (SUITES='bookworm trixie'; SHORT=1, without make test)
+	@GO='$(GO)' sh packaging/deps.sh fresh
+	SUITES='$(SUITES)' $(GO) test -tags fresh -run '^TestFresh$$' -count=1 -timeout 4h -v $(if $(SHORT),-short) ./packaging
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
 	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need; with packages, what `make test-packages` does. Where Go is older than go.mod asks, it fetches the one
+# tests need; with packages or fresh, what `make test-packages` or `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one
 # that is asked for into bin/toolchain. Says what it does; does nothing and says nothing when all is there.
 set -eu
 cd "$(dirname "$0")/.."
@@ -29,6 +29,10 @@ if [ "${1-}" = test ]; then
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd
+fi
+
+if [ "${1-}" = fresh ]; then
+	need debootstrap debootstrap debootstrap
 fi
 
 if [ "${1-}" = packages ]; then
