@@ -78,5 +78,6 @@ func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
 			c.linger.Store(true)
 		}
 	}
+	setDate(&rctx.Response.Header, h.now())
 	h.logRequest(rctx, x)
 }

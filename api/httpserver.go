@@ -79,6 +79,7 @@ func newHTTPServer(opts httpOptions) *httpServer {
 		// Bodies are streamed, so that the API key is checked before a body is read; each route has its own limit.
 		// BodyLimit only keeps fasthttp from reading past the end of a body, which it does above the limit.
 		StreamRequestBody: true, BodyLimit: 1 << 30,
+		DisableDefaultDate: true, // see setDate
 		// Otherwise fasthttp would read a whole form into files before it calls the handler.
 		DisablePreParseMultipartForm: true,
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
@@ -123,7 +124,7 @@ func (h *httpServer) recover(rctx *fasthttp.RequestCtx, x *exchange) {
 		return
 	}
 	h.logger.Error("panic", "panic", fmt.Sprint(p), "request_id", x.id, "stack", string(debug.Stack()))
-	rctx.Response.Reset()
+	wipe(&rctx.Response)
 	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
 	h.fail(rctx, x, appliance.Errorf(appliance.CodeInternal, "internal error"))
 }
@@ -150,13 +151,14 @@ func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	e := readError(err)
 	x := &exchange{start: h.now(), route: "unreadable", method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
-	rctx.Response.Reset()
+	wipe(&rctx.Response)
 	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
 	h.metrics.begin()
 	h.fail(rctx, x, e)
 	if c := unwrap(rctx.Conn()); c != nil && e.Code != CodeRequestTimeout {
 		c.linger.Store(true)
 	}
+	setDate(&rctx.Response.Header, h.now())
 	h.logRequest(rctx, x)
 }
 

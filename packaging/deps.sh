@@ -26,6 +26,7 @@ need node nodejs /usr/bin/node # Fedora names these packages otherwise from rele
 need npm npm /usr/bin/npm
 if [ "${1-}" = test ]; then
 	need "chromium chromium-browser" chromium chromium
+	need strace strace strace
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd
