@@ -92,6 +92,9 @@ type Batch struct {
 	// Positions are set with the rows, so that a reader of an upstream or of a file knows, after a crash, what
 	// has been written. An empty value removes a position.
 	Positions map[string]string
+	// Index is the Status.ID of the index that the batch goes on from: one that was made anew meanwhile refuses it
+	// (appliance.CodeReplicaUnavailable), for it lacks what the positions say is there. Empty means any.
+	Index string
 	// Unverified are packets and transfers to be kept apart, by their key: a later one takes the place of an earlier
 	// one, and a row of the same type and key among the Rows of a later batch ends it, even one that changes nothing
 	// else. They are written behind Rows, so that of a key that is in both the row is served and this is kept apart.

@@ -67,4 +67,6 @@ type Status struct {
 	Schema  int               `json:"schema"`          // version of the storage format
 	// Unverified is how many rows are kept apart.
 	Unverified uint64 `json:"unverified"`
+	// ID is another one where the index was made anew; see Batch.Index.
+	ID string `json:"id,omitempty"`
 }

@@ -26,7 +26,8 @@ type termIndex struct {
 	terms func(row index.Row, add func(term uint64))
 }
 
-func (c *collection) row(encoded []byte) index.Row { return index.RowOf(c.t, encoded) }
+// row returns the row that was sealed; the zero Row for nil.
+func (c *collection) row(sealed []byte) index.Row { return index.RowOf(c.t, unseal(sealed)) }
 
 // The indexes. One over both chains serves the filters by source, by destination and by network: they are unions of
 // pairs, of which there are few.

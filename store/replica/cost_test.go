@@ -143,13 +143,6 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(path, Options{}); !errors.Is(err, ErrSchema) {
 		t.Errorf("another version: %v", err)
 	}
-	if err := Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := Remove(path); err != nil {
-		t.Errorf("removed twice: %v", err)
-	}
-	openReplica(t, path)
 }
 
 func TestStatusAndHealth(t *testing.T) {

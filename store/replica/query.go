@@ -309,10 +309,12 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]ind
 	found := make([]index.Row, 0, min(p.limit, 16))
 	for n := 1; order != nil; n++ {
 		p.touched++
-		if _, v := rows.Seek(order); v != nil {
-			if row := p.c.row(v); p.passes(row) {
-				found = append(found, row)
-			}
+		k, v := rows.Seek(order)
+		if !bytes.Equal(k, order) {
+			panic(damage("an index has a row that is not there"))
+		}
+		if row := p.c.row(v); p.passes(row) {
+			found = append(found, row)
 		}
 		if len(found) == p.limit {
 			break

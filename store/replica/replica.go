@@ -8,31 +8,32 @@
 // keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found is
 // checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
+// Each value has a checksum behind it (seal), but for what settles how the file is opened.
 //
 // Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
 package replica
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 )
 
 // schemaVersion is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.
@@ -53,6 +54,14 @@ type Store struct {
 
 	serveUnverified bool
 	minFree         int64
+
+	file     *os.File // the one that bbolt opened; only ever read from here
+	pageSize int64
+	id       string                // see index.Status
+	fault    atomic.Pointer[error] // why nothing is read or written any more; see broken
+	gone     chan struct{}         // closed when there is a fault
+	begins   sync.Mutex            // held while a transaction begins; see begin
+	onDamage func(error)           // called once, with it; nil means not at all
 
 	touched atomic.Uint64 // keys that queries have looked at; tests bound it
 }
@@ -76,12 +85,13 @@ type Options struct {
 	// MinFree is how many bytes a write leaves free on the disk: beside a replica that fills it, nothing could be attested.
 	MinFree int64
 
+	onDamage func(error) // called once, when a file that was open is found to be damaged
+
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
 
-// ErrSchema is returned by Open for a file of another layout. The remedy is to delete it and to fill it
-// again.
-var ErrSchema = errors.New("the replica is of another version: delete the file and fill it again")
+// ErrSchema is returned by Open for a file of another layout. The remedy is that of ErrDamaged.
+var ErrSchema = errors.New("the replica is of another version")
 
 var (
 	bucketMeta      = []byte("meta")
@@ -89,13 +99,22 @@ var (
 	bucketStats     = []byte("stats")
 
 	keySchema  = []byte("schema")
+	keyID      = []byte("id")
 	keyUpdated = []byte("updated") // nanoseconds since 1970
 )
 
 // Open opens the replica at path, or makes an empty one, readable by its owner alone.
 //
-// Errors: ErrSchema; the file is locked by another process; what the file system says.
+// Errors: ErrSchema; ErrDamaged; the file is locked by another process; what the file system says.
 func Open(path string, o Options) (*Store, error) {
+	r, err := open(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("open replica %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func open(path string, o Options) (_ *Store, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -109,15 +128,12 @@ func Open(path string, o Options) (*Store, error) {
 	if strconv.IntSize == 32 {
 		mapped = 0
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+	db, file, err := openFile(path, &bbolt.Options{
 		Timeout: o.LockTimeout, ReadOnly: o.ReadOnly, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
 		PageSize: pageSize,
 	})
-	switch {
-	case errors.Is(err, bbolterrors.ErrTimeout):
-		return nil, fmt.Errorf("open replica %s: another process has it open", path)
-	case err != nil:
-		return nil, fmt.Errorf("open replica %s: %w", path, err)
+	if err != nil {
+		return nil, err
 	}
 	large := 0
 	if o.recentKeys == 0 {
@@ -125,29 +141,41 @@ func Open(path string, o Options) (*Store, error) {
 	}
 	r := &Store{
 		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified, minFree: o.MinFree,
-		now: o.Now, writing: make(chan struct{}, 1),
+		now: o.Now, writing: make(chan struct{}, 1), gone: make(chan struct{}), file: file, pageSize: int64(db.Info().PageSize),
 	}
 	if err := r.prepare(); err != nil {
-		_ = db.Close()
-		return nil, fmt.Errorf("open replica %s: %w", path, err)
+		r.abandon()
+		if cause := r.fault.Load(); cause != nil {
+			err = *cause
+		}
+		return nil, err
 	}
+	r.onDamage = o.onDamage
 	return r, nil
+}
+
+// abandon closes a file of which bbolt may never let go, but for its lock.
+func (r *Store) abandon() {
+	if r.fault.Load() == nil {
+		_ = r.db.Close()
+		return
+	}
+	if c, err := r.file.SyscallConn(); err == nil {
+		_ = c.Control(func(fd uintptr) { _ = syscall.Flock(int(fd), syscall.LOCK_UN) })
+	}
+	go func() { _ = r.db.Close() }()
 }
 
 // Close waits for views and writes that are under way. A second Close does nothing.
 func (r *Store) Close() error { return r.db.Close() }
 
-// Remove deletes a replica's file. None there is no error.
-func Remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // prepare makes the buckets of a new file, checks the version of an old one, serves what is unverified or no longer does,
 // and loads the tables.
-func (r *Store) prepare() error {
+func (r *Store) prepare() (err error) {
+	defer r.survive(&err)()
+	if err := checkWhole(r.db); err != nil {
+		return err
+	}
 	if !r.db.IsReadOnly() {
 		if err := r.db.Update(createBuckets); err != nil {
 			return err
@@ -165,6 +193,7 @@ func (r *Store) prepare() error {
 			return err
 		}
 		r.tables.Store(loaded)
+		r.id = string(unseal(tx.Bucket(bucketMeta).Get(keyID)))
 		return nil
 	})
 }
@@ -206,22 +235,20 @@ func createBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(schemaVersion)))
+	meta := tx.Bucket(bucketMeta)
+	return errors.Join(meta.Put(keyID, seal([]byte(rand.Text()))), meta.Put(keySchema, []byte(strconv.Itoa(schemaVersion))))
 }
 
 // View implements index.Index.
-func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) error {
+func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return timeoutError(err)
 	}
-	tx, err := r.db.Begin(false)
-	if err != nil {
-		return unavailable("begin a view", err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	// Loaded after the transaction has begun: see Store.tables.
-	s := &snapshot{r: r, tx: tx, tables: r.tables.Load()}
-	return read(s)
+	defer r.surviveView(&err)()
+	return r.view(func(tx *bbolt.Tx) error {
+		// Loaded after the transaction has begun: see Store.tables.
+		return read(guarded{&snapshot{r: r, tx: tx, tables: r.tables.Load()}})
+	})
 }
 
 // snapshot is a read transaction with the tables of its time.
@@ -246,7 +273,7 @@ func timeoutError(err error) error {
 func (s *snapshot) Position(ctx context.Context, name string) (string, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.tx.Bucket(bucketPositions).Get([]byte(name))
+	v := unseal(s.tx.Bucket(bucketPositions).Get([]byte(name)))
 	return string(v), v != nil, nil
 }
 
@@ -254,7 +281,7 @@ func (s *snapshot) Position(ctx context.Context, name string) (string, bool, err
 func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := index.Status{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion}
+	status := index.Status{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion, ID: s.r.id}
 	for _, c := range collections {
 		status.Rows[c.t.Name] = s.count(c)
 	}
@@ -268,7 +295,7 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	if _, v := rows.First(); v != nil {
 		status.Oldest, _ = packets.row(v).Time(packets.sent)
 	}
-	if v := s.tx.Bucket(bucketMeta).Get(keyUpdated); len(v) == 8 {
+	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
 	if apart := s.tx.Bucket(bucketUnverified); apart != nil {
@@ -294,18 +321,24 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(v)) })
 }
 
+// locked runs f under s.mu, which is free again even where f panics over a damaged file.
+func (s *snapshot) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
 // walk calls yield with all that a bucket has, in the order of its keys, until an error of yield's. A bucket that is not there is
 // empty. The caller does not hold s.mu, so that yield may ask the snapshot more.
 func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []byte) error) error {
-	s.mu.Lock()
-	b := s.tx.Bucket(bucket)
-	if b == nil {
-		s.mu.Unlock()
-		return nil
-	}
-	cursor := b.Cursor()
-	k, v := cursor.First()
-	s.mu.Unlock()
+	var cursor *bbolt.Cursor
+	var k, v []byte
+	s.locked(func() {
+		if b := s.tx.Bucket(bucket); b != nil {
+			cursor = b.Cursor()
+			k, v = cursor.First()
+		}
+	})
 	// A cursor of its own may go on without the lock: it only reads pages.
 	for n := 0; k != nil; n++ {
 		if n%256 == 0 && ctx.Err() != nil {

@@ -27,9 +27,8 @@ func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Ro
 	if c == nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "samples are of packets and transfers, not of a %s", t.Name)
 	}
-	s.mu.Lock()
-	all := s.count(c)
-	s.mu.Unlock()
+	var all uint64
+	s.locked(func() { all = s.count(c) })
 	switch {
 	case n <= 0:
 		return nil, nil

@@ -145,10 +145,10 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 		if by == 0 {
 			continue
 		}
-		before := countOf(b.Get([]byte(key)))
+		before := countOf(unseal(b.Get([]byte(key))))
 		after := int64(before) + by
 		if after < 0 {
-			return false, fmt.Errorf("count %q falls to %d: the file is damaged", key, after)
+			panic(damage(fmt.Sprintf("count %q falls to %d", key, after)))
 		}
 		if key[1] == statRoute && (before == 0 || after == 0) {
 			routes = true
@@ -156,19 +156,19 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 		if after == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = b.Put([]byte(key), binary.AppendUvarint(nil, uint64(after)))
+			err = b.Put([]byte(key), seal(binary.AppendUvarint(nil, uint64(after))))
 		}
 		if err != nil {
 			return false, err
 		}
 	}
 	for key, changes := range d.histograms() {
-		h := readHistogram(b.Get([]byte(key)))
+		h := readHistogram(unseal(b.Get([]byte(key))))
 		h.change(changes)
 		if len(h) == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = b.Put([]byte(key), h.encode())
+			err = b.Put([]byte(key), seal(h.encode()))
 		}
 		if err != nil {
 			return false, err
@@ -266,7 +266,7 @@ func (h histogram) percentiles() *index.Percentiles {
 
 // count returns how many rows a collection has. The caller holds s.mu.
 func (s *snapshot) count(c *collection) uint64 {
-	return countOf(s.tx.Bucket(bucketStats).Get(statKey(c, statTotal, "")))
+	return countOf(unseal(s.tx.Bucket(bucketStats).Get(statKey(c, statTotal, ""))))
 }
 
 // Stats implements index.Snapshot.
@@ -342,7 +342,7 @@ func (s *snapshot) days(c *collection, what byte, q index.DayQuery, yield func(d
 	k, v := cursor.Seek(binary.BigEndian.AppendUint32(bytes.Clone(prefix), first))
 	for ; bytes.HasPrefix(k, prefix); k, v = cursor.Next() {
 		rest := k[len(prefix):]
-		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(v))
+		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(v)))
 	}
 	return nil
 }
@@ -356,7 +356,7 @@ func (s *snapshot) Latency(ctx context.Context, q index.LatencyQuery) (index.Lat
 	for i, p := range latencyPhases {
 		if q.Phase == index.AnyPhase || q.Phase == p.phase {
 			v := s.tx.Bucket(bucketStats).Get([]byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
-			*shown[i] = readHistogram(v).percentiles()
+			*shown[i] = readHistogram(unseal(v)).percentiles()
 		}
 	}
 	return latency, nil

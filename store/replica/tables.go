@@ -82,7 +82,7 @@ func (t *tables) loadTable(tx *bbolt.Tx, i int) {
 	loaded := table{byKey: make(map[string]index.Row)}
 	cursor := tx.Bucket([]byte(tableTypes[i].Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := index.RowOf(tableTypes[i], v).Clone()
+		row := index.RowOf(tableTypes[i], unseal(v)).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
@@ -210,7 +210,7 @@ func placeholder(value any) index.Row {
 func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) {
 	bucket := w.tx.Bucket([]byte(tableTypes[i].Name))
 	key := row.Key()
-	old := bucket.Get([]byte(key))
+	old := unseal(bucket.Get([]byte(key)))
 	if sorted, has := row.Type().Field("sort_order"); has {
 		order, _ := row.Text(sorted.Number)
 		taken := func(order string) bool {
@@ -242,7 +242,7 @@ func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) 
 		count = &w.written.Updated
 	}
 	w.changedTables[i] = true
-	return count, bucket.Put([]byte(key), row.Bytes())
+	return count, bucket.Put([]byte(key), seal(row.Bytes()))
 }
 
 // orders returns who holds each sort_order of a small type in this batch.

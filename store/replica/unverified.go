@@ -46,11 +46,12 @@ func (a apart) encode() []byte {
 	for _, part := range [][]byte{a.reason, a.row, a.verified} {
 		v = append(binary.AppendUvarint(v, uint64(len(part))), part...)
 	}
-	return v
+	return seal(v)
 }
 
 // readApart returns what was encoded, as parts of it.
 func readApart(v []byte) apart {
+	v = unseal(v)
 	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
 	v = v[9:]
 	for _, part := range []*[]byte{&a.reason, &a.row, &a.verified} {
@@ -161,7 +162,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 // serve puts a row that is kept apart among the rows. One that cannot be there, for others have its sort_order, stays apart
 // alone.
 func (w *batchWriter) serve(c *collection, a *apart) error {
-	row := c.row(a.row)
+	row := index.RowOf(c.t, a.row)
 	was, _ := w.current(c, row.AppendKey(nil, c.t.Key), false)
 	switch _, err := w.upsertRow(c, row, false); {
 	case appliance.CodeOf(err) == appliance.CodeInvalidField:
@@ -178,14 +179,14 @@ func (w *batchWriter) serve(c *collection, a *apart) error {
 // unserve puts back what Rows has said of the row's key, or takes the row out where it has said nothing. So it does where
 // others have taken the sort_order meanwhile, rather than to serve what is unverified.
 func (w *batchWriter) unserve(c *collection, a *apart) error {
-	verified := c.row(a.verified)
+	verified := index.RowOf(c.t, a.verified)
 	a.served, a.verified = false, nil
 	if !verified.IsZero() {
 		if _, err := w.upsertRow(c, verified, false); appliance.CodeOf(err) != appliance.CodeInvalidField {
 			return err
 		}
 	}
-	return w.remove(c, c.row(a.row).AppendKey(nil, c.t.Key))
+	return w.remove(c, index.RowOf(c.t, a.row).AppendKey(nil, c.t.Key))
 }
 
 // settleServing serves all that is kept apart, or no longer does, where the file was last opened otherwise.
@@ -253,16 +254,15 @@ func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) 
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
 		a := readApart(v)
 		return yield(index.Unverified{
-			Row: collectionOfApart(k).row(a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
+			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
 		})
 	})
 }
 
 // Unfinished implements index.Snapshot.
 func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) error {
-	s.mu.Lock()
-	rows := s.tx.Bucket(packets.rows).Cursor()
-	s.mu.Unlock()
+	var rows *bbolt.Cursor
+	s.locked(func() { rows = s.tx.Bucket(packets.rows).Cursor() })
 	return s.walk(ctx, packetUnsettled.bucket, func(k, _ []byte) error {
 		_, v := rows.Seek(k[termSize:])
 		return yield(packets.row(v))

@@ -18,18 +18,22 @@ import (
 )
 
 // Write implements index.Index.
-func (r *Store) Write(ctx context.Context, b index.Batch) (index.Written, error) {
+func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written, err error) {
 	select {
 	case r.writing <- struct{}{}:
 		defer func() { <-r.writing }()
 	case <-ctx.Done():
 		return index.Written{}, timeoutError(ctx.Err())
 	}
+	if b.Index != "" && b.Index != r.id {
+		return index.Written{}, unavailable("write a batch", errors.New("it was made anew meanwhile"))
+	}
 	if err := r.checkRoom(); err != nil {
 		return index.Written{}, err
 	}
+	defer r.survive(&err)()
 	var w *batchWriter
-	err := r.db.Update(func(tx *bbolt.Tx) error {
+	err = r.update(func(tx *bbolt.Tx) error {
 		w = newBatchWriter(r, tx)
 		return w.write(b)
 	})
@@ -45,7 +49,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (index.Written, error)
 	}
 	if w.routesChanged || w.changedTables != [5]bool{} {
 		// The writer's turn is still ours, so this is what was just committed.
-		err = r.db.View(func(tx *bbolt.Tx) error {
+		err = r.view(func(tx *bbolt.Tx) error {
 			r.tables.Store(r.tables.Load().reload(tx, w.changedTables, w.routesChanged))
 			return nil
 		})
@@ -54,6 +58,19 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (index.Written, error)
 		return w.written, unavailable("load the tables", err)
 	}
 	return w.written, nil
+}
+
+// update is that of bbolt, from begin.
+func (r *Store) update(fn func(tx *bbolt.Tx) error) error {
+	tx, err := r.begin(true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // in vain once it is committed
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // checkRoom refuses to write where the journal's disk would run short of room.
@@ -159,7 +176,7 @@ func (w *batchWriter) write(b index.Batch) error {
 	if err := w.applyGathered(); err != nil {
 		return err
 	}
-	return w.tx.Bucket(bucketMeta).Put(keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+	return w.tx.Bucket(bucketMeta).Put(keyUpdated, seal(binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano()))))
 }
 
 // applyGathered makes the changes of indexes and counts that were gathered.
@@ -190,7 +207,7 @@ func (w *batchWriter) position(name, value string) error {
 	if value == "" {
 		return positions.Delete([]byte(name))
 	}
-	return positions.Put([]byte(name), []byte(value))
+	return positions.Put([]byte(name), seal([]byte(value)))
 }
 
 // lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of an
@@ -291,7 +308,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	}
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
-	return w.rows[c.number].Put([]byte(order), row.Bytes())
+	return w.rows[c.number].Put([]byte(order), seal(row.Bytes()))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.

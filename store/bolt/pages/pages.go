@@ -31,6 +31,8 @@ const (
 	metaFreelist = pageHeader + 32 // offsets in a meta page
 	metaTxid     = pageHeader + 48
 	metaChecksum = pageHeader + 56
+
+	metaMagic = 0xED0CDAED
 )
 
 // What reading a file comes upon; errors.Is tells them.
@@ -41,6 +43,24 @@ var (
 
 	errNoEntry = errors.New("there is no such entry")
 )
+
+// CheckMeta returns nil where bbolt finds a meta page to begin a transaction from: one of the first two pages is enough. Over none
+// it panics, with its locks held.
+func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
+	buf := make([]byte, metaChecksum+8)
+	for page := range int64(2) {
+		if _, err = file.ReadAt(buf, page*pageSize); err != nil {
+			continue
+		}
+		sum := fnv.New64a()
+		sum.Write(buf[pageHeader:metaChecksum])
+		if binary.NativeEndian.Uint32(buf[pageHeader:]) == metaMagic && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
+			return nil
+		}
+		err = errors.New("neither of its first two pages is whole")
+	}
+	return err
+}
 
 // Reader reads one state of a file. It is valid while the transaction is open that it was made from, for bbolt reuses no
 // page that such a transaction can see. It is not safe for concurrent use.

@@ -1,0 +1,236 @@
+package replica
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"runtime/debug"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/store/bolt/pages"
+)
+
+// ErrDamaged is wrapped by what Open, View and Write return for a file that holds what no replica wrote, or less. The
+// remedy is to set it aside and to fill a new one: see Keep.
+var ErrDamaged = errors.New("the replica is damaged")
+
+// damage is what our own code panics with over bytes that make no sense. bbolt panics with texts of its own.
+type damage string
+
+const sealSize = 4
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal returns a value with its CRC-32C behind it. bbolt has no checksums but for its meta pages: without ours, a flipped bit in
+// a row would be served.
+func seal(value []byte) []byte {
+	sealed := append(make([]byte, 0, len(value)+sealSize), value...)
+	return binary.BigEndian.AppendUint32(sealed, crc32.Checksum(value, castagnoli))
+}
+
+// unseal returns what was sealed, as a part of it; nil for nil. It has touched every byte of the value then: the disk gives it.
+func unseal(sealed []byte) []byte {
+	if sealed == nil {
+		return nil
+	}
+	n := len(sealed) - sealSize
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != crc32.Checksum(sealed[:n], castagnoli) {
+		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
+	}
+	return sealed[:n:n]
+}
+
+// openFile opens the file by bbolt, which panics over pages that make no sense.
+func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err error) {
+	o.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(name, flag, mode)
+		file = f
+		return f, err
+	}
+	defer func() {
+		if err != nil && file != nil {
+			_ = file.Close() // bbolt has, unless it panicked. The lock goes with it
+		}
+	}()
+	if stat, err := os.Stat(path); err == nil && stat.Mode().IsRegular() && stat.Size() == 0 {
+		return nil, nil, fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would take it for a new one, and nobody would know
+	}
+	defer surviveFile(&err)()
+	db, err = bbolt.Open(path, 0o600, o)
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, file, errInUse
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return nil, file, fmt.Errorf("%w, or no replica: %w", ErrDamaged, err)
+	case err != nil && err.Error() == "file size too small": // as bbolt has it
+		return nil, file, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return db, file, err
+}
+
+var errInUse = errors.New("another process has it open")
+
+// surviveFile is survive for all that is done with a replica alone.
+func surviveFile(err *error) func() {
+	before := debug.SetPanicOnFault(true) // of this goroutine only
+	return func() {
+		debug.SetPanicOnFault(before)
+		if cause := recover(); cause != nil {
+			*err = damaged(cause)
+		}
+	}
+}
+
+func damaged(cause any) error { return fmt.Errorf("%w: %v", ErrDamaged, cause) }
+
+// checkWhole finds a file that ends before its last page.
+func checkWhole(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		stat, err := os.Stat(db.Path())
+		if err == nil && stat.Size() < tx.Size() {
+			err = fmt.Errorf("%w: it has %d bytes of %d", ErrDamaged, stat.Size(), tx.Size())
+		}
+		return err
+	})
+}
+
+// broken notes that the file is damaged: nothing is read from it or written to it any more, for bbolt may have left its locks
+// behind. It returns what callers are told.
+func (r *Store) broken(cause error) error {
+	if r.fault.CompareAndSwap(nil, &cause) {
+		close(r.gone)
+		if r.onDamage != nil {
+			r.onDamage(cause)
+		}
+	}
+	return r.refusal()
+}
+
+// refusal is why nothing can be read or written any more, or nil.
+func (r *Store) refusal() error {
+	if cause := r.fault.Load(); cause != nil {
+		return unavailable("use it", *cause)
+	}
+	return nil
+}
+
+// survive, deferred and called, is for a function that does nothing but what a replica does: whatever it panics over is damage.
+func (r *Store) survive(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		switch cause := recover().(type) {
+		case nil:
+		case theirs:
+			panic(cause.cause)
+		default:
+			*err = r.broken(damaged(cause))
+		}
+	}
+}
+
+// surviveView is survive for a function in which others use what a replica gave them. Their own panics go on: only a fault where
+// the mapped file cannot be read, and what guarded has found, are damage.
+func (r *Store) surviveView(err *error) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		switch cause := recover().(type) {
+		case nil:
+		case damage, interface{ Addr() uintptr }: // the second is a fault, by runtime.Error; of nil it has no address
+			*err = r.broken(damaged(cause))
+		default:
+			panic(cause)
+		}
+	}
+}
+
+// begin begins a transaction. bbolt reads a meta page then, and where that is damaged, or cut off, it panics with its locks held: who
+// comes later would wait for ever. So the page is looked at before, and who comes later looks whether it went well.
+func (r *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
+	r.begins.Lock()
+	defer r.begins.Unlock()
+	defer r.survive(&err)()
+	if err := r.refusal(); err != nil {
+		return nil, err
+	}
+	switch err := pages.CheckMeta(r.file, r.pageSize); {
+	case errors.Is(err, os.ErrClosed):
+		return nil, unavailable("begin", err)
+	case err != nil:
+		return nil, r.broken(damaged(err))
+	}
+	if tx, err = r.db.Begin(writable); err != nil {
+		return nil, unavailable("begin", err)
+	}
+	return tx, nil
+}
+
+// view runs fn in a read transaction.
+func (r *Store) view(fn func(tx *bbolt.Tx) error) error {
+	tx, err := r.begin(false)
+	if err != nil {
+		return err
+	}
+	defer r.end(tx)
+	return fn(tx)
+}
+
+// end ends a read transaction, for which bbolt needs a lock that begin may just be leaving behind. Where nobody begins that cannot be;
+// else it does not wait for more than the fault.
+func (r *Store) end(tx *bbolt.Tx) {
+	if r.begins.TryLock() {
+		defer r.begins.Unlock()
+		if r.fault.Load() == nil {
+			_ = tx.Rollback() // fails only where it has ended
+			return
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = tx.Rollback()
+	}()
+	select {
+	case <-ended:
+	case <-r.gone:
+	}
+}
+
+// guarded is a snapshot of a file that may be damaged: what bbolt and what we panic over becomes an error, and the end of the
+// replica. What its callers panic over, inside yield, stays theirs.
+type guarded struct{ s *snapshot }
+
+var _ index.Snapshot = guarded{}
+
+// guard runs read.
+func guard[T any](g guarded, read func(s *snapshot) (T, error)) (result T, err error) {
+	if err := g.s.r.refusal(); err != nil {
+		return result, err
+	}
+	defer g.s.r.survive(&err)()
+	return read(g.s)
+}
+
+// theirs is a panic of a yield, on its way through what survives damage.
+type theirs struct{ cause any }
+
+// guardEach runs read with a yield whose panics go on.
+func guardEach[T any](g guarded, yield func(T) error, read func(s *snapshot, yield func(T) error) error) error {
+	_, err := guard(g, func(s *snapshot) (struct{}, error) {
+		return struct{}{}, read(s, func(v T) error {
+			defer func() {
+				if cause := recover(); cause != nil {
+					panic(theirs{cause})
+				}
+			}()
+			return yield(v)
+		})
+	})
+	return err
+}

@@ -1,0 +1,232 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// Kept is a Replica that is never a reason to stop: it is a copy of what others have. A file that is damaged, of another
+// version, or cannot be opened is set aside under another name, whenever that shows, and an empty one is begun. While there is
+// none, because the disk is full or another process has the file, reads and writes fail with CodeReplicaUnavailable, and it
+// is tried again.
+type Kept struct {
+	path string
+	o    KeepOptions
+
+	current  atomic.Pointer[Store] // nil while there is none
+	why      atomic.Pointer[error] // there is none, or why the last one was set aside
+	setAside atomic.Uint64
+
+	damaged chan error // why the current one is of no more use
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+}
+
+// KeepOptions say how to keep a replica.
+type KeepOptions struct {
+	Options
+	// Made is called with the path of each file that was opened, before it is used; nil means not at all.
+	Made func(path string) error
+	Log  *slog.Logger // nil means none
+	// Again is how long to wait before a replica is tried again that could not be opened, or was set aside a moment ago; zero
+	// means a minute.
+	Again time.Duration
+}
+
+// keptAside is how many files that were set aside are kept, the newest: each may be as large as the replica.
+const keptAside = 2
+
+// asideInfix stands between the name of a replica and the time at which it was set aside.
+const asideInfix = ".damaged-"
+
+// Keep opens the replica at path, or begins to try.
+func Keep(path string, o KeepOptions) *Kept {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Again == 0 {
+		o.Again = time.Minute
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	k := &Kept{path: path, o: o, damaged: make(chan error, 1), stop: stop}
+	k.o.onDamage = func(cause error) { k.damaged <- cause } // once for each replica, of which there is one at a time
+	err := k.open()
+	k.ended.Go(func() { k.tend(ctx, err) })
+	return k
+}
+
+// tend opens the replica until that succeeds, and anew each time it is damaged.
+func (k *Kept) tend(ctx context.Context, err error) {
+	var begun time.Time // the last that took another's place: a disk that damages each must not make one after the other
+	for {
+		wait := k.o.Again
+		if err == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case cause := <-k.damaged:
+				k.drop(cause)
+			}
+			wait = time.Until(begun.Add(k.o.Again))
+			begun = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		err = k.open()
+	}
+}
+
+// open opens the file, and sets aside what it cannot open.
+func (k *Kept) open() error {
+	r, err := k.try()
+	if err != nil && isUseless(err) {
+		if err = k.putAside(err); err == nil {
+			r, err = k.try()
+		}
+	}
+	if err != nil {
+		k.o.Log.Error("the replica cannot be opened; attestations go on, and another try is made", "in", k.o.Again.String(), "error", err.Error())
+		k.why.Store(&err)
+		return err
+	}
+	k.current.Store(r)
+	return nil
+}
+
+func (k *Kept) try() (*Store, error) {
+	r, err := Open(k.path, k.o.Options)
+	if err != nil || k.o.Made == nil {
+		return r, err
+	}
+	if err := k.o.Made(k.path); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// isUseless says whether another file would do better than the one that could not be opened. That another process has it, or
+// that something has run out, does not speak against the file.
+func isUseless(err error) bool {
+	for _, other := range []error{
+		errInUse, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EROFS, syscall.ENOTDIR, fs.ErrNotExist,
+	} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return true
+}
+
+// drop takes a replica that is damaged out of use. What reads from it still is waited for by nobody.
+func (k *Kept) drop(cause error) {
+	k.why.Store(&cause)
+	if r := k.current.Swap(nil); r != nil {
+		r.abandon()
+	}
+	if err := k.putAside(cause); err != nil {
+		k.o.Log.Error("the damaged replica cannot be set aside; attestations go on", "error", err.Error())
+	}
+}
+
+// putAside gives the file another name, and deletes the oldest of such.
+func (k *Kept) putAside(cause error) error {
+	aside := k.path + asideInfix + time.Now().UTC().Format("20060102T150405.000000000Z")
+	switch err := os.Rename(k.path, aside); {
+	case errors.Is(err, fs.ErrNotExist):
+		aside = "it was gone"
+	case err != nil:
+		return fmt.Errorf("set the replica aside, which is of no use (%w): %w", cause, err)
+	}
+	k.setAside.Add(1)
+	k.o.Log.Error("the replica is of no use and was set aside; an empty one is begun, and attestations go on", "replica", k.path, "aside", aside, "cause", cause.Error())
+	found, err := SetAside(k.path)
+	if err != nil {
+		return nil //nolint:nilerr // it is set aside, which is what counts
+	}
+	for _, old := range found[:max(0, len(found)-keptAside)] {
+		_ = os.Remove(old) // a folder that has something in it stays
+	}
+	return nil
+}
+
+// SetAside returns the files that a Kept at path has set aside, the oldest first.
+func SetAside(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, e := range entries {
+		if ok, _ := filepath.Match(asidePattern(filepath.Base(path)), e.Name()); ok {
+			found = append(found, filepath.Join(filepath.Dir(path), e.Name()))
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+func asidePattern(name string) string { return name + asideInfix + "*Z" }
+
+// SetAsideCount is how many files were set aside since Keep.
+func (k *Kept) SetAsideCount() uint64 { return k.setAside.Load() }
+
+// Ready is nil while there is a replica, else why there is none.
+func (k *Kept) Ready() error {
+	_, err := k.replica()
+	return err
+}
+
+func (k *Kept) replica() (*Store, error) {
+	if r := k.current.Load(); r != nil {
+		return r, r.refusal()
+	}
+	return nil, unavailable("open it", *k.why.Load())
+}
+
+// View implements index.Index.
+func (k *Kept) View(ctx context.Context, read func(index.Snapshot) error) error {
+	r, err := k.replica()
+	if err != nil {
+		return err
+	}
+	return r.View(ctx, read)
+}
+
+// Write implements index.Index.
+func (k *Kept) Write(ctx context.Context, b index.Batch) (index.Written, error) {
+	r, err := k.replica()
+	if err != nil {
+		return index.Written{}, err
+	}
+	return r.Write(ctx, b)
+}
+
+// Close ends the tries and closes the replica.
+func (k *Kept) Close() error {
+	k.stop()
+	k.ended.Wait()
+	r := k.current.Swap(nil)
+	switch {
+	case r == nil:
+		return nil
+	case r.fault.Load() != nil:
+		r.abandon()
+		return nil
+	}
+	return r.Close()
+}
