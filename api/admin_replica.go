@@ -116,7 +116,7 @@ func (a *Admin) replicaWrite(c *fiber.Ctx) error {
 	if err := unmarshalStrict(c.Body(), &request); err != nil {
 		return err
 	}
-	batch := index.Batch{Rows: make([]index.Row, len(request.Rows)), Positions: request.Positions}
+	batch := index.Batch{Rows: make([]index.Row, len(request.Rows)), Positions: request.Positions, Index: request.Index}
 	for i, record := range request.Rows {
 		if batch.Rows[i], err = index.ParseLine(record); err != nil {
 			return appliance.Errorf(appliance.CodeInvalidField, "row %d: %s", i, err).In(fmt.Sprintf("rows[%d]", i))

@@ -41,7 +41,13 @@ func (a *Admin) VerifyReplica(ctx context.Context, sample int, progress func(don
 	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request}, progress)
 }
 
-// Position and Write make the daemon's replica a dataset.Target.
+// ID, Position and Write make the daemon's replica a dataset.Target.
+func (a *Admin) ID(ctx context.Context) (string, error) {
+	status, err := a.ReplicaStatus(ctx)
+	return status.ID, err
+}
+
+// Position returns what a batch has set under that name.
 func (a *Admin) Position(ctx context.Context, name string) (string, bool, error) {
 	var p wire.Position
 	err := a.do(ctx, call{method: http.MethodGet, path: "/replica/position?name=" + url.QueryEscape(name), into: &p})
@@ -50,7 +56,7 @@ func (a *Admin) Position(ctx context.Context, name string) (string, bool, error)
 
 // Write upserts a batch into the daemon's replica; see index.Index.
 func (a *Admin) Write(ctx context.Context, b index.Batch) (index.Written, error) {
-	request := wire.Batch{Rows: make([]json.RawMessage, len(b.Rows)), Positions: b.Positions}
+	request := wire.Batch{Rows: make([]json.RawMessage, len(b.Rows)), Positions: b.Positions, Index: b.Index}
 	for i, row := range b.Rows {
 		request.Rows[i] = row.AppendLine(nil)
 	}

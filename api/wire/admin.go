@@ -112,4 +112,5 @@ type Position struct {
 type Batch struct {
 	Rows      []json.RawMessage `json:"rows"`
 	Positions map[string]string `json:"positions,omitempty"`
+	Index     string            `json:"index,omitempty"` // see index.Batch
 }

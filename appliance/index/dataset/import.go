@@ -24,6 +24,8 @@ import (
 type Target interface {
 	// Position returns what a batch has set under that name; false for nothing.
 	Position(ctx context.Context, name string) (string, bool, error)
+	// ID is the index.Status.ID of the index.
+	ID(ctx context.Context) (string, error)
 	// Write is that of index.Index.
 	Write(ctx context.Context, b index.Batch) (index.Written, error)
 }
@@ -39,6 +41,15 @@ func (t indexTarget) Position(ctx context.Context, name string) (position string
 		return err
 	})
 	return position, found, err
+}
+
+func (t indexTarget) ID(ctx context.Context) (id string, err error) {
+	err = t.View(ctx, func(s index.Snapshot) error {
+		status, err := s.Status(ctx)
+		id = status.ID
+		return err
+	})
+	return id, err
 }
 
 // ImportOptions say how to import.
@@ -153,6 +164,7 @@ type importer struct {
 	done  *counter // bytes of the file; the reading goroutine's until it has ended
 	total int64
 
+	index   string    // index.Batch.Index: a replica that is made anew meanwhile must not get the rest alone
 	from    position  // where the import began
 	digest  hash.Hash // of what was read; the reading goroutine's
 	buffers sync.Pool // of *[]byte: blocks that were parsed
@@ -195,6 +207,10 @@ const (
 )
 
 func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
+	var err error
+	if m.index, err = m.to.ID(ctx); err != nil {
+		return m.result, err
+	}
 	if err := m.resume(ctx, in); err != nil {
 		return m.result, err
 	}
@@ -222,7 +238,7 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 		return m.gather(working, blocks, batches)
 	})
 	group.Go(func() error { return m.write(working, batches) })
-	err := group.Wait()
+	err = group.Wait()
 	if err == nil {
 		err = m.finish(ctx)
 	}
@@ -417,7 +433,7 @@ func (m *importer) flush(ctx context.Context, b *batch) error {
 	if len(b.rows) == 0 {
 		return nil
 	}
-	write := index.Batch{Rows: b.rows}
+	write := index.Batch{Rows: b.rows, Index: m.index}
 	if m.o.Name != "" {
 		text, err := json.Marshal(b.at)
 		if err != nil {

@@ -70,6 +70,7 @@ type Follower struct {
 	status Status // protected by mu
 
 	// What follows is of the goroutine of Run or Sync.
+	index              string // index.Status.ID of the one that all below is about
 	packets, transfers stream // as written
 	back               backfill
 	watched            watches
@@ -402,6 +403,7 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	if len(b.Rows)+len(b.Unverified)+len(b.Withdrawn)+len(b.Positions) == 0 {
 		return nil
 	}
+	b.Index = f.index
 	written, err := f.o.Index.Write(ctx, b)
 	if appliance.CodeOf(err) == appliance.CodeInvalidField {
 		written, err = f.writeSingly(ctx, b)
@@ -419,9 +421,9 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 
 // writeSingly writes a batch of which the index refuses a row, so that it alone is kept apart. The positions come last.
 func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Written, err error) {
-	rest := index.Batch{Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn}
+	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn}
 	for _, row := range b.Rows {
-		written, err := f.o.Index.Write(ctx, index.Batch{Rows: []index.Row{row}})
+		written, err := f.o.Index.Write(ctx, index.Batch{Index: b.Index, Rows: []index.Row{row}})
 		switch {
 		case appliance.CodeOf(err) != appliance.CodeInvalidField:
 		case row.Type() == index.PacketType || row.Type() == index.TransferType:

@@ -96,6 +96,9 @@ func (f *Follower) Load(ctx context.Context) error {
 // are here already cost a look, no more.
 func (f *Follower) load(ctx context.Context) error {
 	return f.o.Index.View(ctx, func(snap index.Snapshot) error {
+		if err := f.recognise(ctx, snap); err != nil {
+			return err
+		}
 		get := func(name string) (value string, err error) {
 			value, _, err = snap.Position(ctx, name)
 			return value, err
@@ -117,6 +120,24 @@ func (f *Follower) load(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// recognise forgets what is known of the index where it is another than before: one that was made anew has nothing of it.
+func (f *Follower) recognise(ctx context.Context, snap index.Snapshot) error {
+	held, err := snap.Status(ctx)
+	if err != nil || held.ID == f.index {
+		return err
+	}
+	if f.index != "" {
+		f.o.Log.Warn("the replica was made anew; all is read again", "upstream", f.o.Address)
+		f.watched, f.sweep, f.missing = watches{}, sweep{}, missing{}
+		f.table, f.due.tables = 0, time.Time{}
+		f.update(func(s *Status) {
+			s.InStep, s.Backfilled, s.Newest, s.Oldest = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		})
+	}
+	f.index = held.ID
+	return nil
 }
 
 func (f *Follower) loadPositions(get func(string) (string, error)) error {
