@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Kept is a Replica that is never a reason to stop: it is a copy of what others have. A file that is damaged, of another
+// Kept is a Store that is never a reason to stop: it is a copy of what others have. A file that is damaged, of another
 // version, or cannot be opened is set aside under another name, whenever that shows, and an empty one is begun. While there is
 // none, because the disk is full or another process has the file, reads and writes fail with CodeReplicaUnavailable, and it
 // is tried again.
@@ -37,8 +37,8 @@ type Kept struct {
 // KeepOptions say how to keep a replica.
 type KeepOptions struct {
 	Options
-	// Made is called with the path of each file that was opened, before it is used; nil means not at all.
-	Made func(path string) error
+	// Made is called when a file was opened, before it is used; nil means not at all.
+	Made func() error
 	Log  *slog.Logger // nil means none
 	// Again is how long to wait before a replica is tried again that could not be opened, or was set aside a moment ago; zero
 	// means a minute.
@@ -113,7 +113,7 @@ func (k *Kept) try() (*Store, error) {
 	if err != nil || k.o.Made == nil {
 		return r, err
 	}
-	if err := k.o.Made(k.path); err != nil {
+	if err := k.o.Made(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil

@@ -19,7 +19,6 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
-	"github.com/attestd/attestd/store/replica"
 )
 
 func newDev(a *app) *cobra.Command {
@@ -99,21 +98,12 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 	return c, d.ensureDemoData(ctx, c)
 }
 
-// ensureDemoData fills the replica, unless something is in it, or an upstream has the data. One of an earlier version is made
-// anew.
+// ensureDemoData fills the replica, unless something is in it, or an upstream has the data.
 func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 	if c.asksUpstream() {
 		return nil
 	}
-	data, err := openReplica(c)
-	if errors.Is(err, replica.ErrSchema) {
-		if err = replica.Remove(filepath.Join(c.DataDir, replicaFile)); err == nil {
-			data, err = openReplica(c)
-		}
-	}
-	if err != nil {
-		return err
-	}
+	data := keepReplica(c, newLogger(c, d.err))
 	defer func() { err = errors.Join(err, data.Close()) }()
 	status, err := indexStatus(ctx, data)
 	if err != nil || status.Rows[index.TransferType.Name] > 0 || d.transfers == 0 {

@@ -24,7 +24,11 @@ func (r *running) measure() {
 	})
 	build.Set(1)
 	if r.replica != nil {
-		r.registry.MustRegister(newReplicaMetrics(r.replica, r.follower))
+		r.registry.MustRegister(
+			newReplicaMetrics(r.replica, r.follower),
+			gauge("attestd_replica_available", "1 while reads can be answered from the replica, else 0.", func() float64 { return oneIf(r.replica.Ready() == nil) }),
+			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, each set aside for an empty one.", r.replica.SetAsideCount),
+		)
 	}
 	hsm := r.signer.Usage
 	r.registry.MustRegister(

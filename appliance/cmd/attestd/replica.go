@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -78,22 +79,37 @@ func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
 // takes, and must not end attestations.
 const roomForJournal = 4
 
+func (c *config) replicaPath() string { return filepath.Join(c.DataDir, replicaFile) }
+
+func (c *config) replicaOptions() replica.Options {
+	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
+}
+
+// keepReplica is openReplica for the daemon, which signs whatever has become of its replica.
+func keepReplica(c *config, log *slog.Logger) *replica.Kept {
+	return replica.Keep(c.replicaPath(), replica.KeepOptions{
+		Options: c.replicaOptions(), Log: log,
+		Made: func() error { return handOver(c.DataDir, replicaFile) },
+	})
+}
+
 // openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
 // not open.
 func openReplica(c *config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	replica, err := replica.Open(filepath.Join(c.DataDir, replicaFile), replica.Options{
-		ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree),
-	})
+	data, err := replica.Open(c.replicaPath(), c.replicaOptions())
+	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
+		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if err := handOver(c.DataDir, replicaFile); err != nil {
-		return nil, errors.Join(err, replica.Close())
+		return nil, errors.Join(err, data.Close())
 	}
-	return replica, nil
+	return data, nil
 }
 
 // replicaFileOffice is the replica without a daemon.

@@ -96,7 +96,7 @@ type running struct {
 	options  serveOptions
 	logger   *slog.Logger
 	store    *bolt.Store
-	replica  *replica.Store     // nil where graphql.source is off
+	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
 	signer   *hsm.Signer
@@ -181,9 +181,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.attestor.Keys, r.attestor.Journal = r.store.Keys(), r.store.Journal()
 	if r.config.GraphQL.Source == sourceReplica {
-		if r.replica, err = openReplica(r.config); err != nil {
-			return err
-		}
+		r.replica = keepReplica(r.config, r.logger)
 	}
 	if err := r.openUpstream(); err != nil {
 		return err

@@ -272,6 +272,9 @@ func (r *running) replicaReady() func() error {
 		return nil
 	}
 	return func() error {
+		if r.replica != nil && r.replica.Ready() != nil {
+			return r.replica.Ready()
+		}
 		lag, known := r.follower.Lag()
 		switch {
 		case !known:
