@@ -184,16 +184,25 @@ func takeBackup(ctx context.Context, c *config, w io.Writer) error {
 
 // openStoreReadOnly opens the files in a folder, which must be there.
 func openStoreReadOnly(dir string) (*bolt.Store, appliance.LogKey, error) {
-	secret, err := os.ReadFile(filepath.Join(dir, logKeyFile))
+	key, err := readLogKey(dir)
 	if err != nil {
-		return nil, appliance.LogKey{}, err
-	}
-	key, err := appliance.ParseLogKey(string(secret))
-	if err != nil {
-		return nil, key, fmt.Errorf("%s: %w", filepath.Join(dir, logKeyFile), err)
+		return nil, key, err
 	}
 	store, err := bolt.Open(filepath.Join(dir, storeFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
 	return store, key, err
+}
+
+func readLogKey(dir string) (appliance.LogKey, error) {
+	path := filepath.Join(dir, logKeyFile)
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return appliance.LogKey{}, err
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return key, err
 }
 
 // head is the state of a journal.

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,7 +13,6 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/hsm"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -82,6 +78,8 @@ type checkup struct {
 func checks() []checkup {
 	return []checkup{
 		{"daemon", checkDaemon},
+		{"socket", checkSocket},
+		{"SoftHSM", checkSoftHSM},
 		{"module", checkModule},
 		{"token", checkToken},
 		{"PIN", checkPIN},
@@ -107,8 +105,11 @@ type patient struct {
 	daemon    wire.Status
 	daemonErr error // nil while it runs; client.ErrNotRunning
 
-	hsm    inspection
-	hsmErr error // why nothing is known of the HSM
+	socket socketUnit
+
+	hsm        inspection
+	hsmErr     error // why nothing is known of the HSM
+	credential error // why the PIN cannot be had of it
 }
 
 func (p *patient) running() bool { return p.daemonErr == nil }
@@ -161,43 +162,6 @@ func (p *patient) checkConfiguration() []finding {
 	return []finding{ok("%s", path)}
 }
 
-// ask asks the daemon and, while it does not run, the token.
-func (p *patient) ask(ctx context.Context) {
-	daemon := client.NewAdmin(p.config.Admin.Socket)
-	defer func() { _ = daemon.Close() }()
-	p.daemon, p.daemonErr = daemon.Status(ctx)
-	if p.running() {
-		p.hsm.Status, p.hsmErr = daemonHSM(ctx, p.config)
-		return
-	}
-	if !errors.Is(p.daemonErr, client.ErrNotRunning) {
-		p.hsmErr = errors.New("not looked at, since the daemon may hold the token")
-		return
-	}
-	p.hsm, p.hsmErr = p.inspect(ctx)
-}
-
-// inspect looks at the token in a process of its own.
-func (p *patient) inspect(ctx context.Context) (found inspection, err error) {
-	cmd, err := p.self(ctx, "hsm", "inspect")
-	if err != nil {
-		return found, err
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: ")
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
-			said = "the module ended the process that loaded it: " + lastOf(said, 500)
-		}
-		return found, fmt.Errorf("%s (%w)", said, err)
-	}
-	return found, json.Unmarshal(stdout.Bytes(), &found)
-}
-
-// lastOf is the end of a text.
-func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }
-
 func checkDaemon(_ context.Context, p *patient) []finding {
 	if errors.Is(p.daemonErr, client.ErrNotRunning) {
 		return []finding{warn("systemctl start attestd", "not running: nothing answers on %s", p.config.Admin.Socket)}
@@ -214,83 +178,6 @@ func checkDaemon(_ context.Context, p *patient) []finding {
 		findings = append(findings, fail("attestd goes on by itself when the cause is gone; its log has more: journalctl -u attestd", "%s: %s", part, cause))
 	}
 	return findings
-}
-
-func checkModule(_ context.Context, p *patient) []finding {
-	if p.hsmErr != nil {
-		return []finding{fail("install the HSM's PKCS#11 library, or correct module-path in hsm.uri", "%s", p.hsmErr)}
-	}
-	m := p.hsm.Module
-	if m.Path == "" {
-		return []finding{fail("install the HSM's PKCS#11 library, or correct module-path in hsm.uri", "%s", p.hsm.LastError)}
-	}
-	return []finding{ok("%s: %s %s", m.Path, m.Description, m.Version)}
-}
-
-func checkToken(_ context.Context, p *patient) []finding {
-	switch t := p.hsm.Token; {
-	case p.hsmErr != nil || p.hsm.Module.Path == "":
-		return nil
-	case t.Label == "" && t.Serial == "":
-		return []finding{fail("attestd hsm init makes the token that hsm.uri names; for one that is there, correct hsm.uri", "%s", p.hsm.LastError)}
-	default:
-		return []finding{ok("%s (serial %s, %s)", t.Label, t.Serial, t.Manufacturer)}
-	}
-}
-
-func checkPIN(_ context.Context, p *patient) []finding {
-	t := p.hsm.Token
-	const byHand = "log in once by hand with the token's own tool, which resets the count; the right PIN belongs where pin-source says"
-	switch {
-	case p.hsmErr != nil || t.Label == "" && t.Serial == "":
-		return nil
-	case t.PINLocked:
-		return []finding{fail("the token's security officer must set a new PIN", "the token has locked it")}
-	case t.PINFinalTry:
-		return []finding{fail(byHand, "one more wrong PIN locks the token, so it was not tried")}
-	case p.hsm.WrongPIN:
-		return []finding{fail("put the right PIN where pin-source in hsm.uri says; it was tried once", "%s", p.hsm.LastError)}
-	case p.running():
-		return []finding{ok("the daemon is logged in")}
-	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
-		return []finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
-	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
-		return []finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.name+" only", "%s", p.hsm.LastError)}
-	case t.PINCountLow:
-		return []finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
-	}
-	return []finding{ok("works")}
-}
-
-// hasCredential says whether the PIN is a credential of the service.
-func (p *patient) hasCredential() bool {
-	uri, err := hsm.ParseURI(p.config.HSM.URI)
-	return err == nil && uri.Credential() != ""
-}
-
-func checkKey(_ context.Context, p *patient) []finding {
-	k := p.hsm.Key
-	switch {
-	case p.hsmErr != nil || p.hsm.WrongPIN || p.hsm.Token.Label == "" && p.hsm.Token.Serial == "":
-		return nil
-	case k.Curve == "" && p.hsm.NotFound:
-		return []finding{fail("attestd hsm init makes the key that hsm.uri names", "%s", p.hsm.LastError)}
-	case k.Curve == "":
-		return nil // the PIN is at fault
-	case !p.running() && !p.hsm.Ready:
-		return []finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
-	case !k.Sensitive || k.Extractable:
-		return []finding{warn("make a key that cannot leave the token: attestd hsm keygen", "%s could leave the HSM (hsm.allow_extractable is set)", k.Label)}
-	}
-	return []finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
-}
-
-// keyAddress is a key's address, as far as it is known.
-func keyAddress(k hsm.KeyStatus) string {
-	if k.Address == nil {
-		return "unknown"
-	}
-	return k.Address.String()
 }
 
 // worst is the worst state of all.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,76 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
-	"github.com/attestd/attestd/store/replica"
 )
-
-// checkJournal looks at the journal's head only; 'attestd log verify' is what reads all of it.
-func checkJournal(ctx context.Context, p *patient) []finding {
-	if p.running() {
-		return []finding{ok("%d records", p.daemon.TreeSize)}
-	}
-	db, key := filepath.Join(p.config.DataDir, storeFile), filepath.Join(p.config.DataDir, logKeyFile)
-	if !exists(db) && !exists(key) {
-		return []finding{ok("none yet: the first start makes it")}
-	}
-	in, err := readHead(ctx, p.config.DataDir)
-	if errors.Is(err, fs.ErrPermission) {
-		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
-	}
-	if err != nil {
-		return []finding{fail("restore it from a backup: attestd restore FILE", "%s", err)}
-	}
-	return []finding{ok("%d records, and a good checkpoint of them", in.tree.N)}
-}
-
-// staleReplica is how old the newest packet may be before a replica looks forgotten.
-const staleReplica = 24 * time.Hour
-
-func checkReplica(ctx context.Context, p *patient) []finding {
-	if p.config.GraphQL.Source != sourceReplica {
-		return nil
-	}
-	remedy := "attestd replica import FILE fills it"
-	if p.config.follows() {
-		remedy = "attestd replica sync fills it"
-	}
-	status, err := p.replicaStatus(ctx)
-	switch {
-	case errors.Is(err, replica.ErrSchema):
-		return []finding{fail("rm "+filepath.Join(p.config.DataDir, replicaFile)+"; then "+remedy, "%s", err)}
-	case err != nil:
-		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
-	case status.Newest.IsZero():
-		return []finding{warn(remedy, "empty: GraphQL answers with nothing")}
-	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkUpstream
-		return []finding{warn(remedy, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))}
-	}
-	return []finding{ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))}
-}
-
-// replicaStatus asks the daemon, else the file, which it does not make.
-func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
-	if p.running() {
-		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
-	}
-	path := filepath.Join(p.config.DataDir, replicaFile)
-	if !exists(path) {
-		return wire.ReplicaStatus{}, nil
-	}
-	replica, err := replica.Open(path, replica.Options{ReadOnly: true})
-	if err != nil {
-		return wire.ReplicaStatus{}, err
-	}
-	defer func() { _ = replica.Close() }() // it was only read
-	held, err := indexStatus(ctx, replica)
-	return wire.ReplicaStatus{Status: held}, err
-}
 
 // upstreamPatience is how long doctor waits for one answer of the upstream.
 const upstreamPatience = 10 * time.Second
@@ -243,7 +177,7 @@ func checkDiskSync(_ context.Context, p *patient) []finding {
 	case errors.Is(err, fs.ErrPermission):
 		findings = append(findings, warn("run doctor as root, or as the user "+p.service.name, "not measured: %s", err))
 	case err != nil:
-		findings = append(findings, fail("the disk must take writes: look at dmesg", "%s", err))
+		findings = append(findings, fail("dmesg tells what is wrong with it; mount a good disk there, then: attestd restore FILE", "the disk takes no writes: %s", err))
 	case took > slowSync:
 		findings = append(findings, warn(remedy, "a write and its sync take %s; every attestation waits for one", took.Round(time.Millisecond)))
 	default:
@@ -417,7 +351,7 @@ func checkPorts(ctx context.Context, p *patient) []finding {
 
 func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 	if p.running() && name == "server.listen" && !listening(ctx, address) {
-		if socketUnitActive(ctx) {
+		if p.socket.active {
 			return ok("%s %s: not used, for attestd.socket is", name, address)
 		}
 		return warn("systemctl restart attestd", "%s %s: the daemon was started with another", name, address)
@@ -427,7 +361,7 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE) && name == "server.listen" && socketUnitActive(ctx):
+	case errors.Is(err, syscall.EADDRINUSE) && name == "server.listen" && p.socket.active:
 		return ok("%s %s: held by attestd.socket", name, address)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fail("stop what has it (ss -ltnp shows what), or change "+name, "%s %s: another program has it", name, address)
@@ -467,21 +401,17 @@ func privileged(port string) bool {
 	return err == nil && n > 0 && n < first
 }
 
-// socketUnitActive says whether systemd listens for attestd.
-func socketUnitActive(ctx context.Context) bool {
-	return exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "attestd.socket").Run() == nil
-}
-
 // certificateWarning is how long before a certificate's end doctor begins to warn.
 const certificateWarning = 30 * 24 * time.Hour
 
 func checkCertificate(_ context.Context, p *patient) []finding {
 	files := p.config.Server.TLS
 	if files.Cert == "" {
-		if isLoopback(p.config.Server.Listen) {
-			return []finding{ok("none: the API is plain HTTP, on this machine only")}
+		const remedy = "set server.tls.cert and server.tls.key, then: systemctl restart attestd; a proxy before it may speak TLS instead"
+		if open := p.openAddresses(); len(open) > 0 {
+			return []finding{warn(remedy, "none: the API is plain HTTP on %s, and API keys cross the network readable", strings.Join(open, ", "))}
 		}
-		return []finding{warn("set server.tls.cert and server.tls.key, unless a proxy before it speaks TLS", "none: the API is plain HTTP on %s, and API keys cross the network readable", p.config.Server.Listen)}
+		return []finding{ok("none: the API is plain HTTP, on this machine only")}
 	}
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/store/replica"
+)
+
+func (d *daemonProcess) replicaPath() string { return filepath.Join(d.dir, "data", replicaFile) }
+
+// damages are what may become of a file, by what is left of it.
+var damages = map[string]func(path string) error{
+	"nothing is left":  func(path string) error { return os.Truncate(path, 0) },
+	"a part is left":   func(path string) error { return os.Truncate(path, 100_000) },
+	"garbage in front": func(path string) error { return writeGarbage(path, 0, 64<<10) },
+	"garbage behind":   func(path string) error { return writeGarbage(path, 32<<10, 4<<20) },
+}
+
+func writeGarbage(path string, at int64, n int) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt(bytes.Repeat([]byte("garbage\x00\xff"), n/9), at)
+	return err
+}
+
+// aFolder is damage, too, but only where no process has the file.
+func aFolder(path string) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return os.Mkdir(path, 0o700)
+}
+
+func TestADamagedReplicaNeverStopsAttestations(t *testing.T) {
+	for name, damage := range damages {
+		for _, while := range []string{"stopped", "serving"} {
+			t.Run(name+", "+while, func(t *testing.T) { damageReplica(t, damage, while == "serving") })
+		}
+	}
+	t.Run("a folder, stopped", func(t *testing.T) { damageReplica(t, aFolder, false) })
+}
+
+func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
+	d := newDaemonFolder(t)
+	metrics := freeAddress(t)
+	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.run(t, "replica", "generate", "--transfers", "200", "--file", filepath.Join(d.dir, "records"))
+	d.run(t, "replica", "import", filepath.Join(d.dir, "records"))
+	if serving {
+		d.start(t)
+		checkMetrics(t, metrics, "attestd_replica_available 1", "attestd_replica_set_aside_total 0")
+	}
+	if err := damage(d.replicaPath()); err != nil {
+		t.Fatal(err)
+	}
+	if !serving {
+		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") || !strings.Contains(out, "→ systemctl start attestd sets it aside") {
+			t.Errorf("doctor before the start:\n%s", out)
+		}
+		d.start(t)
+	}
+	process := d.cmd.Process.Pid
+	defer d.kill(t)
+
+	const query = `{"query":"{ v2_transfers(args: {p_limit: 100}) { packet_hash sort_order } v2_stats_count { value } }"}`
+	await(t, "the replica is set aside", func() (bool, string) {
+		d.attests(t)
+		resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
+		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("a read of a damaged replica: %s %s", resp.Status, body)
+		}
+		found, err := replica.SetAside(d.replicaPath())
+		return len(found) == 1 && strings.Contains(body, `"v2_transfers":[]`), fmt.Sprint(found, err, body)
+	})
+	checkMetrics(t, metrics, "attestd_replica_available 1", "attestd_replica_set_aside_total 1")
+	if !strings.Contains(string(d.log()), "set aside") {
+		t.Errorf("the log does not say so:\n%s", d.log())
+	}
+	out := d.run(t, "doctor")
+	for _, want := range []string{"warn  replica", ".damaged-", "→ attestd replica import FILE"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("doctor lacks %q:\n%s", want, out)
+		}
+	}
+	d.run(t, "replica", "import", filepath.Join(d.dir, "records"))
+	if s := d.replicaStatus(t); s.Rows["transfer"] != 200 {
+		t.Errorf("%d transfers of 200 after the import", s.Rows["transfer"])
+	}
+	d.attests(t)
+	if d.cmd.Process.Pid != process || d.cmd.ProcessState != nil {
+		t.Error("the daemon was started again")
+	}
+}
+
+func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
+	up := newUpstream(t, "300")
+	d := newDaemonFolder(t)
+	d.follow(up.url)
+	d.configure("ATTESTD_GRAPHQL_MAX_LAG=5s")
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+	d.run(t, "replica", "sync")
+	awaitSame(t, up, d)
+	before := d.replicaStatus(t).ID
+	if err := damages["garbage behind"](d.replicaPath()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the damage is noticed", func() (bool, string) {
+		d.attests(t)
+		resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
+		found, _ := replica.SetAside(d.replicaPath())
+		return len(found) > 0, fmt.Sprint(resp.Status, len(body))
+	})
+	awaitSame(t, up, d)
+	d.awaitReadiness(t, http.StatusOK, "ok")
+	if after := d.replicaStatus(t).ID; after == before {
+		t.Error("it is still the replica that was damaged")
+	}
+	if out := d.run(t, "doctor"); !strings.Contains(out, "it fills again by itself") {
+		t.Errorf("doctor does not say so:\n%s", out)
+	}
+}

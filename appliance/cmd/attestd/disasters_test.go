@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// disaster is a row of the table in docs/operations.md: how it is made, and what doctor says then.
+type disaster struct {
+	row    string // a part of what happened
+	broken func(t *testing.T, d *daemonProcess)
+	says   []string // of the checks that fail, each a pattern over the finding and its remedy
+}
+
+// Each row of the table is here, or it is not for doctor: then it says why.
+var disasters = []disaster{
+	{"attestd does not start", func(t *testing.T, d *daemonProcess) {
+		l, err := net.Listen("tcp", strings.TrimPrefix(d.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}, []string{`fail +ports +server.listen .*another program has it\n +→ stop what has it`}},
+	{"status 3", func(t *testing.T, d *daemonProcess) {
+		d.write(t, "pin", "wrong\n")
+		err := d.command("serve").Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
+			t.Fatalf("serve with a wrong PIN: %v", err)
+		}
+	}, []string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not try others.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
+	{"HSM is away", func(t *testing.T, d *daemonProcess) {
+		d.start(t)
+		t.Cleanup(func() { d.kill(t) })
+		rename(t, filepath.Join(d.dir, "tokens"))
+		d.fails(t, "attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--api-key-file", filepath.Join(d.dir, "api-key"), "--url", d.url, "--timeout", "11s")
+	}, []string{`fail +daemon +hsm: .*\n +→ attestd goes on by itself`}},
+	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
+		rename(t, filepath.Join(d.dir, "tokens"))
+	}, []string{`fail +SoftHSM .*tokens is gone.*\n +→ restore it from its copy.*: tar -C `}},
+	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
+		rename(t, filepath.Join(d.dir, "tokens"))
+		if err := os.Mkdir(filepath.Join(d.dir, "tokens"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}, []string{`fail +token .*not found.*\n +→ .*where the token is lost, restore it from its copy|fail +token .*\n +→ .*where the token is lost, tar -C `}},
+	{"attestor key is lost", func(t *testing.T, d *daemonProcess) {
+		d.change(t, "object=attestor", "object=lost")
+	}, []string{`fail +key .*not found.*\n +→ attestd hsm init makes the key .*set as attestor on chain`}},
+	{"others' hands", nil, nil}, // nothing is broken: doctor cannot know
+	{"disk is full", func(t *testing.T, d *daemonProcess) {
+		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // else the test would have to fill this machine's disk
+	}, []string{`fail +disk space .*nothing is signed\n +→ make space`}},
+	{"disk failed", func(t *testing.T, d *daemonProcess) {
+		d.start(t)
+		d.kill(t)
+		readOnly(t, filepath.Join(d.dir, "data")) // so the kernel leaves a file system whose disk fails
+	}, []string{`fail +disk sync .*read-only file system\n +→ .*mount a good disk there, then: attestd restore FILE`}},
+	{"machine is lost", func(t *testing.T, d *daemonProcess) {
+		for _, name := range []string{"tokens", "data", "pin"} {
+			rename(t, filepath.Join(d.dir, name))
+		}
+	}, []string{
+		`fail +SoftHSM .*\n +→ restore it from its copy`,
+		`ok +journal +none yet.*On a machine that takes another's place, first: attestd restore FILE`,
+	}},
+	{"finds damage", func(t *testing.T, d *daemonProcess) {
+		d.start(t)
+		d.attests(t)
+		d.kill(t)
+		damageRecord(t, filepath.Join(d.dir, "data", storeFile))
+		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
+			t.Fatalf("log verify does not find it: %s", out)
+		}
+	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all.*as evidence, then: attestd restore --force FILE, the newest backup`}},
+	{"finds damage", func(t *testing.T, d *daemonProcess) { // while the daemon serves
+		d.start(t)
+		t.Cleanup(func() { d.kill(t) })
+		d.attests(t)
+		damageRecord(t, filepath.Join(d.dir, "data", storeFile))
+	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all`}},
+}
+
+func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
+	rows := documentedDisasters(t)
+	for i, disaster := range disasters {
+		matched := 0
+		for row := range rows {
+			if strings.Contains(row, disaster.row) {
+				matched++
+				rows[row] = true
+			}
+		}
+		if matched != 1 {
+			t.Errorf("%q is in %d rows of the document", disaster.row, matched)
+		}
+		if disaster.broken == nil {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d %s", i+1, disaster.row), func(t *testing.T) {
+			d := newDaemonFolder(t)
+			disaster.broken(t, d)
+			out, _ := d.command("doctor").CombinedOutput() // fails, and says why
+			for _, want := range disaster.says {
+				if !regexp.MustCompile(want).Match(out) {
+					t.Errorf("doctor does not say %s:\n%s", want, out)
+				}
+			}
+			if bytes.Contains(out, []byte("install the HSM's PKCS#11 library")) {
+				t.Errorf("the library is there:\n%s", out)
+			}
+		})
+	}
+	for row, covered := range rows {
+		if !covered {
+			t.Errorf("doctor was not asked after %q", row)
+		}
+	}
+}
+
+// documentedDisasters are the rows of the table, all false.
+func documentedDisasters(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n## Disasters\n\n| what happened | what to do |\n| --- | --- |\n")
+	if !found {
+		t.Fatal("docs/operations.md has no table of disasters")
+	}
+	rows := make(map[string]bool)
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| ") {
+			break
+		}
+		row, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		rows[row] = false
+	}
+	return rows
+}
+
+// change replaces a text in the configuration.
+func (d *daemonProcess) change(t *testing.T, old, to string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(d.dir, "attestd.yaml"))
+	if err != nil || !bytes.Contains(text, []byte(old)) {
+		t.Fatalf("%v, or no %s in %s", err, old, text)
+	}
+	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
+}
+
+// rename moves a file or a folder away.
+func rename(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Rename(path, path+".away"); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
+
+// readOnly makes a folder one that takes no writes, as root's too.
+func readOnly(t *testing.T, folder string) {
+	t.Helper()
+	for _, args := range [][]string{{"--bind", folder, folder}, {"-o", "remount,bind,ro", folder}} {
+		if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
+			t.Skipf("nothing may be mounted here: %v: %s", err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", folder).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+}
+
+// damageRecord changes a digit of a record in the journal's file.
+func damageRecord(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const member = `"beneficiary":"0x`
+	at := bytes.LastIndex(text, []byte(member))
+	if at < 0 {
+		t.Fatal("no record in the file")
+	}
+	digit := at + len(member) + 7
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{cmp.Or(map[byte]byte{'1': '2'}[text[digit]], '1')}, int64(digit)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
+	d := newDaemonFolder(t)
+	if out := d.run(t, "doctor"); !strings.Contains(out, "none yet") && !strings.Contains(out, "no records yet") {
+		t.Error(out)
+	}
+	d.start(t)
+	d.attests(t)
+	for _, while := range []string{"serving", "stopped"} {
+		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +1 records, and a good checkpoint of them; all were checked`).MatchString(out) {
+			t.Errorf("%s:\n%s", while, out)
+		}
+		if while == "serving" {
+			d.kill(t)
+		}
+	}
+	for _, size := range []int64{0, 1, 19, 20, 1000, 1001, 1234, 1 << 40} {
+		checked, last := int64(0), int64(-1)
+		for _, before := range sampledPlaces(size) {
+			checked += min(sampledAtOnce, before)
+			last = max(last, before)
+		}
+		if last != size && size > 0 || checked < min(size, sampledRecords) || checked > sampledRecords+sampledAtOnce {
+			t.Errorf("of %d records %d are checked, up to %d", size, checked, last)
+		}
+	}
+}
+
+// A systemctl in the PATH stands for systemd, which does not run in tests: its answers are those of a real one.
+func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
+	for name, c := range map[string]struct{ answer, says string }{
+		"none":             {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},
+		"not enabled":      {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `ok +certificate +none: .*on this machine only`},
+		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but inactive: nothing listens on \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
+		"failed":           {"UnitFileState=enabled\nActiveState=failed\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but failed`},
+		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `warn +certificate +none: the API is plain HTTP on \[::\]:443, and API keys cross the network readable\n +→ set server.tls.cert`},
+		"this machine":     {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			bin := t.TempDir()
+			if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\ncat <<'E'\n"+c.answer+"E\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			d.configure(fmt.Sprintf("PATH=%s:%s", bin, os.Getenv("PATH")))
+			out, _ := d.command("doctor").CombinedOutput() // may fail
+			if !regexp.MustCompile(c.says).Match(out) {
+				t.Errorf("doctor does not say %s:\n%s", c.says, out)
+			}
+		})
+	}
+}
+
+func TestAMissingCredentialIsNotALibraryThatIsMissing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can decrypt a credential")
+	}
+	d := newDaemonFolder(t)
+	d.change(t, "pin-source=file:"+filepath.Join(d.dir, "pin"), "pin-source=credential:attestd-test-that-is-not-there")
+	out := d.fails(t, "doctor")
+	for _, want := range []string{
+		`fail +PIN .*attestd.attestd-test-that-is-not-there.*\n +→ with the PIN in a file: attestd setup --yes --pin-file FILE`,
+		`warn +module .*was not loaded`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("doctor does not say %s:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "install the HSM") {
+		t.Errorf("the library is there:\n%s", out)
+	}
+}

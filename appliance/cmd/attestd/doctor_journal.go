@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+)
+
+// What doctor checks of a journal: all of a small one, else blocks of records that follow each other, the newest and others at
+// random places. 'attestd log verify' is what reads all.
+const (
+	sampledRecords = 1000
+	sampledAtOnce  = 20
+)
+
+func checkJournal(ctx context.Context, p *patient) []finding {
+	db, key := filepath.Join(p.config.DataDir, storeFile), filepath.Join(p.config.DataDir, logKeyFile)
+	if !p.running() && !exists(db) && !exists(key) {
+		return []finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
+	}
+	journal, verifier, err := p.openJournal()
+	if err == nil {
+		defer func() { _ = journal.Close() }() // it was only read
+		var s journalSample
+		if s, err = sampleJournal(ctx, journal, verifier); err == nil {
+			return []finding{ok("%s", s)}
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
+	case exists(db) && !exists(key):
+		return []finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
+	}
+	return []finding{fail("attestd log verify tells all that is damaged. Stop attestd, keep a copy of "+shellQuote(p.config.DataDir)+
+		" as evidence, then: attestd restore --force FILE, the newest backup", "%s", err)}
+}
+
+// openJournal is the daemon while it runs, else the files, opened for reading.
+func (p *patient) openJournal() (office, note.Verifier, error) {
+	if p.running() {
+		secret, err := readLogKey(p.config.DataDir)
+		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
+	}
+	store, key, err := openStoreReadOnly(p.config.DataDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return files{store}, key.Verifier, nil
+}
+
+// journalSample is what was checked of a journal, and found good.
+type journalSample struct{ size, checked int64 }
+
+func (s journalSample) String() string {
+	switch s.checked {
+	case 0:
+		return "no records yet"
+	case s.size:
+		return fmt.Sprintf("%d records, and a good checkpoint of them; all were checked", s.size)
+	}
+	return fmt.Sprintf("%d records, and a good checkpoint of them; %d were checked, the newest and others at random (attestd log verify checks all)", s.size, s.checked)
+}
+
+// sampleJournal returns the first fault that it finds.
+func sampleJournal(ctx context.Context, from office, verifier note.Verifier) (s journalSample, err error) {
+	checkpoint, err := from.Checkpoint(ctx)
+	if err != nil {
+		return s, err
+	}
+	tree, err := appliance.OpenCheckpoint(checkpoint, verifier)
+	if err != nil {
+		return s, err
+	}
+	s.size = tree.N
+	for _, before := range sampledPlaces(tree.N) {
+		entries, err := from.Records(ctx, appliance.JournalQuery{Before: before, Limit: int(min(sampledAtOnce, before))})
+		if err != nil {
+			return s, fmt.Errorf("records before %d: %w", before, err)
+		}
+		for _, e := range entries {
+			if err := checkEntry(ctx, from, verifier, e); err != nil {
+				return s, fmt.Errorf("record %d: %w", e.Index, err)
+			}
+			s.checked++
+		}
+	}
+	return s, nil
+}
+
+// sampledPlaces returns behind which records blocks end that do not overlap.
+func sampledPlaces(size int64) (before []int64) {
+	if size <= sampledRecords {
+		for end := size; end > 0; end -= sampledAtOnce {
+			before = append(before, end)
+		}
+		return before
+	}
+	const blocks = sampledRecords / sampledAtOnce
+	before = append(before, size)
+	stretch := (size - sampledAtOnce) / (blocks - 1) // one block in each
+	for i := range int64(blocks - 1) {
+		before = append(before, i*stretch+sampledAtOnce+rand.Int64N(stretch-sampledAtOnce+1))
+	}
+	return before
+}
+
+// checkEntry checks a record by itself, and that it is in the tree of the newest checkpoint.
+func checkEntry(ctx context.Context, from office, verifier note.Verifier, e appliance.Entry) error {
+	r, err := appliance.DecodeLeaf(e.Leaf)
+	if err != nil {
+		return err
+	}
+	if err := r.Verify(); err != nil {
+		return err
+	}
+	_, proof, err := from.Prove(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	return proof.Verify(e.Leaf, verifier)
+}

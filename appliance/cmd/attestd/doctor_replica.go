@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/store/replica"
+)
+
+// staleReplica is how old the newest packet may be before a replica looks forgotten.
+const staleReplica = 24 * time.Hour
+
+func checkReplica(ctx context.Context, p *patient) []finding {
+	if p.config.GraphQL.Source != sourceReplica {
+		return nil
+	}
+	return append([]finding{p.judgeReplica(ctx)}, p.setAside()...)
+}
+
+// judgeReplica never fails: attestations need no replica.
+func (p *patient) judgeReplica(ctx context.Context) finding {
+	path := p.config.replicaPath()
+	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
+	if p.config.follows() {
+		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
+	}
+	if stat, err := os.Stat(path); err == nil && !p.running() {
+		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: stateWarn}, stat)
+		if f.State = stateWarn; found {
+			return f
+		}
+	}
+	status, err := p.replicaStatus(ctx)
+	switch {
+	case p.running() && err != nil:
+		return warn("attestd goes on by itself; its log has more: journalctl -u attestd", "reads are refused, attestations go on: %s", err)
+	case isUselessReplica(err):
+		return warn("systemctl start attestd sets it aside and begins an empty one"+anew, "%s", err)
+	case err != nil:
+		return warn("run doctor as root, or as the user "+p.service.name, "%s", err)
+	case status.Newest.IsZero():
+		return warn(fill, "empty: GraphQL answers with nothing")
+	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkUpstream
+		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
+	}
+	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
+}
+
+// isUselessReplica says whether the daemon will set the file aside for that error.
+func isUselessReplica(err error) bool {
+	return errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema)
+}
+
+// setAside tells of replicas that were of no use, until they are removed.
+func (p *patient) setAside() []finding {
+	path := p.config.replicaPath()
+	found, err := replica.SetAside(path)
+	if err != nil || len(found) == 0 {
+		return nil // who may not look there is told so elsewhere
+	}
+	last := found[len(found)-1]
+	when := ""
+	if stat, err := os.Lstat(last); err == nil {
+		when = fmt.Sprintf(", last written %s", withAge(stat.ModTime()))
+	}
+	remedy := "attestd replica import FILE fills the new one"
+	if p.config.follows() {
+		remedy = "it fills again by itself: attestd replica status"
+	}
+	return []finding{warn(remedy+"; when nobody wants to look at the old one any more: rm -r "+shellQuote(path)+".damaged-*",
+		"one was damaged, or of another version, and was set aside: %s%s", last, when)}
+}
+
+// replicaStatus asks the daemon, else the file, which it does not make.
+func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
+	if p.running() {
+		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
+	}
+	path := p.config.replicaPath()
+	if !exists(path) {
+		return wire.ReplicaStatus{}, nil
+	}
+	data, err := replica.Open(path, replica.Options{ReadOnly: true})
+	if err != nil {
+		return wire.ReplicaStatus{}, err
+	}
+	defer func() { _ = data.Close() }() // it was only read
+	held, err := indexStatus(ctx, data)
+	return wire.ReplicaStatus{Status: held}, err
+}
