@@ -374,7 +374,7 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 		_ = l.Close()
 	}
 	if _, port, _ := cutLast(address, ":"); privileged(port) && !p.service.isRoot() {
-		return warn("let systemd listen: systemctl enable --now attestd.socket", "%s %s: the user %s may not listen on it", name, address, p.service.name)
+		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.name)
 	}
 	return ok("%s %s: free", name, address)
 }
