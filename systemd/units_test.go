@@ -48,7 +48,7 @@ func TestExamplesAreValidAndSealedOff(t *testing.T) {
 			if err := os.Mkdir(dropIns, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			copyFile(t, example, filepath.Join(dropIns, "10-example.conf"))
+			copyUnit(t, example, filepath.Join(dropIns, "10-example.conf"), program(dir))
 			out, err := analyze(t, "verify", "--man=no", filepath.Join(dir, unit))
 			if err != nil || out != "" {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
@@ -70,22 +70,16 @@ func TestExamplesAreValidAndSealedOff(t *testing.T) {
 func installed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+	if err := os.WriteFile(program(dir), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, unit := range glob(t, ".", "attestd*") {
-		b, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := strings.ReplaceAll(string(b), "/usr/bin/attestd", program)
-		if err := os.WriteFile(filepath.Join(dir, unit), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		copyUnit(t, unit, filepath.Join(dir, unit), program(dir))
 	}
 	return dir
 }
+
+func program(dir string) string { return filepath.Join(dir, "program") }
 
 // analyze runs systemd-analyze and returns all it prints.
 func analyze(t *testing.T, args ...string) (string, error) {
@@ -109,13 +103,14 @@ func glob(t *testing.T, dir, pattern string) []string {
 	return files
 }
 
-func copyFile(t *testing.T, from, to string) {
+// copyUnit copies a unit, or a part of one, with another program in place of attestd.
+func copyUnit(t *testing.T, from, to, program string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, b, 0o644); err != nil {
+	if err := os.WriteFile(to, []byte(strings.ReplaceAll(string(b), "/usr/bin/attestd", program)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
