@@ -70,8 +70,8 @@ common() { # common FOLDER PROGRAM
 	lay packaging/tmpfiles.conf "$1/usr/lib/tmpfiles.d/attestd.conf"
 
 	for example in packaging/examples/*; do lay "$example" "$1/doc/examples/${example##*/}"; done
-	lay -t "$1/doc/deb" docs/operations.md docs/journal.md packaging/README.Debian packaging/copyright
-	lay -t "$1/doc/rpm" docs/operations.md docs/journal.md
+	lay -t "$1/doc/deb" docs/*.md packaging/README.Debian packaging/copyright
+	lay -t "$1/doc/rpm" docs/*.md
 	lay packaging/README.Debian "$1/doc/rpm/README.first"
 	lay -t "$1" packaging/lintian-overrides LICENSE
 	$GO run ./packaging/release changelog -format debian -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md | gzip -9n >"$1/doc/deb/changelog.gz"

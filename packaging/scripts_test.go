@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -143,6 +144,40 @@ func TestOperationsNamesMetricsThatExist(t *testing.T) {
 	for _, name := range names {
 		if !strings.Contains(string(code), `"`+name+`"`) {
 			t.Errorf("there is no metric %s", name)
+		}
+	}
+}
+
+// A link within a document, or to a heading of another, must lead to a heading.
+func TestDocumentsLinkToHeadings(t *testing.T) {
+	t.Parallel()
+	headings := func(text string) (anchors []string) {
+		for _, line := range regexp.MustCompile("(?m)^#+ (.+)$").FindAllStringSubmatch(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, ""), -1) {
+			anchor := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(line[1]), "")
+			anchors = append(anchors, strings.ReplaceAll(anchor, " ", "-"))
+		}
+		return anchors
+	}
+	documents, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	for _, document := range append(documents, "../README.md") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^):#]*)#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+			target := text
+			if link[1] != "" {
+				if target, err = os.ReadFile(filepath.Join(filepath.Dir(document), link[1])); err != nil {
+					t.Errorf("%s: %v", document, err)
+					continue
+				}
+			}
+			if !slices.Contains(headings(string(target)), link[2]) {
+				t.Errorf("%s links to %s#%s: there is no such heading", document, link[1], link[2])
+			}
 		}
 	}
 }
