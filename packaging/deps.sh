@@ -42,6 +42,8 @@ if [ "${1-}" = packages ]; then
 	need systemd-analyze systemd systemd
 	need systemd-nspawn systemd-container systemd-container
 	need debootstrap debootstrap debootstrap
+	need losetup mount util-linux
+	need mkfs.ext4 e2fsprogs e2fsprogs
 	need lintian lintian lintian
 	need rpm rpm rpm
 	need rpm2cpio rpm2cpio rpm

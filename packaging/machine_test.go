@@ -22,7 +22,7 @@ import (
 // tests use in it.
 const (
 	suite    = "bookworm"
-	included = "systemd,systemd-sysv,softhsm2,curl"
+	included = "systemd,systemd-sysv,softhsm2,ca-certificates,curl,opensc"
 )
 
 // cacheDir keeps archives of Debian trees from one run to the next, since making one takes a minute and much of the
@@ -39,7 +39,8 @@ type machine struct {
 	root    string
 	console string // the file with what it prints
 	nspawn  *exec.Cmd
-	leader  int // its process 1, as this machine knows it
+	leader  int      // its process 1, as this machine knows it
+	groups  []string // folders of control groups that it is in
 }
 
 // newMachine returns a fresh Debian for packages, not booted.
@@ -57,9 +58,13 @@ func newTree(t *testing.T, suite, included string) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{root: filepath.Join(dir, "root"), console: filepath.Join(dir, "console")}
+	m.groups = controlGroups(t, filepath.Base(dir))
 	t.Cleanup(func() {
 		if m.nspawn != nil {
 			m.off(t)
+		}
+		for _, group := range m.groups {
+			removeGroups(group)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -109,6 +114,41 @@ func debian(t *testing.T, suite, included string) string {
 	return archive
 }
 
+// controlGroups makes the groups that systemd-nspawn is started in, below those of this process. In these, two machines
+// that run at once would be one: each one's systemd would find the other's attestd.service.
+func controlGroups(t *testing.T, name string) (folders []string) {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(own)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for _, mount := range map[string][]string{"name=systemd": {"systemd"}, "": {"unified", "."}}[fields[1]] {
+			at := filepath.Join("/sys/fs/cgroup", mount, fields[2])
+			if _, err := os.Stat(filepath.Join(at, "cgroup.procs")); err != nil {
+				continue
+			}
+			group := filepath.Join(at, "attestd-"+name)
+			if err := os.Mkdir(group, 0o755); err != nil {
+				t.Logf("machines that run at once may disturb each other: %v", err)
+				continue
+			}
+			folders = append(folders, group)
+		}
+	}
+	return folders
+}
+
+// removeGroups removes a group and those below, which have no processes any more.
+func removeGroups(group string) {
+	below, _ := filepath.Glob(group + "/*/cgroup.procs")
+	for _, procs := range below {
+		removeGroups(filepath.Dir(procs))
+	}
+	_ = syscall.Rmdir(group)
+}
+
 // boot starts the machine and waits until it has come up.
 func (m *machine) boot(t *testing.T) {
 	t.Helper()
@@ -141,8 +181,10 @@ func (m *machine) tryBoot(t *testing.T) error {
 	}
 	defer console.Close()
 	// Not the test's context: the machine is turned off after that has ended.
-	m.nspawn = exec.CommandContext(context.Background(), "systemd-nspawn", "--directory="+m.root, "--boot", "--register=no", "--keep-unit",
+	enter := `while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
+	args := append(append([]string{"-c", enter, "sh"}, m.groups...), "--", "systemd-nspawn", "--directory="+m.root, "--boot", "--register=no", "--keep-unit",
 		"--private-network", "--console=read-only", "--quiet", "--hostname=appliance", "--link-journal=no")
+	m.nspawn = exec.CommandContext(context.Background(), "sh", args...)
 	m.nspawn.Stdout, m.nspawn.Stderr = console, console
 	if err := m.nspawn.Start(); err != nil {
 		m.nspawn = nil
@@ -229,11 +271,20 @@ func (m *machine) run(t *testing.T, line string) string {
 	return out
 }
 
-// try is run for what may fail. In a machine that is not booted, no system runs.
+// try is run for what may fail.
 func (m *machine) try(t *testing.T, line string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	out, err := m.command(ctx, line).CombinedOutput()
+	if ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err())
+	}
+	return string(out), err
+}
+
+// command is a shell line in the machine, as root. In a machine that is not booted, no system runs.
+func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
 	args := []string{"unshare", "--mount", "sh", "-c", `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`, m.root}
 	if m.leader != 0 {
 		args = []string{"nsenter", "--target", strconv.Itoa(m.leader), "--all"}
@@ -241,11 +292,7 @@ func (m *machine) try(t *testing.T, line string) (string, error) {
 	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay = 10 * time.Second // what it has started may hold its output open
-	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		err = errors.Join(err, ctx.Err())
-	}
-	return string(out), err
+	return cmd
 }
 
 // put copies a file of this machine into the root folder of the tree, and returns its path there.

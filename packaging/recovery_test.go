@@ -1,0 +1,169 @@
+//go:build packages
+
+package packaging
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+func (o *operator) lostJournal(t *testing.T) {
+	o.run(t, "systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
+	o.types(t, "Backup and restore, console 5")
+	o.works(t)
+}
+
+func (o *operator) lostHSM(t *testing.T) {
+	o.types(t, "Backup and restore, console 4")
+	o.run(t, "rm -r /var/lib/attestd/softhsm")
+	if got := address(t, o.types(t, "The HSM is lost, its backup is not, console 1")); got != o.address {
+		t.Errorf("another key: %s", got)
+	}
+	o.works(t)
+}
+
+func (o *operator) lostKey(t *testing.T) {
+	o.run(t, "rm -r /var/lib/attestd/softhsm/*")
+	o.address = address(t, o.types(t, "The attestor key is lost, console 1"))
+	o.works(t)
+	o.types(t, "Backup and restore, console 4")
+}
+
+func (o *operator) mistake(t *testing.T) {
+	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/good.yaml && echo 'server: { lisen: 127.0.0.1:80 }' >>/etc/attestd/attestd.yaml; systemctl restart attestd || true")
+	out, err := o.tries(t, "attestd does not start, console 1")
+	if err == nil || !strings.Contains(out, "did you mean server.listen?") {
+		t.Errorf("it does not tell of the mistake (%v)", err)
+	}
+	o.run(t, "cp -a /root/good.yaml /etc/attestd/attestd.yaml && systemctl restart attestd")
+	o.works(t)
+}
+
+// damagedJournal changes a record in the file, as a disk or a person would.
+func (o *operator) damagedJournal(t *testing.T) {
+	o.run(t, "attestd backup /var/backups/attestd && systemctl stop attestd")
+	o.edit(t, func(tx *bbolt.Tx) error {
+		records, index := tx.Bucket([]byte("records")), make([]byte, 8)
+		leaf := append([]byte{}, records.Get(index)...)
+		leaf[len(leaf)-3] ^= 1
+		return records.Put(index, leaf)
+	})
+	o.run(t, "systemctl start attestd")
+	if out, err := o.tries(t, "The journal is damaged, console 1"); err == nil {
+		t.Errorf("no damage is found:\n%s", out)
+	}
+	o.types(t, "The journal is damaged, console 2")
+	o.works(t)
+}
+
+// edit changes attestd's file in the machine, where attestd is stopped.
+func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
+	t.Helper()
+	db, err := bbolt.Open(filepath.Join(m.root, "var/lib/attestd/attestd.db"), 0o600, &bbolt.Options{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(change); err != nil {
+		t.Error(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// status is the HTTP status that a request for an attestation is answered with.
+func (o *operator) status(t *testing.T) string {
+	t.Helper()
+	out, _ := o.try(t, `curl -sS --max-time 30 -o /dev/null -w '%{http_code}' -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+
+		`{"unspendableAddress":"`+unspendable+`","beneficiary":"`+beneficiary+`"}' `+onLoopback+"/functions/v1/attest")
+	return out
+}
+
+// fullDisk moves attestd's data to a small disk first: what fills that up harms nobody else.
+func (o *operator) fullDisk(t *testing.T) {
+	if o.small.missing != "" {
+		o.manual.leaveOut(t, "The disk is full, console 1", o.small.missing)
+	}
+	const folder, filler = "/var/lib/attestd", "/var/lib/attestd/filler"
+	o.run(t, "systemctl stop attestd && mv "+folder+" /root/moved && mkdir "+folder)
+	o.small.mount(t, o.machine, folder)
+	o.run(t, "cp -a /root/moved/. "+folder+" && systemctl start attestd")
+	o.works(t)
+	o.run(t, "dd if=/dev/zero of="+filler+" bs=1M status=none || true")
+	if got := o.status(t); got != "503" {
+		t.Errorf("on a full disk: %s", got)
+	}
+	if out, err := o.try(t, "attestd doctor"); err == nil || !strings.Contains(out, "journal.min_free") {
+		t.Errorf("doctor, on a full disk: %v\n%s", err, out)
+	}
+	before := o.show(t, "attestd", "MainPID")[0]
+	o.run(t, "rm "+filler)
+	o.types(t, "The disk is full, console 1")
+	o.works(t)
+	if after := o.show(t, "attestd", "MainPID")[0]; after != before {
+		t.Errorf("process %s became %s: it did not go on by itself", before, after)
+	}
+}
+
+// failedDisk lets the disk of the scenario before fail for good, and puts an empty one in its place.
+func (o *operator) failedDisk(t *testing.T) {
+	if missing := o.small.missing + o.spare.missing; missing != "" {
+		o.manual.leaveOut(t, "The disk failed, console 1", missing)
+	}
+	o.run(t, "attestd backup /var/backups/attestd")
+	since := o.now(t)
+	o.small.fail(t)
+	if got := o.status(t); got == "200" {
+		t.Error("it attests on a disk that has failed")
+	}
+	ended := "journalctl --no-pager -o cat --since=@" + since + " -u attestd"
+	o.run(t, "for i in $(seq 100); do "+ended+" | grep -q 'Main process exited' && exit 0; sleep 0.1; done; exit 1")
+	t.Log(o.run(t, ended))
+	o.run(t, "systemctl stop attestd; umount --lazy /var/lib/attestd")
+	o.spare.mount(t, o.machine, "/var/lib/attestd")
+	o.types(t, "The disk failed, console 1")
+	o.works(t)
+}
+
+func (o *operator) othersHands(t *testing.T) {
+	o.types(t, "Key or machine are in others' hands, console 1")
+	if got := o.status(t); got != "403" {
+		t.Errorf("with a key that was revoked: %s", got)
+	}
+	o.run(t, "attestd key create --name after >/etc/attestd/api-key")
+	o.answer = o.post(t, onLoopback+"/functions/v1/attest")
+	o.first(t) // an API key reads only what it was issued itself
+}
+
+// lostMachine loses all but what the manual says to keep elsewhere.
+func (o *operator) lostMachine(t *testing.T) {
+	o.folder = "/root"
+	o.types(t, "Backup and restore, console 3")
+	o.types(t, "Backup and restore, console 4")
+	o.run(t, "systemctl start attestd-backup")
+	lost := o.machine
+	safe := t.TempDir()
+	host(t, "sh", "-c", "cp -a $0/root/etc-attestd.tar.gz $0/root/token.tar.gz $(ls -t $0/var/backups/attestd/*.tar.zst | head -n 1) $1", lost.root, safe)
+	if err := os.WriteFile(filepath.Join(safe, "pin"), []byte(o.pin+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lost.off(t)
+
+	o.machine = o.another
+	files, err := filepath.Glob(safe + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.carry(t, "/root/carried", append(files, deb(dist, version(t)))...)
+	o.boot(t)
+	if got := o.types(t, "The machine is lost, console 1", "y"); !strings.Contains(got, o.address) {
+		t.Errorf("the key is not %s", o.address)
+	}
+	o.works(t)
+	o.pinIsSafe(t)
+}
