@@ -23,13 +23,13 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Add
 		if rate == (appliance.Rate{}) {
 			rate = s.rates.Load().key
 		}
-		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), "key")
+		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), byKey)
 	}
 	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
-		return s.limited(own.take(network(x.ip), r.Rate, s.now()), "address")
+		return s.limited(own.take(network(x.ip), r.Rate, s.now()), byAddress)
 	}
 	if err := s.anonymousRates.take(network(x.ip), s.rates.Load().anonymous, s.now()); err != nil {
-		return s.limited(err, "address")
+		return s.limited(err, byAddress)
 	}
 	if r.Scope == "" {
 		return nil

@@ -16,7 +16,7 @@ type exchange struct {
 	id     string
 	start  time.Time
 	ip     netip.Addr
-	route  string // the pattern, or "unmatched"
+	route  string // the pattern, or routeUnmatched
 	method string
 	key    appliance.APIKey // zero without a valid key
 	read   bool             // the body was read to its end
@@ -32,7 +32,7 @@ func exchangeOf(rctx *fasthttp.RequestCtx) *exchange {
 
 func (h *httpServer) begin(rctx *fasthttp.RequestCtx) *exchange {
 	header := &rctx.Request.Header
-	x := &exchange{start: h.now(), route: "unmatched", method: string(header.Method())}
+	x := &exchange{start: h.now(), route: routeUnmatched, method: string(header.Method())}
 	if !isMethod(x.method) {
 		// fiber answers unknown methods with a text of its own. It knows TRACE, which no route has.
 		x.method = "OTHER"

@@ -150,7 +150,7 @@ func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 // neither shown nor logged.
 func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	e := readError(err)
-	x := &exchange{start: h.now(), route: "unreadable", method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
+	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
 	wipe(&rctx.Response)
 	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
 	h.metrics.begin()

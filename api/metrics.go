@@ -23,7 +23,9 @@ type metrics struct {
 	inFlight              prometheus.Gauge
 }
 
-func newMetrics(r *prometheus.Registry) *metrics {
+// newMetrics registers the counters with a 0 for everything that they may count: the increase of a counter that begins
+// to exist with its first event is none, and no alert would see that event.
+func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -44,7 +46,42 @@ func newMetrics(r *prometheus.Registry) *metrics {
 	}
 	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.inFlight,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.zero(routes)
 	return m
+}
+
+// The values of the label by.
+const (
+	byKey     = "key"
+	byAddress = "address"
+)
+
+// The values of the label route for requests that belong to none.
+const (
+	routeUnmatched  = "unmatched"
+	routeUnreadable = "unreadable"
+)
+
+func (m *metrics) zero(routes []Route) {
+	m.limited.WithLabelValues(byKey)
+	m.limited.WithLabelValues(byAddress)
+	names := []string{routeUnmatched, routeUnreadable}
+	for _, r := range routes {
+		names = append(names, r.Path)
+		m.requests.WithLabelValues(r.Path, strconv.Itoa(http.StatusOK))
+	}
+	for _, route := range names {
+		m.durations.WithLabelValues(route)
+	}
+	for code, status := range statuses {
+		if code == CodeReloadRefused {
+			continue // the admin socket counts nothing
+		}
+		m.problems.WithLabelValues(string(code))
+		for _, route := range names {
+			m.requests.WithLabelValues(route, strconv.Itoa(status))
+		}
+	}
 }
 
 func (m *metrics) begin() {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,6 +13,59 @@ import (
 
 	"github.com/attestd/attestd/api"
 )
+
+// An alert on the increase of a counter sees its first event only where the counter was 0 before.
+func TestCountersExistBeforeTheirFirstEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	families, err := r.registry.Gather()
+	r.must(err)
+	got := make(map[string]bool)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			got[family.GetName()+" "+strings.Join(labels, " ")] = true
+			if c := m.GetCounter(); strings.HasPrefix(family.GetName(), "attestd_") && c != nil && c.GetValue() != 0 {
+				t.Errorf("%s %v is %v before any request", family.GetName(), labels, c.GetValue())
+			}
+		}
+	}
+	want := []string{
+		"attestd_rate_limited_total key", "attestd_rate_limited_total address",
+		"attestd_http_requests_total 200 " + attestPath, "attestd_http_requests_total 503 " + attestPath,
+		"attestd_http_requests_total 500 /readyz", "attestd_http_requests_total 404 unmatched", "attestd_http_requests_total 400 unreadable",
+		"attestd_http_request_duration_seconds " + attestPath,
+	}
+	for _, code := range readmeCodes(t) {
+		want = append(want, "attestd_problems_total "+code)
+	}
+	for _, w := range want {
+		if !got[w] {
+			t.Errorf("there is no %s", w)
+		}
+	}
+}
+
+// readmeCodes are the codes of README's table of errors.
+func readmeCodes(t *testing.T) (codes []string) {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(readme), "| status | codes |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, m := range regexp.MustCompile("`([A-Za-z_]+)`").FindAllStringSubmatch(table, -1) {
+		codes = append(codes, m[1])
+	}
+	if len(codes) < 30 {
+		t.Fatalf("README lists %d codes: %v", len(codes), codes)
+	}
+	return codes
+}
 
 func TestMetricsCount(t *testing.T) {
 	t.Parallel()

@@ -150,15 +150,15 @@ func New(opts Options) (*Server, error) {
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
 		s.origin = v.Name()
 	}
+	s.routes = append(s.ownRoutes(), opts.Routes...)
 	var m *metrics
 	if opts.Registry != nil {
-		m = newMetrics(opts.Registry)
+		m = newMetrics(opts.Registry, s.routes)
 	}
 	s.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 	})
-	s.routes = append(s.ownRoutes(), opts.Routes...)
 	for _, r := range s.routes {
 		s.mount(r)
 	}

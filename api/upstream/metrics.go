@@ -18,12 +18,23 @@ const (
 	useForward = "forward"
 )
 
+// The values of the label outcome.
+const (
+	outcomeOK          = "ok"
+	outcomeTooLarge    = "too_large"
+	outcomeCanceled    = "canceled"
+	outcomeLimited     = "limited"
+	outcomeRefused     = "refused"
+	outcomeUnavailable = "unavailable"
+)
+
 // metrics counts requests.
 type metrics struct {
 	requests  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 }
 
+// newMetrics makes the counters with a 0 for everything that they may count, so that an alert sees the first event.
 func newMetrics(registry prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -33,6 +44,12 @@ func newMetrics(registry prometheus.Registerer) (metrics, error) {
 			Name: "attestd_upstream_request_duration_seconds", Help: "Time of a request to the upstream, its whole answer included.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"use"}),
+	}
+	for _, use := range []string{useQuery, useForward} {
+		m.durations.WithLabelValues(use)
+		for _, outcome := range []string{outcomeOK, outcomeTooLarge, outcomeCanceled, outcomeLimited, outcomeRefused, outcomeUnavailable} {
+			m.requests.WithLabelValues(use, outcome)
+		}
 	}
 	if registry == nil {
 		return m, nil
@@ -55,15 +72,15 @@ func outcome(status int, err error) string {
 	_, isRefusal := errors.AsType[*follower.QueryError](err)
 	switch {
 	case errors.Is(err, ErrTooLarge):
-		return "too_large"
+		return outcomeTooLarge
 	case errors.Is(err, context.Canceled):
-		return "canceled"
+		return outcomeCanceled
 	case status == http.StatusTooManyRequests:
-		return "limited"
+		return outcomeLimited
 	case isRefusal, err == nil && status/100 == 4:
-		return "refused"
+		return outcomeRefused
 	case err != nil, status >= 500:
-		return "unavailable"
+		return outcomeUnavailable
 	}
-	return "ok"
+	return outcomeOK
 }
