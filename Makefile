@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps playground clients lint bench fuzz packages test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz packages test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ bin/modules: go.sum
 	@$(QUIETLY) bin/modules.log 'fetching the Go modules' $(GO) list -deps -test ./...
 	@touch $@
 
-test: test-deps playground clients bin/modules ## install what is missing and run every test, with the race detector
+test: test-deps playground clients promtool bin/modules ## install what is missing and run every test, with the race detector
 	@echo 'compiling and running the tests (some minutes before the first result)'
 	$(GO) vet ./...
 	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) ./...
@@ -44,6 +44,9 @@ deps: ## install what building needs: gcc, Go, softhsm2, and Node for the playgr
 
 test-deps:
 	@GO='$(GO)' sh packaging/deps.sh test
+
+promtool: test-deps
+	@sh packaging/promtool.sh
 
 # The playground is bundled from npm. Without Node the build succeeds, and /graphiql says how to get it.
 playground: api/graphiql/dist/index.html

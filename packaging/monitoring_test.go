@@ -1,0 +1,163 @@
+package packaging
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const rulesFile = "prometheus/attestd.rules.yml"
+
+// Prometheus's own program tells when each alert fires.
+func TestAlertsFireWhenTheyShould(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("../bin/promtool") // packaging/promtool.sh brings it
+	if err != nil {
+		promtool = "promtool"
+		need(t, promtool)
+	}
+	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", "prometheus/attestd.rules.test.yml"}} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// Of each alert there must be a case in which it fires, and one in which it does not.
+func TestEachAlertIsTestedBothWays(t *testing.T) {
+	t.Parallel()
+	var tests struct {
+		Tests []struct {
+			Cases []struct {
+				Alert string `yaml:"alertname"`
+				Fires []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	readYAML(t, "prometheus/attestd.rules.test.yml", &tests)
+	fires, silent := make(map[string]bool), make(map[string]bool)
+	for _, test := range tests.Tests {
+		for _, c := range test.Cases {
+			if len(c.Fires) > 0 {
+				fires[c.Alert] = true
+			} else {
+				silent[c.Alert] = true
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		if !fires[r.Alert] || !silent[r.Alert] {
+			t.Errorf("%s: is there a case in which it fires: %v; and one in which it does not: %v", r.Alert, fires[r.Alert], silent[r.Alert])
+		}
+	}
+}
+
+type rule struct {
+	Alert, Expr string
+	Annotations struct{ Summary, Remedy string }
+}
+
+func rules(t *testing.T) (all []rule) {
+	t.Helper()
+	var file struct{ Groups []struct{ Rules []rule } }
+	readYAML(t, rulesFile, &file)
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatalf("no rule in %s", rulesFile)
+	}
+	return all
+}
+
+func readYAML(t *testing.T, file string, v any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, v); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+var metricName = regexp.MustCompile(`attestd_[a-z_]+[a-z]`)
+
+// What operators alert on must be there.
+func TestRulesNameMetricsThatExist(t *testing.T) {
+	t.Parallel()
+	exists := metrics(t)
+	for _, r := range rules(t) {
+		if r.Annotations.Summary == "" || r.Annotations.Remedy == "" {
+			t.Errorf("%s says neither what is wrong nor what to do: %+v", r.Alert, r.Annotations)
+		}
+		for _, name := range metricName.FindAllString(r.Expr, -1) {
+			if !exists[name] && !exists[strings.TrimSuffix(name, "_bucket")] {
+				t.Errorf("%s: there is no metric %s", r.Alert, name)
+			}
+		}
+	}
+}
+
+// Each metric is in the table of operations.md, and each that the table tells is there.
+func TestOperationsTellsEachMetric(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "| metric | tells |")
+	if !found {
+		t.Fatal("operations.md has no table of metrics")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	told := make(map[string]bool)
+	for _, name := range metricName.FindAllString(table, -1) {
+		told[name] = true
+	}
+	exists := metrics(t)
+	for _, name := range slices.Sorted(maps.Keys(exists)) {
+		if !told[name] {
+			t.Errorf("the table does not tell %s", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(told)) {
+		if !exists[name] {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+}
+
+// metrics are the names that the program's source has as whole strings.
+func metrics(t *testing.T) map[string]bool {
+	t.Helper()
+	literal := regexp.MustCompile(`"(attestd_[a-z_]+)"`)
+	names := make(map[string]bool)
+	for _, root := range []string{"../api", "../appliance", "../hsm", "../store"} {
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, m := range literal.FindAllSubmatch(source, -1) {
+				names[string(m[1])] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(names) < 30 {
+		t.Fatalf("only %d metrics are found: %v", len(names), names)
+	}
+	return names
+}

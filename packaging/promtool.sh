@@ -1,0 +1,28 @@
+#!/bin/sh
+# Brings promtool, with which the tests of the alerts run, to bin/promtool, where this machine has none. It is taken out
+# of the distribution's package without installing that, which would start a Prometheus here. Needs no root.
+set -eu
+cd "$(dirname "$0")/.."
+
+if [ -x bin/promtool ] || command -v promtool >/dev/null 2>&1; then exit; fi
+
+fail() {
+	echo "promtool.sh: $1; the alerts are not tested. Install promtool (Debian: prometheus; Fedora: golang-github-prometheus)" >&2
+	rm -rf "$dir"
+	exit 0
+}
+
+dir=$(mktemp -d)
+chmod 755 "$dir" # apt downloads as a user of its own
+mkdir -p bin
+if command -v apt-get >/dev/null 2>&1; then
+	(cd "$dir" && apt-get -qq download prometheus >log 2>&1) || fail "apt-get download prometheus: $(tail -n 1 "$dir/log")"
+	dpkg-deb --fsys-tarfile "$dir"/prometheus_*.deb | tar -x -C "$dir" ./usr/bin/promtool
+elif command -v dnf >/dev/null 2>&1; then
+	dnf -q download --destdir "$dir" golang-github-prometheus >"$dir/log" 2>&1 || fail "dnf download: $(tail -n 1 "$dir/log")"
+	(cd "$dir" && rpm2cpio ./*.rpm | cpio --quiet -idm ./usr/bin/promtool)
+else
+	fail "neither apt-get nor dnf here"
+fi
+mv "$dir/usr/bin/promtool" bin/promtool
+rm -rf "$dir"
