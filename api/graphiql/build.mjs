@@ -33,13 +33,23 @@ function output({ metafile }, source, extension) {
   return { file: basename(file), made }
 }
 
-/** The licences of the packages that the bundles contain, as they ask to be passed on. */
-async function licenseTexts(results) {
+/** The packages that the bundles contain, each once, and the folder that each was found in. */
+async function bundledPackages(results) {
   const inputs = results.flatMap(({ metafile }) => Object.keys(metafile.inputs))
-  const packages = new Set(inputs.map(input => input.match(/^(?:.*\/)?node_modules\/(@[^/]+\/[^/]+|[^/]+)/)?.[0]).filter(Boolean))
-  const texts = []
-  for (const folder of [...packages].sort()) {
+  const folders = new Set(inputs.map(input => input.match(/^(?:.*\/)?node_modules\/(@[^/]+\/[^/]+|[^/]+)/)?.[0]).filter(Boolean))
+  const locked = JSON.parse(await readFile(join(here, "package-lock.json"), "utf8")).packages
+  const packages = new Map()
+  for (const folder of [...folders].sort()) {
     const { name, version, license } = JSON.parse(await readFile(join(here, folder, "package.json"), "utf8"))
+    packages.set(`${name} ${version}`, { name, version, license, integrity: locked[folder]?.integrity, folder })
+  }
+  return [...packages.values()]
+}
+
+/** The licences of packages, as they ask to be passed on. */
+async function licenseTexts(packages) {
+  const texts = []
+  for (const { name, version, license, folder } of packages) {
     const files = (await readdir(join(here, folder))).filter(name => /^(licen[cs]e|notice|thirdpartynotices)(\.|$)/i.test(name))
     const text = await Promise.all(files.map(file => readFile(join(here, folder, file), "utf8")))
     texts.push(`${name} ${version} (${license})\n\n${text.join("\n").trim()}\n`)
@@ -77,7 +87,10 @@ const page = await build({
 })
 const { file: script, made } = output(page, "src/playground.jsx", ".js")
 
-const licenses = await licenseTexts([workers, page])
+const packages = await bundledPackages([workers, page])
+// For the software bill of materials of a release; the playground serves assets only.
+await writeFile(join(dist, "packages.json"), JSON.stringify(packages.map(({ folder, ...shown }) => shown), null, 1) + "\n")
+const licenses = await licenseTexts(packages)
 const license = `licenses-${createHash("sha256").update(licenses).digest("hex").slice(0, 8)}.txt`
 await writeFile(join(assets, license), licenses)
 

@@ -1,6 +1,6 @@
 // Command release writes what a release has beside its program: the changelog in the forms that packages want, the
-// software bill of materials (CycloneDX 1.6) and the licenses of all modules that are linked in. Each is made from
-// the repository and the built program alone, so that the same commit gives the same bytes.
+// software bill of materials (CycloneDX 1.6) and the licenses of all modules that are linked in and all packages that
+// are bundled. Each is made from the repository and what was built alone, so that the same commit gives the same bytes.
 package main
 
 import (
@@ -14,8 +14,8 @@ import (
 )
 
 const usage = `usage: release changelog -format debian|rpm -version V -date UNIX CHANGELOG.md
-       release sbom -version V -date UNIX PROGRAM
-       release notices PROGRAM`
+       release sbom -playground FOLDER -version V -date UNIX PROGRAM
+       release notices -playground FOLDER PROGRAM`
 
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
@@ -31,6 +31,7 @@ func run(w io.Writer, args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	format := flags.String("format", "debian", "debian or rpm")
 	version := flags.String("version", "", "version of this release")
+	dist := flags.String("playground", "api/graphiql/dist", "folder of the playground that the program embeds")
 	seconds := flags.Int64("date", 0, "date of this release, in seconds since 1970")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -43,9 +44,9 @@ func run(w io.Writer, args []string) error {
 	case "changelog":
 		return writeChangelog(w, file, *format, *version, date)
 	case "sbom":
-		return writeSBOM(w, file, *version, date)
+		return writeSBOM(context.Background(), w, file, *dist, *version, date)
 	case "notices":
-		return writeNotices(context.Background(), w, file)
+		return writeNotices(context.Background(), w, file, *dist)
 	}
 	return errors.New(usage)
 }

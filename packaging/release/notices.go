@@ -12,8 +12,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 
+	"github.com/google/licensecheck"
 	"golang.org/x/mod/module"
 )
 
@@ -21,9 +23,12 @@ import (
 // be passed on must not be linked in.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-._].*)?$`)
 
-// writeNotices writes the licenses of all modules in a program, and of Go itself, as those licenses ask of who passes
-// the program on.
-func writeNotices(ctx context.Context, w io.Writer, program string) error {
+// termsFile matches those of them that have a name in SPDX's list.
+var termsFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-._].*)?$`)
+
+// writeNotices writes the licenses of all modules in a program, of the playground that it embeds, and of Go itself, as
+// those licenses ask of who passes the program on.
+func writeNotices(ctx context.Context, w io.Writer, program, dist string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -46,7 +51,7 @@ func writeNotices(ctx context.Context, w io.Writer, program string) error {
 		}
 		failures = append(failures, err)
 	}
-	return errors.Join(failures...)
+	return errors.Join(append(failures, writeBundledNotices(w, dist))...)
 }
 
 // moduleDir is where the module cache keeps a module.
@@ -63,6 +68,40 @@ func moduleDir(cache string, m *debug.Module) (string, error) {
 		return "", err
 	}
 	return filepath.Join(cache, filepath.FromSlash(path)+"@"+version), nil
+}
+
+// licenses are those that a text does not tell by itself: go-ethereum has the terms of its programs beside those of its
+// library, which is what is linked in, and says only in its README which is which.
+var licenses = map[string]string{"github.com/ethereum/go-ethereum": "LGPL-3.0-or-later"}
+
+// moduleLicense returns the SPDX expression of the license files of a module.
+func moduleLicense(name, dir string) (string, error) {
+	if known := licenses[name]; known != "" {
+		return known, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	var found []string
+	for _, e := range entries {
+		if e.IsDir() || !termsFile.MatchString(e.Name()) || filepath.Ext(e.Name()) == ".go" {
+			continue
+		}
+		text, err := fs.ReadFile(os.DirFS(dir), e.Name())
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		for _, m := range licensecheck.Scan(text).Match {
+			if !m.IsURL && !slices.Contains(found, m.ID) {
+				found = append(found, m.ID)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", fmt.Errorf("%s: the license in %s is none that is known", name, dir)
+	}
+	return strings.Join(found, " AND "), nil
 }
 
 // notice writes the license files of one folder.

@@ -2,12 +2,19 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 var day = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
@@ -56,6 +63,28 @@ attestd (1.0.0) unstable; urgency=medium
 	}
 }
 
+func TestRPMChangelog(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "CHANGELOG.md")
+	if err := os.WriteFile(file, []byte(strings.Replace(keptChangelog, "- One.", "- 100% of it.", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := writeChangelog(&out, file, "rpm", "1.0.0+2.gab", day); err != nil {
+		t.Fatal(err)
+	}
+	// In a spec file, % begins a macro.
+	if want := `* Sun Nov 01 2026 attestd maintainers <attestd@users.noreply.github.com> - 1.0.0+2.gab-1
+- Fixed: A thing that broke.
+
+* Thu Oct 01 2026 attestd maintainers <attestd@users.noreply.github.com> - 1.0.0-1
+- Added: 100%% of it.
+- Added: Two.
+`; out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
 func TestOwnChangelogIsReadWhole(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../CHANGELOG.md")
@@ -75,37 +104,180 @@ func TestOwnChangelogIsReadWhole(t *testing.T) {
 	}
 }
 
+const bundled = `[{"name":"@a/b","version":"1.2.3","license":"MIT","integrity":"sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg=="}]`
+
+// playground is a folder as build.mjs leaves it.
+func playground(t *testing.T, packages string) string {
+	t.Helper()
+	dist := t.TempDir()
+	var licenses bytes.Buffer
+	w := gzip.NewWriter(&licenses)
+	if _, err := io.WriteString(w, "@a/b 1.2.3 (MIT)\n\nPermission is hereby granted"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), os.Mkdir(filepath.Join(dist, "assets"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"index.html": "", "packages.json": packages, "assets/licenses-1.txt.gz": licenses.String()} {
+		if err := os.WriteFile(filepath.Join(dist, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dist
+}
+
 // The test itself is a Go program with modules linked in.
-func TestSBOMListsWhatIsLinkedIn(t *testing.T) {
+func TestSBOMListsWhatIsShipped(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	dist := playground(t, bundled)
 	var first, second bytes.Buffer
 	for _, w := range []*bytes.Buffer{&first, &second} {
-		if err := writeSBOM(w, program, "1.2.3", day); err != nil {
+		if err := writeSBOM(t.Context(), w, program, dist, "1.2.3+4", day); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if !bytes.Equal(first.Bytes(), second.Bytes()) {
 		t.Error("not the same bytes twice")
 	}
-	var got bom
+	schema := schema(t)
+	if err := schema.Validate(unmarshal(t, first.Bytes())); err != nil {
+		t.Errorf("%v", err)
+	}
+	var got cdx.BOM
 	if err := json.Unmarshal(first.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	names := make(map[string]bool)
-	for _, c := range got.Components {
-		names[c.Name] = true
+	licenses := make(map[string]string)
+	for _, c := range *got.Components {
+		// The schema knows SPDX's identifiers, but does not look into expressions.
+		for id := range strings.SplitSeq(licenseOf(c), " AND ") {
+			if err := schema.Validate(unmarshal(t, []byte(`{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [
+				{"type": "library", "name": "a", "licenses": [{"license": {"id": "`+id+`"}}]}]}`))); err != nil && c.PackageURL != "" {
+				t.Errorf("%s: license %q", c.Name, id)
+			}
+		}
+		licenses[c.PackageURL[:max(0, strings.LastIndex(c.PackageURL, "@"))]] = licenseOf(c)
 	}
-	for _, want := range []string{"std", "github.com/google/uuid", "golang.org/x/mod"} {
-		if !names[want] {
-			t.Errorf("%s is not in %v", want, names)
+	for purl, want := range map[string]string{
+		"pkg:golang/std": "BSD-3-Clause", "pkg:golang/github.com/google/uuid": "BSD-3-Clause", "pkg:golang/github.com/CycloneDX/cyclonedx-go": "Apache-2.0",
+		"pkg:npm/%40a/b": "MIT",
+	} {
+		if licenses[purl] != want {
+			t.Errorf("%s: license %q, want %q", purl, licenses[purl], want)
 		}
 	}
-	if got.Metadata.Component.Version != "1.2.3" || got.Metadata.Timestamp != "2026-11-01T12:00:00Z" {
+	if c := got.Metadata.Component; c.Version != "1.2.3+4" || !strings.HasSuffix(c.PackageURL, "@1.2.3%2B4") || got.Metadata.Timestamp != "2026-11-01T12:00:00Z" {
 		t.Errorf("metadata: %+v", got.Metadata)
+	}
+}
+
+func licenseOf(c cdx.Component) string {
+	if c.Licenses == nil {
+		return ""
+	}
+	if l := (*c.Licenses)[0]; l.License != nil {
+		return l.License.ID
+	}
+	return (*c.Licenses)[0].Expression
+}
+
+func TestSBOMNeedsTheListOfABundle(t *testing.T) {
+	t.Parallel()
+	for name, packages := range map[string]string{"no JSON": "", "a package without a license": `[{"name":"a","version":"1"}]`} {
+		if got, err := bundledPackages(playground(t, packages)); err == nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if got, err := bundledPackages(t.TempDir()); err != nil || got != nil {
+		t.Errorf("built without the playground: %v, %v", got, err)
+	}
+}
+
+// What the schema refuses, so that its approval means something.
+func TestSchemaRefusesWhatIsNoSBOM(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{}`,
+		`{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [{"type": "library"}]}`,
+		`{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [{"type": "library", "name": "a", "licenses": [{"license": {"id": "mine"}}]}]}`,
+	} {
+		if err := schema(t).Validate(unmarshal(t, []byte(text))); err == nil {
+			t.Errorf("valid: %s", text)
+		}
+	}
+}
+
+// schema is CycloneDX's own, from the module of its library.
+func schema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	for name, file := range map[string]string{
+		"bom-1.6.schema.json": "bom-1.6.schema.json", "spdx.schema.json": "spdx.schema.json", "jsf-0.82.schema.json": "jsf-0.82.schemax.json",
+	} {
+		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "schema", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.AddResource("http://cyclonedx.org/schema/"+name, unmarshal(t, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := c.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func unmarshal(t *testing.T, text []byte) any {
+	t.Helper()
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// The bill of materials that make packages wrote, where it did.
+func TestReleasedSBOMsAreValid(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../dist/*.cdx.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema(t).Validate(unmarshal(t, text)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+func TestNoticesHaveThePlaygrounds(t *testing.T) {
+	t.Parallel()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := writeNotices(t.Context(), &out, program, playground(t, bundled)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nGo 1.", "\ngithub.com/google/uuid v", "\n@a/b 1.2.3 (MIT)\n\nPermission is hereby granted"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q", want)
+		}
 	}
 }
 

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"debug/elf"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,56 +17,14 @@ import (
 	"strings"
 	"time"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/uuid"
 )
 
-// The part of CycloneDX 1.6 that a linked Go program needs (ECMA-424).
-type (
-	bom struct {
-		Schema       string       `json:"$schema"`
-		Format       string       `json:"bomFormat"`
-		SpecVersion  string       `json:"specVersion"`
-		SerialNumber string       `json:"serialNumber"`
-		Version      int          `json:"version"`
-		Metadata     metadata     `json:"metadata"`
-		Components   []component  `json:"components"`
-		Dependencies []dependency `json:"dependencies"`
-	}
-	metadata struct {
-		Timestamp string    `json:"timestamp"`
-		Component component `json:"component"`
-	}
-	component struct {
-		Ref        string     `json:"bom-ref"`
-		Type       string     `json:"type"`
-		Name       string     `json:"name"`
-		Version    string     `json:"version,omitempty"`
-		Scope      string     `json:"scope,omitempty"`
-		Hashes     []hash     `json:"hashes,omitempty"`
-		Licenses   []license  `json:"licenses,omitempty"`
-		PURL       string     `json:"purl,omitempty"`
-		Properties []property `json:"properties,omitempty"`
-	}
-	hash struct {
-		Algorithm string `json:"alg"`
-		Content   string `json:"content"`
-	}
-	license struct {
-		Expression string `json:"expression"`
-	}
-	property struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	}
-	dependency struct {
-		Ref       string   `json:"ref"`
-		DependsOn []string `json:"dependsOn,omitempty"`
-	}
-)
-
-// writeSBOM lists what is linked into a program, as the Go linker recorded it in the program itself: what is listed is
-// what was shipped, not what go.mod would allow.
-func writeSBOM(w io.Writer, program, version string, date time.Time) error {
+// writeSBOM lists what is linked into a program, as the Go linker recorded it in the program itself, and what is bundled
+// in the playground that it embeds, as the bundler recorded it in the folder dist: what is listed is what was shipped,
+// not what go.mod and package.json would allow.
+func writeSBOM(ctx context.Context, w io.Writer, program, dist, version string, date time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -74,65 +33,112 @@ func writeSBOM(w io.Writer, program, version string, date time.Time) error {
 	if err != nil {
 		return err
 	}
-	libraries, err := sharedLibraries(program)
+	parts, err := components(ctx, program, info, dist)
 	if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(content)
-	self := component{
-		Type: "application", Name: info.Main.Path, Version: version, Licenses: []license{{"Apache-2.0"}},
-		PURL:   "pkg:golang/" + info.Main.Path + "@" + version,
-		Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}},
+	self := subject(info, version, sum)
+	refs := make([]string, len(parts))
+	for i, p := range parts {
+		refs[i] = p.BOMRef
 	}
+	document := cdx.NewBOM()
+	document.SerialNumber = "urn:uuid:" + uuid.NewHash(sha256.New(), uuid.NameSpaceURL, append([]byte(self.PackageURL), sum[:]...), 8).String()
+	document.Metadata = &cdx.Metadata{Timestamp: date.Format(time.RFC3339), Component: self}
+	document.Components = &parts
+	document.Dependencies = &[]cdx.Dependency{{Ref: self.BOMRef, Dependencies: &refs}}
+	var out bytes.Buffer
+	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(document, cdx.SpecVersion1_6); err != nil {
+		return err
+	}
+	_, err = out.WriteTo(w)
+	return err
+}
+
+// subject is the program itself.
+func subject(info *debug.BuildInfo, version string, sum [sha256.Size]byte) *cdx.Component {
+	purl := "pkg:golang/" + info.Main.Path + "@" + strings.ReplaceAll(version, "+", "%2B")
+	var settings []cdx.Property
 	for _, s := range info.Settings {
 		if strings.HasPrefix(s.Key, "GO") || strings.HasPrefix(s.Key, "-") || strings.HasPrefix(s.Key, "CGO_") {
-			self.Properties = append(self.Properties, property{"go:build:" + s.Key, s.Value})
+			settings = append(settings, cdx.Property{Name: "go:build:" + s.Key, Value: s.Value})
 		}
 	}
-	self.Ref = self.PURL
-	parts := []component{standardLibrary(info.GoVersion)}
+	return &cdx.Component{
+		BOMRef: purl, Type: cdx.ComponentTypeApplication, Name: info.Main.Path, Version: version, PackageURL: purl,
+		Licenses: licensed("Apache-2.0"), Hashes: hashed(cdx.HashAlgoSHA256, sum[:]), Properties: &settings,
+	}
+}
+
+// components are what a program is made of, each once, by name.
+func components(ctx context.Context, program string, info *debug.BuildInfo, dist string) ([]cdx.Component, error) {
+	parts := []cdx.Component{library("pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"), "std", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause")}
+	cache, err := goEnv(ctx, "GOMODCACHE")
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range info.Deps {
-		parts = append(parts, moduleComponent(m))
+		c, err := moduleComponent(cache, m)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, c)
+	}
+	bundled, err := bundledPackages(dist)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range bundled {
+		parts = append(parts, p.component())
+	}
+	libraries, err := sharedLibraries(program)
+	if err != nil {
+		return nil, err
 	}
 	parts = append(parts, libraries...)
-	slices.SortFunc(parts, func(a, b component) int { return cmp.Compare(a.Ref, b.Ref) })
-	document := bom{
-		Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
-		SerialNumber: "urn:uuid:" + uuid.NewHash(sha256.New(), uuid.NameSpaceURL, append([]byte(self.PURL), sum[:]...), 8).String(),
-		Metadata:     metadata{date.Format(time.RFC3339), self},
-		Components:   parts,
-		Dependencies: []dependency{{Ref: self.Ref}},
-	}
-	for _, p := range parts {
-		document.Dependencies[0].DependsOn = append(document.Dependencies[0].DependsOn, p.Ref)
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(document)
+	slices.SortFunc(parts, func(a, b cdx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
+	return parts, nil
 }
 
-func standardLibrary(goVersion string) component {
-	version := strings.TrimPrefix(goVersion, "go")
-	purl := "pkg:golang/std@" + version
-	return component{Ref: purl, Type: "library", Name: "std", Version: version, Licenses: []license{{"BSD-3-Clause"}}, PURL: purl}
+func library(purl, name, version, license string) cdx.Component {
+	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl, Licenses: licensed(license)}
 }
 
-func moduleComponent(m *debug.Module) component {
+// licensed takes an SPDX identifier or expression.
+func licensed(spdx string) *cdx.Licenses {
+	if strings.Contains(spdx, " ") {
+		return &cdx.Licenses{{Expression: spdx}}
+	}
+	return &cdx.Licenses{{License: &cdx.License{ID: spdx}}}
+}
+
+func hashed(algorithm cdx.HashAlgorithm, sum []byte) *[]cdx.Hash {
+	return &[]cdx.Hash{{Algorithm: algorithm, Value: hex.EncodeToString(sum)}}
+}
+
+func moduleComponent(cache string, m *debug.Module) (cdx.Component, error) {
 	if m.Replace != nil {
 		m = m.Replace
 	}
-	purl := "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
-	c := component{Ref: purl, Type: "library", Name: m.Path, Version: m.Version, PURL: purl}
+	dir, err := moduleDir(cache, m)
+	if err != nil {
+		return cdx.Component{}, err
+	}
+	license, err := moduleLicense(m.Path, dir)
+	if err != nil {
+		return cdx.Component{}, err
+	}
+	c := library("pkg:golang/"+m.Path+"@"+strings.ReplaceAll(m.Version, "+", "%2B"), m.Path, m.Version, license)
 	// go.sum's hash: SHA-256 over the hashes of the module's files (golang.org/x/mod/sumdb/dirhash).
 	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) == sha256.Size {
-		c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}}
+		c.Hashes = hashed(cdx.HashAlgoSHA256, sum)
 	}
-	return c
+	return c, nil
 }
 
 // sharedLibraries are those that the program asks of the machine it runs on.
-func sharedLibraries(program string) ([]component, error) {
+func sharedLibraries(program string) ([]cdx.Component, error) {
 	f, err := elf.Open(program)
 	if err != nil {
 		return nil, err
@@ -142,9 +148,12 @@ func sharedLibraries(program string) ([]component, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program, err)
 	}
-	all := make([]component, len(names))
+	all := make([]cdx.Component, len(names))
 	for i, name := range names {
-		all[i] = component{Ref: "lib:" + name, Type: "library", Name: name, Properties: []property{{"attestd:provided-by", "the operating system"}}}
+		all[i] = cdx.Component{
+			BOMRef: "lib:" + name, Type: cdx.ComponentTypeLibrary, Name: name,
+			Properties: &[]cdx.Property{{Name: "attestd:provided-by", Value: "the operating system"}},
+		}
 	}
 	return all, nil
 }
