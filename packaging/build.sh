@@ -8,8 +8,8 @@
 #   GPG_KEY            the key that signs the .rpm files and SHA256SUMS; nothing is signed without
 #   GO                 the go command
 #
-# The same commit gives the same bytes, on any machine with the same Go and C compiler: nothing of this machine, its
-# clock, its paths or its user gets in.
+# The same commit gives the same bytes, on any machine with the same Go, C compiler and rpmbuild: nothing of this machine,
+# its clock, its paths or its user gets in.
 set -eu
 umask 022
 export LC_ALL=C TZ=UTC CGO_ENABLED=1
@@ -39,7 +39,8 @@ cross() { # cross ARCH: the C compiler for it, nothing where there is none
 compile() { # compile ARCH FILE
 	cc=$(cross "$1") || cc=
 	[ -n "$cc" ] || { echo "build.sh: no C compiler for $1: install gcc-aarch64-linux-gnu or its like" >&2; exit 1; }
-	GOOS=linux GOARCH=$1 CC=$cc $GO build -buildmode=pie -ldflags "-s -w -X main.release=$VERSION" -o "$2" ./appliance/cmd/attestd
+	GOOS=linux GOARCH=$1 CC=$cc GOMODCACHE=$($GO env GOMODCACHE) \
+		$GO build -toolexec "sh '$PWD/packaging/asm.sh'" -buildmode=pie -ldflags "-s -w -X main.release=$VERSION" -o "$2" ./appliance/cmd/attestd
 }
 
 lay() { # lay FILE...: the last is the target; readable by all, not executable
@@ -76,9 +77,9 @@ common() { # common FOLDER PROGRAM
 	lay packaging/README.Debian "$1/doc/rpm/README.first"
 	lay -t "$1" packaging/lintian-overrides LICENSE
 	$GO run ./packaging/release changelog -format debian -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md | gzip -9n >"$1/doc/deb/changelog.gz"
-	$GO run ./packaging/release changelog -format rpm -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md >"$1/changelog.rpm.yaml"
+	$GO run ./packaging/release changelog -format rpm -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md >"$1/changelog.rpm"
 
-	mkdir -p "$1/scripts"
+	mkdir -p "$1/scripts" "$1/rpm"
 	cp -R packaging/deb packaging/rpm "$1/scripts"
 }
 
@@ -97,8 +98,32 @@ reference() { # reference PROGRAM MODULE
 	} | sed -e 's/^/#/'
 }
 
-documents() { # documents FOLDER TARGET: entries of nfpm.yaml
-	for file in "$1"/*; do echo "  - { src: $file, dst: $2/${file##*/}, type: doc }"; done
+# The files of the .rpm, where they belong, as attestd.spec lists them.
+rpm_tree() { # rpm_tree FOLDER-OF-BUILD
+	cp -R "$1/usr" "$1/rpm/"
+	mkdir -p "$1/rpm/var/lib/attestd" "$1/rpm/var/backups/attestd"
+	lay "$1/usr/share/attestd/attestd.rpm.yaml" "$1/rpm/usr/share/attestd/attestd.yaml"
+	rm "$1/rpm/usr/share/attestd/attestd.rpm.yaml"
+	lay "$1/rpm/usr/share/attestd/attestd.yaml" "$1/rpm/etc/attestd/attestd.yaml" # its name, of which the package has no file
+	lay "$1/usr/share/zsh/attestd" "$1/rpm/usr/share/zsh/site-functions/_attestd"
+	rm "$1/rpm/usr/share/zsh/attestd"
+	lay -t "$1/rpm/usr/share/licenses/attestd" "$1/LICENSE"
+	lay -t "$1/rpm/usr/share/doc/attestd" "$1"/doc/rpm/*
+	lay -t "$1/rpm/usr/share/doc/attestd/examples" "$1"/doc/examples/*
+}
+
+make_deb() { # make_deb FOLDER-OF-BUILD FILE
+	cp packaging/nfpm.yaml "$1"
+	(cd "$1" && GOFLAGS='' CGO_CFLAGS='' CGO_LDFLAGS='' CGO_ENABLED=0 $GO run "$NFPM" package -p deb -t "$2" >nfpm.log 2>&1) ||
+		{ cat "$1/nfpm.log" >&2; exit 1; }
+}
+
+# rpmbuild, and not nfpm, which has neither Requires(pre) nor relative names of files in the archive. It must not see
+# the macros of the person who builds.
+make_rpm() { # make_rpm FOLDER-OF-BUILD MACHINE FOLDER
+	HOME=$1 rpmbuild -bb --quiet --target "$2-unknown-linux" --define "_topdir $1/rpmbuild" --define "_rpmdir $3" \
+		--define "attestd_version $VERSION" --define "root $1/rpm" --define "scripts $1/scripts/rpm" \
+		--define "changes $1/changelog.rpm" packaging/attestd.spec >"$1/rpm.log" 2>&1 || { cat "$1/rpm.log" >&2; exit 1; }
 }
 
 build() { # build ARCH
@@ -108,28 +133,19 @@ build() { # build ARCH
 	cp -R dist/build/common/. "$root"
 	$GO run ./packaging/release notices "$root/usr/bin/attestd" | gzip -9n >"$root/doc/deb/third-party-notices.gz"
 	cp "$root/doc/deb/third-party-notices.gz" "$root/doc/rpm"
-	# For a .deb nfpm would write a changelog of its own beside the one that is in Debian's form.
-	cp packaging/nfpm.yaml "$root/nfpm.deb.yaml"
-	{
-		echo 'changelog: changelog.rpm.yaml'
-		cat packaging/nfpm.yaml
-		(cd "$root" && documents usr/share/man/man1 /usr/share/man/man1 && documents doc/rpm /usr/share/doc/attestd && documents doc/examples /usr/share/doc/attestd/examples)
-	} >"$root/nfpm.rpm.yaml"
+	rpm_tree "$root"
 	find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 	# The newest libc symbol that the program asks for is the oldest libc it runs with.
 	GLIBC=$(readelf -W --version-info "$root/usr/bin/attestd" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
-	ARCH=$1 LIBC="libc.so.6(GLIBC_$GLIBC)(64bit)"
-	export ARCH GLIBC LIBC
+	ARCH=$1
+	export ARCH GLIBC
 
 	case $1 in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$1 ;; esac
 	deb=dist/attestd_${VERSION}_$1.deb rpm=dist/attestd-$VERSION.$machine.rpm sbom=dist/attestd_${VERSION}_$1.cdx.json
-	for package in "$deb" "$rpm"; do
-		rm -f "$package"
-		(cd "$root" && GOFLAGS='' CGO_CFLAGS='' CGO_LDFLAGS='' CGO_ENABLED=0 \
-			$GO run "$NFPM" package -f "nfpm.${package##*.}.yaml" -p "${package##*.}" -t "../../../$package" >nfpm.log 2>&1) ||
-			{ cat "$root/nfpm.log" >&2; exit 1; }
-	done
+	rm -f "$deb" "$rpm"
+	make_deb "$root" "$PWD/$deb"
+	make_rpm "$root" "$machine" "$PWD/dist"
 	$GO run ./packaging/release sbom -version "$VERSION" -date "$SOURCE_DATE_EPOCH" "$root/usr/bin/attestd" >"$sbom"
 	made="$made ${deb#dist/} ${rpm#dist/} ${sbom#dist/}"
 }

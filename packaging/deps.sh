@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need; with packages or fresh, what `make test-packages` or `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one
-# that is asked for into bin/toolchain. Says what it does; does nothing and says nothing when all is there.
+# tests need; with build-packages, packages or fresh, what `make packages`, `make test-packages` or `make test-fresh` does.
+# Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says what it does; does
+# nothing and says nothing when all is there.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -36,9 +37,15 @@ if [ "${1-}" = fresh ]; then
 	need debootstrap debootstrap debootstrap
 fi
 
+case ${1-} in
+build-packages | packages)
+	need readelf binutils binutils
+	need rpmbuild rpm rpm-build
+	;;
+esac
+
 if [ "${1-}" = packages ]; then
 	need shellcheck shellcheck ShellCheck
-	need readelf binutils binutils
 	need systemd-analyze systemd systemd
 	need systemd-nspawn systemd-container systemd-container
 	need debootstrap debootstrap debootstrap

@@ -9,14 +9,18 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -51,23 +55,61 @@ func rpmFile(dist, version string) string {
 
 const dist = "../dist"
 
-// rebuilt builds the same source again, elsewhere, as another person would: other folder, time zone, language and umask.
-// It returns the folder of the packages of the given version.
+// rebuilt builds the same source again, elsewhere: other folder, time zone, language and umask. It returns the folder of
+// the packages of the given version.
 func rebuilt(t *testing.T, version string, environ ...string) string {
 	t.Helper()
-	return builtIn(t, copyOfSource(t), version, environ...)
+	dir := copyOfSource(t)
+	build(t, dir, version, nil, environ...)
+	return filepath.Join(dir, "dist")
 }
 
-func builtIn(t *testing.T, dir, version string, environ ...string) string {
+func build(t *testing.T, dir, version string, by *syscall.Credential, environ ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "umask 077; exec sh packaging/build.sh")
 	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: by}
 	cmd.Env = append(os.Environ(), "VERSION="+version, "ARCHES="+runtime.GOARCH, "SOURCE_DATE_EPOCH="+commitDate(t),
 		"TZ=Pacific/Auckland", "LC_ALL=C.UTF-8", "TMPDIR="+t.TempDir(), "GPG_KEY=")
 	cmd.Env = append(cmd.Env, environ...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build.sh: %v\n%s", err, out)
 	}
+}
+
+// rebuiltBySomebodyElse is rebuilt by another user, where this one may become another, with a home, a module cache and a
+// build cache of their own. The modules come from this user's cache, by a proxy.
+func rebuiltBySomebodyElse(t *testing.T, version string) string {
+	t.Helper()
+	modules := strings.TrimSpace(host(t, "go", "env", "GOMODCACHE"))
+	proxy := httptest.NewServer(http.FileServer(http.Dir(filepath.Join(modules, "cache", "download"))))
+	t.Cleanup(proxy.Close)
+	dir := copyOfSource(t)
+	home := filepath.Join(dir, "home of somebody else")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{
+		"HOME=" + home, "TMPDIR=" + home, "GOENV=off", "GOPATH=" + filepath.Join(home, "go"), "GOMODCACHE=", "GOCACHE=" + filepath.Join(home, "cache"),
+		"GOPROXY=" + proxy.URL, "GOSUMDB=off",
+	}
+	t.Cleanup(func() { // modules are read-only
+		cmd := exec.CommandContext(context.Background(), "go", "clean", "-modcache")
+		cmd.Env = append(os.Environ(), environ...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	var by *syscall.Credential
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		by = &syscall.Credential{Uid: nobody, Gid: nobody}
+		host(t, "chown", "-R", "65534:65534", dir)
+		if err := os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755); err != nil { // the test's own folder
+			t.Fatal(err)
+		}
+	}
+	build(t, dir, version, by, environ...)
 	return filepath.Join(dir, "dist")
 }
 
@@ -108,7 +150,8 @@ func next(t *testing.T) string {
 	nextOnce.Do(func() {
 		source := copyOfSource(t)
 		edit(t, filepath.Join(source, "appliance/cmd/attestd/settings.go"), `"server.idle_timeout", "2m"`, `"server.idle_timeout", "3m"`)
-		nextDir = kept(t, builtIn(t, source, nextVersion(t)), nextVersion(t))
+		build(t, source, nextVersion(t), nil)
+		nextDir = kept(t, filepath.Join(source, "dist"), nextVersion(t))
 	})
 	return nextDir
 }
@@ -155,7 +198,7 @@ func edit(t *testing.T, file, from, to string) {
 }
 
 func TestPackagesAreReproducible(t *testing.T) {
-	again := rebuilt(t, version(t))
+	again := rebuiltBySomebodyElse(t, version(t))
 	for _, name := range []string{deb("", version(t)), rpmFile("", version(t)), "attestd_" + version(t) + "_" + runtime.GOARCH + ".cdx.json"} {
 		a, b := sum(t, filepath.Join(dist, name)), sum(t, filepath.Join(again, name))
 		if a != b {
@@ -247,7 +290,13 @@ func TestRPM(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm --no-absolute-filenames)`, file, root)
+	// Absolute names would land on the machine of the root user who unpacks them as people do.
+	for name := range strings.Lines(host(t, "sh", "-c", `rpm2cpio "$0" | cpio --quiet -t`, file)) {
+		if !strings.HasPrefix(name, "./") {
+			t.Fatalf("not a relative name: %s", name)
+		}
+	}
+	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm)`, file, root)
 	checkTree(t, root, append(installedFiles, "/usr/share/zsh/site-functions/_attestd", "/usr/share/licenses/attestd/LICENSE"))
 	got := host(t, "rpm", "-qp", "--queryformat", "%{VERSION} %{ARCH} %{LICENSE}", file)
 	if want := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "attestd-"), ".rpm"); strings.Replace(got, " ", ".", 1) != want+" Apache-2.0" {
@@ -255,6 +304,12 @@ func TestRPM(t *testing.T) {
 	}
 	if got := host(t, "rpm", "-qp", "--requires", file); !regexp.MustCompile(`libc\.so\.6\(GLIBC_2\.\d+\)\(64bit\)`).MatchString(got) {
 		t.Errorf("requires: %s", got)
+	}
+	scripts := host(t, "rpm", "-qp", "--queryformat", "[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", file)
+	for _, want := range []string{"glibc-common pre", "shadow-utils pre", "systemd pre", "systemd post", "systemd preun", "systemd postun"} {
+		if !strings.Contains("\n"+scripts, "\n"+want+"\n") {
+			t.Errorf("it does not require %s:\n%s", want, scripts)
+		}
 	}
 	if got := host(t, "rpm", "-qp", "--recommends", file); !strings.Contains(got, "softhsm") {
 		t.Errorf("recommends: %s", got)
@@ -267,15 +322,28 @@ func TestRPM(t *testing.T) {
 	}
 	t.Run("rpmlint", func(t *testing.T) {
 		need(t, "rpmlint")
-		// nfpm's packages have absolute paths, as rpm allows; rpmlint unpacks them with cpio, which as root would put
-		// them onto this machine.
-		safe := t.TempDir()
-		script := "#!/bin/sh\nPATH=${PATH#*:}\nexec cpio --no-absolute-filenames \"$@\"\n"
-		if err := os.WriteFile(filepath.Join(safe, "cpio"), []byte(script), 0o755); err != nil {
+		t.Log("\n" + host(t, "rpmlint", "--config", "rpmlint.toml", file))
+	})
+	t.Run("modes are those that README tells", func(t *testing.T) {
+		readme, err := os.ReadFile("README.Debian")
+		if err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv("PATH", safe+":"+os.Getenv("PATH"))
-		t.Log("\n" + host(t, "rpmlint", "--config", "rpmlint.toml", file))
+		got := host(t, "rpm", "-qp", "--queryformat", "[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEMODES:perms}\n]", file)
+		told := regexp.MustCompile(`(?m)^  (/\S+) +(\w+:\w+) +0([0-7]{3}) `).FindAllStringSubmatch(string(readme), -1)
+		if len(told) < 4 {
+			t.Fatalf("README tells %d modes", len(told))
+		}
+		for _, m := range told {
+			mode, err := strconv.ParseUint(m[3], 8, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := m[1] + " " + m[2] + " ." + strings.TrimPrefix(fs.FileMode(mode).String(), "-") + "\n"
+			if !regexp.MustCompile("(?m)^"+want).MatchString(got) && strings.Contains(got, m[1]+" ") {
+				t.Errorf("README tells %q:\n%s", m[0], got)
+			}
+		}
 	})
 	t.Run("an empty root", func(t *testing.T) {
 		if os.Geteuid() != 0 {
@@ -410,8 +478,11 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(built), here+"/") {
-		t.Errorf("it knows the folder that it was built in, %s", here)
+	modules := strings.TrimSpace(host(t, "go", "env", "GOMODCACHE"))
+	for _, folder := range []string{here, modules} {
+		if strings.Contains(string(built), folder+"/") {
+			t.Errorf("it knows a folder of this machine, %s", folder)
+		}
 	}
 }
 
@@ -454,7 +525,7 @@ func TestSBOM(t *testing.T) {
 	if bom.Format != "CycloneDX" {
 		t.Errorf("bomFormat: %q", bom.Format)
 	}
-	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6"} {
+	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6", "graphiql", "monaco-editor"} {
 		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version, PURL string }) bool { return c.Name == want }) {
 			t.Errorf("%s is not listed", want)
 		}

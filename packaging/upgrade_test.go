@@ -27,15 +27,17 @@ func before(t *testing.T) string {
 			t.Logf("%s is not in this clone: the version before is this one with a configuration file", withConffile)
 			source = copyOfSource(t)
 			edit(t, filepath.Join(source, "packaging/nfpm.yaml"), `
-  - { dst: /etc/attestd/attestd.yaml, type: ghost, file_info: { mode: 0640, group: attestd }, packager: rpm }
+  - { dst: /etc/attestd, type: dir, file_info: { mode: 0750 } }
 `, `
-  - { src: usr/share/attestd/attestd.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace, file_info: { mode: 0640 }, packager: deb }
-  - { src: usr/share/attestd/attestd.rpm.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace, file_info: { mode: 0640, group: attestd }, packager: rpm }
+  - { dst: /etc/attestd, type: dir, file_info: { mode: 0750 } }
+  - { src: usr/share/attestd/attestd.yaml, dst: /etc/attestd/attestd.yaml, type: config|noreplace, file_info: { mode: 0640 } }
 `)
+			edit(t, filepath.Join(source, "packaging/attestd.spec"), "\n%ghost ", "\n%config(noreplace) ")
 			edit(t, filepath.Join(source, "packaging/deb/postinst"), "\n	[ -d /run/systemd/system ] || exit 0\n",
 				"\n	chgrp attestd /etc/attestd/attestd.yaml\n	[ -d /run/systemd/system ] || exit 0\n")
 		}
-		beforeDir = kept(t, builtIn(t, source, beforeVersion), beforeVersion)
+		build(t, source, beforeVersion, nil)
+		beforeDir = kept(t, filepath.Join(source, "dist"), beforeVersion)
 	})
 	return beforeDir
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -109,25 +108,20 @@ func writeDebian(w io.Writer, releases []release) error {
 	return err
 }
 
-// writeRPM writes what nfpm turns into the %changelog of an rpm (chglog's form; JSON is YAML).
+// writeRPM writes the %changelog of an rpm's spec file.
 func writeRPM(w io.Writer, releases []release) error {
-	type change struct {
-		Note string `json:"note"`
-	}
-	type entry struct {
-		Semver   string    `json:"semver"`
-		Date     time.Time `json:"date"`
-		Packager string    `json:"packager"`
-		Changes  []change  `json:"changes"`
-	}
-	entries := make([]entry, len(releases))
+	var b strings.Builder
 	for i, r := range releases {
-		entries[i] = entry{Semver: r.version, Date: r.date, Packager: maintainer}
-		for _, text := range r.changes {
-			entries[i].Changes = append(entries[i].Changes, change{text})
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "* %s %s - %s-1\n", r.date.Format("Mon Jan 02 2006"), maintainer, r.version)
+		for _, change := range r.changes {
+			b.WriteString(strings.ReplaceAll(wrap(change, "- ", "  ", 80), "%", "%%"))
 		}
 	}
-	return json.NewEncoder(w).Encode(entries)
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // wrap breaks text into lines of at most width columns, where words allow.
