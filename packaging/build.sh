@@ -19,7 +19,7 @@ NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 
 GO=${GO:-go}
 VERSION=${VERSION:-$(sh packaging/version.sh)}
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(sh packaging/version.sh --date)}
 export VERSION SOURCE_DATE_EPOCH
 
 # What a build may depend on is set here, not taken from the person who builds.

@@ -4,6 +4,7 @@ package packaging
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,6 +94,103 @@ func TestVersions(t *testing.T) {
 	version("1.0.1")
 	for i := range len(all) - 1 {
 		older(t, all[i], all[i+1])
+	}
+}
+
+// Where no tags are, the version comes from what is: the changelog, and what git archive wrote down.
+func TestVersionsWithoutTags(t *testing.T) {
+	t.Parallel()
+	need(t, "git")
+	dir := t.TempDir()
+	run := func(in string, name string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = in
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t",
+			"GIT_COMMITTER_EMAIL=t@example.com", "GIT_COMMITTER_DATE=2026-11-21T15:30:00+02:00")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	write := func(name, content string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"packaging/version.sh", ".gitattributes"} {
+		content, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name, string(content))
+	}
+	commit := func() {
+		t.Helper()
+		run(dir, "git", "add", "-A")
+		run(dir, "git", "commit", "-q", "--allow-empty", "-m", "one")
+	}
+	version := func(in string, args ...string) string {
+		t.Helper()
+		return run(in, "sh", append([]string{"packaging/version.sh"}, args...)...)
+	}
+	elsewhere := func(command string) string { // runs a command that makes a copy of the source in "$1" from "$0"
+		t.Helper()
+		to := filepath.Join(t.TempDir(), "copy")
+		run(dir, "sh", "-c", command, dir, to)
+		return to
+	}
+	const (
+		shallow = `git clone -q --depth 1 "file://$0" "$1"`
+		archive = `mkdir "$1" && git archive HEAD | tar -x -C "$1"`
+		folder  = `mkdir "$1" && tar -c --exclude=.git . | tar -x -C "$1"`
+		nested  = `git init -q "${1%/*}" && git -C "${1%/*}" commit -q --allow-empty -m another && mkdir "$1" && git archive HEAD | tar -x -C "$1"`
+	)
+	check := func(made, command, want string) string {
+		t.Helper()
+		got := version(elsewhere(command))
+		if !regexp.MustCompile("^" + want + "$").MatchString(got) {
+			t.Errorf("%s: version %s, want %s", made, got, want)
+		}
+		return got
+	}
+	const at = `20261121133000\.g[0-9a-f]{12}`
+
+	run(dir, "git", "init", "-q")
+	commit()
+	before := check("nothing released", archive, `0\.0\.0~git`+at)
+	check("nothing released", folder, `0\.0\.0~devel`)
+
+	write("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-11-20\n\n## [1.1.0] - 2026-10-01\n")
+	commit()
+	after := check("a shallow clone", shallow, `1\.2\.0\+0\.`+at)
+	check("an archive without tags", archive, `1\.2\.0\+0\.`+at)
+	check("an archive in another repository", nested, `1\.2\.0\+0\.`+at)
+	check("a clone without tags", `git clone -q --no-tags "file://$0" "$1"`, `1\.2\.0\+0\.`+at)
+	unknown := check("a folder", folder, `1\.2\.0\+0\.unknown`)
+	if got := version(elsewhere(folder), "--date"); got != "1795132800" {
+		t.Errorf("a folder is of %s, not of the release's date", got)
+	}
+	if got := version(elsewhere(archive), "--date"); got != "1795267800" {
+		t.Errorf("an archive is of %s, not of the commit's date", got)
+	}
+
+	run(dir, "git", "tag", "v1.2.0")
+	tagged := check("an archive of a tag", archive, `1\.2\.0`)
+	check("a shallow clone of a tag", `git clone -q --depth 1 --branch v1.2.0 "file://$0" "$1" 2>/dev/null`, `1\.2\.0`)
+	run(dir, "git", "tag", "-d", "v1.2.0")
+	run(dir, "git", "tag", "v1.2.0-rc.1")
+	check("an archive of a candidate", archive, `1\.2\.0~rc\.1`)
+	run(dir, "git", "tag", "-d", "v1.2.0-rc.1")
+	run(dir, "git", "tag", "v1.2.0")
+	commit()
+	counted := check("an archive after a tag", archive, `1\.2\.0\+1\.g[0-9a-f]{12}`)
+
+	for _, pair := range [][2]string{{before, tagged}, {tagged, after}, {tagged, unknown}, {after, counted}, {unknown, counted}, {counted, "1.2.1"}} {
+		older(t, pair[0], pair[1])
 	}
 }
 
