@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz packages test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 packages: deps playground ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
 	@sh packaging/deps.sh build-packages
 	@VERSION='$(VERSION)' GO='$(GO)' ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' sh packaging/build.sh
+
+image: packages ## build a container image into dist/, of Debian's packages (SOFTHSM=yes puts SoftHSM in)
+	@sh packaging/deps.sh image
+	@VERSION='$(VERSION)' GO='$(GO)' SOFTHSM='$(SOFTHSM)' sh packaging/image.sh
 
 test-packages: deps-packages packages ## install the packages into a Debian that boots, upgrade, reboot, remove, purge
 	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 40m -v ./packaging/... ./systemd

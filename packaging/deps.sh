@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need; with build-packages, packages or fresh, what `make packages`, `make test-packages` or `make test-fresh` does.
-# Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says what it does; does
+# tests need; with build-packages, image, packages or fresh, what `make packages`, `make image`, `make test-packages` or
+# `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says what it does; does
 # nothing and says nothing when all is there.
 set -eu
 cd "$(dirname "$0")/.."
@@ -41,6 +41,12 @@ case ${1-} in
 build-packages | packages)
 	need readelf binutils binutils
 	need rpmbuild rpm rpm-build
+	;;
+esac
+case ${1-} in
+image | packages)
+	need mmdebstrap mmdebstrap mmdebstrap
+	need buildah buildah buildah
 	;;
 esac
 

@@ -1,0 +1,221 @@
+//go:build packages
+
+package packaging
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// imageConfig is what a container runtime reads of an image, in Docker's form.
+type imageConfig struct {
+	User, WorkingDir     string
+	Env, Entrypoint, Cmd []string
+	Volumes              map[string]struct{}
+	Healthcheck          struct{ Test []string }
+}
+
+// container is an image that was unpacked, and is run as a runtime runs it, but for what the runtime itself adds.
+type container struct {
+	root   string
+	config imageConfig
+	env    []string
+}
+
+// TestImage takes an image with SoftHSM from its making to the end of its process.
+func TestImage(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may unpack an image and run it")
+	}
+	need(t, "mmdebstrap", "buildah", "unshare", "chroot")
+	made, again := buildImage(t), buildImage(t)
+	if a, b := sum(t, made+".oci.tar"), sum(t, again+".oci.tar"); a != b {
+		t.Errorf("built twice, not the same bytes: %s and %s", a, b)
+	}
+	c := unpack(t, made+".docker.tar")
+	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(c.config.User) {
+		t.Errorf("its user is %q, not a number that is not root", c.config.User)
+	}
+	for _, volume := range []string{"/etc/attestd", "/var/lib/attestd"} {
+		if _, is := c.config.Volumes[volume]; !is {
+			t.Errorf("%s is no volume: %v", volume, c.config.Volumes)
+		}
+	}
+	if out := host(t, "find", c.root, "-xdev", "-path", "*/attestd*", "-perm", "/022", "!", "-type", "l"); out != "" {
+		t.Errorf("others may write:\n%s", out)
+	}
+	listen := freeAddress(t)
+	c.env = append(c.env, "ATTESTD_SERVER_LISTEN="+listen)
+	check := c.config.Healthcheck.Test
+	if len(check) < 2 || check[0] != "CMD" {
+		t.Fatalf("health check: %v", check)
+	}
+	if out, err := c.command(t.Context(), check[1:]...).CombinedOutput(); err == nil || !strings.Contains(string(out), "no daemon is running") {
+		t.Errorf("healthy before it runs: %v %s", err, out)
+	}
+	if out, err := c.command(t.Context(), append(c.config.Entrypoint, "setup", "--yes")...).CombinedOutput(); err != nil {
+		t.Fatalf("setup: %v\n%s", err, out)
+	}
+
+	var log bytes.Buffer
+	daemon := c.command(context.Background(), append(slices.Clone(c.config.Entrypoint), c.config.Cmd...)...)
+	daemon.Stdout, daemon.Stderr = &log, &log
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	healthy := func() error { return c.command(t.Context(), append(check[1:], "--ready")...).Run() }
+	for deadline := time.Now().Add(time.Minute); healthy() != nil; {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended: %v\n%s", err, log.String())
+		case <-time.After(100 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			_ = daemon.Process.Kill()
+			t.Fatalf("not healthy after a minute\n%s", log.String())
+		}
+	}
+	key, err := os.ReadFile(filepath.Join(c.root, "etc/attestd/api-key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(string(key))); !strings.Contains(got, "signerAddress") {
+		t.Errorf("attest: %s", got)
+	}
+	stop(t, daemon.Process.Pid)
+	if err := <-ended; err != nil {
+		t.Errorf("after SIGTERM: %v\n%s", err, log.String())
+	}
+	if err := healthy(); err == nil {
+		t.Error("healthy after it ended")
+	}
+}
+
+// stop stops what unshare runs, as a runtime stops process 1.
+func stop(t *testing.T, unshare int) {
+	t.Helper()
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", unshare, unshare))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// buildImage returns the path of an image without the ends of its two forms.
+func buildImage(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "image.sh")
+	cmd.Env = append(os.Environ(), "OUT="+t.TempDir(), "SOFTHSM=yes", "SOURCE_DATE_EPOCH="+commitDate(t))
+	out, err := cmd.Output()
+	if exit, is := errors.AsType[*exec.ExitError](err); is {
+		t.Fatalf("image.sh: %v\n%s", err, exit.Stderr)
+	}
+	m := regexp.MustCompile(`(?m)(/\S+)\.oci\.tar$`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("image.sh names no image: %v\n%s", err, out)
+	}
+	return string(m[1])
+}
+
+func unpack(t *testing.T, tarball string) *container {
+	t.Helper()
+	dir, c := t.TempDir(), &container{root: filepath.Join(t.TempDir(), "root")}
+	host(t, "tar", "-x", "-C", dir, "-f", tarball)
+	var manifest []struct {
+		Config string
+		Layers []string
+	}
+	var image struct{ Config imageConfig }
+	readJSON(t, filepath.Join(dir, "manifest.json"), &manifest)
+	readJSON(t, filepath.Join(dir, manifest[0].Config), &image)
+	c.config, c.env = image.Config, image.Config.Env
+	if err := os.Mkdir(c.root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, layer := range manifest[0].Layers {
+		host(t, "tar", "-x", "-C", c.root, "-f", filepath.Join(dir, layer))
+	}
+	for d := c.root; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // its user goes through the folders above
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// command runs a program in a container: its files, its user, its variables, processes of its own, no new rights.
+func (c *container) command(ctx context.Context, args ...string) *exec.Cmd {
+	line := []string{
+		"--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
+		`mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && cd "$0" && exec "$@"`, c.root,
+		"setpriv", "--no-new-privs", "chroot", "--userspec=" + c.config.User, c.root,
+		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	return exec.CommandContext(ctx, "unshare", slices.Concat(line, c.env, args)...)
+}
+
+func readJSON(t *testing.T, file string, v any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func post(t *testing.T, url, key string) string {
+	t.Helper()
+	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, unspendable, beneficiary)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Api-Key", key)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
