@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
 # tests need; with build-packages, image, packages or fresh, what `make packages`, `make image`, `make test-packages` or
-# `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says what it does; does
-# nothing and says nothing when all is there.
+# `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says
+# what it does; does nothing and says nothing when all is there.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -63,6 +63,7 @@ if [ "${1-}" = packages ]; then
 	need cpio cpio cpio
 	need rpmsign rpm rpm-sign
 	need rpmlint rpmlint rpmlint
+	need podman podman podman
 	need gpg gpg gnupg2
 	need gpg-agent gpg-agent gnupg2
 fi

@@ -125,6 +125,77 @@ func stop(t *testing.T, unshare int) {
 	}
 }
 
+// TestContainerDocumentIsTyped runs what docs/container.md tells to type, where podman runs containers.
+func TestContainerDocumentIsTyped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes the image here")
+	}
+	need(t, "mmdebstrap", "buildah", "podman")
+	made := buildImage(t)
+	private(t)
+	loaded := host(t, "podman", "load", "--quiet", "--input", made+".docker.tar")
+	_, image, _ := strings.Cut(strings.TrimSpace(loaded), "Loaded image: ")
+	if out, err := tryHost(t, "podman", "run", "--rm", image, "version"); err != nil {
+		t.Skipf("podman runs no container on this machine: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile("../docs/container.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "## Run it\n")
+	_, block, _ := strings.Cut(section, "```console\n")
+	block, _, _ = strings.Cut(block, "```")
+	if !strings.HasPrefix(block, "$ podman load") {
+		t.Fatalf("docs/container.md has another beginning: %s", block)
+	}
+	listen := freeAddress(t)
+	script := strings.NewReplacer("$ ", "", "dist/attestd_VERSION_ARCH-softhsm", made, "localhost/attestd:TAG", image, "127.0.0.1:8080", listen).Replace("\n" + block)
+	// Between the lines, a person looks whether it is up.
+	script = strings.Replace(script, "\npodman exec", "\nfor i in $(seq 100); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.Background(), "podman", "rm", "--force", "--time", "10", "attestd").Run()
+	})
+	if out, err := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+	host(t, "podman", "healthcheck", "run", "attestd")
+	key := host(t, "podman", "exec", "attestd", "cat", "/etc/attestd/api-key")
+	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(key)); !strings.Contains(got, "signerAddress") {
+		t.Errorf("attest: %s", got)
+	}
+}
+
+// private has podman keep everything in a folder of the test's, and ask for no more than a container in a container may.
+func private(t *testing.T) {
+	t.Helper()
+	podman, err := exec.LookPath("podman")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "podman-") // podman wants a short path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	options := "--root " + dir + "/storage --runroot " + dir + "/run --storage-driver vfs --cgroup-manager cgroupfs"
+	if _, err := exec.LookPath("runc"); err == nil {
+		options += " --runtime runc"
+	}
+	script := `#!/bin/sh
+command=$1; shift
+[ "$command" != run ] || set -- --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 "$@"
+exec ` + podman + " " + options + ` "$command" "$@"
+`
+	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
 // buildImage returns the path of an image without the ends of its two forms.
 func buildImage(t *testing.T) string {
 	t.Helper()
