@@ -84,11 +84,11 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	done
 
 packages: deps playground ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
-	@sh packaging/deps.sh build-packages
+	@GO='$(GO)' sh packaging/deps.sh build-packages
 	@VERSION='$(VERSION)' GO='$(GO)' ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' sh packaging/build.sh
 
 image: packages ## build a container image into dist/, of Debian's packages (SOFTHSM=yes puts SoftHSM in)
-	@sh packaging/deps.sh image
+	@GO='$(GO)' sh packaging/deps.sh image
 	@VERSION='$(VERSION)' GO='$(GO)' SOFTHSM='$(SOFTHSM)' sh packaging/image.sh
 
 test-packages: deps-packages packages ## install the packages into a Debian that boots, upgrade, reboot, remove, purge

@@ -37,7 +37,7 @@ func TestDeps(t *testing.T) {
 		},
 		{
 			name: "Fedora, for the packages", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "packages",
-			ran: "dnf install -y ", packages: []string{"binutils", "systemd-container", "debootstrap", "rpm", "rpm-sign", "rpmlint", "ShellCheck", "gnupg2"},
+			ran: "dnf install -y ", packages: []string{"binutils", "systemd-container", "debootstrap", "rpm", "rpm-build", "rpm-sign", "rpmlint", "ShellCheck", "gnupg2", "mmdebstrap", "buildah", "podman"},
 		},
 		{
 			name: "Debian, root", programs: map[string]string{"apt-get": installs, "id": "echo 0"},
