@@ -51,10 +51,10 @@ func (r Row) Decode(value any) error {
 func (r Row) WithText(f int, text string) (Row, error) {
 	v := reflect.New(r.t.goType).Elem()
 	r.decode(v)
-	if v.Field(f).Kind() == reflect.Pointer {
-		v.Field(f).Set(reflect.ValueOf(&text))
+	if member := v.Field(r.t.Fields[f].member); member.Kind() == reflect.Pointer {
+		member.Set(reflect.ValueOf(&text))
 	} else {
-		v.Field(f).SetString(text)
+		member.SetString(text)
 	}
 	return NewRow(v.Interface())
 }
@@ -315,7 +315,7 @@ func (e *encoder) object(t *Type, v reflect.Value) error {
 	base, mark := e.begin(t)
 	for i := range t.Fields {
 		f := &t.Fields[i]
-		member := v.Field(i)
+		member := v.Field(f.member)
 		switch member.Kind() {
 		case reflect.Pointer:
 			if member.IsNil() {
@@ -434,7 +434,7 @@ func (e *encoder) json(f *Field, raw []byte) error {
 func (r Row) decode(v reflect.Value) {
 	for i := range r.t.Fields {
 		f := &r.t.Fields[i]
-		member := v.Field(i)
+		member := v.Field(f.member)
 		member.SetZero()
 		if len(r.value(i)) == 0 {
 			continue

@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// FormatVersion is the version of the encoding of rows: what a store has written under another one cannot be read. It grows
+// with each change of the encoding or of a type, other than a new field with the next number; testdata holds the bytes.
+const FormatVersion = 1
+
 // Row is what an index holds, such as a transfer, or an object nested in one, in its encoded form: a table of offsets and
 // the values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A row
 // of a Snapshot is a slice of the store's memory: it must not be used after the View that it came from.

@@ -50,7 +50,7 @@ func TestFieldsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 		if f.Kind == FieldList || f.Name == "decoded_flattened" {
 			continue
 		}
-		want, err := json.Marshal(v.Field(f.Number).Interface())
+		want, err := json.Marshal(v.Field(f.member).Interface())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,15 +2,16 @@ package index
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"strconv"
 	"time"
 )
 
-// Type describes the fields of an index type. Its Fields are in the order of the Go struct that it was made from,
-// which is also the order in NDJSON.
+// Type describes the rows of one kind, or the objects nested in them.
 type Type struct {
-	Name      string // of rows: "transfer", "packet", …; of nested objects the field's
-	Fields    []Field
+	Name      string  // of rows: "transfer", "packet", …; of nested objects the field's
+	Fields    []Field // by Number, which is also their order in NDJSON
 	Relations []Relation
 	// Key are the fields whose texts make a row's key; none for nested objects.
 	Key []int
@@ -22,10 +23,12 @@ type Type struct {
 // Field is a field of a Type.
 type Field struct {
 	Name     string // in NDJSON and in GraphQL
-	Number   int    // its place in Type.Fields
+	Number   int    // in encoded rows, and in Type.Fields: the row tag of the Go struct
 	Kind     FieldKind
 	Required bool  // never null
 	Elem     *Type // of FieldObject and FieldList
+
+	member int // of the Go struct
 }
 
 // FieldKind is what a field holds.
@@ -133,17 +136,22 @@ func (t *Type) numbers(names []string) []int {
 
 func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T]()) }
 
+// typeOf makes the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
-	t := &Type{Name: name, byName: make(map[string]int), goType: goType}
+	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType}
 	for i := range goType.NumField() {
 		member := goType.Field(i)
-		f := Field{Name: member.Tag.Get("json"), Number: i, Required: member.Type.Kind() != reflect.Pointer}
+		number, err := strconv.Atoi(member.Tag.Get("row"))
+		if err != nil || number < 0 || number >= len(t.Fields) || t.Fields[number].Name != "" {
+			panic(fmt.Sprintf("%s.%s: the tag row:%q must be the next free number", goType, member.Name, member.Tag.Get("row")))
+		}
+		f := Field{Name: member.Tag.Get("json"), Number: number, Required: member.Type.Kind() != reflect.Pointer, member: i}
 		f.Kind, f.Elem = kindOf(f.Name, member.Type)
 		if f.Kind == FieldJSON || f.Kind == FieldTexts {
 			f.Required = false
 		}
-		t.byName[f.Name] = i
-		t.Fields = append(t.Fields, f)
+		t.byName[f.Name] = number
+		t.Fields[number] = f
 	}
 	return t
 }

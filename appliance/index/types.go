@@ -5,9 +5,12 @@ import (
 	"time"
 )
 
-// The types of the index. They are the one description of it: the json tag is a field's name in NDJSON and in
-// GraphQL, a pointer may be null, a value member is required (a struct: never null, an empty one where it is
-// left out). The encoding of rows, NDJSON and the relations follow from them; see Type.
+// The Go structs of the rows. They are the one description of the index: the json tag is a field's name in NDJSON and in
+// GraphQL, the row tag its number in an encoded row, and a pointer may be null; any other member is required (a struct: never
+// null, an empty one where it is left out). The encoding of rows, NDJSON and the relations follow from them; see Type.
+//
+// The numbers of a struct are 0, 1, 2, … without a gap, in any order, and they are pinned: rows are on disk. A new field
+// takes the next number, and rows that were written before have it as null. Any other change needs a new FormatVersion.
 //
 // Amounts, heights and counts are decimal text, for they exceed 64 bits. Addresses come in three forms (UCS-05):
 // canonical is 0x-hex of the raw bytes, display as the chain shows it, zkgm 0x-hex of what the protocol carries. A
@@ -17,103 +20,103 @@ import (
 
 // Transfer is a token order of a packet on a channel of version ucs03-zkgm-0.
 type Transfer struct {
-	SortOrder              string     `json:"sort_order"`
-	PacketHash             string     `json:"packet_hash"`
-	TransferIndex          int32      `json:"transfer_index"` // the order's place in its packet, from 0
-	Status                 *string    `json:"status"`         // the type of the last trace that has happened, or TIMEOUT
-	SourceUniversalChainID string     `json:"source_universal_chain_id"`
-	DestUniversalChainID   string     `json:"destination_universal_chain_id"`
-	SenderCanonical        *string    `json:"sender_canonical"`
-	ReceiverCanonical      *string    `json:"receiver_canonical"`
-	BaseToken              *string    `json:"base_token"`
-	BaseAmount             *string    `json:"base_amount"`
-	QuoteToken             *string    `json:"quote_token"`
-	QuoteAmount            *string    `json:"quote_amount"`
-	SendTimestamp          *time.Time `json:"transfer_send_timestamp"`
-	SendTransactionHash    *string    `json:"transfer_send_transaction_hash"`
-	RecvTimestamp          *time.Time `json:"transfer_recv_timestamp"`
-	RecvTransactionHash    *string    `json:"transfer_recv_transaction_hash"`
-	TimeoutTimestamp       *time.Time `json:"transfer_timeout_timestamp"`
-	TimeoutTransactionHash *string    `json:"transfer_timeout_transaction_hash"`
-	Success                *bool      `json:"success"` // of the acknowledgement; null before it
-	PacketShape            *string    `json:"packet_shape"`
-	WrapDirection          *string    `json:"wrap_direction"`
-	BaseTokenName          *string    `json:"base_token_name"`
-	BaseTokenSymbol        *string    `json:"base_token_symbol"`
-	BaseTokenDecimals      *int32     `json:"base_token_decimals"`
-	BaseTokenPath          *string    `json:"base_token_path"`
-	SenderDisplay          *string    `json:"sender_display"`
-	SenderZkgm             *string    `json:"sender_zkgm"`
-	ReceiverDisplay        *string    `json:"receiver_display"`
-	ReceiverZkgm           *string    `json:"receiver_zkgm"`
-	FeeType                *string    `json:"fee_type"`
-	FeeToken               *string    `json:"fee_token"`
-	FeeAmount              *string    `json:"fee_amount"`
+	SortOrder              string     `json:"sort_order" row:"0"`
+	PacketHash             string     `json:"packet_hash" row:"1"`
+	TransferIndex          int32      `json:"transfer_index" row:"2"` // the order's place in its packet, from 0
+	Status                 *string    `json:"status" row:"3"`         // the type of the last trace that has happened, or TIMEOUT
+	SourceUniversalChainID string     `json:"source_universal_chain_id" row:"4"`
+	DestUniversalChainID   string     `json:"destination_universal_chain_id" row:"5"`
+	SenderCanonical        *string    `json:"sender_canonical" row:"6"`
+	ReceiverCanonical      *string    `json:"receiver_canonical" row:"7"`
+	BaseToken              *string    `json:"base_token" row:"8"`
+	BaseAmount             *string    `json:"base_amount" row:"9"`
+	QuoteToken             *string    `json:"quote_token" row:"10"`
+	QuoteAmount            *string    `json:"quote_amount" row:"11"`
+	SendTimestamp          *time.Time `json:"transfer_send_timestamp" row:"12"`
+	SendTransactionHash    *string    `json:"transfer_send_transaction_hash" row:"13"`
+	RecvTimestamp          *time.Time `json:"transfer_recv_timestamp" row:"14"`
+	RecvTransactionHash    *string    `json:"transfer_recv_transaction_hash" row:"15"`
+	TimeoutTimestamp       *time.Time `json:"transfer_timeout_timestamp" row:"16"`
+	TimeoutTransactionHash *string    `json:"transfer_timeout_transaction_hash" row:"17"`
+	Success                *bool      `json:"success" row:"18"` // of the acknowledgement; null before it
+	PacketShape            *string    `json:"packet_shape" row:"19"`
+	WrapDirection          *string    `json:"wrap_direction" row:"20"`
+	BaseTokenName          *string    `json:"base_token_name" row:"21"`
+	BaseTokenSymbol        *string    `json:"base_token_symbol" row:"22"`
+	BaseTokenDecimals      *int32     `json:"base_token_decimals" row:"23"`
+	BaseTokenPath          *string    `json:"base_token_path" row:"24"`
+	SenderDisplay          *string    `json:"sender_display" row:"25"`
+	SenderZkgm             *string    `json:"sender_zkgm" row:"26"`
+	ReceiverDisplay        *string    `json:"receiver_display" row:"27"`
+	ReceiverZkgm           *string    `json:"receiver_zkgm" row:"28"`
+	FeeType                *string    `json:"fee_type" row:"29"`
+	FeeToken               *string    `json:"fee_token" row:"30"`
+	FeeAmount              *string    `json:"fee_amount" row:"31"`
 }
 
 // Packet is a message from one chain to another.
 type Packet struct {
-	SortOrder                    string          `json:"sort_order"`
-	PacketHash                   string          `json:"packet_hash"` // see zkgm.PacketHash
-	Status                       *string         `json:"status"`      // the type of the last trace that has happened, or TIMEOUT
-	ChannelVersion               *string         `json:"channel_version"`
-	SourceUniversalChainID       string          `json:"source_universal_chain_id"`
-	InternalSourceChainID        *int32          `json:"internal_source_chain_id"`
-	SourceClientID               *int32          `json:"source_client_id"`
-	SourceConnectionID           *int32          `json:"source_connection_id"`
-	SourceChannelID              *int32          `json:"source_channel_id"`
-	SourcePortID                 *string         `json:"source_port_id"`
-	DestUniversalChainID         string          `json:"destination_universal_chain_id"`
-	InternalDestinationChainID   *int32          `json:"internal_destination_chain_id"`
-	DestinationChainID           *string         `json:"destination_chain_id"`
-	DestinationClientID          *int32          `json:"destination_client_id"`
-	DestinationConnectionID      *int32          `json:"destination_connection_id"`
-	DestinationChannelID         *int32          `json:"destination_channel_id"`
-	DestinationPortID            *string         `json:"destination_port_id"`
-	TimeoutHeight                *string         `json:"timeout_height"`
-	TimeoutTimestamp             *string         `json:"timeout_timestamp"` // nanoseconds since 1970
-	SendTimestamp                *time.Time      `json:"packet_send_timestamp"`
-	SendBlockHash                *string         `json:"packet_send_block_hash"`
-	SendHeight                   *string         `json:"packet_send_height"`
-	SendTransactionHash          *string         `json:"packet_send_transaction_hash"`
-	RecvTimestamp                *time.Time      `json:"packet_recv_timestamp"`
-	RecvBlockHash                *string         `json:"packet_recv_block_hash"`
-	RecvHeight                   *string         `json:"packet_recv_height"`
-	RecvTransactionHash          *string         `json:"packet_recv_transaction_hash"`
-	RecvMaker                    *string         `json:"packet_recv_maker"`
-	RecvMakerMsg                 *string         `json:"packet_recv_maker_msg"`
-	WriteAckTimestamp            *time.Time      `json:"write_ack_timestamp"`
-	WriteAckBlockHash            *string         `json:"write_ack_block_hash"`
-	WriteAckHeight               *string         `json:"write_ack_height"`
-	WriteAckTransactionHash      *string         `json:"write_ack_transaction_hash"`
-	AckTimestamp                 *time.Time      `json:"packet_ack_timestamp"`
-	AckBlockHash                 *string         `json:"packet_ack_block_hash"`
-	AckHeight                    *string         `json:"packet_ack_height"`
-	AckTransactionHash           *string         `json:"packet_ack_transaction_hash"`
-	AckMaker                     *string         `json:"packet_ack_maker"`
-	PacketTimeoutTimestamp       *time.Time      `json:"packet_timeout_timestamp"`
-	PacketTimeoutBlockHash       *string         `json:"packet_timeout_block_hash"`
-	PacketTimeoutHeight          *string         `json:"packet_timeout_height"`
-	PacketTimeoutTransactionHash *string         `json:"packet_timeout_transaction_hash"`
-	PacketTimeoutMaker           *string         `json:"packet_timeout_maker"`
-	Success                      *bool           `json:"success"`   // of the acknowledgement; null before it
-	Structure                    *string         `json:"structure"` // zkgm.Instruction.Shape
-	Data                         *string         `json:"data"`      // 0x-hex
-	Acknowledgement              *string         `json:"acknowledgement"`
-	Decoded                      json.RawMessage `json:"decoded"`           // left out of a row it is made from data
-	DecodedFlattened             json.RawMessage `json:"decoded_flattened"` // left out of a row it is made from data
-	Traces                       []Trace         `json:"traces"`
+	SortOrder                    string          `json:"sort_order" row:"0"`
+	PacketHash                   string          `json:"packet_hash" row:"1"` // see zkgm.PacketHash
+	Status                       *string         `json:"status" row:"2"`      // the type of the last trace that has happened, or TIMEOUT
+	ChannelVersion               *string         `json:"channel_version" row:"3"`
+	SourceUniversalChainID       string          `json:"source_universal_chain_id" row:"4"`
+	InternalSourceChainID        *int32          `json:"internal_source_chain_id" row:"5"`
+	SourceClientID               *int32          `json:"source_client_id" row:"6"`
+	SourceConnectionID           *int32          `json:"source_connection_id" row:"7"`
+	SourceChannelID              *int32          `json:"source_channel_id" row:"8"`
+	SourcePortID                 *string         `json:"source_port_id" row:"9"`
+	DestUniversalChainID         string          `json:"destination_universal_chain_id" row:"10"`
+	InternalDestinationChainID   *int32          `json:"internal_destination_chain_id" row:"11"`
+	DestinationChainID           *string         `json:"destination_chain_id" row:"12"`
+	DestinationClientID          *int32          `json:"destination_client_id" row:"13"`
+	DestinationConnectionID      *int32          `json:"destination_connection_id" row:"14"`
+	DestinationChannelID         *int32          `json:"destination_channel_id" row:"15"`
+	DestinationPortID            *string         `json:"destination_port_id" row:"16"`
+	TimeoutHeight                *string         `json:"timeout_height" row:"17"`
+	TimeoutTimestamp             *string         `json:"timeout_timestamp" row:"18"` // nanoseconds since 1970
+	SendTimestamp                *time.Time      `json:"packet_send_timestamp" row:"19"`
+	SendBlockHash                *string         `json:"packet_send_block_hash" row:"20"`
+	SendHeight                   *string         `json:"packet_send_height" row:"21"`
+	SendTransactionHash          *string         `json:"packet_send_transaction_hash" row:"22"`
+	RecvTimestamp                *time.Time      `json:"packet_recv_timestamp" row:"23"`
+	RecvBlockHash                *string         `json:"packet_recv_block_hash" row:"24"`
+	RecvHeight                   *string         `json:"packet_recv_height" row:"25"`
+	RecvTransactionHash          *string         `json:"packet_recv_transaction_hash" row:"26"`
+	RecvMaker                    *string         `json:"packet_recv_maker" row:"27"`
+	RecvMakerMsg                 *string         `json:"packet_recv_maker_msg" row:"28"`
+	WriteAckTimestamp            *time.Time      `json:"write_ack_timestamp" row:"29"`
+	WriteAckBlockHash            *string         `json:"write_ack_block_hash" row:"30"`
+	WriteAckHeight               *string         `json:"write_ack_height" row:"31"`
+	WriteAckTransactionHash      *string         `json:"write_ack_transaction_hash" row:"32"`
+	AckTimestamp                 *time.Time      `json:"packet_ack_timestamp" row:"33"`
+	AckBlockHash                 *string         `json:"packet_ack_block_hash" row:"34"`
+	AckHeight                    *string         `json:"packet_ack_height" row:"35"`
+	AckTransactionHash           *string         `json:"packet_ack_transaction_hash" row:"36"`
+	AckMaker                     *string         `json:"packet_ack_maker" row:"37"`
+	PacketTimeoutTimestamp       *time.Time      `json:"packet_timeout_timestamp" row:"38"`
+	PacketTimeoutBlockHash       *string         `json:"packet_timeout_block_hash" row:"39"`
+	PacketTimeoutHeight          *string         `json:"packet_timeout_height" row:"40"`
+	PacketTimeoutTransactionHash *string         `json:"packet_timeout_transaction_hash" row:"41"`
+	PacketTimeoutMaker           *string         `json:"packet_timeout_maker" row:"42"`
+	Success                      *bool           `json:"success" row:"43"`   // of the acknowledgement; null before it
+	Structure                    *string         `json:"structure" row:"44"` // zkgm.Instruction.Shape
+	Data                         *string         `json:"data" row:"45"`      // 0x-hex
+	Acknowledgement              *string         `json:"acknowledgement" row:"46"`
+	Decoded                      json.RawMessage `json:"decoded" row:"47"`           // left out of a row it is made from data
+	DecodedFlattened             json.RawMessage `json:"decoded_flattened" row:"48"` // left out of a row it is made from data
+	Traces                       []Trace         `json:"traces" row:"49"`
 }
 
 // Trace is a step of a packet's way. A step that has not happened yet has only its type and chain.
 type Trace struct {
-	Type             string     `json:"type"`
-	UniversalChainID string     `json:"universal_chain_id"`
-	TransactionHash  *string    `json:"transaction_hash"`
-	Height           *string    `json:"height"`
-	Timestamp        *time.Time `json:"timestamp"`
-	BlockHash        *string    `json:"block_hash"`
-	EventIndex       *string    `json:"event_index"`
+	Type             string     `json:"type" row:"0"`
+	UniversalChainID string     `json:"universal_chain_id" row:"1"`
+	TransactionHash  *string    `json:"transaction_hash" row:"2"`
+	Height           *string    `json:"height" row:"3"`
+	Timestamp        *time.Time `json:"timestamp" row:"4"`
+	BlockHash        *string    `json:"block_hash" row:"5"`
+	EventIndex       *string    `json:"event_index" row:"6"`
 }
 
 // The types of traces, in order. Between them come the prefixes TraceSendUpdate and TraceAckUpdate, followed by 0, 1, …:
@@ -131,184 +134,184 @@ const (
 
 // Token is an entry of the curated registry.
 type Token struct {
-	UniversalChainID string                `json:"universal_chain_id"`
-	Denom            string                `json:"denom"` // 0x-hex
-	NativeDenom      *string               `json:"native_denom"`
-	Rank             *int32                `json:"rank"`
-	Whitelist        *bool                 `json:"whitelist"` // not in GraphQL; null is false
-	Representations  []TokenRepresentation `json:"representations"`
-	Wrapping         []TokenWrapping       `json:"wrapping"`
-	Bucket           *TokenBucket          `json:"bucket"`
+	UniversalChainID string                `json:"universal_chain_id" row:"0"`
+	Denom            string                `json:"denom" row:"1"` // 0x-hex
+	NativeDenom      *string               `json:"native_denom" row:"2"`
+	Rank             *int32                `json:"rank" row:"3"`
+	Whitelist        *bool                 `json:"whitelist" row:"4"` // not in GraphQL; null is false
+	Representations  []TokenRepresentation `json:"representations" row:"5"`
+	Wrapping         []TokenWrapping       `json:"wrapping" row:"6"`
+	Bucket           *TokenBucket          `json:"bucket" row:"7"`
 }
 
 // TokenRepresentation is a name that a token goes by.
 type TokenRepresentation struct {
-	UniversalChainID string        `json:"universal_chain_id"` // not in GraphQL, where it is chain
-	Denom            *string       `json:"denom"`
-	Symbol           *string       `json:"symbol"`
-	Name             *string       `json:"name"`
-	Decimals         *int32        `json:"decimals"`
-	LogoURI          *string       `json:"logo_uri"`
-	Sources          []TokenSource `json:"sources"`
+	UniversalChainID string        `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	Denom            *string       `json:"denom" row:"1"`
+	Symbol           *string       `json:"symbol" row:"2"`
+	Name             *string       `json:"name" row:"3"`
+	Decimals         *int32        `json:"decimals" row:"4"`
+	LogoURI          *string       `json:"logo_uri" row:"5"`
+	Sources          []TokenSource `json:"sources" row:"6"`
 }
 
 // TokenSource is a listing that a representation was taken from.
 type TokenSource struct {
-	UniversalChainID string      `json:"universal_chain_id"` // not in GraphQL, where it is chain
-	Denom            *string     `json:"denom"`
-	Symbol           *string     `json:"symbol"`
-	Name             *string     `json:"name"`
-	Decimals         *int32      `json:"decimals"`
-	UpdateTimestamp  *time.Time  `json:"update_timestamp"`
-	Source           TokenOrigin `json:"source"`
+	UniversalChainID string      `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	Denom            *string     `json:"denom" row:"1"`
+	Symbol           *string     `json:"symbol" row:"2"`
+	Name             *string     `json:"name" row:"3"`
+	Decimals         *int32      `json:"decimals" row:"4"`
+	UpdateTimestamp  *time.Time  `json:"update_timestamp" row:"5"`
+	Source           TokenOrigin `json:"source" row:"6"`
 }
 
 // TokenOrigin is a token list.
 type TokenOrigin struct {
-	Name      *string `json:"name"`
-	SourceURI *string `json:"source_uri"`
-	LogoURI   *string `json:"logo_uri"`
+	Name      *string `json:"name" row:"0"`
+	SourceURI *string `json:"source_uri" row:"1"`
+	LogoURI   *string `json:"logo_uri" row:"2"`
 }
 
 // TokenWrapping is a step by which a token is bridged.
 type TokenWrapping struct {
-	Index                     *int32  `json:"index"`
-	UnwrappedUniversalChainID string  `json:"unwrapped_universal_chain_id"` // not in GraphQL, where it is unwrapped_chain
-	UnwrappedDenom            *string `json:"unwrapped_denom"`
-	WrappedUniversalChainID   string  `json:"wrapped_universal_chain_id"` // not in GraphQL, where it is wrapped_chain
-	WrappedDenom              *string `json:"wrapped_denom"`
-	DestinationChannelID      *int32  `json:"destination_channel_id"`
-	Wrapper                   *string `json:"wrapper"`
+	Index                     *int32  `json:"index" row:"0"`
+	UnwrappedUniversalChainID string  `json:"unwrapped_universal_chain_id" row:"1"` // not in GraphQL, where it is unwrapped_chain
+	UnwrappedDenom            *string `json:"unwrapped_denom" row:"2"`
+	WrappedUniversalChainID   string  `json:"wrapped_universal_chain_id" row:"3"` // not in GraphQL, where it is wrapped_chain
+	WrappedDenom              *string `json:"wrapped_denom" row:"4"`
+	DestinationChannelID      *int32  `json:"destination_channel_id" row:"5"`
+	Wrapper                   *string `json:"wrapper" row:"6"`
 }
 
 // TokenBucket limits how much of a token may move.
 type TokenBucket struct {
-	UniversalChainID string  `json:"universal_chain_id"` // not in GraphQL, where it is chain
-	Denom            *string `json:"denom"`
-	Capacity         *string `json:"capacity"`
-	RefillRate       *string `json:"refill_rate"`
+	UniversalChainID string  `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	Denom            *string `json:"denom" row:"1"`
+	Capacity         *string `json:"capacity" row:"2"`
+	RefillRate       *string `json:"refill_rate" row:"3"`
 }
 
 // Chain is a connected chain.
 type Chain struct {
-	UniversalChainID     string          `json:"universal_chain_id"`
-	ChainID              *string         `json:"chain_id"`
-	DisplayName          *string         `json:"display_name"`
-	Testnet              *bool           `json:"testnet"`
-	RPCType              *string         `json:"rpc_type"`
-	AddrPrefix           *string         `json:"addr_prefix"`
-	LogoURI              *string         `json:"logo_uri"`
-	MinterAddressDisplay *string         `json:"minter_address_display"`
-	Status               ChainStatus     `json:"status"`
-	Family               ChainFamily     `json:"family"`
-	Editions             []ChainEdition  `json:"editions"`
-	Explorers            []ChainExplorer `json:"explorers"`
-	Features             []ChainFeatures `json:"features"`
-	RPCs                 []ChainRPC      `json:"rpcs"`
+	UniversalChainID     string          `json:"universal_chain_id" row:"0"`
+	ChainID              *string         `json:"chain_id" row:"1"`
+	DisplayName          *string         `json:"display_name" row:"2"`
+	Testnet              *bool           `json:"testnet" row:"3"`
+	RPCType              *string         `json:"rpc_type" row:"4"`
+	AddrPrefix           *string         `json:"addr_prefix" row:"5"`
+	LogoURI              *string         `json:"logo_uri" row:"6"`
+	MinterAddressDisplay *string         `json:"minter_address_display" row:"7"`
+	Status               ChainStatus     `json:"status" row:"8"`
+	Family               ChainFamily     `json:"family" row:"9"`
+	Editions             []ChainEdition  `json:"editions" row:"10"`
+	Explorers            []ChainExplorer `json:"explorers" row:"11"`
+	Features             []ChainFeatures `json:"features" row:"12"`
+	RPCs                 []ChainRPC      `json:"rpcs" row:"13"`
 }
 
 // ChainStatus is how far a chain is indexed.
 type ChainStatus struct {
-	Height        *string    `json:"height"`
-	Status        *string    `json:"status"`
-	Timestamp     *time.Time `json:"timestamp"`
-	TipAgeSeconds *int32     `json:"tip_age_seconds"`
+	Height        *string    `json:"height" row:"0"`
+	Status        *string    `json:"status" row:"1"`
+	Timestamp     *time.Time `json:"timestamp" row:"2"`
+	TipAgeSeconds *int32     `json:"tip_age_seconds" row:"3"`
 }
 
 // ChainFamily is a chain's kind.
 type ChainFamily struct {
-	Name         *string `json:"name"`
-	IBCInterface *string `json:"ibc_interface"`
+	Name         *string `json:"name" row:"0"`
+	IBCInterface *string `json:"ibc_interface" row:"1"`
 }
 
 // ChainEdition is a product edition that shows the chain.
 type ChainEdition struct {
-	Name        *string `json:"name"`
-	Environment *string `json:"environment"`
+	Name        *string `json:"name" row:"0"`
+	Environment *string `json:"environment" row:"1"`
 }
 
 // ChainExplorer is a block explorer.
 type ChainExplorer struct {
-	Name        *string `json:"name"`
-	DisplayName *string `json:"display_name"`
-	Description *string `json:"description"`
-	BlockURL    *string `json:"block_url"`
-	TxURL       *string `json:"tx_url"`
-	AddressURL  *string `json:"address_url"`
-	HomeURL     *string `json:"home_url"`
-	LogoURI     *string `json:"logo_uri"`
+	Name        *string `json:"name" row:"0"`
+	DisplayName *string `json:"display_name" row:"1"`
+	Description *string `json:"description" row:"2"`
+	BlockURL    *string `json:"block_url" row:"3"`
+	TxURL       *string `json:"tx_url" row:"4"`
+	AddressURL  *string `json:"address_url" row:"5"`
+	HomeURL     *string `json:"home_url" row:"6"`
+	LogoURI     *string `json:"logo_uri" row:"7"`
 }
 
 // ChainFeatures tells what is shown of a chain in an environment.
 type ChainFeatures struct {
-	Environment        *string `json:"environment"`
-	PacketList         *bool   `json:"packet_list"`
-	TransferList       *bool   `json:"transfer_list"`
-	ConnectionList     *bool   `json:"connection_list"`
-	ChannelList        *bool   `json:"channel_list"`
-	IndexStatus        *bool   `json:"index_status"`
-	TransferSubmission *bool   `json:"transfer_submission"`
+	Environment        *string `json:"environment" row:"0"`
+	PacketList         *bool   `json:"packet_list" row:"1"`
+	TransferList       *bool   `json:"transfer_list" row:"2"`
+	ConnectionList     *bool   `json:"connection_list" row:"3"`
+	ChannelList        *bool   `json:"channel_list" row:"4"`
+	IndexStatus        *bool   `json:"index_status" row:"5"`
+	TransferSubmission *bool   `json:"transfer_submission" row:"6"`
 }
 
 // ChainRPC is a public node.
 type ChainRPC struct {
-	URL         *string `json:"url"`
-	Description *string `json:"description"`
-	Contact     *string `json:"contact"`
-	Type        *string `json:"type"`
+	URL         *string `json:"url" row:"0"`
+	Description *string `json:"description" row:"1"`
+	Contact     *string `json:"contact" row:"2"`
+	Type        *string `json:"type" row:"3"`
 }
 
 // Channel is a channel, seen from its source.
 type Channel struct {
-	SortOrder               string       `json:"sort_order"`
-	SourceUniversalChainID  string       `json:"source_universal_chain_id"`
-	SourceChannelID         int32        `json:"source_channel_id"`
-	SourceClientID          *int32       `json:"source_client_id"`
-	SourceConnectionID      *int32       `json:"source_connection_id"`
-	SourcePortID            *string      `json:"source_port_id"`
-	DestUniversalChainID    string       `json:"destination_universal_chain_id"`
-	DestinationChannelID    *int32       `json:"destination_channel_id"`
-	DestinationClientID     *int32       `json:"destination_client_id"`
-	DestinationConnectionID *int32       `json:"destination_connection_id"`
-	DestinationPortID       *string      `json:"destination_port_id"`
-	Version                 *string      `json:"version"`
-	SLA                     *string      `json:"sla"`         // an interval, see ParseInterval
-	Recommended             *bool        `json:"recommended"` // not in GraphQL; null is false
-	Tags                    []string     `json:"tags"`
-	Fees                    []ChannelFee `json:"fees"`
+	SortOrder               string       `json:"sort_order" row:"0"`
+	SourceUniversalChainID  string       `json:"source_universal_chain_id" row:"1"`
+	SourceChannelID         int32        `json:"source_channel_id" row:"2"`
+	SourceClientID          *int32       `json:"source_client_id" row:"3"`
+	SourceConnectionID      *int32       `json:"source_connection_id" row:"4"`
+	SourcePortID            *string      `json:"source_port_id" row:"5"`
+	DestUniversalChainID    string       `json:"destination_universal_chain_id" row:"6"`
+	DestinationChannelID    *int32       `json:"destination_channel_id" row:"7"`
+	DestinationClientID     *int32       `json:"destination_client_id" row:"8"`
+	DestinationConnectionID *int32       `json:"destination_connection_id" row:"9"`
+	DestinationPortID       *string      `json:"destination_port_id" row:"10"`
+	Version                 *string      `json:"version" row:"11"`
+	SLA                     *string      `json:"sla" row:"12"`         // an interval, see ParseInterval
+	Recommended             *bool        `json:"recommended" row:"13"` // not in GraphQL; null is false
+	Tags                    []string     `json:"tags" row:"14"`
+	Fees                    []ChannelFee `json:"fees" row:"15"`
 }
 
 // ChannelFee is what an action on a channel costs.
 type ChannelFee struct {
-	Action *string `json:"action"`
-	Fee    *string `json:"fee"`
+	Action *string `json:"action" row:"0"`
+	Fee    *string `json:"fee" row:"1"`
 }
 
 // Client is a light client.
 type Client struct {
-	SortOrder                    string        `json:"sort_order"`
-	UniversalChainID             string        `json:"universal_chain_id"`
-	ClientID                     int32         `json:"client_id"`
-	CounterpartyUniversalChainID string        `json:"counterparty_universal_chain_id"`
-	Status                       *ClientStatus `json:"status"`
+	SortOrder                    string        `json:"sort_order" row:"0"`
+	UniversalChainID             string        `json:"universal_chain_id" row:"1"`
+	ClientID                     int32         `json:"client_id" row:"2"`
+	CounterpartyUniversalChainID string        `json:"counterparty_universal_chain_id" row:"3"`
+	Status                       *ClientStatus `json:"status" row:"4"`
 }
 
 // ClientStatus is a client's last update.
 type ClientStatus struct {
-	BlockHash          *string    `json:"block_hash"`
-	Height             *string    `json:"height"`
-	TransactionHash    *string    `json:"transaction_hash"`
-	CounterpartyHeight *string    `json:"counterparty_height"`
-	Timestamp          *time.Time `json:"timestamp"`
+	BlockHash          *string    `json:"block_hash" row:"0"`
+	Height             *string    `json:"height" row:"1"`
+	TransactionHash    *string    `json:"transaction_hash" row:"2"`
+	CounterpartyHeight *string    `json:"counterparty_height" row:"3"`
+	Timestamp          *time.Time `json:"timestamp" row:"4"`
 }
 
 // Connection is a connection, seen from its source.
 type Connection struct {
-	SortOrder               string `json:"sort_order"`
-	SourceUniversalChainID  string `json:"source_universal_chain_id"`
-	SourceConnectionID      int32  `json:"source_connection_id"`
-	SourceClientID          *int32 `json:"source_client_id"`
-	DestUniversalChainID    string `json:"destination_universal_chain_id"`
-	DestinationConnectionID *int32 `json:"destination_connection_id"`
-	DestinationClientID     *int32 `json:"destination_client_id"`
+	SortOrder               string `json:"sort_order" row:"0"`
+	SourceUniversalChainID  string `json:"source_universal_chain_id" row:"1"`
+	SourceConnectionID      int32  `json:"source_connection_id" row:"2"`
+	SourceClientID          *int32 `json:"source_client_id" row:"3"`
+	DestUniversalChainID    string `json:"destination_universal_chain_id" row:"4"`
+	DestinationConnectionID *int32 `json:"destination_connection_id" row:"5"`
+	DestinationClientID     *int32 `json:"destination_client_id" row:"6"`
 }

@@ -136,12 +136,26 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(path, Options{LockTimeout: time.Millisecond}); err == nil {
 		t.Error("opened twice")
 	}
-	err := r.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, []byte("0")) })
-	if err != nil || r.Close() != nil {
+	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(path, Options{}); !errors.Is(err, ErrSchema) {
-		t.Errorf("another version: %v", err)
+}
+
+func TestAnotherVersionIsRefused(t *testing.T) {
+	for _, key := range [][]byte{keyLayout, keyFormat} {
+		t.Run(string(key), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "replica.db")
+			r := openReplica(t, path)
+			err := r.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(key, []byte("0")) })
+			if err != nil || r.Close() != nil {
+				t.Fatal(err)
+			}
+			for _, o := range []Options{{}, {ReadOnly: true}} {
+				if _, err := Open(path, o); !errors.Is(err, ErrSchema) {
+					t.Errorf("%+v: %v", o, err)
+				}
+			}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,7 +85,7 @@ func setSchema(t testing.TB, path, version string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err == nil {
-		err = errors.Join(db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keySchema, []byte(version)) }), db.Close())
+		err = errors.Join(db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyLayout, []byte(version)) }), db.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func TestAReplicaThatCannotBeOpenedIsSetAside(t *testing.T) {
 		"garbage":            func(t *testing.T, path string) { check(t, os.WriteFile(path, garbage(1<<20), 0o600)) },
 		"text":               func(t *testing.T, path string) { check(t, os.WriteFile(path, []byte("transfers\n"), 0o600)) },
 		"an older version":   func(t *testing.T, path string) { setSchema(t, path, "2") },
-		"a newer version":    func(t *testing.T, path string) { setSchema(t, path, "4") },
+		"a newer version":    func(t *testing.T, path string) { setSchema(t, path, strconv.Itoa(layoutVersion+1)) },
 		"another's database": func(t *testing.T, path string) { check(t, os.Remove(path)); foreign(t, path) },
 		"a folder":           func(t *testing.T, path string) { check(t, os.Remove(path)); check(t, os.Mkdir(path, 0o700)) },
 		"no permission":      func(t *testing.T, path string) { check(t, os.Chmod(path, 0)) },

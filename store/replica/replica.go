@@ -32,8 +32,9 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// schemaVersion is the version of the file's layout. A file of another version is refused: it is rebuilt, not migrated.
-const schemaVersion = 3
+// layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
+// file in which either is another is refused: it is filled again, not migrated.
+const layoutVersion = 4
 
 // pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.
@@ -90,7 +91,7 @@ type Options struct {
 	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
 }
 
-// ErrSchema is returned by Open for a file of another layout. The remedy is that of ErrDamaged.
+// ErrSchema is returned by Open for a file of another layout or with rows of another format. The remedy is that of ErrDamaged.
 var ErrSchema = errors.New("the replica is of another version")
 
 var (
@@ -98,7 +99,8 @@ var (
 	bucketPositions = []byte("positions")
 	bucketStats     = []byte("stats")
 
-	keySchema  = []byte("schema")
+	keyLayout  = []byte("layout")
+	keyFormat  = []byte("rows")
 	keyID      = []byte("id")
 	keyUpdated = []byte("updated") // nanoseconds since 1970
 )
@@ -200,7 +202,7 @@ func (r *Store) prepare() (err error) {
 
 func checkSchema(tx *bbolt.Tx) error {
 	meta := tx.Bucket(bucketMeta)
-	if meta == nil || string(meta.Get(keySchema)) != strconv.Itoa(schemaVersion) {
+	if meta == nil || string(meta.Get(keyLayout)) != strconv.Itoa(layoutVersion) || string(meta.Get(keyFormat)) != strconv.Itoa(index.FormatVersion) {
 		return ErrSchema
 	}
 	return nil
@@ -208,11 +210,7 @@ func checkSchema(tx *bbolt.Tx) error {
 
 func createBuckets(tx *bbolt.Tx) error {
 	if tx.Bucket(bucketMeta) != nil {
-		if err := checkSchema(tx); err != nil {
-			return err
-		}
-		_, err := tx.CreateBucketIfNotExists(bucketUnverified) // files of before there was one lack it
-		return err
+		return checkSchema(tx)
 	}
 	if name, _ := tx.Cursor().First(); name != nil {
 		return fmt.Errorf("bucket %q: %w", name, ErrSchema)
@@ -236,7 +234,11 @@ func createBuckets(tx *bbolt.Tx) error {
 		}
 	}
 	meta := tx.Bucket(bucketMeta)
-	return errors.Join(meta.Put(keyID, seal([]byte(rand.Text()))), meta.Put(keySchema, []byte(strconv.Itoa(schemaVersion))))
+	return errors.Join(
+		meta.Put(keyID, seal([]byte(rand.Text()))),
+		meta.Put(keyLayout, strconv.AppendInt(nil, layoutVersion, 10)),
+		meta.Put(keyFormat, strconv.AppendInt(nil, index.FormatVersion, 10)),
+	)
 }
 
 // View implements index.Index.
@@ -281,7 +283,7 @@ func (s *snapshot) Position(ctx context.Context, name string) (string, bool, err
 func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := index.Status{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: schemaVersion, ID: s.r.id}
+	status := index.Status{Rows: make(map[string]uint64), Bytes: s.tx.Size(), Schema: layoutVersion, ID: s.r.id}
 	for _, c := range collections {
 		status.Rows[c.t.Name] = s.count(c)
 	}
@@ -298,9 +300,7 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
-	if apart := s.tx.Bucket(bucketUnverified); apart != nil {
-		status.Unverified = apart.Sequence()
-	}
+	status.Unverified = s.tx.Bucket(bucketUnverified).Sequence()
 	return status, nil
 }
 
@@ -328,16 +328,14 @@ func (s *snapshot) locked(f func()) {
 	f()
 }
 
-// walk calls yield with all that a bucket has, in the order of its keys, until an error of yield's. A bucket that is not there is
-// empty. The caller does not hold s.mu, so that yield may ask the snapshot more.
+// walk calls yield with all that a bucket has, in the order of its keys, until an error of yield's. The caller does
+// not hold s.mu, so that yield may ask the snapshot more.
 func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []byte) error) error {
 	var cursor *bbolt.Cursor
 	var k, v []byte
 	s.locked(func() {
-		if b := s.tx.Bucket(bucket); b != nil {
-			cursor = b.Cursor()
-			k, v = cursor.First()
-		}
+		cursor = s.tx.Bucket(bucket).Cursor()
+		k, v = cursor.First()
 	})
 	// A cursor of its own may go on without the lock: it only reads pages.
 	for n := 0; k != nil; n++ {

@@ -195,39 +195,6 @@ func contents(t *testing.T, r *Store) string {
 	return text
 }
 
-// TestFilesWithoutUnverifiedOpen: those of before there was such a bucket.
-func TestFilesWithoutUnverifiedOpen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, Options{})
-	write(t, r, index.Batch{Rows: plain(20)})
-	err := r.db.Update(func(tx *bbolt.Tx) error {
-		return errors.Join(tx.DeleteBucket(bucketUnverified), tx.Bucket(bucketMeta).Delete(keyServing))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range []Options{{ReadOnly: true}, {ServeUnverified: true}, {}} {
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
-		r = reopen(t, path, o)
-		if all := unverified(t, r); len(all) != 0 || len(served(t, r, "")) != 20 {
-			t.Errorf("%+v: %+v are kept apart", o, all)
-		}
-		err := r.View(t.Context(), func(s index.Snapshot) error {
-			status, err := s.Status(t.Context())
-			if status.Unverified != 0 {
-				t.Errorf("%+v: %d are kept apart", o, status.Unverified)
-			}
-			return err
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "1", "0x01")}})
-}
-
 // TestAnUpstreamMaySendAnyHashAndOrder: what cannot be served is still kept apart, and the file still opens.
 func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
