@@ -2,20 +2,14 @@ package index
 
 import "github.com/attestd/attestd/appliance/index/zkgm"
 
-var (
-	packetData    = PacketType.MustField("data").Number
-	packetVersion = PacketType.MustField("channel_version").Number
-	packetFlat    = PacketType.MustField("decoded_flattened").Number
-)
-
 // appendDecoded appends decoded or decoded_flattened of a packet whose row does not have it: made from its data, where
 // its channel's version is one that can be read; else null.
 func appendDecoded(dst []byte, packet Row, field int) []byte {
 	var version [32]byte
-	if string(packet.AppendText(version[:0], packetVersion)) != zkgm.ChannelVersion {
+	if string(packet.AppendText(version[:0], PacketChannelVersionColumn)) != zkgm.ChannelVersion {
 		return append(dst, "null"...)
 	}
-	text := packet.AppendText(nil, packetData)
+	text := packet.AppendText(nil, PacketDataColumn)
 	if !isHex(text) {
 		return append(dst, "null"...)
 	}
@@ -24,7 +18,7 @@ func appendDecoded(dst []byte, packet Row, field int) []byte {
 	switch {
 	case err != nil:
 		return append(dst, "null"...)
-	case field == packetFlat:
+	case field == PacketDecodedFlattenedColumn:
 		return decoded.AppendFlatJSON(dst)
 	}
 	return decoded.AppendJSON(dst)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -79,9 +80,12 @@ var (
 				related("unwrapped_chain", ChainType, "unwrapped_universal_chain_id")
 )
 
-// RowTypes are the types that Index.Write takes and Snapshot.Each yields, in the order of export: what others
-// refer to comes first.
-var RowTypes = []*Type{ChainType, TokenType, ClientType, ConnectionType, ChannelType, PacketType, TransferType}
+// TableTypes are the types of few rows, which a reader reads whole and a store holds in memory. What others refer to comes
+// first.
+var TableTypes = []*Type{ChainType, TokenType, ClientType, ConnectionType, ChannelType}
+
+// RowTypes are the types that Index.Write takes and Snapshot.Each yields, in the order of export.
+var RowTypes = append(slices.Clone(TableTypes), PacketType, TransferType)
 
 // Field returns the field of that name.
 func (t *Type) Field(name string) (Field, bool) {

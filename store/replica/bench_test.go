@@ -22,8 +22,8 @@ func BenchmarkReplicaPage(b *testing.B) {
 	err := r.View(b.Context(), func(s index.Snapshot) error {
 		return s.Each(b.Context(), index.TransferType, func(row index.Row) error {
 			if sampled++; sampled%max(1, transfers/2000) == 0 {
-				sender, _ := row.Text(transferSenderField)
-				transaction, _ := row.Text(transferTxField)
+				sender, _ := row.Text(index.TransferSenderCanonicalColumn)
+				transaction, _ := row.Text(index.TransferSendTransactionColumn)
 				orders, senders, transactions = append(orders, row.SortOrder()), append(senders, sender), append(transactions, transaction)
 			}
 			return nil

@@ -12,7 +12,7 @@ type collection struct {
 	indexes []*termIndex
 	hash    *termIndex // by packet_hash: also how a row is found by its key
 
-	order, source, destination, sent int // fields
+	order, source, destination, sent int // columns
 }
 
 // termIndex is a bucket of term + sort_order.
@@ -32,38 +32,36 @@ func (c *collection) row(sealed []byte) index.Row { return index.RowOf(c.t, unse
 // The indexes. One over both chains serves the filters by source, by destination and by network: they are unions of
 // pairs, of which there are few.
 var (
-	transferByHash    = textIndex(index.TransferType, "transfer.hash", "packet_hash")
-	transferByTx      = textIndex(index.TransferType, "transfer.tx", "transfer_send_transaction_hash")
-	transferByAddress = textIndex(index.TransferType, "transfer.address", "sender_canonical", "receiver_canonical")
-	transferByRoute   = routeIndex(index.TransferType, "transfer.route", nil)
+	transferByHash    = textIndex("transfer.hash", index.TransferPacketColumn)
+	transferByTx      = textIndex("transfer.tx", index.TransferSendTransactionColumn)
+	transferByAddress = textIndex("transfer.address", index.TransferSenderCanonicalColumn, index.TransferReceiverCanonicalColumn)
+	transferByRoute   = routeIndex("transfer.route", index.TransferSourceChainColumn, index.TransferDestinationChainColumn, nil)
 	transferByIndex   = &termIndex{bucket: []byte("transfer.index"), fill: fillOrdered, terms: transferIndexTerms}
 
-	packetByHash  = textIndex(index.PacketType, "packet.hash", "packet_hash")
-	packetByTx    = textIndex(index.PacketType, "packet.tx", "packet_send_transaction_hash")
-	packetByBlock = textIndex(index.PacketType, "packet.block", "packet_send_block_hash")
-	packetByRoute = routeIndex(index.PacketType, "packet.route", nil)
+	packetByHash  = textIndex("packet.hash", index.PacketHashColumn)
+	packetByTx    = textIndex("packet.tx", index.PacketSendTransactionColumn)
+	packetByBlock = textIndex("packet.block", index.PacketSendBlockColumn)
+	packetByRoute = routeIndex("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
 	packetByTime  = &termIndex{bucket: []byte("packet.sent"), fill: fillOrdered, terms: sentTerms}
 	// packetUnsettled has the packets that are neither acknowledged nor timed out. They are in the order of pages and
 	// not of deadlines, so that a page of late packets is a range; what it passes over are only those not late yet.
-	packetUnsettled = routeIndex(index.PacketType, "packet.unsettled", unsettled)
+	packetUnsettled = routeIndex("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
 
-	transfers = newCollection(0, index.TransferType, "transfer_send_timestamp", transferByHash,
-		transferByTx, transferByAddress, transferByRoute, transferByIndex)
-	packets = newCollection(1, index.PacketType, "packet_send_timestamp", packetByHash,
-		packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled)
+	transfers = &collection{
+		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name), hash: transferByHash,
+		indexes: []*termIndex{transferByHash, transferByTx, transferByAddress, transferByRoute, transferByIndex},
+		order:   index.TransferSortOrderColumn, source: index.TransferSourceChainColumn,
+		destination: index.TransferDestinationChainColumn, sent: index.TransferSentColumn,
+	}
+	packets = &collection{
+		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), hash: packetByHash,
+		indexes: []*termIndex{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled},
+		order:   index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
+		destination: index.PacketDestinationChainColumn, sent: index.PacketSentColumn,
+	}
 
 	collections = []*collection{transfers, packets}
 )
-
-func newCollection(number int, t *index.Type, sent string, byHash *termIndex, others ...*termIndex) *collection {
-	return &collection{
-		t: t, number: number, rows: []byte(t.Name), hash: byHash, indexes: append([]*termIndex{byHash}, others...),
-		order:       t.MustField("sort_order").Number,
-		source:      t.MustField("source_universal_chain_id").Number,
-		destination: t.MustField("destination_universal_chain_id").Number,
-		sent:        t.MustField(sent).Number,
-	}
-}
 
 func collectionOf(t *index.Type) *collection {
 	for _, c := range collections {
@@ -74,15 +72,11 @@ func collectionOf(t *index.Type) *collection {
 	return nil
 }
 
-// textIndex indexes the texts of fields, whatever the case of their hex digits.
-func textIndex(t *index.Type, bucket string, names ...string) *termIndex {
-	var fields []int
-	for _, name := range names {
-		fields = append(fields, t.MustField(name).Number)
-	}
+// textIndex indexes the texts of columns, whatever the case of their hex digits.
+func textIndex(bucket string, columns ...int) *termIndex {
 	return &termIndex{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), fill: fillRandom, terms: func(row index.Row, add func(uint64)) {
 		var buf [256]byte
-		for _, f := range fields {
+		for _, f := range columns {
 			if text := row.AppendText(buf[:0], f); len(text) > 0 {
 				index.FoldHex(text)
 				add(termOf(text))
@@ -92,8 +86,7 @@ func textIndex(t *index.Type, bucket string, names ...string) *termIndex {
 }
 
 // routeIndex indexes the pair of chains, of rows that qualify; nil means of all.
-func routeIndex(t *index.Type, bucket string, qualifies func(index.Row) bool) *termIndex {
-	source, destination := t.MustField("source_universal_chain_id").Number, t.MustField("destination_universal_chain_id").Number
+func routeIndex(bucket string, source, destination int, qualifies func(index.Row) bool) *termIndex {
 	return &termIndex{bucket: []byte(bucket), fill: fillOrdered, terms: func(row index.Row, add func(uint64)) {
 		if qualifies != nil && !qualifies(row) {
 			return
@@ -112,22 +105,18 @@ func routeTerm(source, destination string) uint64 {
 }
 
 func unsettled(packet index.Row) bool {
-	return packet.IsNull(packetAckTime) && packet.IsNull(packetTimedOut)
+	return packet.IsNull(index.PacketAckedColumn) && packet.IsNull(index.PacketTimedOutColumn)
 }
-
-var packetSentField = index.PacketType.MustField("packet_send_timestamp").Number
-
-var transferIndexField = index.TransferType.MustField("transfer_index").Number
 
 // transferIndexTerms leaves out index 0, which nearly all transfers have.
 func transferIndexTerms(row index.Row, add func(uint64)) {
-	if i, _ := row.Int(transferIndexField); i != 0 {
+	if i, _ := row.Int(index.TransferIndexColumn); i != 0 {
 		add(uint64(uint32(i)))
 	}
 }
 
 func sentTerms(row index.Row, add func(uint64)) {
-	if sent, ok := row.Nanoseconds(packetSentField); ok {
+	if sent, ok := row.Nanoseconds(index.PacketSentColumn); ok {
 		add(uint64(sent))
 	}
 }

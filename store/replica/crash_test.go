@@ -76,9 +76,9 @@ func agree(t *testing.T, r *Store) int {
 			if n%50 != 0 {
 				return nil
 			}
-			hash, _ := row.Text(transferHashField)
-			tx, _ := row.Text(transferTxField)
-			sender, _ := row.Text(transferSenderField)
+			hash, _ := row.Text(index.TransferPacketColumn)
+			tx, _ := row.Text(index.TransferSendTransactionColumn)
+			sender, _ := row.Text(index.TransferSenderCanonicalColumn)
 			newer := index.Page{Cursor: row.SortOrder()[:7], Direction: index.Newer}
 			for _, q := range []index.TransferQuery{{PacketHash: hash}, {TransactionHash: tx}, {Addresses: []string{sender}, PacketHash: hash}, {Page: newer, SourceChain: "a.1", PacketHash: hash}} {
 				found, err := s.Transfers(t.Context(), q)

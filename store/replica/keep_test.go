@@ -383,7 +383,7 @@ func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 		}
 		expect(rows)
 		for _, row := range rows {
-			tx, _ := row.Text(transferTxField)
+			tx, _ := row.Text(index.TransferSendTransactionColumn)
 			again, err := s.Transfers(ctx, index.TransferQuery{TransactionHash: tx})
 			if err != nil {
 				return err

@@ -43,8 +43,8 @@ func (s *snapshot) Transfers(ctx context.Context, q index.TransferQuery) ([]inde
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.addresses(q.Addresses)
-	p.text(transferByTx, transferTxField, q.TransactionHash)
-	p.text(transferByHash, transferHashField, q.PacketHash)
+	p.text(transferByTx, index.TransferSendTransactionColumn, q.TransactionHash)
+	p.text(transferByHash, index.TransferPacketColumn, q.PacketHash)
 	p.route(transferByRoute, q.SourceChain, q.DestinationChain, q.Network)
 	if q.TransferIndex != nil {
 		p.transferIndex(*q.TransferIndex)
@@ -63,9 +63,9 @@ func (s *snapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index.Ro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.text(packetByTx, packetTxField, q.TransactionHash)
-	p.text(packetByHash, packetHashField, q.PacketHash)
-	p.text(packetByBlock, packetBlockField, q.BlockHash)
+	p.text(packetByTx, index.PacketSendTransactionColumn, q.TransactionHash)
+	p.text(packetByHash, index.PacketHashColumn, q.PacketHash)
+	p.text(packetByBlock, index.PacketSendBlockColumn, q.BlockHash)
 	p.route(packetByRoute, q.SourceChain, q.DestinationChain, q.Network)
 	if !q.Sent.IsZero() {
 		p.sent(q.Sent)
@@ -75,16 +75,6 @@ func (s *snapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index.Ro
 	}
 	return p.run(ctx)
 }
-
-var (
-	transferTxField       = index.TransferType.MustField("transfer_send_transaction_hash").Number
-	transferHashField     = index.TransferType.MustField("packet_hash").Number
-	transferSenderField   = index.TransferType.MustField("sender_canonical").Number
-	transferReceiverField = index.TransferType.MustField("receiver_canonical").Number
-	packetTxField         = index.PacketType.MustField("packet_send_transaction_hash").Number
-	packetHashField       = index.PacketType.MustField("packet_hash").Number
-	packetBlockField      = index.PacketType.MustField("packet_send_block_hash").Number
-)
 
 func fold(text string) []byte {
 	folded := []byte(text)
@@ -135,7 +125,7 @@ func (p *query) addresses(addresses []string) {
 	p.any(members)
 	p.checks = append(p.checks, func(row index.Row) bool {
 		for _, w := range wanted {
-			if has(row, transferSenderField, w) || has(row, transferReceiverField, w) {
+			if has(row, index.TransferSenderCanonicalColumn, w) || has(row, index.TransferReceiverCanonicalColumn, w) {
 				return true
 			}
 		}
@@ -193,7 +183,7 @@ func (p *query) transferIndex(idx int32) {
 		p.ranges = append(p.ranges, p.rangeOf(transferByIndex, uint64(uint32(idx))))
 	}
 	p.checks = append(p.checks, func(row index.Row) bool {
-		i, _ := row.Int(transferIndexField)
+		i, _ := row.Int(index.TransferIndexColumn)
 		return i == idx
 	})
 }
@@ -227,7 +217,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 	rows := p.s.tx.Bucket(packets.rows)
 	for order := inBlock.seek(nil); order != nil; order = inBlock.next() {
 		packet := packets.row(rows.Get(order))
-		if !has(packet, packetBlockField, folded) {
+		if !has(packet, index.PacketSendBlockColumn, folded) {
 			continue
 		}
 		var buf [128]byte
@@ -235,7 +225,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 		of := p.rangeOf(transferByHash, termOf(packetHash))
 		for order := of.seek(nil); order != nil; order = of.next() {
 			transfer := transfers.row(p.s.tx.Bucket(transfers.rows).Get(order))
-			if has(transfer, transferHashField, packetHash) {
+			if has(transfer, index.TransferPacketColumn, packetHash) {
 				found.sorted = append(found.sorted, bytes.Clone(order))
 			}
 		}

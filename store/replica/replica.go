@@ -225,7 +225,7 @@ func createBuckets(tx *bbolt.Tx) error {
 			}
 		}
 	}
-	for _, t := range tableTypes {
+	for _, t := range index.TableTypes {
 		names = append(names, []byte(t.Name))
 	}
 	for _, name := range names {
@@ -287,8 +287,8 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	for _, c := range collections {
 		status.Rows[c.t.Name] = s.count(c)
 	}
-	for i, t := range tableTypes {
-		status.Rows[t.Name] = uint64(len(s.tables.of[i].sorted))
+	for _, t := range index.TableTypes {
+		status.Rows[t.Name] = uint64(len(s.tables.of[t].sorted))
 	}
 	rows := s.tx.Bucket(packets.rows).Cursor()
 	if _, v := rows.Last(); v != nil {
@@ -306,8 +306,8 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 
 // Each implements index.Snapshot.
 func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error {
-	if i := tableOf(t); i >= 0 {
-		for _, row := range s.tables.of[i].sorted {
+	if table, ok := s.tables.of[t]; ok {
+		for _, row := range table.sorted {
 			if err := yield(row); err != nil {
 				return err
 			}

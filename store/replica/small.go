@@ -9,12 +9,12 @@ import (
 )
 
 // pick returns the page of a small type's rows that pass.
-func (s *snapshot) pick(ctx context.Context, number int, page index.Page, passes func(index.Row) bool) ([]index.Row, error) {
+func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page, passes func(index.Row) bool) ([]index.Row, error) {
 	limit, err := page.Size()
 	if err != nil {
 		return nil, err
 	}
-	t := &s.tables.of[number]
+	t := s.tables.of[of]
 	at, step := len(t.sorted)-1, -1
 	switch {
 	case page.Ascending():
@@ -36,17 +36,15 @@ func (s *snapshot) pick(ctx context.Context, number int, page index.Page, passes
 
 // Chains implements index.Snapshot.
 func (s *snapshot) Chains(ctx context.Context, q index.ChainQuery) ([]index.Row, error) {
-	return s.pick(ctx, tableChains, q.Page, func(row index.Row) bool {
-		return isText(row, index.ChainType, "universal_chain_id", q.Chain)
-	})
+	return s.pick(ctx, index.ChainType, q.Page, func(row index.Row) bool { return isText(row, index.ChainIDColumn, q.Chain) })
 }
 
 // Tokens implements index.Snapshot.
 func (s *snapshot) Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row, error) {
 	var found []index.Row
 	for _, row := range s.tables.ranked {
-		if isText(row, index.TokenType, "universal_chain_id", q.Chain) && isText(row, index.TokenType, "denom", q.Denom) &&
-			isBool(row, index.TokenType, "whitelist", q.Whitelist) {
+		if isText(row, index.TokenChainColumn, q.Chain) && isText(row, index.TokenDenomColumn, q.Denom) &&
+			isBool(row, index.TokenWhitelistColumn, q.Whitelist) {
 			found = append(found, row)
 		}
 	}
@@ -55,12 +53,11 @@ func (s *snapshot) Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row,
 
 // Channels implements index.Snapshot.
 func (s *snapshot) Channels(ctx context.Context, q index.ChannelQuery) ([]index.Row, error) {
-	t := index.ChannelType
-	return s.pick(ctx, tableChannels, q.Page, func(row index.Row) bool {
-		return isEnd(row, "source", q.Source) && isEnd(row, "destination", q.Destination) &&
-			isInt(row, t, "source_channel_id", q.SourceChannel) && isInt(row, t, "destination_channel_id", q.DestinationChannel) &&
-			isText(row, t, "source_port_id", q.SourcePort) && isText(row, t, "destination_port_id", q.DestinationPort) &&
-			isText(row, t, "version", q.Version) && isBool(row, t, "recommended", q.Recommended) && hasTags(row, q.Tags)
+	return s.pick(ctx, index.ChannelType, q.Page, func(row index.Row) bool {
+		return channelSource.is(row, q.Source) && channelDestination.is(row, q.Destination) &&
+			isInt(row, index.ChannelSourceChannelColumn, q.SourceChannel) && isInt(row, index.ChannelDestinationChannelColumn, q.DestinationChannel) &&
+			isText(row, index.ChannelSourcePortColumn, q.SourcePort) && isText(row, index.ChannelDestinationPortColumn, q.DestinationPort) &&
+			isText(row, index.ChannelVersionColumn, q.Version) && isBool(row, index.ChannelRecommendedColumn, q.Recommended) && hasTags(row, q.Tags)
 	})
 }
 
@@ -68,7 +65,7 @@ func hasTags(channel index.Row, tags []string) bool {
 	if len(tags) == 0 {
 		return true
 	}
-	has := channel.Texts(index.ChannelType.MustField("tags").Number)
+	has := channel.Texts(index.ChannelTagsColumn)
 	for _, tag := range tags {
 		if !slices.Contains(has, tag) {
 			return false
@@ -79,44 +76,51 @@ func hasTags(channel index.Row, tags []string) bool {
 
 // Clients implements index.Snapshot.
 func (s *snapshot) Clients(ctx context.Context, q index.ClientQuery) ([]index.Row, error) {
-	t := index.ClientType
-	return s.pick(ctx, tableClients, q.Page, func(row index.Row) bool {
-		return isText(row, t, "universal_chain_id", q.Chain) && isText(row, t, "counterparty_universal_chain_id", q.Counterparty) &&
-			isInt(row, t, "client_id", q.Client)
+	return s.pick(ctx, index.ClientType, q.Page, func(row index.Row) bool {
+		return isText(row, index.ClientChainColumn, q.Chain) && isText(row, index.ClientCounterpartyColumn, q.Counterparty) &&
+			isInt(row, index.ClientIDColumn, q.Client)
 	})
 }
 
 // Connections implements index.Snapshot.
 func (s *snapshot) Connections(ctx context.Context, q index.ConnectionQuery) ([]index.Row, error) {
-	return s.pick(ctx, tableConnections, q.Page, func(row index.Row) bool {
-		return isEnd(row, "source", q.Source) && isEnd(row, "destination", q.Destination)
+	return s.pick(ctx, index.ConnectionType, q.Page, func(row index.Row) bool {
+		return connectionSource.is(row, q.Source) && connectionDestination.is(row, q.Destination)
 	})
 }
 
-// isEnd tells whether one end of a connection or channel is as asked.
-func isEnd(row index.Row, side string, end index.End) bool {
-	t := row.Type()
-	return isText(row, t, side+"_universal_chain_id", end.Chain) && isInt(row, t, side+"_client_id", end.Client) &&
-		isInt(row, t, side+"_connection_id", end.Connection)
+// end are the columns of one end of a connection or channel.
+type end struct{ chain, client, connection int }
+
+var (
+	connectionSource      = end{index.ConnectionSourceChainColumn, index.ConnectionSourceClientColumn, index.ConnectionSourceConnectionColumn}
+	connectionDestination = end{index.ConnectionDestinationChainColumn, index.ConnectionDestinationClientColumn, index.ConnectionDestinationConnectionColumn}
+	channelSource         = end{index.ChannelSourceChainColumn, index.ChannelSourceClientColumn, index.ChannelSourceConnectionColumn}
+	channelDestination    = end{index.ChannelDestinationChainColumn, index.ChannelDestinationClientColumn, index.ChannelDestinationConnectionColumn}
+)
+
+// is tells whether the end is as asked.
+func (e end) is(row index.Row, want index.End) bool {
+	return isText(row, e.chain, want.Chain) && isInt(row, e.client, want.Client) && isInt(row, e.connection, want.Connection)
 }
 
-func isText(row index.Row, t *index.Type, field, want string) bool {
-	return want == "" || has(row, t.MustField(field).Number, fold(want))
+func isText(row index.Row, column int, want string) bool {
+	return want == "" || has(row, column, fold(want))
 }
 
-func isInt(row index.Row, t *index.Type, field string, want *int32) bool {
+func isInt(row index.Row, column int, want *int32) bool {
 	if want == nil {
 		return true
 	}
-	n, ok := row.Int(t.MustField(field).Number)
+	n, ok := row.Int(column)
 	return ok && n == *want
 }
 
 // isBool takes null for false.
-func isBool(row index.Row, t *index.Type, field string, want *bool) bool {
+func isBool(row index.Row, column int, want *bool) bool {
 	if want == nil {
 		return true
 	}
-	b, _ := row.Bool(t.MustField(field).Number)
+	b, _ := row.Bool(column)
 	return b == *want
 }

@@ -44,9 +44,9 @@ var latencyPhases = []struct {
 	phase index.Phase
 	field int
 }{
-	{index.PhasePacketRecv, index.PacketType.MustField("packet_recv_timestamp").Number},
-	{index.PhaseWriteAck, index.PacketType.MustField("write_ack_timestamp").Number},
-	{index.PhasePacketAck, index.PacketType.MustField("packet_ack_timestamp").Number},
+	{index.PhasePacketRecv, index.PacketReceivedColumn},
+	{index.PhaseWriteAck, index.PacketAckWrittenColumn},
+	{index.PhasePacketAck, index.PacketAckedColumn},
 }
 
 // deltas are the changes of counts that a batch gathers.
@@ -362,11 +362,6 @@ func (s *snapshot) Latency(ctx context.Context, q index.LatencyQuery) (index.Lat
 	return latency, nil
 }
 
-var (
-	chainStatus     = index.ChainType.MustField("status")
-	chainStatusTime = chainStatus.Elem.MustField("timestamp").Number
-)
-
 // Health implements index.Snapshot.
 func (s *snapshot) Health(ctx context.Context) ([]index.HealthCheck, error) {
 	var checks []index.HealthCheck
@@ -378,10 +373,10 @@ func (s *snapshot) Health(ctx context.Context) ([]index.HealthCheck, error) {
 				check.LastUpdate = &t
 			}
 		}
-		for _, chain := range s.tables.of[tableChains].sorted {
+		for _, chain := range s.tables.of[index.ChainType].sorted {
 			if s.tables.network(chain.Key()) == network {
 				exists = true
-				newer(chain.Object(chainStatus.Number).Time(chainStatusTime))
+				newer(chain.Object(index.ChainStatusColumn).Time(index.ChainStatusTimestampColumn))
 			}
 		}
 		if !exists {

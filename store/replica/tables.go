@@ -3,6 +3,7 @@ package replica
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,24 +15,9 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// tableTypes are the small types, which are held in memory.
-var tableTypes = []*index.Type{
-	index.ChainType, index.TokenType, index.ClientType, index.ConnectionType, index.ChannelType,
-}
-
-const (
-	tableChains = iota
-	tableTokens
-	tableClients
-	tableConnections
-	tableChannels
-)
-
-func tableOf(t *index.Type) int { return slices.Index(tableTypes, t) }
-
 // tables are the small types and what is made of them. They never change: a write makes new ones.
 type tables struct {
-	of       [5]table // by tableTypes
+	of       map[*index.Type]table // of index.TableTypes
 	testnets map[string]bool
 	slas     map[string]time.Duration // by the key of the channel
 	ranked   []index.Row              // tokens, in the order of Snapshot.Tokens
@@ -52,9 +38,9 @@ type route struct {
 }
 
 func loadTables(tx *bbolt.Tx) (*tables, error) {
-	t := &tables{}
-	for i := range tableTypes {
-		t.loadTable(tx, i)
+	t := &tables{of: make(map[*index.Type]table)}
+	for _, of := range index.TableTypes {
+		t.loadTable(tx, of)
 	}
 	t.derive()
 	t.loadRoutes(tx)
@@ -62,14 +48,13 @@ func loadTables(tx *bbolt.Tx) (*tables, error) {
 }
 
 // reload returns tables in which those that are changed are read again.
-func (t *tables) reload(tx *bbolt.Tx, changed [5]bool, routes bool) *tables {
+func (t *tables) reload(tx *bbolt.Tx, changed map[*index.Type]bool, routes bool) *tables {
 	next := *t
-	for i := range tableTypes {
-		if changed[i] {
-			next.loadTable(tx, i)
-		}
+	next.of = maps.Clone(t.of)
+	for of := range changed {
+		next.loadTable(tx, of)
 	}
-	if changed != [5]bool{} {
+	if len(changed) > 0 {
 		next.derive()
 	}
 	if routes {
@@ -78,11 +63,11 @@ func (t *tables) reload(tx *bbolt.Tx, changed [5]bool, routes bool) *tables {
 	return &next
 }
 
-func (t *tables) loadTable(tx *bbolt.Tx, i int) {
+func (t *tables) loadTable(tx *bbolt.Tx, of *index.Type) {
 	loaded := table{byKey: make(map[string]index.Row)}
-	cursor := tx.Bucket([]byte(tableTypes[i].Name)).Cursor()
+	cursor := tx.Bucket([]byte(of.Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := index.RowOf(tableTypes[i], unseal(v)).Clone()
+		row := index.RowOf(of, unseal(v)).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
@@ -90,42 +75,32 @@ func (t *tables) loadTable(tx *bbolt.Tx, i int) {
 	for _, row := range loaded.sorted {
 		loaded.orders = append(loaded.orders, row.SortOrder())
 	}
-	t.of[i] = loaded
+	t.of[of] = loaded
 }
-
-var (
-	chainTestnet   = index.ChainType.MustField("testnet").Number
-	channelSLA     = index.ChannelType.MustField("sla").Number
-	tokenRank      = index.TokenType.MustField("rank").Number
-	packetChannel  = index.PacketType.MustField("source_channel_id").Number
-	packetSource   = index.PacketType.MustField("source_universal_chain_id").Number
-	packetAckTime  = index.PacketType.MustField("packet_ack_timestamp").Number
-	packetTimedOut = index.PacketType.MustField("packet_timeout_timestamp").Number
-)
 
 func (t *tables) derive() {
 	t.testnets = make(map[string]bool)
-	for key, row := range t.of[tableChains].byKey {
-		if testnet, _ := row.Bool(chainTestnet); testnet {
+	for key, row := range t.of[index.ChainType].byKey {
+		if testnet, _ := row.Bool(index.ChainTestnetColumn); testnet {
 			t.testnets[key] = true
 		}
 	}
 	t.slas = make(map[string]time.Duration)
-	for key, row := range t.of[tableChannels].byKey {
-		if text, ok := row.Text(channelSLA); ok {
+	for key, row := range t.of[index.ChannelType].byKey {
+		if text, ok := row.Text(index.ChannelSLAColumn); ok {
 			if sla, err := index.ParseInterval(text); err == nil {
 				t.slas[key] = sla
 			}
 		}
 	}
-	t.ranked = slices.Clone(t.of[tableTokens].sorted)
+	t.ranked = slices.Clone(t.of[index.TokenType].sorted)
 	slices.SortStableFunc(t.ranked, func(a, b index.Row) int {
 		return cmp.Compare(rankOf(a), rankOf(b)) // equals stay in the order of chain and denom
 	})
 }
 
 func rankOf(token index.Row) int64 {
-	if rank, ok := token.Int(tokenRank); ok {
+	if rank, ok := token.Int(index.TokenRankColumn); ok {
 		return int64(rank)
 	}
 	return math.MaxInt64
@@ -155,19 +130,19 @@ func (t *tables) network(chain string) index.Network {
 // late tells whether a packet exceeds its channel's sla.
 func (t *tables) late(packet index.Row, now time.Time) bool {
 	sent, ok := packet.Nanoseconds(packets.sent)
-	if !ok || !packet.IsNull(packetAckTime) || !packet.IsNull(packetTimedOut) {
+	if !ok || !packet.IsNull(index.PacketAckedColumn) || !packet.IsNull(index.PacketTimedOutColumn) {
 		return false
 	}
 	sla := index.DefaultSLA
 	var buf [128]byte
-	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(packetChannel) {
+	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(index.PacketSourceChannelColumn) {
 		sla = d // a channel that is not told would read as channel 0
 	}
 	return now.UnixNano()-sent > int64(sla)
 }
 
 // packetChannelKey are the fields of a packet that name its channel.
-var packetChannelKey = []int{packetSource, packetChannel}
+var packetChannelKey = []int{index.PacketSourceChainColumn, index.PacketSourceChannelColumn}
 
 // Related implements index.Snapshot.
 func (s *snapshot) Related(row index.Row, relation index.Relation) index.Row {
@@ -181,8 +156,8 @@ func (s *snapshot) Related(row index.Row, relation index.Relation) index.Row {
 	}
 	var buf [256]byte
 	key := row.AppendKey(buf[:0], relation.By)
-	if i := tableOf(relation.To); i >= 0 {
-		found, ok := s.tables.of[i].byKey[string(key)]
+	if table, ok := s.tables.of[relation.To]; ok {
+		found, ok := table.byKey[string(key)]
 		if !ok && relation.To == index.ChainType {
 			return placeholder(index.Chain{UniversalChainID: string(key)})
 		}
@@ -207,14 +182,15 @@ func placeholder(value any) index.Row {
 }
 
 // upsertTable is upsert for a row of a small type.
-func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) {
-	bucket := w.tx.Bucket([]byte(tableTypes[i].Name))
+func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
+	of := row.Type()
+	bucket := w.tx.Bucket([]byte(of.Name))
 	key := row.Key()
 	old := unseal(bucket.Get([]byte(key)))
 	if sorted, has := row.Type().Field("sort_order"); has {
 		order, _ := row.Text(sorted.Number)
 		taken := func(order string) bool {
-			holder, ok := w.orders(i)[order]
+			holder, ok := w.orders(of)[order]
 			return ok && holder != key
 		}
 		kept := ""
@@ -230,8 +206,8 @@ func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) 
 			}
 			order = free
 		}
-		delete(w.orders(i), kept)
-		w.orders(i)[order] = key
+		delete(w.orders(of), kept)
+		w.orders(of)[order] = key
 	}
 	switch {
 	case old == nil:
@@ -241,19 +217,19 @@ func (w *batchWriter) upsertTable(i int, row index.Row) (count *int, err error) 
 	default:
 		count = &w.written.Updated
 	}
-	w.changedTables[i] = true
+	w.changedTables[of] = true
 	return count, bucket.Put([]byte(key), seal(row.Bytes()))
 }
 
 // orders returns who holds each sort_order of a small type in this batch.
-func (w *batchWriter) orders(i int) map[string]string {
-	if w.tableOrders[i] == nil {
-		w.tableOrders[i] = make(map[string]string)
-		for key, row := range w.r.tables.Load().of[i].byKey {
-			w.tableOrders[i][row.SortOrder()] = key
+func (w *batchWriter) orders(of *index.Type) map[string]string {
+	if w.tableOrders[of] == nil {
+		w.tableOrders[of] = make(map[string]string)
+		for key, row := range w.r.tables.Load().of[of].byKey {
+			w.tableOrders[of][row.SortOrder()] = key
 		}
 	}
-	return w.tableOrders[i]
+	return w.tableOrders[of]
 }
 
 // settleOrder returns the sort_order that a row is kept under: the one it comes with if no other row has it,

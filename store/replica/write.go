@@ -47,7 +47,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 		}
 		return index.Written{}, unavailable("write a batch", err)
 	}
-	if w.routesChanged || w.changedTables != [5]bool{} {
+	if w.routesChanged || len(w.changedTables) > 0 {
 		// The writer's turn is still ours, so this is what was just committed.
 		err = r.view(func(tx *bbolt.Tx) error {
 			r.tables.Store(r.tables.Load().reload(tx, w.changedTables, w.routesChanged))
@@ -106,8 +106,8 @@ type batchWriter struct {
 	changes map[*termIndex][]indexChange
 	arena   []byte // memory for keys of indexes
 
-	tableOrders   [5]map[string]string
-	changedTables [5]bool
+	tableOrders   map[*index.Type]map[string]string // who holds each sort_order; see orders
+	changedTables map[*index.Type]bool
 	routesChanged bool
 }
 
@@ -128,7 +128,10 @@ func (a indexChange) compare(b indexChange) int {
 }
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
-	w := &batchWriter{r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*termIndex][]indexChange)}
+	w := &batchWriter{
+		r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*termIndex][]indexChange),
+		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
+	}
 	for i, c := range collections {
 		w.rows[i] = tx.Bucket(c.rows)
 		w.rows[i].FillPercent = fillOrdered
@@ -249,8 +252,8 @@ func (w *batchWriter) upsert(row index.Row, isNew bool) (count *int, err error) 
 	if c := collectionOf(row.Type()); c != nil {
 		return w.upsertRow(c, row, isNew)
 	}
-	if i := tableOf(row.Type()); i >= 0 {
-		return w.upsertTable(i, row)
+	if slices.Contains(index.TableTypes, row.Type()) {
+		return w.upsertTable(row)
 	}
 	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", row.Type().Name)
 }

@@ -18,11 +18,11 @@ import (
 // checkPacket tells whether a packet's hash is that of its channels, data and timeouts (ucs03). The error says what does
 // not agree, or what is missing that it takes.
 func checkPacket(packet index.Row) error {
-	source, err := channelID(packet, "source_channel_id")
+	source, err := channelID(packet, index.PacketSourceChannelColumn)
 	if err != nil {
 		return err
 	}
-	destination, err := channelID(packet, "destination_channel_id")
+	destination, err := channelID(packet, index.PacketDestinationChannelColumn)
 	if err != nil {
 		return err
 	}
@@ -30,23 +30,24 @@ func checkPacket(packet index.Row) error {
 	if err != nil {
 		return err
 	}
-	height, err := decimal(packet, "timeout_height")
+	height, err := decimal(packet, index.PacketTimeoutHeightColumn)
 	if err != nil {
 		return err
 	}
-	timestamp, err := decimal(packet, "timeout_timestamp")
+	timestamp, err := decimal(packet, index.PacketTimeoutTimestampColumn)
 	if err != nil {
 		return err
 	}
 	hash := zkgm.PacketHash(source, destination, data, height, timestamp)
-	if claimed, _ := packet.Text(packetHashField); !hexFact(hash[:]).agrees(claimed) {
+	if claimed, _ := packet.Text(index.PacketHashColumn); !hexFact(hash[:]).agrees(claimed) {
 		return fmt.Errorf("packet_hash is %s, but channels, data and timeouts give %s", show(claimed), hexFact(hash[:]))
 	}
 	return nil
 }
 
-func channelID(packet index.Row, field string) (uint32, error) {
-	n, ok := packet.Int(index.PacketType.MustField(field).Number)
+func channelID(packet index.Row, column int) (uint32, error) {
+	n, ok := packet.Int(column)
+	field := packet.Type().Fields[column].Name
 	switch {
 	case !ok:
 		return 0, missingMember(field)
@@ -56,8 +57,9 @@ func channelID(packet index.Row, field string) (uint32, error) {
 	return uint32(n), nil
 }
 
-func decimal(packet index.Row, field string) (uint64, error) {
-	text, ok := packet.Text(index.PacketType.MustField(field).Number)
+func decimal(packet index.Row, column int) (uint64, error) {
+	text, ok := packet.Text(column)
+	field := packet.Type().Fields[column].Name
 	if !ok {
 		return 0, missingMember(field)
 	}
@@ -70,11 +72,11 @@ func decimal(packet index.Row, field string) (uint64, error) {
 
 // packetData returns the bytes of a packet's data.
 func packetData(packet index.Row) ([]byte, error) {
-	if packet.IsNull(packetDataField) {
+	if packet.IsNull(index.PacketDataColumn) {
 		return nil, missingMember("data")
 	}
 	const usual = 4 << 10
-	text := packet.AppendText(make([]byte, 0, usual), packetDataField)
+	text := packet.AppendText(make([]byte, 0, usual), index.PacketDataColumn)
 	if len(text) < 2 || text[0] != '0' || text[1]|0x20 != 'x' {
 		return nil, errors.New("data does not begin with 0x")
 	}
@@ -89,34 +91,27 @@ func missingMember(field string) error {
 	return fmt.Errorf("%s is missing, without which it cannot be checked", field)
 }
 
-var (
-	packetHashField        = index.PacketType.MustField("packet_hash").Number
-	packetDataField        = index.PacketType.MustField("data").Number
-	packetSourceField      = index.PacketType.MustField("source_universal_chain_id").Number
-	packetDestinationField = index.PacketType.MustField("destination_universal_chain_id").Number
-)
-
 // checkTransfer tells whether a transfer agrees with its packet, and with the token order of the packet that transfer_index
 // names: sender, receiver, tokens and amounts. o is what decodeOrders has found in the packet. A member that is null claims
 // nothing, hence agrees. The error says what does not agree.
 func checkTransfer(transfer, packet index.Row, o *orders) error {
 	for _, same := range transferOfPacket {
-		if o.carried && same.packet == packetDestinationField {
+		if o.carried && same.packet == index.PacketDestinationChainColumn {
 			continue
 		}
 		claimed, _ := transfer.Text(same.transfer)
-		if truth, _ := packet.Text(same.packet); claimed != truth && (same.packet != packetHashField || !strings.EqualFold(claimed, truth)) {
+		if truth, _ := packet.Text(same.packet); claimed != truth && (same.packet != index.PacketHashColumn || !strings.EqualFold(claimed, truth)) {
 			return fmt.Errorf("%s is %s, but the packet's is %s", transfer.Type().Fields[same.transfer].Name, show(claimed), show(truth))
 		}
 	}
 	if o.err != nil {
 		return o.err
 	}
-	index, _ := transfer.Int(transferIndexField)
-	if index < 0 || int(index) >= len(o.list) {
-		return fmt.Errorf("transfer_index is %d, but the packet's data has %d orders", index, len(o.list))
+	number, _ := transfer.Int(index.TransferIndexColumn)
+	if number < 0 || int(number) >= len(o.list) {
+		return fmt.Errorf("transfer_index is %d, but the packet's data has %d orders", number, len(o.list))
 	}
-	for i, fact := range o.list[index].facts() {
+	for i, fact := range o.list[number].facts() {
 		field := transferFacts[i]
 		if claimed, ok := transfer.Text(field); ok && !fact.agrees(claimed) {
 			return fmt.Errorf("%s is %s, but the packet's data says %s", transfer.Type().Fields[field].Name, show(claimed), show(fact.String()))
@@ -126,25 +121,24 @@ func checkTransfer(transfer, packet index.Row, o *orders) error {
 }
 
 var (
-	transferIndexField = index.TransferType.MustField("transfer_index").Number
-
+	// transferOfPacket are the columns in which a transfer is as its packet.
 	transferOfPacket = [...]struct{ transfer, packet int }{
-		{index.TransferType.MustField("packet_hash").Number, packetHashField},
-		{index.TransferType.MustField("source_universal_chain_id").Number, packetSourceField},
-		{index.TransferType.MustField("destination_universal_chain_id").Number, packetDestinationField},
+		{index.TransferPacketColumn, index.PacketHashColumn},
+		{index.TransferSourceChainColumn, index.PacketSourceChainColumn},
+		{index.TransferDestinationChainColumn, index.PacketDestinationChainColumn},
 	}
-	// transferFacts are the fields that order.facts speaks of.
+	// transferFacts are the columns that order.facts speaks of.
 	transferFacts = [...]int{
-		index.TransferType.MustField("sender_zkgm").Number,
-		index.TransferType.MustField("sender_canonical").Number,
-		index.TransferType.MustField("sender_display").Number,
-		index.TransferType.MustField("receiver_zkgm").Number,
-		index.TransferType.MustField("receiver_canonical").Number,
-		index.TransferType.MustField("receiver_display").Number,
-		index.TransferType.MustField("base_token").Number,
-		index.TransferType.MustField("base_amount").Number,
-		index.TransferType.MustField("quote_token").Number,
-		index.TransferType.MustField("quote_amount").Number,
+		index.TransferSenderZkgmColumn,
+		index.TransferSenderCanonicalColumn,
+		index.TransferSenderDisplayColumn,
+		index.TransferReceiverZkgmColumn,
+		index.TransferReceiverCanonicalColumn,
+		index.TransferReceiverDisplayColumn,
+		index.TransferBaseTokenColumn,
+		index.TransferBaseAmountColumn,
+		index.TransferQuoteTokenColumn,
+		index.TransferQuoteAmountColumn,
 	}
 )
 

@@ -35,7 +35,7 @@ func decodeOrders(packet index.Row) *orders {
 }
 
 func listOrders(packet index.Row) (list []order, carried bool, err error) {
-	if version, ok := packet.Text(packetVersionField); ok && version != zkgm.ChannelVersion {
+	if version, ok := packet.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
 		return nil, false, fmt.Errorf("the packet's channel_version is %s, which has no transfers", show(version))
 	}
 	data, err := packetData(packet)

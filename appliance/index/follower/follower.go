@@ -365,14 +365,9 @@ func (f *Follower) discover(ctx context.Context) error {
 	return nil
 }
 
-// tableTypes are the small types, each read whole. What others refer to comes first.
-var tableTypes = []*index.Type{
-	index.ChainType, index.TokenType, index.ClientType, index.ConnectionType, index.ChannelType,
-}
-
 // refresh reads the next of the tables. One that the upstream refuses is passed over until the next time.
 func (f *Follower) refresh(ctx context.Context) error {
-	t := tableTypes[f.table]
+	t := index.TableTypes[f.table]
 	var rows []index.Row
 	var bad []error
 	err := f.inTurn(ctx, func() (err error) {
@@ -390,7 +385,7 @@ func (f *Follower) refresh(ctx context.Context) error {
 	if err := f.write(ctx, index.Batch{Rows: rows}); err != nil {
 		return err
 	}
-	f.table = (f.table + 1) % len(tableTypes)
+	f.table = (f.table + 1) % len(index.TableTypes)
 	if f.table == 0 {
 		f.refreshed = true
 		f.due.tables = f.o.Now().Add(f.o.RefreshInterval)

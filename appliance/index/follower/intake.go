@@ -9,15 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-var (
-	packetStatus   = index.PacketType.MustField("status").Number
-	packetSent     = index.PacketType.MustField("packet_send_timestamp").Number
-	packetAcked    = index.PacketType.MustField("packet_ack_timestamp").Number
-	packetTimedOut = index.PacketType.MustField("packet_timeout_timestamp").Number
-	transferSent   = index.TransferType.MustField("transfer_send_timestamp").Number
-	transferStatus = index.TransferType.MustField("status").Number
-	transferPacket = []int{index.TransferType.MustField("packet_hash").Number}
-)
+// transferPacket is the key of a transfer's packet.
+var transferPacket = []int{index.TransferPacketColumn}
 
 // intake checks the rows of one or more requests, and gathers them into a batch. Packets come before their transfers.
 type intake struct {
@@ -59,7 +52,7 @@ func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error
 func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
 	var foreign []string
 	for _, row := range rows {
-		if version, ok := row.Text(packetVersionField); ok && version != zkgm.ChannelVersion {
+		if version, ok := row.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
 			foreign = append(foreign, row.Key())
 		}
 		in.addPacket(row)
@@ -132,9 +125,9 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 		in.doubt(row, hashOf(row), reason)
 		return nil
 	}
-	if status, ok := p.row.Text(packetStatus); ok && row.IsNull(transferStatus) {
+	if status, ok := p.row.Text(index.PacketStatusColumn); ok && row.IsNull(index.TransferStatusColumn) {
 		var err error
-		if row, err = row.WithText(transferStatus, status); err != nil {
+		if row, err = row.WithText(index.TransferStatusColumn, status); err != nil {
 			return fmt.Errorf("transfer %s: %w", row.Key(), err)
 		}
 	}
@@ -266,7 +259,7 @@ func (in *intake) withdraw(due []*watch, answers []answer) {
 
 // unfinished tells that more will happen to a packet.
 func unfinished(packet index.Row) bool {
-	return packet.IsNull(packetAcked) && packet.IsNull(packetTimedOut)
+	return packet.IsNull(index.PacketAckedColumn) && packet.IsNull(index.PacketTimedOutColumn)
 }
 
 // firstLookup is after how long a packet is first looked up again: the longer it has been under way, the less is likely to
@@ -274,7 +267,7 @@ func unfinished(packet index.Row) bool {
 func (f *Follower) firstLookup(packet index.Row, now time.Time) time.Duration {
 	age := time.Duration(0)
 	if !packet.IsZero() {
-		if sent, ok := packet.Time(packetSent); ok {
+		if sent, ok := packet.Time(index.PacketSentColumn); ok {
 			age = now.Sub(sent)
 		}
 	}

@@ -60,7 +60,7 @@ func (q *query) row(p part, object []byte) (row index.Row, err error) {
 		return row, err
 	}
 	if p.hash != "" {
-		if hash, _ := row.Text(q.t.MustField("packet_hash").Number); !strings.EqualFold(hash, p.hash) {
+		if hash := packetHashOf(row); !strings.EqualFold(hash, p.hash) {
 			return row, fmt.Errorf("the upstream was asked for %s", show(p.hash))
 		}
 	}
@@ -145,18 +145,12 @@ func (s selected) flatten(value json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(list)
 }
 
-var (
-	packetDecodedField = index.PacketType.MustField("decoded").Number
-	packetFlatField    = index.PacketType.MustField("decoded_flattened").Number
-	packetVersionField = index.PacketType.MustField("channel_version").Number
-)
-
 // withoutDecoded leaves out what can be made from the packet's data.
 func withoutDecoded(packet index.Row) (index.Row, error) {
-	if packet.IsNull(packetDecodedField) && packet.IsNull(packetFlatField) {
+	if packet.IsNull(index.PacketDecodedColumn) && packet.IsNull(index.PacketDecodedFlattenedColumn) {
 		return packet, nil
 	}
-	if version, _ := packet.Text(packetVersionField); version != zkgm.ChannelVersion {
+	if version, _ := packet.Text(index.PacketChannelVersionColumn); version != zkgm.ChannelVersion {
 		return packet, nil
 	}
 	var value index.Packet

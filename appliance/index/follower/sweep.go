@@ -137,7 +137,7 @@ func sameIn(ctx context.Context, snap index.Snapshot, row index.Row) (index.Row,
 	if row.Type() == index.PacketType {
 		return packetOf(ctx, snap, row.Key())
 	}
-	idx, _ := row.Int(transferIndexField)
+	idx, _ := row.Int(index.TransferIndexColumn)
 	rows, err := snap.Transfers(ctx, index.TransferQuery{
 		Page: index.Page{Limit: new(int32(1))}, PacketHash: hashOf(row), TransferIndex: &idx,
 	})
@@ -149,9 +149,9 @@ func sameIn(ctx context.Context, snap index.Snapshot, row index.Row) (index.Row,
 
 // otherStatus tells that the upstream's row, which may say nothing, has another status.
 func otherStatus(upstream, here index.Row) bool {
-	f := packetStatus
+	f := index.PacketStatusColumn
 	if here.Type() == index.TransferType {
-		f = transferStatus
+		f = index.TransferStatusColumn
 	}
 	is, ok := upstream.Text(f)
 	was, _ := here.Text(f)
@@ -167,7 +167,7 @@ func packetHashOf(row index.Row) string {
 
 func sentField(row index.Row) int {
 	if row.Type() == index.TransferType {
-		return transferSent
+		return index.TransferSentColumn
 	}
-	return packetSent
+	return index.PacketSentColumn
 }

@@ -111,7 +111,7 @@ func (v *verification) run(ctx context.Context) error {
 	if err := v.listDoubts(ctx); err != nil {
 		return err
 	}
-	for _, t := range tableTypes {
+	for _, t := range index.TableTypes {
 		if err := v.table(ctx, t); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (v *verification) places() int { return (v.Sample + verifyPage - 1) / verif
 
 func (v *verification) progress() {
 	v.done++
-	v.OnProgress(v.done, len(tableTypes)+2*v.places())
+	v.OnProgress(v.done, len(index.TableTypes)+2*v.places())
 }
 
 func doubtKey(row index.Row) string { return row.Type().Name + " " + row.Key() }
