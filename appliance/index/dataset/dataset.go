@@ -28,14 +28,6 @@ type Progress struct {
 	Rate        float64 // rows a second, of this run
 }
 
-// Left estimates how long it will take still; zero where that is not known.
-func (p Progress) Left() time.Duration {
-	if p.Total <= 0 || p.Done <= 0 || p.Done > p.Total {
-		return 0
-	}
-	return time.Duration(float64(p.Elapsed) * float64(p.Total-p.Done) / float64(p.Done))
-}
-
 // Stdio is the file name that stands for standard input or output.
 const Stdio = "-"
 

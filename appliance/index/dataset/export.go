@@ -50,47 +50,63 @@ func writeTo(out io.Writer, compress bool, write func(io.Writer) error) error {
 	return errors.Join(write(z), z.Close())
 }
 
+// exported is what an export asks of an index at one moment: a part of index.Snapshot, whose comments hold.
+type exported interface {
+	Status(ctx context.Context) (index.Status, error)
+	Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error
+}
+
+// exporter writes rows as lines and counts them.
+type exporter struct {
+	Progress
+	out        *bufio.Writer
+	line       []byte
+	start      time.Time
+	onProgress func(Progress)
+}
+
 // Export writes all rows of the index as it is at one moment, NDJSON. Writers go on meanwhile.
 func Export(ctx context.Context, idx index.Index, out io.Writer, o ExportOptions) (Progress, error) {
-	var p Progress
-	start := time.Now()
-	w := bufio.NewWriterSize(out, 1<<20)
-	report := func() {
-		p.Elapsed = time.Since(start)
-		p.Rate, p.Done = float64(p.Rows)/p.Elapsed.Seconds(), p.Rows
-		if o.OnProgress != nil {
-			o.OnProgress(p)
-		}
+	e := &exporter{out: bufio.NewWriterSize(out, 1<<20), start: time.Now(), onProgress: o.OnProgress}
+	err := idx.View(ctx, func(s index.Snapshot) error { return e.all(ctx, s) })
+	if err == nil {
+		err = e.out.Flush()
 	}
-	err := idx.View(ctx, func(s index.Snapshot) error {
-		status, err := s.Status(ctx)
-		if err != nil {
+	e.report()
+	return e.Progress, err
+}
+
+func (e *exporter) all(ctx context.Context, s exported) error {
+	status, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range status.Rows {
+		e.Total += int64(n)
+	}
+	for _, t := range index.RowTypes {
+		if err := s.Each(ctx, t, e.row); err != nil {
 			return err
 		}
-		for _, n := range status.Rows {
-			p.Total += int64(n)
-		}
-		var line []byte
-		for _, t := range index.RowTypes {
-			err := s.Each(ctx, t, func(row index.Row) error {
-				line = append(row.AppendLine(line[:0]), '\n')
-				p.Rows++
-				p.Bytes += int64(len(line))
-				if p.Rows%20_000 == 0 {
-					report()
-				}
-				_, err := w.Write(line)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		err = w.Flush()
 	}
-	report()
-	return p, err
+	return nil
+}
+
+func (e *exporter) row(row index.Row) error {
+	e.line = append(row.AppendLine(e.line[:0]), '\n')
+	e.Rows++
+	e.Bytes += int64(len(e.line))
+	if e.Rows%20_000 == 0 {
+		e.report()
+	}
+	_, err := e.out.Write(e.line)
+	return err
+}
+
+func (e *exporter) report() {
+	e.Elapsed = time.Since(e.start)
+	e.Rate, e.Done = float64(e.Rows)/e.Elapsed.Seconds(), e.Rows
+	if e.onProgress != nil {
+		e.onProgress(e.Progress)
+	}
 }

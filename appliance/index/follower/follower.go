@@ -440,7 +440,7 @@ func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Wr
 
 // measure brings the status up to what the index has.
 func (f *Follower) measure(ctx context.Context) error {
-	return f.o.Index.View(ctx, func(snap index.Snapshot) error {
+	return view(ctx, f.o.Index, func(snap snapshot) error {
 		here, err := snap.Status(ctx)
 		if err != nil {
 			return err

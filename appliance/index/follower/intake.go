@@ -164,7 +164,7 @@ func (in *intake) recall(ctx context.Context, transfers []index.Row) error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	return in.f.o.Index.View(ctx, func(snap index.Snapshot) error {
+	return view(ctx, in.f.o.Index, func(snap snapshot) error {
 		for _, hash := range unknown {
 			row, err := packetOf(ctx, snap, hash)
 			if err != nil {
@@ -178,15 +178,6 @@ func (in *intake) recall(ctx context.Context, transfers []index.Row) error {
 		}
 		return nil
 	})
-}
-
-// packetOf returns the packet of a hash, or the zero row.
-func packetOf(ctx context.Context, snap index.Snapshot, hash string) (index.Row, error) {
-	rows, err := snap.Packets(ctx, index.PacketQuery{Page: index.Page{Limit: new(int32(1))}, PacketHash: hash})
-	if err != nil || len(rows) == 0 {
-		return index.Row{}, err
-	}
-	return rows[0], nil
 }
 
 // adopt looks up the packets of transfers that came without. Where the upstream has none, a transfer is kept apart: nothing says

@@ -176,7 +176,7 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 }
 
 // loadWatches has watched what an earlier follower has left unfinished.
-func (f *Follower) loadWatches(ctx context.Context, snap index.Snapshot) error {
+func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
 	w := watches{by: make(map[string]*watch)}
 	now := f.o.Now()
 	add := func(hash string, apart ...index.RowID) {
@@ -250,7 +250,7 @@ func (f *Follower) lookUp(ctx context.Context) error {
 // changed are the hashes of the packets that are not here as they were answered, or whose transfers are asked for anyway.
 func (f *Follower) changed(ctx context.Context, due []*watch, answers []answer) (map[string]bool, error) {
 	changed := make(map[string]bool)
-	err := f.o.Index.View(ctx, func(snap index.Snapshot) error {
+	err := view(ctx, f.o.Index, func(snap snapshot) error {
 		for i, e := range due {
 			here, err := packetOf(ctx, snap, e.hash)
 			if err != nil {

@@ -95,7 +95,7 @@ func (f *Follower) Load(ctx context.Context) error {
 // load reads where an earlier follower has ended, and what must be watched. With another upstream it begins anew: rows that
 // are here already cost a look, no more.
 func (f *Follower) load(ctx context.Context) error {
-	return f.o.Index.View(ctx, func(snap index.Snapshot) error {
+	return view(ctx, f.o.Index, func(snap snapshot) error {
 		if err := f.recognise(ctx, snap); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (f *Follower) load(ctx context.Context) error {
 }
 
 // recognise forgets what is known of the index where it is another than before: one that was made anew has nothing of it.
-func (f *Follower) recognise(ctx context.Context, snap index.Snapshot) error {
+func (f *Follower) recognise(ctx context.Context, snap snapshot) error {
 	held, err := snap.Status(ctx)
 	if err != nil || held.ID == f.index {
 		return err

@@ -110,7 +110,7 @@ func (f *Follower) endSweep() {
 func (f *Follower) compare(ctx context.Context, rows []index.Row) (covered bool, err error) {
 	now := f.o.Now()
 	since := f.Status().Newest.Add(-f.o.Overlap)
-	err = f.o.Index.View(ctx, func(snap index.Snapshot) error {
+	err = view(ctx, f.o.Index, func(snap snapshot) error {
 		for _, row := range rows {
 			here, err := sameIn(ctx, snap, row)
 			if err != nil {
@@ -130,21 +130,6 @@ func (f *Follower) compare(ctx context.Context, rows []index.Row) (covered bool,
 		return nil
 	})
 	return covered, err
-}
-
-// sameIn returns the row of the index with the key of a row, or the zero row.
-func sameIn(ctx context.Context, snap index.Snapshot, row index.Row) (index.Row, error) {
-	if row.Type() == index.PacketType {
-		return packetOf(ctx, snap, row.Key())
-	}
-	idx, _ := row.Int(index.TransferIndexColumn)
-	rows, err := snap.Transfers(ctx, index.TransferQuery{
-		Page: index.Page{Limit: new(int32(1))}, PacketHash: hashOf(row), TransferIndex: &idx,
-	})
-	if err != nil || len(rows) == 0 {
-		return index.Row{}, err
-	}
-	return rows[0], nil
 }
 
 // otherStatus tells that the upstream's row, which may say nothing, has another status.

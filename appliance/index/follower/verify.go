@@ -77,7 +77,7 @@ func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	if o.OnProgress == nil {
 		o.OnProgress = func(int, int) {}
 	}
-	v := &verification{
+	v := &comparison{
 		VerifyOptions: o, reader: newReader(o.Upstream),
 		report: Report{Compared: make(map[string]int), Differences: []Difference{}, Unverified: []Doubt{}},
 	}
@@ -90,7 +90,7 @@ func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 // verifyPage is how many rows are compared at each random place.
 const verifyPage = 20
 
-type verification struct {
+type comparison struct {
 	VerifyOptions
 	reader     *reader
 	report     Report
@@ -99,7 +99,7 @@ type verification struct {
 	done       int
 }
 
-func (v *verification) run(ctx context.Context) error {
+func (v *comparison) run(ctx context.Context) error {
 	if err := v.reader.discover(ctx); err != nil {
 		return err
 	}
@@ -125,18 +125,18 @@ func (v *verification) run(ctx context.Context) error {
 	return v.count(ctx, before)
 }
 
-func (v *verification) places() int { return (v.Sample + verifyPage - 1) / verifyPage }
+func (v *comparison) places() int { return (v.Sample + verifyPage - 1) / verifyPage }
 
-func (v *verification) progress() {
+func (v *comparison) progress() {
 	v.done++
 	v.OnProgress(v.done, len(index.TableTypes)+2*v.places())
 }
 
 func doubtKey(row index.Row) string { return row.Type().Name + " " + row.Key() }
 
-func (v *verification) listDoubts(ctx context.Context) error {
+func (v *comparison) listDoubts(ctx context.Context) error {
 	v.doubted = make(map[string]bool)
-	return v.Index.View(ctx, func(snap index.Snapshot) error {
+	return view(ctx, v.Index, func(snap snapshot) error {
 		done, _, err := snap.Position(ctx, positionBackfilled)
 		if err != nil {
 			return err
@@ -156,9 +156,9 @@ func (v *verification) listDoubts(ctx context.Context) error {
 }
 
 // count compares the counts. Rows go on coming meanwhile.
-func (v *verification) count(ctx context.Context, before counts) error {
+func (v *comparison) count(ctx context.Context, before counts) error {
 	var here index.Status
-	err := v.Index.View(ctx, func(snap index.Snapshot) (err error) {
+	err := view(ctx, v.Index, func(snap snapshot) (err error) {
 		here, err = snap.Status(ctx)
 		return err
 	})
@@ -180,13 +180,13 @@ func (v *verification) count(ctx context.Context, before counts) error {
 }
 
 // table compares a small table whole.
-func (v *verification) table(ctx context.Context, t *index.Type) error {
+func (v *comparison) table(ctx context.Context, t *index.Type) error {
 	upstream, _, err := v.reader.table(ctx, t)
 	if err != nil {
 		return err
 	}
 	here := make(map[string]index.Row)
-	err = v.Index.View(ctx, func(snap index.Snapshot) error {
+	err = view(ctx, v.Index, func(snap snapshot) error {
 		return snap.Each(ctx, t, func(row index.Row) error {
 			here[row.Key()] = row.Clone()
 			return nil
@@ -206,9 +206,9 @@ func (v *verification) table(ctx context.Context, t *index.Type) error {
 }
 
 // pages compares the newest page of a kind, and pages behind rows chosen at random.
-func (v *verification) pages(ctx context.Context, t *index.Type) error {
+func (v *comparison) pages(ctx context.Context, t *index.Type) error {
 	cursors := []string{""}
-	err := v.Index.View(ctx, func(snap index.Snapshot) error {
+	err := view(ctx, v.Index, func(snap snapshot) error {
 		rows, err := snap.Sample(ctx, t, v.places()-1)
 		for _, row := range rows {
 			cursors = append(cursors, row.SortOrder())
@@ -227,14 +227,14 @@ func (v *verification) pages(ctx context.Context, t *index.Type) error {
 	return nil
 }
 
-func (v *verification) page(ctx context.Context, t *index.Type, cursor string) error {
+func (v *comparison) page(ctx context.Context, t *index.Type, cursor string) error {
 	answers, _, err := v.reader.fetch(ctx, part{t: t, cursor: cursor, direction: index.Older, limit: verifyPage})
 	if err != nil {
 		return err
 	}
 	listed := make(map[string]bool)
 	var extra []index.Row
-	err = v.Index.View(ctx, func(snap index.Snapshot) error {
+	err = view(ctx, v.Index, func(snap snapshot) error {
 		for _, row := range answers[0].rows {
 			listed[row.Key()] = true
 			here, err := sameIn(ctx, snap, row)
@@ -257,7 +257,7 @@ func (v *verification) page(ctx context.Context, t *index.Type, cursor string) e
 }
 
 // unlisted are the rows of the index's own page that the upstream's does not have.
-func (v *verification) unlisted(ctx context.Context, snap index.Snapshot, t *index.Type, cursor string, listed map[string]bool) (extra []index.Row, err error) {
+func (v *comparison) unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string, listed map[string]bool) (extra []index.Row, err error) {
 	page := index.Page{Limit: new(int32(verifyPage)), Cursor: cursor}
 	var rows []index.Row
 	if t == index.PacketType {
@@ -274,7 +274,7 @@ func (v *verification) unlisted(ctx context.Context, snap index.Snapshot, t *ind
 }
 
 // confirm asks by hash for rows that a page of the upstream's did not have: they may stand behind its end.
-func (v *verification) confirm(ctx context.Context, rows []index.Row) error {
+func (v *comparison) confirm(ctx context.Context, rows []index.Row) error {
 	for len(rows) > 0 {
 		n := min(len(rows), maxParts)
 		parts := make([]part, n)
@@ -305,7 +305,7 @@ func contains(rows []index.Row, key string) bool {
 }
 
 // moving tells that a row here may be behind: its packet is unfinished.
-func (v *verification) moving(ctx context.Context, snap index.Snapshot, here index.Row) (bool, error) {
+func (v *comparison) moving(ctx context.Context, snap snapshot, here index.Row) (bool, error) {
 	if here.IsZero() {
 		return !v.backfilled, nil
 	}
@@ -320,7 +320,7 @@ func (v *verification) moving(ctx context.Context, snap index.Snapshot, here ind
 }
 
 // compare compares a row of the upstream's with that of the index. moving tells that a difference is no fault.
-func (v *verification) compare(upstream, here index.Row, moving bool) {
+func (v *comparison) compare(upstream, here index.Row, moving bool) {
 	t := upstream.Type()
 	v.report.Compared[t.Name]++
 	if v.doubted[doubtKey(upstream)] {
@@ -341,7 +341,7 @@ func (v *verification) compare(upstream, here index.Row, moving bool) {
 	v.differ(d)
 }
 
-func (v *verification) differ(d Difference) {
+func (v *comparison) differ(d Difference) {
 	v.report.Differing++
 	if len(v.report.Differences) < MaxDifferences {
 		v.report.Differences = append(v.report.Differences, d)
