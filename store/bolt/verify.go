@@ -32,7 +32,7 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	if err != nil {
 		return appliance.AuditReport{}, err
 	}
-	v := &verification{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
+	v := &auditor{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
@@ -44,8 +44,8 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	return audit.Finish(v.checkpoint), nil
 }
 
-// verification is one run of Verify.
-type verification struct {
+// auditor is one run of Verify.
+type auditor struct {
 	ctx      context.Context
 	store    *Store
 	audit    *appliance.Audit
@@ -63,12 +63,12 @@ type verification struct {
 	tainted []bool           // for each hash of the tree's right edge: a stored hash in or below it is wrong, and reported
 }
 
-func (v *verification) report(index int64, id uuid.UUID, part, format string, args ...any) {
+func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
 	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
 }
 
 // pages runs fn on a state of the file.
-func (v *verification) pages(fn func(p *pages.Reader) error) error {
+func (v *auditor) pages(fn func(p *pages.Reader) error) error {
 	if v.ctx.Err() != nil {
 		return timeout(v.ctx, "verify")
 	}
@@ -76,7 +76,7 @@ func (v *verification) pages(fn func(p *pages.Reader) error) error {
 }
 
 // file checks the pages of the file, what they are used for, and the form of every entry.
-func (v *verification) file() error {
+func (v *auditor) file() error {
 	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
 	for {
 		err := v.pages(func(p *pages.Reader) error {
@@ -97,12 +97,12 @@ func (v *verification) file() error {
 	}
 }
 
-func (v *verification) lostPage(index int64, err error) {
+func (v *auditor) lostPage(index int64, err error) {
 	v.unreadable = true
 	v.report(index, uuid.Nil, "page", "%s", err)
 }
 
-func (v *verification) fileAt(p *pages.Reader, free []uint64) error {
+func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 	found, err := p.Buckets()
 	if err != nil {
 		v.lostPage(-1, err)
@@ -135,7 +135,7 @@ func (v *verification) fileAt(p *pages.Reader, free []uint64) error {
 
 // readMeta finds out which journal is to be verified. Where the checkpoint says nothing, it is all records there are;
 // appliance.Audit.Finish reports the checkpoint.
-func (v *verification) readMeta(p *pages.Reader) {
+func (v *auditor) readMeta(p *pages.Reader) {
 	if err := v.store.checkMeta(p); err != nil {
 		v.report(-1, uuid.Nil, "page", "%s", err)
 	}
@@ -160,7 +160,7 @@ func (v *verification) readMeta(p *pages.Reader) {
 }
 
 // bucket checks the pages of a bucket and the form of its entries.
-func (v *verification) bucket(p *pages.Reader, bucket string) error {
+func (v *auditor) bucket(p *pages.Reader, bucket string) error {
 	visited := 0
 	visit := func(name, value []byte) error {
 		if visited++; visited%1024 == 0 && v.ctx.Err() != nil {
@@ -202,7 +202,7 @@ func entryName(bucket string, name []byte) string {
 }
 
 // entry checks one entry by itself and counts it.
-func (v *verification) entry(bucket string, name, value []byte) {
+func (v *auditor) entry(bucket string, name, value []byte) {
 	switch bucket {
 	case bucketMeta:
 		if n := string(name); n != metaVersion && n != metaLog && n != metaCheckpoint {
@@ -240,7 +240,7 @@ func indexedRecord(bucket string, name, value []byte) (int64, error) {
 }
 
 // freePages checks that each page is either in use or free.
-func (v *verification) freePages(p *pages.Reader, free []uint64) {
+func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	for _, id := range free {
 		switch {
 		case id < 2 || id >= p.Limit():
@@ -262,7 +262,7 @@ func (v *verification) freePages(p *pages.Reader, free []uint64) {
 }
 
 // records checks all records in order, with their hashes and index entries.
-func (v *verification) records() error {
+func (v *auditor) records() error {
 	for first := int64(0); first < v.size; first += verifyStep {
 		v.progress(first, v.size)
 		end := min(v.size, first+verifyStep)
@@ -290,7 +290,7 @@ func (v *verification) records() error {
 }
 
 // read returns the values of a bucket from index first to before end, nil for those that cannot be read.
-func (v *verification) read(p *pages.Reader, bucket string, first, end int64) [][]byte {
+func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byte {
 	values := make([][]byte, end-first)
 	visit := func(name, value []byte) error {
 		i, err := decodeIndex(name)
@@ -340,7 +340,7 @@ func lostLeaf(stored []byte) appliance.CheckedLeaf {
 
 // tree compares the hashes that record n completes with those stored for it. A wrong hash makes all above it wrong:
 // only the lowest is reported.
-func (v *verification) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]byte) {
+func (v *auditor) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]byte) {
 	tainted := false
 	for level := range completed {
 		if level > 0 {
@@ -359,7 +359,7 @@ func (v *verification) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored
 	v.tainted = append(v.tainted, tainted)
 }
 
-func (v *verification) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
+func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
 	wrong := "is not the one that was stored with it"
 	if stored == nil {
 		wrong = "is not stored"
@@ -372,7 +372,7 @@ func (v *verification) wrongHash(n int64, id uuid.UUID, level int, stored []byte
 }
 
 // index checks that the index buckets lead to a record.
-func (v *verification) index(p *pages.Reader, n int64, r appliance.Record) {
+func (v *auditor) index(p *pages.Reader, n int64, r appliance.Record) {
 	if r.ID == uuid.Nil {
 		return // not readable, and reported as such
 	}
@@ -396,7 +396,7 @@ func (v *verification) index(p *pages.Reader, n int64, r appliance.Record) {
 
 // surplus finds the entries of the index buckets that no record asks for. There are none where as many were found
 // right as there are, since no two records ask for the same.
-func (v *verification) surplus() error {
+func (v *auditor) surplus() error {
 	for _, bucket := range []string{bucketIDs, bucketByKey, bucketIdempotency} {
 		if v.count[bucket] == v.matched[bucket] {
 			continue
@@ -423,7 +423,7 @@ func (v *verification) surplus() error {
 }
 
 // indexEntry checks that the record to which an entry leads asks for it.
-func (v *verification) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
+func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
 	n, err := indexedRecord(bucket, name, value)
 	if err != nil || n >= v.size {
 		return // reported by file, or newer than what is verified
