@@ -283,7 +283,7 @@ const (
 )
 
 // writeArchive writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, log.key, attestd.db.
-func writeArchive(w io.Writer, store *bolt.Store, logKeyPath string, now time.Time) error {
+func writeArchive(w io.Writer, from snapshotter, logKeyPath string, now time.Time) error {
 	secret, err := os.ReadFile(logKeyPath)
 	if err != nil {
 		return fmt.Errorf("log key: %w", err)
@@ -303,7 +303,7 @@ func writeArchive(w io.Writer, store *bolt.Store, logKeyPath string, now time.Ti
 		_, err := archive.Write(content)
 		return err
 	}
-	err = store.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
+	err = from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
 		tree, err := appliance.OpenCheckpoint(checkpoint, key.Verifier)
 		if err != nil {
 			return nil, err

@@ -26,7 +26,6 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
-	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -95,7 +94,7 @@ type running struct {
 	config   *config
 	options  serveOptions
 	logger   *slog.Logger
-	store    *bolt.Store
+	store    journalStore
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
@@ -176,10 +175,12 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Screen(screened)
-	if r.store, r.logKey, err = openStore(r.config, r.logger, r.attestor.Signing); err != nil {
+	opened, key, err := openStore(r.config, r.logger, r.attestor.Signing)
+	if err != nil {
 		return err
 	}
-	r.attestor.Keys, r.attestor.Journal = r.store.Keys(), r.store.Journal()
+	r.store, r.logKey = opened, key
+	r.attestor.Keys, r.attestor.Journal = opened.Keys(), opened.Journal()
 	if r.config.GraphQL.Source == sourceReplica {
 		r.replica = keepReplica(r.config, r.logger)
 	}
@@ -364,7 +365,7 @@ func (r *running) announce() {
 
 // records is how many attestations the journal has; 0 where it cannot be read.
 func (r *running) records() int64 {
-	checkpoint, err := r.store.Journal().Checkpoint(context.Background())
+	checkpoint, err := r.attestor.Journal.Checkpoint(context.Background())
 	if err != nil {
 		return 0
 	}
