@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -367,20 +368,15 @@ func (w *batchWriter) room(size int) []byte {
 	return w.arena[start:start:len(w.arena)]
 }
 
-// applyAllChanges lets the changes of one index be sorted while those of another are made.
+// applyAllChanges sorts the changes of all indexes at the same time, and makes them one index after the other.
 func (w *batchWriter) applyAllChanges() error {
-	sorted := make(map[*termIndex]chan struct{})
-	for x, changes := range w.changes {
-		done := make(chan struct{})
-		sorted[x] = done
-		go func() {
-			defer close(done)
-			slices.SortFunc(changes, indexChange.compare)
-		}()
+	var sorting sync.WaitGroup
+	for _, changes := range w.changes {
+		sorting.Go(func() { slices.SortFunc(changes, indexChange.compare) })
 	}
-	for x, done := range sorted {
-		<-done
-		if err := w.applyChanges(x, w.changes[x]); err != nil {
+	sorting.Wait()
+	for x, changes := range w.changes {
+		if err := w.applyChanges(x, changes); err != nil {
 			return err
 		}
 	}
