@@ -76,13 +76,15 @@ func TestAuditOfASoundLog(t *testing.T) {
 	}
 }
 
-func TestAuditFindsDamage(t *testing.T) {
-	l := newAuditLog(t, 20)
-	tests := map[string]struct {
-		change              func(leaves [][]byte) [][]byte
-		earlier, checkpoint []byte
-		want                []string
-	}{
+// auditTest is a change of a log and what an audit must say of it.
+type auditTest struct {
+	change              func(leaves [][]byte) [][]byte
+	earlier, checkpoint []byte
+	want                []string
+}
+
+func (l auditLog) damages() map[string]auditTest {
+	return map[string]auditTest{
 		"a salt": {
 			change: func(leaves [][]byte) [][]byte {
 				leaves[7] = bytes.Replace(leaves[7], []byte(`"salt":"0`), []byte(`"salt":"1`), 1)
@@ -128,7 +130,11 @@ func TestAuditFindsDamage(t *testing.T) {
 		},
 		"no checkpoint": {checkpoint: []byte("none"), want: []string{"-1 checkpoint"}},
 	}
-	for name, test := range tests {
+}
+
+func TestAuditFindsDamage(t *testing.T) {
+	l := newAuditLog(t, 20)
+	for name, test := range l.damages() {
 		t.Run(name, func(t *testing.T) {
 			leaves := append([][]byte(nil), l.leaves...)
 			if test.change != nil {

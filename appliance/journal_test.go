@@ -240,8 +240,9 @@ func slicesEqual(a, b []tlog.Hash) bool {
 	return true
 }
 
-func TestInclusionProof(t *testing.T) {
-	key, other := testLogKey(t, "example.com/log"), testLogKey(t, "example.com/log")
+// proofOf6 returns the proof that the leaf 6 is in a tree of 11, whose leaves are their index as a byte, and the hashes on its way.
+func proofOf6(t *testing.T, key appliance.LogKey) (proof appliance.InclusionProof, path tlog.RecordProof) {
+	t.Helper()
 	var tree hashTree
 	const size, index = 11, 6
 	for n := range int64(size) {
@@ -255,14 +256,21 @@ func TestInclusionProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := tlog.ProveRecord(size, index, tree)
+	path, err = tlog.ProveRecord(size, index, tree)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proof := appliance.InclusionProof{Index: index, TreeSize: size, Checkpoint: string(checkpoint)}
+	proof = appliance.InclusionProof{Index: index, TreeSize: size, Checkpoint: string(checkpoint)}
 	for _, h := range path {
 		proof.Hashes = append(proof.Hashes, h[:])
 	}
+	return proof, path
+}
+
+func TestInclusionProof(t *testing.T) {
+	key, other := testLogKey(t, "example.com/log"), testLogKey(t, "example.com/log")
+	const index = 6
+	proof, path := proofOf6(t, key)
 	if err := proof.Verify([]byte{index}, key.Verifier); err != nil {
 		t.Error(err)
 	}
@@ -271,7 +279,7 @@ func TestInclusionProof(t *testing.T) {
 	for _, h := range path {
 		text += h.String() + "\n"
 	}
-	if text += "\n" + string(checkpoint); proof.String() != text {
+	if text += "\n" + proof.Checkpoint; proof.String() != text {
 		t.Errorf("as text it is %q, not %q", proof.String(), text)
 	}
 

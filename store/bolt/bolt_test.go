@@ -196,14 +196,16 @@ func TestFileIsSecret(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
-	key, other := newLogKey(t), newLogKey(t)
-	tests := map[string]struct {
-		options func(o *bolt.Options)
-		spoil   func(t *testing.T, path string)
-		want    error
-		says    string
-	}{
+// refusal is a file, or the options for it, that Open refuses.
+type refusal struct {
+	options func(o *bolt.Options)
+	spoil   func(t *testing.T, path string)
+	want    error
+	says    string
+}
+
+func refusals(key, other appliance.LogKey) map[string]refusal {
+	return map[string]refusal{
 		"a file that is open elsewhere": {
 			spoil: func(t *testing.T, path string) { mustOpen(t, path, options(key)) },
 			want:  bolt.ErrInUse, says: "is attestd running?",
@@ -248,7 +250,11 @@ func TestOpenRefuses(t *testing.T) {
 			want: bolt.ErrDamaged,
 		},
 	}
-	for name, test := range tests {
+}
+
+func TestOpenRefuses(t *testing.T) {
+	key, other := newLogKey(t), newLogKey(t)
+	for name, test := range refusals(key, other) {
 		t.Run(name, func(t *testing.T) {
 			path := newPath(t)
 			check(t, mustOpen(t, path, options(key)).Close())

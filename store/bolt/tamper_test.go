@@ -116,22 +116,25 @@ func findIndex(tx *bbolt.Tx, bucket string, i int64) (name []byte) {
 	return name
 }
 
-func TestVerifyNamesWhatWasChanged(t *testing.T) {
-	j := seal(t)
+// change is what is changed in a sealed file, and what Verify must say of it.
+type change struct {
+	change func(tx *bbolt.Tx) error
+	want   []damage // all of these, at least
+	only   bool     // and no others
+}
+
+type damage struct {
+	index int64
+	part  string
+}
+
+func (j sealed) changes() map[string]change {
 	last := int64(len(j.entries) - 1)
 	id := func(i int64) []byte { return j.entries[i].Record.ID[:] }
 	byKey := func(i int64) []byte {
 		return append(append([]byte(j.entries[i].Record.KeyID), 0), index(i)...)
 	}
-	type damage struct {
-		index int64
-		part  string
-	}
-	tests := map[string]struct {
-		change func(tx *bbolt.Tx) error
-		want   []damage // all of these, at least
-		only   bool     // and no others
-	}{
+	changes := map[string]change{
 		"a leaf's salt":             {salt(7), []damage{{7, "tree"}, {-1, "checkpoint"}}, true},
 		"a leaf's form":             {flip("records", index(7), 1), []damage{{7, "record"}, {7, "tree"}}, false},
 		"a leaf's signature":        {replaceIn(7, `"v":2`, `"v":3`), []damage{{7, "signature"}, {7, "tree"}}, false},
@@ -164,13 +167,14 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 	}
 	for level := range 6 {
 		n := int64(1)<<level - 1 // the record that completes the first hash of the level
-		tests[fmt.Sprint("a hash of level ", level)] = struct {
-			change func(tx *bbolt.Tx) error
-			want   []damage
-			only   bool
-		}{flip("hashes", index(tlog.StoredHashIndex(level, 0)), 5), []damage{{n, "tree"}}, true}
+		changes[fmt.Sprint("a hash of level ", level)] = change{flip("hashes", index(tlog.StoredHashIndex(level, 0)), 5), []damage{{n, "tree"}}, true}
 	}
-	for name, test := range tests {
+	return changes
+}
+
+func TestVerifyNamesWhatWasChanged(t *testing.T) {
+	j := seal(t)
+	for name, test := range j.changes() {
 		t.Run(name, func(t *testing.T) {
 			s, err := j.open(t, j.file, test.change)
 			check(t, err)

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of stores: what every implementation of appliance.Keys and
-// appliance.Journal must do, tested through those interfaces alone.
+// Package storetest is the conformance suite of stores: what every implementation of appliance.Keys, appliance.Journal and
+// index.Index must do, tested through those interfaces alone.
 package storetest
 
 import (
