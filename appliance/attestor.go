@@ -23,7 +23,7 @@ type Signer interface {
 	Ready(ctx context.Context) error
 }
 
-// Attestor issues attestations. All methods may be used at once.
+// Attestor issues attestations. All methods are safe for concurrent use.
 type Attestor struct {
 	Keys    Keys
 	Signer  Signer

@@ -19,7 +19,7 @@ import (
 )
 
 // Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records.
-// All methods may be used at once. Where the storage fails, methods return CodeJournalUnavailable.
+// All methods are safe for concurrent use. Where the storage fails, methods return CodeJournalUnavailable.
 type Journal interface {
 	// Append sets the record's Time and Salt, makes it the next leaf and returns when leaf, tree and checkpoint
 	// are synced to disk. Where the API key has used the record's idempotency key before, nothing is appended:

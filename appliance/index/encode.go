@@ -82,7 +82,7 @@ func (r Row) validateKey() error {
 	return nil
 }
 
-// maxSortOrder bounds a sort_order, in bytes, for stores bound their keys.
+// maxSortOrder is the most bytes of a sort_order: stores use it in keys, whose size they bound.
 const maxSortOrder = 1024
 
 // encoder builds rows. A value is first appended to buf in plain form; when its object is complete, finish replaces
@@ -97,7 +97,7 @@ type encoder struct {
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 func (e *encoder) release() {
-	const keep = 1 << 20 // of a huge row the memory is given back
+	const keep = 1 << 20 // the memory of a larger row goes back to the garbage collector
 	if cap(e.buf)+cap(e.out) > keep {
 		return
 	}

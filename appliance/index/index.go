@@ -1,6 +1,7 @@
-// Package index is the read side: rows of indexed cross-chain transfers, their packets, traces, tokens and chains, what can be
-// asked of them, and the statistics over them. The rows have a format of their own (row.go, encode.go); the stores keep it
-// as it is.
+// Package index is the read side: rows of cross-chain transfers, packets, tokens, chains, channels, clients and connections,
+// the queries over them and the statistics. In this module an index is such a collection of rows, and nothing else.
+//
+// The Go structs of the rows are in types.go, their encoding in row.go and encode.go; a store keeps encoded rows as they are.
 package index
 
 import (
@@ -8,15 +9,15 @@ import (
 	"time"
 )
 
-// Index answers reads over indexed cross-chain transfers. A replica holds one on disk; a proxy need not.
-// All methods may be used at once, and readers never wait for writers.
+// Index answers queries over rows, and takes rows. Package store/replica implements it.
+// All methods are safe for concurrent use, and readers never wait for writers.
 type Index interface {
 	// View calls read with the index as it is now. The snapshot and every Row it returned are valid only until
 	// read returns; Row.Clone outlives it. The error is read's own, CodeReplicaUnavailable where storage fails,
 	// or CodeTimeout where ctx has ended.
 	View(ctx context.Context, read func(Snapshot) error) error
-	// Write upserts a batch: all of it or nothing. When it returns nil the batch is on disk and seen by every
-	// later View. A row that is already there as it is changes nothing; see Written.
+	// Write upserts a batch: all of it or nothing. When it returns nil the batch is on disk, and every later View sees
+	// it. A row that the index already has in the same form changes nothing; see Written.
 	//
 	// Rows are upserted in their order, by the key of their type: packets by packet_hash, transfers by
 	// packet_hash and transfer_index, chains by universal_chain_id, tokens by universal_chain_id and denom,
@@ -30,11 +31,11 @@ type Index interface {
 	Write(ctx context.Context, b Batch) (Written, error)
 }
 
-// Snapshot is an Index at one moment. Its methods may be used at once. Lists come in the order of the query's Page:
-// newest first by default, which is sort_order descending, bytewise.
+// Snapshot is an Index at one moment: all that a store implements. A reader declares the part that it uses as an interface of
+// its own, as package follower does. Its methods are safe for concurrent use.
 //
-// Every method that takes a query returns CodeInvalidField, with Field set, for a query that cannot be meant, and
-// CodeTimeout when ctx ends.
+// Lists come in the order of the query's Page: newest first by default, which is sort_order descending, bytewise. Every method
+// that takes a query returns CodeInvalidField, with Field set, for an invalid query, and CodeTimeout when ctx ends.
 type Snapshot interface {
 	Transfers(ctx context.Context, q TransferQuery) ([]Row, error)     // of TransferType
 	Packets(ctx context.Context, q PacketQuery) ([]Row, error)         // of PacketType
@@ -46,8 +47,8 @@ type Snapshot interface {
 
 	// Related returns the row that a relation of row's type leads to: a transfer's source_chain, the packet that
 	// has its traces, a trace's chain. A chain or packet that is not in the index is a row with nothing but its
-	// key; any other relation that leads nowhere is the zero Row. It costs a look-up in memory, for PacketType one
-	// in the index.
+	// key; any other relation that leads nowhere is the zero Row. It is a look-up in memory, for PacketType one
+	// on disk.
 	Related(row Row, r Relation) Row
 
 	// Stats returns total_transfers and total_packets.
@@ -69,42 +70,42 @@ type Snapshot interface {
 	// Position returns what a Batch has last set under that name, or "" and false.
 	Position(ctx context.Context, name string) (string, bool, error)
 
-	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in no certain order, until an
-	// error of yield's, which it returns.
+	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in any order, until yield returns
+	// an error, which it returns.
 	Unfinished(ctx context.Context, yield func(Row) error) error
-	// Unverified calls yield with each row that is kept apart, by type and key, until an error of yield's, which it
-	// returns. Where they are served, they are also among the others.
+	// Unverified calls yield with each row that is kept apart, by type and key, until yield returns an error, which it
+	// returns. An index that serves them returns them from the other methods, too.
 	Unverified(ctx context.Context, yield func(Unverified) error) error
-	// Sample returns n different rows chosen at random, of PacketType or TransferType, in no certain order: all where
-	// there are no more, and in rare cases fewer.
+	// Sample returns n different rows chosen at random, of PacketType or TransferType, in any order: all of them where
+	// there are not more than n, and in rare cases fewer than n.
 	//
 	// Errors: CodeInvalidField for other types; CodeTimeout.
 	Sample(ctx context.Context, t *Type, n int) ([]Row, error)
 
 	// Each calls yield with each row of a type, in the order of export: by sort_order ascending, bytewise (chains
-	// and tokens by key), until the end or an error of yield's, which it returns.
+	// and tokens by key). It stops when yield returns an error, and returns that.
 	Each(ctx context.Context, t *Type, yield func(Row) error) error
 }
 
 // Batch is what Index.Write writes at once.
 type Batch struct {
 	Rows []Row // of RowTypes
-	// Positions are set with the rows, so that a reader of an upstream or of a file knows, after a crash, what
-	// has been written. An empty value removes a position.
+	// Positions are set with the rows, so that whoever reads an upstream or a file knows after a crash how far it has
+	// come. An empty value removes a position.
 	Positions map[string]string
 	// Index is the Status.ID of the index that the batch goes on from: one that was made anew meanwhile refuses it
 	// (appliance.CodeReplicaUnavailable), for it lacks what the positions say is there. Empty means any.
 	Index string
-	// Unverified are packets and transfers to be kept apart, by their key: a later one takes the place of an earlier
-	// one, and a row of the same type and key among the Rows of a later batch ends it, even one that changes nothing
-	// else. They are written behind Rows, so that of a key that is in both the row is served and this is kept apart.
-	// What Rows has said of the key before is served on; where unverified rows are served it comes back when they no
-	// longer are. Since is ignored: it is when the key was first kept apart.
+	// Unverified are packets and transfers to be kept apart, one for each key: a later one replaces an earlier one, and
+	// a row with the key among the Rows of a later batch removes it, even if that row changes nothing else. They are
+	// written after Rows: of a key that is in both, the row is served and the unverified one is kept apart. A row that the
+	// index already has for the key is served further on; where unverified rows are served, it is hidden until they no
+	// longer are. Since is ignored: the index notes when the key was first kept apart.
 	//
 	// Errors: CodeInvalidField for other types.
 	Unverified []Unverified
-	// Withdrawn end what is kept apart of these keys, after Rows and before Unverified: nobody claims it any more. A key of
-	// which nothing is kept apart changes nothing.
+	// Withdrawn are keys whose unverified rows are removed, after Rows and before Unverified: the upstream no longer has
+	// them. A key without one changes nothing.
 	Withdrawn []RowID
 }
 
@@ -117,7 +118,7 @@ type RowID struct {
 // ID returns the name of a row.
 func (r Row) ID() RowID { return RowID{r.t, r.Key()} }
 
-// Unverified is a row that contradicts what can be checked of it, or that cannot be checked. An Index keeps it apart,
+// Unverified is a row that contradicts its packet's bytes, or that cannot be checked. An Index keeps it apart from the others,
 // and does not serve it unless it was opened to.
 type Unverified struct {
 	Row    Row
@@ -125,8 +126,8 @@ type Unverified struct {
 	Since  time.Time // UTC
 }
 
-// Written counts what a batch did: each of its Rows and each of its Unverified once. A row that changes nothing but ends an
-// unverified one is Updated; an unverified one with the row and the reason that are kept already is Unchanged.
+// Written counts what a batch did: each of its Rows and each of its Unverified once. A row that only removes an unverified one
+// is Updated; an unverified one that is already kept, with the same reason, is Unchanged.
 type Written struct {
 	Inserted, Updated, Unchanged int
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Page limits, of interface.md.
+// Page limits: those of the hosted API, whose clients rely on them.
 const (
 	DefaultLimit = 100
 	MaxLimit     = 100
@@ -36,7 +36,7 @@ func ParseDirection(s string) (Direction, error) {
 	return Older, appliance.Errorf(appliance.CodeInvalidField, "must be \"lt\" (older) or \"gt\" (newer)").In("p_comparison")
 }
 
-// Page is a part of a list. Its cursor need not be the sort_order of a row that exists.
+// Page selects a part of a list. No row needs to have its cursor as sort_order.
 type Page struct {
 	Limit     *int32    // nil means DefaultLimit; above MaxLimit means MaxLimit
 	Cursor    string    // a sort_order; empty means from the newest, descending, whatever the direction

@@ -14,9 +14,11 @@ import (
 // with each change of the encoding or of a type, other than a new field with the next number; testdata holds the bytes.
 const FormatVersion = 1
 
-// Row is what an index holds, such as a transfer, or an object nested in one, in its encoded form: a table of offsets and
-// the values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A row
-// of a Snapshot is a slice of the store's memory: it must not be used after the View that it came from.
+// Row is a row of an index, such as a transfer, or an object nested in one, in its encoded form: a table of offsets and the
+// values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A row of a
+// Snapshot is a slice of the store's memory: it must not be used after the View that it came from.
+//
+// Methods that take a field take its number: one of the columns, such as PacketSentColumn, or Field.Number.
 //
 //	byte         number of fields; fields that the type has beyond are null
 //	byte         bytes per offset, 2 or 4
@@ -42,8 +44,7 @@ const (
 	textHexOf                 // the number of an earlier field: this is 0x and the hex digits of its text
 )
 
-// RowOf returns the row of its encoded form. The bytes are not copied, and must be what Row.Bytes has returned for
-// a row of the type.
+// RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
 func RowOf(t *Type, encoded []byte) Row { return Row{t: t, b: encoded} }
 
 // IsZero tells whether this is no row.
@@ -229,8 +230,8 @@ func uvarint(v []byte) (uint64, []byte) {
 	return n, v[size:]
 }
 
-// AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; objects with
-// all their fields that are not null. Decoded packets are made here where the row has none.
+// AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; of objects the
+// fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
 	v := r.value(f)

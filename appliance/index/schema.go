@@ -47,7 +47,7 @@ const (
 	FieldList                    // Row.List: of objects; never null
 )
 
-// Relation leads from a row to another that it names by key; see Snapshot.Related.
+// Relation is a reference from a row to another by its key; see Snapshot.Related.
 type Relation struct {
 	Name string // the field in GraphQL; "packet" for the packet that has a transfer's traces
 	To   *Type  // ChainType, TokenType or PacketType

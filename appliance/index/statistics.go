@@ -26,8 +26,8 @@ type RouteDayCount struct {
 	SourceChain, DestinationChain string // universal chain ids
 }
 
-// Latency holds percentiles of the seconds from a packet's sending until …. nil where no packet has got there, and
-// for phases that the query did not ask for.
+// Latency holds percentiles of the seconds from the sending of a packet to each phase: nil for a phase that no packet has
+// reached, and for phases that the query did not ask for.
 type Latency struct {
 	PacketRecv, WriteAck, PacketAck *Percentiles
 }
@@ -64,7 +64,7 @@ type Status struct {
 	Newest  time.Time         `json:"newest,omitzero"` // packet_send_timestamp of the newest packet by sort_order; zero where unknown
 	Oldest  time.Time         `json:"oldest,omitzero"` // and of the oldest
 	Updated time.Time         `json:"updated"`         // when the last batch that changed something was written
-	Schema  int               `json:"schema"`          // version of the storage format
+	Schema  int               `json:"schema"`          // version of the store's layout
 	// Unverified is how many rows are kept apart.
 	Unverified uint64 `json:"unverified"`
 	// ID is another one where the index was made anew; see Batch.Index.

@@ -15,9 +15,9 @@
 //	by_key       API key id, 0x00, index -> nothing
 //	idempotency  SHA-256 of (length of API key id, API key id, idempotency key) -> index
 //
-// A commit writes a batch of records, their hashes, their index entries and the checkpoint of the tree that they
+// A commit writes a batch of records, their hashes, their lookup entries and the checkpoint of the tree that they
 // make in one transaction, so a file is at every moment a journal of exactly the size its checkpoint says. Entries
-// are never changed or removed. Times need no index: they never decrease, so an index is found by halving.
+// are never changed or removed. Times need no lookup: they never decrease, so that a time is found by binary search.
 //
 // The hash in a keys entry guards against a failing disk, not against whoever can write the file: such a person can
 // also add keys of his own. What he cannot do unseen is to change the journal, for want of the log key.
@@ -97,7 +97,7 @@ type Options struct {
 	schema *schema // nil means currentSchema
 }
 
-// Store is an open file. All methods may be used at once.
+// Store is an open file. All methods are safe for concurrent use.
 type Store struct {
 	db      *bbolt.DB
 	file    *os.File // the one that bbolt opened; only ever read from here

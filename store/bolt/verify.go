@@ -25,7 +25,7 @@ var (
 )
 
 // Verify implements appliance.Journal. Beyond the leaves, it checks the file itself: each page, that none is used twice
-// or is both used and free, each stored hash, and that the index buckets and the records agree both ways. It goes on
+// or is both used and free, each stored hash, and that the lookup buckets and the records agree both ways. It goes on
 // after what it cannot read. Appends may go on meanwhile; what it checks is the journal as it was at the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
@@ -54,12 +54,12 @@ type auditor struct {
 	// Found by file.
 	checkpoint []byte
 	size       int64            // of the journal that is verified
-	count      map[string]int64 // entries of the index buckets
+	count      map[string]int64 // entries of the lookup buckets
 	beyond     map[string]int64 // entries of records and hashes that the checkpoint does not cover
 	unreadable bool             // a page was
 
 	// Found by records.
-	matched map[string]int64 // entries of the index buckets that are as the records say
+	matched map[string]int64 // entries of the lookup buckets that are as the records say
 	tainted []bool           // for each hash of the tree's right edge: a stored hash in or below it is wrong, and reported
 }
 
@@ -222,14 +222,14 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 		}
 	default:
 		v.count[bucket]++
-		if i, err := indexedRecord(bucket, name, value); err != nil || i >= v.size {
+		if i, err := recordOf(bucket, name, value); err != nil || i >= v.size {
 			v.report(-1, uuid.Nil, "index", "%s: entry %x leads to no record", bucket, name)
 		}
 	}
 }
 
-// indexedRecord returns the record to which an entry of an index bucket leads.
-func indexedRecord(bucket string, name, value []byte) (int64, error) {
+// recordOf returns the record to which an entry of a lookup bucket leads.
+func recordOf(bucket string, name, value []byte) (int64, error) {
 	if bucket != bucketByKey {
 		return decodeIndex(value)
 	}
@@ -261,7 +261,7 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	}
 }
 
-// records checks all records in order, with their hashes and index entries.
+// records checks all records in order, with their hashes and lookup entries.
 func (v *auditor) records() error {
 	for first := int64(0); first < v.size; first += verifyStep {
 		v.progress(first, v.size)
@@ -277,7 +277,7 @@ func (v *auditor) records() error {
 					c = lostLeaf(stored[0])
 				}
 				v.tree(n, c.Record.ID, v.audit.Add(c), stored)
-				v.index(p, n, c.Record)
+				v.lookups(p, n, c.Record)
 			}
 			return nil
 		})
@@ -371,8 +371,8 @@ func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
 	v.report(n, id, "tree", "the hash of records %d to %d, at level %d, %s", n+1-1<<level, n, level, wrong)
 }
 
-// index checks that the index buckets lead to a record.
-func (v *auditor) index(p *pages.Reader, n int64, r appliance.Record) {
+// lookups checks that the lookup buckets lead to a record.
+func (v *auditor) lookups(p *pages.Reader, n int64, r appliance.Record) {
 	if r.ID == uuid.Nil {
 		return // not readable, and reported as such
 	}
@@ -394,7 +394,7 @@ func (v *auditor) index(p *pages.Reader, n int64, r appliance.Record) {
 	}
 }
 
-// surplus finds the entries of the index buckets that no record asks for. There are none where as many were found
+// surplus finds the entries of the lookup buckets that no record asks for. There are none where as many were found
 // right as there are, since no two records ask for the same.
 func (v *auditor) surplus() error {
 	for _, bucket := range []string{bucketIDs, bucketByKey, bucketIdempotency} {
@@ -424,7 +424,7 @@ func (v *auditor) surplus() error {
 
 // indexEntry checks that the record to which an entry leads asks for it.
 func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
-	n, err := indexedRecord(bucket, name, value)
+	n, err := recordOf(bucket, name, value)
 	if err != nil || n >= v.size {
 		return // reported by file, or newer than what is verified
 	}

@@ -41,7 +41,7 @@ type Options[T any] struct {
 }
 
 // Queue is where operations wait for their commit. One goroutine, run, takes whatever has queued up, writes it and answers;
-// meanwhile the next batch queues up. All methods may be used at once.
+// meanwhile the next batch queues up. All methods are safe for concurrent use.
 type Queue[T any] struct {
 	opts  Options[T]
 	slots chan struct{} // bounds the queue: each op in it or being written holds one

@@ -4,22 +4,23 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// collection is a large type of rows: rows under their sort_order, and the indexes over them.
+// collection is a large type of rows: rows under their sort_order, and the postings that filters find them by.
 type collection struct {
-	t       *index.Type
-	number  int    // in collections; part of the keys of its counts
-	rows    []byte // the bucket of rows
-	indexes []*termIndex
-	hash    *termIndex // by packet_hash: also how a row is found by its key
+	t        *index.Type
+	number   int    // in collections; part of the keys of its counts
+	rows     []byte // the bucket of rows
+	postings []*postings
+	hash     *postings // by packet_hash: also how a row is found by its key
 
 	order, source, destination, sent int // columns
 }
 
-// termIndex is a bucket of term + sort_order.
-type termIndex struct {
+// postings are the posting lists of one filter (an inverted index): a bucket of term + sort_order, which lists for each term the
+// rows that have it, in their order.
+type postings struct {
 	bucket []byte
 	fill   float64 // of pages when they split
-	// recent is the bucket that new keys of an index in no order go to first; nil for an index whose keys come mostly
+	// recent is the bucket that new keys go to first where they come in no order; nil where they come mostly
 	// in order. See batchWriter.merge.
 	recent []byte
 	// terms calls add with each term of a row, 0 to 2 of them.
@@ -29,34 +30,34 @@ type termIndex struct {
 // row returns the row that was sealed; the zero Row for nil.
 func (c *collection) row(sealed []byte) index.Row { return index.RowOf(c.t, unseal(sealed)) }
 
-// The indexes. One over both chains serves the filters by source, by destination and by network: they are unions of
+// The postings. One over both chains serves the filters by source, by destination and by network: they are unions of
 // pairs, of which there are few.
 var (
-	transferByHash    = textIndex("transfer.hash", index.TransferPacketColumn)
-	transferByTx      = textIndex("transfer.tx", index.TransferSendTransactionColumn)
-	transferByAddress = textIndex("transfer.address", index.TransferSenderCanonicalColumn, index.TransferReceiverCanonicalColumn)
-	transferByRoute   = routeIndex("transfer.route", index.TransferSourceChainColumn, index.TransferDestinationChainColumn, nil)
-	transferByIndex   = &termIndex{bucket: []byte("transfer.index"), fill: fillOrdered, terms: transferIndexTerms}
+	transferByHash    = textPostings("transfer.hash", index.TransferPacketColumn)
+	transferByTx      = textPostings("transfer.tx", index.TransferSendTransactionColumn)
+	transferByAddress = textPostings("transfer.address", index.TransferSenderCanonicalColumn, index.TransferReceiverCanonicalColumn)
+	transferByRoute   = routePostings("transfer.route", index.TransferSourceChainColumn, index.TransferDestinationChainColumn, nil)
+	transferByNumber  = &postings{bucket: []byte("transfer.index"), fill: fillOrdered, terms: transferNumberTerms}
 
-	packetByHash  = textIndex("packet.hash", index.PacketHashColumn)
-	packetByTx    = textIndex("packet.tx", index.PacketSendTransactionColumn)
-	packetByBlock = textIndex("packet.block", index.PacketSendBlockColumn)
-	packetByRoute = routeIndex("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
-	packetByTime  = &termIndex{bucket: []byte("packet.sent"), fill: fillOrdered, terms: sentTerms}
+	packetByHash  = textPostings("packet.hash", index.PacketHashColumn)
+	packetByTx    = textPostings("packet.tx", index.PacketSendTransactionColumn)
+	packetByBlock = textPostings("packet.block", index.PacketSendBlockColumn)
+	packetByRoute = routePostings("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
+	packetByTime  = &postings{bucket: []byte("packet.sent"), fill: fillOrdered, terms: sentTerms}
 	// packetUnsettled has the packets that are neither acknowledged nor timed out. They are in the order of pages and
 	// not of deadlines, so that a page of late packets is a range; what it passes over are only those not late yet.
-	packetUnsettled = routeIndex("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
+	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
 
 	transfers = &collection{
 		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name), hash: transferByHash,
-		indexes: []*termIndex{transferByHash, transferByTx, transferByAddress, transferByRoute, transferByIndex},
-		order:   index.TransferSortOrderColumn, source: index.TransferSourceChainColumn,
+		postings: []*postings{transferByHash, transferByTx, transferByAddress, transferByRoute, transferByNumber},
+		order:    index.TransferSortOrderColumn, source: index.TransferSourceChainColumn,
 		destination: index.TransferDestinationChainColumn, sent: index.TransferSentColumn,
 	}
 	packets = &collection{
 		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), hash: packetByHash,
-		indexes: []*termIndex{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled},
-		order:   index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
+		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled},
+		order:    index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
 		destination: index.PacketDestinationChainColumn, sent: index.PacketSentColumn,
 	}
 
@@ -72,9 +73,9 @@ func collectionOf(t *index.Type) *collection {
 	return nil
 }
 
-// textIndex indexes the texts of columns, whatever the case of their hex digits.
-func textIndex(bucket string, columns ...int) *termIndex {
-	return &termIndex{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), fill: fillRandom, terms: func(row index.Row, add func(uint64)) {
+// textPostings are by the texts of columns, whatever the case of their hex digits.
+func textPostings(bucket string, columns ...int) *postings {
+	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), fill: fillRandom, terms: func(row index.Row, add func(uint64)) {
 		var buf [256]byte
 		for _, f := range columns {
 			if text := row.AppendText(buf[:0], f); len(text) > 0 {
@@ -85,9 +86,9 @@ func textIndex(bucket string, columns ...int) *termIndex {
 	}}
 }
 
-// routeIndex indexes the pair of chains, of rows that qualify; nil means of all.
-func routeIndex(bucket string, source, destination int, qualifies func(index.Row) bool) *termIndex {
-	return &termIndex{bucket: []byte(bucket), fill: fillOrdered, terms: func(row index.Row, add func(uint64)) {
+// routePostings are by the pair of chains, of rows that qualify; nil means of all.
+func routePostings(bucket string, source, destination int, qualifies func(index.Row) bool) *postings {
+	return &postings{bucket: []byte(bucket), fill: fillOrdered, terms: func(row index.Row, add func(uint64)) {
 		if qualifies != nil && !qualifies(row) {
 			return
 		}
@@ -109,7 +110,7 @@ func unsettled(packet index.Row) bool {
 }
 
 // transferIndexTerms leaves out index 0, which nearly all transfers have.
-func transferIndexTerms(row index.Row, add func(uint64)) {
+func transferNumberTerms(row index.Row, add func(uint64)) {
 	if i, _ := row.Int(index.TransferIndexColumn); i != 0 {
 		add(uint64(uint32(i)))
 	}

@@ -14,7 +14,7 @@ import (
 const crashBatch = 500
 
 // TestKilledWriter kills a process in the middle of its writes. What it had reported as written is there, whole batches only,
-// and rows, indexes and counts agree.
+// and rows, postings and counts agree.
 func TestKilledWriter(t *testing.T) {
 	if path := os.Getenv("REPLICA_CRASH_TEST"); path != "" {
 		writeUntilKilled(t, path)

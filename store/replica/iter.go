@@ -8,7 +8,7 @@ import (
 )
 
 // orders iterates over sort_orders in the direction of a page. It is the one shape of all that a query combines:
-// ranges of an index, unions and intersections of them.
+// postings, unions and intersections of them.
 type orders interface {
 	// seek moves to the first sort_order at or behind the given one, in the direction of the iteration; nil means
 	// the very first. It returns nil at the end. The result is valid until the next move.
@@ -30,7 +30,7 @@ func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, touched *uint64)
 }
 
 // ordersOf iterates over the sort_orders of a term in an index.
-func ordersOf(tx *bbolt.Tx, x *termIndex, term uint64, ascending bool, touched *uint64) orders {
+func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, touched *uint64) orders {
 	bucket := tx.Bucket(x.bucket)
 	if x.recent == nil {
 		return newTermRange(bucket, term, ascending, touched)

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// query is a page of a collection as it is put together from ranges.
+// query is a page of a collection, and the posting lists that it is made of.
 type query struct {
 	s         *snapshot
 	c         *collection
@@ -90,12 +90,12 @@ func has(row index.Row, field int, folded []byte) bool {
 	return bytes.Equal(text, folded)
 }
 
-func (p *query) rangeOf(x *termIndex, term uint64) orders {
+func (p *query) rangeOf(x *postings, term uint64) orders {
 	return ordersOf(p.s.tx, x, term, p.ascending, &p.touched)
 }
 
 // text restricts to rows with that text.
-func (p *query) text(x *termIndex, field int, want string) {
+func (p *query) text(x *postings, field int, want string) {
 	if want == "" {
 		return
 	}
@@ -146,7 +146,7 @@ func (p *query) any(members []orders) {
 }
 
 // route restricts to pairs of chains.
-func (p *query) route(x *termIndex, source, destination string, network index.Network) {
+func (p *query) route(x *postings, source, destination string, network index.Network) {
 	if source == "" && destination == "" && network == index.AnyNetwork {
 		return
 	}
@@ -156,8 +156,8 @@ func (p *query) route(x *termIndex, source, destination string, network index.Ne
 	})
 }
 
-// routes restricts to rows of an index over pairs of chains whose pair is wanted.
-func (p *query) routes(x *termIndex, wanted func(route) bool) {
+// routes restricts to rows whose pair of chains is wanted, by postings over pairs of chains.
+func (p *query) routes(x *postings, wanted func(route) bool) {
 	var members []orders
 	pairs := make(map[[2]string]bool)
 	all := p.s.tables.routes[p.c.number]
@@ -180,7 +180,7 @@ func (p *query) routes(x *termIndex, wanted func(route) bool) {
 
 func (p *query) transferIndex(idx int32) {
 	if idx != 0 {
-		p.ranges = append(p.ranges, p.rangeOf(transferByIndex, uint64(uint32(idx))))
+		p.ranges = append(p.ranges, p.rangeOf(transferByNumber, uint64(uint32(idx))))
 	}
 	p.checks = append(p.checks, func(row index.Row) bool {
 		i, _ := row.Int(index.TransferIndexColumn)

@@ -1,10 +1,10 @@
-// Package replica keeps the index in one bbolt file, which may be deleted at any time and filled again.
+// Package replica keeps an index in one bbolt file. The file is a copy: it may be deleted at any time and filled again.
 //
 // # Layout
 //
 // Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
-// bucket per index whose keys are a term of 8 bytes (the hash of what is filtered by) followed by the row's
-// sort_order, with no value (indexes by hashes have a second bucket, see batchWriter.merge). A filter is thus a range of
+// bucket per filter whose keys (postings) are a term of 8 bytes (the hash of what is filtered by) followed by the row's
+// sort_order, with no value (those by hash have a second bucket, see batchWriter.merge). A filter is thus a range of
 // keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found is
 // checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
@@ -40,7 +40,7 @@ const layoutVersion = 4
 // empty.
 const pageSize = 16 << 10
 
-// Store is an index.Index in one bbolt file. All methods may be used at once.
+// Store is an index.Index in one bbolt file. All methods are safe for concurrent use.
 type Store struct {
 	db      *bbolt.DB
 	now     func() time.Time
@@ -75,15 +75,15 @@ type Options struct {
 	LockTimeout time.Duration
 	// ReadOnly opens an existing file for reading alone, beside others that do.
 	ReadOnly bool
-	// MaxBytes is how much address space, not memory, to reserve, in bytes. While the file is smaller, no reader ever waits for
-	// the file to grow; zero means 64 GiB.
+	// MaxBytes is how much address space to reserve, in bytes, not memory; zero means 64 GiB. While the file is smaller, no
+	// reader waits while it grows.
 	MaxBytes int64
-	// ServeUnverified also serves the rows that are kept apart, in the place of what else there is of their key. A file
-	// that was opened otherwise before is changed when it is opened, a transaction for each thousand of them; ReadOnly
-	// takes it as it is.
+	// ServeUnverified also serves the rows that are kept apart, instead of other rows with their keys. Open changes a file
+	// that was last opened with the other value, in a transaction for each thousand of them; ReadOnly takes it as it is.
 	ServeUnverified bool
 
-	// MinFree is how many bytes a write leaves free on the disk: beside a replica that fills it, nothing could be attested.
+	// MinFree is how many bytes a write leaves free on the disk, which it shares with the journal: without room for that,
+	// nothing can be attested.
 	MinFree int64
 
 	onDamage func(error) // called once, when a file that was open is found to be damaged
@@ -218,7 +218,7 @@ func createBuckets(tx *bbolt.Tx) error {
 	names := [][]byte{bucketMeta, bucketPositions, bucketStats, bucketUnverified}
 	for _, c := range collections {
 		names = append(names, c.rows)
-		for _, x := range c.indexes {
+		for _, x := range c.postings {
 			names = append(names, x.bucket)
 			if x.recent != nil {
 				names = append(names, x.recent)

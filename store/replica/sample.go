@@ -16,7 +16,7 @@ const (
 	// sample must be: many single rows cost more than a pass over all.
 	sampleAll   = 4096
 	sampleShare = 16
-	// sampleSteps is how many keys behind a random place in an index a sample is taken at most. The first key behind it would
+	// sampleSteps is how many keys behind a random place in postings a sample is taken at most. The first key behind it would
 	// be the likelier the larger the gap in front of it; of so many gaps only their mean counts.
 	sampleSteps = 256
 )
@@ -51,19 +51,19 @@ func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left u
 	return sample, err
 }
 
-// sampleAnywhere takes rows at random places of the index by hashes, which has nothing of the order of the rows. It gives up, with
+// sampleAnywhere takes rows at random places of the postings by hash, which have nothing of the order of the rows. It gives up, with
 // fewer, after several times as many tries.
 func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []index.Row, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rows, indexed, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
+	rows, main, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
 	taken := make(map[string]bool)
 	for tries := 0; len(sample) < n && tries < 4*n+16; tries++ {
 		if tries%64 == 0 && ctx.Err() != nil {
 			return nil, timeoutError(ctx.Err())
 		}
-		from := indexed
-		if rand.Uint64N(indexed.Sequence()+recent.Sequence()) < recent.Sequence() {
+		from := main
+		if rand.Uint64N(main.Sequence()+recent.Sequence()) < recent.Sequence() {
 			from = recent
 		}
 		order := anyOrder(from)
@@ -76,9 +76,9 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 	return sample, nil
 }
 
-// anyOrder returns the sort_order of a random key of an index, nil where it is empty.
-func anyOrder(index *bbolt.Bucket) []byte {
-	cursor := index.Cursor()
+// anyOrder returns the sort_order of a random key of postings, nil where there is none.
+func anyOrder(from *bbolt.Bucket) []byte {
+	cursor := from.Cursor()
 	k, _ := cursor.Seek(binary.BigEndian.AppendUint64(nil, rand.Uint64()))
 	for steps := rand.IntN(sampleSteps); ; steps-- {
 		if k == nil {

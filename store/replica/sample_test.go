@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestSamplesAreOfAllParts: a sample has rows from each quarter of a collection, be the keys of its index in the main bucket, in
+// TestSamplesAreOfAllParts: a sample has rows from each quarter of a collection, be the keys of its postings in the main bucket, in
 // the recent one or in both.
 func TestSamplesAreOfAllParts(t *testing.T) {
 	const all, size, quarters = 8000, 400, 4

@@ -93,8 +93,8 @@ func (r *Store) checkRoom() error {
 var errUnchanged = errors.New("the batch changes nothing")
 
 // batchWriter writes one batch in one transaction. Rows go to their buckets at once, in the order of the batch, so that
-// each sees what those before it did; changes of indexes are gathered and made at the end in the order of their keys,
-// which touches each page of an index once.
+// each sees what those before it did; changes of postings are gathered and made at the end in the order of their keys,
+// which touches each page of them once.
 type batchWriter struct {
 	r       *Store
 	tx      *bbolt.Tx
@@ -104,16 +104,16 @@ type batchWriter struct {
 	rows    [2]*bbolt.Bucket     // by collection
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
-	changes map[*termIndex][]indexChange
-	arena   []byte // memory for keys of indexes
+	changes map[*postings][]postingChange
+	arena   []byte // memory for keys of postings
 
 	tableOrders   map[*index.Type]map[string]string // who holds each sort_order; see orders
 	changedTables map[*index.Type]bool
 	routesChanged bool
 }
 
-// indexChange puts a key into an index, or removes it.
-type indexChange struct {
+// postingChange puts a key into postings, or removes it.
+type postingChange struct {
 	term   uint64
 	key    []byte
 	number uint32 // of the change in the batch: the last change of a key counts
@@ -121,7 +121,7 @@ type indexChange struct {
 }
 
 // compare orders changes by their keys, and changes of one key as they were made.
-func (a indexChange) compare(b indexChange) int {
+func (a postingChange) compare(b postingChange) int {
 	if c := cmp.Compare(a.term, b.term); c != 0 {
 		return c
 	}
@@ -130,7 +130,7 @@ func (a indexChange) compare(b indexChange) int {
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{
-		r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*termIndex][]indexChange),
+		r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
 		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
 	}
 	for i, c := range collections {
@@ -183,7 +183,7 @@ func (w *batchWriter) write(b index.Batch) error {
 	return w.tx.Bucket(bucketMeta).Put(keyUpdated, seal(binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano()))))
 }
 
-// applyGathered makes the changes of indexes and counts that were gathered.
+// applyGathered makes the changes of postings and counts that were gathered.
 func (w *batchWriter) applyGathered() (err error) {
 	if err := w.applyAllChanges(); err != nil {
 		return err
@@ -214,8 +214,8 @@ func (w *batchWriter) position(name, value string) error {
 	return positions.Put([]byte(name), seal([]byte(value)))
 }
 
-// lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of an
-// index is searched while it is at hand.
+// lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of
+// postings is searched while it is at hand.
 func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	type wanted struct {
 		term uint64
@@ -230,11 +230,11 @@ func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	isNew = make([]bool, len(rows))
 	for _, c := range collections {
 		slices.SortFunc(by[c.number], func(a, b wanted) int { return cmp.Compare(a.term, b.term) })
-		indexed, recent := w.tx.Bucket(c.hash.bucket).Cursor(), w.tx.Bucket(c.hash.recent).Cursor()
+		main, recent := w.tx.Bucket(c.hash.bucket).Cursor(), w.tx.Bucket(c.hash.recent).Cursor()
 		var key [termSize]byte
 		for _, r := range by[c.number] {
 			binary.BigEndian.PutUint64(key[:], r.term)
-			isNew[r.row] = !hasPrefix(indexed, key[:]) && !hasPrefix(recent, key[:])
+			isNew[r.row] = !hasPrefix(main, key[:]) && !hasPrefix(recent, key[:])
 		}
 	}
 	return isNew
@@ -297,7 +297,7 @@ func (w *batchWriter) remove(c *collection, key []byte) error {
 
 // replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.
 func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string) error {
-	w.reindex(c, old, kept, row, order)
+	w.repost(c, old, kept, row, order)
 	if !old.IsZero() {
 		w.counts.add(c, old, -1)
 		if kept != order {
@@ -327,9 +327,9 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row,
 	return row, string(order)
 }
 
-// reindex notes how the indexes change when old, under its sort_order, becomes row. The zero Row is in none.
-func (w *batchWriter) reindex(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
-	for _, x := range c.indexes {
+// repost notes how the postings change when old, under its sort_order, becomes row. The zero Row is in none.
+func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
+	for _, x := range c.postings {
 		var before, after [2]uint64
 		nBefore, nAfter := 0, 0
 		if !old.IsZero() {
@@ -351,11 +351,11 @@ func (w *batchWriter) reindex(c *collection, old index.Row, oldOrder string, row
 	}
 }
 
-func (w *batchWriter) change(x *termIndex, term uint64, order string, remove bool) {
+func (w *batchWriter) change(x *postings, term uint64, order string, remove bool) {
 	key := w.room(termSize + len(order))
 	key = append(binary.BigEndian.AppendUint64(key, term), order...)
 	changes := w.changes[x]
-	w.changes[x] = append(changes, indexChange{term: term, key: key, number: uint32(len(changes)), remove: remove})
+	w.changes[x] = append(changes, postingChange{term: term, key: key, number: uint32(len(changes)), remove: remove})
 }
 
 // room returns an empty slice of that capacity. It lives as long as the batch.
@@ -368,11 +368,11 @@ func (w *batchWriter) room(size int) []byte {
 	return w.arena[start:start:len(w.arena)]
 }
 
-// applyAllChanges sorts the changes of all indexes at the same time, and makes them one index after the other.
+// applyAllChanges sorts the changes of all postings at the same time, and makes them one after the other.
 func (w *batchWriter) applyAllChanges() error {
 	var sorting sync.WaitGroup
 	for _, changes := range w.changes {
-		sorting.Go(func() { slices.SortFunc(changes, indexChange.compare) })
+		sorting.Go(func() { slices.SortFunc(changes, postingChange.compare) })
 	}
 	sorting.Wait()
 	for x, changes := range w.changes {
@@ -383,8 +383,8 @@ func (w *batchWriter) applyAllChanges() error {
 	return nil
 }
 
-// applyChanges makes the changes of an index, which are in the order of their keys.
-func (w *batchWriter) applyChanges(x *termIndex, changes []indexChange) error {
+// applyChanges makes the changes of postings, which are in the order of their keys.
+func (w *batchWriter) applyChanges(x *postings, changes []postingChange) error {
 	bucket := w.tx.Bucket(x.bucket)
 	bucket.FillPercent = x.fill
 	into, recent := bucket, bucket
@@ -423,14 +423,14 @@ func (w *batchWriter) applyChanges(x *termIndex, changes []indexChange) error {
 	return into.SetSequence(into.Sequence() + uint64(puts))
 }
 
-// minRecent is how many keys an index may have in its recent bucket before any are moved.
+// minRecent is how many keys postings may have in their recent bucket before any are moved.
 const minRecent = 32_000
 
-// largeBatch is how many times the keys of a batch an index may have so that they go to its main bucket straight: that
+// largeBatch is how many times the keys of a batch postings may have so that they go to the main bucket straight: that
 // touches all of its pages, but no key is put twice.
 const largeBatch = 16
 
-// merge moves keys of an index from its recent bucket to its main one. The keys of a batch lie anywhere, so that each would
+// merge moves keys of postings from their recent bucket to their main one. The keys of a batch lie anywhere, so that each would
 // rewrite a page of its own of a large index. They gather in the small bucket instead, and with each batch as many leave it as
 // came, all from one stretch of the key space, so that they share pages; the next batch goes on with the next stretch. For
 // M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
@@ -440,7 +440,7 @@ const largeBatch = 16
 //
 // A bucket's sequence counts its keys: of the recent bucket and of the main one never fewer than there are, so that zero
 // means empty.
-func (w *batchWriter) merge(x *termIndex, bucket, recent *bbolt.Bucket, changes int) error {
+func (w *batchWriter) merge(x *postings, bucket, recent *bbolt.Bucket, changes int) error {
 	have, all := recent.Sequence(), bucket.Sequence()
 	keep := max(uint64(w.r.recentKeys), uint64(math.Sqrt(float64(all)*float64(changes))))
 	if coming := have + uint64(changes); coming <= keep || have == 0 {
@@ -463,7 +463,7 @@ func (w *batchWriter) merge(x *termIndex, bucket, recent *bbolt.Bucket, changes 
 
 // stretch returns copies of the next n keys of a recent bucket, from where it ended the last time, round to the beginning.
 // ended means that these are all.
-func (w *batchWriter) stretch(x *termIndex, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
+func (w *batchWriter) stretch(x *postings, recent *bbolt.Bucket, n int) (keys [][]byte, ended bool) {
 	meta, name := w.tx.Bucket(bucketMeta), append([]byte("merged "), x.bucket...)
 	cursor := recent.Cursor()
 	from := bytes.Clone(meta.Get(name))

@@ -69,7 +69,7 @@ type reads struct {
 // that size from a bare fiber server; and what the import of the data took. All alternate in one run, because the machine's
 // speed changes while it lasts; each figure is the median of its rounds. The load generator shares the cores with the servers.
 //
-// BENCH_TRANSFERS is the size of the large replica. Its records are made once and kept in BENCH_DIR, or in the user's cache.
+// BENCH_TRANSFERS is the size of the large replica. Its rows are made once and kept in BENCH_DIR, or in the user's cache.
 func BenchmarkReads(b *testing.B) {
 	const rounds, each = 5, time.Second
 	transfers := envNumber(b, "BENCH_TRANSFERS", 1_000_000)

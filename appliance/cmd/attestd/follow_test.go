@@ -598,7 +598,7 @@ func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	writeReport(&text, report)
 	for _, want := range []string{
 		"chains       -     -         0\n", "packets      10    12        10\n", "transfers    20    20        7\n", "Differences, 20 of 25:", "0x19  differs  status, data", "Unverified, 1 of 1:",
-		"25 rows are not as the upstream has them.", "1 records contradict", "another number of rows", "3 rows of packets under way are behind", "lacks v2_packet_type.structure",
+		"25 rows are not as the upstream has them.", "1 rows contradict", "another number of rows", "3 rows of packets under way are behind", "lacks v2_packet_type.structure",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing", want)

@@ -65,8 +65,8 @@ func newReplicaMetrics(index index.Index, f *follower.Follower) *replicaMetrics 
 	}
 	m := &replicaMetrics{
 		index: index, follower: f,
-		rows:       describe("attestd_replica_rows", "Records of the replica.", "kind"),
-		unverified: describe("attestd_replica_unverified", "Records kept apart, because they contradict what can be checked of them."),
+		rows:       describe("attestd_replica_rows", "Rows of the replica.", "kind"),
+		unverified: describe("attestd_replica_unverified", "Rows kept apart, because they contradict what can be checked of them."),
 	}
 	if f == nil {
 		return m

@@ -30,36 +30,36 @@ func newReplica(a *app) *cobra.Command {
 	return group("replica", "The replica that answers GraphQL: status, sync, verify, import, export, generate",
 		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers
 GraphQL. It is a file of its own, replica.db in data_dir, which can be deleted at any time and filled again:
-from the upstream that graphql.upstream names, which the daemon follows, or from a file of records.
+from the upstream that graphql.upstream names, which the daemon follows, or from a file of rows.
 While the daemon runs these commands go through its admin socket; while it does not, they open the file.`,
 		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
 }
 
-// replicaOffice is what the replica commands work through.
-type replicaOffice interface {
+// replicaBackend is what the replica commands work through.
+type replicaBackend interface {
 	dataset.Target
 	ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	// VerifyReplica compares the replica with its upstream; see client.Admin.
 	VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error)
-	// ReplicaRecords writes all records as they are at one moment, NDJSON.
+	// ReplicaRecords writes all rows as they are at one moment, NDJSON.
 	ReplicaRecords(ctx context.Context, w io.Writer) error
 	io.Closer
 }
 
 // withReplica is the body of a command that needs the replica.
-func (a *app) withReplica(cmd *cobra.Command, do func(replicaOffice) error) error {
+func (a *app) withReplica(cmd *cobra.Command, do func(replicaBackend) error) error {
 	c, err := a.config(nil)
 	if err != nil {
 		return err
 	}
-	office, err := openReplicaOffice(cmd.Context(), c)
+	backend, err := openReplicaBackend(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(office), office.Close())
+	return errors.Join(do(backend), backend.Close())
 }
 
-func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
+func openReplicaBackend(ctx context.Context, c *config) (replicaBackend, error) {
 	daemon := client.NewAdmin(c.Admin.Socket)
 	_, err := daemon.Status(ctx)
 	if err == nil {
@@ -68,11 +68,11 @@ func openReplicaOffice(ctx context.Context, c *config) (replicaOffice, error) {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	replica, err := openReplica(c)
+	opened, err := openReplica(c)
 	if err != nil {
 		return nil, err
 	}
-	return replicaFileOffice{dataset.Into(replica), replica, c}, nil
+	return offlineReplica{dataset.Into(opened), opened, c}, nil
 }
 
 // roomForJournal is how many times journal.min_free the replica leaves free: what an upstream has may be more than the disk
@@ -112,15 +112,15 @@ func openReplica(c *config) (*replica.Store, error) {
 	return data, nil
 }
 
-// replicaFileOffice is the replica without a daemon.
-type replicaFileOffice struct {
+// offlineReplica is the replica without a daemon.
+type offlineReplica struct {
 	dataset.Target
 	replica *replica.Store
 	config  *config
 }
 
 // ReplicaStatus has of a follower what an earlier one has left in the file.
-func (f replicaFileOffice) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
+func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	held, err := indexStatus(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
 	if err == nil && f.config.follows() {
@@ -139,7 +139,7 @@ func indexStatus(ctx context.Context, idx index.Index) (status index.Status, err
 	return status, err
 }
 
-func (f replicaFileOffice) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
+func (f offlineReplica) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
 	upstream, err := f.upstream()
 	if err != nil {
 		return follower.Report{}, err
@@ -151,31 +151,31 @@ func (f replicaFileOffice) VerifyReplica(ctx context.Context, sample int, progre
 }
 
 // upstream is what the file is, or could be, filled from.
-func (f replicaFileOffice) upstream() (*upstream.Client, error) {
+func (f offlineReplica) upstream() (*upstream.Client, error) {
 	if f.config.GraphQL.Upstream == "" {
 		return nil, errors.New("there is no upstream: graphql.upstream is not set")
 	}
 	return f.config.openUpstream(nil)
 }
 
-func (f replicaFileOffice) ReplicaRecords(ctx context.Context, w io.Writer) error {
+func (f offlineReplica) ReplicaRecords(ctx context.Context, w io.Writer) error {
 	_, err := dataset.Export(ctx, f.replica, w, dataset.ExportOptions{})
 	return err
 }
 
-func (f replicaFileOffice) Close() error { return f.replica.Close() }
+func (f offlineReplica) Close() error { return f.replica.Close() }
 
 func newReplicaStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show what the replica holds, how fresh it is and how far it has followed its upstream",
 		Long: `Show what the replica holds, its size and its freshness. With an upstream also: how far the follower is, by how much
-the replica may be out of date, the latest failure, how many packets are still under way, and how many records are kept
+the replica may be out of date, the latest failure, how many packets are still under way, and how many rows are kept
 apart because they contradict themselves ('attestd replica verify' lists them).`,
 		Example: "  attestd replica status\n  attestd replica status --output json | jq .follower.lag_seconds",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withReplica(cmd, func(o replicaOffice) error {
+			return a.withReplica(cmd, func(o replicaBackend) error {
 				s, err := o.ReplicaStatus(cmd.Context())
 				if err != nil {
 					return err
@@ -219,15 +219,15 @@ func newReplicaImport(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Fill the replica from NDJSON, zstd when named .zst",
-		Long: `Fill the replica from a file of records, one JSON object a line, zstd-compressed when it is named .zst. Records
+		Long: `Fill the replica from a file of rows, one JSON object a line, zstd-compressed when it is named .zst. Rows
 that are there already are updated, or left alone where they are the same: importing a file twice changes
 nothing. An import that was interrupted goes on where it was. A bad line stops it and is named, unless
---keep-going skips it. docs/replica.md tells the form of a record.`,
+--keep-going skips it. docs/replica.md describes the rows.`,
 		Example: `  attestd replica import transfers.ndjson.zst
   zcat dump.ndjson.gz | attestd replica import - --keep-going`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withReplica(cmd, func(to replicaOffice) error { return a.importRecords(cmd.Context(), to, args[0], o) })
+			return a.withReplica(cmd, func(to replicaBackend) error { return a.importRows(cmd.Context(), to, args[0], o) })
 		},
 	}
 	cmd.Flags().BoolVar(&o.KeepGoing, "keep-going", false, "skip bad lines instead of stopping at the first")
@@ -235,10 +235,10 @@ nothing. An import that was interrupted goes on where it was. A bad line stops i
 	return cmd
 }
 
-// remoteBatch is how many records go through the admin socket at once.
+// remoteBatch is how many rows go through the admin socket at once.
 const remoteBatch = 5000
 
-func (a *app) importRecords(ctx context.Context, to replicaOffice, file string, o dataset.ImportOptions) error {
+func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o dataset.ImportOptions) error {
 	if _, remote := to.(*client.Admin); remote {
 		o.BatchRows = remoteBatch
 	}
@@ -254,11 +254,11 @@ func (a *app) importRecords(ctx context.Context, to replicaOffice, file string, 
 	}
 	end()
 	if err != nil {
-		a.say("%d records were written before that; the same command goes on there.", done.Rows)
+		a.say("%d rows were written before that; the same command goes on there.", done.Rows)
 		return err
 	}
 	return a.print(done, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
+		fmt.Fprintf(w, "%d rows in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
 		if done.Resumed > 0 {
 			fmt.Fprintf(w, "; went on behind line %d", done.Resumed)
 		}
@@ -273,21 +273,21 @@ func newReplicaExport(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export FILE|-",
 		Short: "Write the replica as NDJSON, zstd when named .zst",
-		Long: `Write all records, as they are at one moment, one JSON object a line; zstd-compressed when the file is named
-.zst. The file is complete or not there at all. The same records give the same bytes.`,
+		Long: `Write all rows, as they are at one moment, one JSON object a line; zstd-compressed when the file is named
+.zst. The file is complete or not there at all. The same rows give the same bytes.`,
 		Example: "  attestd replica export replica.ndjson.zst\n  attestd replica export - | jq -c 'select(.kind==\"chain\")'",
 		Args:    oneArg("FILE (or - for standard output)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withReplica(cmd, func(from replicaOffice) error {
-				return a.writeRecords(args[0], func(w io.Writer, update func(done, total int64)) (int64, error) {
-					return exportRecords(cmd.Context(), from, w, update)
+			return a.withReplica(cmd, func(from replicaBackend) error {
+				return a.writeRows(args[0], func(w io.Writer, update func(done, total int64)) (int64, error) {
+					return exportRows(cmd.Context(), from, w, update)
 				})
 			})
 		},
 	}
 }
 
-func exportRecords(ctx context.Context, from replicaOffice, w io.Writer, update func(done, total int64)) (int64, error) {
+func exportRows(ctx context.Context, from replicaBackend, w io.Writer, update func(done, total int64)) (int64, error) {
 	status, err := from.ReplicaStatus(ctx)
 	if err != nil {
 		return 0, err
@@ -314,9 +314,9 @@ func (c *lineCounter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// writeRecords writes a file of records and says how many there are.
-func (a *app) writeRecords(name string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
-	update, end := a.progress("write", "records")
+// writeRows writes a file of rows and says how many there are.
+func (a *app) writeRows(name string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
+	update, end := a.progress("write", "rows")
 	var count int64
 	err := dataset.WriteFile(name, a.out, func(w io.Writer) (err error) {
 		buffered := bufio.NewWriterSize(w, 1<<20)
@@ -325,7 +325,7 @@ func (a *app) writeRecords(name string, write func(w io.Writer, update func(done
 	})
 	end()
 	if err == nil && name != dataset.Stdio {
-		a.say("%d records written to %s.", count, name)
+		a.say("%d rows written to %s.", count, name)
 	}
 	return err
 }
@@ -349,11 +349,11 @@ The same seed, number and day give the same data.`,
 			o := dataset.GenerateOptions{Transfers: transfers, Seed: seed, Now: time.Now()}
 			if output != "" {
 				o.Now = time.Now().UTC().Truncate(24 * time.Hour)
-				return a.writeRecords(output, func(w io.Writer, update func(done, total int64)) (int64, error) {
-					return generateRecords(cmd.Context(), o, w)
+				return a.writeRows(output, func(w io.Writer, update func(done, total int64)) (int64, error) {
+					return generateRows(cmd.Context(), o, w)
 				})
 			}
-			return a.withReplica(cmd, func(to replicaOffice) error { return a.generate(cmd.Context(), to, o) })
+			return a.withReplica(cmd, func(to replicaBackend) error { return a.generate(cmd.Context(), to, o) })
 		},
 	}
 	cmd.Flags().IntVar(&transfers, "transfers", 10_000, "how many transfers")
@@ -362,7 +362,7 @@ The same seed, number and day give the same data.`,
 	return cmd
 }
 
-func generateRecords(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (count int64, err error) {
+func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (count int64, err error) {
 	var line []byte
 	err = dataset.Generate(ctx, o, func(rows []index.Row) error {
 		for _, row := range rows {
@@ -378,7 +378,7 @@ func generateRecords(ctx context.Context, o dataset.GenerateOptions, w io.Writer
 }
 
 // generate fills the replica and says what came of it.
-func (a *app) generate(ctx context.Context, to replicaOffice, o dataset.GenerateOptions) error {
+func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.GenerateOptions) error {
 	if _, remote := to.(*client.Admin); remote {
 		o.BatchRows = remoteBatch
 	}
@@ -393,7 +393,7 @@ func (a *app) generate(ctx context.Context, to replicaOffice, o dataset.Generate
 		return err
 	}
 	return a.print(written, func(w io.Writer) {
-		fmt.Fprintf(w, "%d transfers and what belongs to them, made up in %s: %d records new, %d changed, %d as they were.\n",
+		fmt.Fprintf(w, "%d transfers and what belongs to them, made up in %s: %d rows new, %d changed, %d as they were.\n",
 			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated, written.Unchanged)
 	})
 }

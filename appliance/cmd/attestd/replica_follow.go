@@ -42,11 +42,11 @@ is in step.`, syncGiveUp),
 			if err != nil {
 				return err
 			}
-			office, err := openReplicaOffice(cmd.Context(), c)
+			backend, err := openReplicaBackend(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
-			return errors.Join(a.sync(cmd, office, address), office.Close())
+			return errors.Join(a.sync(cmd, backend, address), backend.Close())
 		},
 	}
 	cmd.Flags().StringVar(&address, "upstream", "", "address of the GraphQL endpoint to read; goes over graphql.upstream")
@@ -70,13 +70,13 @@ func (a *app) configFor(address string) (*config, error) {
 	return c, err
 }
 
-func (a *app) sync(cmd *cobra.Command, office replicaOffice, address string) error {
-	file, isFile := office.(replicaFileOffice)
+func (a *app) sync(cmd *cobra.Command, backend replicaBackend, address string) error {
+	file, isFile := backend.(offlineReplica)
 	switch {
 	case !isFile && address != "":
 		return usagef(cmd, "--upstream is for a file: the daemon runs, and follows graphql.upstream")
 	case !isFile:
-		return a.syncDaemon(cmd.Context(), office.(*client.Admin))
+		return a.syncDaemon(cmd.Context(), backend.(*client.Admin))
 	case file.config.GraphQL.Upstream == "":
 		return errors.New("there is nothing to follow: set graphql.upstream, or give --upstream URL")
 	}
@@ -84,7 +84,7 @@ func (a *app) sync(cmd *cobra.Command, office replicaOffice, address string) err
 }
 
 // syncFile follows in this process, until all is there.
-func (a *app) syncFile(ctx context.Context, file replicaFileOffice) error {
+func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	upstream, err := file.upstream()
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", oneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Unverified > 0 {
-			fmt.Fprintf(w, "%d records contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
+			fmt.Fprintf(w, "%d rows contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
 		}
 	})
 }
@@ -299,7 +299,7 @@ func newReplicaVerify(a *app) *cobra.Command {
 		Use:   "verify",
 		Short: "Compare the replica with its upstream, and list what does not agree",
 		Long: `Compare the replica with graphql.upstream: all counts, chains, tokens, channels, clients and connections whole, and
-packets and transfers at random places. List what differs, and the records that contradict what can be checked of them,
+packets and transfers at random places. List what differs, and the rows that contradict what can be checked of them,
 which are kept apart. Exit status 1 when anything is wrong.
 
 Packets under way that the upstream has moved on a moment ago are counted as behind; that is not wrong.`,
@@ -311,16 +311,16 @@ Packets under way that the upstream has moved on a moment ago are counted as beh
 			if sample <= 0 {
 				return usagef(cmd, "--sample must be more than zero")
 			}
-			return a.withReplica(cmd, func(o replicaOffice) error { return a.verifyReplica(cmd.Context(), o, sample) })
+			return a.withReplica(cmd, func(o replicaBackend) error { return a.verifyReplica(cmd.Context(), o, sample) })
 		},
 	}
 	cmd.Flags().IntVar(&sample, "sample", follower.DefaultSample, "how many packets and how many transfers to compare")
 	return cmd
 }
 
-func (a *app) verifyReplica(ctx context.Context, office replicaOffice, sample int) error {
+func (a *app) verifyReplica(ctx context.Context, backend replicaBackend, sample int) error {
 	update, end := a.progress("compare", "rows")
-	report, err := office.VerifyReplica(ctx, sample, update)
+	report, err := backend.VerifyReplica(ctx, sample, update)
 	end()
 	if err != nil {
 		return err
@@ -335,7 +335,7 @@ func (a *app) verifyReplica(ctx context.Context, office replicaOffice, sample in
 	return err
 }
 
-// mostShown is how many differences, and how many unverified records, are shown as text. All that the report lists are
+// mostShown is how many differences, and how many unverified rows, are shown as text. All that the report lists are
 // in its JSON.
 const mostShown = 20
 
@@ -375,7 +375,7 @@ func verdict(r follower.Report) (lines []string) {
 		say("%d rows are not as the upstream has them. Rows that came meanwhile are no fault: run 'attestd replica sync', and verify again. If they stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
 	}
 	if r.Doubtful > 0 {
-		say("%d records contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are kept apart until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
+		say("%d rows contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are kept apart until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
 	}
 	if !r.CountsAgree {
 		say("The upstream has another number of rows. The replica is behind, or the upstream has removed some: run 'attestd replica sync', and verify again.")

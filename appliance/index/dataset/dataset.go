@@ -1,8 +1,8 @@
 // Package dataset carries whole indexes as files: it reads and writes them as NDJSON, and makes up realistic ones.
 //
 // A file has one row per line, a JSON object whose member "kind" is chain, token, client, connection, channel, packet or
-// transfer, and whose other members are those of the appliance type of that name, named as in GraphQL. Members that may be null may be
-// left out. Amounts, heights and counts are text; times are RFC 3339 in UTC. Rows may come in any order; an
+// transfer, and whose other members are those of the Go type of that name in package index, named as in GraphQL. Members that
+// may be null may be left out. Amounts, heights and counts are text; times are RFC 3339 in UTC. Rows may come in any order; an
 // export has what others refer to in front, and each kind by its sort_order. With the same rows an export is the same
 // bytes.
 package dataset

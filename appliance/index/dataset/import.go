@@ -155,7 +155,7 @@ type position struct {
 	SHA256 string `json:"sha256"` // of those bytes
 }
 
-// importer runs four stages at once: one goroutine reads and cuts blocks of whole lines, several parse them, one gathers
+// importer runs four stages concurrently: one goroutine reads and cuts blocks of whole lines, several parse them, one gathers
 // them in their order, and one writes a batch while the next is gathered.
 type importer struct {
 	to    Target

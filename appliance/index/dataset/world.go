@@ -10,7 +10,7 @@ import (
 )
 
 // World is a made-up index that goes on: Advance moves its clock, sends more packets and lets those under way come further.
-// It keeps only the packets to which something is still to happen. Its methods must not be used at once. The same options
+// It keeps only the packets to which something is still to happen. Its methods are not safe for concurrent use. The same options
 // and calls give the same rows.
 type World struct {
 	g         generator

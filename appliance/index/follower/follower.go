@@ -1,6 +1,6 @@
-// Package follower keeps an index.Index in step with an upstream GraphQL endpoint of the same API.
+// Package follower keeps an index.Index in step with an upstream: another GraphQL endpoint of the same API.
 //
-// It makes one request at a time, and what it does with the next one is decided by what is due first:
+// A Follower makes one request at a time. The next is for the task that is due first:
 //
 //	tables    chains, tokens, clients, connections and channels, each whole, every RefreshInterval
 //	poll      packets and transfers above the highest cursors, and the upstream's counts, every PollInterval (live.go)
@@ -8,8 +8,8 @@
 //	look-ups  unfinished packets with their transfers by hash, at growing intervals; what is missing, at once (lookup.go)
 //	sweep     keys from the newest row backwards, compared with what is here, for rows that came late (sweep.go)
 //
-// All that is read passes through an intake (intake.go), which checks each row and makes a batch of it. A batch is written
-// with the positions that follow from it, so a crash loses nothing and repeats nothing. Cursors are opaque.
+// An intake (intake.go) checks each row that was read and gathers the rows into a batch. A batch is written together with the
+// positions to which it brings the index, so that a crash loses nothing and repeats nothing. Cursors are opaque.
 package follower
 
 import (
@@ -40,7 +40,7 @@ type Options struct {
 	Overlap         time.Duration  // how far back, by the time of sending, is read again for rows that come late; zero means DefaultOverlap
 	LookupInterval  time.Duration  // the longest between look-ups of an unfinished packet; zero means DefaultLookupInterval
 	Rate            appliance.Rate // of requests; zero means no bound but one at a time
-	// GiveUp is how long Sync bears failures without any success between them; zero means for ever.
+	// GiveUp is for how long Sync tries again without any success; zero means for ever.
 	GiveUp time.Duration
 
 	Log *slog.Logger     // nil means none
@@ -58,7 +58,7 @@ const (
 // rediscover is how often the upstream's schema is looked at again.
 const rediscover = time.Hour
 
-// Follower follows an upstream. Its methods may be used at once, but Run and Sync one at a time.
+// Follower follows an upstream. Its methods are safe for concurrent use, except that only one Run or Sync may be under way.
 type Follower struct {
 	o      Options
 	reader *reader
@@ -69,7 +69,7 @@ type Follower struct {
 	mu     sync.Mutex
 	status Status // protected by mu
 
-	// What follows is of the goroutine of Run or Sync.
+	// The rest belongs to the goroutine of Run or Sync.
 	index              string // index.Status.ID of the one that all below is about
 	packets, transfers stream // as written
 	back               backfill
@@ -121,7 +121,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Run follows until ctx ends, and then returns nil. The failures of the upstream and of the disk are waited out.
+// Run follows until ctx ends, and then returns nil. When the upstream or the disk fails it tries again.
 func (f *Follower) Run(ctx context.Context) error {
 	return f.follow(ctx, nil)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// reader asks an upstream for rows. It knows, by introspection, which fields the upstream has. Its methods may be used
-// at once; but for missing, they take discover to have succeeded.
+// reader asks an upstream for rows. It knows, by introspection, which fields the upstream has. Its methods are safe for
+// concurrent use; but for missing, they take discover to have succeeded.
 type reader struct {
 	upstream Upstream
 	plan     atomic.Pointer[plan]

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Proxy stands in front of a server on a socket of its own, and goes wrong as it is told to. Its methods may be used at once.
+// Proxy stands in front of a server on a socket of its own, and goes wrong as it is told to. Its methods are safe for concurrent use.
 type Proxy struct {
 	tb        testing.TB
 	target    *url.URL

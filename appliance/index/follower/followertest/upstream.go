@@ -16,7 +16,7 @@ import (
 )
 
 // Upstream is what is followed: the replica of a made-up world, which goes on as it is told to, behind its GraphQL endpoint.
-// Its methods may be used at once.
+// Its methods are safe for concurrent use.
 type Upstream struct {
 	URL   string // of the GraphQL endpoint
 	Index index.Index
