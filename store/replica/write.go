@@ -368,15 +368,22 @@ func (w *batchWriter) room(size int) []byte {
 	return w.arena[start:start:len(w.arena)]
 }
 
-// applyAllChanges sorts the changes of all postings at the same time, and makes them one after the other.
+// applyAllChanges sorts the changes of some postings while it makes those of others. No goroutine outlives it.
 func (w *batchWriter) applyAllChanges() error {
 	var sorting sync.WaitGroup
-	for _, changes := range w.changes {
-		sorting.Go(func() { slices.SortFunc(changes, postingChange.compare) })
-	}
-	sorting.Wait()
+	defer sorting.Wait()
+	sorted := make(map[*postings]chan struct{})
 	for x, changes := range w.changes {
-		if err := w.applyChanges(x, changes); err != nil {
+		done := make(chan struct{})
+		sorted[x] = done
+		sorting.Go(func() {
+			defer close(done)
+			slices.SortFunc(changes, postingChange.compare)
+		})
+	}
+	for x, done := range sorted {
+		<-done
+		if err := w.applyChanges(x, w.changes[x]); err != nil {
 			return err
 		}
 	}
