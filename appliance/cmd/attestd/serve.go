@@ -111,9 +111,10 @@ type running struct {
 	reloading    sync.Mutex        // held by a reload
 }
 
-// What the garbage collector is told. The heap is small, so that by default it is swept many times a second: collecting
-// a quarter as often saves 6 % of an attestation's CPU. The limit, beside the answers that GraphQL may keep, holds
-// memory down where many large answers are made at once. GOGC and GOMEMLIMIT in the environment go over both.
+// What the garbage collector is told. Little is live, so that by default it collects many times a second. With five times the
+// live heap before it collects, not twice, an answer of 100 packets takes 10 % less CPU (3.0 ms of 3.3), an attestation as much as
+// before. The limit, beside the answers that GraphQL may keep, then holds what the process allocates (RssAnon) at 250 MB while 32
+// clients ask for such pages, instead of 550 MB. GOGC and GOMEMLIMIT in the environment override both.
 const (
 	gcPercent   = 400
 	memoryLimit = 192 << 20
