@@ -40,7 +40,7 @@ type Options[T any] struct {
 	Pending func() int
 }
 
-// Queue is where operations wait for their commit. One goroutine, run, takes whatever has queued up, writes it and answers;
+// Queue holds operations that wait for their commit. One goroutine, run, takes what has queued up, writes it and answers;
 // meanwhile the next batch queues up. All methods are safe for concurrent use.
 type Queue[T any] struct {
 	opts  Options[T]
@@ -63,8 +63,8 @@ func New[T any](o Options[T]) *Queue[T] {
 	return q
 }
 
-// Do has an operation written, and waits for it no longer than the context: it may be written all the same afterwards, unless
-// its batch has not begun. An Op is used once.
+// Do queues an operation and waits until it is written, but no longer than the context. When the context ends first, the
+// operation may be written all the same, unless its batch has not begun. An Op is used once.
 //
 // Errors: CodeTimeout; CodeShuttingDown after Close; else the operation's own, or its batch's.
 func (q *Queue[T]) Do(ctx context.Context, o *Op[T]) error {
@@ -114,7 +114,7 @@ func (q *Queue[T]) signal() {
 	}
 }
 
-// Close lets the queue be finished and returns when all is written and answered.
+// Close refuses further operations, and returns when the queued ones are written and answered.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.closed = true

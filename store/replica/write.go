@@ -441,6 +441,7 @@ const largeBatch = 16
 // rewrite a page of its own of a large index. They gather in the small bucket instead, and with each batch as many leave it as
 // came, all from one stretch of the key space, so that they share pages; the next batch goes on with the next stretch. For
 // M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
+// BenchmarkFollow, 100 transfers into 100,000, takes a fifth to two fifths longer without it; the more keys, the more it saves.
 //
 // It comes before the batch's own changes: until a transaction is committed bbolt keeps what was put into a page in one node,
 // however many keys that are, and to take keys out of such a node is slow.

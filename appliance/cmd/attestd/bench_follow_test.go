@@ -58,22 +58,22 @@ func BenchmarkFollow(b *testing.B) {
 
 // newWorld fills a replica, and returns what goes on with it.
 func newWorld(b *testing.B, d *daemonProcess, transfers int) *dataset.World {
-	replica, err := replica.Open(d.replica(), replica.Options{})
+	opened, err := replica.Open(d.replica(), replica.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	o := dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Now()}
-	world, err := dataset.NewWorld(b.Context(), o, dataset.Sink(b.Context(), replica))
+	world, err := dataset.NewWorld(b.Context(), o, dataset.Sink(b.Context(), opened))
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := replica.Close(); err != nil {
+	if err := opened.Close(); err != nil {
 		b.Fatal(err)
 	}
 	return world
 }
 
-// benchBackfill fills an empty replica some times, and leaves the last. perSecond is packets and transfers.
+// benchBackfill fills an empty opened some times, and leaves the last. perSecond is packets and transfers.
 func benchBackfill(b *testing.B, d *daemonProcess) figure {
 	var rounds []figure
 	for range 3 {

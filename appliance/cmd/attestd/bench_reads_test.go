@@ -231,13 +231,13 @@ func (d *daemonProcess) importRecords(b *testing.B, file string) importRate {
 
 // sampleReplica picks 512 rows at even distances, and shuffles them.
 func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
-	replica, err := replica.Open(d.replica(), replica.Options{ReadOnly: true})
+	opened, err := replica.Open(d.replica(), replica.Options{ReadOnly: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer replica.Close()
+	defer opened.Close()
 	var s readSamples
-	err = replica.View(context.Background(), func(snapshot index.Snapshot) error {
+	err = opened.View(context.Background(), func(snapshot index.Snapshot) error {
 		status, err := snapshot.Status(context.Background())
 		if err != nil {
 			return err

@@ -59,12 +59,12 @@ type followerMetric struct {
 	value func(follower.Status) float64
 }
 
-func newReplicaMetrics(index index.Index, f *follower.Follower) *replicaMetrics {
+func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	m := &replicaMetrics{
-		index: index, follower: f,
+		index: idx, follower: f,
 		rows:       describe("attestd_replica_rows", "Rows of the replica.", "kind"),
 		unverified: describe("attestd_replica_unverified", "Rows kept apart, because they contradict what can be checked of them."),
 	}

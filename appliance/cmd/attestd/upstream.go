@@ -193,14 +193,14 @@ func (c *config) openUpstream(registry *prometheus.Registry) (*upstream.Client, 
 }
 
 // followerOptions are those of a follower of graphql.upstream.
-func (c *config) followerOptions(index index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
+func (c *config) followerOptions(idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
 	if rate == appliance.Unlimited {
 		rate = appliance.Rate{} // which the follower has no bound for
 	}
 	return follower.Options{
-		Index: index, Upstream: from, Address: c.upstreamShown(), Log: log,
+		Index: idx, Upstream: from, Address: c.upstreamShown(), Log: log,
 		PollInterval: g.PollInterval, RefreshInterval: g.RefreshInterval, Overlap: g.Overlap, Rate: rate,
 	}
 }

@@ -31,7 +31,7 @@ type Target interface {
 }
 
 // Into makes an index the target of an import.
-func Into(index index.Index) Target { return indexTarget{index} }
+func Into(idx index.Index) Target { return indexTarget{idx} }
 
 type indexTarget struct{ index.Index }
 

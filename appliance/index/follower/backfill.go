@@ -76,7 +76,7 @@ func (f *Follower) readPage(ctx context.Context, in *intake) error {
 		return err
 	}
 	f.grow()
-	f.counted(p.counts)
+	f.noteCounts(p.counts)
 	return f.back.take(ctx, in, p)
 }
 
@@ -200,7 +200,7 @@ func (b *backfill) take(ctx context.Context, in *intake, p page) error {
 		return nil
 	}
 	b.held, b.pages = nil, 0
-	return in.adopt(ctx, orphans)
+	return in.addOrphans(ctx, orphans)
 }
 
 // drop forgets what is ahead of what is written, and waits for the request that is under way.

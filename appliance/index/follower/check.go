@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// checkPacket tells whether a packet's hash is that of its channels, data and timeouts (ucs03). The error says what does
+// checkPacket tells whether a packet's hash is that of its channels, data and timeouts, as UCS-03 defines it. The error says what does
 // not agree, or what is missing that it takes.
 func checkPacket(packet index.Row) error {
 	source, err := channelID(packet, index.PacketSourceChannelColumn)

@@ -90,7 +90,7 @@ type instructionTuple = struct {
 	Operand []byte `json:"operand"`
 }
 
-// The encodings of ucs03.
+// The encodings of UCS-03.
 var (
 	packetABI = arguments("bytes32", "uint256", "tuple")
 

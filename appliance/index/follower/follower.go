@@ -83,7 +83,7 @@ type Follower struct {
 	refreshed          bool      // all tables have been read since
 	retry              *backoff.ExponentialBackOff
 	succeeded          time.Time    // when a request last was answered
-	share              atomic.Int32 // how many parts to ask for at once; also read ahead of the others
+	share              atomic.Int32 // how many parts a request has; the goroutine that reads ahead uses it, too
 	limit              int          // how many rows to ask for in a page
 	steps              int          // that succeeded since the upstream last refused a request
 	warnings           int          // how many unverified rows may be logged still; all are counted and listed
@@ -168,9 +168,9 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 			if complete != nil && f.o.GiveUp > 0 && f.o.Now().Sub(f.succeeded) > f.o.GiveUp {
 				return err
 			}
-			f.failed(ctx, err)
+			f.noteFailure(ctx, err)
 		case acted:
-			f.went()
+			f.noteSuccess()
 			if complete != nil && complete() {
 				f.leave(ctx)
 				return nil
@@ -238,8 +238,8 @@ func (f *Follower) sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// failed notes a failure and waits: longer each time, and as long as the upstream asks.
-func (f *Follower) failed(ctx context.Context, err error) {
+// noteFailure notes a failure and waits: longer each time, and as long as the upstream asks.
+func (f *Follower) noteFailure(ctx context.Context, err error) {
 	var first bool
 	f.update(func(s *Status) {
 		first = !s.Failing
@@ -274,11 +274,11 @@ func (f *Follower) failed(ctx context.Context, err error) {
 	}
 }
 
-// trustAfter is after how many steps without a refusal more is asked for at once again.
+// trustAfter is after how many steps without a refusal a request asks for more parts again.
 const trustAfter = 10
 
-// went notes that a step has succeeded: the upstream answers, and the index can be written.
-func (f *Follower) went() {
+// noteSuccess notes that a step has succeeded: the upstream answers, and the index can be written.
+func (f *Follower) noteSuccess() {
 	f.retry.Reset()
 	f.succeeded = f.o.Now()
 	if f.steps++; f.steps%trustAfter == 0 {
@@ -291,8 +291,8 @@ func (f *Follower) went() {
 	}
 }
 
-// counted notes the upstream's counts.
-func (f *Follower) counted(c counts) {
+// noteCounts notes the upstream's counts.
+func (f *Follower) noteCounts(c counts) {
 	if c.packets+c.transfers == 0 {
 		return
 	}
@@ -472,7 +472,7 @@ func (f *Follower) behind(here index.Status) int64 {
 	return int64(upstream - have)
 }
 
-// jitter spreads a duration over half as much again, so that many do not come at once.
+// jitter spreads a duration over half as much again, so that many do not come together.
 func jitter(d time.Duration) time.Duration {
 	return d + time.Duration(rand.Float64()*float64(d)/2)
 }

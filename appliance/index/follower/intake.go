@@ -44,7 +44,7 @@ func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error
 	if err != nil {
 		return err
 	}
-	return in.adopt(ctx, orphans)
+	return in.addOrphans(ctx, orphans)
 }
 
 // addPackets takes packets as pages have them. Those of other protocols are looked up first: only then do they come with what
@@ -57,27 +57,27 @@ func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
 		}
 		in.addPacket(row)
 	}
-	return in.look(ctx, foreign)
+	return in.fetchPackets(ctx, foreign)
 }
 
 func (in *intake) addPacket(row index.Row) {
 	p := &packet{row: row, fault: checkPacket(row), came: true}
 	in.packets[row.Key()] = p
 	if p.fault != nil {
-		in.doubt(row, row.Key(), p.fault.Error())
+		in.keepApart(row, row.Key(), p.fault.Error())
 		return
 	}
 	in.batch.Rows = append(in.batch.Rows, row)
 }
 
-// doubt keeps a row of a packet apart.
-func (in *intake) doubt(row index.Row, hash, reason string) {
+// keepApart keeps a row of a packet apart.
+func (in *intake) keepApart(row index.Row, hash, reason string) {
 	in.batch.Unverified = append(in.batch.Unverified, index.Unverified{Row: row, Reason: reason})
 	in.doubted[hash] = append(in.doubted[hash], row.ID())
 }
 
-// look asks the upstream for packets by hash, and takes those that it has.
-func (in *intake) look(ctx context.Context, hashes []string) error {
+// fetchPackets asks the upstream for packets by hash, and takes those that it has.
+func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (in *intake) look(ctx context.Context, hashes []string) error {
 		if err != nil {
 			return err
 		}
-		in.f.counted(c)
+		in.f.noteCounts(c)
 		for _, a := range answers {
 			for _, row := range a.rows {
 				in.addPacket(row)
@@ -104,7 +104,7 @@ func (in *intake) look(ctx context.Context, hashes []string) error {
 
 // addTransfers takes transfers whose packets are in this intake or in the index, and returns the others.
 func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
-	if err := in.recall(ctx, rows); err != nil {
+	if err := in.loadPackets(ctx, rows); err != nil {
 		return nil, err
 	}
 	for _, row := range rows {
@@ -121,8 +121,8 @@ func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans [
 }
 
 func (in *intake) addTransfer(row index.Row, p *packet) error {
-	if reason := p.against(row); reason != "" {
-		in.doubt(row, hashOf(row), reason)
+	if reason := p.contradicts(row); reason != "" {
+		in.keepApart(row, hashOf(row), reason)
 		return nil
 	}
 	if status, ok := p.row.Text(index.PacketStatusColumn); ok && row.IsNull(index.TransferStatusColumn) {
@@ -135,8 +135,8 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 	return nil
 }
 
-// against says why a transfer of the packet's does not verify; empty where it does.
-func (p *packet) against(transfer index.Row) string {
+// contradicts says why a transfer of the packet does not verify; empty where it does.
+func (p *packet) contradicts(transfer index.Row) string {
 	if p.fault != nil {
 		return "its packet does not verify: " + p.fault.Error()
 	}
@@ -153,8 +153,8 @@ func hashOf(transfer index.Row) string {
 	return string(transfer.AppendKey(nil, transferPacket))
 }
 
-// recall finds the packets of transfers in the index.
-func (in *intake) recall(ctx context.Context, transfers []index.Row) error {
+// loadPackets finds the packets of transfers in the index.
+func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error {
 	var unknown []string
 	for _, row := range transfers {
 		if hash := hashOf(row); in.packets[hash] == nil {
@@ -180,9 +180,9 @@ func (in *intake) recall(ctx context.Context, transfers []index.Row) error {
 	})
 }
 
-// adopt looks up the packets of transfers that came without. Where the upstream has none, a transfer is kept apart: nothing says
-// that it is true.
-func (in *intake) adopt(ctx context.Context, orphans []index.Row) error {
+// addOrphans looks up the packets of transfers that came without them. A transfer of which the upstream has no packet is kept
+// apart: nothing shows that it is true.
+func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 	if len(orphans) == 0 {
 		return nil
 	}
@@ -194,13 +194,13 @@ func (in *intake) adopt(ctx context.Context, orphans []index.Row) error {
 			hashes = append(hashes, hash)
 		}
 	}
-	if err := in.look(ctx, hashes); err != nil {
+	if err := in.fetchPackets(ctx, hashes); err != nil {
 		return err
 	}
 	for _, row := range orphans {
 		p := in.packets[hashOf(row)]
 		if p == nil {
-			in.doubt(row, hashOf(row), "the upstream does not have its packet")
+			in.keepApart(row, hashOf(row), "the upstream does not have its packet")
 			continue
 		}
 		if err := in.addTransfer(row, p); err != nil {

@@ -20,7 +20,7 @@ func (f *Follower) poll(ctx context.Context) error {
 		return err
 	}
 	f.grow()
-	f.counted(c)
+	f.noteCounts(c)
 	packets, transfers := f.packets, f.transfers
 	more := packets.take(answers[0], limit)
 	more = transfers.take(answers[1], limit) || more

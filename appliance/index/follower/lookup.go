@@ -217,7 +217,7 @@ func (f *Follower) lookUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.counted(c)
+	f.noteCounts(c)
 	changed, err := f.changed(ctx, due, answers)
 	if err != nil {
 		return err
@@ -284,7 +284,7 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 		if err != nil {
 			return nil, err
 		}
-		f.counted(c)
+		f.noteCounts(c)
 		asked := parts[:n]
 		parts = parts[n:]
 		for i, a := range answers {

@@ -39,20 +39,20 @@ type server struct {
 
 func newServer(t testing.TB, transfers int, o graphql.Options) *server {
 	t.Helper()
-	replica, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time { return now }})
+	opened, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { replica.Close() })
-	s := &server{replica: replica, client: &http.Client{Transport: &http.Transport{}}}
+	t.Cleanup(func() { opened.Close() })
+	s := &server{replica: opened, client: &http.Client{Transport: &http.Transport{}}}
 	err = dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: now}, func(rows []index.Row) error {
-		_, err := replica.Write(t.Context(), index.Batch{Rows: rows})
+		_, err := opened.Write(t.Context(), index.Batch{Rows: rows})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Index = replica
+	o.Index = opened
 	endpoint, err := graphql.New(o)
 	if err != nil {
 		t.Fatal(err)

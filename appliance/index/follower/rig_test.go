@@ -44,14 +44,14 @@ func (r *rig) follower() *follower.Follower {
 	return newFollower(r.T, r.proxy.URL(), r.index)
 }
 
-func newFollower(t *testing.T, url string, index index.Index) *follower.Follower {
+func newFollower(t *testing.T, url string, idx index.Index) *follower.Follower {
 	t.Helper()
 	client, err := upstream.New(upstream.Options{URL: url, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return follower.New(follower.Options{
-		Index: index, Upstream: client, Address: url, PollInterval: 50 * time.Millisecond, RefreshInterval: 500 * time.Millisecond,
+		Index: idx, Upstream: client, Address: url, PollInterval: 50 * time.Millisecond, RefreshInterval: 500 * time.Millisecond,
 		LookupInterval: 400 * time.Millisecond,
 	})
 }
@@ -117,9 +117,9 @@ func rows(t *testing.T, idx index.Index, kind *index.Type) (n int) {
 	return n
 }
 
-func view(t *testing.T, index index.Index, read func(index.Snapshot) error) {
+func view(t *testing.T, idx index.Index, read func(index.Snapshot) error) {
 	t.Helper()
-	if err := index.View(t.Context(), read); err != nil {
+	if err := idx.View(t.Context(), read); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,7 +12,7 @@ type Status struct {
 	Rows map[string]Count `json:"rows"`
 	// Backfilled is when the backfill reached the oldest row; zero before.
 	Backfilled time.Time `json:"backfilled,omitzero"`
-	// InStep is the last moment of which the index surely has all; see Lag.
+	// InStep is when the index was last known to have all that the upstream had; see Lag.
 	InStep     time.Time `json:"in_step,omitzero"`
 	LagSeconds *float64  `json:"lag_seconds"`     // null where unknown
 	LagRows    int64     `json:"lag_rows"`        // packets and transfers that the upstream has and this has not
@@ -48,7 +48,7 @@ const (
 	StateLive     State = "live"     // all is here; new rows are followed
 )
 
-// Status returns how far the Follower is. It costs nothing.
+// Status returns how far the Follower is. It reads nothing from disk.
 func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +72,8 @@ func (f *Follower) Status() Status {
 	return s
 }
 
-// Lag returns how long ago the index surely had all that the upstream had then: it is the most by which an answer may be
-// out of date. It is unknown until that was the case once; it is kept over restarts.
+// Lag returns how long ago the index was last known to have all that the upstream had: an answer is at most that much out of
+// date. It is unknown before the first time, and is kept over restarts.
 func (f *Follower) Lag() (lag time.Duration, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -68,7 +68,7 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.counted(c)
+	f.noteCounts(c)
 	s.pages++
 	for i, a := range answers {
 		covered, err := f.compare(ctx, a.rows)

@@ -84,10 +84,10 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	}
 
 	proxy := followertest.NewProxy(t, followertest.Serve(t, graphql.Options{Index: tied{idx}}))
-	replica := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
-	f := newFollower(t, proxy.URL(), replica)
+	opened := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
+	f := newFollower(t, proxy.URL(), opened)
 	run(t, f)
-	awaitSameButOrder(t, idx, replica)
+	awaitSameButOrder(t, idx, opened)
 	for i := range 2 { // new rows join those that the cursor stands on
 		rows, err := world.Advance(began.Add(time.Duration(i+1)*time.Minute), 10)
 		if err != nil {
@@ -96,7 +96,7 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 		if err := tie(rows); err != nil {
 			t.Fatal(err)
 		}
-		awaitSameButOrder(t, idx, replica)
+		awaitSameButOrder(t, idx, opened)
 	}
 }
 

@@ -16,7 +16,7 @@ type Upstream interface {
 	Query(ctx context.Context, query string, variables map[string]any) (data json.RawMessage, err error)
 }
 
-// QueryError is what an upstream answers to an operation that it did not execute, or not to the end.
+// QueryError is the answer of an upstream that refused an operation, or could not finish it.
 type QueryError struct {
 	Errors []ResponseError
 }

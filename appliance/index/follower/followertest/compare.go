@@ -151,9 +151,9 @@ func rowsOf(tb testing.TB, idx index.Index, t *index.Type) map[string]index.Row 
 	return all
 }
 
-func view(tb testing.TB, index index.Index, read func(index.Snapshot) error) {
+func view(tb testing.TB, idx index.Index, read func(index.Snapshot) error) {
 	tb.Helper()
-	if err := index.View(context.Background(), read); err != nil {
+	if err := idx.View(context.Background(), read); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -103,16 +103,16 @@ func (u *Upstream) Live(tick time.Duration, transfers int, speed float64) (stop 
 // OpenReplica opens the replica at path until the test ends, unless it is closed before.
 func OpenReplica(tb testing.TB, path string, o replica.Options) *replica.Store {
 	tb.Helper()
-	replica, err := replica.Open(path, o)
+	opened, err := replica.Open(path, o)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := replica.Close(); err != nil {
+		if err := opened.Close(); err != nil {
 			tb.Errorf("close %s: %v", path, err)
 		}
 	})
-	return replica
+	return opened
 }
 
 // Serve answers GraphQL on a socket of this machine until the test ends, and returns the endpoint's URL.
