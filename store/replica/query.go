@@ -301,7 +301,7 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]ind
 		p.touched++
 		k, v := rows.Seek(order)
 		if !bytes.Equal(k, order) {
-			panic(damage("an index has a row that is not there"))
+			panic(damage("postings have a row that is not there"))
 		}
 		if row := p.c.row(v); p.passes(row) {
 			found = append(found, row)

@@ -1,0 +1,143 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// Damage is found, or does no harm: no row is served that was not written, nothing panics, nothing hangs.
+func TestNoDamageIsServed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	records := filledReplica(t, path)
+	written := make(map[string]bool)
+	for line := range strings.Lines(string(records)) {
+		written[line] = true
+	}
+	whole := usedPart(t, path)
+	found := 0
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		text := bytes.Clone(whole)
+		for range 1 + random.IntN(3) {
+			at, n := random.IntN(len(text)), 1<<random.IntN(14)
+			for i := at; i < min(len(text), at+n); i++ {
+				text[i] ^= byte(1 + random.IntN(255))
+			}
+		}
+		copied := filepath.Join(t.TempDir(), "replica.db")
+		check(t, os.WriteFile(copied, text, 0o600))
+		r, err := Open(copied, Options{Now: func() time.Time { return storetest.ReplicaNow }})
+		if err != nil {
+			if found++; !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrSchema) {
+				t.Errorf("seed %d: opened with %v", seed, err)
+			}
+			continue
+		}
+		if err := readEverything(t, r, written); err != nil {
+			if found++; appliance.CodeOf(err) != appliance.CodeReplicaUnavailable {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		}
+		r.abandon()
+	}
+	t.Logf("found in %d of 200 files", found)
+	if found < 100 {
+		t.Errorf("damage was found in %d of 200 files only", found)
+	}
+}
+
+// usedPart is a file without the room that bbolt keeps behind its last page.
+func usedPart(t testing.TB, path string) []byte {
+	t.Helper()
+	r := openReplica(t, path)
+	defer r.Close()
+	var size int64
+	check(t, r.db.View(func(tx *bbolt.Tx) error { size = tx.Size(); return nil }))
+	text, err := os.ReadFile(path)
+	check(t, err)
+	return text[:size]
+}
+
+// readEverything returns the first error, and fails on a row that was not written.
+func readEverything(t testing.TB, r *Store, written map[string]bool) error {
+	t.Helper()
+	ctx := t.Context()
+	expect := func(rows []index.Row) {
+		for _, row := range rows {
+			if line := string(row.AppendLine(nil)) + "\n"; !written[line] {
+				t.Errorf("was never written: %s", line)
+			}
+		}
+	}
+	err := r.View(ctx, func(s index.Snapshot) error {
+		for _, kind := range index.RowTypes {
+			if err := s.Each(ctx, kind, func(row index.Row) error { expect([]index.Row{row}); return nil }); err != nil {
+				return err
+			}
+		}
+		rows, err := s.Transfers(ctx, index.TransferQuery{Network: index.Testnet})
+		if err != nil {
+			return err
+		}
+		expect(rows)
+		for _, row := range rows {
+			tx, _ := row.Text(index.TransferSendTransactionColumn)
+			again, err := s.Transfers(ctx, index.TransferQuery{TransactionHash: tx})
+			if err != nil {
+				return err
+			}
+			expect(again)
+			for _, relation := range index.TransferType.Relations {
+				_ = s.Related(row, relation)
+			}
+		}
+		_, err = s.Latency(ctx, index.LatencyQuery{})
+		if err == nil {
+			_, err = s.TransfersByChain(ctx, index.DayQuery{})
+		}
+		if err == nil {
+			_, err = s.Sample(ctx, index.PacketType, 10)
+		}
+		if err == nil {
+			err = s.Unfinished(ctx, func(index.Row) error { return nil })
+		}
+		return err
+	})
+	if err == nil {
+		_, err = r.Write(ctx, index.Batch{Rows: []index.Row{placeholder(index.Chain{UniversalChainID: "test.1"})}})
+	}
+	return err
+}
+
+func TestAPanicOfAReaderIsNoDamage(t *testing.T) {
+	r := newReplica(t)
+	fill(t, r, 10)
+	panics := func(read func(s index.Snapshot) error) (cause any) {
+		defer func() { cause = recover() }()
+		return r.View(t.Context(), read)
+	}
+	var nothing *int
+	for name, read := range map[string]func(s index.Snapshot) error{
+		"in the view": func(index.Snapshot) error { panic("mine") },
+		"of nil":      func(index.Snapshot) error { *nothing = 1; return nil },
+		"in the middle": func(s index.Snapshot) error {
+			return s.Each(t.Context(), index.TransferType, func(index.Row) error { panic("mine") })
+		},
+	} {
+		if cause := panics(read); cause == nil || r.refusal() != nil {
+			t.Errorf("%s: panicked with %v, and the replica is %v", name, cause, r.refusal())
+		}
+	}
+}
