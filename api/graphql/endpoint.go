@@ -4,9 +4,9 @@
 //
 // A request goes through: limits on its size; the cache, when its operation has @cached; parsing, limits on the document
 // and validation by gqlparser, whose result is kept for the next request with the same text; coercion of its variables;
-// a limit on its cost; execution. Rows are written straight from the index (rows.go), introspection by itself
-// (introspection.go), everything else by graph-gophers (resolvers.go), which can execute all of it. A request whose operation
-// goes upstream is neither validated nor coerced here (forward.go).
+// a limit on its cost; execution. Rows are written straight from the index (rows.go), figures are executed by graph-gophers
+// (figures.go), introspection is read from the schema (introspection.go). A request whose operation goes upstream is neither
+// validated nor coerced here (forward.go).
 package graphql
 
 import (
@@ -82,7 +82,7 @@ type Endpoint struct {
 	lag             func() (time.Duration, bool)
 	limits          Limits
 	schema          *ast.Schema
-	gophers         *gophers.Schema
+	figures         *gophers.Schema
 	cache           *cache
 	operations      *otter.Cache[operationKey, *operation]
 	buffers         sync.Pool // of *[]byte
@@ -90,7 +90,6 @@ type Endpoint struct {
 	origins         []string
 	log             *slog.Logger
 	now             func() time.Time
-	interpret       bool // everything by graph-gophers; for tests and benchmarks
 }
 
 // operationKey is a document and the name of the operation in it.
@@ -121,8 +120,8 @@ func New(o Options) (*Endpoint, error) {
 	if e.schema, err = loadSchema(); err != nil {
 		return nil, err
 	}
-	if e.gophers, err = newGophers(e.schema, Schema, e.log); err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
+	if e.figures, err = newFigures(e.log); err != nil {
+		return nil, fmt.Errorf("schema of the figures: %w", err)
 	}
 	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
 		return nil, err

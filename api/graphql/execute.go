@@ -120,7 +120,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*selection, replica bool)
 type execution struct {
 	endpoint *Endpoint
 	ctx      context.Context
-	snap     index.Snapshot
+	snap     snapshot
 	buf      []byte
 	max      int // bytes of buf
 }
@@ -147,15 +147,14 @@ func (x *execution) run(root []*selection) []*Error {
 	return errs
 }
 
-// object writes the root object. Each field is answered by one of three: introspection, the rows of the index written
-// as they are (rows.go), or graph-gophers.
+// object writes the root object.
 func (x *execution) object(root []*selection) []*Error {
 	var errs []*Error
 	x.buf = append(x.buf, '{')
 	for i, s := range root {
 		x.buf = s.appendKey(x.buf, i)
 		if err := x.rootField(s); err != nil {
-			errs = append(errs, err...)
+			errs = append(errs, x.failure(err, s))
 			if x.ctx.Err() != nil {
 				break
 			}
@@ -165,25 +164,19 @@ func (x *execution) object(root []*selection) []*Error {
 	return errs
 }
 
-func (x *execution) rootField(s *selection) []*Error {
-	var err error
-	switch query, isRows := rowQueries[s.def.Name]; {
+// rootField answers a root field by itself, in one of three ways: introspection, rows or figures.
+func (x *execution) rootField(s *selection) error {
+	query, isRows := rowQueries[s.def.Name]
+	switch {
 	case s.def.Name == "__typename":
 		x.buf = append(x.buf, `"Query"`...)
+		return nil
 	case s.meta:
-		err = x.introspect(s)
-	case isRows && !x.endpoint.interpret:
-		var rows []index.Row
-		if rows, err = query.read(x.ctx, x.snap, argumentsOf(s.args)); err == nil {
-			x.buf, err = x.rows(x.buf, rows, s.children)
-		}
-	default:
-		return x.byGophers(s)
+		return x.introspect(s)
+	case isRows:
+		return x.rowList(query, s)
 	}
-	if err != nil {
-		return []*Error{x.failure(err, s)}
-	}
-	return nil
+	return x.figure(s)
 }
 
 // failure turns what stopped a root field into an error of the response.

@@ -4,12 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"time"
-
-	"github.com/attestd/attestd/appliance/index"
 )
 
-// Interpret makes the endpoint answer everything by graph-gophers.
-func (e *Endpoint) Interpret() { e.interpret = true }
+// FiguresSchema is the schema that graph-gophers executes.
+var FiguresSchema = figuresSchema
+
+// IsRows tells a root field that returns rows.
+func IsRows(field string) bool { return rowQueries[field].rows != nil }
 
 // Execute answers a query without HTTP.
 func (e *Endpoint) Execute(query, variables string) string {
@@ -47,30 +48,6 @@ func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
 func (e *Endpoint) CachedBytes() uint64 {
 	e.cache.entries.CleanUp()
 	return e.cache.entries.WeightedSize()
-}
-
-// GophersAlone executes a document as it was written by graph-gophers, with nothing of this package in front of it but
-// the values of one root field: full selects all of them.
-func (e *Endpoint) GophersAlone(query, variables, full string) string {
-	op, errs := e.prepare(full, "")
-	if len(errs) > 0 {
-		panic(errs[0].Message)
-	}
-	var values map[string]any
-	if err := json.Unmarshal([]byte(variables), &values); err != nil {
-		panic(err)
-	}
-	var body []byte
-	err := e.index.View(context.Background(), func(snap index.Snapshot) error {
-		x := &rootExecution{ctx: context.Background(), snap: snap, selection: op.static[0], room: 1 << 30}
-		var err error
-		body, err = json.Marshal(e.gophers.Exec(context.WithValue(x.ctx, executionKey{}, x), query, "", values))
-		return err
-	})
-	if err != nil {
-		panic(err)
-	}
-	return string(body)
 }
 
 // WithBreakerOpen sets how long the breaker stays open.

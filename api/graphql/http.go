@@ -1,7 +1,6 @@
 package graphql
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/index"
 )
 
 // The media types of responses. The newer one tells by the HTTP status whether an operation was executed; the older
@@ -383,37 +381,4 @@ func (e *Endpoint) preflight(c *fiber.Ctx) error {
 		}
 	}
 	return c.SendStatus(http.StatusNoContent)
-}
-
-// Health answers GET /api/rest/health as the hosted service's status page reads it: {"v2_health_check": [{status,
-// environment, last_update}]}.
-func (e *Endpoint) Health(c *fiber.Ctx) error {
-	e.allowOrigin(c)
-	c.Response().Header.SetContentType(typeJSON)
-	if e.index == nil {
-		return e.forwardHealth(c)
-	}
-	ctx, cancel := context.WithTimeout(c.UserContext(), e.limits.Timeout)
-	defer cancel()
-	var checks []healthFigure
-	err := e.index.View(ctx, func(snap index.Snapshot) (err error) {
-		checks, err = health(ctx, snap, arguments{})
-		return err
-	})
-	if err != nil {
-		c.Set(fiber.HeaderRetryAfter, "1")
-		return refuse(c, http.StatusServiceUnavailable, newError(appliance.CodeReplicaUnavailable, "the replica cannot be read"))
-	}
-	return sendHealth(c, checks)
-}
-
-// sendHealth sends the checks, which are strings and times, or JSON.
-func sendHealth(c *fiber.Ctx, checks any) error {
-	body, err := json.Marshal(map[string]any{"v2_health_check": checks})
-	if err != nil {
-		panic(err)
-	}
-	c.Set(fiber.HeaderCacheControl, "no-store")
-	c.Response().SetBodyRaw(body)
-	return nil
 }

@@ -1,7 +1,6 @@
 package graphql
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -208,24 +207,4 @@ func sendStale(c *fiber.Ctx, r response) error {
 	h.Set("Cache-Status", "attestd; hit; detail=stale")
 	c.Response().SetBodyRaw(r.body)
 	return nil
-}
-
-// healthQuery is what the hosted service's GET /api/rest/health asks.
-const healthQuery = `{"query":"{ v2_health_check { status environment last_update } }"}`
-
-// forwardHealth answers Health with what the upstream says.
-func (e *Endpoint) forwardHealth(c *fiber.Ctx) error {
-	answer := e.proxy.ask(c.UserContext(), upstream.Request{
-		Method: http.MethodPost, Body: []byte(healthQuery), ContentType: mediaJSON, Accept: mediaJSON, MaxResponse: int64(e.limits.MaxResponseBytes),
-	})
-	var body struct {
-		Data struct {
-			Checks json.RawMessage `json:"v2_health_check"`
-		} `json:"data"`
-	}
-	if answer.isWhole() && json.Unmarshal(answer.body, &body) == nil && bytes.HasPrefix(body.Data.Checks, []byte("[")) {
-		return sendHealth(c, body.Data.Checks)
-	}
-	setRetryAfter(c, answer.retryAfter)
-	return refuse(c, http.StatusServiceUnavailable, newError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health"))
 }

@@ -34,6 +34,15 @@ func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
 	return e
 }
 
+func newOracle(t testing.TB, e *graphql.Endpoint) *graphql.Oracle {
+	t.Helper()
+	oracle, err := graphql.NewOracle(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return oracle
+}
+
 // newServer serves from an index, by default that of openReplica.
 func newServer(t testing.TB, o graphql.Options) *server {
 	t.Helper()

@@ -4,20 +4,136 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"reflect"
-	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	gophers "github.com/graph-gophers/graphql-go"
-	gopherslog "github.com/graph-gophers/graphql-go/log"
 	"github.com/vektah/gqlparser/v2/ast"
 
 	"github.com/attestd/attestd/appliance/index"
 )
+
+// Oracle answers queries by graph-gophers over the whole schema, rows too: what the endpoint answers must be byte for byte the same.
+type Oracle struct {
+	e       *Endpoint
+	gophers *gophers.Schema
+}
+
+// NewOracle makes the oracle of an endpoint's answers.
+func NewOracle(e *Endpoint) (*Oracle, error) {
+	schema, err := newGophers(e.schema, Schema)
+	return &Oracle{e: e, gophers: schema}, err
+}
+
+// Execute answers a query. What stands in front of the execution is the endpoint's own.
+func (o *Oracle) Execute(query, variables string) string {
+	op, errs := o.e.operation(posted(query, variables))
+	if len(errs) > 0 {
+		return string(errorBody(errs...))
+	}
+	given, err := decodeVariables([]byte(variables))
+	if err != nil {
+		return string(errorBody(newError(CodeInvalidVariable, "variables must be a JSON object")))
+	}
+	values, errs := coerceVariables(o.e.schema, op.def, given)
+	if len(errs) > 0 {
+		return string(errorBody(errs...))
+	}
+	root, errs := bind(op.fields, values)
+	if len(errs) > 0 {
+		return string(errorBody(errs...))
+	}
+	if err := o.e.limits.checkCost(root); err != nil {
+		return string(errorBody(err))
+	}
+	return o.execute(root)
+}
+
+// execute answers each root field by a document of its own: without fragments, directives and variables, arguments as
+// literals, each response key once. That leaves nothing of graph-gophers' validation to be surprised by.
+func (o *Oracle) execute(root []*selection) string {
+	data := []byte{'{'}
+	var errs []*Error
+	err := o.e.index.View(context.Background(), func(snap index.Snapshot) error {
+		x := &execution{endpoint: o.e, ctx: context.Background(), snap: snap, max: 1 << 30}
+		for i, s := range root {
+			data = s.appendKey(data, i)
+			if s.meta || s.def.Name == "__typename" {
+				if err := x.rootField(s); err != nil {
+					errs = append(errs, x.failure(err, s))
+				}
+				data, x.buf = append(data, x.buf...), nil
+				continue
+			}
+			value, err := o.rootField(snap, s)
+			if err != nil {
+				errs = append(errs, x.failure(err, s))
+			}
+			data = append(data, value...)
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	if len(errs) > 0 {
+		return string(append(appendErrors([]byte(`{"data":null,`), errs), '}'))
+	}
+	response := append(append([]byte(`{"data":`), data...), '}')
+	if extensions := warnings(root); extensions != nil {
+		encoded, _ := json.Marshal(extensions)
+		response = append(append(append(response, `,"extensions":`...), encoded...), '}')
+	} else {
+		response = append(response, '}')
+	}
+	return string(response)
+}
+
+func (o *Oracle) rootField(snap index.Snapshot, s *selection) (json.RawMessage, error) {
+	document := appendSelection([]byte{'{'}, s)
+	result := o.gophers.Exec(oracleContext(snap, s), string(append(document, '}')), "", nil)
+	if len(result.Errors) > 0 {
+		if cause := result.Errors[0].ResolverError; cause != nil {
+			return nil, cause
+		}
+		return nil, result.Errors[0]
+	}
+	var data map[string]json.RawMessage
+	err := json.Unmarshal(result.Data, &data)
+	return data[s.key], err
+}
+
+// Alone executes a document as it was written by graph-gophers, with nothing of this package in front of it but the values
+// of one root field: full selects all of them.
+func (o *Oracle) Alone(query, variables, full string) string {
+	op, errs := o.e.prepare(full, "")
+	if len(errs) > 0 {
+		panic(errs[0].Message)
+	}
+	var values map[string]any
+	if err := json.Unmarshal([]byte(variables), &values); err != nil {
+		panic(err)
+	}
+	var body []byte
+	err := o.e.index.View(context.Background(), func(snap index.Snapshot) error {
+		var err error
+		body, err = json.Marshal(o.gophers.Exec(oracleContext(snap, op.static[0]), query, "", values))
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+func oracleContext(snap index.Snapshot, s *selection) context.Context {
+	ctx := context.WithValue(context.Background(), figureSourceKey{}, figureSource(snap))
+	return context.WithValue(ctx, rootExecutionKey{}, &rootExecution{snap: snap, selection: s})
+}
 
 // graph-gophers reads Go values by reflection. The values it needs are the fields of the schema filled from rows of
 // the index, so their Go types are made from the two, once, instead of written out a third time:
@@ -26,8 +142,7 @@ import (
 //     (nullable) or a slice, or, for a field with arguments, a func that takes them;
 //   - an input type is a struct of the kind graph-gophers fills with arguments.
 //
-// A value is filled with no more than what the query selects, so nothing is read in vain, and its size is known before
-// graph-gophers encodes it.
+// A value is filled with no more than what the query selects.
 type resolvers struct {
 	schema  *ast.Schema
 	objects map[string]*objectType // by name in the schema
@@ -49,17 +164,14 @@ type objectField struct {
 }
 
 // newGophers parses the schema for graph-gophers, over resolvers for all that it has.
-func newGophers(schema *ast.Schema, text string, log *slog.Logger) (*gophers.Schema, error) {
+func newGophers(schema *ast.Schema, text string) (*gophers.Schema, error) {
 	r := &resolvers{schema: schema, objects: make(map[string]*objectType), inputs: make(map[string]reflect.Type)}
 	root, err := r.root()
 	if err != nil {
 		return nil, err
 	}
-	// The limits have been checked before; repeated fields are merged.
 	return gophers.ParseSchema(text, root, gophers.UseStringDescriptions(), gophers.UseFieldResolvers(),
-		gophers.DisableFieldSelections(), gophers.MaxParallelism(1), gophers.Logger(gopherslog.LoggerFunc(func(_ context.Context, cause any) {
-			log.Error("graphql resolver panicked", "cause", cause, "stack", string(debug.Stack()))
-		})))
+		gophers.DisableFieldSelections(), gophers.MaxParallelism(1))
 }
 
 // root makes the resolver of Query: a struct with a func for each field.
@@ -91,49 +203,49 @@ var (
 
 // rootFunc makes func(ctx, args) (list, error) for a root field.
 func (r *resolvers) rootFunc(def *ast.FieldDefinition) (reflect.Value, error) {
-	list, fill, err := r.rootList(def)
+	query, ok := rowQueries[def.Name]
+	if !ok {
+		return r.figureFunc(def), nil
+	}
+	object, err := r.object(r.schema.Types[def.Type.Name()], query.rows)
 	if err != nil {
 		return reflect.Value{}, err
 	}
+	list := reflect.SliceOf(object.goType)
 	signature := reflect.FuncOf([]reflect.Type{contextType, r.argumentsType(def.Arguments)}, []reflect.Type{list, errorType}, false)
 	return reflect.MakeFunc(signature, func(in []reflect.Value) []reflect.Value {
-		x := in[0].Interface().(context.Context).Value(executionKey{}).(*rootExecution)
-		result := reflect.New(list).Elem()
-		err := fill(x, argumentsOf(argumentMap(in[1])), result)
-		failed := reflect.New(errorType).Elem()
+		x := in[0].Interface().(context.Context).Value(rootExecutionKey{}).(*rootExecution)
+		result, failed := reflect.New(list).Elem(), reflect.New(errorType).Elem()
+		rows, err := query.read(context.Background(), x.snap, argumentsOf(argumentMap(in[1])))
 		if err != nil {
 			failed.Set(reflect.ValueOf(err))
+		} else {
+			x.fillList(object, rows, x.selection.children, result)
 		}
 		return []reflect.Value{result, failed}
 	}), nil
 }
 
-// rootList returns the Go type of a root field's list, and what fills one.
-func (r *resolvers) rootList(def *ast.FieldDefinition) (reflect.Type, func(*rootExecution, arguments, reflect.Value) error, error) {
-	if query, ok := rowQueries[def.Name]; ok {
-		object, err := r.object(r.schema.Types[def.Type.Name()], query.rows)
-		if err != nil {
-			return nil, nil, err
+// figureFunc makes one that calls a figure's resolver, without arguments.
+func (r *resolvers) figureFunc(def *ast.FieldDefinition) reflect.Value {
+	method := reflect.ValueOf(figures{}).MethodByName(methodName(def.Name))
+	out := []reflect.Type{method.Type().Out(0), method.Type().Out(1)}
+	signature := reflect.FuncOf([]reflect.Type{contextType, r.argumentsType(def.Arguments)}, out, false)
+	return reflect.MakeFunc(signature, func(in []reflect.Value) []reflect.Value {
+		if method.Type().NumIn() == 1 {
+			return method.Call(in[:1])
 		}
-		return reflect.SliceOf(object.goType), func(x *rootExecution, a arguments, list reflect.Value) error {
-			rows, err := query.read(x.ctx, x.snap, a)
-			if err != nil {
-				return err
-			}
-			return x.fillList(object, rows, x.selection.children, list)
-		}, nil
+		return method.Call([]reflect.Value{in[0], reflect.Zero(method.Type().In(1))})
+	})
+}
+
+// methodName turns v2_stats_count into V2StatsCount.
+func methodName(field string) string {
+	var name strings.Builder
+	for _, word := range strings.Split(field, "_") {
+		name.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
-	figure, ok := figures[def.Name]
-	if !ok {
-		return nil, nil, fmt.Errorf("nothing answers %s", def.Name)
-	}
-	return figure.list, func(x *rootExecution, a arguments, list reflect.Value) error {
-		found, err := figure.read(x.ctx, x.snap, a)
-		if err == nil {
-			list.Set(reflect.ValueOf(found))
-		}
-		return err
-	}, nil
+	return name.String()
 }
 
 // object makes the Go type of an object type over rows of a type. No object type of the schema holds itself.
@@ -191,8 +303,8 @@ var leafTypes = map[index.FieldKind]reflect.Type{
 	index.FieldText:  reflect.TypeFor[*string](),
 	index.FieldInt:   reflect.TypeFor[*int32](),
 	index.FieldBool:  reflect.TypeFor[*bool](),
-	index.FieldTime:  reflect.TypeFor[*scalar](),
-	index.FieldJSON:  reflect.TypeFor[*scalar](),
+	index.FieldTime:  reflect.TypeFor[*anyScalar](),
+	index.FieldJSON:  reflect.TypeFor[*anyScalar](),
 	index.FieldTexts: reflect.TypeFor[*[]string](),
 }
 
@@ -217,7 +329,7 @@ func (r *resolvers) inputType(t *ast.Type) reflect.Type {
 	case def.Name == "Boolean":
 		goType = reflect.TypeFor[bool]()
 	default:
-		goType = reflect.TypeFor[scalar]()
+		goType = reflect.TypeFor[anyScalar]()
 	}
 	if !t.NonNull {
 		goType = reflect.PointerTo(goType)
@@ -258,7 +370,7 @@ func argumentMap(filled reflect.Value) map[string]any {
 		}
 		name := filled.Type().Field(i).Tag.Get("graphql")
 		switch v := value.Interface().(type) {
-		case scalar:
+		case anyScalar:
 			m[name] = v.value
 		default:
 			m[name] = v
@@ -270,51 +382,43 @@ func argumentMap(filled reflect.Value) map[string]any {
 	return m
 }
 
-// scalar is a value of a scalar that is not built in: a time.Time, text or any JSON.
-type scalar struct{ value any }
+// anyScalar is a value of a scalar that is not built in: a time.Time, text or any JSON.
+type anyScalar struct{ value any }
 
-// ImplementsGraphQLType tells graph-gophers which scalars this is.
-func (scalar) ImplementsGraphQLType(name string) bool {
+func (anyScalar) ImplementsGraphQLType(name string) bool {
 	return name == "DateTime" || name == "NaiveDate" || name == "JSON" || name == scalarJSONB
 }
 
-// UnmarshalGraphQL takes an argument as it is.
-func (s *scalar) UnmarshalGraphQL(input any) error {
+func (s *anyScalar) UnmarshalGraphQL(input any) error {
 	s.value = input
 	return nil
 }
 
-// MarshalJSON writes times as RFC 3339 in UTC.
-func (s scalar) MarshalJSON() ([]byte, error) {
+func (s anyScalar) MarshalJSON() ([]byte, error) {
 	if t, ok := s.value.(time.Time); ok {
 		return json.Marshal(t.UTC().Format(time.RFC3339Nano))
 	}
 	return json.Marshal(s.value)
 }
 
-// executionKey is the context key of a rootExecution.
-type executionKey struct{}
+// rootExecutionKey is the context key of a rootExecution.
+type rootExecutionKey struct{}
 
 // rootExecution is what resolvers know of the root field that graph-gophers executes.
 type rootExecution struct {
-	ctx       context.Context
-	snap      index.Snapshot
+	snap      snapshot
 	selection *selection
-	room      int // bytes that values may still have
 }
 
-func (x *rootExecution) fillList(object *objectType, rows []index.Row, set []*selection, list reflect.Value) error {
+func (x *rootExecution) fillList(object *objectType, rows []index.Row, set []*selection, list reflect.Value) {
 	list.Set(reflect.MakeSlice(list.Type(), len(rows), len(rows)))
 	for i, row := range rows {
-		if err := x.fill(object, row, set, list.Index(i)); err != nil {
-			return err
-		}
+		x.fill(object, row, set, list.Index(i))
 	}
-	return x.ctx.Err()
 }
 
 // fill sets the fields of a value that are selected, once each, whatever aliases they have.
-func (x *rootExecution) fill(object *objectType, row index.Row, set []*selection, value reflect.Value) error {
+func (x *rootExecution) fill(object *objectType, row index.Row, set []*selection, value reflect.Value) {
 	inner := make(map[string][]*selection)
 	for _, s := range set {
 		inner[s.def.Name] = append(inner[s.def.Name], s.children...)
@@ -325,23 +429,16 @@ func (x *rootExecution) fill(object *objectType, row index.Row, set []*selection
 			continue
 		}
 		target := value.Field(f.index)
-		x.room -= len(s.prefix)
 		if f.access.kind == accessLeaf {
-			x.room -= setLeaf(target, row, f)
+			setLeaf(target, row, f)
 		} else if target.IsZero() {
-			if err := x.fillObjects(f, row, inner[s.def.Name], target); err != nil {
-				return err
-			}
-		}
-		if x.room < 0 {
-			return errResponseTooLarge
+			x.fillObjects(f, row, inner[s.def.Name], target)
 		}
 	}
-	return nil
 }
 
 // fillObjects sets a field that holds objects.
-func (x *rootExecution) fillObjects(f objectField, row index.Row, set []*selection, target reflect.Value) error {
+func (x *rootExecution) fillObjects(f objectField, row index.Row, set []*selection, target reflect.Value) {
 	var rows []index.Row
 	switch f.access.kind {
 	case accessObject:
@@ -358,25 +455,23 @@ func (x *rootExecution) fillObjects(f objectField, row index.Row, set []*selecti
 	}
 	switch target.Kind() {
 	case reflect.Slice:
-		return x.fillList(f.object, rows, set, target)
+		x.fillList(f.object, rows, set, target)
 	case reflect.Func:
-		return x.fillFiltered(f, rows, set, target)
+		x.fillFiltered(f, rows, set, target)
 	case reflect.Pointer:
-		if rows[0].IsZero() {
-			return nil
+		if !rows[0].IsZero() {
+			target.Set(reflect.New(target.Type().Elem()))
+			x.fill(f.object, rows[0], set, target.Elem())
 		}
-		target.Set(reflect.New(target.Type().Elem()))
-		return x.fill(f.object, rows[0], set, target.Elem())
+	default:
+		x.fill(f.object, rows[0], set, target)
 	}
-	return x.fill(f.object, rows[0], set, target)
 }
 
 // fillFiltered sets a field with a condition: a func that returns the objects that meet it.
-func (x *rootExecution) fillFiltered(f objectField, rows []index.Row, set []*selection, target reflect.Value) error {
+func (x *rootExecution) fillFiltered(f objectField, rows []index.Row, set []*selection, target reflect.Value) {
 	all := reflect.New(target.Type().Out(0)).Elem()
-	if err := x.fillList(f.object, rows, set, all); err != nil {
-		return err
-	}
+	x.fillList(f.object, rows, set, all)
 	target.Set(reflect.MakeFunc(target.Type(), func(in []reflect.Value) []reflect.Value {
 		where := argumentMap(in[0])["where"]
 		some := reflect.MakeSlice(all.Type(), 0, len(rows))
@@ -387,16 +482,14 @@ func (x *rootExecution) fillFiltered(f objectField, rows []index.Row, set []*sel
 		}
 		return []reflect.Value{some}
 	}))
-	return nil
 }
 
-// setLeaf sets a column's value and returns about how many bytes it has.
-func setLeaf(target reflect.Value, row index.Row, f objectField) int {
+// setLeaf sets a column's value.
+func setLeaf(target reflect.Value, row index.Row, f objectField) {
 	switch f.column {
 	case index.FieldText:
 		if text, ok := row.Text(f.access.number); ok {
 			target.Set(reflect.ValueOf(&text))
-			return len(text)
 		}
 	case index.FieldInt:
 		if n, ok := row.Int(f.access.number); ok {
@@ -408,42 +501,17 @@ func setLeaf(target reflect.Value, row index.Row, f objectField) int {
 		}
 	case index.FieldTime:
 		if t, ok := row.Time(f.access.number); ok {
-			target.Set(reflect.ValueOf(&scalar{t}))
+			target.Set(reflect.ValueOf(&anyScalar{t}))
 		}
 	case index.FieldTexts:
 		if texts := row.Texts(f.access.number); texts != nil {
 			target.Set(reflect.ValueOf(&texts))
-			return len(strings.Join(texts, ""))
 		}
 	case index.FieldJSON:
 		if encoded := row.AppendJSON(nil, f.access.number); string(encoded) != "null" {
-			target.Set(reflect.ValueOf(&scalar{json.RawMessage(encoded)}))
-			return len(encoded)
+			target.Set(reflect.ValueOf(&anyScalar{json.RawMessage(encoded)}))
 		}
 	}
-	return 0
-}
-
-// byGophers answers a root field by graph-gophers, from a document of its own: without fragments, directives and
-// variables, arguments as literals, each response key once. That leaves nothing of its validation to be surprised by.
-func (x *execution) byGophers(s *selection) []*Error {
-	root := &rootExecution{ctx: x.ctx, snap: x.snap, selection: s, room: x.max - len(x.buf)}
-	ctx := context.WithValue(x.ctx, executionKey{}, root)
-	document := appendSelection([]byte{'{'}, s)
-	result := x.endpoint.gophers.Exec(ctx, string(append(document, '}')), "", nil)
-	if len(result.Errors) > 0 {
-		cause := result.Errors[0].ResolverError
-		if cause == nil {
-			cause = result.Errors[0]
-		}
-		return []*Error{x.failure(cause, s)}
-	}
-	value := result.Data[len(`{`)+len(s.prefix[1:]) : len(result.Data)-len(`}`)]
-	if len(x.buf)+len(value) > x.max {
-		return []*Error{x.failure(errResponseTooLarge, s)}
-	}
-	x.buf = append(x.buf, value...)
-	return nil
 }
 
 // appendSelection prints a selection as a document. where on a root field is left out: it says nothing.
@@ -477,4 +545,57 @@ func (s *selection) appendArguments(dst []byte) []byte {
 		dst = append(dst, ')')
 	}
 	return dst
+}
+
+// appendLiteral prints a coerced value as a GraphQL literal. enum tells that strings are names.
+func appendLiteral(dst []byte, schema *ast.Schema, t *ast.Type, value any) []byte {
+	switch value := value.(type) {
+	case nil:
+		return append(dst, "null"...)
+	case bool:
+		return strconv.AppendBool(dst, value)
+	case int32:
+		return strconv.AppendInt(dst, int64(value), 10)
+	case float64:
+		return strconv.AppendFloat(dst, value, 'g', -1, 64)
+	case json.Number:
+		return append(dst, value...)
+	case string:
+		if schema.Types[t.Name()].Kind == ast.Enum {
+			return append(dst, value...)
+		}
+		return append(dst, (&ast.Value{Kind: ast.StringValue, Raw: value}).String()...)
+	case []any:
+		dst = append(dst, '[')
+		for i, element := range value {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			elem := t
+			if t.Elem != nil {
+				elem = t.Elem
+			}
+			dst = appendLiteral(dst, schema, elem, element)
+		}
+		return append(dst, ']')
+	case map[string]any:
+		return appendLiteralObject(dst, schema, t, value)
+	}
+	panic(fmt.Sprintf("no literal for a %T", value))
+}
+
+func appendLiteralObject(dst []byte, schema *ast.Schema, t *ast.Type, object map[string]any) []byte {
+	dst = append(dst, '{')
+	for i, name := range slices.Sorted(maps.Keys(object)) {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		member := t
+		if f := schema.Types[t.NamedType].Fields.ForName(name); f != nil {
+			member = f.Type
+		}
+		dst = append(append(dst, name...), ':')
+		dst = appendLiteral(dst, schema, member, object[name])
+	}
+	return append(dst, '}')
 }

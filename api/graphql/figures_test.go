@@ -1,0 +1,107 @@
+package graphql_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+
+	"github.com/attestd/attestd/api/graphql"
+)
+
+// figures.graphql is what schema.graphql says of the computed fields, all of them, but for "where" on root fields.
+func TestFiguresAreOfTheSchema(t *testing.T) {
+	whole := loadSchema(t)
+	small, err := gqlparser.LoadSchema(&ast.Source{Name: "figures.graphql", Input: graphql.FiguresSchema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, def := range small.Types {
+		if def.BuiltIn || strings.HasPrefix(name, "__") || def == small.Query {
+			continue
+		}
+		if got, want := shape(def.Fields), shape(whole.Types[name].Fields); def.Kind != whole.Types[name].Kind || got != want {
+			t.Errorf("%s has\n%swant\n%s", name, got, want)
+		}
+	}
+	var want ast.FieldList
+	for _, f := range whole.Query.Fields {
+		if !graphql.IsRows(f.Name) {
+			want = append(want, f)
+		}
+	}
+	if got, want := shape(small.Query.Fields), shape(want); got != want {
+		t.Errorf("Query has\n%swant\n%s", got, want)
+	}
+}
+
+// shape writes fields with their arguments and types, one a line.
+func shape(fields ast.FieldList) string {
+	var b strings.Builder
+	for _, f := range fields {
+		b.WriteString(f.Name)
+		for _, a := range f.Arguments {
+			if a.Name != "where" {
+				fmt.Fprintf(&b, " %s: %s", a.Name, a.Type)
+			}
+		}
+		fmt.Fprintf(&b, ": %s\n", f.Type)
+	}
+	return b.String()
+}
+
+func TestFigures(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	for _, tt := range []struct{ name, query, variables, want string }{
+		{"a day", `{ v2_stats_transfers_daily_count(args: {p_days_back: 3}) { day_date count __typename } }`, "",
+			`{"v2_stats_transfers_daily_count":[{"day_date":"2025-06-15","count":"65","__typename":"v2_stats_daily_count_type"},` +
+				`{"day_date":"2025-06-14","count":"131","__typename":"v2_stats_daily_count_type"},{"day_date":"2025-06-13","count":"54","__typename":"v2_stats_daily_count_type"}]}`},
+		{"packets a day", `query($n: Int) { v2_stats_packets_daily_count(args: {p_days_back: $n}) { count } }`, `{"n": 3}`,
+			`{"v2_stats_packets_daily_count":[{"count":"65"},{"count":"131"},{"count":"54"}]}`},
+		{"arguments as a variable", `query($a: v2_stats_packets_daily_count_args) { v2_stats_packets_daily_count(args: $a) { count } }`, `{"a": {"p_days_back": 3}}`,
+			`{"v2_stats_packets_daily_count":[{"count":"65"},{"count":"131"},{"count":"54"}]}`},
+		{"a route", `{ v2_stats_transfers_chain(args: {p_days_back: 3, p_source_universal_chain_id: "union.union-1"}) { day_date source_universal_chain_id destination_universal_chain_id total_transfers } }`, "",
+			`{"v2_stats_transfers_chain":[` +
+				`{"day_date":"2025-06-15","source_universal_chain_id":"union.union-1","destination_universal_chain_id":"ethereum.1","total_transfers":"13"},` +
+				`{"day_date":"2025-06-14","source_universal_chain_id":"union.union-1","destination_universal_chain_id":"ethereum.1","total_transfers":"26"},` +
+				`{"day_date":"2025-06-13","source_universal_chain_id":"union.union-1","destination_universal_chain_id":"ethereum.1","total_transfers":"11"}]}`},
+		{"packets of a route", `{ v2_stats_packets_chain(args: {p_days_back: 3, p_destination_universal_chain_id: "union.union-1"}) { total_packets from: source_universal_chain_id } }`, "",
+			`{"v2_stats_packets_chain":[{"total_packets":"13","from":"ethereum.11155111"},{"total_packets":"27","from":"ethereum.11155111"},{"total_packets":"10","from":"ethereum.11155111"}]}`},
+		{"latency", `{ v2_stats_latency { secs_until_packet_recv { p5 median p95 } secs_until_write_ack { median } } }`, "",
+			`{"v2_stats_latency":[{"secs_until_packet_recv":{"p5":11.971247551224854,"median":124.28604729556379,"p95":235.71114101285704},"secs_until_write_ack":null}]}`},
+		{"latency of a phase", `{ v2_stats_latency(args: {p_phase: "packet_recv"}) { secs_until_packet_recv { median } secs_until_packet_ack { median } } }`, "",
+			`{"v2_stats_latency":[{"secs_until_packet_recv":{"median":124.28604729556379},"secs_until_packet_ack":null}]}`},
+		{"null is as if not written", `{ v2_stats_latency(args: null) { secs_until_packet_recv { median } } }`, "",
+			`{"v2_stats_latency":[{"secs_until_packet_recv":{"median":124.28604729556379}}]}`},
+		{"of rows, twice, and introspection", `query($no: Boolean!) { a: v2_stats_count { value } t: v2_transfers(args: {p_limit: 1}) { sort_order } ...F __typename b: v2_stats_count @skip(if: $no) { name n: name } __type(name: "OrderBy") { kind } } fragment F on Query { b: v2_stats_count { n: name } c: v2_health_check { status } }`, `{"no": true}`,
+			`{"a":[{"value":"250"},{"value":"250"}],"t":[{"sort_order":"000000000249-x"}],"b":[{"n":"total_transfers"},{"n":"total_packets"}],` +
+				`"c":[{"status":"ok"},{"status":"ok"}],"__typename":"Query","__type":{"kind":"ENUM"}}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := s.post(t, tt.query, tt.variables).data(t); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWrongArgumentsOfFiguresAreErrors(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	for _, tt := range []struct{ name, query, code, message, path, place string }{
+		{"days", `{ v2_stats_packets_daily_count(args: {p_days_back: 0}) { count } }`, "invalid_field", "p_days_back", "v2_stats_packets_daily_count", "1:39"},
+		{"an empty chain", `{ x: v2_stats_transfers_chain(args: {p_source_universal_chain_id: ""}) { day_date } }`, "invalid_field", "p_source_universal_chain_id must not be empty", "x", "1:38"},
+		{"a phase", `{ v2_stats_latency(args: {p_phase: "later"}) { secs_until_packet_recv { p5 } } }`, "invalid_field", "p_phase", "v2_stats_latency", "1:27"},
+		{"an empty phase", `{ v2_stats_latency(args: {p_phase: ""}) { secs_until_packet_recv { p5 } } }`, "invalid_field", "p_phase must not be empty", "v2_stats_latency", "1:27"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := s.post(t, tt.query, "")
+			err := got.fail(t)
+			if place := fmt.Sprintf("%d:%d", err.Locations[0].Line, err.Locations[0].Column); got.code(t) != tt.code || !strings.Contains(err.Message, tt.message) ||
+				fmt.Sprint(err.Path) != "["+tt.path+"]" || place != tt.place {
+				t.Errorf("code %s, path %v, place %s, message %q", got.code(t), err.Path, place, err.Message)
+			}
+		})
+	}
+}

@@ -1,0 +1,44 @@
+package graphql
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// healthRequest is what the hosted service's GET /api/rest/health asks.
+const healthQuery = "{ v2_health_check { status environment last_update } }"
+
+// Health answers GET /api/rest/health as the hosted service's status page reads it: {"v2_health_check": [{status,
+// environment, last_update}]}.
+func (e *Endpoint) Health(c *fiber.Ctx) error {
+	e.allowOrigin(c)
+	c.Response().Header.SetContentType(typeJSON)
+	r := request{query: healthQuery, raw: rawRequest{bytes: []byte(`{"query":"` + healthQuery + `"}`), contentType: mediaJSON, accept: mediaJSON}}
+	answer, _ := e.answer(c.UserContext(), r, cacheKey{})
+	defer e.reuse(answer)
+	var body struct {
+		Data struct {
+			Checks json.RawMessage `json:"v2_health_check"`
+		} `json:"data"`
+	}
+	if !answer.isWhole() || json.Unmarshal(answer.body, &body) != nil || !bytes.HasPrefix(body.Data.Checks, []byte("[")) {
+		setRetryAfter(c, answer.retryAfter)
+		return refuse(c, http.StatusServiceUnavailable, e.noHealth())
+	}
+	c.Set(fiber.HeaderCacheControl, "no-store")
+	c.Response().SetBodyRaw(slices.Concat([]byte(`{"v2_health_check":`), body.Data.Checks, []byte("}")))
+	return nil
+}
+
+func (e *Endpoint) noHealth() *Error {
+	if e.index == nil {
+		return newError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health")
+	}
+	return newError(appliance.CodeReplicaUnavailable, "the replica cannot be read")
+}
