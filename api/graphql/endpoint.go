@@ -186,7 +186,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	if len(errs) > 0 {
 		return refused(statusRefused, errs...), nil
 	}
-	given, err := decodeVariables(r.variables)
+	given, err := readObject(r.variables)
 	if err != nil {
 		return refused(statusRefused, newError(CodeInvalidVariable, "variables must be a JSON object")), nil
 	}
@@ -227,7 +227,8 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*Error) {
 	variables, errs := coerceVariables(e.schema, op.def, given)
 	j := job{variables: variables}
-	replica := wantsReplica(r.extensions)
+	extensions, _ := readObject(r.extensions) // an object, or none
+	replica := extensions["replica"] == true
 	if replica {
 		j.variant = "replica"
 	}

@@ -36,17 +36,6 @@ func (r response) isWhole() bool {
 // maxReused is the capacity up to which buffers are kept for the next response.
 const maxReused = 1 << 20
 
-// wantsReplica tells whether a request's extensions have replica: true.
-func wantsReplica(extensions []byte) bool {
-	if len(extensions) == 0 {
-		return false
-	}
-	var wanted struct {
-		Replica json.RawMessage `json:"replica"`
-	}
-	return json.Unmarshal(extensions, &wanted) == nil && string(wanted.Replica) == "true"
-}
-
 // lagSeconds is nil where the lag is not known.
 func (e *Endpoint) lagSeconds() *float64 {
 	if e.lag == nil {

@@ -3,8 +3,8 @@ package graphql
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"net/url"
@@ -48,7 +48,7 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	if op.cached == nil {
 		return j, nil
 	}
-	extensions, err := decodeVariables(r.extensions)
+	extensions, err := readObject(r.extensions)
 	if err != nil {
 		return j, []*Error{newError(appliance.CodeInvalidField, "extensions must be an object")}
 	}
@@ -116,11 +116,11 @@ func checkQuery(raw []byte) *Error {
 	}
 	for name, all := range values {
 		if len(all) > 1 {
-			return isTwice(name)
+			return isRepeated(name)
 		}
 		if name == "variables" || name == "extensions" {
-			if err := checkMembers([]byte(all[0])); err != nil {
-				return err
+			if _, repeated, _ := readJSON([]byte(all[0])); len(repeated) > 0 { // it is JSON or empty
+				return isRepeated(repeated[0])
 			}
 		}
 	}
@@ -128,17 +128,18 @@ func checkQuery(raw []byte) *Error {
 }
 
 func checkBody(raw []byte) *Error {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &members); err != nil || !utf8.Valid(raw) {
+	value, repeated, err := readJSON(raw)
+	members, ok := value.(map[string]any)
+	switch {
+	case err != nil || !ok || !utf8.Valid(raw):
 		return newError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8")
+	case len(repeated) > 0:
+		return isRepeated(repeated[0])
 	}
-	if err := checkNames(maps.Keys(members)); err != nil {
-		return err
-	}
-	return checkMembers(raw)
+	return checkNames(maps.Keys(members))
 }
 
-func checkNames(names func(func(string) bool)) *Error {
+func checkNames(names iter.Seq[string]) *Error {
 	for name := range names {
 		if !slices.Contains(parameters, name) {
 			return newError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
@@ -148,36 +149,6 @@ func checkNames(names func(func(string) bool)) *Error {
 	return nil
 }
 
-func isTwice(name string) *Error {
+func isRepeated(name string) *Error {
 	return newError(appliance.CodeDuplicateField, show(name)+" is there twice")
-}
-
-// checkMembers refuses a member that is twice in an object. The JSON is valid, or none.
-func checkMembers(raw []byte) *Error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	return checkValue(d)
-}
-
-func checkValue(d *json.Decoder) *Error {
-	token, err := d.Token()
-	bracket, opens := token.(json.Delim)
-	if err != nil || !opens {
-		return nil
-	}
-	names := make(map[json.Token]bool)
-	for d.More() {
-		if bracket == '{' {
-			name, _ := d.Token()
-			if names[name] {
-				return isTwice(fmt.Sprint(name))
-			}
-			names[name] = true
-		}
-		if err := checkValue(d); err != nil {
-			return err
-		}
-	}
-	_, _ = d.Token() // the other bracket
-	return nil
 }

@@ -1,6 +1,7 @@
 package graphql
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -315,11 +316,18 @@ func requestFromQuery(c *fiber.Ctx) (request, *Error) {
 		operation: string(parameters.Peek("operationName")),
 		get:       true,
 	}
-	if raw := parameters.Peek("variables"); len(raw) > 0 && !isNull(raw) {
-		r.variables = slices.Clone(raw)
-	}
-	if raw := parameters.Peek("extensions"); !isNull(raw) {
-		r.extensions = slices.Clone(raw)
+	for _, p := range []struct {
+		name string
+		raw  *[]byte
+	}{{"variables", &r.variables}, {"extensions", &r.extensions}} {
+		raw := parameters.Peek(p.name)
+		if isNull(raw) {
+			continue
+		}
+		if !json.Valid(raw) {
+			return request{}, notObject(p.name)
+		}
+		*p.raw = slices.Clone(raw)
 	}
 	return r, checkObjects(r.variables, r.extensions)
 }
@@ -328,28 +336,21 @@ func missingQuery() *Error {
 	return newError(appliance.CodeMissingField, "the parameter query is required")
 }
 
-// checkObjects refuses variables and extensions that are something else than objects.
+// checkObjects refuses variables and extensions that are something else than objects. They are JSON, or none.
 func checkObjects(variables, extensions []byte) *Error {
 	for _, p := range []struct {
 		name string
 		raw  []byte
 	}{{"variables", variables}, {"extensions", extensions}} {
-		if isNull(p.raw) {
-			continue
-		}
-		if !json.Valid(p.raw) || strings.TrimLeft(string(p.raw), " \t\r\n")[0] != '{' {
-			return newError(appliance.CodeInvalidField, p.name+" must be an object")
+		if !isNull(p.raw) && bytes.TrimLeft(p.raw, " \t\r\n")[0] != '{' {
+			return notObject(p.name)
 		}
 	}
 	return nil
 }
 
-func isNull(raw []byte) bool {
-	return len(raw) == 0 || strings.TrimSpace(string(raw[:min(len(raw), 16)])) == "null"
-}
-
-func isString(raw []byte, s *string) bool {
-	return !isNull(raw) && raw[0] == '"' && json.Unmarshal(raw, s) == nil
+func notObject(name string) *Error {
+	return newError(appliance.CodeInvalidField, name+" must be an object")
 }
 
 // allowOrigin lets pages read the answer (the Fetch standard's CORS protocol). No credentials are allowed, so any

@@ -35,7 +35,7 @@ func (o *Oracle) Execute(query, variables string) string {
 	if len(errs) > 0 {
 		return string(errorBody(errs...))
 	}
-	given, err := decodeVariables([]byte(variables))
+	given, err := readObject([]byte(variables))
 	if err != nil {
 		return string(errorBody(newError(CodeInvalidVariable, "variables must be a JSON object")))
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -141,23 +140,6 @@ func pathTo(set ast.SelectionSet, place Location, above []any) []any {
 		}
 	}
 	return path
-}
-
-// decodeVariables reads the variables of a request. Numbers stay as they are written.
-func decodeVariables(raw []byte) (map[string]any, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var variables map[string]any
-	if err := d.Decode(&variables); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("more than one value")
-	}
-	return variables, nil
 }
 
 // coerceVariables is CoerceVariableValues of GraphQL, section 6.1.2.

@@ -1,0 +1,89 @@
+package graphql
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// readJSON decodes a JSON value, with numbers as they are written. repeated names the members that an object has more than
+// once: readers differ in which they take; the last one is taken here.
+func readJSON(raw []byte) (value any, repeated []string, err error) {
+	r := jsonReader{Decoder: json.NewDecoder(bytes.NewReader(raw))}
+	r.UseNumber()
+	if value, err = r.value(); err != nil {
+		return nil, nil, err
+	}
+	if _, err := r.Token(); err != io.EOF {
+		return nil, nil, errors.New("more than one value")
+	}
+	return value, r.repeated, nil
+}
+
+// readObject decodes an object of JSON, nil for none.
+func readObject(raw []byte) (map[string]any, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	value, _, err := readJSON(raw)
+	object, ok := value.(map[string]any)
+	if err == nil && !ok {
+		err = errors.New("not an object")
+	}
+	return object, err
+}
+
+type jsonReader struct {
+	*json.Decoder
+	repeated []string
+}
+
+func (r *jsonReader) value() (any, error) {
+	token, err := r.Token()
+	switch token {
+	case json.Delim('{'):
+		return r.object()
+	case json.Delim('['):
+		return r.list()
+	}
+	return token, err
+}
+
+func (r *jsonReader) object() (any, error) {
+	object := make(map[string]any)
+	for r.More() {
+		token, err := r.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := token.(string) // nothing else is a name
+		if _, again := object[name]; again {
+			r.repeated = append(r.repeated, name)
+		}
+		if object[name], err = r.value(); err != nil {
+			return nil, err
+		}
+	}
+	_, err := r.Token() // the bracket
+	return object, err
+}
+
+func (r *jsonReader) list() (any, error) {
+	list := []any{}
+	for r.More() {
+		element, err := r.value()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, element)
+	}
+	_, err := r.Token() // the bracket
+	return list, err
+}
+
+func isNull(raw []byte) bool { return len(raw) == 0 || string(bytes.TrimSpace(raw)) == "null" }
+
+func isString(raw []byte, s *string) bool {
+	return !isNull(raw) && raw[0] == '"' && json.Unmarshal(raw, s) == nil
+}
