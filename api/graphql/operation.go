@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
 	"github.com/vektah/gqlparser/v2/lexer"
 	"github.com/vektah/gqlparser/v2/parser"
 	"github.com/vektah/gqlparser/v2/validator/core"
@@ -91,37 +92,27 @@ func (e *Endpoint) resolve(doc *ast.QueryDocument, def *ast.OperationDefinition)
 	return op, errs
 }
 
-// parse checks sizes before anything else.
+// parse checks sizes before anything else. The parser ends at the limit of tokens.
 func (e *Endpoint) parse(query string) (*ast.QueryDocument, *Error) {
 	if len(query) > e.limits.MaxQueryBytes {
 		return nil, newError(CodeQueryTooLarge, fmt.Sprintf("the query has %d bytes, more than %d", len(query), e.limits.MaxQueryBytes))
 	}
-	if err := e.countTokens(query); err != nil {
-		return nil, err
-	}
-	doc, err := parser.ParseQuery(&ast.Source{Input: query})
-	if err != nil {
+	doc, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: query}, e.limits.MaxTokens)
+	switch {
+	case isTokenLimit(err, e.limits.MaxTokens):
+		return nil, newError(CodeTooManyTokens, fmt.Sprintf("the query has more than %d tokens", e.limits.MaxTokens))
+	case err != nil:
 		return nil, fromParser(CodeParseFailed, err)
-	}
-	if len(doc.Operations) == 0 {
+	case len(doc.Operations) == 0:
 		return nil, newError(CodeParseFailed, "the document has no operation")
 	}
 	return doc, nil
 }
 
-// countTokens reads tokens up to the limit, so that a document beyond it is never built.
-func (e *Endpoint) countTokens(query string) *Error {
-	tokens := lexer.New(&ast.Source{Input: query})
-	for range e.limits.MaxTokens + 1 {
-		token, err := tokens.ReadToken()
-		if err != nil {
-			return fromParser(CodeParseFailed, err)
-		}
-		if token.Kind == lexer.EOF {
-			return nil
-		}
-	}
-	return newError(CodeTooManyTokens, fmt.Sprintf("the query has more than %d tokens", e.limits.MaxTokens))
+// isTokenLimit tells that error of the parser's by its message, which is all that it has.
+func isTokenLimit(err error, limit int) bool {
+	parsed, ok := errors.AsType[*gqlerror.Error](err)
+	return ok && parsed.Message == fmt.Sprintf("exceeded token limit of %d", limit)
 }
 
 // selectOperation is GetOperation of GraphQL, section 6.1.
