@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -167,7 +164,7 @@ func (op *operation) key(name string, variables map[string]any, variant string) 
 		variables = maps.Clone(variables)
 		delete(variables, op.cached.ignore)
 	}
-	h.Write(appendCanonical(nil, variables))
+	h.Write(canonical(variables))
 	var key cacheKey
 	h.Sum(key[:0])
 	return key
@@ -203,58 +200,4 @@ func (c *cache) share(ctx context.Context, key cacheKey, p policy, j job, reuse 
 		}
 		return result.Val.(response), nil
 	}
-}
-
-// appendCanonical appends a JSON value so that equal values have equal bytes: members sorted, numbers in one form.
-func appendCanonical(dst []byte, value any) []byte {
-	switch value := value.(type) {
-	case map[string]any:
-		dst = append(dst, '{')
-		for _, name := range slices.Sorted(maps.Keys(value)) {
-			dst = appendCanonical(dst, name)
-			dst = append(dst, ':')
-			dst = append(appendCanonical(dst, value[name]), ',')
-		}
-		return append(dst, '}')
-	case []any:
-		dst = append(dst, '[')
-		for _, element := range value {
-			dst = append(appendCanonical(dst, element), ',')
-		}
-		return append(dst, ']')
-	case json.Number:
-		return appendCanonicalNumber(dst, string(value))
-	}
-	encoded, err := json.Marshal(value)
-	if err != nil { // decoded from JSON
-		panic(err)
-	}
-	return append(dst, encoded...)
-}
-
-// appendCanonicalNumber writes a JSON number as digits without zeros around them, and an exponent: 1, 1.0 and 10e-1
-// are all 1e0. No digit is lost, unlike through a float64.
-func appendCanonicalNumber(dst []byte, number string) []byte {
-	digits, negative := strings.CutPrefix(number, "-")
-	exponent := 0
-	if i := strings.IndexAny(digits, "eE"); i >= 0 {
-		n, err := strconv.Atoi(digits[i+1:])
-		if err != nil { // an exponent beyond all sense: itself is its form
-			return append(dst, number...)
-		}
-		digits, exponent = digits[:i], n
-	}
-	whole, fraction, _ := strings.Cut(digits, ".")
-	exponent -= len(fraction)
-	digits = strings.TrimLeft(whole+fraction, "0")
-	trimmed := strings.TrimRight(digits, "0")
-	exponent += len(digits) - len(trimmed)
-	if trimmed == "" {
-		return append(dst, '0')
-	}
-	if negative {
-		dst = append(dst, '-')
-	}
-	dst = append(append(dst, trimmed...), 'e')
-	return strconv.AppendInt(dst, int64(exponent), 10)
 }

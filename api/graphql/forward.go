@@ -52,7 +52,7 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	if err != nil {
 		return j, []*Error{newError(appliance.CodeInvalidField, "extensions must be an object")}
 	}
-	j.variant = string(appendCanonical(nil, extensions))
+	j.variant = string(canonical(extensions))
 	var errs []*Error
 	j.variables, errs = coerceVariables(e.schema, e.cachedVariables(op), given)
 	return j, errs

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
+	"strconv"
 )
 
-// readJSON decodes a JSON value, with numbers as they are written. repeated names the members that an object has more than
+// readJSON decodes a JSON value, with numbers as json.Number. repeated names the members that an object has more than
 // once: readers differ in which they take; the last one is taken here.
 func readJSON(raw []byte) (value any, repeated []string, err error) {
 	r := jsonReader{Decoder: json.NewDecoder(bytes.NewReader(raw))}
@@ -47,6 +49,9 @@ func (r *jsonReader) value() (any, error) {
 	case json.Delim('['):
 		return r.list()
 	}
+	if n, ok := token.(json.Number); ok {
+		return oneForm(n), nil
+	}
 	return token, err
 }
 
@@ -80,6 +85,29 @@ func (r *jsonReader) list() (any, error) {
 	}
 	_, err := r.Token() // the bracket
 	return list, err
+}
+
+// oneForm writes whole numbers as integers: 1e1 and 10.0 are 10. Up to 15 characters no digit is lost in a float64; others
+// stay as they are written.
+func oneForm(n json.Number) json.Number {
+	f, err := n.Float64()
+	if err != nil || len(n) > 15 || f == 0 || f != math.Trunc(f) || math.Abs(f) >= 1e15 {
+		return n
+	}
+	return json.Number(strconv.FormatInt(int64(f), 10))
+}
+
+// canonical writes an object that readJSON has read, so that objects with equal members have equal bytes. None is as an
+// empty one.
+func canonical(object map[string]any) []byte {
+	if len(object) == 0 {
+		return nil
+	}
+	encoded, err := json.Marshal(object) // sorts members
+	if err != nil {                      // it was JSON before
+		panic(err)
+	}
+	return encoded
 }
 
 func isNull(raw []byte) bool { return len(raw) == 0 || string(bytes.TrimSpace(raw)) == "null" }
