@@ -11,9 +11,9 @@ import (
 
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/vektah/gqlparser/v2/ast"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -118,51 +118,14 @@ func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
 	return c.lookup(key)
 }
 
-// policy is @cached with its arguments' values.
-type policy struct {
-	ttl     time.Duration
-	refresh bool
-}
-
-// policy binds the directive's arguments.
-func (e *Endpoint) policy(op *operation, variables map[string]any) (policy, *Error) {
-	values := make(map[string]any)
-	for _, def := range e.schema.Directives["cached"].Arguments {
-		value := def.DefaultValue
-		if given := op.cached.directive.Arguments.ForName(def.Name); given != nil && !isAbsent(given.Value, variables) {
-			value = given.Value
-		}
-		coerced, err := coerceLiteral(e.schema, def.Type, value, variables)
-		if err != nil {
-			return policy{}, err
-		}
-		values[def.Name] = coerced
-	}
-	ttl, ok := values["ttl"].(int32)
-	if !ok || ttl < 0 {
-		return policy{}, newError(appliance.CodeInvalidField, "ttl of @cached must be 0 seconds or more").at(op.cached.directive.Position)
-	}
-	refresh, _ := values["refresh"].(bool)
-	return policy{ttl: time.Duration(ttl) * time.Second, refresh: refresh}, nil
-}
-
-// isAbsent tells a variable that has no value.
-func isAbsent(v *ast.Value, variables map[string]any) bool {
-	if v.Kind != ast.Variable {
-		return false
-	}
-	_, given := variables[v.Raw]
-	return !given
-}
-
 // key hashes the operation, its variables and what else decides the answer.
 func (op *operation) key(name string, variables map[string]any, variant string) cacheKey {
 	h := sha256.New()
-	h.Write(op.identity[:])
+	h.Write(op.Cached.Identity[:])
 	fmt.Fprintf(h, "%d:%s%d:%s", len(name), name, len(variant), variant)
-	if _, given := variables[op.cached.ignore]; given {
+	if _, given := variables[op.Cached.Ignored]; given {
 		variables = maps.Clone(variables)
-		delete(variables, op.cached.ignore)
+		delete(variables, op.Cached.Ignored)
 	}
 	h.Write(canonical(variables))
 	var key cacheKey
@@ -173,27 +136,27 @@ func (op *operation) key(name string, variables map[string]any, variant string) 
 // share returns the answer under a key: one that is there, or that of the job, which runs once for all who ask at
 // the same time, and whose response is given to reuse once it is copied. It goes on when the one who asked first goes
 // away, so that the others are not failed with it.
-func (c *cache) share(ctx context.Context, key cacheKey, p policy, j job, reuse func(response)) (response, *cacheEntry) {
-	if !p.refresh {
+func (c *cache) share(ctx context.Context, key cacheKey, p document.Policy, j job, reuse func(response)) (response, *cacheEntry) {
+	if !p.Refresh {
 		if entry := c.lookup(key); entry != nil {
 			return response{}, entry
 		}
 	}
-	flight := string(key[:]) + strconv.FormatBool(p.refresh) + j.flight // a refresh does not settle for what began before it
+	flight := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not settle for what began before it
 	done := c.flights.DoChan(flight, func() (any, error) {
 		c.misses.Inc()
 		r := j.run(context.WithoutCancel(ctx))
 		if !r.isWhole() {
 			return r, nil
 		}
-		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.ttl, stale: j.stale}
+		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.TTL, stale: j.stale}
 		reuse(r)
 		c.entries.Set(key, entry)
 		return entry, nil
 	})
 	select {
 	case <-ctx.Done():
-		return refused(statusUnavailable, newError(appliance.CodeTimeout, "the request was given up")), nil
+		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was given up")), nil
 	case result := <-done:
 		if entry, ok := result.Val.(*cacheEntry); ok {
 			return response{}, entry

@@ -1,12 +1,13 @@
-// Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain
-// transfers, over HTTP as "GraphQL over HTTP" (graphql.github.io/graphql-over-http) has it: from an index.Index, from an
-// upstream (proxy.go), or from the first where it has all that an operation asks for and else from the second.
+// Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain transfers, from an
+// index, from an upstream, or from the first where it has all that an operation asks for and else from the second.
 //
-// A request goes through: limits on its size; the cache, when its operation has @cached; parsing, limits on the document
-// and validation by gqlparser, whose result is kept for the next request with the same text; coercion of its variables;
-// a limit on its cost; execution. Rows are written straight from the index (rows.go), figures are executed by graph-gophers
-// (figures.go), introspection is read from the schema (introspection.go). A request whose operation goes upstream is neither
-// validated nor coerced here (forward.go).
+// This package is the protocol: "GraphQL over HTTP" (graphql.github.io/graphql-over-http), the cache of @cached, and forwarding to
+// an upstream. Package document reads documents, package answer executes them. A request goes through:
+//
+//   - limits on its size (http.go);
+//   - the cache, when its operation has @cached (cache.go);
+//   - parsing, limits on the document and validation, whose result is kept for the next request with the same text (document);
+//   - coercion of its variables, a limit on its cost (document), execution (answer); or forwarding (forward.go, proxy.go).
 package graphql
 
 import (
@@ -19,12 +20,12 @@ import (
 	"sync"
 	"time"
 
-	gophers "github.com/graph-gophers/graphql-go"
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
 
+	"github.com/attestd/attestd/api/graphql/answer"
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
@@ -69,6 +70,9 @@ type Options struct {
 	breakerOpen time.Duration // zero means defaultBreakerOpen; for tests
 }
 
+// Limits bound what one request may cost.
+type Limits = document.Limits
+
 // Defaults of Options.
 const (
 	DefaultCacheBytes    = 64 << 20
@@ -77,12 +81,11 @@ const (
 
 // Endpoint answers GraphQL requests. Its methods may be used at once.
 type Endpoint struct {
-	index           index.Index
-	proxy           *proxy // nil without an upstream
+	executor        *answer.Executor // nil without an index
+	proxy           *proxy           // nil without an upstream
 	lag             func() (time.Duration, bool)
 	limits          Limits
 	schema          *ast.Schema
-	figures         *gophers.Schema
 	cache           *cache
 	operations      *otter.Cache[operationKey, *operation]
 	buffers         sync.Pool // of *[]byte
@@ -101,7 +104,7 @@ func New(o Options) (*Endpoint, error) {
 		return nil, errors.New("neither an index nor an upstream")
 	}
 	e := &Endpoint{
-		index: o.Index, lag: o.Lag, limits: o.Limits.withDefaults(), noIntrospection: o.NoIntrospection,
+		lag: o.Lag, limits: o.Limits.WithDefaults(), noIntrospection: o.NoIntrospection,
 		origins: o.Origins, log: o.Log, now: o.Now,
 	}
 	if e.log == nil {
@@ -117,11 +120,13 @@ func New(o Options) (*Endpoint, error) {
 		o.DocumentBytes = DefaultDocumentBytes
 	}
 	var err error
-	if e.schema, err = loadSchema(); err != nil {
+	if e.schema, err = document.LoadSchema(Schema); err != nil {
 		return nil, err
 	}
-	if e.figures, err = newFigures(e.log); err != nil {
-		return nil, fmt.Errorf("schema of the figures: %w", err)
+	if o.Index != nil {
+		if e.executor, err = answer.New(o.Index, e.schema, e.log); err != nil {
+			return nil, err
+		}
 	}
 	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
 		return nil, err
@@ -133,21 +138,12 @@ func New(o Options) (*Endpoint, error) {
 	}
 	e.operations, err = otter.New(&otter.Options[operationKey, *operation]{
 		MaximumWeight: uint64(o.DocumentBytes),
-		Weigher:       func(_ operationKey, op *operation) uint32 { return op.weight },
+		Weigher:       func(_ operationKey, op *operation) uint32 { return op.Weight },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("document cache: %w", err)
 	}
 	return e, nil
-}
-
-func loadSchema() (*ast.Schema, error) {
-	schema, err := gqlparser.LoadSchema(&ast.Source{Name: "schema.graphql", Input: Schema})
-	if err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	delete(schema.Directives, "defer") // gqlparser knows it, this server does not
-	return schema, nil
 }
 
 // request is a GraphQL request.
@@ -179,7 +175,7 @@ type job struct {
 // the request's bytes, by which an equal one finds the entry at once.
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
-		return refused(statusRefused, newError(CodeVariablesTooLarge,
+		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
 			fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))), nil
 	}
 	op, errs := e.operation(r)
@@ -188,7 +184,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	}
 	given, err := readObject(r.variables)
 	if err != nil {
-		return refused(statusRefused, newError(CodeInvalidVariable, "variables must be a JSON object")), nil
+		return refused(statusRefused, document.NewError(document.CodeInvalidVariable, "variables must be a JSON object")), nil
 	}
 	jobOf := e.localJob
 	if op.forwarded {
@@ -202,30 +198,30 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 		return refused(statusRefused, errs...), nil
 	}
 	j.run = e.guarded(j.run)
-	if op.cached == nil {
+	if op.Cached == nil {
 		return j.run(ctx), nil
 	}
-	policy, failed := e.policy(op, j.variables)
+	policy, failed := op.Cached.Policy(e.schema, j.variables)
 	if failed != nil {
 		return refused(statusRefused, failed), nil
 	}
-	if policy.ttl == 0 {
+	if policy.TTL == 0 {
 		return j.run(ctx), nil
 	}
 	key := op.key(r.operation, given, j.variant)
 	resp, entry := e.cache.share(ctx, key, policy, j, e.reuse)
-	if entry != nil && !policy.refresh {
+	if entry != nil && !policy.Refresh {
 		e.cache.requests.Set(hash, key)
 	}
-	if resp.failed && !policy.refresh {
+	if resp.failed && !policy.Refresh {
 		resp = e.staleOr(resp, key)
 	}
 	return resp, entry
 }
 
 // localJob answers an operation from the index.
-func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*Error) {
-	variables, errs := coerceVariables(e.schema, op.def, given)
+func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
+	variables, errs := op.CoerceVariables(given)
 	j := job{variables: variables}
 	extensions, _ := readObject(r.extensions) // an object, or none
 	replica := extensions["replica"] == true
@@ -243,15 +239,21 @@ func (e *Endpoint) guarded(run func(context.Context) response) func(context.Cont
 		defer func() {
 			if cause := recover(); cause != nil {
 				e.log.Error("graphql query panicked", "cause", cause, "stack", string(debug.Stack()))
-				r = refused(statusUnavailable, newError(appliance.CodeInternal, "internal error"))
+				r = refused(statusUnavailable, document.NewError(appliance.CodeInternal, "internal error"))
 			}
 		}()
 		return run(ctx)
 	}
 }
 
+// operation is an operation, and where it is answered.
+type operation struct {
+	*document.Operation
+	forwarded bool // by the upstream: it is not resolved
+}
+
 // operation returns the parsed operation of a request.
-func (e *Endpoint) operation(r request) (*operation, []*Error) {
+func (e *Endpoint) operation(r request) (*operation, []*document.Error) {
 	key := operationKey{r.query, r.operation}
 	if op, ok := e.operations.GetIfPresent(key); ok {
 		return op, nil
@@ -263,30 +265,46 @@ func (e *Endpoint) operation(r request) (*operation, []*Error) {
 	return op, errs
 }
 
-func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any, replica bool) response {
-	root := op.static
-	if root == nil {
-		var errs []*Error
-		if root, errs = bind(op.fields, variables); len(errs) > 0 {
-			return refused(statusRefused, errs...)
+// prepare parses and checks the operation of that name, or the only one. What the index cannot answer goes upstream, if there
+// is one.
+func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
+	parsed, err := document.Parse(query, name, e.limits)
+	if err != nil {
+		return nil, []*document.Error{err}
+	}
+	op := &operation{Operation: parsed}
+	var errs []*document.Error
+	if e.executor != nil {
+		if errs = op.Resolve(e.schema); len(errs) == 0 {
+			return op, nil
 		}
+	}
+	if e.proxy == nil {
+		return nil, errs
+	}
+	op.forwarded = true
+	if err := e.checkForwarded(op); err != nil {
+		return nil, []*document.Error{err}
+	}
+	return op, nil
+}
+
+func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any, replica bool) response {
+	root, errs := op.Bind(variables)
+	if len(errs) > 0 {
+		return refused(statusRefused, errs...)
 	}
 	for _, s := range root {
-		if s.meta && e.noIntrospection {
-			return refused(statusRefused, introspectionOff().at(s.node.Position).under(s.key))
+		if s.Meta && e.noIntrospection {
+			return refused(statusRefused, introspectionOff().At(s.Node.Position).Under(s.Key))
 		}
 	}
-	if err := e.limits.checkCost(root); err != nil {
+	if err := e.limits.CheckCost(root); err != nil {
 		return refused(statusRefused, err)
 	}
 	return e.execute(ctx, root, replica)
 }
 
-func introspectionOff() *Error {
-	return newError(CodeIntrospectionOff, "introspection is switched off")
-}
-
-// refused is the response to a request that is not executed.
-func refused(s status, errs ...*Error) response {
-	return response{body: errorBody(errs...), status: s, errors: errs}
+func introspectionOff() *document.Error {
+	return document.NewError(document.CodeIntrospectionOff, "introspection is switched off")
 }

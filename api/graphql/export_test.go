@@ -6,12 +6,6 @@ import (
 	"time"
 )
 
-// FiguresSchema is the schema that graph-gophers executes.
-var FiguresSchema = figuresSchema
-
-// IsRows tells a root field that returns rows.
-func IsRows(field string) bool { return rowQueries[field].rows != nil }
-
 // Execute answers a query without HTTP.
 func (e *Endpoint) Execute(query, variables string) string {
 	r, entry := e.answer(context.Background(), posted(query, variables), cacheKey{})

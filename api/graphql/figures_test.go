@@ -5,52 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vektah/gqlparser/v2"
-	"github.com/vektah/gqlparser/v2/ast"
-
 	"github.com/attestd/attestd/api/graphql"
 )
-
-// figures.graphql is what schema.graphql says of the computed fields, all of them, but for "where" on root fields.
-func TestFiguresAreOfTheSchema(t *testing.T) {
-	whole := loadSchema(t)
-	small, err := gqlparser.LoadSchema(&ast.Source{Name: "figures.graphql", Input: graphql.FiguresSchema})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, def := range small.Types {
-		if def.BuiltIn || strings.HasPrefix(name, "__") || def == small.Query {
-			continue
-		}
-		if got, want := shape(def.Fields), shape(whole.Types[name].Fields); def.Kind != whole.Types[name].Kind || got != want {
-			t.Errorf("%s has\n%swant\n%s", name, got, want)
-		}
-	}
-	var want ast.FieldList
-	for _, f := range whole.Query.Fields {
-		if !graphql.IsRows(f.Name) {
-			want = append(want, f)
-		}
-	}
-	if got, want := shape(small.Query.Fields), shape(want); got != want {
-		t.Errorf("Query has\n%swant\n%s", got, want)
-	}
-}
-
-// shape writes fields with their arguments and types, one a line.
-func shape(fields ast.FieldList) string {
-	var b strings.Builder
-	for _, f := range fields {
-		b.WriteString(f.Name)
-		for _, a := range f.Arguments {
-			if a.Name != "where" {
-				fmt.Fprintf(&b, " %s: %s", a.Name, a.Type)
-			}
-		}
-		fmt.Fprintf(&b, ": %s\n", f.Type)
-	}
-	return b.String()
-}
 
 func TestFigures(t *testing.T) {
 	s := newServer(t, graphql.Options{})

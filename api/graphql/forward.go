@@ -13,8 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/vektah/gqlparser/v2/ast"
-
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 )
@@ -23,21 +22,19 @@ import (
 // here: what readers of JSON and of URLs read differently is refused. Else a mutation could hide behind a query, or one
 // query's answer be shared as another's.
 
-// toForward checks what must hold of an operation that goes upstream, whatever the schema there is.
-func (e *Endpoint) toForward(doc *ast.QueryDocument, def *ast.OperationDefinition, size extent) (*operation, []*Error) {
-	for _, other := range doc.Operations {
-		if other != def && other.Name == def.Name {
-			return nil, []*Error{newError(CodeValidationFailed, fmt.Sprintf("There can be only one operation named %q.", def.Name)).at(other.Position)}
-		}
+// checkForwarded checks what must hold of an operation that goes upstream, whatever the schema there is.
+func (e *Endpoint) checkForwarded(op *operation) *document.Error {
+	if err := op.CheckName(); err != nil {
+		return err
 	}
-	if e.noIntrospection && size.metaDepth > 0 {
-		return nil, []*Error{introspectionOff()}
+	if e.noIntrospection && op.Introspects() {
+		return introspectionOff()
 	}
-	return &operation{def: def, forwarded: true}, nil
+	return nil
 }
 
 // forwardedJob asks the upstream.
-func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) (job, []*Error) {
+func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
 	message := r.message()
 	message.MaxResponse = int64(e.limits.MaxResponseBytes)
 	j := job{
@@ -45,36 +42,17 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 		stale:  e.proxy.stale,
 		flight: message.ContentType + "\n" + message.Accept,
 	}
-	if op.cached == nil {
+	if op.Cached == nil {
 		return j, nil
 	}
 	extensions, err := readObject(r.extensions)
 	if err != nil {
-		return j, []*Error{newError(appliance.CodeInvalidField, "extensions must be an object")}
+		return j, []*document.Error{document.NewError(appliance.CodeInvalidField, "extensions must be an object")}
 	}
 	j.variant = string(canonical(extensions))
-	var errs []*Error
-	j.variables, errs = coerceVariables(e.schema, e.cachedVariables(op), given)
+	var errs []*document.Error
+	j.variables, errs = op.Cached.CoerceVariables(e.schema, given)
 	return j, errs
-}
-
-// cachedVariables are the variables that @cached uses, of the types that it wants them to be. The others may be of types
-// that are not known here.
-func (e *Endpoint) cachedVariables(op *operation) *ast.OperationDefinition {
-	used := &ast.OperationDefinition{}
-	for _, argument := range e.schema.Directives["cached"].Arguments {
-		given := op.cached.directive.Arguments.ForName(argument.Name)
-		if given == nil || given.Value.Kind != ast.Variable {
-			continue
-		}
-		if defined := op.def.VariableDefinitions.ForName(given.Value.Raw); defined != nil {
-			variable, t := *defined, *argument.Type
-			t.NonNull = false // the argument has a default
-			variable.Type = &t
-			used.VariableDefinitions = append(used.VariableDefinitions, &variable)
-		}
-	}
-	return used
 }
 
 // message copies a request.
@@ -92,7 +70,7 @@ func (r request) message() upstream.Request {
 var parameters = []string{"query", "operationName", "variables", "extensions"}
 
 // checkForwardable refuses a request that another reader may read differently.
-func (r request) checkForwardable() *Error {
+func (r request) checkForwardable() *document.Error {
 	check := checkBody
 	if r.get {
 		check = checkQuery
@@ -101,15 +79,15 @@ func (r request) checkForwardable() *Error {
 		return err
 	}
 	if strings.ContainsFunc(r.raw.accept+r.raw.contentType, unicode.IsControl) {
-		return newError(appliance.CodeInvalidField, "a header has a control character")
+		return document.NewError(appliance.CodeInvalidField, "a header has a control character")
 	}
 	return nil
 }
 
-func checkQuery(raw []byte) *Error {
+func checkQuery(raw []byte) *document.Error {
 	values, err := url.ParseQuery(string(raw))
 	if err != nil || bytes.ContainsFunc(raw, unicode.IsControl) {
-		return newError(appliance.CodeInvalidField, "the URL's query is malformed")
+		return document.NewError(appliance.CodeInvalidField, "the URL's query is malformed")
 	}
 	if err := checkNames(maps.Keys(values)); err != nil {
 		return err
@@ -127,28 +105,28 @@ func checkQuery(raw []byte) *Error {
 	return nil
 }
 
-func checkBody(raw []byte) *Error {
+func checkBody(raw []byte) *document.Error {
 	value, repeated, err := readJSON(raw)
 	members, ok := value.(map[string]any)
 	switch {
 	case err != nil || !ok || !utf8.Valid(raw):
-		return newError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8")
+		return document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8")
 	case len(repeated) > 0:
 		return isRepeated(repeated[0])
 	}
 	return checkNames(maps.Keys(members))
 }
 
-func checkNames(names iter.Seq[string]) *Error {
+func checkNames(names iter.Seq[string]) *document.Error {
 	for name := range names {
 		if !slices.Contains(parameters, name) {
-			return newError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
-				show(name), strings.Join(parameters, ", ")))
+			return document.NewError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
+				document.Show(name), strings.Join(parameters, ", ")))
 		}
 	}
 	return nil
 }
 
-func isRepeated(name string) *Error {
-	return newError(appliance.CodeDuplicateField, show(name)+" is there twice")
+func isRepeated(name string) *document.Error {
+	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -36,9 +37,9 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 	return nil
 }
 
-func (e *Endpoint) noHealth() *Error {
-	if e.index == nil {
-		return newError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health")
+func (e *Endpoint) noHealth() *document.Error {
+	if e.executor == nil {
+		return document.NewError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health")
 	}
-	return newError(appliance.CodeReplicaUnavailable, "the replica cannot be read")
+	return document.NewError(appliance.CodeReplicaUnavailable, "the replica cannot be read")
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -49,7 +50,7 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	e.allowOrigin(c)
 	body, err := e.readBody(c)
 	switch {
-	case err != nil && err.code() == CodeBodyTooLarge:
+	case err != nil && err.Code() == CodeBodyTooLarge:
 		return refuse(c, http.StatusRequestEntityTooLarge, err)
 	case err != nil:
 		return refuse(c, http.StatusBadRequest, err)
@@ -57,12 +58,12 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 		return e.preflight(c)
 	case c.Method() != fiber.MethodGet && c.Method() != fiber.MethodPost:
 		c.Set(fiber.HeaderAllow, allowedMethods)
-		return refuse(c, http.StatusMethodNotAllowed, newError(CodeMethodNotAllowed, "only GET and POST are allowed"))
+		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET and POST are allowed"))
 	}
 	c.Response().Header.Add(fiber.HeaderVary, fiber.HeaderAccept)
 	contentType, ok := negotiate(c.Get(fiber.HeaderAccept))
 	if !ok {
-		return refuse(c, http.StatusNotAcceptable, newError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
+		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
 	}
 	c.Response().Header.SetContentType(contentType)
 	return e.answerHTTP(c, body)
@@ -85,7 +86,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 		return e.sendCached(c, entry)
 	}
 	var r request
-	var err *Error
+	var err *document.Error
 	if get {
 		r, err = requestFromQuery(c)
 	} else {
@@ -123,8 +124,8 @@ func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 // httpStatus is the status of section 6.4 of GraphQL over HTTP.
 func httpStatus(c *fiber.Ctx, r request, resp response) int {
 	for _, err := range resp.errors {
-		switch err.code() {
-		case CodeOperationUnsupported:
+		switch err.Code() {
+		case document.CodeOperationUnsupported:
 			if r.get { // section 6.2.1: a mutation may not be asked for by GET
 				c.Set(fiber.HeaderAllow, fiber.MethodPost)
 				return http.StatusMethodNotAllowed
@@ -151,21 +152,26 @@ func setRetryAfter(c *fiber.Ctx, d time.Duration) {
 }
 
 // refuse answers a request that is not one of GraphQL over HTTP.
-func refuse(c *fiber.Ctx, status int, err *Error) error {
+func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 	if string(c.Response().Header.ContentType()) != typeGraphQL { // not negotiated yet
 		c.Response().Header.SetContentType(typeJSON)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Status(status)
-	c.Response().SetBodyRaw(errorBody(err))
+	c.Response().SetBodyRaw(document.ErrorBody(err))
 	return nil
+}
+
+// bodyBytes is the largest body: query and variables as JSON, with escapes.
+func (e *Endpoint) bodyBytes() int {
+	return 2*(e.limits.MaxQueryBytes+e.limits.MaxVariablesBytes) + 4096
 }
 
 // readBody reads the whole body, so that the connection can be used again, or refuses it and lets the connection be
 // closed. Bodies are taken as they are: there is no decompression that a small body could blow up.
-func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *Error) {
-	limit := e.limits.bodyBytes()
-	tooLarge := newError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
+func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
+	limit := e.bodyBytes()
+	tooLarge := document.NewError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
 	if !c.Request().IsBodyStream() {
 		body := c.Request().Body()
 		if len(body) > limit {
@@ -183,7 +189,7 @@ func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *Error) {
 	switch {
 	case err != nil:
 		c.Response().SetConnectionClose()
-		return nil, newError(appliance.CodeInvalidJSON, "the body ended before its length")
+		return nil, document.NewError(appliance.CodeInvalidJSON, "the body ended before its length")
 	case len(body) > limit: // chunked
 		drain(c, stream)
 		return nil, tooLarge
@@ -210,20 +216,20 @@ func drain(c *fiber.Ctx, stream io.Reader) {
 }
 
 // checkContentType takes application/json in UTF-8 (section 5.3), not compressed.
-func checkContentType(c *fiber.Ctx) *Error {
+func checkContentType(c *fiber.Ctx) *document.Error {
 	header := c.Get(fiber.HeaderContentType)
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
-		return newError(CodeUnsupportedMediaType, "the body must not be compressed")
+		return document.NewError(CodeUnsupportedMediaType, "the body must not be compressed")
 	}
 	if header == mediaJSON {
 		return nil
 	}
 	media, params, err := mime.ParseMediaType(header)
 	if err != nil || media != mediaJSON {
-		return newError(CodeUnsupportedMediaType, "the Content-Type must be "+mediaJSON)
+		return document.NewError(CodeUnsupportedMediaType, "the Content-Type must be "+mediaJSON)
 	}
 	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "utf8" && charset != "us-ascii" {
-		return newError(CodeUnsupportedMediaType, "the charset must be utf-8")
+		return document.NewError(CodeUnsupportedMediaType, "the charset must be utf-8")
 	}
 	return nil
 }
@@ -272,10 +278,10 @@ func acceptsUTF8(params map[string]string) bool {
 }
 
 // requestFromBody reads the parameters of section 5.1 from a POST.
-func requestFromBody(body []byte) (request, *Error) {
+func requestFromBody(body []byte) (request, *document.Error) {
 	trimmed := strings.TrimLeft(string(body[:min(len(body), 64)]), " \t\r\n")
 	if strings.HasPrefix(trimmed, "[") {
-		return request{}, newError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
+		return request{}, document.NewError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
 	}
 	var parameters struct {
 		Query         *json.RawMessage `json:"query"`
@@ -284,17 +290,17 @@ func requestFromBody(body []byte) (request, *Error) {
 		Extensions    json.RawMessage  `json:"extensions"`
 	}
 	if err := json.Unmarshal(body, &parameters); err != nil {
-		return request{}, newError(appliance.CodeInvalidJSON, "the body must be a JSON object with the member query")
+		return request{}, document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object with the member query")
 	}
 	if parameters.Query == nil {
 		return request{}, missingQuery()
 	}
 	var r request
 	if !isString(*parameters.Query, &r.query) {
-		return request{}, newError(appliance.CodeInvalidField, "query must be a string")
+		return request{}, document.NewError(appliance.CodeInvalidField, "query must be a string")
 	}
 	if !isNull(parameters.OperationName) && !isString(parameters.OperationName, &r.operation) {
-		return request{}, newError(appliance.CodeInvalidField, "operationName must be a string")
+		return request{}, document.NewError(appliance.CodeInvalidField, "operationName must be a string")
 	}
 	if !isNull(parameters.Variables) {
 		r.variables = parameters.Variables
@@ -306,7 +312,7 @@ func requestFromBody(body []byte) (request, *Error) {
 }
 
 // requestFromQuery reads the parameters of section 5.2 from a URL.
-func requestFromQuery(c *fiber.Ctx) (request, *Error) {
+func requestFromQuery(c *fiber.Ctx) (request, *document.Error) {
 	parameters := c.Context().QueryArgs()
 	if !parameters.Has("query") {
 		return request{}, missingQuery()
@@ -332,12 +338,12 @@ func requestFromQuery(c *fiber.Ctx) (request, *Error) {
 	return r, checkObjects(r.variables, r.extensions)
 }
 
-func missingQuery() *Error {
-	return newError(appliance.CodeMissingField, "the parameter query is required")
+func missingQuery() *document.Error {
+	return document.NewError(appliance.CodeMissingField, "the parameter query is required")
 }
 
 // checkObjects refuses variables and extensions that are something else than objects. They are JSON, or none.
-func checkObjects(variables, extensions []byte) *Error {
+func checkObjects(variables, extensions []byte) *document.Error {
 	for _, p := range []struct {
 		name string
 		raw  []byte
@@ -349,8 +355,8 @@ func checkObjects(variables, extensions []byte) *Error {
 	return nil
 }
 
-func notObject(name string) *Error {
-	return newError(appliance.CodeInvalidField, name+" must be an object")
+func notObject(name string) *document.Error {
+	return document.NewError(appliance.CodeInvalidField, name+" must be an object")
 }
 
 // allowOrigin lets pages read the answer (the Fetch standard's CORS protocol). No credentials are allowed, so any

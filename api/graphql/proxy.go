@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
 )
@@ -92,9 +93,9 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	case errors.Is(err, errLimited):
 		return response{status: statusForwarded, upstream: answer, body: answer.Body, failed: true}
 	case errors.Is(err, upstream.ErrTooLarge):
-		return refused(statusUnavailable, newError(CodeResponseTooLarge, "the upstream's response is too large: ask for fewer rows (p_limit) or fields"))
+		return refused(statusUnavailable, document.NewError(document.CodeResponseTooLarge, "the upstream's response is too large: ask for fewer rows (p_limit) or fields"))
 	case errors.Is(err, context.Canceled):
-		return refused(statusUnavailable, newError(appliance.CodeTimeout, "the request was given up"))
+		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was given up"))
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
 		paused := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream keeps failing, and is left alone for now")
 		paused.RetryAfter = max(time.Until(*p.until.Load()), time.Second).Round(time.Second)
@@ -141,7 +142,7 @@ func judge(answer upstream.Response) error {
 
 // unavailable is the response where the upstream has failed.
 func unavailable(why *appliance.Error) response {
-	r := refused(statusUnavailable, fromKnown(why))
+	r := refused(statusUnavailable, document.FromDomain(why))
 	r.retryAfter, r.failed = why.RetryAfter, true
 	return r
 }

@@ -18,7 +18,7 @@ func TestRowsEqualGophers(t *testing.T) {
 	replica := openReplica(t)
 	limits := graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}
 	fast := newEndpoint(t, graphql.Options{Index: replica, Limits: limits})
-	slow := newOracle(t, newEndpoint(t, graphql.Options{Index: replica, Limits: limits}))
+	slow := newOracle(t, fast)
 
 	n := 1000
 	if testing.Short() {

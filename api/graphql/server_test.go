@@ -36,7 +36,7 @@ func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
 
 func newOracle(t testing.TB, e *graphql.Endpoint) *graphql.Oracle {
 	t.Helper()
-	oracle, err := graphql.NewOracle(e)
+	oracle, err := graphql.NewOracle(e, openReplica(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package graphql
+package answer
 
 import (
 	"encoding/json"
@@ -7,17 +7,19 @@ import (
 	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
+
+	"github.com/attestd/attestd/api/graphql/document"
 )
 
 // introspect answers __schema and __type (GraphQL, section 4). graph-gophers' own answer lacks the schema's
 // description, isRepeatable and isOneOf, which the standard introspection query asks for.
-func (x *execution) introspect(s *selection) error {
-	m := meta{schema: x.endpoint.schema}
-	if s.def.Name == "__schema" {
+func (x *execution) introspect(s *document.Selection) error {
+	m := meta{schema: x.schema}
+	if s.Def.Name == "__schema" {
 		return x.metaValue(m.schemaObject(), s)
 	}
-	name, _ := s.args["name"].(string)
-	if def := x.endpoint.schema.Types[name]; def != nil {
+	name, _ := s.Args["name"].(string)
+	if def := x.schema.Types[name]; def != nil {
 		return x.metaValue(m.typeObject(def), s)
 	}
 	x.buf = append(x.buf, "null"...)
@@ -29,9 +31,9 @@ func (x *execution) introspect(s *selection) error {
 type object map[string]any
 
 // metaValue writes a value for a selection.
-func (x *execution) metaValue(value any, s *selection) error {
+func (x *execution) metaValue(value any, s *document.Selection) error {
 	switch v := value.(type) {
-	case func(*selection) any:
+	case func(*document.Selection) any:
 		return x.metaValue(v(s), s)
 	case object:
 		return x.metaObject(v, s)
@@ -53,13 +55,13 @@ func (x *execution) metaValue(value any, s *selection) error {
 	return err
 }
 
-func (x *execution) metaObject(o object, s *selection) error {
+func (x *execution) metaObject(o object, s *document.Selection) error {
 	x.buf = append(x.buf, '{')
-	for i, field := range s.children {
-		x.buf = field.appendKey(x.buf, i)
-		value := o[field.def.Name]
-		if field.def.Name == "__typename" {
-			value = field.node.ObjectDefinition.Name
+	for i, field := range s.Children {
+		x.buf = field.AppendKey(x.buf, i)
+		value := o[field.Def.Name]
+		if field.Def.Name == "__typename" {
+			value = field.Node.ObjectDefinition.Name
 		}
 		if err := x.metaValue(value, field); err != nil {
 			return err
@@ -78,7 +80,7 @@ type meta struct{ schema *ast.Schema }
 func (m meta) schemaObject() object {
 	return object{
 		"description": text(m.schema.Description),
-		"types": func(*selection) any {
+		"types": func(*document.Selection) any {
 			var types []object
 			for _, name := range slices.Sorted(maps.Keys(m.schema.Types)) {
 				types = append(types, m.typeObject(m.schema.Types[name]))
@@ -86,7 +88,7 @@ func (m meta) schemaObject() object {
 			return types
 		},
 		"queryType": m.typeObject(m.schema.Query),
-		"directives": func(*selection) any {
+		"directives": func(*document.Selection) any {
 			var directives []object
 			for _, name := range slices.Sorted(maps.Keys(m.schema.Directives)) {
 				directives = append(directives, m.directiveObject(m.schema.Directives[name]))
@@ -101,10 +103,10 @@ func (m meta) typeObject(def *ast.Definition) object {
 	switch def.Kind {
 	case ast.Object:
 		o["interfaces"] = []object{}
-		o["fields"] = func(s *selection) any { return m.fieldObjects(def, s) }
+		o["fields"] = func(s *document.Selection) any { return m.fieldObjects(def, s) }
 	case ast.InputObject:
 		o["isOneOf"] = def.Directives.ForName("oneOf") != nil
-		o["inputFields"] = func(s *selection) any {
+		o["inputFields"] = func(s *document.Selection) any {
 			fields := []object{}
 			for _, f := range def.Fields {
 				if shown(f.Directives, s) {
@@ -114,7 +116,7 @@ func (m meta) typeObject(def *ast.Definition) object {
 			return fields
 		}
 	case ast.Enum:
-		o["enumValues"] = func(s *selection) any {
+		o["enumValues"] = func(s *document.Selection) any {
 			values := []object{}
 			for _, v := range def.EnumValues {
 				if shown(v.Directives, s) {
@@ -137,14 +139,14 @@ func (m meta) reference(t *ast.Type) object {
 	case t.NonNull:
 		nullable := *t
 		nullable.NonNull = false
-		return object{"kind": "NON_NULL", "ofType": func(*selection) any { return m.reference(&nullable) }}
+		return object{"kind": "NON_NULL", "ofType": func(*document.Selection) any { return m.reference(&nullable) }}
 	case t.Elem != nil:
-		return object{"kind": "LIST", "ofType": func(*selection) any { return m.reference(t.Elem) }}
+		return object{"kind": "LIST", "ofType": func(*document.Selection) any { return m.reference(t.Elem) }}
 	}
 	return m.typeObject(m.schema.Types[t.NamedType])
 }
 
-func (m meta) fieldObjects(def *ast.Definition, s *selection) []object {
+func (m meta) fieldObjects(def *ast.Definition, s *document.Selection) []object {
 	fields := []object{}
 	for _, f := range def.Fields {
 		if strings.HasPrefix(f.Name, "__") || !shown(f.Directives, s) {
@@ -152,14 +154,14 @@ func (m meta) fieldObjects(def *ast.Definition, s *selection) []object {
 		}
 		fields = append(fields, deprecable(object{
 			"name": f.Name, "description": text(f.Description),
-			"args": func(s *selection) any { return m.argumentObjects(f.Arguments, s) },
-			"type": func(*selection) any { return m.reference(f.Type) },
+			"args": func(s *document.Selection) any { return m.argumentObjects(f.Arguments, s) },
+			"type": func(*document.Selection) any { return m.reference(f.Type) },
 		}, f.Directives))
 	}
 	return fields
 }
 
-func (m meta) argumentObjects(args ast.ArgumentDefinitionList, s *selection) []object {
+func (m meta) argumentObjects(args ast.ArgumentDefinitionList, s *document.Selection) []object {
 	objects := []object{}
 	for _, a := range args {
 		if shown(a.Directives, s) {
@@ -172,7 +174,7 @@ func (m meta) argumentObjects(args ast.ArgumentDefinitionList, s *selection) []o
 func (m meta) inputObject(name, description string, t *ast.Type, value *ast.Value, directives ast.DirectiveList) object {
 	o := object{
 		"name": name, "description": text(description),
-		"type": func(*selection) any { return m.reference(t) },
+		"type": func(*document.Selection) any { return m.reference(t) },
 	}
 	if value != nil {
 		o["defaultValue"] = value.String()
@@ -187,13 +189,13 @@ func (m meta) directiveObject(d *ast.DirectiveDefinition) object {
 	}
 	return object{
 		"name": d.Name, "description": text(d.Description), "isRepeatable": d.IsRepeatable, "locations": locations,
-		"args": func(s *selection) any { return m.argumentObjects(d.Arguments, s) },
+		"args": func(s *document.Selection) any { return m.argumentObjects(d.Arguments, s) },
 	}
 }
 
 // shown tells whether what may be deprecated is asked for.
-func shown(directives ast.DirectiveList, s *selection) bool {
-	include, _ := s.args["includeDeprecated"].(bool)
+func shown(directives ast.DirectiveList, s *document.Selection) bool {
+	include, _ := s.Args["includeDeprecated"].(bool)
 	return include || directives.ForName("deprecated") == nil
 }
 

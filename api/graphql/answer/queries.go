@@ -1,4 +1,4 @@
-package graphql
+package answer
 
 import (
 	"cmp"
@@ -7,26 +7,21 @@ import (
 	"slices"
 	"time"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// rowQuery answers a root field with rows of one type.
-type rowQuery struct {
-	rows *index.Type
-	read func(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error)
-}
-
-// rowQueries are the root fields that return rows. The others return figures (figures.go).
-var rowQueries = map[string]rowQuery{
-	"v2_transfers":   {index.TransferType, transfers},
-	"v2_packets":     {index.PacketType, packets},
-	"v1_packets":     {index.PacketType, packets},
-	"v2_tokens":      {index.TokenType, tokens},
-	"v2_chains":      {index.ChainType, chains},
-	"v2_channels":    {index.ChannelType, channels},
-	"v2_clients":     {index.ClientType, clients},
-	"v2_connections": {index.ConnectionType, connections},
+// rowQueries read the rows of the root fields that return rows.
+var rowQueries = map[string]func(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error){
+	"v2_transfers":   transfers,
+	"v2_packets":     packets,
+	"v1_packets":     packets,
+	"v2_tokens":      tokens,
+	"v2_chains":      chains,
+	"v2_channels":    channels,
+	"v2_clients":     clients,
+	"v2_connections": connections,
 }
 
 // fault is the first argument that cannot be meant.
@@ -254,14 +249,14 @@ func connections(ctx context.Context, snap rowSource, a arguments) ([]index.Row,
 	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
 }
 
-// warnings is the extension that tells what was accepted and ignored: where on a root field. It is nil where nothing was.
-func warnings(root []*selection) map[string]any {
+// Warnings is the extension that tells what was accepted and ignored: where on a root field. It is nil where nothing was.
+func Warnings(root []*document.Selection) map[string]any {
 	var all []map[string]any
 	for _, s := range root {
-		if _, given := s.args["where"]; given {
+		if _, given := s.Args["where"]; given {
 			all = append(all, map[string]any{
-				"code": "where_ignored", "path": []any{s.key},
-				"message": fmt.Sprintf("where on %s is accepted and ignored: only the members of args filter", s.def.Name),
+				"code": "where_ignored", "path": []any{s.Key},
+				"message": fmt.Sprintf("where on %s is accepted and ignored: only the members of args filter", s.Def.Name),
 			})
 		}
 	}

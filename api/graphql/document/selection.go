@@ -1,29 +1,31 @@
-package graphql
+package document
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// field is a field of a selection set after fragments were spread and fields of the same response key merged
+// Field is a field of a selection set after fragments were spread and fields of the same response key merged
 // (GraphQL, section 6.3.2): each key is there once, in the order of the response.
-type field struct {
-	key    string // in the response
-	prefix []byte // ,"key":
-	node   *ast.Field
-	def    *ast.FieldDefinition
+type Field struct {
+	Key    string // in the response
+	Node   *ast.Field
+	Def    *ast.FieldDefinition
+	Meta   bool   // __schema or __type
+	Access Access // of fields of rows
+
 	schema *ast.Schema
-	meta   bool // __schema or __type
-	access access
-	fields []*field
+	prefix []byte // ,"Key":
+	fields []*Field
 
 	place        int           // where the field is written first
 	alternatives []alternative // where and when it is asked for; none means always, in its place
 	always       bool          // the last alternative is unconditional
 
-	byKey     map[string]*field
+	byKey     map[string]*Field
 	arguments string // printed, to compare
 }
 
@@ -49,23 +51,23 @@ type merger struct {
 	conflicts []*Error
 }
 
-func (m *merger) merge(root *ast.Definition, set ast.SelectionSet) []*field {
-	top := &field{byKey: make(map[string]*field)}
+func (m *merger) merge(root *ast.Definition, set ast.SelectionSet) []*Field {
+	top := &Field{byKey: make(map[string]*Field)}
 	m.collect(top, root, set, nil)
 	for _, f := range top.fields {
-		f.resolveAccess(rowQueries[f.def.Name].rows)
+		f.resolveAccess(RowsOf(f.Def.Name))
 	}
 	return top.fields
 }
 
-func (m *merger) collect(into *field, parent *ast.Definition, set ast.SelectionSet, when []guard) {
+func (m *merger) collect(into *Field, parent *ast.Definition, set ast.SelectionSet, when []guard) {
 	for _, s := range set {
 		switch s := s.(type) {
 		case *ast.Field:
 			f, inner := m.field(into, s), guards(when, s.Directives)
 			f.addAlternative(m.places, inner)
 			if len(s.SelectionSet) > 0 {
-				m.collect(f, m.schema.Types[f.def.Type.Name()], s.SelectionSet, inner)
+				m.collect(f, m.schema.Types[f.Def.Type.Name()], s.SelectionSet, inner)
 			}
 		case *ast.InlineFragment:
 			m.collect(into, parent, s.SelectionSet, guards(when, s.Directives))
@@ -76,22 +78,22 @@ func (m *merger) collect(into *field, parent *ast.Definition, set ast.SelectionS
 }
 
 // field returns the field of a node's response key, a new one for a new key.
-func (m *merger) field(into *field, node *ast.Field) *field {
+func (m *merger) field(into *Field, node *ast.Field) *Field {
 	m.places++
 	arguments := printArguments(node.Arguments)
 	known, ok := into.byKey[node.Alias]
 	if !ok {
-		f := &field{
-			key: node.Alias, place: m.places, prefix: []byte(`,"` + node.Alias + `":`), node: node, def: node.Definition, schema: m.schema,
-			meta: node.Name == "__schema" || node.Name == "__type", byKey: make(map[string]*field), arguments: arguments,
+		f := &Field{
+			Key: node.Alias, place: m.places, prefix: []byte(`,"` + node.Alias + `":`), Node: node, Def: node.Definition, schema: m.schema,
+			Meta: node.Name == "__schema" || node.Name == "__type", byKey: make(map[string]*Field), arguments: arguments,
 		}
 		into.byKey[node.Alias] = f
 		into.fields = append(into.fields, f)
 		return f
 	}
-	if (known.node.Name != node.Name || known.arguments != arguments) && len(m.conflicts) < maxErrors {
-		conflict := newError(CodeValidationFailed, fmt.Sprintf(
-			`Fields %q conflict: they are different fields or have different arguments. Use different aliases to fetch both.`, node.Alias)).at(known.node.Position)
+	if (known.Node.Name != node.Name || known.arguments != arguments) && len(m.conflicts) < maxErrors {
+		conflict := NewError(CodeValidationFailed, fmt.Sprintf(
+			`Fields %q conflict: they are different fields or have different arguments. Use different aliases to fetch both.`, node.Alias)).At(known.Node.Position)
 		conflict.Locations = append(conflict.Locations, Location{Line: node.Position.Line, Column: node.Position.Column})
 		m.conflicts = append(m.conflicts, conflict)
 	}
@@ -109,7 +111,7 @@ func guards(around []guard, directives ast.DirectiveList) []guard {
 	return all
 }
 
-func (f *field) addAlternative(place int, guards []guard) {
+func (f *Field) addAlternative(place int, guards []guard) {
 	if f.always || len(guards) == 0 && len(f.alternatives) == 0 {
 		f.always = true
 		return
@@ -119,7 +121,7 @@ func (f *field) addAlternative(place int, guards []guard) {
 }
 
 // placeWith tells whether the field is asked for with these variables, and where.
-func (f *field) placeWith(variables map[string]any) (place int, asked bool) {
+func (f *Field) placeWith(variables map[string]any) (place int, asked bool) {
 	if len(f.alternatives) == 0 {
 		return f.place, true
 	}
@@ -134,16 +136,17 @@ func (f *field) placeWith(variables map[string]any) (place int, asked bool) {
 	return 0, false
 }
 
-// selection is a field that is asked for, with its arguments: what is executed.
-type selection struct {
-	*field
-	place    int            // in the document; selections are in this order
-	args     map[string]any // coerced; those that are absent are not there
-	children []*selection
+// Selection is a field that is asked for, with the values of its arguments: what is executed.
+type Selection struct {
+	*Field
+	Args     map[string]any // coerced; those that are absent are not there
+	Children []*Selection
+
+	place int // in the document; selections are in this order
 }
 
-// appendKey appends the field's key, with a comma unless it is the first of its object.
-func (f *field) appendKey(dst []byte, i int) []byte {
+// AppendKey appends the field's key, with a comma unless it is the first of its object.
+func (f *Field) AppendKey(dst []byte, i int) []byte {
 	if i == 0 {
 		return append(dst, f.prefix[1:]...)
 	}
@@ -151,9 +154,9 @@ func (f *field) appendKey(dst []byte, i int) []byte {
 }
 
 // bind gives variables their values.
-func bind(fields []*field, variables map[string]any) ([]*selection, []*Error) {
-	set := make([]*selection, 0, len(fields))
-	block := make([]selection, len(fields)) // one allocation for all
+func bind(fields []*Field, variables map[string]any) ([]*Selection, []*Error) {
+	set := make([]*Selection, 0, len(fields))
+	block := make([]Selection, len(fields)) // one allocation for all
 	moved := false
 	for i, f := range fields {
 		place, asked := f.placeWith(variables)
@@ -161,40 +164,68 @@ func bind(fields []*field, variables map[string]any) ([]*selection, []*Error) {
 			continue
 		}
 		s := &block[i]
-		s.field, s.place = f, place
+		s.Field, s.place = f, place
 		moved = moved || place != f.place
 		var err *Error
-		if s.args, err = f.bindArguments(variables); err != nil {
+		if s.Args, err = f.bindArguments(variables); err != nil {
 			return nil, []*Error{err}
 		}
 		if len(f.fields) > 0 {
 			var errs []*Error
-			if s.children, errs = bind(f.fields, variables); len(errs) > 0 {
+			if s.Children, errs = bind(f.fields, variables); len(errs) > 0 {
 				return nil, errs
 			}
 		}
 		set = append(set, s)
 	}
 	if moved {
-		slices.SortFunc(set, func(a, b *selection) int { return a.place - b.place })
+		slices.SortFunc(set, func(a, b *Selection) int { return a.place - b.place })
 	}
 	return set, nil
 }
 
-func (f *field) bindArguments(variables map[string]any) (map[string]any, *Error) {
-	if len(f.node.Arguments) == 0 {
+func (f *Field) bindArguments(variables map[string]any) (map[string]any, *Error) {
+	if len(f.Node.Arguments) == 0 {
 		return nil, nil
 	}
-	args := make(map[string]any, len(f.node.Arguments))
-	for _, a := range f.node.Arguments {
+	args := make(map[string]any, len(f.Node.Arguments))
+	for _, a := range f.Node.Arguments {
 		if isAbsent(a.Value, variables) {
 			continue
 		}
-		value, err := coerceLiteral(f.schema, f.def.Arguments.ForName(a.Name).Type, a.Value, variables)
+		value, err := coerceLiteral(f.schema, f.Def.Arguments.ForName(a.Name).Type, a.Value, variables)
 		if err != nil {
-			return nil, err.under(f.key)
+			return nil, err.Under(f.Key)
 		}
 		args[a.Name] = value
 	}
 	return args, nil
+}
+
+// PositionOf returns where an argument stands in the document, or where the field does.
+func (f *Field) PositionOf(argument string) *ast.Position {
+	for _, a := range f.Node.Arguments {
+		if a.Name == argument {
+			return a.Position
+		}
+		for _, member := range a.Value.Children {
+			if member.Name == argument {
+				return member.Position
+			}
+		}
+	}
+	return f.Node.Position
+}
+
+// printArguments prints arguments sorted by name, for comparison.
+func printArguments(args ast.ArgumentList) string {
+	if len(args) == 0 {
+		return ""
+	}
+	printed := make([]string, len(args))
+	for i, a := range args {
+		printed[i] = a.Name + ":" + a.Value.String()
+	}
+	slices.Sort(printed)
+	return strings.Join(printed, ",")
 }

@@ -1,4 +1,4 @@
-package graphql
+package document
 
 import (
 	"fmt"
@@ -39,7 +39,8 @@ var DefaultLimits = Limits{
 	Timeout:           10 * time.Second,
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults returns the limits with the default in place of zero.
+func (l Limits) WithDefaults() Limits {
 	d := DefaultLimits
 	for _, m := range []struct{ v, d *int }{
 		{&l.MaxQueryBytes, &d.MaxQueryBytes}, {&l.MaxVariablesBytes, &d.MaxVariablesBytes}, {&l.MaxTokens, &d.MaxTokens},
@@ -55,9 +56,6 @@ func (l Limits) withDefaults() Limits {
 	}
 	return l
 }
-
-// bodyBytes is the largest request body: query and variables as JSON, with escapes.
-func (l Limits) bodyBytes() int { return 2*(l.MaxQueryBytes+l.MaxVariablesBytes) + 4096 }
 
 // maxMetaDepth bounds introspection, whose standard query is 13 deep.
 const maxMetaDepth = 20
@@ -151,15 +149,15 @@ func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (exte
 	e := m.of(op.SelectionSet)
 	switch {
 	case m.cycle != nil:
-		return e, newError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).at(m.cycle.Position)
+		return e, NewError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).At(m.cycle.Position)
 	case total > l.MaxTokens:
-		return e, newError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
+		return e, NewError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
 	case e.depth > l.MaxDepth || e.metaDepth > maxMetaDepth:
-		return e, newError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
+		return e, NewError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
 	case e.root > l.MaxRootFields:
-		return e, newError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
+		return e, NewError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
 	case e.aliases > l.MaxAliases:
-		return e, newError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
+		return e, NewError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
 	}
 	return e, nil
 }
@@ -170,25 +168,25 @@ const (
 	estimatedNested = 5
 )
 
-// checkCost bounds rows times fields, before anything is read.
-func (l Limits) checkCost(root []*selection) *Error {
+// CheckCost bounds rows times fields, before anything is read.
+func (l Limits) CheckCost(root []*Selection) *Error {
 	total := 0
 	for _, s := range root {
-		if s.meta {
+		if s.Meta {
 			continue
 		}
-		total = saturate(total + s.rows()*cost(s.children))
+		total = saturate(total + s.rows()*cost(s.Children))
 		if total > l.MaxCost {
-			return newError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
-				at(s.node.Position).under(s.key)
+			return NewError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
+				At(s.Node.Position).Under(s.Key)
 		}
 	}
 	return nil
 }
 
 // rows is how many rows a root field returns at most, or is taken to return.
-func (s *selection) rows() int {
-	args, _ := s.args["args"].(map[string]any)
+func (s *Selection) rows() int {
+	args, _ := s.Args["args"].(map[string]any)
 	if limit, ok := args["p_limit"].(int32); ok && limit > 0 {
 		return min(int(limit), index.MaxLimit)
 	}
@@ -198,17 +196,17 @@ func (s *selection) rows() int {
 	return estimatedRows
 }
 
-func (s *selection) paged() bool {
-	def := s.def.Arguments.ForName("args")
+func (s *Selection) paged() bool {
+	def := s.Def.Arguments.ForName("args")
 	return def != nil && s.schema.Types[def.Type.Name()].Fields.ForName("p_limit") != nil
 }
 
 // cost is how many values one row has: one a field, and estimatedNested times those of a nested list.
-func cost(set []*selection) int {
+func cost(set []*Selection) int {
 	sum := 0
 	for _, s := range set {
-		inner := cost(s.children)
-		if s.def.Type.Elem != nil {
+		inner := cost(s.Children)
+		if s.Def.Type.Elem != nil {
 			inner = saturate(inner * estimatedNested)
 		}
 		sum = saturate(sum + 1 + inner)

@@ -1,4 +1,4 @@
-package graphql
+package answer
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/formatter"
 
+	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance/index"
 )
 
@@ -32,9 +33,9 @@ func newFigures(log *slog.Logger) (*gophers.Schema, error) {
 }
 
 // figure answers a root field by graph-gophers.
-func (x *execution) figure(s *selection) error {
-	query, variables := s.operation()
-	result := x.endpoint.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
+func (x *execution) figure(s *document.Selection) error {
+	query, variables := queryOf(s)
+	result := x.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
 	if len(result.Errors) > 0 {
 		if cause := result.Errors[0].ResolverError; cause != nil {
 			return cause
@@ -45,20 +46,20 @@ func (x *execution) figure(s *selection) error {
 	if err := json.Unmarshal(result.Data, &answers); err != nil {
 		return err
 	}
-	x.buf = append(x.buf, answers[s.key]...)
+	x.buf = append(x.buf, answers[s.Key]...)
 	if len(x.buf) > x.max {
 		return errResponseTooLarge
 	}
 	return nil
 }
 
-// operation writes a root field as a query of its own, with its arguments, which are bound, as a variable. graph-gophers
+// queryOf writes a root field as a query of its own, with its arguments, which are bound, as a variable. graph-gophers
 // takes nothing but text.
-func (s *selection) operation() (query string, variables map[string]any) {
-	root := s.fieldNode()
+func queryOf(s *document.Selection) (query string, variables map[string]any) {
+	root := nodeOf(s)
 	op := &ast.OperationDefinition{Operation: ast.Query, SelectionSet: ast.SelectionSet{root}}
-	if args, given := s.args["args"]; given {
-		op.VariableDefinitions = ast.VariableDefinitionList{{Variable: "args", Type: s.def.Arguments.ForName("args").Type}}
+	if args, given := s.Args["args"]; given {
+		op.VariableDefinitions = ast.VariableDefinitionList{{Variable: "args", Type: s.Def.Arguments.ForName("args").Type}}
 		root.Arguments = ast.ArgumentList{{Name: "args", Value: &ast.Value{Kind: ast.Variable, Raw: "args"}}}
 		variables = map[string]any{"args": args}
 	}
@@ -67,11 +68,11 @@ func (s *selection) operation() (query string, variables map[string]any) {
 	return text.String(), variables
 }
 
-// fieldNode returns the field with what is selected of it. No field inside a figure has arguments.
-func (s *selection) fieldNode() *ast.Field {
-	node := &ast.Field{Alias: s.key, Name: s.def.Name}
-	for _, child := range s.children {
-		node.SelectionSet = append(node.SelectionSet, child.fieldNode())
+// nodeOf returns the field with what is selected of it. No field inside a figure has arguments.
+func nodeOf(s *document.Selection) *ast.Field {
+	node := &ast.Field{Alias: s.Key, Name: s.Def.Name}
+	for _, child := range s.Children {
+		node.SelectionSet = append(node.SelectionSet, nodeOf(child))
 	}
 	return node
 }
@@ -85,12 +86,6 @@ type figureSource interface {
 	PacketsByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error)
 	Latency(ctx context.Context, q index.LatencyQuery) (index.Latency, error)
 	Health(ctx context.Context) ([]index.HealthCheck, error)
-}
-
-// snapshot is the index at one moment.
-type snapshot interface {
-	rowSource
-	figureSource
 }
 
 // figureSourceKey is the context key of the figureSource of a request.

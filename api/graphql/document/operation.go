@@ -1,0 +1,142 @@
+// Package document reads a GraphQL document (GraphQL, sections 2, 5 and 6.1): it bounds, parses and validates it, by gqlparser,
+// coerces variables, and merges what the operation selects, so that it can be answered field by field.
+package document
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vektah/gqlparser/v2"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+	"github.com/vektah/gqlparser/v2/parser"
+)
+
+// LoadSchema parses a schema in the schema definition language.
+func LoadSchema(text string) (*ast.Schema, error) {
+	schema, err := gqlparser.LoadSchema(&ast.Source{Name: "schema.graphql", Input: text})
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	delete(schema.Directives, "defer") // gqlparser knows it, this server does not
+	return schema, nil
+}
+
+// Operation is an operation of a document: all that does not depend on the values of variables. It is safe for concurrent use
+// once it is resolved.
+type Operation struct {
+	Cached *Cached // nil without the directive
+	// Weight is about how many bytes all this takes, as measured on common documents.
+	Weight uint32
+
+	doc    *ast.QueryDocument
+	def    *ast.OperationDefinition
+	extent extent
+	schema *ast.Schema
+	fields []*Field
+	// static is the bound form of an operation that uses no variables, nil for others.
+	static []*Selection
+}
+
+// Parse parses a query and returns its operation of that name, or the only one, within the limits.
+func Parse(query, name string, limits Limits) (*Operation, *Error) {
+	doc, err := parse(query, limits)
+	if err != nil {
+		return nil, err
+	}
+	def, err := selectOperation(doc, name)
+	if err != nil {
+		return nil, err
+	}
+	if def.Operation != ast.Query {
+		return nil, NewError(CodeOperationUnsupported, "there are only queries, no "+string(def.Operation)+"s").At(def.Position)
+	}
+	extent, err := limits.check(doc, def)
+	if err != nil {
+		return nil, err
+	}
+	return &Operation{doc: doc, def: def, extent: extent, Cached: cachedOf(query, def), Weight: uint32(1024 + 24*len(query))}, nil
+}
+
+// Introspects tells whether the operation asks for __schema or __type, whatever their place.
+func (op *Operation) Introspects() bool { return op.extent.metaDepth > 0 }
+
+// CheckName refuses an operation whose name another one of the document has. Resolve does so too.
+func (op *Operation) CheckName() *Error {
+	for _, other := range op.doc.Operations {
+		if other != op.def && other.Name == op.def.Name {
+			return NewError(CodeValidationFailed, fmt.Sprintf("There can be only one operation named %q.", op.def.Name)).At(other.Position)
+		}
+	}
+	return nil
+}
+
+// Resolve validates the document against a schema and merges what the operation selects.
+func (op *Operation) Resolve(schema *ast.Schema) []*Error {
+	if errs := validate(schema, op.doc); len(errs) > 0 {
+		return errs
+	}
+	m := merger{schema: schema}
+	op.schema, op.fields = schema, m.merge(schema.Query, op.def.SelectionSet)
+	if len(m.conflicts) > 0 {
+		return m.conflicts
+	}
+	op.Weight += uint32(300 * m.places)
+	var errs []*Error
+	if len(op.def.VariableDefinitions) == 0 {
+		op.static, errs = bind(op.fields, nil)
+	}
+	return errs
+}
+
+// CoerceVariables is CoerceVariableValues of GraphQL, section 6.1.2, for an operation that is resolved.
+func (op *Operation) CoerceVariables(given map[string]any) (map[string]any, []*Error) {
+	return coerceVariables(op.schema, op.def.VariableDefinitions, given)
+}
+
+// Bind gives variables their values, which are coerced, and returns what is selected with them.
+func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
+	if op.static != nil {
+		return op.static, nil
+	}
+	return bind(op.fields, variables)
+}
+
+// parse checks sizes before anything else. The parser ends at the limit of tokens.
+func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
+	if len(query) > limits.MaxQueryBytes {
+		return nil, NewError(CodeQueryTooLarge, fmt.Sprintf("the query has %d bytes, more than %d", len(query), limits.MaxQueryBytes))
+	}
+	doc, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: query}, limits.MaxTokens)
+	switch {
+	case isTokenLimit(err, limits.MaxTokens):
+		return nil, NewError(CodeTooManyTokens, fmt.Sprintf("the query has more than %d tokens", limits.MaxTokens))
+	case err != nil:
+		return nil, fromParser(CodeParseFailed, err)
+	case len(doc.Operations) == 0:
+		return nil, NewError(CodeParseFailed, "the document has no operation")
+	}
+	return doc, nil
+}
+
+// isTokenLimit tells that error of the parser's by its message, which is all that it has.
+func isTokenLimit(err error, limit int) bool {
+	parsed, ok := errors.AsType[*gqlerror.Error](err)
+	return ok && parsed.Message == fmt.Sprintf("exceeded token limit of %d", limit)
+}
+
+// selectOperation is GetOperation of GraphQL, section 6.1.
+func selectOperation(doc *ast.QueryDocument, name string) (*ast.OperationDefinition, *Error) {
+	if name == "" {
+		if len(doc.Operations) > 1 {
+			return nil, NewError(CodeUnknownOperation, "the document has several operations: operationName must say which")
+		}
+		return doc.Operations[0], nil
+	}
+	for _, op := range doc.Operations {
+		if op.Name == name {
+			return op, nil
+		}
+	}
+	return nil, NewError(CodeUnknownOperation, fmt.Sprintf("the document has no operation %q", name))
+}

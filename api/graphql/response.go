@@ -1,0 +1,118 @@
+package graphql
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/attestd/attestd/api/graphql/answer"
+	"github.com/attestd/attestd/api/graphql/document"
+	"github.com/attestd/attestd/api/upstream"
+	"github.com/attestd/attestd/appliance"
+)
+
+// response is what an operation is answered with.
+type response struct {
+	body     []byte // JSON
+	status   status
+	errors   []*document.Error
+	reusable bool // the body may be given back by Endpoint.reuse
+
+	upstream   upstream.Response // of statusForwarded
+	failed     bool              // the upstream has failed, so an answer past its ttl may do instead
+	retryAfter time.Duration     // of statusUnavailable; zero means a second
+	age        time.Duration     // of statusStale
+}
+
+// isWhole tells whether an answer may be shared: it has data and no errors.
+func (r response) isWhole() bool {
+	if r.status == statusForwarded {
+		return isWhole(r.upstream)
+	}
+	return r.status == statusOK && len(r.errors) == 0
+}
+
+// maxReused is the capacity up to which buffers are kept for the next response.
+const maxReused = 1 << 20
+
+// lagSeconds is nil where the lag is not known.
+func (e *Endpoint) lagSeconds() *float64 {
+	if e.lag == nil {
+		return nil
+	}
+	lag, known := e.lag()
+	if !known {
+		return nil
+	}
+	return new(float64(lag.Round(time.Millisecond).Milliseconds()) / 1000)
+}
+
+// buffer returns an empty buffer for a response.
+func (e *Endpoint) buffer() []byte {
+	if b, ok := e.buffers.Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return make([]byte, 0, 32<<10)
+}
+
+// reuse gives back the body of a response that has been copied, and that nobody else has.
+func (e *Endpoint) reuse(r response) {
+	if r.reusable && cap(r.body) <= maxReused {
+		e.buffers.Put(&r.body)
+	}
+}
+
+// status tells how far a request has come, which decides the HTTP status; see Endpoint.httpStatus.
+type status uint8
+
+const (
+	statusOK          status = iota // executed; data may be null where a field failed
+	statusRefused                   // not executed: the operation is at fault
+	statusMalformed                 // not executed: the request is at fault
+	statusUnavailable               // not executed, or not to the end: the appliance is at fault for now
+	statusForwarded                 // answered by the upstream, whose status it has
+	statusStale                     // answered with what the upstream said before
+)
+
+// execute runs what is selected. replica says that the response tells the replica's lag.
+func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, replica bool) response {
+	ctx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
+	defer cancel()
+	extensions := answer.Warnings(root)
+	if replica {
+		if extensions == nil {
+			extensions = make(map[string]any)
+		}
+		// Before the snapshot is taken: it is no older than this says.
+		extensions["replica"] = map[string]any{"lag_seconds": e.lagSeconds()}
+	}
+	body, errs := e.executor.Execute(ctx, append(e.buffer(), `{"data":`...), root, e.limits.MaxResponseBytes)
+	if len(errs) == 0 {
+		return response{body: finish(body, extensions), reusable: true}
+	}
+	r := response{errors: errs, status: statusOK, body: append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}
+	for _, err := range errs {
+		switch err.Code() {
+		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown:
+			r.status = statusUnavailable
+		}
+	}
+	return r
+}
+
+// finish closes a response whose data is written.
+func finish(body []byte, extensions map[string]any) []byte {
+	if len(extensions) > 0 {
+		encoded, err := json.Marshal(extensions)
+		if err != nil { // strings and numbers only
+			panic(err)
+		}
+		body = append(append(body, `,"extensions":`...), encoded...)
+	}
+	return append(body, '}')
+}
+
+// refused is the response to a request that is not executed.
+func refused(s status, errs ...*document.Error) response {
+	return response{body: document.ErrorBody(errs...), status: s, errors: errs}
+}
