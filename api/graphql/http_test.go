@@ -19,17 +19,41 @@ const (
 	mediaJSON    = "application/json"
 )
 
-// The rules of graphql.github.io/graphql-over-http.
+// httpTest is a rule of graphql.github.io/graphql-over-http: a request, and what it is answered with. Without a code that is the data
+// of typenameBody.
+type httpTest struct {
+	name, method, target, body string
+	header                     []string
+	status                     int
+	media, code                string
+}
+
+const typenameBody = `{"query":"{__typename}"}`
+
+var typenameByGET = "/v1/graphql?query=" + url.QueryEscape("{__typename}")
+
+func (tt httpTest) check(t *testing.T, s *server) {
+	t.Helper()
+	got := s.do(t, tt.method, tt.target, tt.body, tt.header...)
+	if want := tt.media + "; charset=utf-8"; got.status != tt.status || got.header.Get("Content-Type") != want {
+		t.Errorf("status %d, %s, want %d, %s\n%s", got.status, got.header.Get("Content-Type"), tt.status, want, got.body)
+	}
+	switch {
+	case tt.code == "" && got.body != `{"data":{"__typename":"Query"}}`:
+		t.Errorf("body %s", got.body)
+	case tt.code != "" && got.code(t) != tt.code:
+		t.Errorf("code %s, want %s", got.code(t), tt.code)
+	}
+	if tt.status == 405 && got.header.Get("Allow") == "" {
+		t.Error("405 without Allow")
+	}
+}
+
 func TestHTTP(t *testing.T) {
+	const query = typenameBody
+	get := typenameByGET
 	s := newServer(t, graphql.Options{})
-	const ok, query = `{"data":{"__typename":"Query"}}`, `{"query":"{__typename}"}`
-	get := "/v1/graphql?query=" + url.QueryEscape("{__typename}")
-	for _, tt := range []struct {
-		name, method, target, body string
-		header                     []string
-		status                     int
-		media, code                string
-	}{
+	for _, tt := range []httpTest{
 		{"POST", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON}, 200, mediaJSON, ""},
 		{"POST, the newer type", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 200, mediaGraphQL, ""},
 		{"POST with charset", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON + "; Charset=UTF-8"}, 200, mediaJSON, ""},
@@ -46,7 +70,16 @@ func TestHTTP(t *testing.T) {
 		{"none of both", "GET", get, "", []string{"Accept", "text/html"}, 406, mediaJSON, "not_acceptable"},
 		{"JSON refused", "GET", get, "", []string{"Accept", mediaJSON + ";q=0, application/*"}, 200, mediaGraphQL, ""},
 		{"another charset", "GET", get, "", []string{"Accept", mediaJSON + "; charset=utf-16"}, 406, mediaJSON, "not_acceptable"},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.check(t, s) })
+	}
+}
 
+func TestHTTPRefusesRequests(t *testing.T) {
+	const query = typenameBody
+	get := typenameByGET
+	s := newServer(t, graphql.Options{})
+	for _, tt := range []httpTest{
 		{"no query, newer", "POST", "/v1/graphql", `{}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "missing_field"},
 		{"no query, older", "POST", "/v1/graphql", `{}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "missing_field"},
 		{"no query, GET", "GET", "/v1/graphql", "", nil, 400, mediaJSON, "missing_field"},
@@ -76,21 +109,7 @@ func TestHTTP(t *testing.T) {
 		{"another charset sent", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON + "; charset=utf-16"}, 415, mediaJSON, "unsupported_media_type"},
 		{"compressed", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip"}, 415, mediaJSON, "unsupported_media_type"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := s.do(t, tt.method, tt.target, tt.body, tt.header...)
-			if want := tt.media + "; charset=utf-8"; got.status != tt.status || got.header.Get("Content-Type") != want {
-				t.Errorf("status %d, %s, want %d, %s\n%s", got.status, got.header.Get("Content-Type"), tt.status, want, got.body)
-			}
-			switch {
-			case tt.code == "" && got.body != ok:
-				t.Errorf("body %s", got.body)
-			case tt.code != "" && got.code(t) != tt.code:
-				t.Errorf("code %s, want %s", got.code(t), tt.code)
-			}
-			if tt.status == 405 && got.header.Get("Allow") == "" {
-				t.Error("405 without Allow")
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { tt.check(t, s) })
 	}
 }
 

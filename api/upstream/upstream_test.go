@@ -200,18 +200,24 @@ func TestQueryTellsFailures(t *testing.T) {
 			if err == nil {
 				t.Fatalf("got %s", data)
 			}
-			_, isRefusal := errors.AsType[*follower.QueryError](err)
-			if e, ok := errors.AsType[*appliance.Error](err); ok && (e.Code != tt.code || e.RetryAfter != tt.retry) || ok == (tt.code == "") {
-				t.Errorf("%#v, want %s after %s", e, tt.code, tt.retry)
-			}
-			most := 1000
-			if isRefusal {
-				most = 6000
-			}
-			if tt.code == "" && !isRefusal || !strings.Contains(err.Error(), tt.want) || len(err.Error()) > most {
-				t.Errorf("got %v", err)
-			}
+			checkFailure(t, err, tt.code, tt.want, tt.retry)
 		})
+	}
+}
+
+// checkFailure checks an error of Query: *follower.QueryError where the code is empty.
+func checkFailure(t *testing.T, err error, code appliance.Code, want string, retry time.Duration) {
+	t.Helper()
+	_, isRefusal := errors.AsType[*follower.QueryError](err)
+	if e, ok := errors.AsType[*appliance.Error](err); ok && (e.Code != code || e.RetryAfter != retry) || ok == (code == "") {
+		t.Errorf("%#v, want %s after %s", e, code, retry)
+	}
+	most := 1000
+	if isRefusal {
+		most = 6000
+	}
+	if code == "" && !isRefusal || !strings.Contains(err.Error(), want) || len(err.Error()) > most {
+		t.Errorf("got %v", err)
 	}
 }
 

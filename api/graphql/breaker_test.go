@@ -1,0 +1,205 @@
+package graphql_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/api/graphql"
+)
+
+// logLines counts what is logged, by level and message.
+type logLines struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logLines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *logLines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	line := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
+	l.lines = append(l.lines, line)
+	return nil
+}
+
+func (l *logLines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.lines = nil }()
+	return strings.Join(l.lines, "\n")
+}
+
+// breakerTest is a proxy whose breaker is watched.
+type breakerTest struct {
+	*server
+	*hosted
+	log      *logLines
+	registry *prometheus.Registry
+}
+
+func newBreakerTest(t *testing.T, pause time.Duration) *breakerTest {
+	t.Helper()
+	b := &breakerTest{log: &logLines{}, registry: prometheus.NewRegistry()}
+	b.server, b.hosted = newProxy(t, graphql.WithBreakerOpen(graphql.Options{Log: slog.New(b.log), Registry: b.registry}, pause))
+	return b
+}
+
+// expect checks the breaker's state, how often the upstream was asked, and what was logged since the last time.
+func (b *breakerTest) expect(t *testing.T, state float64, asked int, logged string) {
+	t.Helper()
+	b.wasAsked(t, asked)
+	if got := gatherGauge(t, b.registry, "attestd_upstream_breaker_state"); got != state {
+		t.Errorf("state %v, want %v", got, state)
+	}
+	if got := b.log.take(); got != logged {
+		t.Errorf("logged %q, want %q", got, logged)
+	}
+}
+
+// failing asks, and gets a failure.
+func (b *breakerTest) failing(t *testing.T) answer {
+	t.Helper()
+	got := b.post(t, statsQuery, "")
+	if got.status != 503 || got.code(t) != "UPSTREAM_UNAVAILABLE" || got.header.Get("Retry-After") != "1" {
+		t.Errorf("%d %v %s", got.status, got.header, got.body)
+	}
+	return got
+}
+
+// tried asks until the upstream was asked so often.
+func (b *breakerTest) tried(t *testing.T, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); len(b.requests()) < want; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing tries")
+		}
+		b.post(t, statsQuery, "")
+	}
+}
+
+func TestBreakerOpensAndCloses(t *testing.T) {
+	const pause = 300 * time.Millisecond
+	b := newBreakerTest(t, pause)
+	s, h := b.server, b.hosted
+	h.fails(says(500, "text/plain", "oops"))
+	for range 4 {
+		b.failing(t)
+	}
+	h.fails(nil)
+	s.post(t, statsQuery, "").data(t) // failures in a row count, not those with a success between them
+	h.fails(says(500, "text/plain", "oops"))
+	for range 4 {
+		b.failing(t)
+	}
+	b.expect(t, 0, 9, "")
+	b.failing(t)
+	b.expect(t, 2, 10, `WARN the upstream keeps failing: queries are not forwarded for now error=the upstream answered 500: HTTP 500, "text/plain": "oops"`)
+	for range 20 {
+		if got := b.failing(t); !strings.Contains(got.body, "left alone for now") {
+			t.Errorf("got %s", got.body)
+		}
+	}
+	h.wasAsked(t, 10)
+
+	// One request tries, fails, and nothing is logged again.
+	b.tried(t, 11)
+	b.expect(t, 2, 11, "")
+	b.failing(t)
+	h.wasAsked(t, 11)
+
+	// While one tries, the others are answered at once.
+	entered, release := make(chan struct{}), make(chan struct{})
+	h.fails(func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		<-release
+		says(200, mediaJSON, `{"data":{}}`)(w, r)
+	})
+	var trial sync.WaitGroup
+	trial.Go(func() { b.tried(t, 12) })
+	<-entered
+	b.failing(t)
+	b.expect(t, 1, 12, "")
+	close(release)
+	trial.Wait()
+	h.fails(nil)
+	s.post(t, statsQuery, "").data(t)
+	b.expect(t, 0, 13, "INFO the upstream answers again: queries are forwarded")
+}
+
+func gatherGauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+func TestWhatOpensTheBreaker(t *testing.T) {
+	canceled := func(t *testing.T, s *server, h *hosted) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		asked := len(h.requests())
+		done := make(chan string)
+		go func() { done <- s.e.ExecuteContext(ctx, statsQuery) }()
+		h.await(t, asked+1)
+		cancel()
+		if got := (answer{body: <-done}); got.code(t) != "timeout" {
+			t.Errorf("got %s", got.body)
+		}
+	}
+	post := func(t *testing.T, s *server, _ *hosted) { s.post(t, statsQuery, "") }
+	for _, tt := range []struct {
+		name  string
+		fault http.HandlerFunc
+		ask   func(*testing.T, *server, *hosted)
+		opens bool
+	}{
+		{"500", says(500, "", ""), post, true},
+		{"429", says(429, mediaJSON, `{"errors":[{"message":"slow down"}]}`), post, true},
+		{"bad bodies", says(200, mediaJSON, `{"data":`), post, true},
+		{"no key", says(401, "", ""), post, true},
+		{"cut", cuts, post, true},
+		{"too slow", stalls, post, true},
+		{"refusals", says(400, mediaJSON, `{"errors":[{"message":"no"}]}`), post, false},
+		{"errors", says(200, mediaJSON, `{"errors":[{"message":"no"}]}`), post, false},
+		{"large answers", says(200, mediaJSON, `{"data":"`+strings.Repeat("x", 6000)+`"}`), post, false},
+		{"clients that go away", stalls, canceled, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			timeout := 50 * time.Millisecond
+			if !tt.opens {
+				timeout = 20 * time.Second
+			}
+			s, h := newProxy(t, graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 5000, Timeout: timeout}})
+			h.fails(tt.fault)
+			for range 8 {
+				tt.ask(t, s, h)
+			}
+			want := 8
+			if tt.opens {
+				want = 5
+			}
+			h.wasAsked(t, want)
+		})
+	}
+}
