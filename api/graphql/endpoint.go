@@ -146,22 +146,6 @@ func New(o Options) (*Endpoint, error) {
 	return e, nil
 }
 
-// request is a GraphQL request.
-type request struct {
-	query      string
-	operation  string
-	variables  []byte // JSON, or none
-	extensions []byte // JSON, or none
-	get        bool
-	raw        rawRequest
-}
-
-// rawRequest is a request as it came. All of it is the connection's, and gone after the handler.
-type rawRequest struct {
-	bytes               []byte // the body of a POST, or the query of a GET's URL
-	contentType, accept string
-}
-
 // job is an operation with the values of a request.
 type job struct {
 	run       func(context.Context) response

@@ -99,7 +99,7 @@ func (h *hosted) await(t testing.TB, asked int) {
 // options are those of an endpoint whose upstream this is.
 func (h *hosted) options(o graphql.Options) graphql.Options {
 	h.t.Helper()
-	c, err := upstream.New(upstream.Options{URL: h.url, Headers: http.Header{"X-Api-Key": {"the upstream's"}}, Registry: o.Registry})
+	c, err := upstream.New(upstream.Options{URL: h.url, Timeout: 30 * time.Second, Headers: http.Header{"X-Api-Key": {"the upstream's"}}, Registry: o.Registry})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,11 +1,7 @@
 package graphql
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/json"
-	"fmt"
-	"io"
 	"math"
 	"mime"
 	"net/http"
@@ -29,18 +25,6 @@ const (
 	typeGraphQL = mediaGraphQL + "; charset=utf-8"
 	typeJSON    = mediaJSON + "; charset=utf-8"
 )
-
-const allowedMethods = "GET, POST, OPTIONS"
-
-// What of a refused body is read before the connection is closed, so that a client that writes all of its body before
-// it reads gets to see why. A client that goes on beyond that is cut off.
-const (
-	drainBytes = 8 << 20
-	drainTime  = 5 * time.Second
-)
-
-// preflightMaxAge is how long a browser may remember a preflight's answer, in seconds.
-const preflightMaxAge = "86400"
 
 // Handle answers requests of any method to the GraphQL route, and never returns an error: every answer is of this
 // route's form, {"errors": [{"message", "extensions": {"code"}}]} where nothing was executed. Mount it with All.
@@ -162,59 +146,6 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 	return nil
 }
 
-// bodyBytes is the largest body: query and variables as JSON, with escapes.
-func (e *Endpoint) bodyBytes() int {
-	return 2*(e.limits.MaxQueryBytes+e.limits.MaxVariablesBytes) + 4096
-}
-
-// readBody reads the whole body, so that the connection can be used again, or refuses it and lets the connection be
-// closed. Bodies are taken as they are: there is no decompression that a small body could blow up.
-func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
-	limit := e.bodyBytes()
-	tooLarge := document.NewError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
-	if !c.Request().IsBodyStream() {
-		body := c.Request().Body()
-		if len(body) > limit {
-			return nil, tooLarge
-		}
-		return body, nil
-	}
-	stream := c.Context().RequestBodyStream()
-	length := c.Request().Header.ContentLength()
-	if length > limit {
-		drain(c, stream)
-		return nil, tooLarge
-	}
-	body, err := readAll(io.LimitReader(stream, int64(limit)+1), length)
-	switch {
-	case err != nil:
-		c.Response().SetConnectionClose()
-		return nil, document.NewError(appliance.CodeInvalidJSON, "the body ended before its length")
-	case len(body) > limit: // chunked
-		drain(c, stream)
-		return nil, tooLarge
-	}
-	return body, nil
-}
-
-// readAll reads up to the end, into a buffer of the length announced.
-func readAll(r io.Reader, length int) ([]byte, error) {
-	if length < 0 {
-		return io.ReadAll(r)
-	}
-	body := make([]byte, length)
-	_, err := io.ReadFull(r, body)
-	return body, err
-}
-
-func drain(c *fiber.Ctx, stream io.Reader) {
-	c.Response().SetConnectionClose()
-	if err := c.Context().Conn().SetReadDeadline(time.Now().Add(drainTime)); err != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
-}
-
 // checkContentType takes application/json in UTF-8 (section 5.3), not compressed.
 func checkContentType(c *fiber.Ctx) *document.Error {
 	header := c.Get(fiber.HeaderContentType)
@@ -275,117 +206,4 @@ func negotiate(accept string) (contentType string, ok bool) {
 func acceptsUTF8(params map[string]string) bool {
 	charset := strings.ToLower(params["charset"])
 	return charset == "" || charset == "utf-8" || charset == "utf8"
-}
-
-// requestFromBody reads the parameters of section 5.1 from a POST.
-func requestFromBody(body []byte) (request, *document.Error) {
-	trimmed := strings.TrimLeft(string(body[:min(len(body), 64)]), " \t\r\n")
-	if strings.HasPrefix(trimmed, "[") {
-		return request{}, document.NewError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
-	}
-	var parameters struct {
-		Query         *json.RawMessage `json:"query"`
-		OperationName json.RawMessage  `json:"operationName"`
-		Variables     json.RawMessage  `json:"variables"`
-		Extensions    json.RawMessage  `json:"extensions"`
-	}
-	if err := json.Unmarshal(body, &parameters); err != nil {
-		return request{}, document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object with the member query")
-	}
-	if parameters.Query == nil {
-		return request{}, missingQuery()
-	}
-	var r request
-	if !isString(*parameters.Query, &r.query) {
-		return request{}, document.NewError(appliance.CodeInvalidField, "query must be a string")
-	}
-	if !isNull(parameters.OperationName) && !isString(parameters.OperationName, &r.operation) {
-		return request{}, document.NewError(appliance.CodeInvalidField, "operationName must be a string")
-	}
-	if !isNull(parameters.Variables) {
-		r.variables = parameters.Variables
-	}
-	if !isNull(parameters.Extensions) {
-		r.extensions = parameters.Extensions
-	}
-	return r, checkObjects(r.variables, r.extensions)
-}
-
-// requestFromQuery reads the parameters of section 5.2 from a URL.
-func requestFromQuery(c *fiber.Ctx) (request, *document.Error) {
-	parameters := c.Context().QueryArgs()
-	if !parameters.Has("query") {
-		return request{}, missingQuery()
-	}
-	r := request{
-		query:     string(parameters.Peek("query")),
-		operation: string(parameters.Peek("operationName")),
-		get:       true,
-	}
-	for _, p := range []struct {
-		name string
-		raw  *[]byte
-	}{{"variables", &r.variables}, {"extensions", &r.extensions}} {
-		raw := parameters.Peek(p.name)
-		if isNull(raw) {
-			continue
-		}
-		if !json.Valid(raw) {
-			return request{}, notObject(p.name)
-		}
-		*p.raw = slices.Clone(raw)
-	}
-	return r, checkObjects(r.variables, r.extensions)
-}
-
-func missingQuery() *document.Error {
-	return document.NewError(appliance.CodeMissingField, "the parameter query is required")
-}
-
-// checkObjects refuses variables and extensions that are something else than objects. They are JSON, or none.
-func checkObjects(variables, extensions []byte) *document.Error {
-	for _, p := range []struct {
-		name string
-		raw  []byte
-	}{{"variables", variables}, {"extensions", extensions}} {
-		if !isNull(p.raw) && bytes.TrimLeft(p.raw, " \t\r\n")[0] != '{' {
-			return notObject(p.name)
-		}
-	}
-	return nil
-}
-
-func notObject(name string) *document.Error {
-	return document.NewError(appliance.CodeInvalidField, name+" must be an object")
-}
-
-// allowOrigin lets pages read the answer (the Fetch standard's CORS protocol). No credentials are allowed, so any
-// origin may be.
-func (e *Endpoint) allowOrigin(c *fiber.Ctx) {
-	h := &c.Response().Header
-	if len(e.origins) == 0 {
-		h.Set(fiber.HeaderAccessControlAllowOrigin, "*")
-	} else {
-		h.Add(fiber.HeaderVary, fiber.HeaderOrigin)
-		origin := c.Get(fiber.HeaderOrigin)
-		if !slices.Contains(e.origins, origin) {
-			return
-		}
-		h.Set(fiber.HeaderAccessControlAllowOrigin, origin)
-	}
-	h.Set(fiber.HeaderAccessControlExposeHeaders, "Age, Retry-After")
-}
-
-// preflight answers OPTIONS: what methods there are, and what a page may send.
-func (e *Endpoint) preflight(c *fiber.Ctx) error {
-	c.Set(fiber.HeaderAllow, allowedMethods)
-	if c.Get(fiber.HeaderAccessControlRequestMethod) != "" && len(c.Response().Header.Peek(fiber.HeaderAccessControlAllowOrigin)) > 0 {
-		c.Set(fiber.HeaderAccessControlAllowMethods, allowedMethods)
-		c.Set(fiber.HeaderAccessControlMaxAge, preflightMaxAge)
-		c.Response().Header.Add(fiber.HeaderVary, fiber.HeaderAccessControlRequestHeaders)
-		if asked := c.Get(fiber.HeaderAccessControlRequestHeaders); asked != "" {
-			c.Set(fiber.HeaderAccessControlAllowHeaders, asked)
-		}
-	}
-	return c.SendStatus(http.StatusNoContent)
 }

@@ -109,9 +109,3 @@ func canonical(object map[string]any) []byte {
 	}
 	return encoded
 }
-
-func isNull(raw []byte) bool { return len(raw) == 0 || string(bytes.TrimSpace(raw)) == "null" }
-
-func isString(raw []byte, s *string) bool {
-	return !isNull(raw) && raw[0] == '"' && json.Unmarshal(raw, s) == nil
-}
