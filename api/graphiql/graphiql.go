@@ -1,5 +1,5 @@
-// Package graphiql serves the playground: GraphiQL, bundled from npm at build time and embedded, so that exploring
-// the data needs nothing but the appliance. Built without Node.js, it serves a page that says how to get it.
+// Package graphiql serves the playground: GraphiQL, bundled from npm at build time and embedded, so that it loads nothing from
+// other hosts. A binary that was built without Node.js serves a page that says how to get it.
 package graphiql
 
 import (
@@ -41,7 +41,7 @@ const contentSecurityPolicy = "default-src 'none'; " +
 	"frame-ancestors 'none'; " +
 	"base-uri 'none'"
 
-// Options configures the playground.
+// Options configure the playground.
 type Options struct {
 	// Endpoint is the path of the GraphQL endpoint on the same host; empty means /v1/graphql.
 	Endpoint string
@@ -53,8 +53,8 @@ func Built() bool {
 	return err == nil
 }
 
-// New returns the handler of the playground. Mount it at GET /graphiql and at GET /graphiql/assets/*. A name that is
-// not an asset's is a 404 *fiber.Error.
+// New returns the handler of the playground, for GET /graphiql and GET /graphiql/assets/*. It returns fiber.ErrNotFound for an
+// unknown asset.
 func New(o Options) fiber.Handler { return newHandler(dist, o) }
 
 func newHandler(files fs.FS, o Options) fiber.Handler {
@@ -77,7 +77,7 @@ func newHandler(files fs.FS, o Options) fiber.Handler {
 	}
 }
 
-// secure sets what both the page and its assets carry; a worker is bound by the policy of its own script's response.
+// secure sets the headers of the page and of its assets. A worker has the policy that its own script was served with.
 func secure(c *fiber.Ctx) {
 	c.Set(fiber.HeaderContentSecurityPolicy, contentSecurityPolicy)
 	c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
@@ -86,7 +86,7 @@ func secure(c *fiber.Ctx) {
 	c.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// page is the HTML document. It is small, and revalidated on every load, so that an upgrade shows at once.
+// page is the HTML document. Browsers revalidate it on every load, so that an upgrade takes effect immediately.
 type page struct {
 	body []byte
 	etag string
@@ -111,13 +111,13 @@ func (p page) send(c *fiber.Ctx) error {
 	return c.Send(p.body)
 }
 
-// asset is a file whose name carries a hash of its content, so that it may be kept for ever. It is held in memory as
-// embedded: compressed.
+// asset is a file with a hash of its content in its name, so that browsers may cache it for ever. It is kept compressed, as
+// embedded.
 type asset struct {
 	contentType string
 	brotli      []byte
 	gzip        []byte
-	etag        string // of the content, without the mark of the encoding
+	etag        string // without the suffix for the encoding
 }
 
 func (a asset) send(c *fiber.Ctx) error {
@@ -150,7 +150,7 @@ func (a asset) send(c *fiber.Ctx) error {
 	return c.Send(body)
 }
 
-// loadAssets reads what build.mjs embedded. A build without the playground has none.
+// loadAssets returns the assets by name. A build without the playground has none.
 func loadAssets(files fs.FS) map[string]asset {
 	entries, err := fs.ReadDir(files, "dist/assets")
 	if err != nil {
@@ -172,7 +172,8 @@ func loadAssets(files fs.FS) map[string]asset {
 	return assets
 }
 
-// contentType does not ask the machine's mime tables for the types that a browser refuses to guess.
+// contentType returns the media type of a file. The types that browsers do not guess do not depend on the MIME tables of the
+// machine.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".js":
@@ -192,8 +193,8 @@ func contentType(name string) string {
 	return fiber.MIMEOctetStream
 }
 
-// bestEncoding picks the smallest form that the client accepts by name. A client that says nothing gets the plain
-// form: fiber's own negotiation would send it brotli.
+// bestEncoding returns the best encoding that the client accepts by name. A client without Accept-Encoding gets identity;
+// fiber's negotiation would choose brotli.
 func bestEncoding(accept string) string {
 	for _, encoding := range []string{"br", "gzip"} {
 		for offer := range strings.SplitSeq(accept, ",") {
@@ -210,7 +211,7 @@ func bestEncoding(accept string) string {
 	return "identity"
 }
 
-// matches compares as RFC 9110 section 13.1.2 asks: weakly, against each tag of the list.
+// matches implements If-None-Match (RFC 9110, section 13.1.2): weak comparison with each tag of the list.
 func matches(ifNoneMatch, tag string) bool {
 	for candidate := range strings.SplitSeq(ifNoneMatch, ",") {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")

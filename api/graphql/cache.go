@@ -17,10 +17,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// cache shares the answers of operations with @cached. It holds at most so many bytes, and nothing beyond its ttl but what
-// may be sent while the upstream is unavailable.
+// cache holds the answers of operations with @cached. It is bounded in bytes. An entry expires with its ttl, except for the
+// time in which it may be sent while the upstream is unavailable.
 //
-// Its key is made of a parsed request. A request whose very bytes were answered before finds its key by them, so a hit
+// The key of an entry is computed from the parsed request. requests maps the bytes of a request to that key, so that a hit
 // neither reads JSON nor parses GraphQL.
 type cache struct {
 	entries  *otter.Cache[cacheKey, *cacheEntry]
@@ -45,7 +45,7 @@ type cacheEntry struct {
 // age is how long ago the answer was made.
 func (c *cacheEntry) age(now time.Time) time.Duration { return now.Sub(c.stored) }
 
-// entryOverhead is about what an entry costs beside its body.
+// entryOverhead is about how many bytes an entry takes beside its body.
 const entryOverhead = 300
 
 func newCache(maxBytes int64, now func() time.Time, registry prometheus.Registerer) (*cache, error) {
@@ -99,7 +99,7 @@ type quietClock struct{}
 func (quietClock) NowNano() int64                      { return time.Now().UnixNano() }
 func (quietClock) Tick(time.Duration) <-chan time.Time { return nil }
 
-// lookup returns the answer under a key that is not older than its ttl: the cache itself may hold it for longer.
+// lookup returns the entry of a key, nil if it is older than its ttl: otter may hold it for longer.
 func (c *cache) lookup(key cacheKey) *cacheEntry {
 	entry, ok := c.entries.GetIfPresent(key)
 	if !ok || entry.age(c.now()) >= entry.ttl {
@@ -109,7 +109,7 @@ func (c *cache) lookup(key cacheKey) *cacheEntry {
 	return entry
 }
 
-// lookupRequest returns the answer to a request by its bytes.
+// lookupRequest returns the entry of a request by the hash of its bytes.
 func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
 	key, ok := c.requests.GetIfPresent(request)
 	if !ok {
@@ -118,7 +118,7 @@ func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
 	return c.lookup(key)
 }
 
-// key hashes the operation, its variables and what else decides the answer.
+// key returns the hash of everything that the answer depends on.
 func (op *operation) key(name string, variables map[string]any, variant string) cacheKey {
 	h := sha256.New()
 	h.Write(op.Cached.Identity[:])
@@ -127,22 +127,22 @@ func (op *operation) key(name string, variables map[string]any, variant string) 
 		variables = maps.Clone(variables)
 		delete(variables, op.Cached.Ignored)
 	}
-	h.Write(canonical(variables))
+	h.Write(canonicalJSON(variables))
 	var key cacheKey
 	h.Sum(key[:0])
 	return key
 }
 
-// share returns the answer under a key: one that is there, or that of the job, which runs once for all who ask at
-// the same time, and whose response is given to reuse once it is copied. It goes on when the one who asked first goes
-// away, so that the others are not failed with it.
+// share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run, which goes on when
+// the first caller's context ends, so that the others do not fail with it. The job's response is passed to reuse after it
+// has been copied.
 func (c *cache) share(ctx context.Context, key cacheKey, p document.Policy, j job, reuse func(response)) (response, *cacheEntry) {
 	if !p.Refresh {
 		if entry := c.lookup(key); entry != nil {
 			return response{}, entry
 		}
 	}
-	flight := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not settle for what began before it
+	flight := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not join a run that began before it
 	done := c.flights.DoChan(flight, func() (any, error) {
 		c.misses.Inc()
 		r := j.run(context.WithoutCancel(ctx))

@@ -9,11 +9,11 @@ import (
 
 const allowedMethods = "GET, POST, OPTIONS"
 
-// preflightMaxAge is how long a browser may remember a preflight's answer, in seconds.
+// preflightMaxAge is how long a browser may cache the answer to a preflight, in seconds.
 const preflightMaxAge = "86400"
 
-// allowOrigin lets pages read the answer (the Fetch standard's CORS protocol). No credentials are allowed, so any
-// origin may be.
+// allowOrigin lets pages read the answer (CORS protocol of the Fetch standard). Credentials are never allowed, so any origin
+// is safe.
 func (e *Endpoint) allowOrigin(c *fiber.Ctx) {
 	h := &c.Response().Header
 	if len(e.origins) == 0 {
@@ -29,7 +29,7 @@ func (e *Endpoint) allowOrigin(c *fiber.Ctx) {
 	h.Set(fiber.HeaderAccessControlExposeHeaders, "Age, Retry-After")
 }
 
-// preflight answers OPTIONS: what methods there are, and what a page may send.
+// preflight answers OPTIONS.
 func (e *Endpoint) preflight(c *fiber.Ctx) error {
 	c.Set(fiber.HeaderAllow, allowedMethods)
 	if c.Get(fiber.HeaderAccessControlRequestMethod) != "" && len(c.Response().Header.Peek(fiber.HeaderAccessControlAllowOrigin)) > 0 {

@@ -36,17 +36,16 @@ import (
 //go:embed schema.graphql
 var Schema string
 
-// Options are what an Endpoint is made with.
+// Options configure an Endpoint.
 type Options struct {
-	// Index answers what fits the schema. With an Upstream too, operations that do not fit go there, whole.
+	// Index answers operations that are valid in the schema. With an Upstream too, all others are forwarded, whole.
 	Index index.Index
-	// Upstream answers everything where Index is nil. One of both is needed.
+	// Upstream answers everything if Index is nil. At least one of the two is required.
 	Upstream *upstream.Client
 	// StaleIfError is how long past its ttl a shared answer of the upstream may be sent while that is unavailable. Zero
 	// means not at all.
 	StaleIfError time.Duration
-	// Lag tells by how much the index may be out of date, for requests that want to know (extensions.replica). Nil means
-	// unknown.
+	// Lag returns how far the index may be behind, for requests that ask (extensions.replica). Nil means unknown.
 	Lag func() (lag time.Duration, known bool)
 
 	Limits Limits // zero members mean the default
@@ -56,7 +55,7 @@ type Options struct {
 	// DocumentBytes bounds the parsed documents that are kept. Zero means DefaultDocumentBytes.
 	DocumentBytes int64
 
-	// NoIntrospection refuses __schema and __type, for those who do not want to show the schema. It is public anyway.
+	// NoIntrospection refuses __schema and __type. The schema is public all the same.
 	NoIntrospection bool
 
 	// Origins are the origins whose pages may read answers (CORS). None means any; no cookie or other credential
@@ -79,7 +78,7 @@ const (
 	DefaultDocumentBytes = 8 << 20
 )
 
-// Endpoint answers GraphQL requests. Its methods may be used at once.
+// Endpoint answers GraphQL requests. It is safe for concurrent use.
 type Endpoint struct {
 	executor        *answer.Executor // nil without an index
 	proxy           *proxy           // nil without an upstream
@@ -98,7 +97,7 @@ type Endpoint struct {
 // operationKey is a document and the name of the operation in it.
 type operationKey struct{ query, name string }
 
-// New makes an Endpoint. Errors are mistakes of the program, but for metrics that are registered already.
+// New returns an Endpoint. It fails if neither Index nor Upstream is set, or if Registry has its metrics already.
 func New(o Options) (*Endpoint, error) {
 	if o.Index == nil && o.Upstream == nil {
 		return nil, errors.New("neither an index nor an upstream")
@@ -146,17 +145,17 @@ func New(o Options) (*Endpoint, error) {
 	return e, nil
 }
 
-// job is an operation with the values of a request.
+// job is what answers a request.
 type job struct {
 	run       func(context.Context) response
-	variables map[string]any // coerced; those that @cached uses, if not all
-	variant   string         // what decides the answer beside operation and variables
-	stale     time.Duration  // how long past its ttl an answer is kept for when run fails
-	flight    string         // those who ask at once with another one are answered apart, though from one cache
+	variables map[string]any // coerced; at least those that @cached uses
+	variant   string         // what the answer depends on beside operation and variables
+	stale     time.Duration  // how long past its ttl the answer is kept, to be sent if a later run fails
+	flight    string         // concurrent requests share a run only if they have the same one
 }
 
-// answer answers a request: from the cache, in which case entry is set, or by executing or forwarding it. hash is that of
-// the request's bytes, by which an equal one finds the entry at once.
+// answer answers a request from the cache, in which case it returns the entry, or by executing or forwarding it. hash is
+// that of the request's bytes, for cache.lookupRequest.
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
 		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
@@ -203,7 +202,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	return resp, entry
 }
 
-// localJob answers an operation from the index.
+// localJob returns a job that executes an operation on the index.
 func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
 	variables, errs := op.CoerceVariables(given)
 	j := job{variables: variables}
@@ -216,8 +215,8 @@ func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job
 	return j, errs
 }
 
-// guarded answers for a run that panics. A defect must not take the process down, which also signs; and a shared job runs
-// in a goroutine of its own, out of reach of the server's middleware.
+// guarded turns a panic of run into an internal error. The process also signs and must not crash for a defect here, and a
+// shared job runs in a goroutine of its own, where the server's middleware does not recover.
 func (e *Endpoint) guarded(run func(context.Context) response) func(context.Context) response {
 	return func(ctx context.Context) (r response) {
 		defer func() {
@@ -280,7 +279,7 @@ func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables 
 	}
 	for _, s := range root {
 		if s.Meta && e.noIntrospection {
-			return refused(statusRefused, introspectionOff().At(s.Node.Position).Under(s.Key))
+			return refused(statusRefused, introspectionOff().At(s.Node.Position).WithPath(s.Key))
 		}
 	}
 	if err := e.limits.CheckCost(root); err != nil {

@@ -2,8 +2,8 @@ package graphql
 
 import "github.com/attestd/attestd/appliance"
 
-// The codes of errors of a request, beyond those of package document and of the domain. They stand in extensions.code and are
-// stable.
+// The codes of errors of a request, in addition to those of packages document and appliance. They are in extensions.code, and
+// are stable.
 const (
 	CodeBodyTooLarge         appliance.Code = "body_too_large"
 	CodeBatchingUnsupported  appliance.Code = "batching_unsupported"

@@ -18,11 +18,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// What is forwarded goes as it came, with the upstream's credentials. So it must mean to the upstream what it was taken for
-// here: what readers of JSON and of URLs read differently is refused. Else a mutation could hide behind a query, or one
-// query's answer be shared as another's.
+// A request is forwarded byte for byte, with the upstream's credentials, so the upstream must read it as it was read here.
+// Whatever readers of JSON or of URLs may read differently is refused: otherwise a mutation could pass for a query, or one
+// query's answer be cached as another's.
 
-// checkForwarded checks what must hold of an operation that goes upstream, whatever the schema there is.
+// checkForwarded checks an operation that is forwarded, as far as that is possible without the upstream's schema.
 func (e *Endpoint) checkForwarded(op *operation) *document.Error {
 	if err := op.CheckName(); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (e *Endpoint) checkForwarded(op *operation) *document.Error {
 	return nil
 }
 
-// forwardedJob asks the upstream.
+// forwardedJob returns a job that asks the upstream.
 func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
 	message := r.message()
 	message.MaxResponse = int64(e.limits.MaxResponseBytes)
@@ -49,13 +49,13 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	if err != nil {
 		return j, []*document.Error{document.NewError(appliance.CodeInvalidField, "extensions must be an object")}
 	}
-	j.variant = string(canonical(extensions))
+	j.variant = string(canonicalJSON(extensions))
 	var errs []*document.Error
 	j.variables, errs = op.Cached.CoerceVariables(e.schema, given)
 	return j, errs
 }
 
-// message copies a request.
+// message returns the request to forward. It is a copy.
 func (r request) message() upstream.Request {
 	m := upstream.Request{Method: http.MethodPost, Accept: strings.Clone(r.raw.accept)}
 	if r.get {
@@ -66,10 +66,10 @@ func (r request) message() upstream.Request {
 	return m
 }
 
-// parameters are those of GraphQL over HTTP, section 5.1, which reserves all other names.
+// parameters are all that GraphQL over HTTP, section 5.1, defines. It reserves all other names.
 var parameters = []string{"query", "operationName", "variables", "extensions"}
 
-// checkForwardable refuses a request that another reader may read differently.
+// checkForwardable refuses a request that the upstream may read differently.
 func (r request) checkForwardable() *document.Error {
 	check := checkBody
 	if r.get {

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// healthRequest is what the hosted service's GET /api/rest/health asks.
+// healthQuery is what the hosted service's GET /api/rest/health asks.
 const healthQuery = "{ v2_health_check { status environment last_update } }"
 
 // Health answers GET /api/rest/health as the hosted service's status page reads it: {"v2_health_check": [{status,

@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The media types of responses. The newer one tells by the HTTP status whether an operation was executed; the older
-// one is 200 for every well-formed request, as clients expect that look for errors in the body only.
+// The media types of responses. With the newer one the HTTP status says whether the operation was executed. With the older
+// one it is 200 for every well-formed request, which older clients expect.
 const (
 	mediaGraphQL = "application/graphql-response+json"
 	mediaJSON    = "application/json"
@@ -26,10 +26,10 @@ const (
 	typeJSON    = mediaJSON + "; charset=utf-8"
 )
 
-// Handle answers requests of any method to the GraphQL route, and never returns an error: every answer is of this
-// route's form, {"errors": [{"message", "extensions": {"code"}}]} where nothing was executed. Mount it with All.
+// Handle is the handler of the GraphQL route, for all methods. It always returns nil: where nothing was executed it has sent
+// {"errors": [{"message", "extensions": {"code"}}]}.
 //
-// The app should have StreamRequestBody set: then bodies beyond the limits are refused here, without being read first.
+// The app should have StreamRequestBody set, so that a body that is too large is refused before it is read.
 func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	e.allowOrigin(c)
 	body, err := e.readBody(c)
@@ -53,7 +53,7 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	return e.answerHTTP(c, body)
 }
 
-// answerHTTP answers a GET or POST whose answer's type is settled.
+// answerHTTP answers a GET or POST after content negotiation.
 func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	get := c.Method() == fiber.MethodGet
 	raw := body
@@ -96,7 +96,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	return nil
 }
 
-// sendCached sends a shared answer and says how old it is (RFC 9111, section 5).
+// sendCached sends a cached answer with its age (RFC 9111, section 5).
 func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 	h := &c.Response().Header
 	h.Set(fiber.HeaderCacheControl, "max-age="+strconv.Itoa(int(entry.ttl/time.Second)))
@@ -105,7 +105,7 @@ func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 	return nil
 }
 
-// httpStatus is the status of section 6.4 of GraphQL over HTTP.
+// httpStatus returns the status that section 6.4 of GraphQL over HTTP asks for.
 func httpStatus(c *fiber.Ctx, r request, resp response) int {
 	for _, err := range resp.errors {
 		switch err.Code() {
@@ -130,12 +130,12 @@ func httpStatus(c *fiber.Ctx, r request, resp response) int {
 	return http.StatusOK
 }
 
-// setRetryAfter asks to wait for at least a second.
+// setRetryAfter sets Retry-After, to at least one second.
 func setRetryAfter(c *fiber.Ctx, d time.Duration) {
 	c.Set(fiber.HeaderRetryAfter, strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))))
 }
 
-// refuse answers a request that is not one of GraphQL over HTTP.
+// refuse sends an error for a request that does not conform to GraphQL over HTTP.
 func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 	if string(c.Response().Header.ContentType()) != typeGraphQL { // not negotiated yet
 		c.Response().Header.SetContentType(typeJSON)
@@ -146,7 +146,7 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 	return nil
 }
 
-// checkContentType takes application/json in UTF-8 (section 5.3), not compressed.
+// checkContentType accepts application/json in UTF-8 (section 5.3), not compressed.
 func checkContentType(c *fiber.Ctx) *document.Error {
 	header := c.Get(fiber.HeaderContentType)
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
@@ -165,8 +165,8 @@ func checkContentType(c *fiber.Ctx) *document.Error {
 	return nil
 }
 
-// negotiate chooses the type of the answer by an Accept header (RFC 9110, section 12.5.1). Without one, and where
-// anything will do, it is application/json, which older clients expect.
+// negotiate chooses the media type of the answer from an Accept header (RFC 9110, section 12.5.1). Without a header, or with
+// */*, it is application/json, which older clients expect.
 func negotiate(accept string) (contentType string, ok bool) {
 	switch accept {
 	case "", "*/*", mediaJSON:
@@ -175,7 +175,7 @@ func negotiate(accept string) (contentType string, ok bool) {
 		return typeGraphQL, true
 	}
 	var quality [2]float64     // of mediaJSON and mediaGraphQL
-	specific := [2]int{-1, -1} // how narrow the range is that said so
+	specific := [2]int{-1, -1} // how specific the media range is that set it
 	for _, part := range strings.Split(accept, ",") {
 		media, params, err := mime.ParseMediaType(part)
 		if err != nil || !acceptsUTF8(params) {

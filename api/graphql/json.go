@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// readJSON decodes a JSON value, with numbers as json.Number. repeated names the members that an object has more than
-// once: readers differ in which they take; the last one is taken here.
+// readJSON decodes a JSON value, with numbers as json.Number. repeated are the names that occur more than once in an object;
+// the last member wins here, but not with all readers.
 func readJSON(raw []byte) (value any, repeated []string, err error) {
 	r := jsonReader{Decoder: json.NewDecoder(bytes.NewReader(raw))}
 	r.UseNumber()
@@ -23,7 +23,7 @@ func readJSON(raw []byte) (value any, repeated []string, err error) {
 	return value, r.repeated, nil
 }
 
-// readObject decodes an object of JSON, nil for none.
+// readObject decodes a JSON object. It returns nil for no bytes.
 func readObject(raw []byte) (map[string]any, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -50,7 +50,7 @@ func (r *jsonReader) value() (any, error) {
 		return r.list()
 	}
 	if n, ok := token.(json.Number); ok {
-		return oneForm(n), nil
+		return normaliseNumber(n), nil
 	}
 	return token, err
 }
@@ -87,9 +87,9 @@ func (r *jsonReader) list() (any, error) {
 	return list, err
 }
 
-// oneForm writes whole numbers as integers: 1e1 and 10.0 are 10. Up to 15 characters no digit is lost in a float64; others
-// stay as they are written.
-func oneForm(n json.Number) json.Number {
+// normaliseNumber writes a whole number as an integer: 1e1 and 10.0 become 10. A float64 holds 15 digits exactly; longer numbers
+// and fractions are returned unchanged.
+func normaliseNumber(n json.Number) json.Number {
 	f, err := n.Float64()
 	if err != nil || len(n) > 15 || f == 0 || f != math.Trunc(f) || math.Abs(f) >= 1e15 {
 		return n
@@ -97,9 +97,9 @@ func oneForm(n json.Number) json.Number {
 	return json.Number(strconv.FormatInt(int64(f), 10))
 }
 
-// canonical writes an object that readJSON has read, so that objects with equal members have equal bytes. None is as an
-// empty one.
-func canonical(object map[string]any) []byte {
+// canonical encodes an object that readJSON has read. Objects with equal members have equal bytes. For nil and for an
+// empty object there are none.
+func canonicalJSON(object map[string]any) []byte {
 	if len(object) == 0 {
 		return nil
 	}

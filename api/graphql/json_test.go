@@ -11,7 +11,7 @@ func TestNumbersHaveOneFormWhereNoDigitIsLost(t *testing.T) {
 		"0": "0", "0.0": "0.0", "-0": "-0", "1.5": "1.5", "1e-400": "1e-400", "1e300": "1e300", "1e400": "1e400",
 		"9007199254740993": "9007199254740993", "9007199254740992.0": "9007199254740992.0", "1.00000000000000001": "1.00000000000000001",
 	} {
-		if got := oneForm(number); got != want {
+		if got := normaliseNumber(number); got != want {
 			t.Errorf("%s is %s, want %s", number, got, want)
 		}
 	}

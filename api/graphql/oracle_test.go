@@ -92,7 +92,7 @@ func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.Raw
 		}
 		err := document.FromDomain(known)
 		err.Extensions["argument"] = known.Field
-		return nil, err.At(s.PositionOf(known.Field)).Under(s.Key)
+		return nil, err.At(s.PositionOf(known.Field)).WithPath(s.Key)
 	}
 	if err := json.Unmarshal(result.Data, &data); err != nil {
 		panic(err)

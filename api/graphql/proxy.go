@@ -21,8 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// proxy asks the upstream. When that fails again and again it is left alone for a while, and requests are answered at
-// once.
+// proxy forwards requests to the upstream, behind a circuit breaker.
 type proxy struct {
 	upstream *upstream.Client
 	timeout  time.Duration // of one request; the upstream's own may be shorter
@@ -35,7 +34,7 @@ type proxy struct {
 	log      *slog.Logger
 }
 
-// The breaker: after so many failures in a row nothing is forwarded for so long; then one request tries.
+// The breaker opens after breakerFailures consecutive failures. After defaultBreakerOpen it lets one request through.
 const (
 	breakerFailures    = 5
 	defaultBreakerOpen = 10 * time.Second
@@ -55,7 +54,7 @@ func newProxy(o Options, limits Limits, log *slog.Logger) (*proxy, error) {
 		Timeout:       p.pause,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
 		IsSuccessful:  isAnswer,
-		IsExcluded:    isCallers,
+		IsExcluded:    isCallersFault,
 		OnStateChange: p.changed,
 	})
 	return p, register(o.Registry, p.sent, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -63,15 +62,15 @@ func newProxy(o Options, limits Limits, log *slog.Logger) (*proxy, error) {
 	}, func() float64 { return float64(p.breaker.State()) }))
 }
 
-// isAnswer tells that the upstream is well.
+// isAnswer reports whether the upstream is available.
 func isAnswer(err error) bool { return err == nil || errors.Is(err, upstream.ErrTooLarge) }
 
-// isCallers tells errors that say nothing about the upstream.
-func isCallers(err error) bool {
+// isCallersFault reports whether an error says nothing about the upstream.
+func isCallersFault(err error) bool {
 	return errors.Is(err, context.Canceled) || appliance.CodeOf(err) == appliance.CodeInvalidField
 }
 
-// changed logs that the upstream is gone, and that it is back; not each trial between.
+// changed logs when the breaker opens and when it closes, but not each trial in between.
 func (p *proxy) changed(_ string, from, to gobreaker.State) {
 	switch to {
 	case gobreaker.StateOpen:
@@ -84,7 +83,7 @@ func (p *proxy) changed(_ string, from, to gobreaker.State) {
 	}
 }
 
-// ask answers a request with what the upstream says, or with why it says nothing of use.
+// ask returns the upstream's answer, or an error for the client.
 func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	answer, err := p.exchange(ctx, r)
 	switch {
@@ -105,12 +104,12 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	return unavailable(known)
 }
 
-// errLimited is the failure of an answer that is forwarded all the same.
+// errLimited counts as a failure, though the answer is forwarded.
 var errLimited = errors.New("the upstream answered 429")
 
-// exchange sends a request, unless the breaker is open.
+// exchange sends a request unless the breaker is open.
 //
-// Errors: *appliance.Error, errLimited, with the answer; upstream.ErrTooLarge; context.Canceled; the breaker's.
+// Errors: *appliance.Error; errLimited, together with the answer; upstream.ErrTooLarge; context.Canceled; those of gobreaker.
 func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -122,14 +121,14 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 		case err == nil:
 			err = judge(answer)
 		}
-		if !isAnswer(err) && !isCallers(err) {
+		if !isAnswer(err) && !isCallersFault(err) {
 			p.cause.Store(&err)
 		}
 		return answer, err
 	})
 }
 
-// judge tells an answer that is forwarded from one that says that the upstream is not well.
+// judge returns an error for an answer that counts as a failure of the upstream.
 func judge(answer upstream.Response) error {
 	switch {
 	case answer.Status >= 500 || !answer.JSON():
@@ -140,14 +139,14 @@ func judge(answer upstream.Response) error {
 	return nil
 }
 
-// unavailable is the response where the upstream has failed.
+// unavailable returns the response for a failed upstream.
 func unavailable(why *appliance.Error) response {
 	r := refused(statusUnavailable, document.FromDomain(why))
 	r.retryAfter, r.failed = why.RetryAfter, true
 	return r
 }
 
-// isWhole tells whether an answer of the upstream's has data and no errors.
+// isWhole reports whether the upstream's answer has data and no errors.
 func isWhole(answer upstream.Response) bool {
 	var body struct {
 		Data   json.RawMessage `json:"data"`
@@ -156,7 +155,7 @@ func isWhole(answer upstream.Response) bool {
 	return answer.Status == http.StatusOK && json.Unmarshal(answer.Body, &body) == nil && !isNull(body.Data) && isNull(body.Errors)
 }
 
-// sendForwarded sends what the upstream answered.
+// sendForwarded sends the upstream's answer.
 func sendForwarded(c *fiber.Ctx, r response) error {
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Response().Header.SetContentType(r.upstream.ContentType)
@@ -168,7 +167,7 @@ func sendForwarded(c *fiber.Ctx, r response) error {
 	return nil
 }
 
-// staleOr returns what was answered before, where it is still kept, and else the response given.
+// staleOr returns the stale answer of a key, or failed if there is none.
 func (e *Endpoint) staleOr(failed response, key cacheKey) response {
 	entry, ok := e.cache.entries.GetIfPresent(key)
 	if !ok {
@@ -182,7 +181,7 @@ func (e *Endpoint) staleOr(failed response, key cacheKey) response {
 	return response{status: statusStale, body: markStale(entry.body, age), age: age}
 }
 
-// markStale adds to the extensions of an answer how old it is.
+// markStale adds stale and age to the extensions of an answer.
 func markStale(body []byte, age time.Duration) []byte {
 	var answer struct {
 		Data       json.RawMessage            `json:"data"`
@@ -200,7 +199,7 @@ func markStale(body []byte, age time.Duration) []byte {
 	return slices.Concat([]byte(`{"data":`), answer.Data, []byte(`,"extensions":`), extensions, []byte("}"))
 }
 
-// sendStale sends what the upstream said before (RFC 5861, section 4). The status of a cache is RFC 9211's.
+// sendStale sends a stale answer (RFC 5861, section 4), with Cache-Status (RFC 9211).
 func sendStale(c *fiber.Ctx, r response) error {
 	h := &c.Response().Header
 	h.Set(fiber.HeaderCacheControl, "max-age=0")

@@ -25,14 +25,14 @@ type request struct {
 	raw        rawRequest
 }
 
-// rawRequest is a request as it came. All of it is the connection's, and gone after the handler.
+// rawRequest is a request as received. It is valid only until the handler returns.
 type rawRequest struct {
 	bytes               []byte // the body of a POST, or the query of a GET's URL
 	contentType, accept string
 }
 
-// What of a refused body is read before the connection is closed, so that a client that writes all of its body before
-// it reads gets to see why. A client that goes on beyond that is cut off.
+// How much of a refused body is read before the connection is closed: a client that writes its whole body before it
+// reads can then see the error. A client that sends more is cut off.
 const (
 	drainBytes = 8 << 20
 	drainTime  = 5 * time.Second
@@ -43,8 +43,8 @@ func (e *Endpoint) bodyBytes() int {
 	return 2*(e.limits.MaxQueryBytes+e.limits.MaxVariablesBytes) + 4096
 }
 
-// readBody reads the whole body, so that the connection can be used again, or refuses it and lets the connection be
-// closed. Bodies are taken as they are: there is no decompression that a small body could blow up.
+// readBody reads the whole body, so that the connection can be reused, or refuses it and closes the connection. Bodies are
+// not decompressed, so a small one cannot become large.
 func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
 	limit := e.bodyBytes()
 	tooLarge := document.NewError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
@@ -73,7 +73,7 @@ func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
 	return body, nil
 }
 
-// readAll reads up to the end, into a buffer of the length announced.
+// readAll reads to EOF, into a buffer of the announced length, if it is known.
 func readAll(r io.Reader, length int) ([]byte, error) {
 	if length < 0 {
 		return io.ReadAll(r)
@@ -156,7 +156,7 @@ func missingQuery() *document.Error {
 	return document.NewError(appliance.CodeMissingField, "the parameter query is required")
 }
 
-// checkObjects refuses variables and extensions that are something else than objects. They are JSON, or none.
+// checkObjects refuses variables and extensions that are not objects. Each is valid JSON or empty.
 func checkObjects(variables, extensions []byte) *document.Error {
 	for _, p := range []struct {
 		name string

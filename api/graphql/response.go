@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// response is what an operation is answered with.
+// response is the answer to a request.
 type response struct {
 	body     []byte // JSON
 	status   status
@@ -19,12 +19,12 @@ type response struct {
 	reusable bool // the body may be given back by Endpoint.reuse
 
 	upstream   upstream.Response // of statusForwarded
-	failed     bool              // the upstream has failed, so an answer past its ttl may do instead
+	failed     bool              // the upstream has failed, so a stale answer may be sent instead
 	retryAfter time.Duration     // of statusUnavailable; zero means a second
 	age        time.Duration     // of statusStale
 }
 
-// isWhole tells whether an answer may be shared: it has data and no errors.
+// isWhole reports whether a response has data and no errors, so that it may be cached.
 func (r response) isWhole() bool {
 	if r.status == statusForwarded {
 		return isWhole(r.upstream)
@@ -32,10 +32,10 @@ func (r response) isWhole() bool {
 	return r.status == statusOK && len(r.errors) == 0
 }
 
-// maxReused is the capacity up to which buffers are kept for the next response.
+// maxReused is the largest capacity of a buffer that is pooled.
 const maxReused = 1 << 20
 
-// lagSeconds is nil where the lag is not known.
+// lagSeconds returns the lag of the replica, nil if it is unknown.
 func (e *Endpoint) lagSeconds() *float64 {
 	if e.lag == nil {
 		return nil
@@ -55,26 +55,26 @@ func (e *Endpoint) buffer() []byte {
 	return make([]byte, 0, 32<<10)
 }
 
-// reuse gives back the body of a response that has been copied, and that nobody else has.
+// reuse returns the body of a response to the pool. Nothing may refer to it any more.
 func (e *Endpoint) reuse(r response) {
 	if r.reusable && cap(r.body) <= maxReused {
 		e.buffers.Put(&r.body)
 	}
 }
 
-// status tells how far a request has come, which decides the HTTP status; see Endpoint.httpStatus.
+// status says how far a request got; see httpStatus.
 type status uint8
 
 const (
 	statusOK          status = iota // executed; data may be null where a field failed
-	statusRefused                   // not executed: the operation is at fault
-	statusMalformed                 // not executed: the request is at fault
-	statusUnavailable               // not executed, or not to the end: the appliance is at fault for now
-	statusForwarded                 // answered by the upstream, whose status it has
-	statusStale                     // answered with what the upstream said before
+	statusRefused                   // not executed: the operation is invalid
+	statusMalformed                 // not executed: the request is invalid
+	statusUnavailable               // not executed, or not completely: the index or the upstream is unavailable
+	statusForwarded                 // the upstream's answer, with its status
+	statusStale                     // an earlier answer of the upstream's
 )
 
-// execute runs what is selected. replica says that the response tells the replica's lag.
+// execute executes what is selected. replica asks for the lag of the replica in the extensions.
 func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, replica bool) response {
 	ctx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
 	defer cancel()
@@ -83,7 +83,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 		if extensions == nil {
 			extensions = make(map[string]any)
 		}
-		// Before the snapshot is taken: it is no older than this says.
+		// Before the snapshot is taken, so that it is no older than this says.
 		extensions["replica"] = map[string]any{"lag_seconds": e.lagSeconds()}
 	}
 	body, errs := e.executor.Execute(ctx, append(e.buffer(), `{"data":`...), root, e.limits.MaxResponseBytes)
@@ -100,7 +100,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 	return r
 }
 
-// finish closes a response whose data is written.
+// finish appends the extensions and closes the response.
 func finish(body []byte, extensions map[string]any) []byte {
 	if len(extensions) > 0 {
 		encoded, err := json.Marshal(extensions)
@@ -112,7 +112,7 @@ func finish(body []byte, extensions map[string]any) []byte {
 	return append(body, '}')
 }
 
-// refused is the response to a request that is not executed.
+// refused returns the response to a request that is not executed.
 func refused(s status, errs ...*document.Error) response {
 	return response{body: document.ErrorBody(errs...), status: s, errors: errs}
 }

@@ -20,8 +20,8 @@ import (
 // Request is a request to forward.
 type Request struct {
 	Method      string // GET or POST
-	Query       string // of a GET: the URL's query, as it came
-	Body        []byte // of a POST: as it came; not to be changed any more, not even after Forward
+	Query       string // of a GET: the query of the URL, as received
+	Body        []byte // of a POST: as received; it must not be modified, not even after Forward
 	ContentType string // of Body
 	Accept      string // the client's; empty sends none
 	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
@@ -35,18 +35,18 @@ type Response struct {
 	Body        []byte        // whole, decompressed
 }
 
-// MaxRetryAfter bounds Response.RetryAfter, so that a nonsensical one does not stop us for good.
+// MaxRetryAfter is the largest Response.RetryAfter, so that an absurd header does not stop requests for good.
 const MaxRetryAfter = 24 * time.Hour
 
-// ErrTooLarge is returned for an answer beyond Options.MaxResponse.
+// ErrTooLarge is returned for an answer that is larger than Options.MaxResponse.
 var ErrTooLarge = errors.New("the upstream's answer is too large")
 
-// Forward sends a request with no header of the client's but Accept and Content-Type, and returns what the upstream answers,
-// whatever its status; only a redirect is an error, which names where to.
+// Forward sends a request, with the client's Accept and Content-Type but no other header of the client's, and returns the
+// upstream's answer with any status but that of a redirect.
 //
-// Errors: appliance.CodeUpstreamUnavailable where it could not be reached, was too slow, or did not answer with a whole HTTP
-// response; ErrTooLarge; ctx's own error where that has ended; appliance.CodeInvalidField where the request cannot be sent,
-// for it has a control character in Query, Accept or ContentType.
+// Errors: appliance.CodeUpstreamUnavailable if the upstream cannot be reached, is too slow, redirects, or does not send a complete
+// response; ErrTooLarge; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept or ContentType contains a
+// control character.
 func (c *Client) Forward(ctx context.Context, r Request) (Response, error) {
 	for _, part := range []struct{ name, text string }{{"query", r.Query}, {"Accept", r.Accept}, {"Content-Type", r.ContentType}} {
 		if hasControl(part.text) {
@@ -59,7 +59,7 @@ func (c *Client) Forward(ctx context.Context, r Request) (Response, error) {
 	return resp, err
 }
 
-// JSON tells whether the answer says that it is of a media type of GraphQL over HTTP, and is a JSON object.
+// JSON reports whether the answer has a media type of GraphQL over HTTP and is a JSON object.
 func (r Response) JSON() bool {
 	return r.isGraphQL() && bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{")) && json.Valid(r.Body)
 }
@@ -69,8 +69,8 @@ func (r Response) isGraphQL() bool {
 	return err == nil && (media == "application/json" || media == "application/graphql-response+json")
 }
 
-// Unavailable is the error that an answer of no use comes to. Its detail has the status, its cause for the operator what
-// was answered, shortened.
+// Unavailable returns the error for an answer that cannot be used. Its detail names the status; its cause, for the operator,
+// quotes the beginning of the answer.
 func (r Response) Unavailable() *appliance.Error {
 	e := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered %d", r.Status)
 	if r.Status/100 == 2 {
@@ -80,10 +80,10 @@ func (r Response) Unavailable() *appliance.Error {
 	return e.Because(fmt.Errorf("HTTP %d, %s: %s", r.Status, excerpt(r.ContentType), excerpt(string(r.Body))))
 }
 
-// maxCause is how much is shown of a text from outside, in bytes.
+// maxCause is how many bytes of an untrusted text are quoted.
 const maxCause = 200
 
-// excerpt quotes the beginning of a text from outside.
+// excerpt quotes the beginning of an untrusted text.
 func excerpt(text string) string {
 	short := strings.ToValidUTF8(text[:min(len(text), maxCause)], "")
 	if len(text) > maxCause {
@@ -164,7 +164,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 	return req, nil
 }
 
-// readBody reads a body, which net/http has decompressed, up to a limit.
+// readBody reads a body, which net/http decompresses, up to a limit.
 func readBody(resp *http.Response, limit int64) ([]byte, error) {
 	if resp.ContentLength > limit {
 		return nil, ErrTooLarge
@@ -181,7 +181,7 @@ func readBody(resp *http.Response, limit int64) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// retryAfter reads a Retry-After (RFC 9110, section 10.2.3): seconds or a date. What it cannot read says nothing.
+// retryAfter parses Retry-After (RFC 9110, section 10.2.3): seconds or a date. It returns 0 for anything else.
 func retryAfter(header string, now time.Time) time.Duration {
 	if header == "" {
 		return 0

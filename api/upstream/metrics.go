@@ -67,7 +67,7 @@ func (m metrics) observe(use string, status int, err error, took time.Duration) 
 	m.durations.WithLabelValues(use).Observe(took.Seconds())
 }
 
-// outcome says how a request ended.
+// outcome returns the value of the label outcome.
 func outcome(status int, err error) string {
 	_, isRefusal := errors.AsType[*follower.QueryError](err)
 	switch {

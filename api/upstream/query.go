@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// accept is what Query takes; the older media type too, for older upstreams.
+// accept is the Accept header of Query. Older upstreams send the older media type.
 const accept = "application/graphql-response+json, application/json;q=0.9"
 
 // Query implements follower.Upstream. An answer beyond Options.MaxResponse is appliance.CodeUpstreamUnavailable too, because
@@ -41,7 +41,7 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 	return data, err
 }
 
-// data returns the data of a response that is whole.
+// data returns the data of a response without errors.
 func (r Response) data() (json.RawMessage, error) {
 	var body struct {
 		Data   json.RawMessage `json:"data"`
@@ -64,19 +64,19 @@ func (r Response) data() (json.RawMessage, error) {
 	return body.Data, nil
 }
 
-// responseError is an error as it is answered. Nothing of it is sure.
+// responseError is an error of an answer. All its members are untrusted.
 type responseError struct {
 	Message    string          `json:"message"`
 	Extensions json.RawMessage `json:"extensions"`
 }
 
-// What is kept of an answer's errors.
+// How much of the errors of an answer is kept.
 const (
 	maxErrors  = 10
 	maxMessage = 500 // bytes
 )
 
-// queryError returns nil for no errors.
+// queryError converts the errors of an answer. It returns nil if there are none.
 func queryError(answered []responseError) *follower.QueryError {
 	if len(answered) == 0 {
 		return nil
@@ -96,7 +96,7 @@ func shorten(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }
 
-// temporaryCodes are those of errors that pass: attestd's own, and what other servers call the same.
+// temporaryCodes are the codes of errors after which a retry makes sense: those of attestd, and their names in other servers.
 var temporaryCodes = []string{
 	"rate_limited", "rate_limit_exceeded", "too_many_requests", "timeout", "time_limit_exceeded", "service_unavailable",
 	"upstream_unavailable", "replica_unavailable", "replica_behind", "shutting_down",

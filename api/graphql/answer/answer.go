@@ -1,5 +1,5 @@
-// Package answer executes an operation (GraphQL, section 6) on an index. A root field is answered in one of three ways: rows are
-// written straight from the index (rows.go), figures are computed by graph-gophers (figures.go), and introspection is read
+// Package answer executes operations (GraphQL, section 6) on an index. There are three kinds of root fields: rows are written
+// straight from the index (rows.go), figures are computed by resolvers of graph-gophers (figures.go), and introspection comes
 // from the schema (introspection.go).
 package answer
 
@@ -17,9 +17,9 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Index is what is read.
+// Index is the index that is read.
 type Index interface {
-	// View calls read with the index as it is now; see index.Index.
+	// View calls read with a snapshot of the index; see index.Index.
 	View(ctx context.Context, read func(index.Snapshot) error) error
 }
 
@@ -31,7 +31,7 @@ type Executor struct {
 	log     *slog.Logger
 }
 
-// New makes an Executor of operations of a schema.
+// New returns an Executor of operations of a schema.
 func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	figures, err := newFigures(log)
 	if err != nil {
@@ -40,10 +40,10 @@ func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	return &Executor{index: idx, schema: schema, figures: figures, log: log}, nil
 }
 
-// Execute appends to dst the object of what is selected, all of it read from the index at one moment. Where there are errors,
-// what was appended is of no use: all root fields that read data are non-null, so an error in one is an error of all.
+// Execute appends the data of what is selected to dst, read from one snapshot of the index. If there are errors, the data is null
+// and what was appended is not valid: all root fields that read data are non-null.
 //
-// The errors have the codes of the domain, or CodeResponseTooLarge where dst would be longer than max.
+// Errors: CodeResponseTooLarge if dst becomes longer than max; CodeTimeout; those of the index.
 func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection, max int) ([]byte, []*document.Error) {
 	x := &execution{Executor: e, ctx: ctx, buf: dst, max: max}
 	if !reads(root) {
@@ -62,7 +62,7 @@ func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Sel
 	return x.buf, errs
 }
 
-// reads tells whether anything is selected that the index has.
+// reads reports whether a selected field needs the index.
 func reads(root []*document.Selection) bool {
 	for _, s := range root {
 		if !s.Meta && s.Def.Name != "__typename" {
@@ -72,16 +72,16 @@ func reads(root []*document.Selection) bool {
 	return false
 }
 
-// execution writes the data of one operation, from one snapshot of the index.
+// execution is the execution of one operation on one snapshot.
 type execution struct {
 	*Executor
 	ctx  context.Context
 	snap snapshot
 	buf  []byte
-	max  int // bytes of buf
+	max  int // length of buf
 }
 
-// snapshot is the index at one moment.
+// snapshot is what is read of an index at one moment.
 type snapshot interface {
 	rowSource
 	figureSource
@@ -120,14 +120,14 @@ func (x *execution) rootField(s *document.Selection) error {
 	return x.figure(s)
 }
 
-// failure turns what stopped a root field into an error of the response.
+// failure converts the error of a root field, and logs it if it is internal.
 func (x *execution) failure(err error, s *document.Selection) *document.Error {
 	switch {
 	case errors.Is(err, errResponseTooLarge):
 		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: ask for fewer rows (p_limit) or fields", x.max)).
-			At(s.Node.Position).Under(s.Key)
+			At(s.Node.Position).WithPath(s.Key)
 	case x.ctx.Err() != nil:
-		return document.NewError(appliance.CodeTimeout, "the query took too long: ask for fewer rows (p_limit) or fields").At(s.Node.Position).Under(s.Key)
+		return document.NewError(appliance.CodeTimeout, "the query took too long: ask for fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)
 	}
 	if appliance.CodeOf(err) == appliance.CodeInternal {
 		x.log.Error("graphql query failed", "field", s.Def.Name, "error", err)
@@ -135,15 +135,15 @@ func (x *execution) failure(err error, s *document.Selection) *document.Error {
 	return fromDomain(err, s)
 }
 
-// fromDomain turns an error of a root field into the client's view of it. An argument at fault is named and located.
+// fromDomain converts an error of the domain, with the name and the location of the argument that it is about.
 func fromDomain(err error, s *document.Selection) *document.Error {
 	known, ok := errors.AsType[*appliance.Error](err)
 	if !ok {
-		return document.NewError(appliance.CodeInternal, "internal error").At(s.Node.Position).Under(s.Key)
+		return document.NewError(appliance.CodeInternal, "internal error").At(s.Node.Position).WithPath(s.Key)
 	}
 	e := document.FromDomain(known)
 	if known.Field != "" {
 		e.Extensions["argument"] = known.Field
 	}
-	return e.At(s.PositionOf(known.Field)).Under(s.Key)
+	return e.At(s.PositionOf(known.Field)).WithPath(s.Key)
 }

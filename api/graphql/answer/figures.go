@@ -19,8 +19,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Figures are computed: counts, latencies and the state of the service. graph-gophers executes them, over a schema of just
-// these fields.
+// Figures are the root fields that are computed: counts, latencies and health. graph-gophers executes them, over a schema that
+// has nothing else.
 
 //go:embed figures.graphql
 var figuresSchema string
@@ -32,7 +32,7 @@ func newFigures(log *slog.Logger) (*gophers.Schema, error) {
 		})))
 }
 
-// figure answers a root field by graph-gophers.
+// figure writes the value of a figure.
 func (x *execution) figure(s *document.Selection) error {
 	query, variables := queryOf(s)
 	result := x.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
@@ -53,8 +53,7 @@ func (x *execution) figure(s *document.Selection) error {
 	return nil
 }
 
-// queryOf writes a root field as a query of its own, with its arguments, which are bound, as a variable. graph-gophers
-// takes nothing but text.
+// queryOf returns a query of that root field alone, since graph-gophers takes only text. Its arguments are a variable.
 func queryOf(s *document.Selection) (query string, variables map[string]any) {
 	root := nodeOf(s)
 	op := &ast.OperationDefinition{Operation: ast.Query, SelectionSet: ast.SelectionSet{root}}
@@ -68,7 +67,7 @@ func queryOf(s *document.Selection) (query string, variables map[string]any) {
 	return text.String(), variables
 }
 
-// nodeOf returns the field with what is selected of it. No field inside a figure has arguments.
+// nodeOf returns a field with its selection set. Fields of figures have no arguments.
 func nodeOf(s *document.Selection) *ast.Field {
 	node := &ast.Field{Alias: s.Key, Name: s.Def.Name}
 	for _, child := range s.Children {
@@ -77,7 +76,7 @@ func nodeOf(s *document.Selection) *ast.Field {
 	return node
 }
 
-// figureSource is what figures are computed from: the index at one moment.
+// figureSource is what figures read of a snapshot.
 type figureSource interface {
 	Stats(ctx context.Context) ([]index.Stat, error)
 	TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error)
@@ -88,12 +87,12 @@ type figureSource interface {
 	Health(ctx context.Context) ([]index.HealthCheck, error)
 }
 
-// figureSourceKey is the context key of the figureSource of a request.
+// figureSourceKey is the context key of a figureSource.
 type figureSourceKey struct{}
 
 func sourceOf(ctx context.Context) figureSource { return ctx.Value(figureSourceKey{}).(figureSource) }
 
-// figures resolves the Query of figures.graphql.
+// figures is the resolver of Query in figures.graphql.
 type figures struct{}
 
 func (figures) V2StatsCount(ctx context.Context) ([]stat, error) {
@@ -188,7 +187,7 @@ func (a *latencyArguments) query() (index.LatencyQuery, error) {
 	}, wrong.err
 }
 
-// The types below resolve the object types of figures.graphql.
+// The resolvers of the object types in figures.graphql.
 
 type stat struct{ index.Stat }
 
@@ -226,18 +225,18 @@ func (c healthCheck) LastUpdate() *scalar {
 	return &scalar{c.HealthCheck.LastUpdate.UTC()}
 }
 
-// decimal writes a count as the schema has it: an Int would end at 2^31.
+// decimal formats a count: an Int ends at 2^31.
 func decimal(n uint64) *string { return new(strconv.FormatUint(n, 10)) }
 
-// scalar is a NaiveDate or a DateTime, written as encoding/json writes its value.
+// scalar is a NaiveDate or a DateTime.
 type scalar struct{ value any }
 
-// ImplementsGraphQLType implements graph-gophers' decode.Unmarshaler, as all scalars must.
+// ImplementsGraphQLType implements decode.Unmarshaler of graph-gophers, which all scalars must.
 func (scalar) ImplementsGraphQLType(name string) bool {
 	return name == "NaiveDate" || name == "DateTime"
 }
 
-// UnmarshalGraphQL is never called: no argument of a figure is of such a type.
+// UnmarshalGraphQL implements decode.Unmarshaler. No argument of a figure has such a type.
 func (*scalar) UnmarshalGraphQL(any) error { return errors.New("not an input type") }
 
 // MarshalJSON implements json.Marshaler.

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// introspect answers __schema and __type (GraphQL, section 4). graph-gophers' own answer lacks the schema's
-// description, isRepeatable and isOneOf, which the standard introspection query asks for.
+// introspect writes the value of __schema or __type (GraphQL, section 4). graph-gophers lacks the description of the schema,
+// isRepeatable and isOneOf, which the standard introspection query selects.
 func (x *execution) introspect(s *document.Selection) error {
 	m := meta{schema: x.schema}
 	if s.Def.Name == "__schema" {
@@ -26,8 +26,8 @@ func (x *execution) introspect(s *document.Selection) error {
 	return nil
 }
 
-// object is an object of the introspection schema: its fields by name. A field is a string, a bool, nil, an object, a
-// list of objects or of strings, or a func that makes one of these when it is asked for.
+// object is an object of the introspection schema: its fields by name. The value is a string, a bool, nil, an object, a list of
+// objects or of strings, or a func(*document.Selection) any that returns one of these.
 type object map[string]any
 
 // metaValue writes a value for a selection.
@@ -74,7 +74,7 @@ func (x *execution) metaObject(o object, s *document.Selection) error {
 	return x.ctx.Err()
 }
 
-// meta makes the objects of the introspection schema.
+// meta builds the objects of the introspection schema.
 type meta struct{ schema *ast.Schema }
 
 func (m meta) schemaObject() object {
@@ -133,7 +133,7 @@ func (m meta) typeObject(def *ast.Definition) object {
 	return o
 }
 
-// reference makes the object of a type as it is used: named, a list or non-null.
+// reference returns the object of a type that may be a list or non-null.
 func (m meta) reference(t *ast.Type) object {
 	switch {
 	case t.NonNull:
@@ -193,7 +193,7 @@ func (m meta) directiveObject(d *ast.DirectiveDefinition) object {
 	}
 }
 
-// shown tells whether what may be deprecated is asked for.
+// shown reports whether something with these directives is selected: what is deprecated only on request.
 func shown(directives ast.DirectiveList, s *document.Selection) bool {
 	include, _ := s.Args["includeDeprecated"].(bool)
 	return include || directives.ForName("deprecated") == nil
@@ -211,7 +211,7 @@ func deprecable(o object, directives ast.DirectiveList) object {
 	return o
 }
 
-// text is a description: nil for none.
+// text returns a description, nil if it is empty.
 func text(s string) any {
 	if s == "" {
 		return nil

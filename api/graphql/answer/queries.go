@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// rowQueries read the rows of the root fields that return rows.
+// rowQueries are the queries of the index for the root fields that return rows.
 var rowQueries = map[string]func(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error){
 	"v2_transfers":   transfers,
 	"v2_packets":     packets,
@@ -24,7 +24,7 @@ var rowQueries = map[string]func(ctx context.Context, snap rowSource, a argument
 	"v2_connections": connections,
 }
 
-// fault is the first argument that cannot be meant.
+// fault keeps the error of the first invalid argument.
 type fault struct{ err error }
 
 func (f *fault) fail(name, message string) {
@@ -33,7 +33,7 @@ func (f *fault) fail(name, message string) {
 	}
 }
 
-// text reads a filter, nil for none. An empty one would not filter, which nobody can have meant.
+// text returns the value of a filter, empty for nil. An empty value is invalid, as it would not filter.
 func (f *fault) text(name string, given *string) string {
 	if given == nil {
 		return ""
@@ -44,8 +44,7 @@ func (f *fault) text(name string, given *string) string {
 	return *given
 }
 
-// parse reads a text that a function of the domain understands. A text that is given and empty is not the same as
-// none.
+// parse returns the value of a filter as read by a function of package index. It is invalid if given and empty.
 func parse[T any](f *fault, name string, given *string, read func(string) (T, error)) T {
 	value, err := read(f.text(name, given))
 	if err != nil && f.err == nil {
@@ -54,10 +53,10 @@ func parse[T any](f *fault, name string, given *string, read func(string) (T, er
 	return value
 }
 
-// arguments are the coerced arguments of a root field. Its accessors read the members of args.
+// arguments are the coerced arguments of a root field. Its methods read members of the argument args.
 type arguments struct {
 	fault
-	field map[string]any // the field's own: args, order_by
+	field map[string]any // of the field: args, order_by
 	args  map[string]any
 }
 
@@ -68,7 +67,7 @@ func argumentsOf(field map[string]any) arguments {
 
 func (a *arguments) filter(name string) string { return a.text(name, optional[string](a.args[name])) }
 
-// cursor reads p_sort_order, whose empty form means the first page.
+// cursor returns p_sort_order. Empty means the first page.
 func (a *arguments) cursor() string {
 	s, _ := a.args["p_sort_order"].(string)
 	return s
@@ -85,7 +84,7 @@ func optional[T any](value any) *T {
 	return nil
 }
 
-// texts reads a jsonb that is a list of strings; a single string is a list of one. nil means not given.
+// texts returns a jsonb that is a list of strings, or a string, as a list. nil means not given.
 func (a *arguments) texts(name string) []string {
 	value := a.args[name]
 	switch value := value.(type) {
@@ -109,7 +108,7 @@ func (a *arguments) texts(name string) []string {
 	return nil
 }
 
-// time reads a DateTime.
+// time returns a DateTime, the zero time if it is not given.
 func (a *arguments) time(name string) time.Time {
 	value := a.args[name]
 	if value == nil {
@@ -123,7 +122,7 @@ func (a *arguments) time(name string) time.Time {
 	return t
 }
 
-// parseArgument reads a member of args by a function of the domain.
+// parseArgument is parse for a member of args.
 func parseArgument[T any](a *arguments, name string, read func(string) (T, error)) T {
 	return parse(&a.fault, name, optional[string](a.args[name]), read)
 }
@@ -144,7 +143,7 @@ func (a *arguments) end(side string) index.End {
 	}
 }
 
-// read runs a query of the index, unless its arguments are wrong.
+// read runs a query of the index unless an argument is invalid.
 func read[Q, R any](ctx context.Context, a *arguments, query Q, run func(context.Context, Q) (R, error)) (R, error) {
 	if a.err != nil {
 		var none R
@@ -249,7 +248,7 @@ func connections(ctx context.Context, snap rowSource, a arguments) ([]index.Row,
 	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
 }
 
-// Warnings is the extension that tells what was accepted and ignored: where on a root field. It is nil where nothing was.
+// Warnings returns the extension that names what was accepted and ignored, which is where on a root field. nil means nothing.
 func Warnings(root []*document.Selection) map[string]any {
 	var all []map[string]any
 	for _, s := range root {

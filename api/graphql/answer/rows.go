@@ -7,11 +7,11 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Rows are written as JSON straight from their encoded form in the index, field by field as the selection asks, without Go
-// values in between. Why, and what it is worth, is told in docs/decisions. Whatever is written is byte for byte what
-// graph-gophers writes for the same query: TestRowsEqualGophers generates queries to show it.
+// Rows are written as JSON straight from their encoded form in the index, without Go values in between. The result is byte for
+// byte that of graph-gophers, which TestRowsEqualGophers checks with generated queries. What it is worth:
+// docs/decisions/gqlparser-before-graph-gophers.md.
 
-// rowSource is what rows are read from: the index at one moment.
+// rowSource is what rows read of a snapshot.
 type rowSource interface {
 	Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error)
 	Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error)
@@ -23,14 +23,14 @@ type rowSource interface {
 	Related(row index.Row, r index.Relation) index.Row
 }
 
-// ReadRows returns the rows that a root field with these arguments, which are coerced, is answered with.
+// ReadRows returns the rows of a root field with these coerced arguments; document.RowsOf(root) is their type.
 //
-// Errors: CodeInvalidField for an argument that cannot be meant; those of the index.
+// Errors: CodeInvalidField; those of the index.
 func ReadRows(ctx context.Context, snap rowSource, root string, args map[string]any) ([]index.Row, error) {
 	return rowQueries[root](ctx, snap, argumentsOf(args))
 }
 
-// rowList answers a root field with rows.
+// rowList writes the value of a root field that returns rows.
 func (x *execution) rowList(s *document.Selection) error {
 	rows, err := ReadRows(x.ctx, x.snap, s.Def.Name, s.Args)
 	if err != nil {
@@ -58,7 +58,7 @@ func (x *execution) rows(dst []byte, rows []index.Row, set []*document.Selection
 	return append(dst, ']'), nil
 }
 
-// row appends a row as an object. The limit is checked once a row, so a response exceeds it by no more than a row.
+// row appends a row as an object. The limit is checked after each row.
 func (x *execution) row(dst []byte, row index.Row, set []*document.Selection) ([]byte, error) {
 	dst = append(dst, '{')
 	for i, s := range set {
@@ -78,7 +78,7 @@ func (x *execution) row(dst []byte, row index.Row, set []*document.Selection) ([
 	return append(dst, '}'), nil
 }
 
-// nested appends a field that is not a column's plain value.
+// nested appends the value of a field that is not a plain column.
 func (x *execution) nested(dst []byte, row index.Row, s *document.Selection) ([]byte, error) {
 	switch s.Access.Kind {
 	case document.AccessTypename:
@@ -121,8 +121,7 @@ func (x *execution) list(dst []byte, row index.Row, s *document.Selection) ([]by
 	return append(dst, ']'), nil
 }
 
-// meets tells whether a row meets a condition of the form {column: {_eq: value}}. What is left out or null does not
-// restrict.
+// meets reports whether a row meets a condition of the form {column: {_eq: value}}. Absent and null members do not restrict.
 func meets(row index.Row, where any) bool {
 	columns, _ := where.(map[string]any)
 	for name, comparison := range columns {

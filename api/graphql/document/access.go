@@ -2,7 +2,7 @@ package document
 
 import "github.com/attestd/attestd/appliance/index"
 
-// RowsOf returns the type of the rows that a root field returns, nil for one that returns something else.
+// RowsOf returns the type of the rows that a root field returns, nil if it does not return rows.
 func RowsOf(root string) *index.Type { return rootRows[root] }
 
 var rootRows = map[string]*index.Type{
@@ -16,15 +16,15 @@ var rootRows = map[string]*index.Type{
 	"v2_connections": index.ConnectionType,
 }
 
-// Access is how a field of a row is reached.
+// Access says how the value of a field is read from a row of the index.
 type Access struct {
 	Kind     AccessKind
-	Number   int            // of the column
+	Number   int            // of the column, for index.Row
 	Relation index.Relation // of AccessRelation and AccessPacketTraces
-	To       *index.Type    // of the rows it leads to
+	To       *index.Type    // of the rows that the field holds
 }
 
-// AccessKind says where the field is.
+// AccessKind is a way to read a field.
 type AccessKind uint8
 
 // The kinds of access.
@@ -39,7 +39,7 @@ const (
 	AccessPacketTraces                   // a transfer's traces, which are its packet's
 )
 
-// AccessOf finds how a field is reached from rows of a type.
+// AccessOf returns how a field is read from rows of a type.
 func AccessOf(t *index.Type, name string) Access {
 	if name == "__typename" {
 		return Access{Kind: AccessTypename}
@@ -67,7 +67,7 @@ func AccessOf(t *index.Type, name string) Access {
 	return Access{}
 }
 
-// resolveAccess finds how the fields inside are reached from rows of a type, nil for what is no row.
+// resolveAccess sets Access in the fields below f, which holds rows of that type. nil is for fields that do not hold rows.
 func (f *Field) resolveAccess(rows *index.Type) {
 	for _, inner := range f.fields {
 		inner.Access = AccessOf(rows, inner.Def.Name)

@@ -14,17 +14,18 @@ import (
 
 // Cached is @cached of an operation.
 type Cached struct {
-	// Identity is a hash of the document, the directive's refresh apart, so that a refresh replaces what the same
-	// query without it is answered with.
+	// Identity is a hash of the tokens of the document without the argument refresh, so that a refresh replaces the cached answer
+	// of the same query without it.
 	Identity [sha256.Size]byte
-	// Ignored names the variable that only refresh uses, which the answer does not depend on. Empty means none.
+	// Ignored is the name of the variable that is used by refresh and nowhere else: the answer does not depend on it. Empty means
+	// none.
 	Ignored string
 
 	directive *ast.Directive
 	variables ast.VariableDefinitionList // of the operation
 }
 
-// cachedOf returns @cached of an operation, nil where it has none.
+// cachedOf returns @cached of an operation, nil if it has none.
 func cachedOf(query string, def *ast.OperationDefinition) *Cached {
 	directive := def.Directives.ForName("cached")
 	if directive == nil {
@@ -35,13 +36,15 @@ func cachedOf(query string, def *ast.OperationDefinition) *Cached {
 	return c
 }
 
-// Policy is @cached with its arguments' values.
+// Policy is the values of the arguments of @cached.
 type Policy struct {
 	TTL     time.Duration
-	Refresh bool // execute, even where there is an answer
+	Refresh bool // execute, even if there is a cached answer
 }
 
-// Policy binds the directive's arguments.
+// Policy returns the values of the directive's arguments.
+//
+// Errors: CodeInvalidField for a negative ttl.
 func (c *Cached) Policy(schema *ast.Schema, variables map[string]any) (Policy, *Error) {
 	values := make(map[string]any)
 	for _, def := range schema.Directives["cached"].Arguments {
@@ -63,8 +66,8 @@ func (c *Cached) Policy(schema *ast.Schema, variables map[string]any) (Policy, *
 	return Policy{TTL: time.Duration(ttl) * time.Second, Refresh: refresh}, nil
 }
 
-// CoerceVariables coerces the variables that @cached uses, to the types that it wants them to be. The others may be of types
-// that are not known here.
+// CoerceVariables coerces the variables that @cached uses, to the types of its arguments. It is for operations that are
+// forwarded: other variables may be of types that are not known here.
 func (c *Cached) CoerceVariables(schema *ast.Schema, given map[string]any) (map[string]any, []*Error) {
 	var used ast.VariableDefinitionList
 	for _, argument := range schema.Directives["cached"].Arguments {
@@ -82,7 +85,7 @@ func (c *Cached) CoerceVariables(schema *ast.Schema, given map[string]any) (map[
 	return coerceVariables(schema, used, given)
 }
 
-// identify hashes the tokens of a document, without refresh of @cached.
+// identify returns Identity, and sets Ignored.
 func (c *Cached) identify(query string) (id [sha256.Size]byte) {
 	h := sha256.New()
 	for _, t := range c.withoutRefresh(readTokens(query)) {
@@ -105,7 +108,7 @@ func readTokens(query string) []lexer.Token {
 	}
 }
 
-// withoutRefresh cuts the directive's argument refresh out of a document, and brackets that then are empty.
+// withoutRefresh removes the argument refresh from the tokens of a document, and the parentheses if no argument is left.
 func (c *Cached) withoutRefresh(tokens []lexer.Token) []lexer.Token {
 	argument := c.directive.Arguments.ForName("refresh")
 	if argument == nil {
@@ -123,7 +126,7 @@ func (c *Cached) withoutRefresh(tokens []lexer.Token) []lexer.Token {
 	return slices.Concat(tokens[:start], tokens[end:])
 }
 
-// ignoreIfAlone leaves a variable out of the key when nothing but its definition and refresh names it.
+// ignoreIfAlone sets Ignored to a variable if nothing but its definition and refresh names it.
 func (c *Cached) ignoreIfAlone(tokens []lexer.Token, variable string) {
 	uses := 0
 	for i, t := range tokens {

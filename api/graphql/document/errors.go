@@ -10,8 +10,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The codes of errors of a document, its variables and its answer, beyond those of the domain. They stand in
-// extensions.code and are stable.
+// The codes of errors of documents, variables and answers, in addition to those of package appliance. They are in
+// extensions.code, and are stable.
 const (
 	CodeParseFailed          appliance.Code = "parse_failed"          // the document is not GraphQL
 	CodeValidationFailed     appliance.Code = "validation_failed"     // the document does not fit the schema
@@ -29,7 +29,7 @@ const (
 	CodeResponseTooLarge     appliance.Code = "response_too_large"
 )
 
-// Error is an error of a GraphQL response (GraphQL, section 7.1.2). Its extensions always have a code.
+// Error is an error of a GraphQL response (GraphQL, section 7.1.2). Its extensions always contain a code.
 type Error struct {
 	Message    string         `json:"message"`
 	Locations  []Location     `json:"locations,omitempty"`
@@ -37,13 +37,13 @@ type Error struct {
 	Extensions map[string]any `json:"extensions"`
 }
 
-// Location is a place in the document, counted from 1.
+// Location is a position in the document. Line and column start at 1.
 type Location struct {
 	Line   int `json:"line"`
 	Column int `json:"column"`
 }
 
-// NewError makes an error without a place.
+// NewError returns an error without location and path.
 func NewError(code appliance.Code, message string) *Error {
 	return &Error{Message: message, Extensions: map[string]any{"code": code}}
 }
@@ -54,7 +54,7 @@ func (e *Error) Code() appliance.Code {
 	return code
 }
 
-// At adds where in the document the error lies.
+// At sets the location. nil leaves it as it is.
 func (e *Error) At(pos *ast.Position) *Error {
 	if pos != nil {
 		e.Locations = []Location{{Line: pos.Line, Column: pos.Column}}
@@ -62,13 +62,13 @@ func (e *Error) At(pos *ast.Position) *Error {
 	return e
 }
 
-// Under adds the response path.
-func (e *Error) Under(path ...any) *Error {
+// WithPath sets the response path.
+func (e *Error) WithPath(path ...any) *Error {
 	e.Path = path
 	return e
 }
 
-// fromParser turns an error of gqlparser's into ours.
+// fromParser converts an error of gqlparser.
 func fromParser(code appliance.Code, err error) *Error {
 	var parsed *gqlerror.Error
 	if !errors.As(err, &parsed) {
@@ -81,7 +81,7 @@ func fromParser(code appliance.Code, err error) *Error {
 	return e
 }
 
-// FromDomain turns an error of the domain into the client's view of it: code and detail, never the cause.
+// FromDomain converts an error of the domain: its code and detail, never its cause, which may hold internals.
 func FromDomain(known *appliance.Error) *Error {
 	message := known.Detail
 	if known.Field != "" {
@@ -94,7 +94,7 @@ func FromDomain(known *appliance.Error) *Error {
 	return e
 }
 
-// AppendErrors appends `"errors":[…]`.
+// AppendErrors appends the member "errors" of a response.
 func AppendErrors(dst []byte, errs []*Error) []byte {
 	encoded, err := json.Marshal(errs)
 	if err != nil { // strings and numbers only
@@ -104,7 +104,7 @@ func AppendErrors(dst []byte, errs []*Error) []byte {
 	return append(dst, encoded...)
 }
 
-// ErrorBody is the response to a request that was not executed.
+// ErrorBody returns the response to a request that was not executed.
 func ErrorBody(errs ...*Error) []byte {
 	return append(AppendErrors([]byte{'{'}, errs), '}')
 }

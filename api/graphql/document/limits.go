@@ -11,22 +11,22 @@ import (
 
 // Limits bound what one request may cost. Zero members mean the default of DefaultLimits.
 //
-// They are checked in the order in which they get expensive: sizes before parsing, tokens while parsing, the rest
-// of the document in one pass over it before validation, the cost before execution, time and size of the response
-// while executing. No step before execution takes more than about linear time in MaxTokens.
+// The cheapest checks come first: sizes before parsing, tokens while parsing, the other limits on the document in one pass
+// before validation, the cost before execution, time and size of the response during execution. Every step before execution
+// takes about linear time in MaxTokens at most.
 type Limits struct {
 	MaxQueryBytes     int           // of the document
 	MaxVariablesBytes int           // of the variables' JSON
-	MaxTokens         int           // of the document; also selections, counted where fragments are spread
-	MaxDepth          int           // of fields in fields, introspection apart
+	MaxTokens         int           // of the document; also selections, counted wherever a fragment is spread
+	MaxDepth          int           // of nested fields, except introspection
 	MaxRootFields     int           // as written, before repeated ones are merged
-	MaxAliases        int           // counted where fragments are spread
-	MaxCost           int           // values that a response may have, estimated: see cost
+	MaxAliases        int           // counted wherever a fragment is spread
+	MaxCost           int           // estimated number of values in the response; see CheckCost
 	MaxResponseBytes  int           // of the data
 	Timeout           time.Duration // of execution
 }
 
-// DefaultLimits leave the queries of published clients room: any one list with all that is in it is allowed, two are not.
+// DefaultLimits leave room for the queries of published clients: one list with all its fields is allowed, two are not.
 var DefaultLimits = Limits{
 	MaxQueryBytes:     64 << 10,
 	MaxVariablesBytes: 64 << 10,
@@ -39,7 +39,7 @@ var DefaultLimits = Limits{
 	Timeout:           10 * time.Second,
 }
 
-// WithDefaults returns the limits with the default in place of zero.
+// WithDefaults returns the limits with zero members replaced by those of DefaultLimits.
 func (l Limits) WithDefaults() Limits {
 	d := DefaultLimits
 	for _, m := range []struct{ v, d *int }{
@@ -60,17 +60,17 @@ func (l Limits) WithDefaults() Limits {
 // maxMetaDepth bounds introspection, whose standard query is 13 deep.
 const maxMetaDepth = 20
 
-// extent is what a selection set comes to with its fragments spread.
+// extent is the size of a selection set with its fragments spread.
 type extent struct {
 	selections, aliases int
-	depth, metaDepth    int // of data and of introspection
+	depth, metaDepth    int // of data, and of introspection
 	root                int // fields directly in the set
 }
 
-// extents measures a document before it is validated, in time linear in its size: each fragment once.
+// extents measures a document that is not validated yet. It visits each fragment once, so it takes linear time.
 type extents struct {
 	fragments map[string]*ast.FragmentDefinition
-	measured  map[string]*extent // nil while being measured, which is how a cycle shows
+	measured  map[string]*extent // nil while a fragment is being measured, to detect cycles
 	cycle     *ast.FragmentSpread
 }
 
@@ -112,7 +112,7 @@ func (m *extents) ofField(f *ast.Field) extent {
 
 func (m *extents) ofSpread(s *ast.FragmentSpread) extent {
 	fragment := m.fragments[s.Name]
-	if fragment == nil { // for the validator to report
+	if fragment == nil { // the validator reports it
 		return extent{}
 	}
 	known, begun := m.measured[s.Name]
@@ -131,14 +131,13 @@ func (m *extents) ofSpread(s *ast.FragmentSpread) extent {
 
 func saturate(n int) int { return min(n, 1<<30) }
 
-// check refuses a document that would cost too much to validate or to execute, and else returns what the operation comes
-// to.
+// check refuses a document that is too expensive to validate or to execute. Otherwise it returns the extent of the operation.
 func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (extent, *Error) {
 	m := extents{fragments: make(map[string]*ast.FragmentDefinition), measured: make(map[string]*extent)}
 	for _, f := range doc.Fragments {
 		m.fragments[f.Name] = f
 	}
-	// The validator walks every operation, and from every fragment on; so all of that must be bounded.
+	// The validator walks all operations, and all fragments by themselves, so the sum has to be bounded.
 	total := 0
 	for _, other := range doc.Operations {
 		total = saturate(total + m.of(other.SelectionSet).selections)
@@ -162,13 +161,15 @@ func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (exte
 	return e, nil
 }
 
-// What lists are taken to hold when a query's cost is estimated: unpaged ones, and those inside a row.
+// The assumed lengths of lists for the cost: of unpaged ones, and of those inside a row.
 const (
 	estimatedRows   = 200
 	estimatedNested = 5
 )
 
-// CheckCost bounds rows times fields, before anything is read.
+// CheckCost bounds the estimated number of values, rows times fields, before anything is read.
+//
+// Errors: CodeTooCostly.
 func (l Limits) CheckCost(root []*Selection) *Error {
 	total := 0
 	for _, s := range root {
@@ -178,13 +179,13 @@ func (l Limits) CheckCost(root []*Selection) *Error {
 		total = saturate(total + s.rows()*cost(s.Children))
 		if total > l.MaxCost {
 			return NewError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
-				At(s.Node.Position).Under(s.Key)
+				At(s.Node.Position).WithPath(s.Key)
 		}
 	}
 	return nil
 }
 
-// rows is how many rows a root field returns at most, or is taken to return.
+// rows is how many rows a root field returns at most, or is assumed to return.
 func (s *Selection) rows() int {
 	args, _ := s.Args["args"].(map[string]any)
 	if limit, ok := args["p_limit"].(int32); ok && limit > 0 {
@@ -201,7 +202,7 @@ func (s *Selection) paged() bool {
 	return def != nil && s.schema.Types[def.Type.Name()].Fields.ForName("p_limit") != nil
 }
 
-// cost is how many values one row has: one a field, and estimatedNested times those of a nested list.
+// cost is how many values one row has: one per field, and estimatedNested times those of a nested list.
 func cost(set []*Selection) int {
 	sum := 0
 	for _, s := range set {

@@ -1,5 +1,6 @@
-// Package document reads a GraphQL document (GraphQL, sections 2, 5 and 6.1): it bounds, parses and validates it, by gqlparser,
-// coerces variables, and merges what the operation selects, so that it can be answered field by field.
+// Package document turns the text of a GraphQL request into what has to be answered: it checks limits, parses and validates the
+// document (GraphQL, sections 2 and 5) with gqlparser, coerces variables (section 6.1.2) and collects the fields of the
+// operation (section 6.3.2).
 package document
 
 import (
@@ -22,11 +23,11 @@ func LoadSchema(text string) (*ast.Schema, error) {
 	return schema, nil
 }
 
-// Operation is an operation of a document: all that does not depend on the values of variables. It is safe for concurrent use
-// once it is resolved.
+// Operation is an operation of a document, as far as it does not depend on the values of variables. It is safe for concurrent
+// use once Resolve has returned.
 type Operation struct {
 	Cached *Cached // nil without the directive
-	// Weight is about how many bytes all this takes, as measured on common documents.
+	// Weight is about how many bytes the operation takes in memory, as measured on common documents.
 	Weight uint32
 
 	doc    *ast.QueryDocument
@@ -34,11 +35,14 @@ type Operation struct {
 	extent extent
 	schema *ast.Schema
 	fields []*Field
-	// static is the bound form of an operation that uses no variables, nil for others.
+	// static is the result of Bind if the operation has no variables, nil otherwise.
 	static []*Selection
 }
 
-// Parse parses a query and returns its operation of that name, or the only one, within the limits.
+// Parse parses a query and returns the operation of that name, or the only one if the name is empty.
+//
+// Errors: CodeParseFailed, CodeUnknownOperation, CodeOperationUnsupported, CodeValidationFailed for a cycle of fragments, and
+// those of the limits on the document.
 func Parse(query, name string, limits Limits) (*Operation, *Error) {
 	doc, err := parse(query, limits)
 	if err != nil {
@@ -58,10 +62,10 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 	return &Operation{doc: doc, def: def, extent: extent, Cached: cachedOf(query, def), Weight: uint32(1024 + 24*len(query))}, nil
 }
 
-// Introspects tells whether the operation asks for __schema or __type, whatever their place.
+// Introspects reports whether the operation selects __schema or __type, at any depth.
 func (op *Operation) Introspects() bool { return op.extent.metaDepth > 0 }
 
-// CheckName refuses an operation whose name another one of the document has. Resolve does so too.
+// CheckName refuses an operation whose name is not unique in the document. Resolve does so too.
 func (op *Operation) CheckName() *Error {
 	for _, other := range op.doc.Operations {
 		if other != op.def && other.Name == op.def.Name {
@@ -71,7 +75,9 @@ func (op *Operation) CheckName() *Error {
 	return nil
 }
 
-// Resolve validates the document against a schema and merges what the operation selects.
+// Resolve validates the document against a schema and collects the fields of the operation.
+//
+// Errors: CodeValidationFailed; at most ten.
 func (op *Operation) Resolve(schema *ast.Schema) []*Error {
 	if errs := validate(schema, op.doc); len(errs) > 0 {
 		return errs
@@ -89,12 +95,14 @@ func (op *Operation) Resolve(schema *ast.Schema) []*Error {
 	return errs
 }
 
-// CoerceVariables is CoerceVariableValues of GraphQL, section 6.1.2, for an operation that is resolved.
+// CoerceVariables is CoerceVariableValues of GraphQL, section 6.1.2. The operation must be resolved.
+//
+// Errors: CodeInvalidVariable.
 func (op *Operation) CoerceVariables(given map[string]any) (map[string]any, []*Error) {
 	return coerceVariables(op.schema, op.def.VariableDefinitions, given)
 }
 
-// Bind gives variables their values, which are coerced, and returns what is selected with them.
+// Bind returns what is selected with these variables, which are coerced.
 func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
 	if op.static != nil {
 		return op.static, nil
@@ -102,7 +110,7 @@ func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
 	return bind(op.fields, variables)
 }
 
-// parse checks sizes before anything else. The parser ends at the limit of tokens.
+// parse checks the size before anything else. The parser stops at the limit on tokens.
 func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	if len(query) > limits.MaxQueryBytes {
 		return nil, NewError(CodeQueryTooLarge, fmt.Sprintf("the query has %d bytes, more than %d", len(query), limits.MaxQueryBytes))
@@ -119,7 +127,7 @@ func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	return doc, nil
 }
 
-// isTokenLimit tells that error of the parser's by its message, which is all that it has.
+// isTokenLimit reports whether the parser stopped at its limit. Its error has nothing but a message.
 func isTokenLimit(err error, limit int) bool {
 	parsed, ok := errors.AsType[*gqlerror.Error](err)
 	return ok && parsed.Message == fmt.Sprintf("exceeded token limit of %d", limit)

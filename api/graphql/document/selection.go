@@ -8,29 +8,29 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// Field is a field of a selection set after fragments were spread and fields of the same response key merged
-// (GraphQL, section 6.3.2): each key is there once, in the order of the response.
+// Field is a field of a selection set after fragments were spread and fields with the same response key were merged
+// (GraphQL, section 6.3.2).
 type Field struct {
 	Key    string // in the response
 	Node   *ast.Field
 	Def    *ast.FieldDefinition
 	Meta   bool   // __schema or __type
-	Access Access // of fields of rows
+	Access Access // of fields of rows; zero for others
 
 	schema *ast.Schema
 	prefix []byte // ,"Key":
 	fields []*Field
 
-	place        int           // where the field is written first
-	alternatives []alternative // where and when it is asked for; none means always, in its place
-	always       bool          // the last alternative is unconditional
+	place        int           // of its first occurrence
+	alternatives []alternative // its occurrences, if the first one is under @skip or @include
+	always       bool          // the last occurrence is unconditional
 
 	byKey     map[string]*Field
-	arguments string // printed, to compare
+	arguments string // printed, for comparison
 }
 
-// alternative is one of the places where a field is written, under @skip or @include. It holds, and the field stands
-// there in the response, when all its guards do, those of the selections around it too.
+// alternative is an occurrence of a field. It is selected if all its guards hold, which include those of the selections around
+// it. The first one that is selected determines the field's place in the response.
 type alternative struct {
 	place  int
 	guards []guard
@@ -42,12 +42,12 @@ type guard struct {
 	value     bool
 }
 
-// merger collects fields as the executor of GraphQL, section 6.3.2, does, once for all values of variables. All
-// types are objects, so fields of one response key must be the same field with the same arguments
-// (section 5.3.2): that is found here on the way, without comparing pairs.
+// merger implements CollectFields of GraphQL, section 6.3.2, once for all values of variables. All composite types of the schema
+// are objects, so fields with the same response key must be the same field with the same arguments (section 5.3.2). That is
+// checked here in linear time; the rules of gqlparser and graph-gophers compare pairs.
 type merger struct {
 	schema    *ast.Schema
-	places    int // counts fields in the order of the document, with fragments where they are spread
+	places    int // how many fields were visited
 	conflicts []*Error
 }
 
@@ -77,7 +77,7 @@ func (m *merger) collect(into *Field, parent *ast.Definition, set ast.SelectionS
 	}
 }
 
-// field returns the field of a node's response key, a new one for a new key.
+// field returns the field with a node's response key, which it adds if it is new.
 func (m *merger) field(into *Field, node *ast.Field) *Field {
 	m.places++
 	arguments := printArguments(node.Arguments)
@@ -100,7 +100,7 @@ func (m *merger) field(into *Field, node *ast.Field) *Field {
 	return known
 }
 
-// guards adds the conditions of directives to those around them.
+// guards returns the conditions of directives after those around them.
 func guards(around []guard, directives ast.DirectiveList) []guard {
 	all := around
 	for _, d := range directives {
@@ -120,7 +120,7 @@ func (f *Field) addAlternative(place int, guards []guard) {
 	f.alternatives = append(f.alternatives, alternative{place: place, guards: guards})
 }
 
-// placeWith tells whether the field is asked for with these variables, and where.
+// placeWith reports whether the field is selected with these variables, and its place.
 func (f *Field) placeWith(variables map[string]any) (place int, asked bool) {
 	if len(f.alternatives) == 0 {
 		return f.place, true
@@ -136,16 +136,16 @@ func (f *Field) placeWith(variables map[string]any) (place int, asked bool) {
 	return 0, false
 }
 
-// Selection is a field that is asked for, with the values of its arguments: what is executed.
+// Selection is a field that is selected, with the values of its arguments.
 type Selection struct {
 	*Field
-	Args     map[string]any // coerced; those that are absent are not there
+	Args     map[string]any // coerced; without those that are absent
 	Children []*Selection
 
-	place int // in the document; selections are in this order
+	place int // selections are in this order
 }
 
-// AppendKey appends the field's key, with a comma unless it is the first of its object.
+// AppendKey appends the response key as the member's name, after a comma unless i is zero.
 func (f *Field) AppendKey(dst []byte, i int) []byte {
 	if i == 0 {
 		return append(dst, f.prefix[1:]...)
@@ -153,7 +153,7 @@ func (f *Field) AppendKey(dst []byte, i int) []byte {
 	return append(dst, f.prefix...)
 }
 
-// bind gives variables their values.
+// bind returns what is selected with these variables.
 func bind(fields []*Field, variables map[string]any) ([]*Selection, []*Error) {
 	set := make([]*Selection, 0, len(fields))
 	block := make([]Selection, len(fields)) // one allocation for all
@@ -195,14 +195,14 @@ func (f *Field) bindArguments(variables map[string]any) (map[string]any, *Error)
 		}
 		value, err := coerceLiteral(f.schema, f.Def.Arguments.ForName(a.Name).Type, a.Value, variables)
 		if err != nil {
-			return nil, err.Under(f.Key)
+			return nil, err.WithPath(f.Key)
 		}
 		args[a.Name] = value
 	}
 	return args, nil
 }
 
-// PositionOf returns where an argument stands in the document, or where the field does.
+// PositionOf returns the position of an argument, or of a member of one, and that of the field if there is none.
 func (f *Field) PositionOf(argument string) *ast.Position {
 	for _, a := range f.Node.Arguments {
 		if a.Name == argument {
@@ -217,7 +217,7 @@ func (f *Field) PositionOf(argument string) *ast.Position {
 	return f.Node.Position
 }
 
-// printArguments prints arguments sorted by name, for comparison.
+// printArguments prints arguments sorted by name.
 func printArguments(args ast.ArgumentList) string {
 	if len(args) == 0 {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 )
 
-// validationRules are those of GraphQL, section 5, but for field selection merging, which merger does in linear time.
+// validationRules are those of GraphQL, section 5, except for field selection merging, which merger checks in linear time.
 var validationRules = []core.Rule{
 	rules.FieldsOnCorrectTypeRule, rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule,
 	rules.KnownFragmentNamesRule, rules.KnownRootTypeRule, rules.KnownTypeNamesRule, rules.LoneAnonymousOperationRule,
@@ -21,12 +21,12 @@ var validationRules = []core.Rule{
 	rules.VariablesAreInputTypesRule, variablesInAllowedPosition,
 }
 
-// maxErrors ends validation: the first few errors tell enough, and suggestions for thousands cost time.
+// maxErrors stops validation: the first errors are enough, and suggestions for thousands take time.
 const maxErrors = 10
 
 var errEnough = errors.New("enough errors")
 
-// validate applies the rules. It writes definitions into the document, as gqlparser does.
+// validate applies the rules. gqlparser writes definitions into the document.
 func validate(schema *ast.Schema, doc *ast.QueryDocument) (errs []*Error) {
 	loosen(doc)
 	observers := &core.Events{}
@@ -47,17 +47,16 @@ func validate(schema *ast.Schema, doc *ast.QueryDocument) (errs []*Error) {
 	return errs
 }
 
-// Two arguments are written by clients in more ways than one GraphQL type can say. p_comparison, a String here and
-// an enum in the hosted schema, is written "gt", gt, or as a variable of either type; p_addresses_canonical, jsonb,
-// also as a variable of a list of strings. The schema shows what the documentation writes; loosen and
-// variablesInAllowedPosition let the other forms pass. What they mean is checked like any other value.
+// Clients write two arguments in more ways than one GraphQL type allows. p_comparison is a String here and an enum in the
+// hosted schema: "gt", gt, or a variable of either type. p_addresses_canonical is jsonb: also a variable that is a list of
+// strings. The schema has the documented type; loosen and variablesInAllowedPosition allow the other forms.
 const (
 	argComparison = "p_comparison"
 	enumOp        = "ComparisonOp"
 	scalarJSONB   = "jsonb"
 )
 
-// loosen turns a bare gt or lt into a string.
+// loosen turns p_comparison: gt into p_comparison: "gt".
 func loosen(doc *ast.QueryDocument) {
 	var walk func(set ast.SelectionSet)
 	walk = func(set ast.SelectionSet) {
@@ -83,8 +82,8 @@ func loosen(doc *ast.QueryDocument) {
 	}
 }
 
-// variablesInAllowedPosition is the rule of GraphQL, section 5.8.5, but for the two arguments. Values are visited
-// before the object that they are in, so a variable of type ComparisonOp is remembered until its object is seen.
+// variablesInAllowedPosition is the rule of GraphQL, section 5.8.5, except for the two arguments. Values are visited before
+// the object that contains them, so a variable of type ComparisonOp is pending until the name of the member is known.
 var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition", RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
 	refuse := func(v *ast.Value) {
 		addError(core.Message(`Variable "%s" of type "%s" used in position expecting type "%s".`,
@@ -113,7 +112,7 @@ var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition", R
 	})
 }}
 
-// allowed is AreTypesCompatible and IsVariableUsageAllowed of GraphQL, section 5.8.5; a list of strings is jsonb too.
+// allowed is IsVariableUsageAllowed of GraphQL, section 5.8.5, where a list of strings is also a jsonb.
 func allowed(v *ast.Value) bool {
 	expected := *v.ExpectedType
 	given := v.VariableDefinition
@@ -135,8 +134,8 @@ func sortedByPosition(values map[*ast.Value]bool) []*ast.Value {
 	return sorted
 }
 
-// validationError makes an error of what a rule reports. The response path is not part of a rule's report: it is
-// that of the last field that begins before the error's place, where a place in an operation tells it.
+// validationError converts what a rule reports. Rules do not report a response path: it is found from the location, if that is
+// in an operation.
 func validationError(doc *ast.QueryDocument, options []core.ErrorOption) *Error {
 	var reported gqlerror.Error
 	for _, option := range options {
@@ -154,7 +153,7 @@ func validationError(doc *ast.QueryDocument, options []core.ErrorOption) *Error 
 	return e
 }
 
-// pathTo returns the response path of the innermost field that stands at the place or holds it in its arguments.
+// pathTo returns the response path of the innermost field at that location, its arguments included.
 func pathTo(set ast.SelectionSet, place Location, above []any) []any {
 	var path []any
 	for _, s := range set {

@@ -11,8 +11,8 @@ import (
 
 // coerceVariables is CoerceVariableValues of GraphQL, section 6.1.2.
 //
-// gqlparser's validator.VariableValues is not it: it takes "5" for an Int and 5 for a String, enum values in any case and numbers
-// beyond 32 bits, refuses 1e1 for an Int, and says nothing of where the variable is declared.
+// It is not gqlparser's validator.VariableValues, which accepts "5" as Int, 5 as String, enum values in any case and integers of
+// more than 32 bits, leaves numbers in objects as json.Number, refuses 1e1 as Int, and reports no location.
 func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList, given map[string]any) (map[string]any, []*Error) {
 	var errs []*Error
 	values := make(map[string]any, len(definitions))
@@ -39,7 +39,7 @@ func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList,
 	return values, errs
 }
 
-// coerceJSON turns the JSON value of a variable into one of its type, or says what is wrong with it.
+// coerceJSON coerces the JSON value of a variable, or returns what is wrong with it.
 func coerceJSON(schema *ast.Schema, t *ast.Type, value any) (any, string) {
 	switch {
 	case value == nil && t.NonNull:
@@ -100,7 +100,7 @@ func coerceJSONObject(schema *ast.Schema, def *ast.Definition, value any) (any, 
 	return coerced, ""
 }
 
-// coerceScalar takes JSON values as they are decoded, with numbers as json.Number.
+// coerceScalar coerces a decoded JSON value, with numbers as json.Number.
 func coerceScalar(name string, value any) (any, string) {
 	switch name {
 	case "Int":
@@ -129,7 +129,7 @@ func coerceScalar(name string, value any) (any, string) {
 	return value, "" // custom scalars are checked where they are used
 }
 
-// Show writes a value for a message, shortened.
+// Show formats a value for a message, shortened.
 func Show(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -141,7 +141,7 @@ func Show(value any) string {
 	return string(text)
 }
 
-// coerceLiteral turns a literal, which has been validated, into a value of its type. Variables have theirs already.
+// coerceLiteral coerces a literal, which has been validated. The variables are coerced already.
 func coerceLiteral(schema *ast.Schema, t *ast.Type, v *ast.Value, variables map[string]any) (any, *Error) {
 	switch {
 	case v.Kind == ast.Variable:
@@ -204,7 +204,7 @@ func coerceLiteralObject(schema *ast.Schema, t *ast.Type, v *ast.Value, variable
 	return object, nil
 }
 
-// isAbsent tells a variable that has no value.
+// isAbsent reports whether a value is a variable without a value.
 func isAbsent(v *ast.Value, variables map[string]any) bool {
 	if v.Kind != ast.Variable {
 		return false
