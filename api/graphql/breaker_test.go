@@ -186,9 +186,9 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 		{"clients that go away", stalls, canceled, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			timeout := 50 * time.Millisecond
-			if !tt.opens {
-				timeout = 20 * time.Second
+			timeout := 20 * time.Second
+			if tt.name == "too slow" {
+				timeout = 500 * time.Millisecond
 			}
 			s, h := newProxy(t, graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 5000, Timeout: timeout}})
 			h.fails(tt.fault)

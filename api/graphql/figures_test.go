@@ -31,6 +31,8 @@ func TestFigures(t *testing.T) {
 			`{"v2_stats_latency":[{"secs_until_packet_recv":{"median":124.28604729556379},"secs_until_packet_ack":null}]}`},
 		{"null is as if not written", `{ v2_stats_latency(args: null) { secs_until_packet_recv { median } } }`, "",
 			`{"v2_stats_latency":[{"secs_until_packet_recv":{"median":124.28604729556379}}]}`},
+		{"several, with arguments of their own", `{ b: v2_stats_packets_daily_count(args: {p_days_back: 1}) { count } a: v2_stats_packets_daily_count(args: {p_days_back: 2}) { count } v2_stats_count { value } }`, "",
+			`{"b":[{"count":"65"}],"a":[{"count":"65"},{"count":"131"}],"v2_stats_count":[{"value":"250"},{"value":"250"}]}`},
 		{"of rows, twice, and introspection", `query($no: Boolean!) { a: v2_stats_count { value } t: v2_transfers(args: {p_limit: 1}) { sort_order } ...F __typename b: v2_stats_count @skip(if: $no) { name n: name } __type(name: "OrderBy") { kind } } fragment F on Query { b: v2_stats_count { n: name } c: v2_health_check { status } }`, `{"no": true}`,
 			`{"a":[{"value":"250"},{"value":"250"}],"t":[{"sort_order":"000000000249-x"}],"b":[{"n":"total_transfers"},{"n":"total_packets"}],` +
 				`"c":[{"status":"ok"},{"status":"ok"}],"__typename":"Query","__type":{"kind":"ENUM"}}`},
@@ -59,5 +61,18 @@ func TestWrongArgumentsOfFiguresAreErrors(t *testing.T) {
 				t.Errorf("code %s, path %v, place %s, message %q", got.code(t), err.Path, place, err.Message)
 			}
 		})
+	}
+}
+
+// Every root field that fails has its error, in the order of the operation.
+func TestErrorsOfFiguresAndRows(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	got := s.post(t, `{ a: v2_stats_latency(args: {p_phase: "later"}) { secs_until_packet_recv { p5 } } v2_transfers(args: {p_limit: 0}) { status } v2_stats_count { name } b: v2_stats_packets_daily_count(args: {p_days_back: 0}) { count } }`, "")
+	const want = `{"data":null,"errors":[` +
+		`{"message":"p_phase must be packet_recv, write_ack or packet_ack","locations":[{"line":1,"column":30}],"path":["a"],"extensions":{"argument":"p_phase","code":"invalid_field"}},` +
+		`{"message":"p_limit must be 1 to 100","locations":[{"line":1,"column":103}],"path":["v2_transfers"],"extensions":{"argument":"p_limit","code":"invalid_field"}},` +
+		`{"message":"p_days_back must be at least 1","locations":[{"line":1,"column":190}],"path":["b"],"extensions":{"argument":"p_days_back","code":"invalid_field"}}]}`
+	if got.body != want {
+		t.Errorf("got\n%s\nwant\n%s", got.body, want)
 	}
 }

@@ -17,7 +17,7 @@ func readJSON(raw []byte) (value any, repeated []string, err error) {
 	if value, err = r.value(); err != nil {
 		return nil, nil, err
 	}
-	if _, err := r.Token(); err != io.EOF {
+	if _, err := r.Token(); !errors.Is(err, io.EOF) {
 		return nil, nil, errors.New("more than one value")
 	}
 	return value, r.repeated, nil

@@ -3,6 +3,7 @@ package graphql
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	gophers "github.com/graph-gophers/graphql-go"
 
@@ -86,7 +87,7 @@ func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.Raw
 	text := append(appendSelection([]byte{'{'}, o.e.schema, s), '}')
 	result := o.gophers.Exec(oracleContext(snap, s), string(text), "", nil)
 	if len(result.Errors) > 0 {
-		known, ok := result.Errors[0].ResolverError.(*appliance.Error)
+		known, ok := errors.AsType[*appliance.Error](result.Errors[0].ResolverError)
 		if !ok {
 			panic(result.Errors[0])
 		}

@@ -91,11 +91,20 @@ var errResponseTooLarge = errors.New("response too large")
 
 // object writes the root object.
 func (x *execution) object(root []*document.Selection) []*document.Error {
+	figures := figuresOf(root)
+	computed := x.compute(figures)
+	if len(figures) > 0 && len(figures) == len(root) && len(computed.failed) == 0 {
+		x.buf = append(x.buf, computed.data...)
+		if len(x.buf) > x.max {
+			return []*document.Error{x.failure(errResponseTooLarge, root[0])}
+		}
+		return nil
+	}
 	var errs []*document.Error
 	x.buf = append(x.buf, '{')
 	for i, s := range root {
 		x.buf = s.AppendKey(x.buf, i)
-		if err := x.rootField(s); err != nil {
+		if err := x.rootField(s, computed); err != nil {
 			errs = append(errs, x.failure(err, s))
 			if x.ctx.Err() != nil {
 				break
@@ -106,8 +115,8 @@ func (x *execution) object(root []*document.Selection) []*document.Error {
 	return errs
 }
 
-// rootField answers a root field by itself, in one of three ways: introspection, rows or figures.
-func (x *execution) rootField(s *document.Selection) error {
+// rootField writes the value of a root field.
+func (x *execution) rootField(s *document.Selection, figures computed) error {
 	switch {
 	case s.Def.Name == "__typename":
 		x.buf = append(x.buf, `"Query"`...)
@@ -117,7 +126,7 @@ func (x *execution) rootField(s *document.Selection) error {
 	case document.RowsOf(s.Def.Name) != nil:
 		return x.rowList(s)
 	}
-	return x.figure(s)
+	return x.figure(s, figures)
 }
 
 // failure converts the error of a root field, and logs it if it is internal.

@@ -32,35 +32,72 @@ func newFigures(log *slog.Logger) (*gophers.Schema, error) {
 		})))
 }
 
-// figure writes the value of a figure.
-func (x *execution) figure(s *document.Selection) error {
-	query, variables := queryOf(s)
-	result := x.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
-	if len(result.Errors) > 0 {
-		if cause := result.Errors[0].ResolverError; cause != nil {
-			return cause
+// figuresOf returns what is neither introspection nor rows.
+func figuresOf(root []*document.Selection) (figures []*document.Selection) {
+	for _, s := range root {
+		if !s.Meta && s.Def.Name != "__typename" && document.RowsOf(s.Def.Name) == nil {
+			figures = append(figures, s)
 		}
-		return result.Errors[0]
 	}
-	var answers map[string]json.RawMessage // by response key
-	if err := json.Unmarshal(result.Data, &answers); err != nil {
+	return figures
+}
+
+// computed is what graph-gophers has answered.
+type computed struct {
+	data   json.RawMessage  // an object with the values by response key, or null if one has failed
+	failed map[string]error // by response key
+}
+
+// compute executes figures, in one operation.
+func (x *execution) compute(figures []*document.Selection) computed {
+	if len(figures) == 0 {
+		return computed{}
+	}
+	query, variables := queryOf(figures)
+	result := x.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
+	c := computed{data: result.Data, failed: make(map[string]error)}
+	for _, failed := range result.Errors {
+		key, cause := figures[0].Key, error(failed)
+		if len(failed.Path) > 0 {
+			key, _ = failed.Path[0].(string)
+		}
+		if failed.ResolverError != nil {
+			cause = failed.ResolverError
+		}
+		c.failed[key] = cause
+	}
+	return c
+}
+
+// figure writes the value of a figure that stands beside something else.
+func (x *execution) figure(s *document.Selection, figures computed) error {
+	if len(figures.failed) > 0 {
+		return figures.failed[s.Key]
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(figures.data, &values); err != nil {
 		return err
 	}
-	x.buf = append(x.buf, answers[s.Key]...)
+	x.buf = append(x.buf, values[s.Key]...)
 	if len(x.buf) > x.max {
 		return errResponseTooLarge
 	}
 	return nil
 }
 
-// queryOf returns a query of that root field alone, since graph-gophers takes only text. Its arguments are a variable.
-func queryOf(s *document.Selection) (query string, variables map[string]any) {
-	root := nodeOf(s)
-	op := &ast.OperationDefinition{Operation: ast.Query, SelectionSet: ast.SelectionSet{root}}
-	if args, given := s.Args["args"]; given {
-		op.VariableDefinitions = ast.VariableDefinitionList{{Variable: "args", Type: s.Def.Arguments.ForName("args").Type}}
-		root.Arguments = ast.ArgumentList{{Name: "args", Value: &ast.Value{Kind: ast.Variable, Raw: "args"}}}
-		variables = map[string]any{"args": args}
+// queryOf returns a query of figures, since graph-gophers takes only text. Their arguments are variables.
+func queryOf(figures []*document.Selection) (query string, variables map[string]any) {
+	op := &ast.OperationDefinition{Operation: ast.Query}
+	variables = make(map[string]any)
+	for i, s := range figures {
+		node := nodeOf(s)
+		if args, given := s.Args["args"]; given {
+			name := "args" + strconv.Itoa(i)
+			op.VariableDefinitions = append(op.VariableDefinitions, &ast.VariableDefinition{Variable: name, Type: s.Def.Arguments.ForName("args").Type})
+			node.Arguments = ast.ArgumentList{{Name: "args", Value: &ast.Value{Kind: ast.Variable, Raw: name}}}
+			variables[name] = args
+		}
+		op.SelectionSet = append(op.SelectionSet, node)
 	}
 	var text strings.Builder
 	formatter.NewFormatter(&text, formatter.WithCompacted()).FormatQueryDocument(&ast.QueryDocument{Operations: ast.OperationList{op}})
@@ -97,7 +134,7 @@ type figures struct{}
 
 func (figures) V2StatsCount(ctx context.Context) ([]stat, error) {
 	stats, err := sourceOf(ctx).Stats(ctx)
-	return each(stats, func(s index.Stat) stat { return stat{s} }), err
+	return each(stats, statOf), err
 }
 
 func (figures) V2StatsTransfersDailyCount(ctx context.Context, in struct{ Args *dayArguments }) ([]dayCount, error) {
@@ -122,12 +159,12 @@ func (figures) V2StatsLatency(ctx context.Context, in struct{ Args *latencyArgum
 		return nil, err
 	}
 	found, err := sourceOf(ctx).Latency(ctx, query)
-	return []latency{{found}}, err
+	return []latency{{found.PacketRecv, found.WriteAck, found.PacketAck}}, err
 }
 
 func (figures) V2HealthCheck(ctx context.Context) ([]healthCheck, error) {
 	checks, err := sourceOf(ctx).Health(ctx)
-	return each(checks, func(c index.HealthCheck) healthCheck { return healthCheck{c} }), err
+	return each(checks, healthCheckOf), err
 }
 
 func each[T, R any](from []T, resolver func(T) R) []R {
@@ -146,7 +183,7 @@ func (a *dayArguments) count(ctx context.Context, run func(context.Context, inde
 		query.DaysBack = a.PDaysBack
 	}
 	counts, err := run(ctx, query)
-	return each(counts, func(c index.DayCount) dayCount { return dayCount{c} }), err
+	return each(counts, dayCountOf), err
 }
 
 type routeArguments struct {
@@ -168,7 +205,7 @@ func (a *routeArguments) count(ctx context.Context, run func(context.Context, in
 		return nil, wrong.err
 	}
 	counts, err := run(ctx, query)
-	return each(counts, func(c index.RouteDayCount) routeCount { return routeCount{c} }), err
+	return each(counts, routeCountOf), err
 }
 
 type latencyArguments struct {
@@ -187,42 +224,44 @@ func (a *latencyArguments) query() (index.LatencyQuery, error) {
 	}, wrong.err
 }
 
-// The resolvers of the object types in figures.graphql.
+// The resolvers of the object types in figures.graphql are structs, whose fields graph-gophers matches by name.
 
-type stat struct{ index.Stat }
+type stat struct{ Name, Value *string }
 
-func (s stat) Name() *string  { return &s.Stat.Name }
-func (s stat) Value() *string { return decimal(s.Stat.Value) }
+func statOf(s index.Stat) stat { return stat{&s.Name, decimal(s.Value)} }
 
-type dayCount struct{ index.DayCount }
+type dayCount struct {
+	DayDate *scalar
+	Count   *string
+}
 
-func (c dayCount) DayDate() *scalar { return &scalar{c.Day} }
-func (c dayCount) Count() *string   { return decimal(c.DayCount.Count) }
+func dayCountOf(c index.DayCount) dayCount { return dayCount{&scalar{c.Day}, decimal(c.Count)} }
 
-type routeCount struct{ index.RouteDayCount }
+// routeCount is for transfers and for packets: each type has one of the totals.
+type routeCount struct {
+	DayDate                                             *scalar
+	SourceUniversalChainID, DestinationUniversalChainID *string
+	TotalTransfers, TotalPackets                        *string
+}
 
-func (c routeCount) DayDate() *scalar                     { return &scalar{c.Day} }
-func (c routeCount) SourceUniversalChainID() *string      { return &c.SourceChain }
-func (c routeCount) DestinationUniversalChainID() *string { return &c.DestinationChain }
-func (c routeCount) TotalTransfers() *string              { return decimal(c.Count) }
-func (c routeCount) TotalPackets() *string                { return decimal(c.Count) }
+func routeCountOf(c index.RouteDayCount) routeCount {
+	total := decimal(c.Count)
+	return routeCount{&scalar{c.Day}, &c.SourceChain, &c.DestinationChain, total, total}
+}
 
-type latency struct{ index.Latency }
+type latency struct{ SecsUntilPacketRecv, SecsUntilWriteAck, SecsUntilPacketAck *index.Percentiles }
 
-func (l latency) SecsUntilPacketRecv() *index.Percentiles { return l.PacketRecv }
-func (l latency) SecsUntilWriteAck() *index.Percentiles   { return l.WriteAck }
-func (l latency) SecsUntilPacketAck() *index.Percentiles  { return l.PacketAck }
+type healthCheck struct {
+	Status, Environment *string
+	LastUpdate          *scalar
+}
 
-type healthCheck struct{ index.HealthCheck }
-
-func (c healthCheck) Status() *string      { return &c.HealthCheck.Status }
-func (c healthCheck) Environment() *string { return (*string)(&c.HealthCheck.Environment) }
-
-func (c healthCheck) LastUpdate() *scalar {
-	if c.HealthCheck.LastUpdate == nil {
-		return nil
+func healthCheckOf(c index.HealthCheck) healthCheck {
+	check := healthCheck{Status: &c.Status, Environment: (*string)(&c.Environment)}
+	if c.LastUpdate != nil {
+		check.LastUpdate = &scalar{c.LastUpdate.UTC()}
 	}
-	return &scalar{c.HealthCheck.LastUpdate.UTC()}
+	return check
 }
 
 // decimal formats a count: an Int ends at 2^31.
