@@ -43,6 +43,7 @@ var elsewhere = map[string]string{
 	"vtl verify":                  "it wants a Luna",
 	"configure-pkcs11 -a ADDRESS": "it wants a CloudHSM",
 	"rpm --erase attestd":         "TestRPMLifeCycle does it",
+	"promtool test rules":         "TestAlertsFireWhenTheyShould runs it",
 	"dnf remove attestd":          "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
 }
 
