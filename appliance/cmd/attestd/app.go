@@ -18,9 +18,8 @@ import (
 // app is what all commands share: the terminal and the global flags.
 type app struct {
 	terminal
-	configFile string
-	output     string
-	adopted    bool // the environment file is read
+	source source // of the configuration
+	output string
 }
 
 func (a *app) checkOutput(cmd *cobra.Command) error {
@@ -33,35 +32,7 @@ func (a *app) checkOutput(cmd *cobra.Command) error {
 func (a *app) json() bool { return a.output == "json" }
 
 // config loads the configuration. Flags that set a value go over file and environment, by the value's name.
-func (a *app) config(flags map[string]any) (*config, error) {
-	if err := a.adoptEnvironment(); err != nil {
-		return nil, err
-	}
-	c, _, err := loadConfig(a.configPath(), a.environ, flags)
-	return c, err
-}
-
-// configPath is --config, else $ATTESTD_CONFIG, else empty for the default.
-func (a *app) configPath() string {
-	if a.configFile != "" {
-		return a.configFile
-	}
-	return a.getenv("ATTESTD_CONFIG")
-}
-
-func (a *app) getenv(name string) string {
-	value, _ := a.lookupEnv(name)
-	return value
-}
-
-func (a *app) lookupEnv(name string) (value string, set bool) {
-	for _, kv := range a.environ {
-		if k, v, _ := strings.Cut(kv, "="); k == name {
-			return v, true
-		}
-	}
-	return "", false
-}
+func (a *app) config(flags map[string]any) (*config, error) { return a.source.load(flags) }
 
 // printJSON writes v indented, as a result.
 func (a *app) printJSON(v any) error {

@@ -73,7 +73,7 @@ func (a *app) attestClient(url, keyFile string, timeout time.Duration) (*client.
 		return nil, err
 	}
 	if url == "" {
-		url = a.getenv("ATTESTD_URL")
+		url = a.source.getenv("ATTESTD_URL")
 	}
 	if url == "" {
 		c, err := a.config(nil)
@@ -104,11 +104,11 @@ const maxToken = 4 << 10
 // apiKey finds the token to call with.
 func (a *app) apiKey(keyFile string) (string, error) {
 	if keyFile == "" {
-		if token := a.getenv("ATTESTD_API_KEY"); token != "" {
+		if token := a.source.getenv("ATTESTD_API_KEY"); token != "" {
 			return token, nil
 		}
-		keyFile = filepath.Join(filepath.Dir(a.configPath()), "api-key")
-		if _, err := os.Stat(keyFile); a.configPath() == "" || errors.Is(err, fs.ErrNotExist) {
+		keyFile = filepath.Join(filepath.Dir(a.source.configured()), "api-key")
+		if _, err := os.Stat(keyFile); a.source.configured() == "" || errors.Is(err, fs.ErrNotExist) {
 			return "", errors.New("no API key: give --api-key-file FILE or set ATTESTD_API_KEY; 'attestd key create' makes one")
 		}
 	}

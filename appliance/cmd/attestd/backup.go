@@ -179,7 +179,7 @@ func takeBackup(ctx context.Context, c *config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeArchive(w, store, filepath.Join(c.DataDir, logKeyFile), time.Now()), store.Close())
+	return errors.Join(writeArchive(w, store, filepath.Join(c.DataDir, logKeyFile), version(), time.Now()), store.Close())
 }
 
 // openStoreReadOnly opens the files in a folder, which must be there.
@@ -283,7 +283,7 @@ const (
 )
 
 // writeArchive writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, log.key, attestd.db.
-func writeArchive(w io.Writer, from snapshotter, logKeyPath string, now time.Time) error {
+func writeArchive(w io.Writer, from snapshotter, logKeyPath, version string, now time.Time) error {
 	secret, err := os.ReadFile(logKeyPath)
 	if err != nil {
 		return fmt.Errorf("log key: %w", err)
@@ -309,7 +309,7 @@ func writeArchive(w io.Writer, from snapshotter, logKeyPath string, now time.Tim
 			return nil, err
 		}
 		manifest, err := json.MarshalIndent(manifestFile{
-			Format: archiveFormat, Attestd: version(), Time: now.UTC().Truncate(time.Second),
+			Format: archiveFormat, Attestd: version, Time: now.UTC().Truncate(time.Second),
 			Records: tree.N, RootHash: hex.EncodeToString(tree.Hash[:]), Checkpoint: string(checkpoint),
 		}, "", "  ")
 		if err != nil {

@@ -30,7 +30,7 @@ func newConfigCheck(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(a.requireSetup(c), checkReferences(c)); err != nil {
+			if err := errors.Join(requireSetup(&a.source, c), checkReferences(c)); err != nil {
 				return err
 			}
 			return a.print(map[string]bool{"ok": true}, func(w io.Writer) { fmt.Fprintln(w, "The configuration is valid.") })
@@ -40,9 +40,9 @@ func newConfigCheck(a *app) *cobra.Command {
 
 // requireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
 // hsm.uri, and the PIN that its default names is not there either.
-func (a *app) requireSetup(c *config) error {
-	path := a.effectiveConfigPath()
-	if _, set := a.lookupEnv(envName("hsm.uri")); set || exists(path) {
+func requireSetup(from *source, c *config) error {
+	path := from.path()
+	if _, set := from.lookup(envName("hsm.uri")); set || exists(path) {
 		return nil
 	}
 	uri, err := hsm.ParseURI(c.HSM.URI)
@@ -69,7 +69,7 @@ func checkReferences(c *config) error {
 		}
 	}
 	_, err := readScreening(c)
-	return errors.Join(err, c.checkUpstreamReferences())
+	return errors.Join(err, checkUpstreamReferences(c))
 }
 
 func newConfigShow(a *app) *cobra.Command {

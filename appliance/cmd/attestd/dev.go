@@ -65,7 +65,7 @@ func (d dev) run(ctx context.Context) error {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
 	level := new(slog.LevelVar)
-	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{ready: d.banner, load: d.load, level: level})
+	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{ready: d.banner, load: d.load, level: level, version: version()})
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
@@ -116,9 +116,9 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 	})
 }
 
+// load does not look beside the file for an environment: SOFTHSM2_CONF is set.
 func (d dev) load() (*config, error) {
-	c, _, err := loadConfig(d.path("attestd.yaml"), d.environ, nil)
-	return c, err
+	return d.source.loadFile(d.path("attestd.yaml"), nil)
 }
 
 // yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.

@@ -86,7 +86,7 @@ func checks() []checkup {
 		{"key", checkKey},
 		{"journal", checkJournal},
 		{"replica", checkReplica},
-		{"upstream", checkUpstream},
+		{"upstream", checkFollowing},
 		{"clock", checkClock},
 		{"disk space", checkDiskSpace},
 		{"disk sync", checkDiskSync},
@@ -143,7 +143,7 @@ func named(check string, findings []finding) []finding {
 func (p *patient) checkConfiguration() []finding {
 	c, err := p.app.config(nil)
 	if err == nil {
-		if err := p.requireSetup(c); err != nil {
+		if err := requireSetup(&p.source, c); err != nil {
 			return []finding{fail("attestd setup", "%s", err)}
 		}
 		err = checkReferences(c)
@@ -155,7 +155,7 @@ func (p *patient) checkConfiguration() []finding {
 		return []finding{fail("correct it, then try again: attestd config check", "%s", err)}
 	}
 	p.config = c
-	path := p.effectiveConfigPath()
+	path := p.source.path()
 	if !exists(path) {
 		return []finding{ok("%s is not there: values are defaults, or the environment's", path)}
 	}

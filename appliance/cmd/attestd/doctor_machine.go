@@ -29,8 +29,8 @@ import (
 // upstreamPatience is how long doctor waits for one answer of the upstream.
 const upstreamPatience = 10 * time.Second
 
-// checkUpstream asks the upstream one small question, and the daemon how far it has followed.
-func checkUpstream(ctx context.Context, p *patient) []finding {
+// checkFollowing asks the upstream one small question, and the daemon how far it has followed.
+func checkFollowing(ctx context.Context, p *patient) []finding {
 	if !p.config.asksUpstream() {
 		return nil
 	}
@@ -51,7 +51,7 @@ func checkUpstream(ctx context.Context, p *patient) []finding {
 
 func (p *patient) reachUpstream(ctx context.Context) finding {
 	address := p.config.upstreamShown()
-	upstream, err := p.config.openUpstream(nil)
+	upstream, err := openUpstream(p.config, version(), nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)
 	}
@@ -221,7 +221,7 @@ type guarded struct {
 
 func (p *patient) guardedFiles() []guarded {
 	data := p.config.DataDir
-	configuration := guarded{what: "configuration", path: p.effectiveConfigPath(), most: 0o755, readable: true, state: stateFail}
+	configuration := guarded{what: "configuration", path: p.source.path(), most: 0o755, readable: true, state: stateFail}
 	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h header) bool { return !h.isKept() }) {
 		configuration.most = 0o640 // it holds what may be a key
 	}
@@ -248,7 +248,7 @@ func (p *patient) guardedFiles() []guarded {
 		}
 	}
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
-		if path, err := h.path(); err == nil && path != "" {
+		if path, err := headerFile(h); err == nil && path != "" {
 			files = append(files, guarded{what: "header " + h.name, path: path, most: 0o640, readable: true, state: stateFail})
 		}
 	}
@@ -258,7 +258,7 @@ func (p *patient) guardedFiles() []guarded {
 // softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
 // lost to the daemon.
 func (p *patient) softHSMFiles() (files []guarded) {
-	conf := p.getenv(softhsm.ConfVariable)
+	conf := p.source.getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}

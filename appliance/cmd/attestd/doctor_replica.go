@@ -25,7 +25,7 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 
 // judgeReplica never fails: attestations need no replica.
 func (p *patient) judgeReplica(ctx context.Context) finding {
-	path := p.config.replicaPath()
+	path := replicaPath(p.config)
 	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
 	if p.config.follows() {
 		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
@@ -46,7 +46,7 @@ func (p *patient) judgeReplica(ctx context.Context) finding {
 		return warn("run doctor as root, or as the user "+p.service.name, "%s", err)
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL answers with nothing")
-	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkUpstream
+	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkFollowing
 		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
 	}
 	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
@@ -59,7 +59,7 @@ func isUselessReplica(err error) bool {
 
 // setAside tells of replicas that were of no use, until they are removed.
 func (p *patient) setAside() []finding {
-	path := p.config.replicaPath()
+	path := replicaPath(p.config)
 	found, err := replica.SetAside(path)
 	if err != nil || len(found) == 0 {
 		return nil // who may not look there is told so elsewhere
@@ -82,7 +82,7 @@ func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}
-	path := p.config.replicaPath()
+	path := replicaPath(p.config)
 	if !exists(path) {
 		return wire.ReplicaStatus{}, nil
 	}

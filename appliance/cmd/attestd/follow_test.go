@@ -530,12 +530,12 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 		if err := h.UnmarshalText([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.read(); err != nil || got != want || h.name != "X-Key" {
+		if got, err := readHeader(h); err != nil || got != want || h.name != "X-Key" {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 	for _, value := range []string{"file:" + dir + "/empty", "credential:missing", "credential:two"} {
-		if got, err := (header{"X-Key", value}).read(); err == nil {
+		if got, err := readHeader(header{"X-Key", value}); err == nil {
 			t.Errorf("%s: %q is taken", value, got)
 		}
 	}
@@ -568,7 +568,7 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
 	c := &config{}
 	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
-	if got := follower.New(c.followerOptions(nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
+	if got := follower.New(followerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
 		t.Error(got)
 	}
 }

@@ -40,7 +40,7 @@ func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) 
 	if err != nil {
 		return err
 	}
-	if err := a.requireSetup(c); err != nil {
+	if err := requireSetup(&a.source, c); err != nil {
 		return err
 	}
 	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
@@ -70,7 +70,7 @@ A token that exists is never initialised again: that would destroy its keys.`,
 			if err != nil {
 				return err
 			}
-			if err := a.requireSetup(c); err != nil {
+			if err := requireSetup(&a.source, c); err != nil {
 				return err
 			}
 			soPIN, made, err := a.soPIN(soPINFile)

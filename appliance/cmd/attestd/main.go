@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // Exit statuses.
@@ -89,7 +91,8 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
-	app := &app{terminal: t}
+	app := &app{terminal: t, source: source{environ: t.environ, check: checkUpstream}}
+	app.source.softHSM, _ = softhsm.Module() // or where it would be
 	root := &cobra.Command{
 		Use:   "attestd",
 		Short: "The attestation appliance",
@@ -111,7 +114,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 	}
 	root.SetVersionTemplate("attestd {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
-	root.PersistentFlags().StringVarP(&app.configFile, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+defaultConfigFile+")")
+	root.PersistentFlags().StringVarP(&app.source.file, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+defaultConfigFile+")")
 	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "form of results: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -20,7 +20,7 @@ func (r *running) measure() {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": version()},
+		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": r.options.version},
 	})
 	build.Set(1)
 	if r.replica != nil {

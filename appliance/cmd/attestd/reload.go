@@ -51,7 +51,7 @@ and the exit status is 1. SIGHUP does the same, and tells only the log.`,
 func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error) {
 	c, wrong := a.config(nil)
 	if c == nil { // not even the socket is known; what the file does not set is likely to be right
-		if c, _, err = loadConfig(os.DevNull, a.environ, nil); err != nil {
+		if c, err = a.source.loadFile(os.DevNull, nil); err != nil {
 			return nil, wrong
 		}
 	}

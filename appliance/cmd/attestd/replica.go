@@ -79,16 +79,16 @@ func openReplicaBackend(ctx context.Context, c *config) (replicaBackend, error) 
 // takes, and must not end attestations.
 const roomForJournal = 4
 
-func (c *config) replicaPath() string { return filepath.Join(c.DataDir, replicaFile) }
+func replicaPath(c *config) string { return filepath.Join(c.DataDir, replicaFile) }
 
-func (c *config) replicaOptions() replica.Options {
+func replicaOptions(c *config) replica.Options {
 	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
 }
 
 // keepReplica is openReplica for the daemon, which signs whatever has become of its replica.
 func keepReplica(c *config, log *slog.Logger) *replica.Kept {
-	return replica.Keep(c.replicaPath(), replica.KeepOptions{
-		Options: c.replicaOptions(), Log: log,
+	return replica.Keep(replicaPath(c), replica.KeepOptions{
+		Options: replicaOptions(c), Log: log,
 		Made: func() error { return handOver(c.DataDir, replicaFile) },
 	})
 }
@@ -99,7 +99,7 @@ func openReplica(c *config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	data, err := replica.Open(c.replicaPath(), c.replicaOptions())
+	data, err := replica.Open(replicaPath(c), replicaOptions(c))
 	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
 		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
 	}
@@ -124,7 +124,7 @@ func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, 
 	held, err := indexStatus(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
 	if err == nil && f.config.follows() {
-		last := follower.New(f.config.followerOptions(f.replica, nil, nil))
+		last := follower.New(followerOptions(f.config, f.replica, nil, nil))
 		err = last.Load(ctx)
 		status.Follower = new(last.Status())
 	}
@@ -155,7 +155,7 @@ func (f offlineReplica) upstream() (*upstream.Client, error) {
 	if f.config.GraphQL.Upstream == "" {
 		return nil, errors.New("there is no upstream: graphql.upstream is not set")
 	}
-	return f.config.openUpstream(nil)
+	return openUpstream(f.config, version(), nil)
 }
 
 func (f offlineReplica) ReplicaRecords(ctx context.Context, w io.Writer) error {

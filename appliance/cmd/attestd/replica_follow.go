@@ -89,7 +89,7 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	if err != nil {
 		return err
 	}
-	o := file.config.followerOptions(file.replica, upstream, nil)
+	o := followerOptions(file.config, file.replica, upstream, nil)
 	o.GiveUp = syncGiveUp
 	f := follower.New(o)
 	began, end := time.Now(), a.watchSync(f.Status)

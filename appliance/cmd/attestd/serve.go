@@ -55,11 +55,11 @@ API instead of server.listen.`,
 			if err != nil {
 				return err
 			}
-			if err := a.requireSetup(c); err != nil {
+			if err := requireSetup(&a.source, c); err != nil {
 				return err
 			}
 			level := new(slog.LevelVar)
-			return serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), serveOptions{load: load, level: level, sockets: sockets})
+			return serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), serveOptions{load: load, level: level, sockets: sockets, version: version()})
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
@@ -87,6 +87,7 @@ type serveOptions struct {
 	load    func() (*config, error) // reads the configuration again; without it there is no reload
 	level   *slog.LevelVar          // of the logger; without it the level stays
 	sockets []net.Listener          // serve the API instead of server.listen
+	version string
 }
 
 // running is the daemon's parts, for as long as it runs.
@@ -342,10 +343,10 @@ func (r *running) adminOptions() api.AdminOptions {
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
 		Reload:    r.reload,
 		Backup: func(_ context.Context, w io.Writer) error {
-			return writeArchive(w, r.store, filepath.Join(r.config.DataDir, logKeyFile), time.Now())
+			return writeArchive(w, r.store, filepath.Join(r.config.DataDir, logKeyFile), r.options.version, time.Now())
 		},
 		ReplicaReady: r.replicaReady(),
-		Version:      version(),
+		Version:      r.options.version,
 		Logger:       r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
@@ -359,7 +360,7 @@ func (r *running) adminOptions() api.AdminOptions {
 
 // announce tells the log and the service manager that requests are answered.
 func (r *running) announce() {
-	r.logger.Info("ready", "version", version(), "listen", r.address.String(), "signer", r.signer.Address().String(),
+	r.logger.Info("ready", "version", r.options.version, "listen", r.address.String(), "signer", r.signer.Address().String(),
 		"scheme", string(r.attestor.Scheme.Name), "records", r.records(), "startup", time.Since(r.started).Round(time.Millisecond).String())
 	r.notify(daemon.SdNotifyReady)
 }

@@ -93,7 +93,7 @@ func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...s
 	if err != nil {
 		return false, err
 	}
-	_, given := a.lookupEnv(hsm.CredentialsVariable)
+	_, given := a.source.lookup(hsm.CredentialsVariable)
 	needsCredential := uri.Credential() != "" && !given
 	if os.Geteuid() != 0 || service.isRoot() && !needsCredential {
 		return false, nil
@@ -144,7 +144,7 @@ func (a *app) self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, "--output", a.output)...)
 	cmd.Env = slices.Clone(os.Environ())
-	if path := a.configPath(); path != "" {
+	if path := a.source.configured(); path != "" {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
 			return nil, err

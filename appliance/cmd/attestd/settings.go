@@ -22,7 +22,6 @@ import (
 	"github.com/knadh/koanf/v2"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // defaultConfigFile is read where no --config names another. It may be missing: then all values are defaults. The
@@ -31,6 +30,9 @@ const defaultConfigFile = "/etc/attestd/attestd.yaml"
 
 // referenceFile is where the packages put all values with their defaults, for people. It is not read.
 const referenceFile = "/usr/share/attestd/attestd.yaml"
+
+// debianSoftHSM is where Debian has SoftHSM's library.
+const debianSoftHSM = "/usr/lib/softhsm/libsofthsm2.so"
 
 // envPrefix begins the name of each variable that sets a value: ATTESTD_SERVER_LISTEN sets server.listen.
 const envPrefix = "ATTESTD_"
@@ -150,7 +152,7 @@ func settings() []setting {
 		{"limits.graphql_rate", "unlimited", "GraphQL requests without a key from one client address (IPv6: one /64)"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
-		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + defaultModule() + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
+		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
@@ -194,44 +196,44 @@ func settings() []setting {
 	}
 }
 
-// defaultModule is where SoftHSM's module is, or would be on Debian.
-func defaultModule() string {
-	path, err := softhsm.Module()
-	if err != nil {
-		return "/usr/lib/softhsm/libsofthsm2.so"
-	}
-	return path
-}
-
-// loadConfig reads defaults, then the file, then the environment, then flags, each over the one before.
-// An empty path means the default file, if there is one.
-func loadConfig(path string, environ []string, flags map[string]any) (*config, *koanf.Koanf, error) {
+// loadFile reads defaults, then the file, then the environment, then flags, each over the one before. An empty path means
+// the default file, if there is one.
+func (s *source) loadFile(path string, flags map[string]any) (*config, error) {
 	k := koanf.New(".")
-	defaults := make(map[string]any)
-	for _, s := range settings() {
-		defaults[s.name] = s.value
-	}
-	if err := k.Load(confmap.Provider(defaults, "."), nil); err != nil {
-		return nil, nil, err
-	}
 	fromFile, err := readConfigFile(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	fromEnv, err := readEnv(environ)
+	fromEnv, err := readEnv(s.environ)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for _, layer := range []map[string]any{fromFile, fromEnv, flags} {
+	for _, layer := range []map[string]any{s.defaults(), fromFile, fromEnv, flags} {
 		if err := k.Load(confmap.Provider(layer, "."), nil); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	var c config
 	if err := decode(k, &c); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return &c, k, c.validate()
+	err = c.validate()
+	if s.check != nil {
+		err = errors.Join(err, s.check(&c))
+	}
+	return &c, err
+}
+
+// defaults are those of settings, with SoftHSM where this machine has it.
+func (s *source) defaults() map[string]any {
+	values := make(map[string]any)
+	for _, d := range settings() {
+		values[d.name] = d.value
+	}
+	if s.softHSM != "" {
+		values["hsm.uri"] = strings.ReplaceAll(values["hsm.uri"].(string), debianSoftHSM, s.softHSM)
+	}
+	return values
 }
 
 // readConfigFile returns the file's values by name. Names that do not exist are errors.
@@ -476,7 +478,9 @@ func (c *config) scheme() (appliance.Scheme, error) {
 
 // level is log.level, which is validated.
 func (c *config) level() (level slog.Level) {
-	must(level.UnmarshalText([]byte(c.Log.Level)))
+	if level.UnmarshalText([]byte(c.Log.Level)) != nil {
+		return slog.LevelInfo
+	}
 	return level
 }
 

@@ -141,7 +141,7 @@ func (s *setup) kept(path, what string) {
 
 // prepare finds out for whom files are made, and makes the folder of the configuration.
 func (s *setup) prepare(context.Context) (err error) {
-	path, err := filepath.Abs(s.effectiveConfigPath())
+	path, err := filepath.Abs(s.source.path())
 	if err != nil {
 		return err
 	}
@@ -276,8 +276,10 @@ func (s *setup) presentValues() (map[string]any, error) {
 }
 
 func (s *setup) loadConfiguration() (err error) {
-	s.adopted = false // the environment file may be new
-	s.config, err = s.app.config(nil)
+	if err := s.source.adoptAgain(); err != nil {
+		return err
+	}
+	s.config, err = s.source.load(nil)
 	return err
 }
 
@@ -347,7 +349,7 @@ func (s *setup) validate(chosen map[string]any) error {
 	if !exists(path) {
 		path = os.DevNull
 	}
-	c, _, err := loadConfig(path, s.environ, chosen)
+	c, err := s.source.loadFile(path, chosen)
 	if err != nil {
 		return err
 	}

@@ -50,10 +50,10 @@ func listModules(found []hsm.Module) string {
 // system belong to a group that the daemon need not be in. fresh says that there is no token yet.
 func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	environment := filepath.Join(s.folder, environmentName)
-	if err := s.adoptEnvironment(); err != nil {
+	if err := s.source.adopt(); err != nil {
 		return false, err
 	}
-	conf := s.getenv(softhsm.ConfVariable)
+	conf := s.source.getenv(softhsm.ConfVariable)
 	if conf == "" {
 		conf = filepath.Join(s.folder, "softhsm2.conf")
 		tokens := filepath.Join(dataDir, "softhsm")

@@ -42,10 +42,6 @@ func (c *config) upstreamShown() string {
 func (c *config) validateUpstream(check func(ok bool, format string, args ...any)) {
 	g := c.GraphQL
 	check(g.Upstream != "" || g.Source != sourceProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
-	if g.Upstream != "" {
-		err := upstream.CheckURL(g.Upstream, g.UpstreamAllowHTTP)
-		check(err == nil, "graphql.upstream: %s", err)
-	}
 	for i, h := range g.UpstreamHeaders {
 		if err := h.check(); err != nil {
 			check(false, "graphql.upstream_headers: entry %d: %s", i+1, err)
@@ -115,21 +111,40 @@ func (h header) check() error {
 	case h.value == hiddenValue:
 		return fmt.Errorf("%s: attestd config show has hidden the value; put it here again", h.name)
 	}
-	return upstream.CheckHeaders(http.Header{h.name: {h.value}})
+	return nil
 }
 
-// path is the file that the value is kept in; "" where it is in the configuration itself. A credential is a file only for
-// the service itself.
-func (h header) path() (string, error) {
+// checkUpstream checks what the client of an upstream refuses.
+func checkUpstream(c *config) error {
+	var failures []error
+	if g := c.GraphQL; g.Upstream != "" {
+		if err := upstream.CheckURL(g.Upstream, g.UpstreamAllowHTTP); err != nil {
+			failures = append(failures, fmt.Errorf("graphql.upstream: %w", err))
+		}
+	}
+	for i, h := range c.GraphQL.UpstreamHeaders {
+		if h.check() != nil {
+			continue // which is told already
+		}
+		if err := upstream.CheckHeaders(http.Header{h.name: {h.value}}); err != nil {
+			failures = append(failures, fmt.Errorf("graphql.upstream_headers: entry %d: %w", i+1, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// headerFile is the file that a header's value is kept in; "" where it is in the configuration itself. A credential is a file
+// only for the service itself.
+func headerFile(h header) (string, error) {
 	if !h.isKept() {
 		return "", nil
 	}
 	return hsm.URI{PINSource: h.value}.PINFile()
 }
 
-// read returns the value.
-func (h header) read() (string, error) {
-	path, err := h.path()
+// readHeader returns a header's value.
+func readHeader(h header) (string, error) {
+	path, err := headerFile(h)
 	if err != nil || path == "" {
 		return h.value, err
 	}
@@ -146,28 +161,28 @@ func (h header) read() (string, error) {
 
 // checkUpstreamReferences checks what graphql.upstream and what belongs to it point at, as far as anybody may who may not
 // read the secrets.
-func (c *config) checkUpstreamReferences() error {
+func checkUpstreamReferences(c *config) error {
 	if !c.asksUpstream() {
 		return nil
 	}
 	for _, h := range c.GraphQL.UpstreamHeaders {
-		if path, err := h.path(); err == nil && path != "" {
+		if path, err := headerFile(h); err == nil && path != "" {
 			if _, err := os.Stat(path); err != nil {
 				return fmt.Errorf("graphql.upstream_headers: %s: %w", h.name, err)
 			}
 		}
 	}
-	_, err := c.newUpstream(nil, nil)
+	_, err := upstreamClient(c, "", nil, nil)
 	return err
 }
 
-// newUpstream returns a client of the upstream, whose metrics go to the registry unless that is nil. URL and headers are
-// checked already, so what can fail is the file of authorities.
-func (c *config) newUpstream(headers http.Header, registry *prometheus.Registry) (*upstream.Client, error) {
+// upstreamClient returns a client of the upstream. URL and headers are checked already, so what can fail is the file of
+// authorities.
+func upstreamClient(c *config, version string, headers http.Header, registry *prometheus.Registry) (*upstream.Client, error) {
 	g := c.GraphQL
 	o := upstream.Options{
 		URL: g.Upstream, Headers: headers, CAFile: g.UpstreamCA, AllowHTTP: g.UpstreamAllowHTTP, Timeout: g.UpstreamTimeout,
-		UserAgent: "attestd/" + version(),
+		UserAgent: "attestd/" + version,
 	}
 	if registry != nil { // a nil *Registry would be a Registerer that is not nil
 		o.Registry = registry
@@ -179,21 +194,22 @@ func (c *config) newUpstream(headers http.Header, registry *prometheus.Registry)
 	return client, nil
 }
 
-// openUpstream is newUpstream with the headers, which only the daemon's user may be able to read.
-func (c *config) openUpstream(registry *prometheus.Registry) (*upstream.Client, error) {
+// openUpstream returns a client of the upstream for this version of attestd, whose metrics go to the registry unless that is
+// nil. The headers only the daemon's user may be able to read.
+func openUpstream(c *config, version string, registry *prometheus.Registry) (*upstream.Client, error) {
 	headers := make(http.Header)
 	for _, h := range c.GraphQL.UpstreamHeaders {
-		value, err := h.read()
+		value, err := readHeader(h)
 		if err != nil {
 			return nil, fmt.Errorf("graphql.upstream_headers: %s: %w", h.name, err)
 		}
 		headers.Add(h.name, value)
 	}
-	return c.newUpstream(headers, registry)
+	return upstreamClient(c, version, headers, registry)
 }
 
 // followerOptions are those of a follower of graphql.upstream.
-func (c *config) followerOptions(idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
+func followerOptions(c *config, idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
 	if rate == appliance.Unlimited {
@@ -210,11 +226,11 @@ func (r *running) openUpstream() (err error) {
 	if !r.config.asksUpstream() {
 		return nil
 	}
-	if r.upstream, err = r.config.openUpstream(r.registry); err != nil {
+	if r.upstream, err = openUpstream(r.config, r.options.version, r.registry); err != nil {
 		return err
 	}
 	if r.config.follows() {
-		r.follower = follower.New(r.config.followerOptions(r.replica, r.upstream, r.logger))
+		r.follower = follower.New(followerOptions(r.config, r.replica, r.upstream, r.logger))
 	}
 	return nil
 }
