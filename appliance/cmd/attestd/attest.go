@@ -91,7 +91,7 @@ func listenURL(c *config) string {
 	if c.Server.TLS.Cert != "" {
 		scheme = "https"
 	}
-	host, port, _ := cutLast(c.Server.Listen, ":")
+	host, port, _ := splitPort(c.Server.Listen)
 	if host == "" || host == "0.0.0.0" || host == "[::]" {
 		host = "127.0.0.1"
 	}

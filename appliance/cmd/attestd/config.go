@@ -85,13 +85,19 @@ func newConfigShow(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			values := make(map[string]any)
-			for _, s := range settings() {
-				values[s.name] = shown(field(reflect.ValueOf(c).Elem(), s.name))
-			}
+			values := c.values()
 			return a.print(nested(values), func(w io.Writer) { writeYAML(w, values) })
 		},
 	}
+}
+
+// values are all, by name, as they would be written in the file.
+func (c *config) values() map[string]any {
+	values := make(map[string]any)
+	for _, s := range settings() {
+		values[s.name] = shown(field(reflect.ValueOf(c).Elem(), s.name))
+	}
+	return values
 }
 
 // shown is a value as it would be written in the file.

@@ -373,7 +373,7 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 	if err == nil {
 		_ = l.Close()
 	}
-	if _, port, _ := cutLast(address, ":"); privileged(port) && !p.service.isRoot() {
+	if _, port, _ := splitPort(address); privileged(port) && !p.service.isRoot() {
 		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.name)
 	}
 	return ok("%s %s: free", name, address)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -61,14 +60,6 @@ func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error
 		err = wrong
 	}
 	return needRestart, errors.Join(err, daemon.Close())
-}
-
-// reloadable are the values that a running daemon follows.
-func reloadable() []string {
-	return []string{
-		"log.level", "limits.default_rate", "limits.anonymous_rate",
-		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
-	}
 }
 
 // reload reads the configuration again and takes over what a running daemon can. It returns the names of values that
@@ -134,14 +125,13 @@ func (r *running) prepareTLS(next *config) (adopt func(), err error) {
 // changedOtherwise returns the names of values that are not those with which the daemon runs.
 func (r *running) changedOtherwise(next *config) (names []string) {
 	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
-	for _, s := range settings() {
-		live := slices.Contains(reloadable(), s.name)
-		if tlsToggled && strings.HasPrefix(s.name, "server.tls.") {
+	for _, name := range r.config.differing(next) {
+		live := slices.Contains(reloadable(), name)
+		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
 			live = false
 		}
-		was, is := field(reflect.ValueOf(r.config).Elem(), s.name), field(reflect.ValueOf(next).Elem(), s.name)
-		if !live && !reflect.DeepEqual(was.Interface(), is.Interface()) {
-			names = append(names, s.name)
+		if !live {
+			names = append(names, name)
 		}
 	}
 	return names

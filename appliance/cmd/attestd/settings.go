@@ -196,6 +196,14 @@ func settings() []setting {
 	}
 }
 
+// reloadable are the values that a running daemon follows.
+func reloadable() []string {
+	return []string{
+		"log.level", "limits.default_rate", "limits.anonymous_rate",
+		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
+	}
+}
+
 // loadFile reads defaults, then the file, then the environment, then flags, each over the one before. An empty path means
 // the default file, if there is one.
 func (s *source) loadFile(path string, flags map[string]any) (*config, error) {
@@ -319,6 +327,17 @@ func nearest(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
 		return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
 	})
+}
+
+// differing returns the names of the values that differ from those of another configuration.
+func (c *config) differing(other *config) (names []string) {
+	for _, s := range settings() {
+		one, another := field(reflect.ValueOf(c).Elem(), s.name), field(reflect.ValueOf(other).Elem(), s.name)
+		if !reflect.DeepEqual(one.Interface(), another.Interface()) {
+			names = append(names, s.name)
+		}
+	}
+	return names
 }
 
 // decode fills c value by value, so that an error names the value at fault.
@@ -486,17 +505,18 @@ func (c *config) level() (level slog.Level) {
 
 // isHostPort says whether s is an address to listen on.
 func isHostPort(s string) bool {
-	_, port, found := cutLast(s, ":")
+	_, port, found := splitPort(s)
 	n, err := strconv.ParseUint(port, 10, 16)
 	return found && err == nil && n <= 65535
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
+// splitPort splits an address to listen on at its last colon.
+func splitPort(address string) (host, port string, found bool) {
+	i := strings.LastIndex(address, ":")
 	if i < 0 {
-		return s, "", false
+		return address, "", false
 	}
-	return s[:i], s[i+len(sep):], true
+	return address[:i], address[i+1:], true
 }
 
 // size is a number of bytes. Its text form has a unit: B, KiB, MiB or GiB.
