@@ -121,7 +121,7 @@ const (
 	memoryLimit = 192 << 20
 )
 
-func (c *config) tuneMemory() {
+func tuneMemory(c *config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -132,7 +132,7 @@ func (c *config) tuneMemory() {
 
 // serve runs the daemon until ctx ends or a part of it fails.
 func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) (err error) {
-	c.tuneMemory()
+	tuneMemory(c)
 	r := &running{config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
