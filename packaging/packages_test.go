@@ -149,7 +149,7 @@ func next(t *testing.T) string {
 	t.Helper()
 	nextOnce.Do(func() {
 		source := copyOfSource(t)
-		edit(t, filepath.Join(source, "appliance/cmd/attestd/settings.go"), `"server.idle_timeout", "2m"`, `"server.idle_timeout", "3m"`)
+		edit(t, filepath.Join(source, "appliance/config/settings.go"), `"server.idle_timeout", "2m"`, `"server.idle_timeout", "3m"`)
 		build(t, source, nextVersion(t), nil)
 		nextDir = kept(t, filepath.Join(source, "dist"), nextVersion(t))
 	})

@@ -269,7 +269,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 		}
 	}
 	setting := regexp.MustCompile(`\{"((?:graphql\.|limits\.graphql)\w+)", ([^ ]+), "`)
-	settings := setting.FindAllStringSubmatch(readSource(t, "../../appliance/cmd/attestd/settings.go"), -1)
+	settings := setting.FindAllStringSubmatch(readSource(t, "../../appliance/config/settings.go"), -1)
 	if len(settings) < 10 {
 		t.Fatalf("%d settings found", len(settings))
 	}

@@ -13,12 +13,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/attestd/attestd/appliance/config"
 )
 
 // app is what all commands share: the terminal and the global flags.
 type app struct {
 	terminal
-	source source // of the configuration
+	source config.Source // of the configuration
 	output string
 }
 
@@ -32,7 +34,7 @@ func (a *app) checkOutput(cmd *cobra.Command) error {
 func (a *app) json() bool { return a.output == "json" }
 
 // config loads the configuration. Flags that set a value go over file and environment, by the value's name.
-func (a *app) config(flags map[string]any) (*config, error) { return a.source.load(flags) }
+func (a *app) config(flags map[string]any) (*config.Config, error) { return a.source.Load(flags) }
 
 // printJSON writes v indented, as a result.
 func (a *app) printJSON(v any) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 )
 
 func newAttest(a *app) *cobra.Command {
@@ -73,7 +74,7 @@ func (a *app) attestClient(url, keyFile string, timeout time.Duration) (*client.
 		return nil, err
 	}
 	if url == "" {
-		url = a.source.getenv("ATTESTD_URL")
+		url = a.source.Getenv("ATTESTD_URL")
 	}
 	if url == "" {
 		c, err := a.config(nil)
@@ -86,12 +87,12 @@ func (a *app) attestClient(url, keyFile string, timeout time.Duration) (*client.
 }
 
 // listenURL is where a client on this machine reaches the API.
-func listenURL(c *config) string {
+func listenURL(c *config.Config) string {
 	scheme := "http"
 	if c.Server.TLS.Cert != "" {
 		scheme = "https"
 	}
-	host, port, _ := splitPort(c.Server.Listen)
+	host, port, _ := config.SplitPort(c.Server.Listen)
 	if host == "" || host == "0.0.0.0" || host == "[::]" {
 		host = "127.0.0.1"
 	}
@@ -104,11 +105,11 @@ const maxToken = 4 << 10
 // apiKey finds the token to call with.
 func (a *app) apiKey(keyFile string) (string, error) {
 	if keyFile == "" {
-		if token := a.source.getenv("ATTESTD_API_KEY"); token != "" {
+		if token := a.source.Getenv("ATTESTD_API_KEY"); token != "" {
 			return token, nil
 		}
-		keyFile = filepath.Join(filepath.Dir(a.source.configured()), "api-key")
-		if _, err := os.Stat(keyFile); a.source.configured() == "" || errors.Is(err, fs.ErrNotExist) {
+		keyFile = filepath.Join(filepath.Dir(a.source.Named()), "api-key")
+		if _, err := os.Stat(keyFile); a.source.Named() == "" || errors.Is(err, fs.ErrNotExist) {
 			return "", errors.New("no API key: give --api-key-file FILE or set ATTESTD_API_KEY; 'attestd key create' makes one")
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -91,7 +92,7 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 		manifestFile
 		Removed []string `json:"removed,omitempty"`
 	}{name, size, manifest, removed}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d records, %s, checked.\n", name, manifest.Records, roundedSize(size))
+		fmt.Fprintf(w, "%s: %d records, %s, checked.\n", name, manifest.Records, config.RoundedSize(size))
 		for _, r := range removed {
 			fmt.Fprintf(w, "%s: removed, for %d newer ones are there.\n", r, b.keep)
 		}
@@ -127,7 +128,7 @@ func prune(folder string, keep int) (removed []string, err error) {
 }
 
 // write makes the file under another name, and renames it when it has proved to be good.
-func (b backup) write(ctx context.Context, c *config, name string) (m manifestFile, size int64, err error) {
+func (b backup) write(ctx context.Context, c *config.Config, name string) (m manifestFile, size int64, err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {
@@ -166,7 +167,7 @@ func compress(f *os.File, produce func(io.Writer) error) error {
 }
 
 // takeBackup writes the archive: the daemon's while it runs, else one of the files.
-func takeBackup(ctx context.Context, c *config, w io.Writer) error {
+func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
 	daemon := client.NewAdmin(c.Admin.Socket)
 	err := daemon.Backup(ctx, w)
 	if !errors.Is(err, client.ErrNotRunning) {
@@ -388,14 +389,4 @@ func unpack(r io.Reader, path string) error {
 	}
 	_, err = io.Copy(f, r)
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// roundedSize is a size for a person.
-func roundedSize(n int64) string {
-	for _, unit := range sizeUnits {
-		if n >= 10*unit.bytes {
-			return fmt.Sprintf("%d %s", n/unit.bytes, unit.suffix)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -40,9 +40,9 @@ func newConfigCheck(a *app) *cobra.Command {
 
 // requireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
 // hsm.uri, and the PIN that its default names is not there either.
-func requireSetup(from *source, c *config) error {
-	path := from.path()
-	if _, set := from.lookup(envName("hsm.uri")); set || exists(path) {
+func requireSetup(from *config.Source, c *config.Config) error {
+	path := from.Path()
+	if _, set := from.Lookup(config.EnvName("hsm.uri")); set || exists(path) {
 		return nil
 	}
 	uri, err := hsm.ParseURI(c.HSM.URI)
@@ -56,7 +56,7 @@ func requireSetup(from *source, c *config) error {
 }
 
 // checkReferences checks what the configuration points at, as far as that can be done without the HSM.
-func checkReferences(c *config) error {
+func checkReferences(c *config.Config) error {
 	if _, err := hsm.ParseURI(c.HSM.URI); err != nil {
 		return fmt.Errorf("hsm.uri: %w", err)
 	}
@@ -85,84 +85,8 @@ func newConfigShow(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			values := c.values()
-			return a.print(nested(values), func(w io.Writer) { writeYAML(w, values) })
+			values := c.Values()
+			return a.print(config.Nested(values), func(w io.Writer) { config.WriteYAML(w, values) })
 		},
 	}
-}
-
-// values are all, by name, as they would be written in the file.
-func (c *config) values() map[string]any {
-	values := make(map[string]any)
-	for _, s := range settings() {
-		values[s.name] = shown(field(reflect.ValueOf(c).Elem(), s.name))
-	}
-	return values
-}
-
-// shown is a value as it would be written in the file.
-func shown(v reflect.Value) any {
-	if s, ok := v.Interface().(fmt.Stringer); ok {
-		return s.String()
-	}
-	if v.Kind() == reflect.Slice {
-		items := make([]string, v.Len())
-		for i := range items {
-			items[i] = fmt.Sprint(v.Index(i).Interface())
-		}
-		return items
-	}
-	return v.Interface()
-}
-
-// nested turns dotted names into objects.
-func nested(values map[string]any) map[string]any {
-	root := make(map[string]any)
-	for name, value := range values {
-		at, path := root, strings.Split(name, ".")
-		for _, section := range path[:len(path)-1] {
-			if _, ok := at[section].(map[string]any); !ok {
-				at[section] = make(map[string]any)
-			}
-			at = at[section].(map[string]any)
-		}
-		at[path[len(path)-1]] = value
-	}
-	return root
-}
-
-// writeYAML writes the values that are given in the order of settings, each under its explanation.
-func writeYAML(w io.Writer, values map[string]any) {
-	var open []string
-	for _, s := range settings() {
-		if _, given := values[s.name]; !given {
-			continue
-		}
-		path := strings.Split(s.name, ".")
-		sections := path[:len(path)-1]
-		for depth, section := range sections {
-			if depth < len(open) && open[depth] == section {
-				continue
-			}
-			fmt.Fprintf(w, "%s%s:\n", strings.Repeat("  ", depth), section)
-			open = append(open[:depth:depth], section)
-		}
-		open = open[:len(sections)]
-		indent := strings.Repeat("  ", len(sections))
-		fmt.Fprintf(w, "%s# %s\n%s%s: %s\n", indent, s.doc, indent, path[len(path)-1], yamlValue(values[s.name]))
-	}
-}
-
-func yamlValue(v any) string {
-	switch v := v.(type) {
-	case string:
-		return fmt.Sprintf("%q", v)
-	case []string:
-		quoted := make([]string, len(v))
-		for i, s := range v {
-			quoted[i] = fmt.Sprintf("%q", s)
-		}
-		return "[" + strings.Join(quoted, ", ") + "]"
-	}
-	return fmt.Sprint(v)
 }

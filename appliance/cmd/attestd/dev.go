@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/hsm"
@@ -40,7 +41,7 @@ run goes on with them. Remove the folder to start anew. Not for production: the 
 	}
 	cmd.Flags().StringVar(&d.dir, "dir", ".attestd", "folder of the appliance")
 	cmd.Flags().IntVar(&d.transfers, "transfers", 2000, "how many transfers the demo data has, when it is made; 0 for none")
-	cmd.Flags().StringVar(&d.listen, "listen", "127.0.0.1:8080", "address and port of the API")
+	cmd.Flags().StringVar(&d.listen, "listen", config.DefaultText("server.listen"), "address and port of the API")
 	return cmd
 }
 
@@ -69,7 +70,7 @@ func (d dev) run(ctx context.Context) error {
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
-func (d dev) prepare(ctx context.Context) (*config, error) {
+func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	absolute, err := filepath.Abs(d.dir)
 	if err != nil {
 		return nil, err
@@ -99,8 +100,8 @@ func (d dev) prepare(ctx context.Context) (*config, error) {
 }
 
 // ensureDemoData fills the replica, unless something is in it, or an upstream has the data.
-func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
-	if c.asksUpstream() {
+func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
+	if c.AsksUpstream() {
 		return nil
 	}
 	data := keepReplica(c, newLogger(c, d.err))
@@ -117,8 +118,8 @@ func (d dev) ensureDemoData(ctx context.Context, c *config) (err error) {
 }
 
 // load does not look beside the file for an environment: SOFTHSM2_CONF is set.
-func (d dev) load() (*config, error) {
-	return d.source.loadFile(d.path("attestd.yaml"), nil)
+func (d dev) load() (*config.Config, error) {
+	return d.source.LoadFile(d.path("attestd.yaml"), nil)
 }
 
 // yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.
@@ -134,7 +135,7 @@ journal: { origin: attestd.invalid/dev }
 }
 
 // ensureAPIKey leaves a token in the file api-key that the store knows.
-func (d dev) ensureAPIKey(ctx context.Context, c *config) (err error) {
+func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	store, _, err := openStore(c, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return err
@@ -178,8 +179,8 @@ func (d dev) banner(r *running) error {
 	row("signer", r.signer.Address().String(), "its key is in a SoftHSM token and cannot leave it")
 	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
 	data := "demo data"
-	if r.config.asksUpstream() {
-		data = "what " + r.config.upstreamShown() + " has"
+	if r.config.AsksUpstream() {
+		data = "what " + r.config.UpstreamShown() + " has"
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -99,7 +100,7 @@ func checks() []checkup {
 // patient is what the checks look at. It is asked once, whatever the number of checks.
 type patient struct {
 	*app
-	config  *config
+	config  *config.Config
 	service identity // as whom the daemon runs
 
 	daemon    wire.Status
@@ -155,7 +156,7 @@ func (p *patient) checkConfiguration() []finding {
 		return []finding{fail("correct it, then try again: attestd config check", "%s", err)}
 	}
 	p.config = c
-	path := p.source.path()
+	path := p.source.Path()
 	if !exists(path) {
 		return []finding{ok("%s is not there: values are defaults, or the environment's", path)}
 	}

@@ -47,7 +47,7 @@ func (p *patient) tryCredential(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, given := p.source.lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
+	if _, given := p.source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
 		return nil
 	}
 	folder, err := decryptCredential(ctx, uri.Credential(), p.service)
@@ -68,7 +68,7 @@ func (p *patient) modulePath() string {
 
 // softHSMFault is what is not there of SoftHSM's files, "" where all is, or another HSM is configured.
 func (p *patient) softHSMFault() string {
-	conf := p.source.getenv(softhsm.ConfVariable)
+	conf := p.source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.modulePath()) {
 		return ""
 	}
@@ -149,7 +149,7 @@ func checkToken(_ context.Context, p *patient) []finding {
 // tokenRemedy does not begin with a new token: its key would have another address, and what the old one signed is lost.
 func (p *patient) tokenRemedy() string {
 	restore := "restore the HSM's own backup to it"
-	if tokens := softhsm.TokenDir(p.source.getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
+	if tokens := softhsm.TokenDir(p.source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
 		restore = restoreSoftHSM(tokens)
 	}
 	return "correct hsm.uri; where the token is lost, " + restore + ". On a new appliance: attestd hsm init makes it"

@@ -21,6 +21,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -31,12 +32,12 @@ const upstreamPatience = 10 * time.Second
 
 // checkFollowing asks the upstream one small question, and the daemon how far it has followed.
 func checkFollowing(ctx context.Context, p *patient) []finding {
-	if !p.config.asksUpstream() {
+	if !p.config.AsksUpstream() {
 		return nil
 	}
 	findings := []finding{p.reachUpstream(ctx)}
 	status, err := p.replicaStatus(ctx)
-	if !p.config.follows() || err != nil { // of which the replica's check tells
+	if !p.config.Follows() || err != nil { // of which the replica's check tells
 		return findings
 	}
 	if p.running() {
@@ -50,7 +51,7 @@ func checkFollowing(ctx context.Context, p *patient) []finding {
 }
 
 func (p *patient) reachUpstream(ctx context.Context) finding {
-	address := p.config.upstreamShown()
+	address := p.config.UpstreamShown()
 	upstream, err := openUpstream(p.config, version(), nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)
@@ -60,7 +61,7 @@ func (p *patient) reachUpstream(ctx context.Context) finding {
 	began := time.Now()
 	if _, err := upstream.Query(ctx, "{ __typename }", nil); err != nil {
 		const remedy = "look at graphql.upstream, graphql.upstream_headers and the network"
-		if p.config.GraphQL.Source == sourceProxy {
+		if p.config.GraphQL.Source == config.FromProxy {
 			return fail(remedy, "%s: %s", address, oneLine(err.Error()))
 		}
 		return warn(remedy+"; what the replica has is served meanwhile", "%s: %s", address, oneLine(err.Error()))
@@ -135,11 +136,11 @@ func checkDiskSpace(_ context.Context, p *patient) []finding {
 	least := int64(p.config.Journal.MinFree)
 	switch {
 	case free < least:
-		return []finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, roundedSize(free), p.config.Journal.MinFree)}
+		return []finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
 	case free < 10*least:
-		return []finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, roundedSize(free), roundedSize(total), p.config.Journal.MinFree)}
+		return []finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
 	}
-	return []finding{ok("%s: %s free of %s", dir, roundedSize(free), roundedSize(total))}
+	return []finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
 }
 
 // volatileDisk names a disk on which a sync may not keep what it promises, by f_type of statfs(2).
@@ -221,8 +222,8 @@ type guarded struct {
 
 func (p *patient) guardedFiles() []guarded {
 	data := p.config.DataDir
-	configuration := guarded{what: "configuration", path: p.source.path(), most: 0o755, readable: true, state: stateFail}
-	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h header) bool { return !h.isKept() }) {
+	configuration := guarded{what: "configuration", path: p.source.Path(), most: 0o755, readable: true, state: stateFail}
+	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h config.Header) bool { return !h.Kept() }) {
 		configuration.most = 0o640 // it holds what may be a key
 	}
 	files := []guarded{
@@ -249,7 +250,7 @@ func (p *patient) guardedFiles() []guarded {
 	}
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
 		if path, err := headerFile(h); err == nil && path != "" {
-			files = append(files, guarded{what: "header " + h.name, path: path, most: 0o640, readable: true, state: stateFail})
+			files = append(files, guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: stateFail})
 		}
 	}
 	return append(files, p.softHSMFiles()...)
@@ -258,7 +259,7 @@ func (p *patient) guardedFiles() []guarded {
 // softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
 // lost to the daemon.
 func (p *patient) softHSMFiles() (files []guarded) {
-	conf := p.source.getenv(softhsm.ConfVariable)
+	conf := p.source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}
@@ -373,7 +374,7 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 	if err == nil {
 		_ = l.Close()
 	}
-	if _, port, _ := splitPort(address); privileged(port) && !p.service.isRoot() {
+	if _, port, _ := config.SplitPort(address); privileged(port) && !p.service.isRoot() {
 		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.name)
 	}
 	return ok("%s %s: free", name, address)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -17,7 +18,7 @@ import (
 const staleReplica = 24 * time.Hour
 
 func checkReplica(ctx context.Context, p *patient) []finding {
-	if p.config.GraphQL.Source != sourceReplica {
+	if p.config.GraphQL.Source != config.FromReplica {
 		return nil
 	}
 	return append([]finding{p.judgeReplica(ctx)}, p.setAside()...)
@@ -27,7 +28,7 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 func (p *patient) judgeReplica(ctx context.Context) finding {
 	path := replicaPath(p.config)
 	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
-	if p.config.follows() {
+	if p.config.Follows() {
 		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
 	}
 	if stat, err := os.Stat(path); err == nil && !p.running() {
@@ -46,7 +47,7 @@ func (p *patient) judgeReplica(ctx context.Context) finding {
 		return warn("run doctor as root, or as the user "+p.service.name, "%s", err)
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL answers with nothing")
-	case time.Since(status.Newest) > staleReplica && !p.config.follows(): // else see checkFollowing
+	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // else see checkFollowing
 		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
 	}
 	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
@@ -70,7 +71,7 @@ func (p *patient) setAside() []finding {
 		when = fmt.Sprintf(", last written %s", withAge(stat.ModTime()))
 	}
 	remedy := "attestd replica import FILE fills the new one"
-	if p.config.follows() {
+	if p.config.Follows() {
 		remedy = "it fills again by itself: attestd replica status"
 	}
 	return []finding{warn(remedy+"; when nobody wants to look at the old one any more: rm -r "+shellQuote(path)+".damaged-*",

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -21,7 +22,7 @@ const (
 
 // openStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
 // are made where neither exists. pending tells how many records are about to come; nil where none do by themselves.
-func openStore(c *config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
+func openStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, appliance.LogKey{}, fmt.Errorf("data_dir: %w", err)
 	}
@@ -68,7 +69,7 @@ func handOver(dir string, names ...string) error {
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
 // a new key, its old checkpoints could not be told from forged ones.
-func openLogKey(c *config) (appliance.LogKey, error) {
+func openLogKey(c *config.Config) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, logKeyFile)
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +85,7 @@ func openLogKey(c *config) (appliance.LogKey, error) {
 	return key, nil
 }
 
-func newLogKey(c *config, path string) (appliance.LogKey, error) {
+func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
 	journal := filepath.Join(c.DataDir, storeFile)
 	if _, err := os.Stat(journal); err == nil {
 		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup", path, journal)
@@ -101,7 +102,7 @@ func newLogKey(c *config, path string) (appliance.LogKey, error) {
 }
 
 // logOrigin is journal.origin, else a name after this host.
-func logOrigin(c *config) (string, error) {
+func logOrigin(c *config.Config) (string, error) {
 	if c.Journal.Origin != "" {
 		return c.Journal.Origin, nil
 	}
@@ -141,7 +142,7 @@ func syncFolder(dir string) error {
 }
 
 // readScreening reads the list of addresses for which nothing is attested; nil where none is configured.
-func readScreening(c *config) (*appliance.Screening, error) {
+func readScreening(c *config.Config) (*appliance.Screening, error) {
 	path := c.Attestation.ScreeningList
 	if path == "" {
 		return nil, nil

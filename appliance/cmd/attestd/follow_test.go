@@ -30,6 +30,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
@@ -526,16 +527,16 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 	for text, want := range map[string]string{
 		"X-Key: plain": "plain", "X-Key:plain:er": "plain:er", "X-Key: file:" + dir + "/key": "secret", "X-Key: credential:key": "secret",
 	} {
-		var h header
+		var h config.Header
 		if err := h.UnmarshalText([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := readHeader(h); err != nil || got != want || h.name != "X-Key" {
+		if got, err := readHeader(h); err != nil || got != want || h.Name != "X-Key" {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 	for _, value := range []string{"file:" + dir + "/empty", "credential:missing", "credential:two"} {
-		if got, err := readHeader(header{"X-Key", value}); err == nil {
+		if got, err := readHeader(config.Header{Name: "X-Key", Value: value}); err == nil {
 			t.Errorf("%s: %q is taken", value, got)
 		}
 	}
@@ -555,7 +556,7 @@ func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	var logged bytes.Buffer
 	index := &brokenIndex{}
-	r := &running{config: &config{}, logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	r := &running{config: &config.Config{}, logger: slog.New(slog.NewTextHandler(&logged, nil))}
 	r.follower = follower.New(follower.Options{Index: index})
 	stop := r.follow(t.Context())
 	await(t, "the follower runs", func() (bool, string) { return index.views.Load() > 0, "" })
@@ -566,7 +567,7 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 }
 
 func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
-	c := &config{}
+	c := &config.Config{}
 	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
 	if got := follower.New(followerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
 		t.Error(got)
@@ -574,7 +575,7 @@ func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
 }
 
 func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
-	r := &running{config: &config{}, follower: follower.New(follower.Options{})}
+	r := &running{config: &config.Config{}, follower: follower.New(follower.Options{})}
 	if r.replicaReady() != nil {
 		t.Error("without graphql.max_lag any lag is borne")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/attestd/attestd/api/graphiql"
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 )
 
 const graphqlPath = "/v1/graphql"
@@ -16,7 +17,7 @@ const graphqlPath = "/v1/graphql"
 // graphqlRoutes are the read side of the API; none where graphql.source is off.
 func (r *running) graphqlRoutes() ([]api.Route, error) {
 	c := r.config.GraphQL
-	if c.Source == sourceOff {
+	if c.Source == config.FromOff {
 		return nil, nil
 	}
 	options := graphql.Options{
@@ -35,7 +36,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
 		options.Index = r.replica
 	}
-	if c.Source == sourceProxy || c.Fallback == sourceProxy {
+	if c.Source == config.FromProxy || c.Fallback == config.FromProxy {
 		options.Upstream = r.upstream
 	}
 	if r.follower != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -147,7 +148,7 @@ func newHSMStatus(a *app) *cobra.Command {
 }
 
 // daemonHSM asks the daemon, which holds the login.
-func daemonHSM(ctx context.Context, c *config) (status hsm.Status, err error) {
+func daemonHSM(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
 	daemon := client.NewAdmin(c.Admin.Socket)
 	err = daemon.HSMStatus(ctx, &status)
 	return status, errors.Join(err, daemon.Close())

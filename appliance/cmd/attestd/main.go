@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -91,8 +92,8 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
-	app := &app{terminal: t, source: source{environ: t.environ, check: checkUpstream}}
-	app.source.softHSM, _ = softhsm.Module() // or where it would be
+	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: checkUpstream}}
+	app.source.SoftHSM, _ = softhsm.Module() // or where it would be
 	root := &cobra.Command{
 		Use:   "attestd",
 		Short: "The attestation appliance",
@@ -114,7 +115,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 	}
 	root.SetVersionTemplate("attestd {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
-	root.PersistentFlags().StringVarP(&app.source.file, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+defaultConfigFile+")")
+	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+config.DefaultFile+")")
 	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "form of results: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 )
 
 func newReload(a *app) *cobra.Command {
@@ -25,7 +26,7 @@ func newReload(a *app) *cobra.Command {
 		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, the screening list, and these
 values, take effect at once, for new connections and requests:
 
-` + "  " + strings.Join(reloadable(), "\n  ") + `
+` + "  " + strings.Join(config.Reloadable(), "\n  ") + `
 
 What else changed is named, and takes a restart. A configuration with a fault is refused as a whole: the old one stays,
 and the exit status is 1. SIGHUP does the same, and tells only the log.`,
@@ -50,7 +51,7 @@ and the exit status is 1. SIGHUP does the same, and tells only the log.`,
 func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error) {
 	c, wrong := a.config(nil)
 	if c == nil { // not even the socket is known; what the file does not set is likely to be right
-		if c, err = a.source.loadFile(os.DevNull, nil); err != nil {
+		if c, err = a.source.LoadFile(os.DevNull, nil); err != nil {
 			return nil, wrong
 		}
 	}
@@ -102,7 +103,7 @@ func (r *running) reloadConfig() (needRestart []string, err error) {
 	adoptTLS()
 	r.attestor.Screen(screened)
 	if r.options.level != nil {
-		r.options.level.Set(next.level())
+		r.options.level.Set(next.Level())
 	}
 	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
 	return r.changedOtherwise(next), nil
@@ -110,7 +111,7 @@ func (r *running) reloadConfig() (needRestart []string, err error) {
 
 // prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a
 // restart.
-func (r *running) prepareTLS(next *config) (adopt func(), err error) {
+func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	files := next.Server.TLS
 	if r.certificates == nil || files.Cert == "" {
 		return func() {}, nil
@@ -123,10 +124,10 @@ func (r *running) prepareTLS(next *config) (adopt func(), err error) {
 }
 
 // changedOtherwise returns the names of values that are not those with which the daemon runs.
-func (r *running) changedOtherwise(next *config) (names []string) {
+func (r *running) changedOtherwise(next *config.Config) (names []string) {
 	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
-	for _, name := range r.config.differing(next) {
-		live := slices.Contains(reloadable(), name)
+	for _, name := range r.config.Differing(next) {
+		live := slices.Contains(config.Reloadable(), name)
 		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
 			live = false
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -59,7 +60,7 @@ func (a *app) withReplica(cmd *cobra.Command, do func(replicaBackend) error) err
 	return errors.Join(do(backend), backend.Close())
 }
 
-func openReplicaBackend(ctx context.Context, c *config) (replicaBackend, error) {
+func openReplicaBackend(ctx context.Context, c *config.Config) (replicaBackend, error) {
 	daemon := client.NewAdmin(c.Admin.Socket)
 	_, err := daemon.Status(ctx)
 	if err == nil {
@@ -79,14 +80,14 @@ func openReplicaBackend(ctx context.Context, c *config) (replicaBackend, error) 
 // takes, and must not end attestations.
 const roomForJournal = 4
 
-func replicaPath(c *config) string { return filepath.Join(c.DataDir, replicaFile) }
+func replicaPath(c *config.Config) string { return filepath.Join(c.DataDir, replicaFile) }
 
-func replicaOptions(c *config) replica.Options {
+func replicaOptions(c *config.Config) replica.Options {
 	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
 }
 
 // keepReplica is openReplica for the daemon, which signs whatever has become of its replica.
-func keepReplica(c *config, log *slog.Logger) *replica.Kept {
+func keepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	return replica.Keep(replicaPath(c), replica.KeepOptions{
 		Options: replicaOptions(c), Log: log,
 		Made: func() error { return handOver(c.DataDir, replicaFile) },
@@ -95,7 +96,7 @@ func keepReplica(c *config, log *slog.Logger) *replica.Kept {
 
 // openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
 // not open.
-func openReplica(c *config) (*replica.Store, error) {
+func openReplica(c *config.Config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
@@ -116,14 +117,14 @@ func openReplica(c *config) (*replica.Store, error) {
 type offlineReplica struct {
 	dataset.Target
 	replica *replica.Store
-	config  *config
+	config  *config.Config
 }
 
 // ReplicaStatus has of a follower what an earlier one has left in the file.
 func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	held, err := indexStatus(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
-	if err == nil && f.config.follows() {
+	if err == nil && f.config.Follows() {
 		last := follower.New(followerOptions(f.config, f.replica, nil, nil))
 		err = last.Load(ctx)
 		status.Follower = new(last.Status())

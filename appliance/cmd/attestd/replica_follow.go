@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 )
@@ -55,7 +56,7 @@ is in step.`, syncGiveUp),
 
 // configFor is the configuration with another upstream, unless its address is empty. The headers stay with the upstream
 // for which they were configured: they may be secret.
-func (a *app) configFor(address string) (*config, error) {
+func (a *app) configFor(address string) (*config.Config, error) {
 	if address == "" {
 		return a.config(nil)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -94,7 +95,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 }
 
 // refuseWhileRunning returns an error unless no daemon uses the files.
-func refuseWhileRunning(ctx context.Context, c *config, what string) error {
+func refuseWhileRunning(ctx context.Context, c *config.Config, what string) error {
 	daemon := client.NewAdmin(c.Admin.Socket)
 	defer func() { _ = daemon.Close() }()
 	_, err := daemon.Status(ctx)
@@ -108,7 +109,7 @@ func refuseWhileRunning(ctx context.Context, c *config, what string) error {
 }
 
 // compare decides whether what is in place may go.
-func (r restore) compare(ctx context.Context, c *config, scratch string, m manifestFile) error {
+func (r restore) compare(ctx context.Context, c *config.Config, scratch string, m manifestFile) error {
 	if !exists(filepath.Join(c.DataDir, storeFile)) && !exists(filepath.Join(c.DataDir, logKeyFile)) {
 		return nil
 	}
@@ -130,7 +131,7 @@ func (r restore) compare(ctx context.Context, c *config, scratch string, m manif
 }
 
 // loses says which records of the journal in place the backup lacks; "" where it has all.
-func (r restore) loses(ctx context.Context, c *config, scratch string, m manifestFile) (string, error) {
+func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m manifestFile) (string, error) {
 	in, err := readHead(ctx, c.DataDir)
 	if errors.Is(err, bolt.ErrInUse) {
 		return "", fmt.Errorf("restore: %w", err)
@@ -206,7 +207,7 @@ func giveAway(dir, scratch string) error {
 }
 
 // confirm opens what is in place now.
-func (r restore) confirm(ctx context.Context, c *config, m manifestFile) error {
+func (r restore) confirm(ctx context.Context, c *config.Config, m manifestFile) error {
 	now, err := readHead(ctx, c.DataDir)
 	if err == nil && string(now.checkpoint) != m.Checkpoint {
 		err = errors.New("what is in place is not what the backup holds")

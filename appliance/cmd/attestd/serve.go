@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/replica"
@@ -50,7 +51,7 @@ API instead of server.listen.`,
 			if err != nil {
 				return fmt.Errorf("socket activation: %w", err)
 			}
-			load := func() (*config, error) { return a.config(flags) }
+			load := func() (*config.Config, error) { return a.config(flags) }
 			c, err := load()
 			if err != nil {
 				return err
@@ -67,13 +68,13 @@ API instead of server.listen.`,
 }
 
 // newLogger writes text to a terminal and JSON elsewhere, unless told.
-func newLogger(c *config, w io.Writer) *slog.Logger {
+func newLogger(c *config.Config, w io.Writer) *slog.Logger {
 	return newLeveledLogger(c, w, new(slog.LevelVar))
 }
 
 // newLeveledLogger is newLogger with a level that can be changed later.
-func newLeveledLogger(c *config, w io.Writer, level *slog.LevelVar) *slog.Logger {
-	level.Set(c.level())
+func newLeveledLogger(c *config.Config, w io.Writer, level *slog.LevelVar) *slog.Logger {
+	level.Set(c.Level())
 	opts := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "text" || c.Log.Format == "auto" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opts))
@@ -83,16 +84,16 @@ func newLeveledLogger(c *config, w io.Writer, level *slog.LevelVar) *slog.Logger
 
 // serveOptions are what serve can do without.
 type serveOptions struct {
-	ready   func(*running) error    // called once all listen
-	load    func() (*config, error) // reads the configuration again; without it there is no reload
-	level   *slog.LevelVar          // of the logger; without it the level stays
-	sockets []net.Listener          // serve the API instead of server.listen
+	ready   func(*running) error           // called once all listen
+	load    func() (*config.Config, error) // reads the configuration again; without it there is no reload
+	level   *slog.LevelVar                 // of the logger; without it the level stays
+	sockets []net.Listener                 // serve the API instead of server.listen
 	version string
 }
 
 // running is the daemon's parts, for as long as it runs.
 type running struct {
-	config   *config
+	config   *config.Config
 	options  serveOptions
 	logger   *slog.Logger
 	store    journalStore
@@ -121,7 +122,7 @@ const (
 	memoryLimit = 192 << 20
 )
 
-func tuneMemory(c *config) {
+func tuneMemory(c *config.Config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -131,7 +132,7 @@ func tuneMemory(c *config) {
 }
 
 // serve runs the daemon until ctx ends or a part of it fails.
-func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) (err error) {
+func serve(ctx context.Context, c *config.Config, logger *slog.Logger, o serveOptions) (err error) {
 	tuneMemory(c)
 	r := &running{config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
@@ -167,7 +168,7 @@ func serve(ctx context.Context, c *config, logger *slog.Logger, o serveOptions) 
 
 // open opens the store and the HSM.
 func (r *running) open(ctx context.Context) (err error) {
-	scheme, err := r.config.scheme()
+	scheme, err := r.config.Scheme()
 	if err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.store, r.logKey = opened, key
 	r.attestor.Keys, r.attestor.Journal = opened.Keys(), opened.Journal()
-	if r.config.GraphQL.Source == sourceReplica {
+	if r.config.GraphQL.Source == config.FromReplica {
 		r.replica = keepReplica(r.config, r.logger)
 	}
 	if err := r.openUpstream(); err != nil {
@@ -206,7 +207,7 @@ func (r *running) open(ctx context.Context) (err error) {
 // hsmStartTimeout bounds how long opening the token may take; a network HSM may need seconds.
 const hsmStartTimeout = time.Minute
 
-func hsmOptions(c *config, logger *slog.Logger) (hsm.Options, error) {
+func hsmOptions(c *config.Config, logger *slog.Logger) (hsm.Options, error) {
 	uri, err := hsm.ParseURI(c.HSM.URI)
 	if err != nil {
 		return hsm.Options{}, fmt.Errorf("hsm.uri: %w", err)

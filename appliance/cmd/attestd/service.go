@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -84,7 +85,7 @@ func identityOf(u *user.User) (id identity, err error) {
 //
 // What a library of an HSM writes, such as SoftHSM's token files, must belong to the daemon; what root writes there the
 // daemon cannot open. And only the daemon's own process is given a credential by systemd; root can decrypt it.
-func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...string) (done bool, err error) {
+func (a *app) atToken(ctx context.Context, c *config.Config, stdin io.Reader, args ...string) (done bool, err error) {
 	uri, err := hsm.ParseURI(c.HSM.URI)
 	if err != nil {
 		return false, fmt.Errorf("hsm.uri: %w", err)
@@ -93,7 +94,7 @@ func (a *app) atToken(ctx context.Context, c *config, stdin io.Reader, args ...s
 	if err != nil {
 		return false, err
 	}
-	_, given := a.source.lookup(hsm.CredentialsVariable)
+	_, given := a.source.Lookup(hsm.CredentialsVariable)
 	needsCredential := uri.Credential() != "" && !given
 	if os.Geteuid() != 0 || service.isRoot() && !needsCredential {
 		return false, nil
@@ -144,7 +145,7 @@ func (a *app) self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, "--output", a.output)...)
 	cmd.Env = slices.Clone(os.Environ())
-	if path := a.source.configured(); path != "" {
+	if path := a.source.Named(); path != "" {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
 			return nil, err

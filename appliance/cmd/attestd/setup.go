@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -88,11 +89,11 @@ type setup struct {
 	listen, dataDir, tlsCert, tlsKey, scheme string
 	user, keyName, keyFile                   string
 
-	folder        string   // of the configuration
-	service       identity // as whom the daemon runs
-	config        *config  // once it is written
-	awaitsJournal bool     // a backup, or the first API key, is to begin it
-	takesOver     bool     // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
+	folder        string         // of the configuration
+	service       identity       // as whom the daemon runs
+	config        *config.Config // once it is written
+	awaitsJournal bool           // a backup, or the first API key, is to begin it
+	takesOver     bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
 	answers       *bufio.Reader
 	result        setupResult
 	undo          []func() error // takes back what was chosen, should the token not be as it was said to be
@@ -141,7 +142,7 @@ func (s *setup) kept(path, what string) {
 
 // prepare finds out for whom files are made, and makes the folder of the configuration.
 func (s *setup) prepare(context.Context) (err error) {
-	path, err := filepath.Abs(s.source.path())
+	path, err := filepath.Abs(s.source.Path())
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func (s *setup) configure(ctx context.Context) error {
 	}
 	dataDir := s.dataDir
 	if dataDir == "" {
-		dataDir = defaultText("data_dir")
+		dataDir = config.DefaultText("data_dir")
 	}
 	if dataDir, err = filepath.Abs(dataDir); err != nil {
 		return err
@@ -272,14 +273,14 @@ func (s *setup) presentValues() (map[string]any, error) {
 	if !exists(s.result.Configuration) {
 		return nil, nil
 	}
-	return readConfigFile(s.result.Configuration)
+	return config.ReadFile(s.result.Configuration)
 }
 
 func (s *setup) loadConfiguration() (err error) {
-	if err := s.source.adoptAgain(); err != nil {
+	if err := s.source.AdoptAgain(); err != nil {
 		return err
 	}
-	s.config, err = s.source.load(nil)
+	s.config, err = s.source.Load(nil)
 	return err
 }
 
@@ -297,7 +298,7 @@ func (s *setup) findModule() (string, error) {
 
 // isServiceFolder says whether this is the configuration of the service that systemd runs.
 func (s *setup) isServiceFolder() bool {
-	return os.Geteuid() == 0 && s.result.Configuration == defaultConfigFile
+	return os.Geteuid() == 0 && s.result.Configuration == config.DefaultFile
 }
 
 func isDirectory(path string) bool {
@@ -312,7 +313,7 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 	chosen := make(map[string]any)
 	for name, value := range values {
 		_, there := present[name]
-		if !there && value != "" && (name == "hsm.uri" || value != defaultText(name)) {
+		if !there && value != "" && (name == "hsm.uri" || value != config.DefaultText(name)) {
 			chosen[name] = value
 		}
 	}
@@ -321,7 +322,7 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 		for other := range present {
 			if strings.HasPrefix(other, section+".") {
 				return fmt.Errorf("%s has a section %s already, without %s: add it there, then try again:\n  %s: %s",
-					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."), yamlValue(chosen[name]))
+					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."), config.YAMLValue(chosen[name]))
 			}
 		}
 	}
@@ -334,11 +335,11 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 		text.WriteString("\n\n")
 	}
 	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. What is not here has its default;\n# 'attestd config show' prints every value and what it is for.\n", time.Now().UTC().Format("2006-01-02"))
-	if exists(referenceFile) {
-		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", referenceFile)
+	if exists(config.ReferenceFile) {
+		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", config.ReferenceFile)
 	}
 	text.WriteByte('\n')
-	writeYAML(&text, chosen)
+	config.WriteYAML(&text, chosen)
 	readers := identity{uid: s.root().uid, gid: s.service.gid}
 	return s.place(s.result.Configuration, text.Bytes(), 0o640, readers, "the configuration")
 }
@@ -349,7 +350,7 @@ func (s *setup) validate(chosen map[string]any) error {
 	if !exists(path) {
 		path = os.DevNull
 	}
-	c, err := s.source.loadFile(path, chosen)
+	c, err := s.source.LoadFile(path, chosen)
 	if err != nil {
 		return err
 	}

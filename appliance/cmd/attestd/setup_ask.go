@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -33,8 +34,8 @@ func (s *setup) ask(ctx context.Context) error {
 	}{
 		{"Label of the token", &s.token, s.token},
 		{"Label of the key in it", &s.object, s.object},
-		{"Address and port of the API", &s.listen, or(s.listen, defaultText("server.listen"))},
-		{"Digest scheme that the verifying contract expects", &s.scheme, or(s.scheme, defaultText("attestation.scheme"))},
+		{"Address and port of the API", &s.listen, or(s.listen, config.DefaultText("server.listen"))},
+		{"Digest scheme that the verifying contract expects", &s.scheme, or(s.scheme, config.DefaultText("attestation.scheme"))},
 	} {
 		answer, err := s.askText(ctx, q.text, q.initial)
 		if err != nil {
@@ -129,14 +130,4 @@ func or(s, otherwise string) string {
 		return otherwise
 	}
 	return s
-}
-
-// defaultText is the default of a value that is text.
-func defaultText(name string) string {
-	for _, s := range settings() {
-		if s.name == name {
-			return s.value.(string)
-		}
-	}
-	panic("settings(): no " + name)
 }

@@ -96,7 +96,7 @@ func (s *setup) emptyTokens() string {
 	if err != nil || !softhsm.IsModule(uri.ModulePath) {
 		return ""
 	}
-	tokens := softhsm.TokenDir(s.source.getenv(softhsm.ConfVariable))
+	tokens := softhsm.TokenDir(s.source.Getenv(softhsm.ConfVariable))
 	entries, err := os.ReadDir(tokens)
 	if tokens == "" || len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ""
@@ -131,7 +131,7 @@ func (s *setup) officerPIN() ([]byte, error) {
 		pin, err := s.readSmall(path, maxPIN)
 		return bytes.TrimRight(pin, "\r\n"), err
 	}
-	if entries, err := os.ReadDir(softhsm.TokenDir(s.source.getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(softhsm.TokenDir(s.source.Getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
 		return nil, nil // the token is there
 	}
 	pin := randomPIN()

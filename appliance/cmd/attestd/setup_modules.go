@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -49,11 +50,11 @@ func listModules(found []hsm.Module) string {
 // prepareSoftHSM gives the daemon tokens of its own, in data_dir, unless SOFTHSM2_CONF names others: those of the
 // system belong to a group that the daemon need not be in. fresh says that there is no token yet.
 func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
-	environment := filepath.Join(s.folder, environmentName)
-	if err := s.source.adopt(); err != nil {
+	environment := filepath.Join(s.folder, config.EnvironmentName)
+	if err := s.source.Adopt(); err != nil {
 		return false, err
 	}
-	conf := s.source.getenv(softhsm.ConfVariable)
+	conf := s.source.Getenv(softhsm.ConfVariable)
 	if conf == "" {
 		conf = filepath.Join(s.folder, "softhsm2.conf")
 		tokens := filepath.Join(dataDir, "softhsm")
@@ -79,11 +80,11 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 
 // ensureVariable adds a variable to the environment file, unless it is there.
 func (s *setup) ensureVariable(path, name, value string) error {
-	variables, err := readEnvironment(path)
+	variables, err := config.ReadEnvironment(path)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
+	if slices.ContainsFunc(variables, func(v config.Variable) bool { return v.Name == name }) {
 		s.kept(path, "sets "+name+" already")
 		return nil
 	}

@@ -89,7 +89,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 
 // currentPIN reads the PIN that is in place.
 func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err error) {
-	_, given := s.source.lookup(hsm.CredentialsVariable)
+	_, given := s.source.Lookup(hsm.CredentialsVariable)
 	if name := uri.Credential(); name != "" && !given {
 		pin, err = runSystemdCreds(ctx, nil, "decrypt", "--name="+name, credentialPath(name), "-")
 	} else if path, pathErr := uri.PINFile(); pathErr != nil {

@@ -96,7 +96,7 @@ func (v *verification) configure(a *app) error {
 	if err != nil {
 		return err
 	}
-	v.digests, err = c.scheme()
+	v.digests, err = c.Scheme()
 	return err
 }
 

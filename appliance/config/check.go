@@ -1,0 +1,112 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// validate checks what can be checked without opening anything.
+func (c *Config) validate() error {
+	var failures []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			failures = append(failures, fmt.Errorf(format, args...))
+		}
+	}
+	if _, err := c.Scheme(); err != nil {
+		failures = append(failures, fmt.Errorf("attestation: %w", err))
+	}
+	check(c.DataDir != "", "data_dir: must not be empty")
+	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}} {
+		optional := a.name == "metrics.listen" && a.value == ""
+		check(optional || isHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
+	}
+	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
+	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout}, {"write_timeout", c.Server.WriteTimeout},
+		{"idle_timeout", c.Server.IdleTimeout}, {"shutdown_timeout", c.Server.ShutdownTimeout},
+	} {
+		check(d.value > 0, "server.%s: must be more than zero", d.name)
+	}
+	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
+	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
+	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
+	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
+	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
+	c.validateUpstream(check)
+	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
+	g := c.GraphQL
+	for name, value := range map[string]int64{
+		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse), "cache_size": int64(g.CacheSize),
+		"max_tokens": int64(g.MaxTokens), "max_depth": int64(g.MaxDepth), "max_root_fields": int64(g.MaxRootFields),
+		"max_aliases": int64(g.MaxAliases), "max_cost": int64(g.MaxCost), "timeout": int64(g.Timeout),
+	} {
+		check(value > 0 && value <= math.MaxInt32 || name == "timeout" && value > 0, "graphql.%s: must be more than zero, and less than 2 GiB", name)
+	}
+	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
+	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
+	return errors.Join(failures...)
+}
+
+// maxSessions is far more than any HSM has of use.
+const maxSessions = 1024
+
+// The values of graphql.source. The second is also one of graphql.fallback.
+const (
+	FromReplica = "replica"
+	FromProxy   = "proxy"
+	FromOff     = "off"
+)
+
+// Scheme returns the digest scheme that is configured.
+func (c *Config) Scheme() (appliance.Scheme, error) {
+	e := c.Attestation.EIP712
+	domain := appliance.EIP712Domain{Name: e.Name, Version: e.Version, ChainID: e.ChainID}
+	if e.VerifyingContract != "" {
+		contract, err := appliance.ParseAddress(e.VerifyingContract)
+		if err != nil {
+			return appliance.Scheme{}, fmt.Errorf("eip712.verifying_contract %w", err)
+		}
+		domain.VerifyingContract = &contract
+	}
+	if domain == (appliance.EIP712Domain{}) {
+		return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), nil)
+	}
+	return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), &domain)
+}
+
+// Level is log.level, which is validated.
+func (c *Config) Level() (level slog.Level) {
+	if level.UnmarshalText([]byte(c.Log.Level)) != nil {
+		return slog.LevelInfo
+	}
+	return level
+}
+
+// isHostPort says whether s is an address to listen on.
+func isHostPort(s string) bool {
+	_, port, found := SplitPort(s)
+	n, err := strconv.ParseUint(port, 10, 16)
+	return found && err == nil && n <= 65535
+}
+
+// SplitPort splits an address to listen on at its last colon.
+func SplitPort(address string) (host, port string, found bool) {
+	i := strings.LastIndex(address, ":")
+	if i < 0 {
+		return address, "", false
+	}
+	return address[:i], address[i+1:], true
+}

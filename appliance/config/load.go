@@ -1,0 +1,230 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// LoadFile reads defaults, then the file, then the environment, then flags, each over the one before. An empty path means
+// the default file, if there is one.
+func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
+	k := koanf.New(".")
+	fromFile, err := ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	fromEnv, err := readEnv(s.Environ)
+	if err != nil {
+		return nil, err
+	}
+	for _, layer := range []map[string]any{s.defaults(), fromFile, fromEnv, flags} {
+		if err := k.Load(confmap.Provider(layer, "."), nil); err != nil {
+			return nil, err
+		}
+	}
+	var c Config
+	if err := decode(k, &c); err != nil {
+		return nil, err
+	}
+	err = c.validate()
+	if s.Check != nil {
+		err = errors.Join(err, s.Check(&c))
+	}
+	return &c, err
+}
+
+// defaults are those of Settings, with SoftHSM where this machine has it.
+func (s *Source) defaults() map[string]any {
+	values := make(map[string]any)
+	for _, d := range Settings() {
+		values[d.Name] = d.Default
+	}
+	if s.SoftHSM != "" {
+		values["hsm.uri"] = strings.ReplaceAll(values["hsm.uri"].(string), debianSoftHSM, s.SoftHSM)
+	}
+	return values
+}
+
+// ReadFile returns the file's values by name. Names that do not exist are errors.
+func ReadFile(path string) (map[string]any, error) {
+	optional := path == ""
+	if optional {
+		path = DefaultFile
+	}
+	k := koanf.New(".")
+	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+		switch missing := errors.Is(err, fs.ErrNotExist); {
+		case missing && optional:
+			return nil, nil
+		case missing:
+			return nil, fmt.Errorf("configuration %s is not there: 'attestd setup' writes one", path)
+		}
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	var unknown []error
+	for _, name := range k.Keys() {
+		if !isSetting(name) && !isEmptySection(k, name) {
+			unknown = append(unknown, fmt.Errorf("configuration %s: no value %q; did you mean %s?", path, name, nearest(name, settingNames())))
+		}
+	}
+	return k.All(), errors.Join(unknown...)
+}
+
+// isEmptySection says whether name is a section written with nothing in it, as in "tls:".
+func isEmptySection(k *koanf.Koanf, name string) bool {
+	section := slices.ContainsFunc(settingNames(), func(s string) bool { return strings.HasPrefix(s, name+".") })
+	v := k.Get(name)
+	m, isMap := v.(map[string]any)
+	if section && (v == nil || isMap && len(m) == 0) {
+		k.Delete(name)
+		return true
+	}
+	return false
+}
+
+// readEnv returns the values that variables set, by name.
+func readEnv(environ []string) (map[string]any, error) {
+	byVariable := make(map[string]string)
+	for _, name := range settingNames() {
+		byVariable[EnvName(name)] = name
+	}
+	values := make(map[string]any)
+	for _, kv := range environ {
+		variable, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(variable, envPrefix) || slices.Contains(envOther, variable) {
+			continue
+		}
+		name, known := byVariable[variable]
+		if !known {
+			variables := make([]string, 0, len(byVariable))
+			for v := range byVariable {
+				variables = append(variables, v)
+			}
+			return nil, fmt.Errorf("environment: no value %s; did you mean %s?", variable, nearest(variable, variables))
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// EnvName is the variable that sets a value.
+func EnvName(name string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, ".", "_"))
+}
+
+// Differing returns the names of the values that differ from those of another configuration.
+func (c *Config) Differing(other *Config) (names []string) {
+	for _, s := range Settings() {
+		one, another := field(reflect.ValueOf(c).Elem(), s.Name), field(reflect.ValueOf(other).Elem(), s.Name)
+		if !reflect.DeepEqual(one.Interface(), another.Interface()) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// decode fills c value by value, so that an error names the value at fault.
+func decode(k *koanf.Koanf, c *Config) error {
+	var failures []error
+	for _, s := range Settings() {
+		target := field(reflect.ValueOf(c).Elem(), s.Name)
+		if err := decodeValue(k.Get(s.Name), target); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", s.Name, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// field finds the field that the dotted name's koanf tags lead to.
+func field(v reflect.Value, name string) reflect.Value {
+	head, rest, nested := strings.Cut(name, ".")
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("koanf") == head {
+			if nested {
+				return field(v.Field(i), rest)
+			}
+			return v.Field(i)
+		}
+	}
+	panic("Settings: no field " + name)
+}
+
+func decodeValue(value any, target reflect.Value) error {
+	if value == nil {
+		return nil // written with nothing behind the colon: keeps its zero
+	}
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		Result: target.Addr().Interface(),
+		// Only text is read as something else: from the environment everything is text.
+		WeaklyTypedInput: reflect.TypeOf(value).Kind() == reflect.String,
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(
+			stringOnly,
+			mapstructure.StringToTimeDurationHookFunc(),
+			mapstructure.TextUnmarshallerHookFunc(),
+			mapstructure.StringToWeakSliceHookFunc(","),
+		),
+	})
+	if err != nil {
+		return err
+	}
+	if err := decoder.Decode(value); err != nil {
+		return plainError(value, target, err)
+	}
+	return nil
+}
+
+// stringOnly refuses a bare number where a unit is needed: 30 is not a duration, 30s is.
+func stringOnly(from, to reflect.Type, value any) (any, error) {
+	needsUnit := to == reflect.TypeFor[time.Duration]() || to == reflect.TypeFor[Size]()
+	if needsUnit && from.Kind() != reflect.String {
+		return nil, fmt.Errorf("%v needs a unit", value)
+	}
+	return value, nil
+}
+
+// plainError says what was expected instead of how the decoder failed.
+func plainError(value any, target reflect.Value, err error) error {
+	switch target.Interface().(type) {
+	case time.Duration:
+		return fmt.Errorf("%v is not a duration such as 30s or 2m", value)
+	case Size:
+		return fmt.Errorf("%v is not a size such as 16KiB or 64MiB", value)
+	case bool:
+		return fmt.Errorf("%v is not true or false", value)
+	case int, uint64:
+		return fmt.Errorf("%v is not a whole number", value)
+	case string:
+		return fmt.Errorf("%v is not text", value)
+	case []Header: // the error may repeat a secret
+		return errors.New(`is not a list of quoted texts such as "x-api-key: file:/etc/attestd/upstream-key"`)
+	case []netip.Prefix:
+		return fmt.Errorf("%v is not a list of networks such as 10.0.0.0/8", value)
+	case encoding.TextUnmarshaler, appliance.Rate:
+		return fmt.Errorf("%v is not like 10/s, 600/m, 1000/h or unlimited", value)
+	}
+	return err
+}
+
+// nearest returns the name of the smallest edit distance.
+func nearest(name string, names []string) string {
+	slices.Sort(names)
+	return slices.MinFunc(names, func(a, b string) int {
+		return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+	})
+}

@@ -1,0 +1,213 @@
+// Package config is the configuration of an appliance: every setting once, with its default, its check and what it is for.
+// 'attestd config show', the reference that the packages install and docs/configuration.md are made from it.
+package config
+
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// DefaultFile is read where no --config names another. It may be missing: then all values are defaults. The
+// packages do not have it: 'attestd setup' writes it, and it is the operator's.
+const DefaultFile = "/etc/attestd/attestd.yaml"
+
+// ReferenceFile is where the packages put all values with their defaults, for people. It is not read.
+const ReferenceFile = "/usr/share/attestd/attestd.yaml"
+
+// debianSoftHSM is where Debian has SoftHSM's library.
+const debianSoftHSM = "/usr/lib/softhsm/libsofthsm2.so"
+
+// envPrefix begins the name of each variable that sets a value: ATTESTD_SERVER_LISTEN sets server.listen.
+const envPrefix = "ATTESTD_"
+
+// envOther are variables with our prefix that are not configuration values.
+var envOther = []string{"ATTESTD_CONFIG", "ATTESTD_API_KEY", "ATTESTD_URL"}
+
+// Config is all that can be configured. The path of koanf tags is a value's name.
+type Config struct {
+	DataDir string `koanf:"data_dir"`
+	Server  struct {
+		Listen string `koanf:"listen"`
+		TLS    struct {
+			Cert     string `koanf:"cert"`
+			Key      string `koanf:"key"`
+			ClientCA string `koanf:"client_ca"`
+		} `koanf:"tls"`
+		TrustedProxies  []netip.Prefix `koanf:"trusted_proxies"`
+		AttestBodyLimit Size           `koanf:"attest_body_limit"`
+		RequestTimeout  time.Duration  `koanf:"request_timeout"`
+		ReadTimeout     time.Duration  `koanf:"read_timeout"`
+		WriteTimeout    time.Duration  `koanf:"write_timeout"`
+		IdleTimeout     time.Duration  `koanf:"idle_timeout"`
+		ShutdownTimeout time.Duration  `koanf:"shutdown_timeout"`
+	} `koanf:"server"`
+	Limits struct {
+		DefaultRate   appliance.Rate `koanf:"default_rate"`
+		AnonymousRate appliance.Rate `koanf:"anonymous_rate"`
+		GraphQLRate   appliance.Rate `koanf:"graphql_rate"`
+	} `koanf:"limits"`
+	Admin struct {
+		Socket string `koanf:"socket"`
+	} `koanf:"admin"`
+	Metrics struct {
+		Listen string `koanf:"listen"`
+	} `koanf:"metrics"`
+	HSM struct {
+		URI              string `koanf:"uri"`
+		Sessions         int    `koanf:"sessions"`
+		AllowExtractable bool   `koanf:"allow_extractable"`
+	} `koanf:"hsm"`
+	Attestation struct {
+		Scheme        string `koanf:"scheme"`
+		ScreeningList string `koanf:"screening_list"`
+		EIP712        struct {
+			Name              string `koanf:"name"`
+			Version           string `koanf:"version"`
+			ChainID           uint64 `koanf:"chain_id"`
+			VerifyingContract string `koanf:"verifying_contract"`
+		} `koanf:"eip712"`
+	} `koanf:"attestation"`
+	Journal struct {
+		Origin  string `koanf:"origin"`
+		MinFree Size   `koanf:"min_free"`
+	} `koanf:"journal"`
+	GraphQL struct {
+		Source            string         `koanf:"source"`
+		Upstream          string         `koanf:"upstream"`
+		UpstreamHeaders   []Header       `koanf:"upstream_headers"`
+		UpstreamCA        string         `koanf:"upstream_ca"`
+		UpstreamAllowHTTP bool           `koanf:"upstream_allow_http"`
+		UpstreamTimeout   time.Duration  `koanf:"upstream_timeout"`
+		UpstreamRate      appliance.Rate `koanf:"upstream_rate"`
+		PollInterval      time.Duration  `koanf:"poll_interval"`
+		RefreshInterval   time.Duration  `koanf:"refresh_interval"`
+		Overlap           time.Duration  `koanf:"overlap"`
+		MaxLag            time.Duration  `koanf:"max_lag"`
+		Fallback          string         `koanf:"fallback"`
+		ServeUnverified   bool           `koanf:"serve_unverified"`
+		StaleIfError      time.Duration  `koanf:"stale_if_error"`
+
+		RequireKey    bool          `koanf:"require_key"`
+		Introspection bool          `koanf:"introspection"`
+		Playground    bool          `koanf:"playground"`
+		Origins       []string      `koanf:"origins"`
+		CacheSize     Size          `koanf:"cache_size"`
+		MaxQuery      Size          `koanf:"max_query"`
+		MaxVariables  Size          `koanf:"max_variables"`
+		MaxResponse   Size          `koanf:"max_response"`
+		MaxTokens     int           `koanf:"max_tokens"`
+		MaxDepth      int           `koanf:"max_depth"`
+		MaxRootFields int           `koanf:"max_root_fields"`
+		MaxAliases    int           `koanf:"max_aliases"`
+		MaxCost       int           `koanf:"max_cost"`
+		Timeout       time.Duration `koanf:"timeout"`
+	} `koanf:"graphql"`
+	Log struct {
+		Level  string `koanf:"level"`
+		Format string `koanf:"format"`
+	} `koanf:"log"`
+}
+
+// Setting describes one value.
+type Setting struct {
+	Name    string // dotted: server.listen is listen in the section server
+	Default any    // as it is written in the file
+	Doc     string // what it is for
+}
+
+// Settings are all values, in the order in which they are shown.
+func Settings() []Setting {
+	return []Setting{
+		{"data_dir", "/var/lib/attestd", "where attestd.db (API keys, journal) and log.key are kept"},
+		{"server.listen", "127.0.0.1:8080", "address and port of the API"},
+		{"server.tls.cert", "", "PEM file of the certificate chain; with server.tls.key, serves HTTPS"},
+		{"server.tls.key", "", "PEM file of the certificate's private key"},
+		{"server.tls.client_ca", "", "PEM file of authorities; if set, clients must present a certificate of theirs"},
+		{"server.trusted_proxies", []string{}, "networks whose X-Forwarded-For is believed, such as 10.0.0.0/8"},
+		{"server.attest_body_limit", "16KiB", "largest body of an attestation request"},
+		{"server.request_timeout", "10s", "longest time an attestation may take, waiting for the HSM included"},
+		{"server.read_timeout", "10s", "longest time to send a request"},
+		{"server.write_timeout", "30s", "longest time to take an answer"},
+		{"server.idle_timeout", "2m", "how long an idle connection is kept open"},
+		{"server.shutdown_timeout", "30s", "longest time to finish accepted requests when stopping"},
+		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
+		{"limits.anonymous_rate", "100/s", "requests without a valid key from one client address (IPv6: one /64)"},
+		{"limits.graphql_rate", "unlimited", "GraphQL requests without a key from one client address (IPv6: one /64)"},
+		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
+		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
+		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
+		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
+		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
+		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
+		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},
+		{"attestation.eip712.name", "", "name in the EIP-712 domain"},
+		{"attestation.eip712.version", "", "version in the EIP-712 domain"},
+		{"attestation.eip712.chain_id", 0, "chainId in the EIP-712 domain; 0 leaves it out"},
+		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
+		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
+		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
+		{"graphql.source", FromReplica, "what answers GraphQL: replica (the local copy), proxy (graphql.upstream) or off"},
+		{"graphql.upstream", "", "another GraphQL endpoint of the same API, such as https://example.com/v1/graphql, which the replica follows or the proxy forwards to; empty for none"},
+		{"graphql.upstream_headers", []string{}, "sent to the upstream, each \"Name: value\"; instead of the value, file:/path or credential:NAME says where it is"},
+		{"graphql.upstream_ca", "", "PEM file of the authorities that the upstream's certificate may be of; empty for the system's"},
+		{"graphql.upstream_allow_http", false, "whether the upstream may be asked without TLS; on this machine it may anyway"},
+		{"graphql.upstream_timeout", "30s", "longest time of one request to the upstream"},
+		{"graphql.upstream_rate", "unlimited", "most requests of the follower, which makes one at a time: N/s, N/m, N/h or unlimited"},
+		{"graphql.poll_interval", "1s", "how often the follower looks for newer rows when there were none"},
+		{"graphql.refresh_interval", "1m", "how often it reads chains, tokens, channels, clients and connections again"},
+		{"graphql.overlap", "10m", "how far back, by the time of sending, it reads again for rows that come late"},
+		{"graphql.max_lag", "0s", "/readyz fails when the replica is further behind its upstream than this; 0s never"},
+		{"graphql.fallback", "", "proxy: forward to the upstream what asks for more than the replica has; empty: refuse it"},
+		{"graphql.serve_unverified", false, "serve also packets and transfers that contradict what can be checked of them"},
+		{"graphql.stale_if_error", "0s", "how long past its ttl a @cached answer may be served while the upstream fails; 0s not at all"},
+		{"graphql.require_key", false, "whether GraphQL needs an API key of scope graphql"},
+		{"graphql.introspection", true, "answer __schema and __type, which clients and the playground read the schema by"},
+		{"graphql.playground", true, "serve the playground at /graphiql"},
+		{"graphql.origins", []string{}, "origins whose pages may read answers (CORS), such as https://app.example.com; none means any"},
+		{"graphql.cache_size", "64MiB", "memory for the answers that @cached keeps"},
+		{"graphql.max_query", "64KiB", "largest query text"},
+		{"graphql.max_variables", "64KiB", "largest JSON of variables"},
+		{"graphql.max_response", "16MiB", "largest answer"},
+		{"graphql.max_tokens", 5000, "most tokens of a query text"},
+		{"graphql.max_depth", 12, "most levels of fields in fields"},
+		{"graphql.max_root_fields", 20, "most fields of the query itself"},
+		{"graphql.max_aliases", 50, "most aliases"},
+		{"graphql.max_cost", 2_000_000, "most values an answer may have, estimated before execution: rows times fields"},
+		{"graphql.timeout", "10s", "longest execution"},
+		{"log.level", "info", "debug, info, warn or error"},
+		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
+	}
+}
+
+// Reloadable are the values that a running daemon follows.
+func Reloadable() []string {
+	return []string{
+		"log.level", "limits.default_rate", "limits.anonymous_rate",
+		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
+	}
+}
+
+func settingNames() []string {
+	all := Settings()
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.Name
+	}
+	return names
+}
+
+func isSetting(name string) bool { return slices.Contains(settingNames(), name) }
+
+// DefaultText is the default of a value that is text.
+func DefaultText(name string) string {
+	for _, s := range Settings() {
+		if s.Name == name {
+			return s.Default.(string)
+		}
+	}
+	panic("Settings: no " + name)
+}

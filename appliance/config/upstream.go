@@ -1,0 +1,103 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// AsksUpstream says whether there is an upstream to ask, by the follower or for clients.
+func (c *Config) AsksUpstream() bool {
+	return c.GraphQL.Upstream != "" && c.GraphQL.Source != FromOff
+}
+
+// Follows says whether the replica is kept in step with an upstream.
+func (c *Config) Follows() bool {
+	return c.GraphQL.Upstream != "" && c.GraphQL.Source == FromReplica
+}
+
+// UpstreamShown is the upstream's address as it is logged and shown: what follows a question mark may be a key.
+func (c *Config) UpstreamShown() string {
+	address, _, _ := strings.Cut(c.GraphQL.Upstream, "?")
+	return address
+}
+
+// validateUpstream checks what can be checked of graphql.upstream and what belongs to it without opening anything.
+func (c *Config) validateUpstream(check func(ok bool, format string, args ...any)) {
+	g := c.GraphQL
+	check(g.Upstream != "" || g.Source != FromProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
+	for i, h := range g.UpstreamHeaders {
+		if err := h.Check(); err != nil {
+			check(false, "graphql.upstream_headers: entry %d: %s", i+1, err)
+		}
+	}
+	check(g.UpstreamTimeout > 0, "graphql.upstream_timeout: must be more than zero")
+	check(g.UpstreamRate != appliance.Rate{}, "graphql.upstream_rate: has no default to fall back to; give a rate such as 10/s, or unlimited")
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"poll_interval", g.PollInterval}, {"refresh_interval", g.RefreshInterval}} {
+		check(d.value >= minInterval, "graphql.%s: must be at least %s", d.name, minInterval)
+	}
+	check(g.Overlap > 0, "graphql.overlap: must be more than zero")
+	check(g.MaxLag >= 0, "graphql.max_lag: must not be negative; 0s bears any lag")
+	check(g.MaxLag <= 0 || c.Follows(), "graphql.max_lag: needs graphql.source replica and graphql.upstream; without, the lag is never known")
+	check(g.MaxLag <= 0 || g.MaxLag > g.PollInterval, "graphql.max_lag: must be more than graphql.poll_interval, within which nothing is asked")
+	check(g.Fallback == "" || g.Fallback == FromProxy, "graphql.fallback: %q is not proxy or empty", g.Fallback)
+	check(g.Fallback == "" || c.Follows(), "graphql.fallback: needs graphql.source replica and graphql.upstream")
+	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s serves nothing past its ttl")
+}
+
+// minInterval keeps a mistyped interval from flooding the upstream.
+const minInterval = 100 * time.Millisecond
+
+// Header is a header of each request to the upstream, "Name: value". The value may be where it is kept instead:
+// file:/path or credential:NAME, as pin-source has them.
+type Header struct{ Name, Value string }
+
+const (
+	keptInFile       = "file:"
+	keptInCredential = "credential:"
+	hiddenValue      = "(hidden)"
+)
+
+// UnmarshalText takes any text; Check says what is wrong with it.
+func (h *Header) UnmarshalText(text []byte) error {
+	name, value, _ := strings.Cut(string(text), ":")
+	*h = Header{strings.TrimSpace(name), strings.TrimSpace(value)}
+	return nil
+}
+
+// String does not show a value, but where it is kept.
+func (h Header) String() string {
+	if h.Kept() {
+		return h.Name + ": " + h.Value
+	}
+	return h.Name + ": " + hiddenValue
+}
+
+// Kept reports whether Value says where the value is, and is not the value itself.
+func (h Header) Kept() bool {
+	return strings.HasPrefix(h.Value, keptInFile) || strings.HasPrefix(h.Value, keptInCredential)
+}
+
+// Check returns what is wrong with a header. It never repeats what may be a secret.
+func (h Header) Check() error {
+	file, isFile := strings.CutPrefix(h.Value, keptInFile)
+	credential, isCredential := strings.CutPrefix(h.Value, keptInCredential)
+	switch {
+	case h.Name == "" || h.Value == "":
+		return errors.New(`must be in quotes and like "Name: value", "Name: file:/path" or "Name: credential:NAME"`)
+	case isFile && !filepath.IsAbs(file):
+		return fmt.Errorf("%s: file: must be followed by an absolute path", h.Name)
+	case isCredential && (credential != filepath.Base(credential) || !filepath.IsLocal(credential) || credential == "."):
+		return fmt.Errorf("%s: credential: must be followed by a name without a slash", h.Name)
+	case h.Value == hiddenValue:
+		return fmt.Errorf("%s: attestd config show has hidden the value; put it here again", h.Name)
+	}
+	return nil
+}
