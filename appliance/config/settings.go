@@ -2,6 +2,7 @@
 // 'attestd config show', the reference that the packages install and docs/configuration.md are made from it.
 package config
 
+//go:generate go run ./generate ../../docs/configuration.md
 
 import (
 	"net/netip"

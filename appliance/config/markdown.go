@@ -1,0 +1,72 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const markdownHead = `# Configuration
+
+<!-- Made from appliance/config by 'go generate ./appliance/config'. Change it there. -->
+
+The configuration is YAML, in %[1]s; 'attestd setup' writes it, and --config or $ATTESTD_CONFIG names another file. Each value
+can also be set in the environment, which goes over the file: %[2]s sets %[3]s. What is not set has its default.
+
+Durations have a unit, as in 30s, 5m or 24h; so have sizes, as in 64KiB or 16MiB. Lists are written [a, b] in the file, and a,b in
+the environment. A name that is not here is an error, which names the nearest one that is.
+
+'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and the packages install all of them with
+their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri says where it is.
+
+Changes take a restart, but for the values marked *reload*: 'systemctl reload attestd' has a running daemon follow them.
+`
+
+// Markdown is docs/configuration.md.
+func Markdown() []byte {
+	const example = "server.listen"
+	var b bytes.Buffer
+	fmt.Fprintf(&b, markdownHead, DefaultFile, EnvName(example), example, ReferenceFile)
+	section := "none"
+	for _, s := range Settings() {
+		if at := sectionOf(s.Name); at != section {
+			section = at
+			title := section
+			if title == "" {
+				title = "At the top"
+			}
+			fmt.Fprintf(&b, "\n## %s\n\n| name | default | what it is for |\n| --- | --- | --- |\n", title)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`), reloadMark(s.Name))
+	}
+	return b.Bytes()
+}
+
+// sectionOf is a name's first part; empty for a name without a section.
+func sectionOf(name string) string {
+	section, _, nested := strings.Cut(name, ".")
+	if !nested {
+		return ""
+	}
+	return section
+}
+
+func markdownDefault(value any) string {
+	switch value {
+	case "":
+		return "empty"
+	default:
+		if list, isList := value.([]string); isList && len(list) == 0 {
+			return "none"
+		}
+	}
+	return fmt.Sprintf("`%v`", value)
+}
+
+func reloadMark(name string) string {
+	if slices.Contains(Reloadable(), name) {
+		return "; *reload*"
+	}
+	return ""
+}
