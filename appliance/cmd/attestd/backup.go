@@ -76,7 +76,10 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	if isFolder {
 		name = filepath.Join(target, backupName(time.Now()))
 	}
-	manifest, size, err := b.write(cmd.Context(), c, name)
+	update, end := b.progress("check", "records")
+	take := func(w io.Writer) error { return takeBackup(cmd.Context(), c, w) }
+	manifest, size, err := makeArchive(cmd.Context(), name, take, auditOptions{quick: b.quick, progress: update})
+	end()
 	if err != nil {
 		return fmt.Errorf("backup %s: %w", name, err)
 	}
@@ -127,8 +130,9 @@ func prune(folder string, keep int) (removed []string, err error) {
 	return removed, nil
 }
 
-// write makes the file under another name, and renames it when it has proved to be good.
-func (b backup) write(ctx context.Context, c *config.Config, name string) (m manifestFile, size int64, err error) {
+// makeArchive makes a compressed archive of what take writes: under another name, which becomes the given one when it has
+// proved to be good.
+func makeArchive(ctx context.Context, name string, take func(io.Writer) error, o auditOptions) (m manifestFile, size int64, err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {
@@ -136,13 +140,13 @@ func (b backup) write(ctx context.Context, c *config.Config, name string) (m man
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
 	defer f.Close()
-	if err := compress(f, func(w io.Writer) error { return takeBackup(ctx, c, w) }); err != nil {
+	if err := compress(f, take); err != nil {
 		return m, 0, err
 	}
 	if size, err = f.Seek(0, io.SeekEnd); err != nil {
 		return m, 0, err
 	}
-	if m, err = b.check(ctx, f.Name(), dir); err != nil {
+	if m, err = checkArchive(ctx, f.Name(), dir, o); err != nil {
 		return m, 0, fmt.Errorf("the copy is not good: %w", err)
 	}
 	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, it replaces nothing
@@ -193,6 +197,7 @@ func openStoreReadOnly(dir string) (*bolt.Store, appliance.LogKey, error) {
 	return store, key, err
 }
 
+// readLogKey reads the key that signs the checkpoints of the journal in a folder.
 func readLogKey(dir string) (appliance.LogKey, error) {
 	path := filepath.Join(dir, logKeyFile)
 	secret, err := os.ReadFile(path)
@@ -226,8 +231,8 @@ func readHead(ctx context.Context, dir string) (h head, err error) {
 	return h, err
 }
 
-// check unpacks the archive beside itself and audits what was in it.
-func (b backup) check(ctx context.Context, name, dir string) (m manifestFile, err error) {
+// checkArchive unpacks an archive beside itself and audits what was in it.
+func checkArchive(ctx context.Context, name, dir string, o auditOptions) (m manifestFile, err error) {
 	scratch, err := os.MkdirTemp(dir, ".attestd-check-*")
 	if err != nil {
 		return m, err
@@ -236,13 +241,19 @@ func (b backup) check(ctx context.Context, name, dir string) (m manifestFile, er
 	if m, err = readArchive(name, scratch); err != nil {
 		return m, err
 	}
-	_, err = b.auditFolder(ctx, scratch, m, b.quick, nil)
+	_, err = auditFolder(ctx, scratch, m, o)
 	return m, err
 }
 
-// auditFolder proves that the files which an archive held are the journal that its manifest tells. With earlier, a
-// checkpoint, it reports whether the journal still begins with the records of that.
-func (a *app) auditFolder(ctx context.Context, dir string, m manifestFile, quick bool, earlier []byte) (report appliance.AuditReport, err error) {
+// auditOptions say how an archive is audited.
+type auditOptions struct {
+	quick    bool                    // the form and the checkpoint only, not each record
+	earlier  []byte                  // a checkpoint: report whether the journal still begins with its records
+	progress func(done, total int64) // of the records; may be nil
+}
+
+// auditFolder proves that the files which an archive held are the journal that its manifest tells.
+func auditFolder(ctx context.Context, dir string, m manifestFile, o auditOptions) (report appliance.AuditReport, err error) {
 	store, _, err := openStoreReadOnly(dir)
 	if err != nil {
 		return report, err
@@ -255,13 +266,11 @@ func (a *app) auditFolder(ctx context.Context, dir string, m manifestFile, quick
 	if string(checkpoint) != m.Checkpoint {
 		return report, errors.New("its journal is not the one that its manifest tells")
 	}
-	if quick {
+	if o.quick {
 		return report, nil
 	}
-	update, end := a.progress("check", "records")
-	defer end()
-	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: earlier, Progress: update})
-	if err == nil && !report.OK() && earlier == nil {
+	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.earlier, Progress: o.progress})
+	if err == nil && !report.OK() && o.earlier == nil {
 		err = fmt.Errorf("its journal is damaged: %s", report.Damages[0])
 	}
 	return report, err
@@ -282,6 +291,13 @@ const (
 	manifestName  = "manifest.json"
 	maxManifest   = 64 << 10
 )
+
+// snapshotter is a store that can be copied while it is in use.
+type snapshotter interface {
+	// SnapshotTo calls begin with the size of the copy and the checkpoint of its journal, and writes the copy to what begin
+	// returns.
+	SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error
+}
 
 // writeArchive writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, log.key, attestd.db.
 func writeArchive(w io.Writer, from snapshotter, logKeyPath, version string, now time.Time) error {
@@ -369,7 +385,10 @@ func notOurs(err error) error {
 }
 
 func readManifest(r io.Reader) (m manifestFile, err error) {
-	text, err := readLimited(r, maxManifest)
+	text, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
+	if err == nil && len(text) > maxManifest {
+		err = errors.New("is too large")
+	}
 	if err != nil {
 		return m, err
 	}

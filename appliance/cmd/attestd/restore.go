@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -68,7 +69,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}
-	if _, err := r.auditFolder(ctx, scratch, manifest, false, nil); err != nil {
+	if _, err := r.audit(ctx, scratch, manifest, nil); err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}
 	if err := r.compare(ctx, c, scratch, manifest); err != nil {
@@ -92,6 +93,13 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 		}
 		fmt.Fprintln(w, "What happened after that time is not in it: attestations that were answered, and API keys that were revoked.")
 	})
+}
+
+// audit shows how the audit gets on.
+func (r restore) audit(ctx context.Context, dir string, m manifestFile, earlier []byte) (appliance.AuditReport, error) {
+	update, end := r.progress("check", "records")
+	defer end()
+	return auditFolder(ctx, dir, m, auditOptions{earlier: earlier, progress: update})
 }
 
 // refuseWhileRunning returns an error unless no daemon uses the files.
@@ -146,7 +154,7 @@ func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m 
 		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.tree.N, formatTime(m.Time), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
-	report, err := r.auditFolder(ctx, scratch, m, false, in.checkpoint)
+	report, err := r.audit(ctx, scratch, m, in.checkpoint)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
