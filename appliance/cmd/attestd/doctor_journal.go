@@ -45,7 +45,7 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 }
 
 // openJournal is the daemon while it runs, else the files, opened for reading.
-func (p *patient) openJournal() (office, note.Verifier, error) {
+func (p *patient) openJournal() (backend, note.Verifier, error) {
 	if p.running() {
 		secret, err := readLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
@@ -54,7 +54,7 @@ func (p *patient) openJournal() (office, note.Verifier, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return files{store}, key.Verifier, nil
+	return offline{store}, key.Verifier, nil
 }
 
 // journalSample is what was checked of a journal, and found good.
@@ -71,7 +71,7 @@ func (s journalSample) String() string {
 }
 
 // sampleJournal returns the first fault that it finds.
-func sampleJournal(ctx context.Context, from office, verifier note.Verifier) (s journalSample, err error) {
+func sampleJournal(ctx context.Context, from backend, verifier note.Verifier) (s journalSample, err error) {
 	checkpoint, err := from.Checkpoint(ctx)
 	if err != nil {
 		return s, err
@@ -114,7 +114,7 @@ func sampledPlaces(size int64) (before []int64) {
 }
 
 // checkEntry checks a record by itself, and that it is in the tree of the newest checkpoint.
-func checkEntry(ctx context.Context, from office, verifier note.Verifier, e appliance.Entry) error {
+func checkEntry(ctx context.Context, from backend, verifier note.Verifier, e appliance.Entry) error {
 	r, err := appliance.DecodeLeaf(e.Leaf)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func newKeyCreate(a *app) *cobra.Command {
 again, since only its SHA-256 is kept.`,
 		Example: `  attestd key create --name payments > payments.key
   attestd key create --name batch --rate unlimited --expires 90d
-  attestd key create --name office --allow-from 10.1.0.0/16 --scope attest`,
+  attestd key create --name backend --allow-from 10.1.0.0/16 --scope attest`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req, err := keyRequest(name, rate, expires, scopes, allowFrom)
@@ -113,7 +113,7 @@ func parseExpiry(s string, now time.Time) (time.Time, error) {
 func (a *app) createKey(cmd *cobra.Command, req appliance.KeyRequest) error {
 	var key appliance.APIKey
 	var token string
-	err := a.withOffice(cmd, func(o office) (err error) {
+	err := a.withBackend(cmd, func(o backend) (err error) {
 		key, token, err = o.CreateKey(cmd.Context(), req)
 		return err
 	})
@@ -138,7 +138,7 @@ func newKeyList(a *app) *cobra.Command {
 		Example: "  attestd key list\n  attestd key list --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				keys, err := o.ListKeys(cmd.Context())
 				if err != nil {
 					return err
@@ -156,7 +156,7 @@ func newKeyRevoke(a *app) *cobra.Command {
 		Example: "  attestd key revoke k3x5wq7mzp2n4r6t",
 		Args:    oneArg("key ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				key, err := o.RevokeKey(cmd.Context(), args[0])
 				if err != nil {
 					return err

@@ -41,7 +41,7 @@ func newLogList(a *app) *cobra.Command {
 			if q.Until, err = parseSince(until, now); err != nil {
 				return usagef(cmd, "--until: %w", err)
 			}
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				entries, err := o.Records(cmd.Context(), q)
 				if err != nil {
 					return err
@@ -103,7 +103,7 @@ func newLogShow(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				e, err := o.Record(cmd.Context(), id)
 				if err != nil {
 					return err
@@ -157,7 +157,7 @@ file anywhere, without the appliance. Records say who was attested to whom: keep
 			if from < 0 {
 				return usagef(cmd, "--from must not be negative")
 			}
-			return a.withOffice(cmd, func(o office) error { return a.export(cmd, o, from, output) })
+			return a.withBackend(cmd, func(o backend) error { return a.export(cmd, o, from, output) })
 		},
 	}
 	cmd.Flags().Int64Var(&from, "from", 0, "begin at this index")
@@ -165,7 +165,7 @@ file anywhere, without the appliance. Records say who was attested to whom: keep
 	return cmd
 }
 
-func (a *app) export(cmd *cobra.Command, o office, from int64, name string) error {
+func (a *app) export(cmd *cobra.Command, o backend, from int64, name string) error {
 	out := a.out
 	if name != "-" {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -203,7 +203,7 @@ signature. Who keeps one can prove later that nothing before it was changed: att
 		Example: "  attestd log checkpoint > 2026-11.checkpoint",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				checkpoint, err := o.Checkpoint(cmd.Context())
 				if err != nil {
 					return err
@@ -231,7 +231,7 @@ tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint
 			if err != nil {
 				return err
 			}
-			return a.withOffice(cmd, func(o office) error {
+			return a.withBackend(cmd, func(o backend) error {
 				e, proof, err := o.Prove(cmd.Context(), id)
 				if err != nil {
 					return err
@@ -281,7 +281,7 @@ give the signed checkpoint and the log's verifier key (GET /functions/v1/attesto
 			if len(args) == 1 {
 				report, err = a.verifyExport(cmd, args[0], checkpoint, verifierKey, opts)
 			} else {
-				err = a.withOffice(cmd, func(o office) error {
+				err = a.withBackend(cmd, func(o backend) error {
 					report, err = o.Verify(cmd.Context(), opts)
 					return err
 				})

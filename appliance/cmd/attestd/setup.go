@@ -379,7 +379,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 	if s.awaitsJournal = s.takesOver && !exists(filepath.Join(s.config.DataDir, storeFile)); s.awaitsJournal {
 		return nil
 	}
-	o, err := s.office(ctx)
+	o, err := s.backend(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// office is what the key and log commands work through: the daemon's admin socket while it runs, else the files.
-type office interface {
+// backend is what the key and log commands work through: the daemon's admin socket while it runs, else the files.
+type backend interface {
 	CreateKey(ctx context.Context, req appliance.KeyRequest) (key appliance.APIKey, token string, err error)
 	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
 	RevokeKey(ctx context.Context, id string) (appliance.APIKey, error)
@@ -30,8 +30,8 @@ type office interface {
 	io.Closer
 }
 
-// office opens whichever way in there is. The caller closes it.
-func (a *app) office(ctx context.Context) (office, error) {
+// backend opens whichever way in there is. The caller closes it.
+func (a *app) backend(ctx context.Context) (backend, error) {
 	c, err := a.config(nil)
 	if err != nil {
 		return nil, err
@@ -51,22 +51,22 @@ func (a *app) office(ctx context.Context) (office, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files{store}, nil
+	return offline{store}, nil
 }
 
-// withOffice is the body of a command that needs the office.
-func (a *app) withOffice(cmd *cobra.Command, do func(office) error) error {
-	office, err := a.office(cmd.Context())
+// withBackend is the body of a command that needs the backend.
+func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
+	backend, err := a.backend(cmd.Context())
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(office), office.Close())
+	return errors.Join(do(backend), backend.Close())
 }
 
-// files is the office without a daemon.
-type files struct{ store *bolt.Store }
+// offline is the backend without a daemon.
+type offline struct{ store *bolt.Store }
 
-func (f files) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
+func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
 	key, token, err := appliance.NewAPIKey(req, time.Now())
 	if err != nil {
 		return appliance.APIKey{}, "", err
@@ -74,31 +74,31 @@ func (f files) CreateKey(ctx context.Context, req appliance.KeyRequest) (applian
 	return key, token, f.store.Keys().Create(ctx, key)
 }
 
-func (f files) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
+func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 	return f.store.Keys().List(ctx)
 }
 
-func (f files) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
+func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
 	return f.store.Keys().Revoke(ctx, id, time.Now())
 }
 
-func (f files) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
 	return f.store.Journal().List(ctx, q)
 }
 
-func (f files) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+func (f offline) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
 	return f.store.Journal().ByID(ctx, id)
 }
 
-func (f files) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
+func (f offline) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
 	return f.store.Journal().Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
 }
 
-func (f files) Checkpoint(ctx context.Context) ([]byte, error) {
+func (f offline) Checkpoint(ctx context.Context) ([]byte, error) {
 	return f.store.Journal().Checkpoint(ctx)
 }
 
-func (f files) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
 	e, err := f.store.Journal().ByID(ctx, id)
 	if err != nil {
 		return appliance.Entry{}, appliance.InclusionProof{}, err
@@ -107,8 +107,8 @@ func (f files) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, applia
 	return e, proof, err
 }
 
-func (f files) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	return f.store.Journal().Verify(ctx, opts)
 }
 
-func (f files) Close() error { return f.store.Close() }
+func (f offline) Close() error { return f.store.Close() }
