@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -42,14 +43,14 @@ func newConfigCheck(a *app) *cobra.Command {
 // hsm.uri, and the PIN that its default names is not there either.
 func requireSetup(from *config.Source, c *config.Config) error {
 	path := from.Path()
-	if _, set := from.Lookup(config.EnvName("hsm.uri")); set || exists(path) {
+	if _, set := from.Lookup(config.EnvName("hsm.uri")); set || files.Exists(path) {
 		return nil
 	}
 	uri, err := hsm.ParseURI(c.HSM.URI)
 	if err != nil {
 		return fmt.Errorf("hsm.uri: %w", err)
 	}
-	if exists(strings.TrimPrefix(uri.PINSource, "file:")) {
+	if files.Exists(strings.TrimPrefix(uri.PINSource, "file:")) {
 		return nil
 	}
 	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/hsm"
@@ -86,7 +87,7 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
-	if err := writeFileSynced(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
+	if err := files.Write(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
 		return nil, err
 	}
 	c, err := d.load()
@@ -155,7 +156,7 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	if err := store.Keys().Create(ctx, key); err != nil {
 		return err
 	}
-	return writeFileSynced(d.path("api-key"), []byte(text+"\n"), 0o600)
+	return files.Write(d.path("api-key"), []byte(text+"\n"), 0o600)
 }
 
 // Addresses for the curl line: a digest of nothing, and the one that EIP-55 gives as its first example.

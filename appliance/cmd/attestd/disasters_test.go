@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/attestd/attestd/appliance/archive"
 )
 
 // disaster is a row of the table in docs/operations.md: how it is made, and what doctor says then.
@@ -76,7 +78,7 @@ var disasters = []disaster{
 		d.start(t)
 		d.attests(t)
 		d.kill(t)
-		damageRecord(t, filepath.Join(d.dir, "data", storeFile))
+		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
 		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
 			t.Fatalf("log verify does not find it: %s", out)
 		}
@@ -85,7 +87,7 @@ var disasters = []disaster{
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
 		d.attests(t)
-		damageRecord(t, filepath.Join(d.dir, "data", storeFile))
+		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
 	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all`}},
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -157,7 +158,7 @@ func (p *patient) checkConfiguration() []finding {
 	}
 	p.config = c
 	path := p.source.Path()
-	if !exists(path) {
+	if !files.Exists(path) {
 		return []finding{ok("%s is not there: values are defaults, or the environment's", path)}
 	}
 	return []finding{ok("%s", path)}

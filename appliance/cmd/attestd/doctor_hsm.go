@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -123,7 +124,7 @@ func checkModule(_ context.Context, p *patient) []finding {
 	const remedy = "install the HSM's PKCS#11 library, or correct module-path in hsm.uri"
 	m := p.hsm.Module
 	switch path := p.modulePath(); {
-	case errors.Is(p.hsmErr, errNotLooked) && path != "" && !exists(path):
+	case errors.Is(p.hsmErr, errNotLooked) && path != "" && !files.Exists(path):
 		return []finding{fail(remedy, "%s is not there", path)}
 	case errors.Is(p.hsmErr, errNotLooked):
 		return []finding{warn("mend what is told above and below first", "%s was not loaded", path)}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/files"
 )
 
 // What doctor checks of a journal: all of a small one, else blocks of records that follow each other, the newest and others at
@@ -22,8 +24,8 @@ const (
 )
 
 func checkJournal(ctx context.Context, p *patient) []finding {
-	db, key := filepath.Join(p.config.DataDir, storeFile), filepath.Join(p.config.DataDir, logKeyFile)
-	if !p.running() && !exists(db) && !exists(key) {
+	db, key := filepath.Join(p.config.DataDir, archive.StoreFile), filepath.Join(p.config.DataDir, archive.LogKeyFile)
+	if !p.running() && !files.Exists(db) && !files.Exists(key) {
 		return []finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
 	}
 	journal, verifier, err := p.openJournal()
@@ -37,7 +39,7 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
-	case exists(db) && !exists(key):
+	case files.Exists(db) && !files.Exists(key):
 		return []finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}
 	return []finding{fail("attestd log verify tells all that is damaged. Stop attestd, keep a copy of "+shellQuote(p.config.DataDir)+
@@ -47,10 +49,10 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 // openJournal is the daemon while it runs, else the files, opened for reading.
 func (p *patient) openJournal() (backend, note.Verifier, error) {
 	if p.running() {
-		secret, err := readLogKey(p.config.DataDir)
+		secret, err := archive.ReadLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
 	}
-	store, key, err := openStoreReadOnly(p.config.DataDir)
+	store, key, err := archive.OpenStore(p.config.DataDir)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,7 +21,9 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -107,7 +109,7 @@ func (p *patient) lastRecord(ctx context.Context) time.Time {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		entries, _ = daemon.Records(ctx, query)
 		_ = daemon.Close()
-	} else if store, _, err := openStoreReadOnly(p.config.DataDir); err == nil {
+	} else if store, _, err := archive.OpenStore(p.config.DataDir); err == nil {
 		entries, _ = store.Journal().List(ctx, query)
 		_ = store.Close()
 	}
@@ -119,7 +121,7 @@ func (p *patient) lastRecord(ctx context.Context) time.Time {
 
 // existingFolder is dir, or the first folder above it that is there: on the disk where dir will be made.
 func existingFolder(dir string) string {
-	for !exists(dir) && dir != filepath.Dir(dir) {
+	for !files.Exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 	}
 	return dir
@@ -229,8 +231,8 @@ func (p *patient) guardedFiles() []guarded {
 	files := []guarded{
 		configuration,
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: stateWarn},
-		{what: "journal", path: filepath.Join(data, storeFile), most: 0o600, owned: true, readable: true, state: stateFail},
-		{what: "log key", path: filepath.Join(data, logKeyFile), most: 0o600, owned: true, readable: true, state: stateFail},
+		{what: "journal", path: filepath.Join(data, archive.StoreFile), most: 0o600, owned: true, readable: true, state: stateFail},
+		{what: "log key", path: filepath.Join(data, archive.LogKeyFile), most: 0o600, owned: true, readable: true, state: stateFail},
 	}
 	if uri, err := hsm.ParseURI(p.config.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
 		if path, err := uri.PINFile(); err == nil {

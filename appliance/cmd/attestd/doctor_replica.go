@@ -10,6 +10,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -84,7 +85,7 @@ func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}
 	path := replicaPath(p.config)
-	if !exists(path) {
+	if !files.Exists(path) {
 		return wire.ReplicaStatus{}, nil
 	}
 	data, err := replica.Open(path, replica.Options{ReadOnly: true})

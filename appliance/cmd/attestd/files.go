@@ -7,17 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
-)
-
-// The files in data_dir.
-const (
-	storeFile  = "attestd.db"
-	logKeyFile = "log.key"
 )
 
 // openStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
@@ -30,47 +25,22 @@ func openStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt
 	if err != nil {
 		return nil, appliance.LogKey{}, err
 	}
-	store, err := bolt.Open(filepath.Join(c.DataDir, storeFile), bolt.Options{
+	store, err := bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
 		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), Logger: logger, Pending: pending,
 	})
 	if err != nil {
 		return nil, key, err
 	}
-	if err := handOver(c.DataDir, storeFile, logKeyFile); err != nil {
+	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
 		return nil, key, errors.Join(err, store.Close())
 	}
 	return store, key, nil
 }
 
-// handOver gives files in a folder to the folder's owner, where root has made them: the daemon runs as the owner and
-// must be able to open them.
-func handOver(dir string, names ...string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	// Within the folder, whatever its owner may have put there: no link leads root out of it.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	folder, err := root.Stat(".")
-	if err != nil {
-		return err
-	}
-	owner := folder.Sys().(*syscall.Stat_t)
-	for _, name := range names {
-		if err := root.Lchown(name, int(owner.Uid), int(owner.Gid)); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-		}
-	}
-	return nil
-}
-
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
 // a new key, its old checkpoints could not be told from forged ones.
 func openLogKey(c *config.Config) (appliance.LogKey, error) {
-	path := filepath.Join(c.DataDir, logKeyFile)
+	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return newLogKey(c, path)
@@ -86,7 +56,7 @@ func openLogKey(c *config.Config) (appliance.LogKey, error) {
 }
 
 func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
-	journal := filepath.Join(c.DataDir, storeFile)
+	journal := filepath.Join(c.DataDir, archive.StoreFile)
 	if _, err := os.Stat(journal); err == nil {
 		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup", path, journal)
 	}
@@ -98,7 +68,7 @@ func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("journal.origin: %w", err)
 	}
-	return key, writeFileSynced(path, []byte(secret+"\n"), 0o600)
+	return key, files.Write(path, []byte(secret+"\n"), 0o600)
 }
 
 // logOrigin is journal.origin, else a name after this host.
@@ -111,34 +81,6 @@ func logOrigin(c *config.Config) (string, error) {
 		return "", fmt.Errorf("journal.origin is not set, and the host has no name: %w", err)
 	}
 	return host + "/attestd", nil
-}
-
-// writeFileSynced makes a file that is whole on disk or not there at all.
-func writeFileSynced(path string, content []byte, mode fs.FileMode) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(dir)
-}
-
-// syncFolder brings a folder's new names to the disk.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // readScreening reads the list of addresses for which nothing is attested; nil where none is configured.

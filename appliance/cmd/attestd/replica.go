@@ -18,6 +18,7 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -90,7 +91,7 @@ func replicaOptions(c *config.Config) replica.Options {
 func keepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	return replica.Keep(replicaPath(c), replica.KeepOptions{
 		Options: replicaOptions(c), Log: log,
-		Made: func() error { return handOver(c.DataDir, replicaFile) },
+		Made: func() error { return files.HandOver(c.DataDir, replicaFile) },
 	})
 }
 
@@ -107,7 +108,7 @@ func openReplica(c *config.Config) (*replica.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := handOver(c.DataDir, replicaFile); err != nil {
+	if err := files.HandOver(c.DataDir, replicaFile); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
 	return data, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,7 +13,9 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -65,7 +66,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 		return fmt.Errorf("data_dir: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	manifest, err := readArchive(name, scratch)
+	manifest, err := archive.Read(name, scratch)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}
@@ -75,7 +76,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 	if err := r.compare(ctx, c, scratch, manifest); err != nil {
 		return err
 	}
-	aside, err := replaceFiles(c.DataDir, scratch, time.Now())
+	aside, err := archive.Replace(c.DataDir, scratch, time.Now())
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}
@@ -84,7 +85,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 	}
 	return r.print(struct {
 		OK bool `json:"ok"`
-		manifestFile
+		archive.Manifest
 		MovedAside []string `json:"movedAside,omitempty"`
 	}{true, manifest, aside}, func(w io.Writer) {
 		fmt.Fprintf(w, "%d records as of %s are in place, each signature good.\n", manifest.Records, formatTime(manifest.Time))
@@ -96,10 +97,10 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 }
 
 // audit shows how the audit gets on.
-func (r restore) audit(ctx context.Context, dir string, m manifestFile, earlier []byte) (appliance.AuditReport, error) {
+func (r restore) audit(ctx context.Context, dir string, m archive.Manifest, earlier []byte) (appliance.AuditReport, error) {
 	update, end := r.progress("check", "records")
 	defer end()
-	return auditFolder(ctx, dir, m, auditOptions{earlier: earlier, progress: update})
+	return archive.Audit(ctx, dir, m, archive.AuditOptions{Earlier: earlier, Progress: update})
 }
 
 // refuseWhileRunning returns an error unless no daemon uses the files.
@@ -117,8 +118,8 @@ func refuseWhileRunning(ctx context.Context, c *config.Config, what string) erro
 }
 
 // compare decides whether what is in place may go.
-func (r restore) compare(ctx context.Context, c *config.Config, scratch string, m manifestFile) error {
-	if !exists(filepath.Join(c.DataDir, storeFile)) && !exists(filepath.Join(c.DataDir, logKeyFile)) {
+func (r restore) compare(ctx context.Context, c *config.Config, scratch string, m archive.Manifest) error {
+	if !files.Exists(filepath.Join(c.DataDir, archive.StoreFile)) && !files.Exists(filepath.Join(c.DataDir, archive.LogKeyFile)) {
 		return nil
 	}
 	loses, err := r.loses(ctx, c, scratch, m)
@@ -139,22 +140,22 @@ func (r restore) compare(ctx context.Context, c *config.Config, scratch string, 
 }
 
 // loses says which records of the journal in place the backup lacks; "" where it has all.
-func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m manifestFile) (string, error) {
-	in, err := readHead(ctx, c.DataDir)
+func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m archive.Manifest) (string, error) {
+	in, err := archive.ReadHead(ctx, c.DataDir)
 	if errors.Is(err, bolt.ErrInUse) {
 		return "", fmt.Errorf("restore: %w", err)
 	}
 	if err != nil {
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
-	if in.tree.N == 0 {
+	if in.Tree.N == 0 {
 		return "", nil
 	}
-	if in.tree.N > m.Records {
-		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.tree.N, formatTime(m.Time), m.Records), nil
+	if in.Tree.N > m.Records {
+		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, formatTime(m.Time), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
-	report, err := r.audit(ctx, scratch, m, in.checkpoint)
+	report, err := r.audit(ctx, scratch, m, in.Checkpoint)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -162,62 +163,13 @@ func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m 
 		return "", nil
 	}
 	// An error, too, says that the checkpoint is not of this log: the backup itself has passed its audit.
-	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.tree.N), nil
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
-// replaceFiles puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a
-// power cut, a daemon that starts finds nothing and begins a new journal; and with one file new and the other old it
-// refuses to start.
-func replaceFiles(dir, scratch string, now time.Time) (aside []string, err error) {
-	if err := giveAway(dir, scratch); err != nil {
-		return nil, err
-	}
-	suffix := freeSuffix(dir, ".before-restore-"+now.UTC().Format("20060102T150405Z"))
-	for _, name := range []string{storeFile, logKeyFile} {
-		from := filepath.Join(dir, name)
-		if !exists(from) {
-			continue
-		}
-		if err := os.Link(from, from+suffix); err != nil {
-			return aside, err
-		}
-		aside = append(aside, from+suffix)
-	}
-	for _, name := range []string{storeFile, logKeyFile} {
-		if err := os.Rename(filepath.Join(scratch, name), filepath.Join(dir, name)); err != nil {
-			return aside, err
-		}
-	}
-	return aside, syncFolder(dir)
-}
-
-// freeSuffix returns the suffix, with a number where names with it are taken.
-func freeSuffix(dir, suffix string) string {
-	free := suffix
-	for n := 2; exists(filepath.Join(dir, storeFile+free)) || exists(filepath.Join(dir, logKeyFile+free)); n++ {
-		free = fmt.Sprintf("%s-%d", suffix, n)
-	}
-	return free
-}
-
-// giveAway is handOver to dir's owner, for files that are in a folder below it.
-func giveAway(dir, scratch string) error {
-	below, err := filepath.Rel(dir, scratch)
-	if err != nil {
-		return err
-	}
-	return handOver(dir, filepath.Join(below, storeFile), filepath.Join(below, logKeyFile))
+	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.Tree.N), nil
 }
 
 // confirm opens what is in place now.
-func (r restore) confirm(ctx context.Context, c *config.Config, m manifestFile) error {
-	now, err := readHead(ctx, c.DataDir)
-	if err == nil && string(now.checkpoint) != m.Checkpoint {
+func (r restore) confirm(ctx context.Context, c *config.Config, m archive.Manifest) error {
+	now, err := archive.ReadHead(ctx, c.DataDir)
+	if err == nil && string(now.Checkpoint) != m.Checkpoint {
 		err = errors.New("what is in place is not what the backup holds")
 	}
 	return err

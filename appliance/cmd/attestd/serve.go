@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
@@ -344,7 +345,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
 		Reload:    r.reload,
 		Backup: func(_ context.Context, w io.Writer) error {
-			return writeArchive(w, r.store, filepath.Join(r.config.DataDir, logKeyFile), r.options.version, time.Now())
+			return archive.Write(w, r.store, filepath.Join(r.config.DataDir, archive.LogKeyFile), r.options.version, time.Now())
 		},
 		ReplicaReady: r.replicaReady(),
 		Version:      r.options.version,

@@ -20,7 +20,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -176,7 +178,7 @@ func (s *setup) findUser() (identity, error) {
 }
 
 func (s *setup) ensureFolder(path string, mode fs.FileMode, owner identity) error {
-	if exists(path) {
+	if files.Exists(path) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -204,7 +206,7 @@ func (s *setup) place(path string, content []byte, mode fs.FileMode, owner ident
 		was := stat.Sys().(*syscall.Stat_t)
 		mode, owner = stat.Mode().Perm(), identity{uid: was.Uid, gid: was.Gid}
 	}
-	if err := writeFileSynced(path, content, 0o600); err != nil {
+	if err := files.Write(path, content, 0o600); err != nil {
 		return err
 	}
 	if err := s.own(path, mode, owner); err != nil {
@@ -270,7 +272,7 @@ func (s *setup) configure(ctx context.Context) error {
 
 // presentValues are those that the configuration file sets; none where there is no file, or one of comments only.
 func (s *setup) presentValues() (map[string]any, error) {
-	if !exists(s.result.Configuration) {
+	if !files.Exists(s.result.Configuration) {
 		return nil, nil
 	}
 	return config.ReadFile(s.result.Configuration)
@@ -335,7 +337,7 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 		text.WriteString("\n\n")
 	}
 	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. What is not here has its default;\n# 'attestd config show' prints every value and what it is for.\n", time.Now().UTC().Format("2006-01-02"))
-	if exists(config.ReferenceFile) {
+	if files.Exists(config.ReferenceFile) {
 		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", config.ReferenceFile)
 	}
 	text.WriteByte('\n')
@@ -347,7 +349,7 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 // validate refuses values that the daemon would refuse, before they are written.
 func (s *setup) validate(chosen map[string]any) error {
 	path := s.result.Configuration
-	if !exists(path) {
+	if !files.Exists(path) {
 		path = os.DevNull
 	}
 	c, err := s.source.LoadFile(path, chosen)
@@ -376,7 +378,7 @@ func (s *setup) undoFile(path string) {
 // makeAPIKey makes the first API key, unless there is one that works. It would begin a journal, in the place of one that
 // a backup may have.
 func (s *setup) makeAPIKey(ctx context.Context) (err error) {
-	if s.awaitsJournal = s.takesOver && !exists(filepath.Join(s.config.DataDir, storeFile)); s.awaitsJournal {
+	if s.awaitsJournal = s.takesOver && !files.Exists(filepath.Join(s.config.DataDir, archive.StoreFile)); s.awaitsJournal {
 		return nil
 	}
 	o, err := s.backend(ctx)
@@ -398,7 +400,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 	if file == "" {
 		file = filepath.Join(s.folder, "api-key")
 	}
-	if file != "-" && exists(file) {
+	if file != "-" && files.Exists(file) {
 		return fmt.Errorf("no API key works, but %s exists: remove it, or name another file with --api-key-file", file)
 	}
 	_, token, err := o.CreateKey(ctx, appliance.KeyRequest{Name: s.keyName})

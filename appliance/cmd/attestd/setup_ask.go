@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -69,7 +70,7 @@ func (s *setup) askModule(ctx context.Context) error {
 		case numberErr == nil && n >= 1 && n <= len(found):
 			s.module = found[n-1].Path
 			return nil
-		case filepath.IsAbs(answer) && exists(answer):
+		case filepath.IsAbs(answer) && files.Exists(answer):
 			s.module = answer
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -127,7 +128,7 @@ func (s *setup) officerPIN() ([]byte, error) {
 		return nil, err
 	}
 	path := filepath.Join(s.folder, "so-pin")
-	if exists(path) {
+	if files.Exists(path) {
 		pin, err := s.readSmall(path, maxPIN)
 		return bytes.TrimRight(pin, "\r\n"), err
 	}

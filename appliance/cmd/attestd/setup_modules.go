@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -61,7 +62,7 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 		if err := s.ensureFolder(tokens, 0o700, s.service); err != nil {
 			return false, err
 		}
-		if !exists(conf) {
+		if !files.Exists(conf) {
 			text := "# SoftHSM for attestd: softhsm2.conf(5).\n" + softhsm.Conf(tokens)
 			if err := s.place(conf, []byte(text), 0o644, s.root(), "SoftHSM's configuration; its tokens are in "+tokens); err != nil {
 				return false, err

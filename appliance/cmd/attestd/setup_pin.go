@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -20,10 +21,10 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 	file, credential := s.pinPath(), credentialPath("pin")
 	const credentialSource = "credential:pin"
 	switch {
-	case s.isServiceFolder() && exists(credential):
+	case s.isServiceFolder() && files.Exists(credential):
 		s.kept(credential, "the PIN")
 		return credentialSource, nil
-	case exists(file):
+	case files.Exists(file):
 		s.kept(file, "the PIN")
 		return "file:" + file, nil
 	}
@@ -165,7 +166,7 @@ func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) er
 	if err != nil {
 		return err
 	}
-	if err := writeFileSynced(path, sealed, 0o600); err != nil {
+	if err := files.Write(path, sealed, 0o600); err != nil {
 		return err
 	}
 	again, err := runSystemdCreds(ctx, nil, "decrypt", "--name="+name, path, "-")

@@ -16,3 +16,10 @@ type journalStore interface {
 	snapshotter
 	io.Closer
 }
+
+// snapshotter copies a store for a backup, while attestations go on.
+type snapshotter interface {
+	// SnapshotTo calls begin with the copy's size in bytes and its newest signed checkpoint, and writes the copy to what
+	// begin returns.
+	SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error
+}

@@ -1,0 +1,103 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+)
+
+// OpenStore opens the files in a folder, which must be there.
+func OpenStore(dir string) (*bolt.Store, appliance.LogKey, error) {
+	key, err := ReadLogKey(dir)
+	if err != nil {
+		return nil, key, err
+	}
+	store, err := bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+	return store, key, err
+}
+
+// ReadLogKey reads the key that signs the checkpoints of the journal in a folder.
+func ReadLogKey(dir string) (appliance.LogKey, error) {
+	path := filepath.Join(dir, LogKeyFile)
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return appliance.LogKey{}, err
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return key, err
+}
+
+// Head is the state of a journal.
+type Head struct {
+	Tree       tlog.Tree
+	Checkpoint []byte // signed, of that tree
+}
+
+// ReadHead opens the files in a folder and reads the journal's state.
+func ReadHead(ctx context.Context, dir string) (h Head, err error) {
+	store, key, err := OpenStore(dir)
+	if err != nil {
+		return h, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if h.Checkpoint, err = store.Journal().Checkpoint(ctx); err != nil {
+		return h, err
+	}
+	h.Tree, err = appliance.OpenCheckpoint(h.Checkpoint, key.Verifier)
+	return h, err
+}
+
+// check unpacks an archive beside itself and audits what was in it.
+func check(ctx context.Context, name, dir string, o AuditOptions) (m Manifest, err error) {
+	scratch, err := os.MkdirTemp(dir, ".attestd-check-*")
+	if err != nil {
+		return m, err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	if m, err = Read(name, scratch); err != nil {
+		return m, err
+	}
+	_, err = Audit(ctx, scratch, m, o)
+	return m, err
+}
+
+// AuditOptions say how an archive is audited.
+type AuditOptions struct {
+	Quick    bool                    // the form and the checkpoint only, not each record
+	Earlier  []byte                  // a checkpoint: report whether the journal still begins with its records
+	Progress func(done, total int64) // of the records; may be nil
+}
+
+// Audit proves that the files which an archive held are the journal that its manifest tells.
+func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report appliance.AuditReport, err error) {
+	store, _, err := OpenStore(dir)
+	if err != nil {
+		return report, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	checkpoint, err := store.Journal().Checkpoint(ctx)
+	if err != nil {
+		return report, err
+	}
+	if string(checkpoint) != m.Checkpoint {
+		return report, errors.New("its journal is not the one that its manifest tells")
+	}
+	if o.Quick {
+		return report, nil
+	}
+	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, Progress: o.Progress})
+	if err == nil && !report.OK() && o.Earlier == nil {
+		err = fmt.Errorf("its journal is damaged: %s", report.Damages[0])
+	}
+	return report, err
+}

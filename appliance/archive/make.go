@@ -1,0 +1,84 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/attestd/attestd/appliance/files"
+)
+
+// Name is the name of a backup made now. Names sort by time.
+func Name(now time.Time) string {
+	return "attestd-" + now.UTC().Format("20060102T150405Z") + ".tar.zst"
+}
+
+// Prune removes all but the newest backups whose names are those of Name.
+func Prune(folder string, keep int) (removed []string, err error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	ours := regexp.MustCompile(`^attestd-\d{8}T\d{6}Z\.tar\.zst$`)
+	var names []string // sorted, as ReadDir sorts
+	for _, e := range entries {
+		if e.Type().IsRegular() && ours.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	for _, name := range names[:max(0, len(names)-keep)] {
+		path := filepath.Join(folder, name)
+		if err := os.Remove(path); err != nil {
+			return removed, err
+		}
+		removed = append(removed, path)
+	}
+	return removed, nil
+}
+
+// Make makes a compressed archive of what take writes: under another name, which becomes the given one when it has
+// proved to be good.
+func Make(ctx context.Context, name string, take func(io.Writer) error, o AuditOptions) (m Manifest, size int64, err error) {
+	dir := filepath.Dir(name)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
+	if err != nil {
+		return m, 0, err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
+	defer f.Close()
+	if err := compress(f, take); err != nil {
+		return m, 0, err
+	}
+	if size, err = f.Seek(0, io.SeekEnd); err != nil {
+		return m, 0, err
+	}
+	if m, err = check(ctx, f.Name(), dir, o); err != nil {
+		return m, 0, fmt.Errorf("the copy is not good: %w", err)
+	}
+	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, it replaces nothing
+		return m, 0, err
+	}
+	return m, size, files.SyncFolder(dir)
+}
+
+// compress writes what produce writes to f, and syncs it.
+func compress(f *os.File, produce func(io.Writer) error) error {
+	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true))
+	if err != nil {
+		return err
+	}
+	if err := produce(z); err != nil {
+		return errors.Join(err, z.Close())
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return f.Sync()
+}
