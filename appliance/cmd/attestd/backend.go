@@ -36,10 +36,10 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	daemon := client.NewAdmin(c.Admin.Socket)
-	_, err = daemon.Status(ctx)
+	running := client.NewAdmin(c.Admin.Socket)
+	_, err = running.Status(ctx)
 	if err == nil {
-		return daemon, nil
+		return running, nil
 	}
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)

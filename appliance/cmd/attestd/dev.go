@@ -67,7 +67,10 @@ func (d dev) run(ctx context.Context) error {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
 	level := new(slog.LevelVar)
-	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{ready: d.banner, load: d.load, level: level, version: version()})
+	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{
+		version: version(), load: d.load, level: level,
+		ready: func(r nowReady) error { return d.banner(c, r) },
+	})
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
@@ -166,8 +169,8 @@ const (
 )
 
 // banner tells a newcomer what there is and what to try, on standard output: it is this command's result.
-func (d dev) banner(r *running) error {
-	url := "http://" + r.address.String()
+func (d dev) banner(c *config.Config, r nowReady) error {
+	url := "http://" + r.api.String()
 	bold, dim, plain := "\x1b[1m", "\x1b[2m", "\x1b[0m"
 	if !isTerminal(d.out) {
 		bold, dim, plain = "", "", ""
@@ -177,11 +180,11 @@ func (d dev) banner(r *running) error {
 	row := func(name, value, note string) {
 		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)
 	}
-	row("signer", r.signer.Address().String(), "its key is in a SoftHSM token and cannot leave it")
-	row("public", "0x"+hex.EncodeToString(r.signer.PublicKey()[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
+	row("signer", r.signer.String(), "its key is in a SoftHSM token and cannot leave it")
+	row("public", "0x"+hex.EncodeToString(r.publicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
 	data := "demo data"
-	if r.config.AsksUpstream() {
-		data = "what " + r.config.UpstreamShown() + " has"
+	if c.AsksUpstream() {
+		data = "what " + c.UpstreamShown() + " has"
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")

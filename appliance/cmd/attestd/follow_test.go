@@ -556,7 +556,7 @@ func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	var logged bytes.Buffer
 	index := &brokenIndex{}
-	r := &running{config: &config.Config{}, logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(&logged, nil))}
 	r.follower = follower.New(follower.Options{Index: index})
 	stop := r.follow(t.Context())
 	await(t, "the follower runs", func() (bool, string) { return index.views.Load() > 0, "" })
@@ -567,7 +567,7 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 }
 
 func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
-	c := &config.Config{}
+	c := new(config.Config)
 	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
 	if got := follower.New(followerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
 		t.Error(got)
@@ -575,7 +575,7 @@ func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
 }
 
 func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
-	r := &running{config: &config.Config{}, follower: follower.New(follower.Options{})}
+	r := &running{config: new(config.Config), follower: follower.New(follower.Options{})}
 	if r.replicaReady() != nil {
 		t.Error("without graphql.max_lag any lag is borne")
 	}

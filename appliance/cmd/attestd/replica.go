@@ -62,10 +62,10 @@ func (a *app) withReplica(cmd *cobra.Command, do func(replicaBackend) error) err
 }
 
 func openReplicaBackend(ctx context.Context, c *config.Config) (replicaBackend, error) {
-	daemon := client.NewAdmin(c.Admin.Socket)
-	_, err := daemon.Status(ctx)
+	running := client.NewAdmin(c.Admin.Socket)
+	_, err := running.Status(ctx)
 	if err == nil {
-		return daemon, nil
+		return running, nil
 	}
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)

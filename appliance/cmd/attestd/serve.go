@@ -85,11 +85,31 @@ func newLeveledLogger(c *config.Config, w io.Writer, level *slog.LevelVar) *slog
 
 // serveOptions are what serve can do without.
 type serveOptions struct {
-	ready   func(*running) error           // called once all listen
+	version string                         // of attestd, as it is logged and shown
+	ready   func(nowReady) error           // called once all listen
 	load    func() (*config.Config, error) // reads the configuration again; without it there is no reload
 	level   *slog.LevelVar                 // of the logger; without it the level stays
 	sockets []net.Listener                 // serve the API instead of server.listen
-	version string
+}
+
+// nowReady is what can be told of a daemon that answers requests.
+type nowReady struct {
+	api       net.Addr
+	metrics   net.Addr // nil where there are none
+	signer    appliance.Address
+	publicKey []byte // uncompressed
+}
+
+// journalStore is what the daemon needs of the store of keys and journal, beside appliance.Keys and appliance.Journal.
+type journalStore interface {
+	// Failed receives once when the store no longer trusts its disk, and refuses all writes from then on. The daemon ends,
+	// to be started again.
+	Failed() <-chan error
+	// Responds returns nil once the part that writes has answered, be it with an error. It returns an error where ctx ended
+	// before: a restart may help.
+	Responds(ctx context.Context) error
+	archive.Snapshotter
+	io.Closer
 }
 
 // running is the daemon's parts, for as long as it runs.
@@ -152,7 +172,7 @@ func serve(ctx context.Context, c *config.Config, logger *slog.Logger, o serveOp
 		go func() { failed <- s.Serve() }()
 	}
 	if o.ready != nil {
-		if err := o.ready(r); err != nil {
+		if err := o.ready(nowReady{r.address, r.metrics, r.signer.Address(), r.signer.PublicKey()}); err != nil {
 			return err
 		}
 	}
