@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -545,21 +544,28 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 // brokenIndex is an index with a defect.
 type brokenIndex struct {
 	index.Index
-	views atomic.Int32
+	viewed chan struct{} // receives once it was
 }
 
 func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
-	b.views.Add(1)
+	select {
+	case b.viewed <- struct{}{}:
+	default:
+	}
 	panic("the roof is on fire")
 }
 
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	var logged bytes.Buffer
-	index := &brokenIndex{}
+	index := &brokenIndex{viewed: make(chan struct{}, 1)}
 	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(&logged, nil))}
 	r.follower = follower.New(follower.Options{Index: index})
 	stop := r.follow(t.Context())
-	await(t, "the follower runs", func() (bool, string) { return index.views.Load() > 0, "" })
+	select {
+	case <-index.viewed:
+	case <-time.After(time.Minute):
+		t.Error("the follower does not run")
+	}
 	stop()
 	if text := logged.String(); !strings.Contains(text, "following the upstream") || !strings.Contains(text, "the roof is on fire") {
 		t.Error(text)
