@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -44,7 +45,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	store, _, err := openStore(c, slog.New(slog.DiscardHandler), nil)
+	store, _, err := daemon.OpenStore(c, slog.New(slog.DiscardHandler), nil)
 	if errors.Is(err, bolt.ErrInUse) {
 		return nil, fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
@@ -41,9 +42,9 @@ func BenchmarkFollow(b *testing.B) {
 	up.start(b)
 	defer up.kill(b)
 	d := newDaemonFolder(b)
-	d.configure("ATTESTD_GRAPHQL_UPSTREAM=" + up.url + graphqlPath)
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM=" + up.url + daemon.GraphQLPath)
 	proxy := newDaemonFolder(b)
-	proxy.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	proxy.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
 	proxy.start(b)
 	defer proxy.kill(b)
 	for b.Loop() {
@@ -186,7 +187,7 @@ func readNewer(ctx context.Context, b *testing.B, d *daemonProcess, cursor strin
 	if err != nil {
 		b.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+graphqlPath, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+daemon.GraphQLPath, bytes.NewReader(body))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
@@ -197,7 +198,7 @@ func newReadDaemon(b *testing.B, transfers int) (*daemonProcess, importRate) {
 	return d, d.importRecords(b, records(b, d, transfers, 1))
 }
 
-func (d *daemonProcess) replica() string { return filepath.Join(d.dir, "data", replicaFile) }
+func (d *daemonProcess) replica() string { return filepath.Join(d.dir, "data", daemon.ReplicaFile) }
 
 // importRate is what an import took.
 type importRate struct {
@@ -294,7 +295,7 @@ func graphqlRequest(url, query string, variables map[string]any) []byte {
 		panic(err) // strings and maps of them
 	}
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		graphqlPath, strings.TrimPrefix(url, "http://"), len(body), body)
+		daemon.GraphQLPath, strings.TrimPrefix(url, "http://"), len(body), body)
 }
 
 // checkAnswer sends a request once, and requires rows in the answer and no errors.
@@ -459,7 +460,7 @@ func TestServeStatic(t *testing.T) {
 		t.Fatal(err)
 	}
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true})
-	app.Post(graphqlPath, func(c *fiber.Ctx) error {
+	app.Post(daemon.GraphQLPath, func(c *fiber.Ctx) error {
 		c.Response().Header.SetContentType(fiber.MIMEApplicationJSON)
 		c.Response().SetBodyRaw(body)
 		return nil

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/store/replica"
 )
 
-func (d *daemonProcess) replicaPath() string { return filepath.Join(d.dir, "data", replicaFile) }
+func (d *daemonProcess) replicaPath() string { return filepath.Join(d.dir, "data", daemon.ReplicaFile) }
 
 // damages are what may become of a file, by what is left of it.
 var damages = map[string]func(path string) error{
@@ -74,7 +75,7 @@ func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 	const query = `{"query":"{ v2_transfers(args: {p_limit: 100}) { packet_hash sort_order } v2_stats_count { value } }"}`
 	await(t, "the replica is set aside", func() (bool, string) {
 		d.attests(t)
-		resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
+		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("a read of a damaged replica: %s %s", resp.Status, body)
 		}
@@ -116,7 +117,7 @@ func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
 	}
 	await(t, "the damage is noticed", func() (bool, string) {
 		d.attests(t)
-		resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
+		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
 		found, _ := replica.SetAside(d.replicaPath())
 		return len(found) > 0, fmt.Sprint(resp.Status, len(body))
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
@@ -67,9 +68,9 @@ func (d dev) run(ctx context.Context) error {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
 	level := new(slog.LevelVar)
-	return serve(ctx, c, newLeveledLogger(c, d.err, level), serveOptions{
-		version: version(), load: d.load, level: level,
-		ready: func(r nowReady) error { return d.banner(c, r) },
+	return daemon.Serve(ctx, c, newLeveledLogger(c, d.err, level), daemon.Options{
+		Version: version(), Load: d.load, Level: level,
+		Ready: func(r daemon.Ready) error { return d.banner(c, r) },
 	})
 }
 
@@ -108,9 +109,9 @@ func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 	if c.AsksUpstream() {
 		return nil
 	}
-	data := keepReplica(c, newLogger(c, d.err))
+	data := daemon.KeepReplica(c, newLogger(c, d.err))
 	defer func() { err = errors.Join(err, data.Close()) }()
-	status, err := indexStatus(ctx, data)
+	status, err := daemon.IndexStatus(ctx, data)
 	if err != nil || status.Rows[index.TransferType.Name] > 0 || d.transfers == 0 {
 		return err
 	}
@@ -140,7 +141,7 @@ journal: { origin: attestd.invalid/dev }
 
 // ensureAPIKey leaves a token in the file api-key that the store knows.
 func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
-	store, _, err := openStore(c, slog.New(slog.DiscardHandler), nil)
+	store, _, err := daemon.OpenStore(c, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return err
 	}
@@ -169,8 +170,8 @@ const (
 )
 
 // banner tells a newcomer what there is and what to try, on standard output: it is this command's result.
-func (d dev) banner(c *config.Config, r nowReady) error {
-	url := "http://" + r.api.String()
+func (d dev) banner(c *config.Config, r daemon.Ready) error {
+	url := "http://" + r.API.String()
 	bold, dim, plain := "\x1b[1m", "\x1b[2m", "\x1b[0m"
 	if !isTerminal(d.out) {
 		bold, dim, plain = "", "", ""
@@ -180,22 +181,22 @@ func (d dev) banner(c *config.Config, r nowReady) error {
 	row := func(name, value, note string) {
 		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)
 	}
-	row("signer", r.signer.String(), "its key is in a SoftHSM token and cannot leave it")
-	row("public", "0x"+hex.EncodeToString(r.publicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
+	row("signer", r.Signer.String(), "its key is in a SoftHSM token and cannot leave it")
+	row("public", "0x"+hex.EncodeToString(r.PublicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
 	data := "demo data"
 	if c.AsksUpstream() {
 		data = "what " + c.UpstreamShown() + " has"
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")
-	row("metrics", "http://"+r.metrics.String()+"/metrics", "for Prometheus")
+	row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
 	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
 	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
 	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
 		url, shellQuote(d.path("api-key")), devUnspendable, devBeneficiary)
 	fmt.Fprintf(w, "\n  %sRead transfers:%s\n\n", bold, plain)
-	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, graphqlPath)
+	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
 	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "%s log list --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s log verify --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))

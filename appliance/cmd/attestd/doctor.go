@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 )
 
@@ -145,10 +146,10 @@ func named(check string, findings []finding) []finding {
 func (p *patient) checkConfiguration() []finding {
 	c, err := p.app.config(nil)
 	if err == nil {
-		if err := requireSetup(&p.source, c); err != nil {
+		if err := daemon.RequireSetup(&p.source, c); err != nil {
 			return []finding{fail("attestd setup", "%s", err)}
 		}
-		err = checkReferences(c)
+		err = daemon.CheckReferences(c)
 	}
 	if err == nil {
 		p.service, err = serviceUser(c.DataDir)

@@ -23,6 +23,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
@@ -54,7 +55,7 @@ func checkFollowing(ctx context.Context, p *patient) []finding {
 
 func (p *patient) reachUpstream(ctx context.Context) finding {
 	address := p.config.UpstreamShown()
-	upstream, err := openUpstream(p.config, version(), nil)
+	upstream, err := daemon.OpenUpstream(p.config, version(), nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)
 	}
@@ -251,7 +252,7 @@ func (p *patient) guardedFiles() []guarded {
 		}
 	}
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
-		if path, err := headerFile(h); err == nil && path != "" {
+		if path, err := daemon.HeaderFile(h); err == nil && path != "" {
 			files = append(files, guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: stateFail})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/store/replica"
@@ -27,7 +28,7 @@ func checkReplica(ctx context.Context, p *patient) []finding {
 
 // judgeReplica never fails: attestations need no replica.
 func (p *patient) judgeReplica(ctx context.Context) finding {
-	path := replicaPath(p.config)
+	path := daemon.ReplicaPath(p.config)
 	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
 	if p.config.Follows() {
 		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
@@ -61,7 +62,7 @@ func isUselessReplica(err error) bool {
 
 // setAside tells of replicas that were of no use, until they are removed.
 func (p *patient) setAside() []finding {
-	path := replicaPath(p.config)
+	path := daemon.ReplicaPath(p.config)
 	found, err := replica.SetAside(path)
 	if err != nil || len(found) == 0 {
 		return nil // who may not look there is told so elsewhere
@@ -84,7 +85,7 @@ func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}
-	path := replicaPath(p.config)
+	path := daemon.ReplicaPath(p.config)
 	if !files.Exists(path) {
 		return wire.ReplicaStatus{}, nil
 	}
@@ -93,6 +94,6 @@ func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 		return wire.ReplicaStatus{}, err
 	}
 	defer func() { _ = data.Close() }() // it was only read
-	held, err := indexStatus(ctx, data)
+	held, err := daemon.IndexStatus(ctx, data)
 	return wire.ReplicaStatus{Status: held}, err
 }

@@ -3,13 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -29,10 +27,9 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
-	"github.com/attestd/attestd/hsm"
 )
 
 // newUpstream runs an appliance with so many made-up transfers until the test ends, by another program if one is given.
@@ -51,7 +48,7 @@ func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProc
 
 // follow makes the daemon follow what answers at that address, and look often.
 func (d *daemonProcess) follow(address string) {
-	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+graphqlPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms", "ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms", "ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
 }
 
 // await asks until the answer is what it must become.
@@ -164,7 +161,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 
-	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "In step with "+up.url+graphqlPath) {
+	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "In step with "+up.url+daemon.GraphQLPath) {
 		t.Error(out)
 	}
 	if records := awaitSame(t, up, d); records < 900 {
@@ -189,7 +186,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 
 	up.kill(t)
 	d.awaitReadiness(t, http.StatusServiceUnavailable, `"replica":"replica_behind"`)
-	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("reads without the upstream: %s %s", resp.Status, body)
 	}
 	d.attests(t)
@@ -243,7 +240,7 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	if err := os.Remove(d.replica()); err != nil {
 		t.Fatal(err)
 	}
-	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 	for name, query := range map[string]string{
@@ -251,8 +248,8 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 		"counts":  countsQuery,
 		"unknown": `{"query":"{ v2_bonds { id } }"}`, // passes through: the upstream may know it
 	} {
-		want, wantBody := up.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
-		got, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(query))
+		want, wantBody := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
+		got, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		if got.StatusCode != want.StatusCode || body != wantBody {
 			t.Errorf("%s: %s %s, want %s %s", name, got.Status, body, want.Status, wantBody)
 		}
@@ -270,7 +267,7 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	}
 
 	up.kill(t)
-	resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(countsQuery))
+	resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery))
 	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, string(appliance.CodeUpstreamUnavailable)) {
 		t.Errorf("without the upstream: %s %s", resp.Status, body)
 	}
@@ -285,7 +282,7 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	up := newUpstream(t, "50")
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers", "500")
-	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.url+graphqlPath)
+	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -298,7 +295,7 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	banner := bufio.NewScanner(out)
 	for banner.Scan() && !strings.Contains(banner.Text(), "explore") {
 	}
-	if !strings.Contains(banner.Text(), "with what "+up.url+graphqlPath+" has") {
+	if !strings.Contains(banner.Text(), "with what "+up.url+daemon.GraphQLPath+" has") {
 		t.Error(banner.Text())
 	}
 	d := &daemonProcess{dir: dir}
@@ -362,7 +359,7 @@ func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 	d.run(t, "replica", "sync")
 	const here = `{"query":"query IsHere { v2_stats_count { name value } }"}`
 	const bonds = `{"query":"query IsBonds { v2_stats_count { name value } v2_bonds { id } }"}`
-	if _, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds)); !strings.Contains(body, "v2_bonds") || r.count("IsBonds") != 0 {
+	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); !strings.Contains(body, "v2_bonds") || r.count("IsBonds") != 0 {
 		t.Errorf("without the fallback it is refused here: %s", body)
 	}
 	d.kill(t)
@@ -370,15 +367,15 @@ func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 	d.configure("ATTESTD_GRAPHQL_FALLBACK=proxy")
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
-	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") || r.count("IsHere") != 0 {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") || r.count("IsHere") != 0 {
 		t.Errorf("what is here is answered here: %s %s", resp.Status, body)
 	}
-	_, want := up.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds))
-	if _, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(bonds)); body != want || r.count("IsBonds") != 1 {
+	_, want := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds))
+	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); body != want || r.count("IsBonds") != 1 {
 		t.Errorf("what is not here is the upstream's to answer, once, and whole: %s, want %s", body, want)
 	}
 	up.kill(t)
-	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("what is here does not need the upstream: %s %s", resp.Status, body)
 	}
 }
@@ -388,7 +385,7 @@ func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
 	t.Helper()
 	d := &daemonProcess{dir: t.TempDir()}
 	configuration := fmt.Sprintf("data_dir: %q\nadmin: { socket: %q }\ngraphql: { upstream: %q }\n",
-		filepath.Join(d.dir, "data"), filepath.Join(d.dir, "admin.sock"), upstream+graphqlPath)
+		filepath.Join(d.dir, "data"), filepath.Join(d.dir, "admin.sock"), upstream+daemon.GraphQLPath)
 	if err := os.WriteFile(filepath.Join(d.dir, "attestd.yaml"), []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +485,7 @@ func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
 		want   string
 	}{
 		{[]string{"replica", "sync"}, values, "swordfish"},
-		{[]string{"replica", "sync", "--upstream", other + graphqlPath}, otherValues, ""},
+		{[]string{"replica", "sync", "--upstream", other + daemon.GraphQLPath}, otherValues, ""},
 	} {
 		cmd := d.command(c.args...)
 		var stderr bytes.Buffer
@@ -512,82 +509,6 @@ func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
 		if !failed || exit.ExitCode() != exitFailure || !strings.Contains(stderr.String(), "0 rows are written; the same command goes on there.") {
 			t.Errorf("%v %s", err, stderr.String())
 		}
-	}
-}
-
-func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv(hsm.CredentialsVariable, dir)
-	for name, text := range map[string]string{"key": " secret\n", "empty": "\n", "two": "a\nb"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for text, want := range map[string]string{
-		"X-Key: plain": "plain", "X-Key:plain:er": "plain:er", "X-Key: file:" + dir + "/key": "secret", "X-Key: credential:key": "secret",
-	} {
-		var h config.Header
-		if err := h.UnmarshalText([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := readHeader(h); err != nil || got != want || h.Name != "X-Key" {
-			t.Errorf("%s: %q, %v", text, got, err)
-		}
-	}
-	for _, value := range []string{"file:" + dir + "/empty", "credential:missing", "credential:two"} {
-		if got, err := readHeader(config.Header{Name: "X-Key", Value: value}); err == nil {
-			t.Errorf("%s: %q is taken", value, got)
-		}
-	}
-}
-
-// brokenIndex is an index with a defect.
-type brokenIndex struct {
-	index.Index
-	viewed chan struct{} // receives once it was
-}
-
-func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
-	select {
-	case b.viewed <- struct{}{}:
-	default:
-	}
-	panic("the roof is on fire")
-}
-
-func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
-	var logged bytes.Buffer
-	index := &brokenIndex{viewed: make(chan struct{}, 1)}
-	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(&logged, nil))}
-	r.follower = follower.New(follower.Options{Index: index})
-	stop := r.follow(t.Context())
-	select {
-	case <-index.viewed:
-	case <-time.After(time.Minute):
-		t.Error("the follower does not run")
-	}
-	stop()
-	if text := logged.String(); !strings.Contains(text, "following the upstream") || !strings.Contains(text, "the roof is on fire") {
-		t.Error(text)
-	}
-}
-
-func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
-	c := new(config.Config)
-	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
-	if got := follower.New(followerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
-		t.Error(got)
-	}
-}
-
-func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
-	r := &running{config: new(config.Config), follower: follower.New(follower.Options{})}
-	if r.replicaReady() != nil {
-		t.Error("without graphql.max_lag any lag is borne")
-	}
-	r.config.GraphQL.MaxLag = time.Second
-	if err := r.replicaReady()(); appliance.CodeOf(err) != appliance.CodeReplicaBehind {
-		t.Errorf("%v", err)
 	}
 }
 

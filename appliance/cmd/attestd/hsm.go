@@ -15,19 +15,12 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/hsm"
 )
 
 // isWrongPIN says whether the token refused the PIN.
 func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
-
-// withRemedy adds what the operator can do where the token or its key is not there.
-func withRemedy(err error) error {
-	if errors.Is(err, hsm.ErrNotFound) {
-		return fmt.Errorf("%w\n'attestd hsm init' makes the token and the key that hsm.uri names", err)
-	}
-	return err
-}
 
 func newHSM(a *app) *cobra.Command {
 	return group("hsm", "The HSM: init, status, keygen, bench",
@@ -41,13 +34,13 @@ func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) 
 	if err != nil {
 		return err
 	}
-	if err := requireSetup(&a.source, c); err != nil {
+	if err := daemon.RequireSetup(&a.source, c); err != nil {
 		return err
 	}
 	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
 		return err
 	}
-	opts, err := hsmOptions(c, newLogger(c, a.err))
+	opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
 	if err != nil {
 		return err
 	}
@@ -71,7 +64,7 @@ A token that exists is never initialised again: that would destroy its keys.`,
 			if err != nil {
 				return err
 			}
-			if err := requireSetup(&a.source, c); err != nil {
+			if err := daemon.RequireSetup(&a.source, c); err != nil {
 				return err
 			}
 			soPIN, made, err := a.soPIN(soPINFile)
@@ -85,7 +78,7 @@ A token that exists is never initialised again: that would destroy its keys.`,
 			if done, err := a.atToken(cmd.Context(), c, bytes.NewReader(soPIN), args...); done || err != nil {
 				return err
 			}
-			opts, err := hsmOptions(c, newLogger(c, a.err))
+			opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
 			if err != nil {
 				return err
 			}
@@ -139,7 +132,7 @@ func newHSMStatus(a *app) *cobra.Command {
 				opts.Logger = nil
 				status, err := hsm.Inspect(cmd.Context(), opts)
 				if err != nil {
-					return withRemedy(err)
+					return daemon.WithRemedy(err)
 				}
 				return a.print(status, func(w io.Writer) { writeStatus(w, status) })
 			})

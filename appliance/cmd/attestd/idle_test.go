@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 // idleTime is how long an appliance is left alone, and idleCalls how many system calls it may make meanwhile.
@@ -60,7 +62,7 @@ func askEverything(t *testing.T, d *daemonProcess) {
 	t.Helper()
 	for path, body := range map[string]string{
 		"/healthz": "", "/readyz": "", "/graphiql": "", "/nowhere": "",
-		graphqlPath:            `{"query":"query Q @cached(ttl: 1) { v2_stats_count { name value } }"}`,
+		daemon.GraphQLPath:     `{"query":"query Q @cached(ttl: 1) { v2_stats_count { name value } }"}`,
 		"/functions/v1/attest": fmt.Sprintf(`{"unspendableAddress":%q,"beneficiary":%q}`, devUnspendable, devBeneficiary),
 	} {
 		method := http.MethodGet

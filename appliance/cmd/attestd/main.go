@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -92,7 +93,7 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
-	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: checkUpstream}}
+	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: daemon.CheckUpstream}}
 	app.source.SoftHSM, _ = softhsm.Module() // or where it would be
 	root := &cobra.Command{
 		Use:   "attestd",

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 // configure adds values to the daemon's environment.
@@ -44,7 +46,7 @@ const countsQuery = `{"query":"{ v2_stats_count { name value } }"}`
 func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.start(t)
-	if resp, body := d.ask(t, http.MethodPost, graphqlPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("without a key: %s %s", resp.Status, body)
 	}
 	d.kill(t)
@@ -62,7 +64,7 @@ func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 		"the key":         {http.MethodPost, d.token, http.StatusOK},
 		"preflight":       {http.MethodOptions, "", http.StatusNoContent},
 	} {
-		if resp, body := d.ask(t, c.method, graphqlPath, c.key, strings.NewReader(countsQuery)); resp.StatusCode != c.want {
+		if resp, body := d.ask(t, c.method, daemon.GraphQLPath, c.key, strings.NewReader(countsQuery)); resp.StatusCode != c.want {
 			t.Errorf("%s: %s %s, want %d", name, resp.Status, body, c.want)
 		}
 	}
@@ -73,12 +75,12 @@ func TestReadsCanBeSwitchedOff(t *testing.T) {
 	d.configure("ATTESTD_GRAPHQL_SOURCE=off")
 	d.start(t)
 	defer d.kill(t)
-	for _, path := range []string{graphqlPath + "?query={__typename}", "/graphiql", "/api/rest/health"} {
+	for _, path := range []string{daemon.GraphQLPath + "?query={__typename}", "/graphiql", "/api/rest/health"} {
 		if resp, body := d.ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(d.dir, "data", replicaFile)); err == nil {
+	if _, err := os.Stat(filepath.Join(d.dir, "data", daemon.ReplicaFile)); err == nil {
 		cmd := d.command("replica", "status")
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "graphql.source") {
 			t.Errorf("replica status without a replica: %v %s", err, out)
@@ -95,7 +97,7 @@ func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
 		"7 MB":          bytes.NewReader(make([]byte, 7<<20)),
 		"1 MB, chunked": io.LimitReader(endless{}, 1<<20), // its length is not announced
 	} {
-		resp, text := d.ask(t, http.MethodPost, graphqlPath, "", body)
+		resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", body)
 		var answer struct {
 			Errors []struct {
 				Extensions struct{ Code string }

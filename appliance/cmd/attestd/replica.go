@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,15 +15,12 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
-	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/store/replica"
 )
-
-// replicaFile is the replica in data_dir. It may be deleted at any time and filled again.
-const replicaFile = "replica.db"
 
 func newReplica(a *app) *cobra.Command {
 	return group("replica", "The replica that answers GraphQL: status, sync, verify, import, export, generate",
@@ -70,48 +64,11 @@ func openReplicaBackend(ctx context.Context, c *config.Config) (replicaBackend, 
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	opened, err := openReplica(c)
+	opened, err := daemon.OpenReplica(c)
 	if err != nil {
 		return nil, err
 	}
 	return offlineReplica{dataset.Into(opened), opened, c}, nil
-}
-
-// roomForJournal is how many times journal.min_free the replica leaves free: what an upstream has may be more than the disk
-// takes, and must not end attestations.
-const roomForJournal = 4
-
-func replicaPath(c *config.Config) string { return filepath.Join(c.DataDir, replicaFile) }
-
-func replicaOptions(c *config.Config) replica.Options {
-	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
-}
-
-// keepReplica is openReplica for the daemon, which signs whatever has become of its replica.
-func keepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
-	return replica.Keep(replicaPath(c), replica.KeepOptions{
-		Options: replicaOptions(c), Log: log,
-		Made: func() error { return files.HandOver(c.DataDir, replicaFile) },
-	})
-}
-
-// openReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
-// not open.
-func openReplica(c *config.Config) (*replica.Store, error) {
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("data_dir: %w", err)
-	}
-	data, err := replica.Open(replicaPath(c), replicaOptions(c))
-	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
-		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := files.HandOver(c.DataDir, replicaFile); err != nil {
-		return nil, errors.Join(err, data.Close())
-	}
-	return data, nil
 }
 
 // offlineReplica is the replica without a daemon.
@@ -123,21 +80,13 @@ type offlineReplica struct {
 
 // ReplicaStatus has of a follower what an earlier one has left in the file.
 func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
-	held, err := indexStatus(ctx, f.replica)
+	held, err := daemon.IndexStatus(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
 	if err == nil && f.config.Follows() {
-		last := follower.New(followerOptions(f.config, f.replica, nil, nil))
+		last := follower.New(daemon.FollowerOptions(f.config, f.replica, nil, nil))
 		err = last.Load(ctx)
 		status.Follower = new(last.Status())
 	}
-	return status, err
-}
-
-func indexStatus(ctx context.Context, idx index.Index) (status index.Status, err error) {
-	err = idx.View(ctx, func(s index.Snapshot) error {
-		status, err = s.Status(ctx)
-		return err
-	})
 	return status, err
 }
 
@@ -157,7 +106,7 @@ func (f offlineReplica) upstream() (*upstream.Client, error) {
 	if f.config.GraphQL.Upstream == "" {
 		return nil, errors.New("there is no upstream: graphql.upstream is not set")
 	}
-	return openUpstream(f.config, version(), nil)
+	return daemon.OpenUpstream(f.config, version(), nil)
 }
 
 func (f offlineReplica) ReplicaRecords(ctx context.Context, w io.Writer) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 )
@@ -90,7 +91,7 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	if err != nil {
 		return err
 	}
-	o := followerOptions(file.config, file.replica, upstream, nil)
+	o := daemon.FollowerOptions(file.config, file.replica, upstream, nil)
 	o.GiveUp = syncGiveUp
 	f := follower.New(o)
 	began, end := time.Now(), a.watchSync(f.Status)

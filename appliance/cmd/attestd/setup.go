@@ -22,6 +22,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -356,7 +357,7 @@ func (s *setup) validate(chosen map[string]any) error {
 	if err != nil {
 		return err
 	}
-	return checkReferences(c)
+	return daemon.CheckReferences(c)
 }
 
 // undoFile notes how a file is now.

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func (r *running) measure() {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": r.options.version},
+		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": r.options.Version},
 	})
 	build.Set(1)
 	if r.replica != nil {
@@ -129,7 +129,7 @@ const collectTimeout = 5 * time.Second
 func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	if held, err := indexStatus(ctx, m.index); err == nil {
+	if held, err := IndexStatus(ctx, m.index); err == nil {
 		for kind, n := range held.Rows {
 			out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(n), kind)
 		}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// openStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
+// OpenStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
 // are made where neither exists. pending tells how many records are about to come; nil where none do by themselves.
-func openStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
+func OpenStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, appliance.LogKey{}, fmt.Errorf("data_dir: %w", err)
 	}
@@ -81,22 +81,4 @@ func logOrigin(c *config.Config) (string, error) {
 		return "", fmt.Errorf("journal.origin is not set, and the host has no name: %w", err)
 	}
 	return host + "/attestd", nil
-}
-
-// readScreening reads the list of addresses for which nothing is attested; nil where none is configured.
-func readScreening(c *config.Config) (*appliance.Screening, error) {
-	path := c.Attestation.ScreeningList
-	if path == "" {
-		return nil, nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("attestation.screening_list: %w", err)
-	}
-	defer f.Close()
-	list, err := appliance.ParseScreening(f)
-	if err != nil {
-		return nil, fmt.Errorf("attestation.screening_list: %s: %w", path, err)
-	}
-	return list, nil
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-const graphqlPath = "/v1/graphql"
+const GraphQLPath = "/v1/graphql"
 
 // graphqlRoutes are the read side of the API; none where graphql.source is off.
 func (r *running) graphqlRoutes() ([]api.Route, error) {
@@ -52,7 +52,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: graphqlPath, Scope: scope, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: scope, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
 		if method == fiber.MethodOptions {
 			route.Scope = "" // a browser asks without the key whether it may send one
 		}
@@ -60,7 +60,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Handler: endpoint.Health})
 	if c.Playground {
-		playground := graphiql.New(graphiql.Options{Endpoint: graphqlPath})
+		playground := graphiql.New(graphiql.Options{Endpoint: GraphQLPath})
 		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {
 			routes = append(routes, api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
 		}

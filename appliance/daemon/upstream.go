@@ -1,8 +1,7 @@
-package main
+package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,28 +21,9 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// checkUpstream checks what the client of an upstream refuses.
-func checkUpstream(c *config.Config) error {
-	var failures []error
-	if g := c.GraphQL; g.Upstream != "" {
-		if err := upstream.CheckURL(g.Upstream, g.UpstreamAllowHTTP); err != nil {
-			failures = append(failures, fmt.Errorf("graphql.upstream: %w", err))
-		}
-	}
-	for i, h := range c.GraphQL.UpstreamHeaders {
-		if h.Check() != nil {
-			continue // which is told already
-		}
-		if err := upstream.CheckHeaders(http.Header{h.Name: {h.Value}}); err != nil {
-			failures = append(failures, fmt.Errorf("graphql.upstream_headers: entry %d: %w", i+1, err))
-		}
-	}
-	return errors.Join(failures...)
-}
-
-// headerFile is the file that a header's value is kept in; "" where it is in the configuration itself. A credential is a file
+// HeaderFile is the file that a header's value is kept in; "" where it is in the configuration itself. A credential is a file
 // only for the service itself.
-func headerFile(h config.Header) (string, error) {
+func HeaderFile(h config.Header) (string, error) {
 	if !h.Kept() {
 		return "", nil
 	}
@@ -52,7 +32,7 @@ func headerFile(h config.Header) (string, error) {
 
 // readHeader returns a header's value.
 func readHeader(h config.Header) (string, error) {
-	path, err := headerFile(h)
+	path, err := HeaderFile(h)
 	if err != nil || path == "" {
 		return h.Value, err
 	}
@@ -65,23 +45,6 @@ func readHeader(h config.Header) (string, error) {
 		return "", fmt.Errorf("%s is empty", path)
 	}
 	return value, upstream.CheckHeaders(http.Header{h.Name: {value}})
-}
-
-// checkUpstreamReferences checks what graphql.upstream and what belongs to it point at, as far as anybody may who may not
-// read the secrets.
-func checkUpstreamReferences(c *config.Config) error {
-	if !c.AsksUpstream() {
-		return nil
-	}
-	for _, h := range c.GraphQL.UpstreamHeaders {
-		if path, err := headerFile(h); err == nil && path != "" {
-			if _, err := os.Stat(path); err != nil {
-				return fmt.Errorf("graphql.upstream_headers: %s: %w", h.Name, err)
-			}
-		}
-	}
-	_, err := upstreamClient(c, "", nil, nil)
-	return err
 }
 
 // upstreamClient returns a client of the upstream. URL and headers are checked already, so what can fail is the file of
@@ -102,9 +65,9 @@ func upstreamClient(c *config.Config, version string, headers http.Header, regis
 	return client, nil
 }
 
-// openUpstream returns a client of the upstream for this version of attestd, whose metrics go to the registry unless that is
+// OpenUpstream returns a client of the upstream for this version of attestd, whose metrics go to the registry unless that is
 // nil. The headers only the daemon's user may be able to read.
-func openUpstream(c *config.Config, version string, registry *prometheus.Registry) (*upstream.Client, error) {
+func OpenUpstream(c *config.Config, version string, registry *prometheus.Registry) (*upstream.Client, error) {
 	headers := make(http.Header)
 	for _, h := range c.GraphQL.UpstreamHeaders {
 		value, err := readHeader(h)
@@ -116,8 +79,8 @@ func openUpstream(c *config.Config, version string, registry *prometheus.Registr
 	return upstreamClient(c, version, headers, registry)
 }
 
-// followerOptions are those of a follower of graphql.upstream.
-func followerOptions(c *config.Config, idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
+// FollowerOptions are those of a follower of graphql.upstream.
+func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
 	if rate == appliance.Unlimited {
@@ -129,16 +92,16 @@ func followerOptions(c *config.Config, idx index.Index, from follower.Upstream, 
 	}
 }
 
-// openUpstream leaves r.upstream nil where there is none, and r.follower where nothing is followed.
+// OpenUpstream leaves r.upstream nil where there is none, and r.follower where nothing is followed.
 func (r *running) openUpstream() (err error) {
 	if !r.config.AsksUpstream() {
 		return nil
 	}
-	if r.upstream, err = openUpstream(r.config, r.options.version, r.registry); err != nil {
+	if r.upstream, err = OpenUpstream(r.config, r.options.Version, r.registry); err != nil {
 		return err
 	}
 	if r.config.Follows() {
-		r.follower = follower.New(followerOptions(r.config, r.replica, r.upstream, r.logger))
+		r.follower = follower.New(FollowerOptions(r.config, r.replica, r.upstream, r.logger))
 	}
 	return nil
 }

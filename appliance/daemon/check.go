@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/attestd/attestd/api/upstream"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/hsm"
+)
+
+// RequireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
+// hsm.uri, and the PIN that its default names is not there either.
+func RequireSetup(from *config.Source, c *config.Config) error {
+	path := from.Path()
+	if _, set := from.Lookup(config.EnvName("hsm.uri")); set || files.Exists(path) {
+		return nil
+	}
+	uri, err := hsm.ParseURI(c.HSM.URI)
+	if err != nil {
+		return fmt.Errorf("hsm.uri: %w", err)
+	}
+	if files.Exists(strings.TrimPrefix(uri.PINSource, "file:")) {
+		return nil
+	}
+	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)
+}
+
+// CheckReferences checks what the configuration points at, as far as that can be done without the HSM.
+func CheckReferences(c *config.Config) error {
+	if _, err := hsm.ParseURI(c.HSM.URI); err != nil {
+		return fmt.Errorf("hsm.uri: %w", err)
+	}
+	for name, path := range map[string]string{"cert": c.Server.TLS.Cert, "key": c.Server.TLS.Key, "client_ca": c.Server.TLS.ClientCA} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("server.tls.%s: %w", name, err)
+		}
+	}
+	_, err := readScreening(c)
+	return errors.Join(err, checkUpstreamReferences(c))
+}
+
+// CheckUpstream checks what the client of an upstream refuses.
+func CheckUpstream(c *config.Config) error {
+	var failures []error
+	if g := c.GraphQL; g.Upstream != "" {
+		if err := upstream.CheckURL(g.Upstream, g.UpstreamAllowHTTP); err != nil {
+			failures = append(failures, fmt.Errorf("graphql.upstream: %w", err))
+		}
+	}
+	for i, h := range c.GraphQL.UpstreamHeaders {
+		if h.Check() != nil {
+			continue // which is told already
+		}
+		if err := upstream.CheckHeaders(http.Header{h.Name: {h.Value}}); err != nil {
+			failures = append(failures, fmt.Errorf("graphql.upstream_headers: entry %d: %w", i+1, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// checkUpstreamReferences checks what graphql.upstream and what belongs to it point at, as far as anybody may who may not
+// read the secrets.
+func checkUpstreamReferences(c *config.Config) error {
+	if !c.AsksUpstream() {
+		return nil
+	}
+	for _, h := range c.GraphQL.UpstreamHeaders {
+		if path, err := HeaderFile(h); err == nil && path != "" {
+			if _, err := os.Stat(path); err != nil {
+				return fmt.Errorf("graphql.upstream_headers: %s: %w", h.Name, err)
+			}
+		}
+	}
+	_, err := upstreamClient(c, "", nil, nil)
+	return err
+}
+
+// readScreening reads the list of addresses for which nothing is attested; nil where none is configured.
+func readScreening(c *config.Config) (*appliance.Screening, error) {
+	path := c.Attestation.ScreeningList
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("attestation.screening_list: %w", err)
+	}
+	defer f.Close()
+	list, err := appliance.ParseScreening(f)
+	if err != nil {
+		return nil, fmt.Errorf("attestation.screening_list: %s: %w", path, err)
+	}
+	return list, nil
+}

@@ -1,0 +1,148 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/attestd/attestd/api"
+)
+
+// server is one listener and what serves it.
+type server struct {
+	name     string
+	listener net.Listener
+	serve    func(net.Listener) error
+	shutdown func(context.Context) error
+}
+
+// Serve serves until shutdown, and returns nil then.
+func (s server) Serve() error {
+	if err := s.serve(s.listener); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	return nil
+}
+
+// listen opens all sockets before anything is served, so that a taken port is found at once. The API's server is the
+// first to be shut down.
+func (r *running) listen(ctx context.Context) (servers []server, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range servers {
+				_ = s.listener.Close() // what failed before says more
+			}
+		}
+	}()
+	if err := r.loadCertificates(); err != nil {
+		return nil, err
+	}
+	reads, err := r.graphqlRoutes()
+	if err != nil {
+		return nil, err
+	}
+	if r.public, err = api.New(r.apiOptions(reads)); err != nil {
+		return nil, err
+	}
+	listeners, err := r.listenAPI(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range listeners {
+		s := server{"api", l, r.public.Serve, r.public.Shutdown}
+		if i > 0 {
+			s.shutdown = func(context.Context) error { return nil } // the first ends all
+		}
+		servers = append(servers, s)
+	}
+	r.address = listeners[0].Addr()
+
+	l, err := api.ListenAdmin(r.config.Admin.Socket)
+	if err != nil {
+		return servers, fmt.Errorf("admin.socket: %w", err)
+	}
+	admin := api.NewAdmin(r.adminOptions())
+	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown})
+
+	if r.config.Metrics.Listen == "" {
+		return servers, nil
+	}
+	l, err = new(net.ListenConfig).Listen(ctx, "tcp", r.config.Metrics.Listen)
+	if err != nil {
+		return servers, fmt.Errorf("metrics.listen: %w", err)
+	}
+	r.metrics = l.Addr()
+	metrics := api.NewMetrics(r.registry)
+	return append(servers, server{"metrics", l, metrics.Serve, metrics.Shutdown}), nil
+}
+
+// listenAPI returns the sockets that the service manager handed over, else one at server.listen.
+func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
+	if n := len(r.options.Sockets); n > 0 {
+		for i, l := range r.options.Sockets {
+			if l == nil {
+				return nil, fmt.Errorf("socket activation: file descriptor %d is not a listening stream socket", i+3)
+			}
+		}
+		return r.options.Sockets, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Server.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("server.listen: %w", err)
+	}
+	return []net.Listener{l}, nil
+}
+
+// loadCertificates leaves r.certificates nil where the API is served in plain.
+func (r *running) loadCertificates() (err error) {
+	files := r.config.Server.TLS
+	if files.Cert == "" {
+		return nil
+	}
+	if r.certificates, err = api.LoadCertificates(files.Cert, files.Key, files.ClientCA); err != nil {
+		return fmt.Errorf("server.tls: %w", err)
+	}
+	return nil
+}
+
+func (r *running) apiOptions(reads []api.Route) api.Options {
+	s := r.config.Server
+	var certificates *tls.Config
+	if r.certificates != nil {
+		certificates = r.certificates.Config()
+	}
+	return api.Options{
+		Attestor:        r.attestor,
+		LogVerifier:     r.logKey.VerifierText,
+		DefaultRate:     r.config.Limits.DefaultRate,
+		AnonymousRate:   r.config.Limits.AnonymousRate,
+		AttestBodyLimit: int64(s.AttestBodyLimit),
+		RequestTimeout:  s.RequestTimeout,
+		ReadTimeout:     s.ReadTimeout,
+		WriteTimeout:    s.WriteTimeout,
+		IdleTimeout:     s.IdleTimeout,
+		TrustedProxies:  s.TrustedProxies,
+		TLS:             certificates,
+		Routes:          reads,
+		ReplicaReady:    r.replicaReady(),
+		Logger:          r.logger,
+		Registry:        r.registry,
+		Now:             time.Now,
+	}
+}
+
+// shutdown stops the servers in order, within one deadline.
+func shutdown(servers []server, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var failures []error
+	for _, s := range servers {
+		if err := s.shutdown(ctx); err != nil {
+			failures = append(failures, fmt.Errorf("stop %s: %w", s.name, err))
+		}
+	}
+	return errors.Join(failures...)
+}

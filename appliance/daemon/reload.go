@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance/config"
+)
+
+// reload reads the configuration again and takes over what a running daemon can. It returns the names of values that
+// changed but take a restart. After an error nothing has changed.
+func (r *running) reload() (needRestart []string, err error) {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	// Type=notify knows RELOADING=1 too, and takes it for what it is; READY=1 must follow, whatever comes out.
+	r.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, monotonicMicroseconds()))
+	defer r.notify(daemon.SdNotifyReady)
+	needRestart, err = r.reloadConfig()
+	if err != nil {
+		r.logger.Error("reload: the configuration is refused, and the old one stays", "error", err.Error())
+		return nil, err
+	}
+	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
+	return needRestart, nil
+}
+
+func (r *running) reloadConfig() (needRestart []string, err error) {
+	if r.options.Load == nil {
+		return nil, errors.New("this daemon does not load its configuration again")
+	}
+	next, err := r.options.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := CheckReferences(next); err != nil {
+		return nil, err
+	}
+	// All that can fail comes first, so that a configuration is taken over whole or not at all.
+	adoptTLS, err := r.prepareTLS(next)
+	if err != nil {
+		return nil, err
+	}
+	screened, err := readScreening(next)
+	if err != nil {
+		return nil, err
+	}
+	adoptTLS()
+	r.attestor.Screen(screened)
+	if r.options.Level != nil {
+		r.options.Level.Set(next.Level())
+	}
+	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
+	return r.changedOtherwise(next), nil
+}
+
+// prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a
+// restart.
+func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
+	files := next.Server.TLS
+	if r.certificates == nil || files.Cert == "" {
+		return func() {}, nil
+	}
+	loaded, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("server.tls: %w", err)
+	}
+	return func() { r.certificates.Replace(loaded) }, nil
+}
+
+// changedOtherwise returns the names of values that are not those with which the daemon runs.
+func (r *running) changedOtherwise(next *config.Config) (names []string) {
+	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
+	for _, name := range r.config.Differing(next) {
+		live := slices.Contains(config.Reloadable(), name)
+		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
+			live = false
+		}
+		if !live {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// monotonicMicroseconds is CLOCK_MONOTONIC, by which systemd tells this reload from an earlier one (sd_notify(3)).
+func monotonicMicroseconds() int64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return time.Duration(now.Nano()).Microseconds()
+}

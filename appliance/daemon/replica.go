@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/store/replica"
+)
+
+// ReplicaFile is the replica in data_dir. It may be deleted at any time and filled again.
+const ReplicaFile = "replica.db"
+
+// roomForJournal is how many times journal.min_free the replica leaves free: what an upstream has may be more than the disk
+// takes, and must not end attestations.
+const roomForJournal = 4
+
+// ReplicaPath is the file of the replica.
+func ReplicaPath(c *config.Config) string { return filepath.Join(c.DataDir, ReplicaFile) }
+
+func replicaOptions(c *config.Config) replica.Options {
+	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
+}
+
+// KeepReplica is OpenReplica for the daemon, which signs whatever has become of its replica.
+func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
+	return replica.Keep(ReplicaPath(c), replica.KeepOptions{
+		Options: replicaOptions(c), Log: log,
+		Made: func() error { return files.HandOver(c.DataDir, ReplicaFile) },
+	})
+}
+
+// OpenReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
+// not open.
+func OpenReplica(c *config.Config) (*replica.Store, error) {
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	data, err := replica.Open(ReplicaPath(c), replicaOptions(c))
+	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
+		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := files.HandOver(c.DataDir, ReplicaFile); err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
+	return data, nil
+}
+
+// IndexStatus is what an index holds.
+func IndexStatus(ctx context.Context, idx index.Index) (status index.Status, err error) {
+	err = idx.View(ctx, func(s index.Snapshot) error {
+		status, err = s.Status(ctx)
+		return err
+	})
+	return status, err
+}
