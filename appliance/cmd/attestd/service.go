@@ -90,13 +90,13 @@ func (a *app) atToken(ctx context.Context, c *config.Config, stdin io.Reader, ar
 	if err != nil {
 		return false, fmt.Errorf("hsm.uri: %w", err)
 	}
-	service, err := serviceUser(c.DataDir)
+	owner, err := serviceUser(c.DataDir)
 	if err != nil {
 		return false, err
 	}
 	_, given := a.source.Lookup(hsm.CredentialsVariable)
 	needsCredential := uri.Credential() != "" && !given
-	if os.Geteuid() != 0 || service.isRoot() && !needsCredential {
+	if os.Geteuid() != 0 || owner.isRoot() && !needsCredential {
 		return false, nil
 	}
 	cmd, err := a.self(ctx, args...)
@@ -104,14 +104,14 @@ func (a *app) atToken(ctx context.Context, c *config.Config, stdin io.Reader, ar
 		return true, err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, a.out, a.err
-	if !service.isRoot() {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: service.uid, Gid: service.gid, Groups: service.groups}}
+	if !owner.isRoot() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.uid, Gid: owner.gid, Groups: owner.groups}}
 		cmd.Dir = "/"
 	}
 	if !needsCredential {
 		return true, passOn(cmd.Run())
 	}
-	return true, withCredential(ctx, uri.Credential(), service, func(folder string) error {
+	return true, withCredential(ctx, uri.Credential(), owner, func(folder string) error {
 		cmd.Env = append(cmd.Env, hsm.CredentialsVariable+"="+folder)
 		return passOn(cmd.Run())
 	})
