@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -103,7 +104,7 @@ func checks() []checkup {
 type patient struct {
 	*app
 	config  *config.Config
-	service identity // as whom the daemon runs
+	service service.User // as whom the daemon runs
 
 	daemon    wire.Status
 	daemonErr error // nil while it runs; client.ErrNotRunning
@@ -152,7 +153,7 @@ func (p *patient) checkConfiguration() []finding {
 		err = daemon.CheckReferences(c)
 	}
 	if err == nil {
-		p.service, err = serviceUser(c.DataDir)
+		p.service, err = service.UserOf(c.DataDir)
 	}
 	if err != nil {
 		return []finding{fail("correct it, then try again: attestd config check", "%s", err)}
@@ -170,7 +171,7 @@ func checkDaemon(_ context.Context, p *patient) []finding {
 		return []finding{warn("systemctl start attestd", "not running: nothing answers on %s", p.config.Admin.Socket)}
 	}
 	if p.daemonErr != nil {
-		return []finding{fail("run doctor as root, or as the user "+p.service.name, "%s", p.daemonErr)}
+		return []finding{fail("run doctor as root, or as the user "+p.service.Name, "%s", p.daemonErr)}
 	}
 	up := time.Since(p.daemon.Started).Round(time.Second)
 	findings := []finding{ok("running for %s, signing as %s", up, p.daemon.SignerAddress)}

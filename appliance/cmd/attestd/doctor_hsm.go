@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -51,7 +52,7 @@ func (p *patient) tryCredential(ctx context.Context) error {
 	if _, given := p.source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
 		return nil
 	}
-	folder, err := decryptCredential(ctx, uri.Credential(), p.service)
+	folder, err := service.DecryptCredential(ctx, uri.Credential(), p.service)
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func checkPIN(_ context.Context, p *patient) []finding {
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
 		return []finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
-		return []finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.name+" only", "%s", p.hsm.LastError)}
+		return []finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
 	case t.PINCountLow:
 		return []finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
 	}

@@ -38,7 +38,7 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return []finding{warn("run doctor as root, or as the user "+p.service.name, "%s", err)}
+		return []finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	case files.Exists(db) && !files.Exists(key):
 		return []finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}

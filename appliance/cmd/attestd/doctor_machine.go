@@ -57,7 +57,7 @@ func (p *patient) reachUpstream(ctx context.Context) finding {
 	address := p.config.UpstreamShown()
 	upstream, err := daemon.OpenUpstream(p.config, version(), nil)
 	if err != nil {
-		return warn("run doctor as root, or as the user "+p.service.name+"; a credential of the service only the daemon can read", "not asked: %s", err)
+		return warn("run doctor as root, or as the user "+p.service.Name+"; a credential of the service only the daemon can read", "not asked: %s", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, upstreamPatience)
 	defer cancel()
@@ -179,7 +179,7 @@ func checkDiskSync(_ context.Context, p *patient) []finding {
 	took, err := measureSync(dir)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		findings = append(findings, warn("run doctor as root, or as the user "+p.service.name, "not measured: %s", err))
+		findings = append(findings, warn("run doctor as root, or as the user "+p.service.Name, "not measured: %s", err))
 	case err != nil:
 		findings = append(findings, fail("dmesg tells what is wrong with it; mount a good disk there, then: attestd restore FILE", "the disk takes no writes: %s", err))
 	case took > slowSync:
@@ -294,7 +294,7 @@ func checkFiles(_ context.Context, p *patient) []finding {
 		}
 		looked++
 		if err != nil {
-			faults = append(faults, warn("run doctor as root, or as the user "+p.service.name, "%s: %s", g.what, err))
+			faults = append(faults, warn("run doctor as root, or as the user "+p.service.Name, "%s: %s", g.what, err))
 			continue
 		}
 		if f, found := p.judge(g, stat); found {
@@ -320,25 +320,12 @@ func (p *patient) judge(g guarded, stat fs.FileInfo) (finding, bool) {
 		most := mode & g.most
 		return finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
 			Detail: fmt.Sprintf("%s: %s has mode %04o: others may use it", g.what, g.path, mode)}, true
-	case g.owned && owner.Uid != p.service.uid:
-		return fail(fmt.Sprintf("chown %s: %s", p.service.name, path), "%s: %s belongs to user %d, not to %s, as whom the daemon runs", g.what, g.path, owner.Uid, p.service.name), true
-	case g.readable && !p.service.reads(owner, mode):
-		return fail(fmt.Sprintf("chown %s: %s", p.service.name, path), "%s: %s cannot be read by %s, as whom the daemon runs", g.what, g.path, p.service.name), true
+	case g.owned && owner.Uid != p.service.UID:
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s belongs to user %d, not to %s, as whom the daemon runs", g.what, g.path, owner.Uid, p.service.Name), true
+	case g.readable && !p.service.Reads(owner, mode):
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s cannot be read by %s, as whom the daemon runs", g.what, g.path, p.service.Name), true
 	}
 	return finding{}, false
-}
-
-// reads says whether the user may read a file, as its mode has it.
-func (i identity) reads(owner *syscall.Stat_t, mode fs.FileMode) bool {
-	switch {
-	case i.isRoot():
-		return true
-	case owner.Uid == i.uid:
-		return mode&0o400 != 0
-	case i.in(owner.Gid):
-		return mode&0o040 != 0
-	}
-	return mode&0o004 != 0
 }
 
 func checkPorts(ctx context.Context, p *patient) []finding {
@@ -377,8 +364,8 @@ func (p *patient) checkPort(ctx context.Context, name, address string) finding {
 	if err == nil {
 		_ = l.Close()
 	}
-	if _, port, _ := config.SplitPort(address); privileged(port) && !p.service.isRoot() {
-		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.name)
+	if _, port, _ := config.SplitPort(address); privileged(port) && !p.service.IsRoot() {
+		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.Name)
 	}
 	return ok("%s %s: free", name, address)
 }

@@ -46,7 +46,7 @@ func (p *patient) judgeReplica(ctx context.Context) finding {
 	case isUselessReplica(err):
 		return warn("systemctl start attestd sets it aside and begins an empty one"+anew, "%s", err)
 	case err != nil:
-		return warn("run doctor as root, or as the user "+p.service.name, "%s", err)
+		return warn("run doctor as root, or as the user "+p.service.Name, "%s", err)
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL answers with nothing")
 	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // else see checkFollowing

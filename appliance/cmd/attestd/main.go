@@ -15,6 +15,7 @@ import (
 
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -59,7 +60,7 @@ func exitStatus(stderr io.Writer, err error) int {
 	if silent := (silentFailure{}); errors.As(err, &silent) {
 		return exitFailure // what is wrong is printed already
 	}
-	if child := childStatus(0); errors.As(err, &child) {
+	if child := service.ChildStatus(0); errors.As(err, &child) {
 		return int(child) // and it has printed what is wrong
 	}
 	fmt.Fprintf(stderr, "attestd: %v\n", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/attestd/attestd/appliance/service"
 )
 
 // fakeSystemdCreds puts a systemd-creds that decrypts everything to a PIN first into PATH.
@@ -28,7 +30,7 @@ func TestTheDecryptedPINIsRemoved(t *testing.T) {
 	failure := errors.New("the child failed")
 	for _, want := range []error{nil, failure} {
 		var folder string
-		err := withCredential(t.Context(), "pin", identity{}, func(f string) error {
+		err := service.WithCredential(t.Context(), "pin", service.User{}, func(f string) error {
 			folder = f
 			if pin, err := os.ReadFile(filepath.Join(folder, "pin")); err != nil || string(pin) != "31415926\n" {
 				t.Errorf("the credential is %q, %v", pin, err)
@@ -47,7 +49,7 @@ func TestTheDecryptedPINIsRemoved(t *testing.T) {
 func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 	fakeSystemdCreds(t, "31415926")
 	failure := errors.New("the child did not start")
-	exit := passOn(exec.CommandContext(t.Context(), "false").Run())
+	exit := service.PassOn(exec.CommandContext(t.Context(), "false").Run())
 	for name, test := range map[string]struct{ child, is error }{
 		"after success":                   {nil, nil},
 		"after an exit status":            {exit, nil},
@@ -55,7 +57,7 @@ func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var folder string
-			err := withCredential(t.Context(), "pin", identity{}, func(f string) error {
+			err := service.WithCredential(t.Context(), "pin", service.User{}, func(f string) error {
 				folder = f
 				makeBusy(t, folder)
 				return test.child

@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -93,7 +94,7 @@ type setup struct {
 	user, keyName, keyFile                   string
 
 	folder        string         // of the configuration
-	service       identity       // as whom the daemon runs
+	service       service.User   // as whom the daemon runs
 	config        *config.Config // once it is written
 	awaitsJournal bool           // a backup, or the first API key, is to begin it
 	takesOver     bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
@@ -153,10 +154,10 @@ func (s *setup) prepare(context.Context) (err error) {
 	if s.service, err = s.findUser(); err != nil {
 		return err
 	}
-	return s.ensureFolder(s.folder, 0o755, identity{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())})
+	return s.ensureFolder(s.folder, 0o755, service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())})
 }
 
-func (s *setup) findUser() (identity, error) {
+func (s *setup) findUser() (service.User, error) {
 	name := s.user
 	if name == "" && os.Geteuid() == 0 {
 		name = "attestd"
@@ -164,21 +165,21 @@ func (s *setup) findUser() (identity, error) {
 	if name != "" {
 		u, err := user.Lookup(name)
 		if err == nil {
-			return identityOf(u)
+			return service.FromOS(u)
 		}
 		if s.user != "" {
-			return identity{}, fmt.Errorf("--user: %w", err)
+			return service.User{}, fmt.Errorf("--user: %w", err)
 		}
 		s.say("There is no user attestd, which the package makes: files will be root's, and the daemon must run as root.")
 	}
 	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
-		return identity{}, err
+		return service.User{}, err
 	}
-	return identityOf(u)
+	return service.FromOS(u)
 }
 
-func (s *setup) ensureFolder(path string, mode fs.FileMode, owner identity) error {
+func (s *setup) ensureFolder(path string, mode fs.FileMode, owner service.User) error {
 	if files.Exists(path) {
 		return nil
 	}
@@ -192,9 +193,9 @@ func (s *setup) ensureFolder(path string, mode fs.FileMode, owner identity) erro
 }
 
 // own gives what root made in a folder of root's to the owner.
-func (s *setup) own(path string, mode fs.FileMode, owner identity) error {
+func (s *setup) own(path string, mode fs.FileMode, owner service.User) error {
 	if os.Geteuid() == 0 {
-		if err := os.Lchown(path, int(owner.uid), int(owner.gid)); err != nil {
+		if err := os.Lchown(path, int(owner.UID), int(owner.GID)); err != nil {
 			return err
 		}
 	}
@@ -202,10 +203,10 @@ func (s *setup) own(path string, mode fs.FileMode, owner identity) error {
 }
 
 // place makes a file in a folder of root's. One that is there keeps its owner and mode.
-func (s *setup) place(path string, content []byte, mode fs.FileMode, owner identity, what string) error {
+func (s *setup) place(path string, content []byte, mode fs.FileMode, owner service.User, what string) error {
 	if stat, err := os.Stat(path); err == nil {
 		was := stat.Sys().(*syscall.Stat_t)
-		mode, owner = stat.Mode().Perm(), identity{uid: was.Uid, gid: was.Gid}
+		mode, owner = stat.Mode().Perm(), service.User{UID: was.Uid, GID: was.Gid}
 	}
 	if err := files.Write(path, content, 0o600); err != nil {
 		return err
@@ -217,8 +218,8 @@ func (s *setup) place(path string, content []byte, mode fs.FileMode, owner ident
 	return nil
 }
 
-func (s *setup) root() identity {
-	return identity{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+func (s *setup) root() service.User {
+	return service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
 // configure leaves a configuration that names the token, unless there is one.
@@ -343,7 +344,7 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 	}
 	text.WriteByte('\n')
 	config.WriteYAML(&text, chosen)
-	readers := identity{uid: s.root().uid, gid: s.service.gid}
+	readers := service.User{UID: s.root().UID, GID: s.service.GID}
 	return s.place(s.result.Configuration, text.Bytes(), 0o640, readers, "the configuration")
 }
 

@@ -12,13 +12,14 @@ import (
 	"strings"
 
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm"
 )
 
 // keepPIN returns the pin-source of a PIN that is kept already, or keeps one: as a credential, which the unit passes on to
 // the service (LoadCredentialEncrypted=), or in a file of the service's user.
 func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err error) {
-	file, credential := s.pinPath(), credentialPath("pin")
+	file, credential := s.pinPath(), service.CredentialPath("pin")
 	const credentialSource = "credential:pin"
 	switch {
 	case s.isServiceFolder() && files.Exists(credential):
@@ -92,7 +93,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err error) {
 	_, given := s.source.Lookup(hsm.CredentialsVariable)
 	if name := uri.Credential(); name != "" && !given {
-		pin, err = runSystemdCreds(ctx, nil, "decrypt", "--name="+name, credentialPath(name), "-")
+		pin, err = service.SystemdCreds(ctx, nil, "decrypt", "--name="+name, service.CredentialPath(name), "-")
 	} else if path, pathErr := uri.PINFile(); pathErr != nil {
 		err = pathErr
 	} else {
@@ -116,7 +117,7 @@ func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
 		s.undoFile(path)
 		return s.placePIN(path, pin)
 	}
-	s.undoFile(credentialPath(name))
+	s.undoFile(service.CredentialPath(name))
 	err := s.placeCredential(ctx, name, pin)
 	if err == nil {
 		return nil
@@ -152,24 +153,24 @@ func (s *setup) renamePINSource(from, to string) error {
 func (s *setup) pinPath() string { return filepath.Join(s.folder, "pin") }
 
 func (s *setup) placePIN(path string, pin []byte) error {
-	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service, "the PIN, for the user "+s.service.name+" only")
+	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service, "the PIN, for the user "+s.service.Name+" only")
 }
 
 // placeCredential keeps the PIN so that only this machine's systemd can read it, and proves that it can. It does not
 // bind it to the TPM's PCRs: an update of the firmware would change them, and lose the PIN.
 func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) error {
-	path := credentialPath(name)
+	path := service.CredentialPath(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	sealed, err := runSystemdCreds(ctx, pin, "encrypt", "--name="+name, "--tpm2-pcrs=", "-", "-")
+	sealed, err := service.SystemdCreds(ctx, pin, "encrypt", "--name="+name, "--tpm2-pcrs=", "-", "-")
 	if err != nil {
 		return err
 	}
 	if err := files.Write(path, sealed, 0o600); err != nil {
 		return err
 	}
-	again, err := runSystemdCreds(ctx, nil, "decrypt", "--name="+name, path, "-")
+	again, err := service.SystemdCreds(ctx, nil, "decrypt", "--name="+name, path, "-")
 	if err == nil && !bytes.Equal(again, pin) {
 		err = errors.New("systemd-creds does not give back what it was given")
 	}

@@ -1,0 +1,79 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// WithCredential calls do with a folder that holds the decrypted credential, and then removes the folder. An error of that
+// is never hidden by the exit status of a child, which has printed its own.
+func WithCredential(ctx context.Context, name string, service User, do func(folder string) error) (err error) {
+	folder, err := DecryptCredential(ctx, name, service)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		removeErr := os.RemoveAll(folder)
+		if removeErr == nil {
+			return
+		}
+		if child := ChildStatus(0); errors.As(err, &child) {
+			err = nil
+		}
+		err = errors.Join(err, fmt.Errorf("remove the decrypted PIN: %w: remove the folder %s by hand", removeErr, folder))
+	}()
+	return do(folder)
+}
+
+// DecryptCredential makes a folder like the one that systemd gives to the service. Only the service's user can read it,
+// and the caller removes it.
+func DecryptCredential(ctx context.Context, name string, service User) (folder string, err error) {
+	encrypted := CredentialPath(name)
+	pin, err := SystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
+	if err != nil {
+		return "", fmt.Errorf("the PIN is the credential %q of the service; as root it can be decrypted where it is in %s: %w", name, encrypted, err)
+	}
+	parent := "/run"
+	if _, err := os.Stat(parent); err != nil {
+		parent = ""
+	}
+	if folder, err = os.MkdirTemp(parent, "attestd-credentials-"); err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, name)
+	err = errors.Join(os.WriteFile(path, pin, 0o400), os.Chown(path, int(service.UID), int(service.GID)), os.Chown(folder, int(service.UID), int(service.GID)))
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(folder))
+	}
+	return folder, nil
+}
+
+// SystemdCreds runs systemd-creds(1) and returns its standard output.
+func SystemdCreds(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "systemd-creds", args...)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("systemd-creds %s: %w: %s", args[0], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}
+
+// ChildStatus is the exit status of a child of this program, passed on: the child has told why.
+type ChildStatus int
+
+func (s ChildStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// PassOn turns a child's exit status into this program's.
+func PassOn(err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
+		return ChildStatus(exit.ExitCode())
+	}
+	return err
+}
