@@ -221,6 +221,9 @@ func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 			d.kill(t)
 		}
 	}
+}
+
+func TestASampleHasTheNewestRecordsAndNotTooMany(t *testing.T) {
 	for _, size := range []int64{0, 1, 19, 20, 1000, 1001, 1234, 1 << 40} {
 		checked, last := int64(0), int64(-1)
 		for _, before := range sampledPlaces(size) {

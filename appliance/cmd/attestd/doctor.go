@@ -31,7 +31,7 @@ unless the token says that one more wrong PIN would lock it.`,
 		Example: "  attestd doctor\n  attestd doctor --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			findings := a.examine(cmd.Context())
+			findings := examine(cmd.Context(), a.subject())
 			if err := a.printFindings(findings); err != nil {
 				return err
 			}
@@ -100,9 +100,16 @@ func checks() []checkup {
 	}
 }
 
+// subject is the appliance that is examined, as a command sees it.
+type subject struct {
+	source  *config.Source
+	version string                                        // of this command
+	inspect func(ctx context.Context) (inspection, error) // looks at the token in a process of its own
+}
+
 // patient is what the checks look at. It is asked once, whatever the number of checks.
 type patient struct {
-	*app
+	subject
 	config  *config.Config
 	service service.User // as whom the daemon runs
 
@@ -122,10 +129,10 @@ func (p *patient) running() bool { return p.daemonErr == nil }
 const doctorTimeout = 2 * time.Minute
 
 // examine runs all checks. Without a configuration there is nothing else to check.
-func (a *app) examine(ctx context.Context) []finding {
+func examine(ctx context.Context, of subject) []finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	p := &patient{app: a}
+	p := &patient{subject: of}
 	findings := named("configuration", p.checkConfiguration())
 	if worst(findings) == stateFail {
 		return findings
@@ -145,9 +152,9 @@ func named(check string, findings []finding) []finding {
 }
 
 func (p *patient) checkConfiguration() []finding {
-	c, err := p.app.config(nil)
+	c, err := p.source.Load(nil)
 	if err == nil {
-		if err := daemon.RequireSetup(&p.source, c); err != nil {
+		if err := daemon.RequireSetup(p.source, c); err != nil {
 			return []finding{fail("attestd setup", "%s", err)}
 		}
 		err = daemon.CheckReferences(c)
@@ -175,8 +182,8 @@ func checkDaemon(_ context.Context, p *patient) []finding {
 	}
 	up := time.Since(p.daemon.Started).Round(time.Second)
 	findings := []finding{ok("running for %s, signing as %s", up, p.daemon.SignerAddress)}
-	if p.daemon.Version != version() {
-		findings = append(findings, warn("systemctl restart attestd", "it is version %s, this command is %s", p.daemon.Version, version()))
+	if p.daemon.Version != p.version {
+		findings = append(findings, warn("systemctl restart attestd", "it is version %s, this command is %s", p.daemon.Version, p.version))
 	}
 	for part, cause := range p.daemon.Failing {
 		findings = append(findings, fail("attestd goes on by itself when the cause is gone; its log has more: journalctl -u attestd", "%s: %s", part, cause))
@@ -194,6 +201,9 @@ func worst(findings []finding) state {
 	}
 	return result
 }
+
+// subject is this appliance.
+func (a *app) subject() subject { return subject{source: &a.source, version: version(), inspect: a.inspectToken} }
 
 func (a *app) printFindings(findings []finding) error {
 	return a.print(struct {

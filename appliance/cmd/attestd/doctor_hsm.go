@@ -100,9 +100,9 @@ func restoreSoftHSM(folder string) string {
 	return "tar -C " + shellQuote(filepath.Dir(folder)) + " -xzf token.tar.gz; then: systemctl restart attestd"
 }
 
-// inspect looks at the token in a process of its own.
-func (p *patient) inspect(ctx context.Context) (found inspection, err error) {
-	cmd, err := p.self(ctx, "hsm", "inspect")
+// inspectToken looks at the token in a process of its own.
+func (a *app) inspectToken(ctx context.Context) (found inspection, err error) {
+	cmd, err := a.self(ctx, "hsm", "inspect")
 	if err != nil {
 		return found, err
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
@@ -47,7 +50,7 @@ func checkJournal(ctx context.Context, p *patient) []finding {
 }
 
 // openJournal is the daemon while it runs, else the files, opened for reading.
-func (p *patient) openJournal() (backend, note.Verifier, error) {
+func (p *patient) openJournal() (journal, note.Verifier, error) {
 	if p.running() {
 		secret, err := archive.ReadLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
@@ -56,7 +59,36 @@ func (p *patient) openJournal() (backend, note.Verifier, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline{store}, key.Verifier, nil
+	return journalFile{store.Journal(), store}, key.Verifier, nil
+}
+
+// journal is what is asked of the journal, through the daemon or in its file.
+type journal interface {
+	Checkpoint(ctx context.Context) ([]byte, error)
+	Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
+	Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
+	io.Closer
+}
+
+// journalFile is the journal without a daemon.
+type journalFile struct {
+	appliance.Journal
+	io.Closer
+}
+
+// Records are as the daemon gives them.
+func (f journalFile) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+	return f.List(ctx, q)
+}
+
+// Prove proves a record that is named by its id.
+func (f journalFile) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+	e, err := f.ByID(ctx, id)
+	if err != nil {
+		return appliance.Entry{}, appliance.InclusionProof{}, err
+	}
+	proof, err := f.Journal.Prove(ctx, e.Index)
+	return e, proof, err
 }
 
 // journalSample is what was checked of a journal, and found good.
@@ -73,7 +105,7 @@ func (s journalSample) String() string {
 }
 
 // sampleJournal returns the first fault that it finds.
-func sampleJournal(ctx context.Context, from backend, verifier note.Verifier) (s journalSample, err error) {
+func sampleJournal(ctx context.Context, from journal, verifier note.Verifier) (s journalSample, err error) {
 	checkpoint, err := from.Checkpoint(ctx)
 	if err != nil {
 		return s, err
@@ -116,7 +148,7 @@ func sampledPlaces(size int64) (before []int64) {
 }
 
 // checkEntry checks a record by itself, and that it is in the tree of the newest checkpoint.
-func checkEntry(ctx context.Context, from backend, verifier note.Verifier, e appliance.Entry) error {
+func checkEntry(ctx context.Context, from journal, verifier note.Verifier, e appliance.Entry) error {
 	r, err := appliance.DecodeLeaf(e.Leaf)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func checkFollowing(ctx context.Context, p *patient) []finding {
 
 func (p *patient) reachUpstream(ctx context.Context) finding {
 	address := p.config.UpstreamShown()
-	upstream, err := daemon.OpenUpstream(p.config, version(), nil)
+	upstream, err := daemon.OpenUpstream(p.config, p.version, nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.Name+"; a credential of the service only the daemon can read", "not asked: %s", err)
 	}

@@ -419,7 +419,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 
 // examineAll is doctor, but for the daemon, which has not been started yet.
 func (s *setup) examineAll(ctx context.Context) error {
-	for _, f := range s.examine(ctx) {
+	for _, f := range examine(ctx, s.subject()) {
 		if f.Check != "daemon" || f.State != stateWarn {
 			s.result.Checks = append(s.result.Checks, f)
 		}

@@ -73,7 +73,7 @@ func (s *setup) findKey(ctx context.Context) error {
 	if tokens := s.emptyTokens(); tokens != "" {
 		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
 	}
-	found, err := (&patient{app: s.app}).inspect(ctx)
+	found, err := s.inspectToken(ctx)
 	switch {
 	case err != nil:
 		return err
