@@ -140,14 +140,6 @@ func readLimited(r io.Reader, max int64) ([]byte, error) {
 	return b, err
 }
 
-// formatTime is how a time is shown to a person; empty for none.
-func formatTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
-}
-
 // orDash stands in for an empty table cell.
 func orDash(s string) string {
 	if s == "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -85,7 +86,7 @@ func benchBackfill(b *testing.B, d *daemonProcess) figure {
 		if out := d.run(b, "replica", "sync", "--output", "json"); json.Unmarshal([]byte(out), &done) != nil {
 			b.Fatal(out)
 		}
-		rounds = append(rounds, figure{perSecond: float64(rows(done.Status).Here) / done.Seconds})
+		rounds = append(rounds, figure{perSecond: float64(text.Rows(done.Status).Here) / done.Seconds})
 	}
 	return median(rounds)
 }

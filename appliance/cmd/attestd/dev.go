@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -194,23 +195,12 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
 	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
-		url, shellQuote(d.path("api-key")), devUnspendable, devBeneficiary)
+		url, text.ShellWord(d.path("api-key")), devUnspendable, devBeneficiary)
 	fmt.Fprintf(w, "\n  %sRead transfers:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
 	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
-	fmt.Fprintf(w, "%s log list --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
-	fmt.Fprintf(w, "%s log verify --config %s\n", shellQuote(os.Args[0]), shellQuote(d.path("attestd.yaml")))
+	fmt.Fprintf(w, "%s log list --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
+	fmt.Fprintf(w, "%s log verify --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "\n  %sCtrl-C stops it; the next run goes on where this one ended.%s\n\n", dim, plain)
 	return w.err
-}
-
-// shellQuote returns s as one word of a POSIX shell.
-func shellQuote(s string) string {
-	safe := func(r rune) bool {
-		return r == '/' || r == '.' || r == '-' || r == '_' || r == '+' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

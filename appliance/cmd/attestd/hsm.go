@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/doctor"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -121,7 +123,7 @@ func newHSMStatus(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			status, err := daemonHSM(cmd.Context(), c)
+			status, err := doctor.DaemonHSM(cmd.Context(), c)
 			if err == nil {
 				return a.print(status, func(w io.Writer) { writeStatus(w, status) })
 			}
@@ -140,20 +142,6 @@ func newHSMStatus(a *app) *cobra.Command {
 	}
 }
 
-// daemonHSM asks the daemon, which holds the login.
-func daemonHSM(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
-	daemon := client.NewAdmin(c.Admin.Socket)
-	err = daemon.HSMStatus(ctx, &status)
-	return status, errors.Join(err, daemon.Close())
-}
-
-// inspection is what 'hsm inspect' found.
-type inspection struct {
-	hsm.Status
-	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
-	NotFound bool `json:"notFound,omitempty"`
-}
-
 // newHSMInspect is for doctor, which does not load a library of an HSM itself: one that crashes takes its process with
 // it, and doctor must live to tell.
 func newHSMInspect(a *app) *cobra.Command {
@@ -169,7 +157,7 @@ func newHSMInspect(a *app) *cobra.Command {
 				if err != nil {
 					status.LastError = err.Error()
 				}
-				return a.printJSON(inspection{status, isWrongPIN(err), errors.Is(err, hsm.ErrNotFound)})
+				return a.printJSON(doctor.Inspection{Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound)})
 			})
 		},
 	}
@@ -263,7 +251,7 @@ func writeStatus(w io.Writer, s hsm.Status) {
 		{"address", address},
 		{"sessions", fmt.Sprintf("%d in use, %d open, at most %s", s.Session.InUse, s.Session.Open, orUnlimited(s.Session.Max))},
 		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
-		{"last error", strings.TrimSpace(s.LastError + " " + formatTime(s.LastErrorTime))},
+		{"last error", strings.TrimSpace(s.LastError + " " + text.Time(s.LastErrorTime))},
 	})
 }
 
@@ -293,3 +281,24 @@ func writeBench(w io.Writer, results []hsm.BenchResult) {
 	}
 	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
 }
+
+// inspectToken looks at the token in a process of its own.
+func (a *app) inspectToken(ctx context.Context) (found doctor.Inspection, err error) {
+	cmd, err := a.self(ctx, "hsm", "inspect")
+	if err != nil {
+		return found, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: ")
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
+			said = "the module ended the process that loaded it: " + lastOf(said, 500)
+		}
+		return found, fmt.Errorf("%s (%w)", said, err)
+	}
+	return found, json.Unmarshal(stdout.Bytes(), &found)
+}
+
+// lastOf is the end of a text.
+func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -192,7 +193,7 @@ func (a *app) printKeys(keys []appliance.APIKey) error {
 	for i, k := range keys {
 		v := viewKey(k)
 		views[i] = v
-		rows[i] = []string{v.ID, v.Name, v.State, join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), formatTime(v.Created), orDash(formatTime(v.Expires)), orDash(formatTime(v.LastUsed))}
+		rows[i] = []string{v.ID, v.Name, v.State, join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
 	}
 	return a.print(views, func(w io.Writer) {
 		if len(keys) == 0 {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newLog(a *app) *cobra.Command {
@@ -78,7 +79,7 @@ func (a *app) printEntries(entries []appliance.Entry) error {
 	rows := make([][]string, len(entries))
 	for i, e := range entries {
 		r := e.Record
-		rows[i] = []string{fmt.Sprint(e.Index), formatTime(r.Time), r.ID.String(), r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String()}
+		rows[i] = []string{fmt.Sprint(e.Index), text.Time(r.Time), r.ID.String(), r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String()}
 	}
 	if entries == nil {
 		entries = []appliance.Entry{}

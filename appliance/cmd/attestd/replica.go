@@ -19,6 +19,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -145,9 +146,9 @@ func writeReplicaStatus(w io.Writer, s wire.ReplicaStatus, running bool) {
 	}
 	rows = append(rows, [][2]string{
 		{"size", fmt.Sprintf("%.1f MiB", float64(s.Bytes)/(1<<20))},
-		{"oldest", formatTime(s.Oldest)},
-		{"newest", withAge(s.Newest)},
-		{"written", withAge(s.Updated)},
+		{"oldest", text.Time(s.Oldest)},
+		{"newest", text.Age(s.Newest)},
+		{"written", text.Age(s.Updated)},
 		{"schema", fmt.Sprint(s.Schema)},
 		{"unverified", nonZero(s.Unverified)},
 	}...)
@@ -155,14 +156,6 @@ func writeReplicaStatus(w io.Writer, s wire.ReplicaStatus, running bool) {
 		rows = append(rows, followerFields(*s.Follower, running)...)
 	}
 	fields(w, rows)
-}
-
-// withAge is a time and how long ago it was.
-func withAge(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return fmt.Sprintf("%s (%s ago)", formatTime(t), time.Since(t).Round(time.Second))
 }
 
 func newReplicaImport(a *app) *cobra.Command {

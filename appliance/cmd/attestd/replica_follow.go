@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // syncGiveUp is how long 'attestd replica sync' bears an upstream that fails. The daemon never gives up.
@@ -145,11 +145,11 @@ func (a *app) syncProgress() (show func(follower.Status), end func()) {
 	update, end := a.progress("sync", "rows")
 	failing := false
 	return func(s follower.Status) {
-		if all := rows(s); all.Upstream > 0 {
+		if all := text.Rows(s); all.Upstream > 0 {
 			update(int64(all.Here), int64(max(all.Here, all.Upstream)))
 		}
 		if s.Failing && !failing {
-			a.say("%s; it is asked again.", oneLine(s.LastError))
+			a.say("%s; it is asked again.", text.OneLine(s.LastError))
 		}
 		failing = s.Failing
 	}, end
@@ -185,7 +185,7 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 			working = time.Now()
 		}
 		if time.Since(working) > syncGiveUp {
-			return s, fmt.Errorf("the daemon, which goes on trying, has had no answer of the upstream for %s: %s", syncGiveUp, oneLine(s.LastError))
+			return s, fmt.Errorf("the daemon, which goes on trying, has had no answer of the upstream for %s: %s", syncGiveUp, text.OneLine(s.LastError))
 		}
 		select {
 		case <-ctx.Done():
@@ -217,7 +217,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 		fmt.Fprintf(w, "In step with %s: %d packets and %d transfers are here. %d rows written in %s, %.0f a second.\n", s.Upstream,
 			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
 		if len(s.Missing) > 0 {
-			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", oneLine(strings.Join(s.Missing, ", ")))
+			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", text.OneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Unverified > 0 {
 			fmt.Fprintf(w, "%d rows contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
@@ -225,56 +225,28 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	})
 }
 
-// rows are packets and transfers together.
-func rows(s follower.Status) (all follower.Count) {
-	for _, count := range s.Rows {
-		all.Here += count.Here
-		all.Upstream += count.Upstream
-	}
-	return all
-}
-
 // followerFields are what 'attestd replica status' shows of a follower.
 func followerFields(s follower.Status, running bool) [][2]string {
 	if !running {
-		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, as the daemon is not"}, {"in step", withAge(s.InStep)}}
+		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, as the daemon is not"}, {"in step", text.Age(s.InStep)}}
 	}
-	readBack := [2]string{"backfilled", withAge(s.Backfilled)}
+	readBack := [2]string{"backfilled", text.Age(s.Backfilled)}
 	if s.Backfilled.IsZero() {
-		readBack = [2]string{"read back to", formatTime(s.Oldest)}
+		readBack = [2]string{"read back to", text.Time(s.Oldest)}
 	}
 	lastError := ""
 	if s.LastError != "" {
-		lastError = fmt.Sprintf("%s: %s", withAge(s.LastErrorAt), oneLine(s.LastError))
+		lastError = fmt.Sprintf("%s: %s", text.Age(s.LastErrorAt), text.OneLine(s.LastError))
 	}
 	return [][2]string{
 		{"upstream", s.Upstream},
-		{"follower", followerState(s)},
-		{"lag", lagText(s)},
+		{"follower", text.Follower(s)},
+		{"lag", text.Lag(s)},
 		readBack,
 		{"unfinished", nonZero(s.Unfinished)},
-		{"missing fields", oneLine(strings.Join(s.Missing, ", "))},
+		{"missing fields", text.OneLine(strings.Join(s.Missing, ", "))},
 		{"last error", lastError},
 	}
-}
-
-func followerState(s follower.Status) string {
-	text := string(s.State)
-	if all := rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
-		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here, all.Upstream)
-	}
-	if s.Failing {
-		text += ", and the upstream fails"
-	}
-	return text
-}
-
-func lagText(s follower.Status) string {
-	if s.LagSeconds == nil {
-		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
-	}
-	lag := time.Duration(*s.LagSeconds * float64(time.Second))
-	return fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
 }
 
 // nonZero is a number as fields shows it; empty for none.
@@ -283,16 +255,6 @@ func nonZero[N int | uint64](n N) string {
 		return ""
 	}
 	return fmt.Sprint(n)
-}
-
-// oneLine is what an upstream has said, without what a terminal or a table takes for something else.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s)
 }
 
 func newReplicaVerify(a *app) *cobra.Command {
@@ -351,7 +313,7 @@ func writeReport(w io.Writer, r follower.Report) {
 	if r.Differing > 0 {
 		var lines [][]string
 		for _, d := range r.Differences[:min(len(r.Differences), mostShown)] {
-			lines = append(lines, []string{d.Kind, oneLine(d.Key), d.What, orDash(strings.Join(d.Fields, ", "))})
+			lines = append(lines, []string{d.Kind, text.OneLine(d.Key), d.What, orDash(strings.Join(d.Fields, ", "))})
 		}
 		fmt.Fprintf(w, "\nDifferences, %d of %d:\n", len(lines), r.Differing)
 		table(w, "KIND\tKEY\tWHAT\tFIELDS", lines)
@@ -359,7 +321,7 @@ func writeReport(w io.Writer, r follower.Report) {
 	if r.Doubtful > 0 {
 		var lines [][]string
 		for _, d := range r.Unverified[:min(len(r.Unverified), mostShown)] {
-			lines = append(lines, []string{d.Kind, oneLine(d.Key), formatTime(d.Since), oneLine(d.Reason)})
+			lines = append(lines, []string{d.Kind, text.OneLine(d.Key), text.Time(d.Since), text.OneLine(d.Reason)})
 		}
 		fmt.Fprintf(w, "\nUnverified, %d of %d:\n", len(lines), r.Doubtful)
 		table(w, "KIND\tKEY\tSINCE\tREASON", lines)
@@ -386,7 +348,7 @@ func verdict(r follower.Report) (lines []string) {
 		say("%d rows of packets under way are behind; they are looked up again by themselves.", r.Behind)
 	}
 	if len(r.Missing) > 0 {
-		say("The upstream's schema lacks %s: they are null here.", oneLine(strings.Join(r.Missing, ", ")))
+		say("The upstream's schema lacks %s: they are null here.", text.OneLine(strings.Join(r.Missing, ", ")))
 	}
 	return lines
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -88,7 +89,7 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 		archive.Manifest
 		MovedAside []string `json:"movedAside,omitempty"`
 	}{true, manifest, aside}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records as of %s are in place, each signature good.\n", manifest.Records, formatTime(manifest.Time))
+		fmt.Fprintf(w, "%d records as of %s are in place, each signature good.\n", manifest.Records, text.Time(manifest.Time))
 		for _, path := range aside {
 			fmt.Fprintf(w, "What was there is now %s.\n", path)
 		}
@@ -152,7 +153,7 @@ func (r restore) loses(ctx context.Context, c *config.Config, scratch string, m 
 		return "", nil
 	}
 	if in.Tree.N > m.Records {
-		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, formatTime(m.Time), m.Records), nil
+		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, text.Time(m.Time), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
 	report, err := r.audit(ctx, scratch, m, in.Checkpoint)

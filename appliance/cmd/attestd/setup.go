@@ -23,8 +23,10 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/doctor"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -111,7 +113,7 @@ type setupResult struct {
 	APIKey        string             `json:"apiKey,omitempty"` // only where no file was wanted
 	Made          []string           `json:"made"`             // files
 	Kept          []string           `json:"kept"`
-	Checks        []finding          `json:"checks"`
+	Checks        []doctor.Finding   `json:"checks"`
 	Next          string             `json:"next"`
 }
 
@@ -127,7 +129,7 @@ func (s *setup) run(ctx context.Context) error {
 	if err := s.print(s.result, s.tell); err != nil {
 		return err
 	}
-	if worst(s.result.Checks) == stateFail {
+	if doctor.Worst(s.result.Checks) == doctor.Fail {
 		return silentFailure{}
 	}
 	return nil
@@ -419,8 +421,8 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 
 // examineAll is doctor, but for the daemon, which has not been started yet.
 func (s *setup) examineAll(ctx context.Context) error {
-	for _, f := range examine(ctx, s.subject()) {
-		if f.Check != "daemon" || f.State != stateWarn {
+	for _, f := range doctor.Examine(ctx, s.subject()) {
+		if f.Check != "daemon" || f.State != doctor.Warn {
 			s.result.Checks = append(s.result.Checks, f)
 		}
 	}
@@ -433,13 +435,13 @@ func (s *setup) next() string {
 	if s.isServiceFolder() && isDirectory("/run/systemd/system") {
 		return "systemctl enable --now attestd"
 	}
-	return "attestd serve --config " + shellQuote(s.result.Configuration)
+	return "attestd serve --config " + text.ShellWord(s.result.Configuration)
 }
 
 func (s *setup) tell(w io.Writer) {
-	var troubles []finding
+	var troubles []doctor.Finding
 	for _, f := range s.result.Checks {
-		if f.State != stateOK {
+		if f.State != doctor.OK {
 			troubles = append(troubles, f)
 		}
 	}
@@ -450,14 +452,14 @@ func (s *setup) tell(w io.Writer) {
 	if s.result.APIKey != "" {
 		fmt.Fprintf(w, "\nThe token of the API key %q, not shown again: %s\n", s.keyName, s.result.APIKey)
 	}
-	if worst(s.result.Checks) == stateFail {
+	if doctor.Worst(s.result.Checks) == doctor.Fail {
 		fmt.Fprintln(w, "\nMend what failed above, then run setup again.")
 		return
 	}
 	if s.awaitsJournal {
 		fmt.Fprintln(w, "\nThere is no journal yet, and no API key. If this machine takes over from another, put the newest backup in place:")
 		fmt.Fprintln(w, "\n  attestd restore FILE")
-		fmt.Fprintf(w, "\nElse make an API key: attestd key create --name %s\n", shellQuote(s.keyName))
+		fmt.Fprintf(w, "\nElse make an API key: attestd key create --name %s\n", text.ShellWord(s.keyName))
 	}
 	fmt.Fprintf(w, "\nNext:\n\n  %s\n", s.result.Next)
 }

@@ -1,32 +1,30 @@
-package main
+package doctor
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
 // ask asks the daemon and, while it does not run, the token.
-func (p *patient) ask(ctx context.Context) {
+func (p *subject) ask(ctx context.Context) {
 	p.socket = askSystemd(ctx)
 	p.credential = p.tryCredential(ctx)
 	daemon := client.NewAdmin(p.config.Admin.Socket)
 	defer func() { _ = daemon.Close() }()
 	p.daemon, p.daemonErr = daemon.Status(ctx)
 	if p.running() {
-		p.hsm.Status, p.hsmErr = daemonHSM(ctx, p.config)
+		p.hsm.Status, p.hsmErr = DaemonHSM(ctx, p.config)
 		return
 	}
 	if !errors.Is(p.daemonErr, client.ErrNotRunning) {
@@ -37,19 +35,19 @@ func (p *patient) ask(ctx context.Context) {
 		p.hsmErr = errNotLooked
 		return
 	}
-	p.hsm, p.hsmErr = p.inspect(ctx)
+	p.hsm, p.hsmErr = p.Inspect(ctx)
 }
 
 // errNotLooked says that something else has to be mended first, of which its own check tells.
 var errNotLooked = errors.New("not looked at")
 
 // tryCredential decrypts the PIN where it is a credential, as systemd does before it starts the service. Only root can.
-func (p *patient) tryCredential(ctx context.Context) error {
+func (p *subject) tryCredential(ctx context.Context) error {
 	uri, err := hsm.ParseURI(p.config.HSM.URI)
 	if err != nil {
 		return err
 	}
-	if _, given := p.source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
+	if _, given := p.Source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
 		return nil
 	}
 	folder, err := service.DecryptCredential(ctx, uri.Credential(), p.service)
@@ -60,7 +58,7 @@ func (p *patient) tryCredential(ctx context.Context) error {
 }
 
 // modulePath is the HSM's library, as configured.
-func (p *patient) modulePath() string {
+func (p *subject) modulePath() string {
 	uri, err := hsm.ParseURI(p.config.HSM.URI)
 	if err != nil {
 		return ""
@@ -69,8 +67,8 @@ func (p *patient) modulePath() string {
 }
 
 // softHSMFault is what is not there of SoftHSM's files, "" where all is, or another HSM is configured.
-func (p *patient) softHSMFault() string {
-	conf := p.source.Getenv(softhsm.ConfVariable)
+func (p *subject) softHSMFault() string {
+	conf := p.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.modulePath()) {
 		return ""
 	}
@@ -86,127 +84,106 @@ func (p *patient) softHSMFault() string {
 }
 
 // checkSoftHSM comes before the module, which says of a folder that is gone no more than CKR_GENERAL_ERROR.
-func checkSoftHSM(_ context.Context, p *patient) []finding {
+func checkSoftHSM(_ context.Context, p *subject) []Finding {
 	gone := p.softHSMFault()
 	if gone == "" {
 		return nil
 	}
-	return []finding{fail("restore it from its copy, and with it the attestor key: "+restoreSoftHSM(gone),
+	return []Finding{fail("restore it from its copy, and with it the attestor key: "+restoreSoftHSM(gone),
 		"%s is gone; without it there is no token, and the next start fails", gone)}
 }
 
 // restoreSoftHSM is how a folder of SoftHSM's comes back from the copy that docs/operations.md has made.
 func restoreSoftHSM(folder string) string {
-	return "tar -C " + shellQuote(filepath.Dir(folder)) + " -xzf token.tar.gz; then: systemctl restart attestd"
+	return "tar -C " + text.ShellWord(filepath.Dir(folder)) + " -xzf token.tar.gz; then: systemctl restart attestd"
 }
 
-// inspectToken looks at the token in a process of its own.
-func (a *app) inspectToken(ctx context.Context) (found inspection, err error) {
-	cmd, err := a.self(ctx, "hsm", "inspect")
-	if err != nil {
-		return found, err
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: ")
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
-			said = "the module ended the process that loaded it: " + lastOf(said, 500)
-		}
-		return found, fmt.Errorf("%s (%w)", said, err)
-	}
-	return found, json.Unmarshal(stdout.Bytes(), &found)
-}
-
-// lastOf is the end of a text.
-func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }
-
-func checkModule(_ context.Context, p *patient) []finding {
+func checkModule(_ context.Context, p *subject) []Finding {
 	const remedy = "install the HSM's PKCS#11 library, or correct module-path in hsm.uri"
 	m := p.hsm.Module
 	switch path := p.modulePath(); {
 	case errors.Is(p.hsmErr, errNotLooked) && path != "" && !files.Exists(path):
-		return []finding{fail(remedy, "%s is not there", path)}
+		return []Finding{fail(remedy, "%s is not there", path)}
 	case errors.Is(p.hsmErr, errNotLooked):
-		return []finding{warn("mend what is told above and below first", "%s was not loaded", path)}
+		return []Finding{warn("mend what is told above and below first", "%s was not loaded", path)}
 	case p.hsmErr != nil:
-		return []finding{fail(remedy, "%s", p.hsmErr)}
+		return []Finding{fail(remedy, "%s", p.hsmErr)}
 	case m.Path == "":
-		return []finding{fail(remedy, "%s", p.hsm.LastError)}
+		return []Finding{fail(remedy, "%s", p.hsm.LastError)}
 	}
-	return []finding{ok("%s: %s %s", m.Path, m.Description, m.Version)}
+	return []Finding{ok("%s: %s %s", m.Path, m.Description, m.Version)}
 }
 
-func checkToken(_ context.Context, p *patient) []finding {
+func checkToken(_ context.Context, p *subject) []Finding {
 	switch t := p.hsm.Token; {
 	case p.hsmErr != nil || p.hsm.Module.Path == "":
 		return nil
 	case t.Label == "" && t.Serial == "":
-		return []finding{fail(p.tokenRemedy(), "%s", p.hsm.LastError)}
+		return []Finding{fail(p.tokenRemedy(), "%s", p.hsm.LastError)}
 	default:
-		return []finding{ok("%s (serial %s, %s)", t.Label, t.Serial, t.Manufacturer)}
+		return []Finding{ok("%s (serial %s, %s)", t.Label, t.Serial, t.Manufacturer)}
 	}
 }
 
 // tokenRemedy does not begin with a new token: its key would have another address, and what the old one signed is lost.
-func (p *patient) tokenRemedy() string {
+func (p *subject) tokenRemedy() string {
 	restore := "restore the HSM's own backup to it"
-	if tokens := softhsm.TokenDir(p.source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
+	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
 		restore = restoreSoftHSM(tokens)
 	}
 	return "correct hsm.uri; where the token is lost, " + restore + ". On a new appliance: attestd hsm init makes it"
 }
 
-func checkPIN(_ context.Context, p *patient) []finding {
+func checkPIN(_ context.Context, p *subject) []Finding {
 	t := p.hsm.Token
 	const newPIN = "with the PIN in a file: attestd setup --yes --pin-file FILE; then: systemctl start attestd"
 	const byHand = "log in once by hand with the token's own tool, which resets the count; the right PIN belongs where pin-source says"
 	switch {
 	case p.credential != nil && p.running():
-		return []finding{warn(newPIN, "the daemon is logged in, but cannot start again: %s", p.credential)}
+		return []Finding{warn(newPIN, "the daemon is logged in, but cannot start again: %s", p.credential)}
 	case p.credential != nil:
-		return []finding{fail(newPIN, "%s", p.credential)}
+		return []Finding{fail(newPIN, "%s", p.credential)}
 	case p.hsmErr != nil || t.Label == "" && t.Serial == "":
 		return nil
 	case t.PINLocked:
-		return []finding{fail("the token's security officer must set a new PIN", "the token has locked it")}
+		return []Finding{fail("the token's security officer must set a new PIN", "the token has locked it")}
 	case t.PINFinalTry:
-		return []finding{fail(byHand, "one more wrong PIN locks the token, so it was not tried")}
+		return []Finding{fail(byHand, "one more wrong PIN locks the token, so it was not tried")}
 	case p.hsm.WrongPIN:
-		return []finding{fail("it was tried once; do not try others. "+newPIN, "%s", p.hsm.LastError)}
+		return []Finding{fail("it was tried once; do not try others. "+newPIN, "%s", p.hsm.LastError)}
 	case p.running():
-		return []finding{ok("the daemon is logged in")}
+		return []Finding{ok("the daemon is logged in")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
-		return []finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
+		return []Finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
-		return []finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
+		return []Finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
 	case t.PINCountLow:
-		return []finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
+		return []Finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
 	}
-	return []finding{ok("works")}
+	return []Finding{ok("works")}
 }
 
 // hasCredential says whether the PIN is a credential of the service.
-func (p *patient) hasCredential() bool {
+func (p *subject) hasCredential() bool {
 	uri, err := hsm.ParseURI(p.config.HSM.URI)
 	return err == nil && uri.Credential() != ""
 }
 
-func checkKey(_ context.Context, p *patient) []finding {
+func checkKey(_ context.Context, p *subject) []Finding {
 	k := p.hsm.Key
 	switch {
 	case p.hsmErr != nil || p.hsm.WrongPIN || p.hsm.Token.Label == "" && p.hsm.Token.Serial == "":
 		return nil
 	case k.Curve == "" && p.hsm.NotFound:
-		return []finding{fail("attestd hsm init makes the key that hsm.uri names: one with another address, to be set as attestor on chain. Where there was one, restore the HSM's backup", "%s", p.hsm.LastError)}
+		return []Finding{fail("attestd hsm init makes the key that hsm.uri names: one with another address, to be set as attestor on chain. Where there was one, restore the HSM's backup", "%s", p.hsm.LastError)}
 	case k.Curve == "":
 		return nil // the PIN is at fault
 	case !p.running() && !p.hsm.Ready:
-		return []finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
+		return []Finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
 	case !k.Sensitive || k.Extractable:
-		return []finding{warn("make a key that cannot leave the token: attestd hsm keygen", "%s could leave the HSM (hsm.allow_extractable is set)", k.Label)}
+		return []Finding{warn("make a key that cannot leave the token: attestd hsm keygen", "%s could leave the HSM (hsm.allow_extractable is set)", k.Label)}
 	}
-	return []finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
+	return []Finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
 }
 
 // keyAddress is a key's address, as far as it is known.
@@ -215,4 +192,18 @@ func keyAddress(k hsm.KeyStatus) string {
 		return "unknown"
 	}
 	return k.Address.String()
+}
+
+// Inspection is what 'hsm inspect' found.
+type Inspection struct {
+	hsm.Status
+	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
+	NotFound bool `json:"notFound,omitempty"`
+}
+
+// DaemonHSM asks the daemon, which holds the login.
+func DaemonHSM(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
+	daemon := client.NewAdmin(c.Admin.Socket)
+	err = daemon.HSMStatus(ctx, &status)
+	return status, errors.Join(err, daemon.Close())
 }

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -13,29 +13,30 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/replica"
 )
 
 // staleReplica is how old the newest packet may be before a replica looks forgotten.
 const staleReplica = 24 * time.Hour
 
-func checkReplica(ctx context.Context, p *patient) []finding {
+func checkReplica(ctx context.Context, p *subject) []Finding {
 	if p.config.GraphQL.Source != config.FromReplica {
 		return nil
 	}
-	return append([]finding{p.judgeReplica(ctx)}, p.setAside()...)
+	return append([]Finding{p.judgeReplica(ctx)}, p.setAside()...)
 }
 
 // judgeReplica never fails: attestations need no replica.
-func (p *patient) judgeReplica(ctx context.Context) finding {
+func (p *subject) judgeReplica(ctx context.Context) Finding {
 	path := daemon.ReplicaPath(p.config)
 	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
 	if p.config.Follows() {
 		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
 	}
 	if stat, err := os.Stat(path); err == nil && !p.running() {
-		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: stateWarn}, stat)
-		if f.State = stateWarn; found {
+		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn}, stat)
+		if f.State = Warn; found {
 			return f
 		}
 	}
@@ -50,9 +51,9 @@ func (p *patient) judgeReplica(ctx context.Context) finding {
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL answers with nothing")
 	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // else see checkFollowing
-		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
+		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 	}
-	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], withAge(status.Newest))
+	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 }
 
 // isUselessReplica says whether the daemon will set the file aside for that error.
@@ -61,7 +62,7 @@ func isUselessReplica(err error) bool {
 }
 
 // setAside tells of replicas that were of no use, until they are removed.
-func (p *patient) setAside() []finding {
+func (p *subject) setAside() []Finding {
 	path := daemon.ReplicaPath(p.config)
 	found, err := replica.SetAside(path)
 	if err != nil || len(found) == 0 {
@@ -70,18 +71,18 @@ func (p *patient) setAside() []finding {
 	last := found[len(found)-1]
 	when := ""
 	if stat, err := os.Lstat(last); err == nil {
-		when = fmt.Sprintf(", last written %s", withAge(stat.ModTime()))
+		when = fmt.Sprintf(", last written %s", text.Age(stat.ModTime()))
 	}
 	remedy := "attestd replica import FILE fills the new one"
 	if p.config.Follows() {
 		remedy = "it fills again by itself: attestd replica status"
 	}
-	return []finding{warn(remedy+"; when nobody wants to look at the old one any more: rm -r "+shellQuote(path)+".damaged-*",
+	return []Finding{warn(remedy+"; when nobody wants to look at the old one any more: rm -r "+text.ShellWord(path)+".damaged-*",
 		"one was damaged, or of another version, and was set aside: %s%s", last, when)}
 }
 
 // replicaStatus asks the daemon, else the file, which it does not make.
-func (p *patient) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
+func (p *subject) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
 	}

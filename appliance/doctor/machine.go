@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -26,6 +26,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -34,11 +35,11 @@ import (
 const upstreamPatience = 10 * time.Second
 
 // checkFollowing asks the upstream one small question, and the daemon how far it has followed.
-func checkFollowing(ctx context.Context, p *patient) []finding {
+func checkFollowing(ctx context.Context, p *subject) []Finding {
 	if !p.config.AsksUpstream() {
 		return nil
 	}
-	findings := []finding{p.reachUpstream(ctx)}
+	findings := []Finding{p.reachUpstream(ctx)}
 	status, err := p.replicaStatus(ctx)
 	if !p.config.Follows() || err != nil { // of which the replica's check tells
 		return findings
@@ -53,9 +54,9 @@ func checkFollowing(ctx context.Context, p *patient) []finding {
 	return findings
 }
 
-func (p *patient) reachUpstream(ctx context.Context) finding {
+func (p *subject) reachUpstream(ctx context.Context) Finding {
 	address := p.config.UpstreamShown()
-	upstream, err := daemon.OpenUpstream(p.config, p.version, nil)
+	upstream, err := daemon.OpenUpstream(p.config, p.Version, nil)
 	if err != nil {
 		return warn("run doctor as root, or as the user "+p.service.Name+"; a credential of the service only the daemon can read", "not asked: %s", err)
 	}
@@ -65,45 +66,45 @@ func (p *patient) reachUpstream(ctx context.Context) finding {
 	if _, err := upstream.Query(ctx, "{ __typename }", nil); err != nil {
 		const remedy = "look at graphql.upstream, graphql.upstream_headers and the network"
 		if p.config.GraphQL.Source == config.FromProxy {
-			return fail(remedy, "%s: %s", address, oneLine(err.Error()))
+			return fail(remedy, "%s: %s", address, text.OneLine(err.Error()))
 		}
-		return warn(remedy+"; what the replica has is served meanwhile", "%s: %s", address, oneLine(err.Error()))
+		return warn(remedy+"; what the replica has is served meanwhile", "%s: %s", address, text.OneLine(err.Error()))
 	}
 	return ok("%s answers in %s", address, time.Since(began).Round(time.Millisecond))
 }
 
-func followerFinding(f *follower.Status) finding {
+func followerFinding(f *follower.Status) Finding {
 	switch {
 	case f == nil:
 		return warn("systemctl restart attestd", "the daemon does not follow it yet: graphql.upstream was set after its start")
 	case f.Failing:
-		return warn("attestd goes on by itself when the cause is gone", "the follower fails, lag %s: %s", lagText(*f), oneLine(f.LastError))
+		return warn("attestd goes on by itself when the cause is gone", "the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
 	}
-	return ok("the follower is %s, lag %s", followerState(*f), lagText(*f))
+	return ok("the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 }
 
-func checkClock(ctx context.Context, p *patient) []finding {
+func checkClock(ctx context.Context, p *subject) []Finding {
 	const remedy = "set the clock, and keep it right: systemctl enable --now systemd-timesyncd (or chrony)"
 	now := time.Now()
 	if now.Year() < 2025 || now.Year() > 2100 {
-		return []finding{fail(remedy, "it says %s", formatTime(now))}
+		return []Finding{fail(remedy, "it says %s", text.Time(now))}
 	}
 	if last := p.lastRecord(ctx); last.After(now.Add(time.Second)) {
-		return []finding{fail(remedy, "it says %s, which is before the journal's last record of %s", formatTime(now), formatTime(last))}
+		return []Finding{fail(remedy, "it says %s, which is before the journal's last record of %s", text.Time(now), text.Time(last))}
 	}
 	var t unix.Timex // asks, changes nothing
 	state, err := unix.Adjtimex(&t)
 	switch {
 	case err != nil:
-		return []finding{warn(remedy, "whether it is synchronised is not known: adjtimex: %s", err)}
+		return []Finding{warn(remedy, "whether it is synchronised is not known: adjtimex: %s", err)}
 	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
-		return []finding{warn(remedy, "not synchronised; it says %s", formatTime(now))}
+		return []Finding{warn(remedy, "not synchronised; it says %s", text.Time(now))}
 	}
-	return []finding{ok("synchronised, within %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Millisecond))}
+	return []Finding{ok("synchronised, within %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Millisecond))}
 }
 
 // lastRecord is when the journal's newest record was made; zero where there is none, or none can be read.
-func (p *patient) lastRecord(ctx context.Context) time.Time {
+func (p *subject) lastRecord(ctx context.Context) time.Time {
 	var entries []appliance.Entry
 	query := appliance.JournalQuery{Limit: 1}
 	if p.running() {
@@ -128,22 +129,22 @@ func existingFolder(dir string) string {
 	return dir
 }
 
-func checkDiskSpace(_ context.Context, p *patient) []finding {
+func checkDiskSpace(_ context.Context, p *subject) []Finding {
 	const remedy = "make space, or move data_dir to a larger disk"
 	dir := existingFolder(p.config.DataDir)
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return []finding{fail("data_dir must be on a disk of this machine", "%s: %s", dir, err)}
+		return []Finding{fail("data_dir must be on a disk of this machine", "%s: %s", dir, err)}
 	}
 	free, total := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize
 	least := int64(p.config.Journal.MinFree)
 	switch {
 	case free < least:
-		return []finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
+		return []Finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
 	case free < 10*least:
-		return []finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
+		return []Finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
 	}
-	return []finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
+	return []Finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
 }
 
 // volatileDisk names a disk on which a sync may not keep what it promises, by f_type of statfs(2).
@@ -166,10 +167,10 @@ func volatileDisk(kind int64) (name string, volatile bool) {
 // slowSync is from when on clients will notice: every attestation waits for one sync, or shares it.
 const slowSync = 50 * time.Millisecond
 
-func checkDiskSync(_ context.Context, p *patient) []finding {
+func checkDiskSync(_ context.Context, p *subject) []Finding {
 	const remedy = "keep data_dir on a local disk with a journaling file system: ext4 or XFS on an SSD"
 	dir := existingFolder(p.config.DataDir)
-	var findings []finding
+	var findings []Finding
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err == nil {
 		if name, volatile := volatileDisk(int64(s.Type)); volatile {
@@ -220,32 +221,32 @@ type guarded struct {
 	most       fs.FileMode // permissions beyond these are too many
 	owned      bool        // by the service's user
 	readable   bool        // for the service's user
-	state      state       // of a finding that others may read it
+	state      State       // of a finding that others may read it
 }
 
-func (p *patient) guardedFiles() []guarded {
+func (p *subject) guardedFiles() []guarded {
 	data := p.config.DataDir
-	configuration := guarded{what: "configuration", path: p.source.Path(), most: 0o755, readable: true, state: stateFail}
+	configuration := guarded{what: "configuration", path: p.Source.Path(), most: 0o755, readable: true, state: Fail}
 	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h config.Header) bool { return !h.Kept() }) {
 		configuration.most = 0o640 // it holds what may be a key
 	}
 	files := []guarded{
 		configuration,
-		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: stateWarn},
-		{what: "journal", path: filepath.Join(data, archive.StoreFile), most: 0o600, owned: true, readable: true, state: stateFail},
-		{what: "log key", path: filepath.Join(data, archive.LogKeyFile), most: 0o600, owned: true, readable: true, state: stateFail},
+		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: Warn},
+		{what: "journal", path: filepath.Join(data, archive.StoreFile), most: 0o600, owned: true, readable: true, state: Fail},
+		{what: "log key", path: filepath.Join(data, archive.LogKeyFile), most: 0o600, owned: true, readable: true, state: Fail},
 	}
 	if uri, err := hsm.ParseURI(p.config.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
 		if path, err := uri.PINFile(); err == nil {
-			files = append(files, guarded{what: "PIN", path: path, most: 0o640, readable: true, state: stateFail})
+			files = append(files, guarded{what: "PIN", path: path, most: 0o640, readable: true, state: Fail})
 		}
 	}
 	t := p.config.Server.TLS
 	for _, f := range []guarded{
-		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: stateWarn},
-		{what: "TLS key", path: t.Key, most: 0o640, readable: true, state: stateFail},
-		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: stateWarn},
-		{what: "upstream's CA", path: p.config.GraphQL.UpstreamCA, most: 0o755, readable: true, state: stateWarn},
+		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: Warn},
+		{what: "TLS key", path: t.Key, most: 0o640, readable: true, state: Fail},
+		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: Warn},
+		{what: "upstream's CA", path: p.config.GraphQL.UpstreamCA, most: 0o755, readable: true, state: Warn},
 	} {
 		if f.path != "" {
 			files = append(files, f)
@@ -253,7 +254,7 @@ func (p *patient) guardedFiles() []guarded {
 	}
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
 		if path, err := daemon.HeaderFile(h); err == nil && path != "" {
-			files = append(files, guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: stateFail})
+			files = append(files, guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: Fail})
 		}
 	}
 	return append(files, p.softHSMFiles()...)
@@ -261,12 +262,12 @@ func (p *patient) guardedFiles() []guarded {
 
 // softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
 // lost to the daemon.
-func (p *patient) softHSMFiles() (files []guarded) {
-	conf := p.source.Getenv(softhsm.ConfVariable)
+func (p *subject) softHSMFiles() (files []guarded) {
+	conf := p.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}
-	files = append(files, guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: stateFail})
+	files = append(files, guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: Fail})
 	tokens := softhsm.TokenDir(conf)
 	if tokens == "" {
 		return files
@@ -277,15 +278,15 @@ func (p *patient) softHSMFiles() (files []guarded) {
 			if d.IsDir() {
 				most = 0o700
 			}
-			files = append(files, guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: stateWarn})
+			files = append(files, guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: Warn})
 		}
 		return nil // what cannot be read is found by the module
 	})
 	return files
 }
 
-func checkFiles(_ context.Context, p *patient) []finding {
-	var faults []finding
+func checkFiles(_ context.Context, p *subject) []Finding {
+	var faults []Finding
 	looked := 0
 	for _, g := range p.guardedFiles() {
 		stat, err := os.Stat(g.path)
@@ -302,34 +303,34 @@ func checkFiles(_ context.Context, p *patient) []finding {
 		}
 	}
 	if len(faults) == 0 {
-		return []finding{ok("%d files and folders belong to whom they should, and nobody else reads the secret ones", looked)}
+		return []Finding{ok("%d files and folders belong to whom they should, and nobody else reads the secret ones", looked)}
 	}
 	return faults
 }
 
 // judge compares a file with who may have it.
-func (p *patient) judge(g guarded, stat fs.FileInfo) (finding, bool) {
+func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 	owner := stat.Sys().(*syscall.Stat_t)
 	mode := stat.Mode().Perm()
 	if stat.IsDir() && g.most == 0o600 {
 		g.most = 0o700
 	}
-	path := shellQuote(g.path)
+	path := text.ShellWord(g.path)
 	switch {
 	case mode&^g.most&0o077 != 0:
 		most := mode & g.most
-		return finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
+		return Finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
 			Detail: fmt.Sprintf("%s: %s has mode %04o: others may use it", g.what, g.path, mode)}, true
 	case g.owned && owner.Uid != p.service.UID:
 		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s belongs to user %d, not to %s, as whom the daemon runs", g.what, g.path, owner.Uid, p.service.Name), true
 	case g.readable && !p.service.Reads(owner, mode):
 		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s cannot be read by %s, as whom the daemon runs", g.what, g.path, p.service.Name), true
 	}
-	return finding{}, false
+	return Finding{}, false
 }
 
-func checkPorts(ctx context.Context, p *patient) []finding {
-	var findings []finding
+func checkPorts(ctx context.Context, p *subject) []Finding {
+	var findings []Finding
 	for _, at := range []struct{ name, address string }{
 		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen},
 	} {
@@ -340,7 +341,7 @@ func checkPorts(ctx context.Context, p *patient) []finding {
 	return findings
 }
 
-func (p *patient) checkPort(ctx context.Context, name, address string) finding {
+func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 	if p.running() && name == "server.listen" && !listening(ctx, address) {
 		if p.socket.active {
 			return ok("%s %s: not used, for attestd.socket is", name, address)
@@ -395,30 +396,30 @@ func privileged(port string) bool {
 // certificateWarning is how long before a certificate's end doctor begins to warn.
 const certificateWarning = 30 * 24 * time.Hour
 
-func checkCertificate(_ context.Context, p *patient) []finding {
+func checkCertificate(_ context.Context, p *subject) []Finding {
 	files := p.config.Server.TLS
 	if files.Cert == "" {
 		const remedy = "set server.tls.cert and server.tls.key, then: systemctl restart attestd; a proxy before it may speak TLS instead"
 		if open := p.openAddresses(); len(open) > 0 {
-			return []finding{warn(remedy, "none: the API is plain HTTP on %s, and API keys cross the network readable", strings.Join(open, ", "))}
+			return []Finding{warn(remedy, "none: the API is plain HTTP on %s, and API keys cross the network readable", strings.Join(open, ", "))}
 		}
-		return []finding{ok("none: the API is plain HTTP, on this machine only")}
+		return []Finding{ok("none: the API is plain HTTP, on this machine only")}
 	}
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
-		return []finding{fail("server.tls.cert and server.tls.key must be a certificate chain and its key, in PEM", "%s", err)}
+		return []Finding{fail("server.tls.cert and server.tls.key must be a certificate chain and its key, in PEM", "%s", err)}
 	}
 	const renew = "renew it, then: systemctl reload attestd"
 	leaf, now := pair.Leaf, time.Now()
 	switch {
 	case now.After(leaf.NotAfter):
-		return []finding{fail(renew, "ended %s", formatTime(leaf.NotAfter))}
+		return []Finding{fail(renew, "ended %s", text.Time(leaf.NotAfter))}
 	case now.Before(leaf.NotBefore):
-		return []finding{fail("wait, or look at the clock", "begins only %s", formatTime(leaf.NotBefore))}
+		return []Finding{fail("wait, or look at the clock", "begins only %s", text.Time(leaf.NotBefore))}
 	case leaf.NotAfter.Sub(now) < certificateWarning:
-		return []finding{warn(renew, "ends %s, in %d days", formatTime(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
+		return []Finding{warn(renew, "ends %s, in %d days", text.Time(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
 	}
-	return []finding{ok("for %s, until %s", names(leaf), formatTime(leaf.NotAfter))}
+	return []Finding{ok("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))}
 }
 
 // names are for whom a certificate is.

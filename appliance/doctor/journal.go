@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 
-	"golang.org/x/mod/sumdb/note"
-
 	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // What doctor checks of a journal: all of a small one, else blocks of records that follow each other, the newest and others at
@@ -26,31 +26,31 @@ const (
 	sampledAtOnce  = 20
 )
 
-func checkJournal(ctx context.Context, p *patient) []finding {
+func checkJournal(ctx context.Context, p *subject) []Finding {
 	db, key := filepath.Join(p.config.DataDir, archive.StoreFile), filepath.Join(p.config.DataDir, archive.LogKeyFile)
 	if !p.running() && !files.Exists(db) && !files.Exists(key) {
-		return []finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
+		return []Finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
 	}
 	journal, verifier, err := p.openJournal()
 	if err == nil {
 		defer func() { _ = journal.Close() }() // it was only read
 		var s journalSample
 		if s, err = sampleJournal(ctx, journal, verifier); err == nil {
-			return []finding{ok("%s", s)}
+			return []Finding{ok("%s", s)}
 		}
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return []finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	case files.Exists(db) && !files.Exists(key):
-		return []finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
+		return []Finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}
-	return []finding{fail("attestd log verify tells all that is damaged. Stop attestd, keep a copy of "+shellQuote(p.config.DataDir)+
+	return []Finding{fail("attestd log verify tells all that is damaged. Stop attestd, keep a copy of "+text.ShellWord(p.config.DataDir)+
 		" as evidence, then: attestd restore --force FILE, the newest backup", "%s", err)}
 }
 
 // openJournal is the daemon while it runs, else the files, opened for reading.
-func (p *patient) openJournal() (journal, note.Verifier, error) {
+func (p *subject) openJournal() (journal, note.Verifier, error) {
 	if p.running() {
 		secret, err := archive.ReadLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -34,20 +34,20 @@ func askSystemd(ctx context.Context) (u socketUnit) {
 }
 
 // checkSocket finds a socket that somebody wants and nobody has: clients are refused, whatever the daemon does.
-func checkSocket(_ context.Context, p *patient) []finding {
+func checkSocket(_ context.Context, p *subject) []Finding {
 	at := strings.Join(p.socket.listen, ", ")
 	switch {
 	case p.socket.enabled && !p.socket.active:
-		return []finding{fail("systemctl stop attestd && systemctl start attestd.socket attestd",
+		return []Finding{fail("systemctl stop attestd && systemctl start attestd.socket attestd",
 			"attestd.socket is enabled, but %s: nothing listens on %s", p.socket.state, at)}
 	case p.socket.active:
-		return []finding{ok("systemd listens on %s", at)}
+		return []Finding{ok("systemd listens on %s", at)}
 	}
 	return nil
 }
 
 // openAddresses are those of the API that other machines may reach.
-func (p *patient) openAddresses() (open []string) {
+func (p *subject) openAddresses() (open []string) {
 	addresses := []string{p.config.Server.Listen}
 	if p.socket.active || p.socket.enabled {
 		addresses = p.socket.listen // server.listen is not used then

@@ -1,0 +1,176 @@
+// Package doctor checks everything that an appliance depends on, and says how to mend what is wrong.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
+)
+
+// State is how a check came out.
+type State string
+
+// How a check may come out.
+const (
+	OK   State = "ok"
+	Warn State = "warn"
+	Fail State = "fail"
+)
+
+// Finding is what a check found of one thing.
+type Finding struct {
+	Check  string `json:"check"`
+	State  State  `json:"state"`
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func ok(format string, args ...any) Finding {
+	return Finding{State: OK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warn(remedy, format string, args ...any) Finding {
+	return Finding{State: Warn, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func fail(remedy, format string, args ...any) Finding {
+	return Finding{State: Fail, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+// checkup is one thing that doctor looks at.
+type checkup struct {
+	name string
+	run  func(ctx context.Context, p *subject) []Finding // none means that there is nothing to look at
+}
+
+// checks is all that doctor looks at, in the order in which it is shown. A new one is a line here.
+func checks() []checkup {
+	return []checkup{
+		{"daemon", checkDaemon},
+		{"socket", checkSocket},
+		{"SoftHSM", checkSoftHSM},
+		{"module", checkModule},
+		{"token", checkToken},
+		{"PIN", checkPIN},
+		{"key", checkKey},
+		{"journal", checkJournal},
+		{"replica", checkReplica},
+		{"upstream", checkFollowing},
+		{"clock", checkClock},
+		{"disk space", checkDiskSpace},
+		{"disk sync", checkDiskSync},
+		{"files", checkFiles},
+		{"ports", checkPorts},
+		{"certificate", checkCertificate},
+	}
+}
+
+// Subject is the appliance that is examined, as a command sees it.
+type Subject struct {
+	Source  *config.Source
+	Version string                                        // of this command
+	Inspect func(ctx context.Context) (Inspection, error) // looks at the token in a process of its own
+}
+
+// subject is what the checks look at. It is asked once, whatever the number of checks.
+type subject struct {
+	Subject
+	config  *config.Config
+	service service.User // as whom the daemon runs
+
+	daemon    wire.Status
+	daemonErr error // nil while it runs; client.ErrNotRunning
+
+	socket socketUnit
+
+	hsm        Inspection
+	hsmErr     error // why nothing is known of the HSM
+	credential error // why the PIN cannot be had of it
+}
+
+func (p *subject) running() bool { return p.daemonErr == nil }
+
+func (p *subject) checkConfiguration() []Finding {
+	c, err := p.Source.Load(nil)
+	if err == nil {
+		if err := daemon.RequireSetup(p.Source, c); err != nil {
+			return []Finding{fail("attestd setup", "%s", err)}
+		}
+		err = daemon.CheckReferences(c)
+	}
+	if err == nil {
+		p.service, err = service.UserOf(c.DataDir)
+	}
+	if err != nil {
+		return []Finding{fail("correct it, then try again: attestd config check", "%s", err)}
+	}
+	p.config = c
+	path := p.Source.Path()
+	if !files.Exists(path) {
+		return []Finding{ok("%s is not there: values are defaults, or the environment's", path)}
+	}
+	return []Finding{ok("%s", path)}
+}
+
+// doctorTimeout bounds what may hang: an HSM, a dead network file system.
+const doctorTimeout = 2 * time.Minute
+
+// Examine runs all checks. Without a configuration there is nothing else to check.
+func Examine(ctx context.Context, of Subject) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	p := &subject{Subject: of}
+	findings := named("configuration", p.checkConfiguration())
+	if Worst(findings) == Fail {
+		return findings
+	}
+	p.ask(ctx)
+	for _, c := range checks() {
+		findings = append(findings, named(c.name, c.run(ctx, p))...)
+	}
+	return findings
+}
+
+func named(check string, findings []Finding) []Finding {
+	for i := range findings {
+		findings[i].Check = check
+	}
+	return findings
+}
+
+func checkDaemon(_ context.Context, p *subject) []Finding {
+	if errors.Is(p.daemonErr, client.ErrNotRunning) {
+		return []Finding{warn("systemctl start attestd", "not running: nothing answers on %s", p.config.Admin.Socket)}
+	}
+	if p.daemonErr != nil {
+		return []Finding{fail("run doctor as root, or as the user "+p.service.Name, "%s", p.daemonErr)}
+	}
+	up := time.Since(p.daemon.Started).Round(time.Second)
+	findings := []Finding{ok("running for %s, signing as %s", up, p.daemon.SignerAddress)}
+	if p.daemon.Version != p.Version {
+		findings = append(findings, warn("systemctl restart attestd", "it is version %s, this command is %s", p.daemon.Version, p.Version))
+	}
+	for part, cause := range p.daemon.Failing {
+		findings = append(findings, fail("attestd goes on by itself when the cause is gone; its log has more: journalctl -u attestd", "%s: %s", part, cause))
+	}
+	return findings
+}
+
+// Worst is the worst state of all.
+func Worst(findings []Finding) State {
+	result := OK
+	for _, f := range findings {
+		if f.State == Fail || f.State == Warn && result == OK {
+			result = f.State
+		}
+	}
+	return result
+}

@@ -1,0 +1,78 @@
+// Package text is how times, a follower's state and words of a shell are shown to a person, by commands and by doctor.
+package text
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/attestd/attestd/appliance/index/follower"
+)
+
+// Time is how a time is shown to a person; empty for none.
+func Time(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// Age is a time and how long ago it was.
+func Age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s ago)", Time(t), time.Since(t).Round(time.Second))
+}
+
+// OneLine is what an upstream has said, without what a terminal or a table takes for something else.
+func OneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+// Lag is by how much a replica may be out of date.
+func Lag(s follower.Status) string {
+	if s.LagSeconds == nil {
+		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
+	}
+	lag := time.Duration(*s.LagSeconds * float64(time.Second))
+	return fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
+}
+
+// Follower is what a follower does.
+func Follower(s follower.Status) string {
+	text := string(s.State)
+	if all := Rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
+		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here, all.Upstream)
+	}
+	if s.Failing {
+		text += ", and the upstream fails"
+	}
+	return text
+}
+
+// Rows are packets and transfers together.
+func Rows(s follower.Status) (all follower.Count) {
+	for _, count := range s.Rows {
+		all.Here += count.Here
+		all.Upstream += count.Upstream
+	}
+	return all
+}
+
+// ShellWord returns s as one word of a POSIX shell.
+func ShellWord(s string) string {
+	safe := func(r rune) bool {
+		return r == '/' || r == '.' || r == '-' || r == '_' || r == '+' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
