@@ -122,6 +122,13 @@ type Setting struct {
 
 // Settings are all values, in the order in which they are shown.
 func Settings() []Setting {
+	return slices.Concat(attestingSettings(), graphqlSettings(), []Setting{
+		{"log.level", "info", "debug, info, warn or error"},
+		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
+	})
+}
+
+func attestingSettings() []Setting {
 	return []Setting{
 		{"data_dir", "/var/lib/attestd", "where attestd.db (API keys, journal) and log.key are kept"},
 		{"server.listen", "127.0.0.1:8080", "address and port of the API"},
@@ -151,6 +158,11 @@ func Settings() []Setting {
 		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
+	}
+}
+
+func graphqlSettings() []Setting {
+	return []Setting{
 		{"graphql.source", FromReplica, "what answers GraphQL: replica (the local copy), proxy (graphql.upstream) or off"},
 		{"graphql.upstream", "", "another GraphQL endpoint of the same API, such as https://example.com/v1/graphql, which the replica follows or the proxy forwards to; empty for none"},
 		{"graphql.upstream_headers", []string{}, "sent to the upstream, each \"Name: value\"; instead of the value, file:/path or credential:NAME says where it is"},
@@ -179,8 +191,6 @@ func Settings() []Setting {
 		{"graphql.max_aliases", 50, "most aliases"},
 		{"graphql.max_cost", 2_000_000, "most values an answer may have, estimated before execution: rows times fields"},
 		{"graphql.timeout", "10s", "longest execution"},
-		{"log.level", "info", "debug, info, warn or error"},
-		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
 	}
 }
 
