@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"os"
@@ -44,33 +43,35 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 }
 
 // brokenIndex is an index with a defect.
-type brokenIndex struct {
-	index.Index
-	viewed chan struct{} // receives once it was
-}
+type brokenIndex struct{ index.Index }
 
-func (b *brokenIndex) View(context.Context, func(index.Snapshot) error) error {
-	select {
-	case b.viewed <- struct{}{}:
-	default:
-	}
+func (brokenIndex) View(context.Context, func(index.Snapshot) error) error {
 	panic("the roof is on fire")
 }
 
+// lines are what is logged, a line each.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
-	var logged bytes.Buffer
-	index := &brokenIndex{viewed: make(chan struct{}, 1)}
-	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(&logged, nil))}
-	r.follower = follower.New(follower.Options{Index: index})
+	logged := make(lines, 10)
+	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(logged, nil))}
+	r.follower = follower.New(follower.Options{Index: brokenIndex{}})
 	stop := r.follow(t.Context())
-	select {
-	case <-index.viewed:
-	case <-time.After(time.Minute):
-		t.Error("the follower does not run")
-	}
-	stop()
-	if text := logged.String(); !strings.Contains(text, "following the upstream") || !strings.Contains(text, "the roof is on fire") {
-		t.Error(text)
+	defer stop()
+	for _, want := range []string{"following the upstream", "the roof is on fire"} {
+		select {
+		case line := <-logged:
+			if !strings.Contains(line, want) {
+				t.Errorf("%q is logged, want %q", line, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%q is not logged", want)
+		}
 	}
 }
 
