@@ -1,0 +1,191 @@
+package packaging
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documents are the texts that speak of the source.
+func documents(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/decisions/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no %s: %v", pattern, err)
+		}
+		paths = append(paths, found...)
+	}
+	return slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "CHANGELOG.md" }) // it speaks of what was
+}
+
+var (
+	fenced = regexp.MustCompile("(?s)```.*?```")
+	span   = regexp.MustCompile("`([^`\n]+)`")
+	// A path of the source, perhaps with what is declared in it: hsm/pin.go:login, hsm/signer.go:Signer.Sign.
+	sourcePath = regexp.MustCompile(`^((?:api|appliance|docs|hsm|packaging|store|systemd)/[\w./-]*\w)(?::(\w+(?:\.\w+)?))?$`)
+	linkTarget = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
+)
+
+// A newcomer goes where a document sends him: every file, folder, function, method and type that one names is there.
+func TestDocumentsNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	source := readDeclarations(t)
+	named := 0
+	for _, document := range documents(t) {
+		text := fenced.ReplaceAllString(readText(t, document), "")
+		for _, code := range span.FindAllStringSubmatch(text, -1) {
+			at := sourcePath.FindStringSubmatch(code[1])
+			if at == nil {
+				continue
+			}
+			path, name := at[1], at[2]
+			if _, err := os.Stat(filepath.Join("..", path)); err != nil {
+				t.Errorf("%s names %s, which is not there%s", document, path, source.elsewhere(name))
+				continue
+			}
+			if name != "" && !source.has(path, name) {
+				t.Errorf("%s names %s, which has no %s%s", document, path, name, source.elsewhere(name))
+			}
+			named++
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d names were found", named)
+	}
+}
+
+// Links between documents lead somewhere, and from docs to docs alone: the packages have no other folder of the source.
+func TestDocumentsLinkToFiles(t *testing.T) {
+	t.Parallel()
+	for _, document := range documents(t) {
+		for _, link := range linkTarget.FindAllStringSubmatch(fenced.ReplaceAllString(readText(t, document), ""), -1) {
+			to := filepath.Join(filepath.Dir(document), link[1])
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s: %v", document, link[1], err)
+			}
+			if strings.HasPrefix(document, "../docs/") && !strings.HasPrefix(to, "../docs/") {
+				t.Errorf("%s links to %s, which is not installed beside it", document, link[1])
+			}
+		}
+	}
+}
+
+// Each decision is in the list of decisions.
+func TestDecisionsAreListed(t *testing.T) {
+	t.Parallel()
+	list := readText(t, "../docs/decisions/README.md")
+	for _, document := range documents(t) {
+		if name := filepath.Base(document); strings.HasPrefix(document, "../docs/decisions/") && name != "README.md" && !strings.Contains(list, "]("+name+")") {
+			t.Errorf("%s is not in docs/decisions/README.md", name)
+		}
+	}
+}
+
+// declarations are the names that the Go files of the source declare, by file: functions, types, variables and constants,
+// and methods as Type.Method.
+type declarations map[string][]string
+
+func (d declarations) has(path, name string) bool { return slices.Contains(d[path], name) }
+
+// elsewhere says in which files a name is declared, for whoever has moved it.
+func (d declarations) elsewhere(name string) string {
+	var places []string
+	for path := range d {
+		if name != "" && d.has(path, name) {
+			places = append(places, path)
+		}
+	}
+	if len(places) == 0 {
+		return ""
+	}
+	slices.Sort(places)
+	return fmt.Sprintf(" (%s is in %s)", name, strings.Join(places, ", "))
+}
+
+func readDeclarations(t *testing.T) declarations {
+	t.Helper()
+	found := make(declarations)
+	for _, top := range []string{"api", "appliance", "hsm", "packaging", "store", "systemd"} {
+		err := filepath.WalkDir(filepath.Join("..", top), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.Name() == "node_modules":
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go"):
+				return nil
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			found[strings.TrimPrefix(path, "../")] = declared(file)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+func declared(file *ast.File) (names []string) {
+	for _, d := range file.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			names = append(names, receiver(d)+d.Name.Name)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					names = append(names, spec.Name.Name)
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						names = append(names, name.Name)
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+// receiver returns "Type." for a method, with or without a pointer or type parameters, and nothing for a function.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	at := d.Recv.List[0].Type
+	for {
+		switch expr := at.(type) {
+		case *ast.StarExpr:
+			at = expr.X
+		case *ast.IndexExpr:
+			at = expr.X
+		case *ast.IndexListExpr:
+			at = expr.X
+		case *ast.Ident:
+			return expr.Name + "."
+		default:
+			return ""
+		}
+	}
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
