@@ -190,7 +190,9 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")
-	row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
+	if r.Metrics != nil { // metrics.listen may be empty
+		row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
+	}
 	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
 	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
 	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
