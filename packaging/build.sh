@@ -51,9 +51,9 @@ lay() { # lay FILE...: the last is the target; readable by all, not executable
 common() { # common FOLDER PROGRAM
 	man=$(mktemp -d)
 	"$2" man "$man"
-	mkdir -p "$1/usr/share/man/man1"
-	for page in "$man"/*.1; do
-		gzip -9n <"$page" >"$1/usr/share/man/man1/${page##*/}.gz"
+	mkdir -p "$1/usr/share/man/man1" "$1/usr/share/man/man5"
+	for page in "$man"/*; do
+		gzip -9n <"$page" >"$1/usr/share/man/man${page##*.}/${page##*/}.gz"
 	done
 	rm -rf "$man"
 

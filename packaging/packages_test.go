@@ -251,6 +251,7 @@ var installedFiles = []string{
 	"/usr/share/man/man1/attestd-serve.1.gz",
 	"/usr/share/man/man1/attestd-setup.1.gz",
 	"/usr/share/man/man1/attestd-backup.1.gz",
+	"/usr/share/man/man5/attestd.yaml.5.gz",
 	"/usr/share/doc/attestd/operations.md",
 	"/usr/share/doc/attestd/replica.md",
 	"/usr/share/doc/attestd/decisions/README.md",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/attestd/attestd/appliance/config"
@@ -16,6 +17,18 @@ func TestTheReferenceIsWhatTheGeneratorGives(t *testing.T) {
 	}
 	if !bytes.Equal(committed, config.Markdown()) {
 		t.Error("docs/configuration.md is not that of these settings: go generate ./appliance/config")
+	}
+}
+
+func TestTheManualHasEachSetting(t *testing.T) {
+	manual := string(config.Manual(""))
+	for _, s := range config.Settings() {
+		if entry := "**" + strings.ReplaceAll(s.Name, "_", `\_`) + "**"; strings.Count(manual, entry) != 1 {
+			t.Errorf("%s is there %d times", entry, strings.Count(manual, entry))
+		}
+	}
+	if n := strings.Count(manual, "** (reload)\n"); n != len(config.Reloadable()) {
+		t.Errorf("%d values are marked, want %d", n, len(config.Reloadable()))
 	}
 }
 

@@ -53,20 +53,36 @@ func sectionOf(name string) string {
 }
 
 func markdownDefault(value any) string {
-	switch value {
-	case "":
-		return "empty"
-	default:
-		if list, isList := value.([]string); isList && len(list) == 0 {
-			return "none"
-		}
+	text := showDefault(value)
+	if text == emptyDefault || text == noDefaults {
+		return text
 	}
-	return fmt.Sprintf("`%v`", value)
+	return "`" + text + "`"
+}
+
+// What is shown for the defaults that show nothing.
+const (
+	emptyDefault = "empty"
+	noDefaults   = "none"
+)
+
+func showDefault(value any) string {
+	list, isList := value.([]string)
+	switch {
+	case value == "":
+		return emptyDefault
+	case isList && len(list) == 0:
+		return noDefaults
+	}
+	return fmt.Sprint(value)
 }
 
 func reloadMark(name string) string {
-	if slices.Contains(Reloadable(), name) {
+	if reloads(name) {
 		return "; *reload*"
 	}
 	return ""
 }
+
+// reloads says whether a running daemon takes over a change of the value.
+func reloads(name string) bool { return slices.Contains(Reloadable(), name) }

@@ -1,5 +1,5 @@
 // Package config is the configuration of an appliance: every setting once, with its default, its check and what it is for.
-// 'attestd config show', the reference that the packages install and docs/configuration.md are made from it.
+// 'attestd config show', the reference that the packages install, attestd.yaml(5) and docs/configuration.md are made from it.
 package config
 
 //go:generate go run ./generate ../../docs/configuration.md

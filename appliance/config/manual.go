@@ -1,0 +1,49 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+const manualHead = `# NAME
+
+attestd.yaml - configuration of attestd
+
+# SYNOPSIS
+
+%[1]s
+
+# DESCRIPTION
+
+YAML. 'attestd setup' writes it; \-\-config or $ATTESTD_CONFIG names another file. Each value can also be set in the environment,
+which goes over the file: %[2]s sets %[3]s. What is not set has its default. Durations have a unit (30s, 5m, 24h), and so
+have sizes (64KiB, 16MiB). Lists are written [a, b] in the file, and a,b in the environment.
+
+'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and %[4]s has all
+of them with their defaults. After a change: 'systemctl reload attestd' for the values marked (reload), a restart for the others.
+
+# VALUES
+
+`
+
+// Manual is the text of attestd.yaml(5), in the Markdown that go-md2man makes into a manual page. header is its title line.
+func Manual(header string) []byte {
+	const example = "server.listen"
+	b := bytes.NewBufferString(header + "\n")
+	fmt.Fprintf(b, manualHead, DefaultFile, EnvName(example), example, ReferenceFile)
+	for _, s := range Settings() {
+		mark := ""
+		if reloads(s.Name) {
+			mark = " (reload)"
+		}
+		fmt.Fprintf(b, "**%s**%s\n: %s. Default: %s.\n\n", manualEscape(s.Name), mark, manualEscape(s.Doc), manualEscape(showDefault(s.Default)))
+	}
+	b.WriteString("# SEE ALSO\n\n**attestd(1)**, **attestd-setup(1)**, **attestd-config-check(1)**, **attestd-reload(1)**\n")
+	return b.Bytes()
+}
+
+// manualEscape has a text printed as it stands.
+func manualEscape(text string) string {
+	return strings.NewReplacer(`\`, `\\`, "_", `\_`, "*", `\*`, "<", `\<`, "`", "\\`").Replace(text)
+}
