@@ -13,19 +13,59 @@ import (
 // libc's headers, is left open.
 func TestDeps(t *testing.T) {
 	t.Parallel()
+	for _, c := range depsCases() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := onEmptyPath(t, c.programs)
+			out, err := runDeps(t, dir, c.word)
+			if failed := err != nil; failed != c.fails {
+				t.Fatalf("got %v:\n%s", err, out)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(out, want) {
+					t.Errorf("it does not say %q:\n%s", want, out)
+				}
+			}
+			if strings.Count(out, "\n") > 30 {
+				t.Errorf("it says too much:\n%s", out)
+			}
+			asked, _ := os.ReadFile(filepath.Join(dir, "asked"))
+			if c.ran == "" {
+				if len(asked) > 0 {
+					t.Errorf("it installs: %s", asked)
+				}
+				return
+			}
+			_, list, found := strings.Cut("\n"+string(asked), "\n"+c.ran)
+			for _, want := range c.packages {
+				if !found || !strings.Contains(" "+strings.Join(strings.Fields(list), " ")+" ", " "+want+" ") {
+					t.Errorf("it does not ask for %s%s: %s", c.ran, want, asked)
+				}
+			}
+			if again, err := runDeps(t, dir, c.word); c.word == "" && (err != nil || again != "") {
+				t.Errorf("when all is there: %v, %s", err, again)
+			}
+		})
+	}
+}
+
+// depsCase is a system, and what deps.sh does on it.
+type depsCase struct {
+	name     string
+	programs map[string]string
+	word     string
+	ran      string   // how what the package manager is asked begins
+	packages []string // and what it names
+	says     []string
+	fails    bool
+}
+
+func depsCases() []depsCase {
 	const (
 		debian = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
 		fedora = "dnf install -y "
 	)
-	for _, c := range []struct {
-		name     string
-		programs map[string]string
-		word     string
-		ran      string   // how what the package manager is asked begins
-		packages []string // and what it names
-		says     []string
-		fails    bool
-	}{
+	return []depsCase{
 		{
 			name: "Fedora, root", programs: map[string]string{"dnf": installs, "id": "echo 0"},
 			ran: "dnf install -y ", packages: []string{"gcc", "softhsm", "curl", "golang", "/usr/bin/node", "/usr/bin/npm"},
@@ -67,39 +107,6 @@ func TestDeps(t *testing.T) {
 			name: "neither apt nor dnf", programs: map[string]string{"id": "echo 0"},
 			says: []string{"neither apt-get nor dnf", "gcc"}, fails: true,
 		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			dir := onEmptyPath(t, c.programs)
-			out, err := runDeps(t, dir, c.word)
-			if failed := err != nil; failed != c.fails {
-				t.Fatalf("got %v:\n%s", err, out)
-			}
-			for _, want := range c.says {
-				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
-				}
-			}
-			if strings.Count(out, "\n") > 30 {
-				t.Errorf("it says too much:\n%s", out)
-			}
-			asked, _ := os.ReadFile(filepath.Join(dir, "asked"))
-			if c.ran == "" {
-				if len(asked) > 0 {
-					t.Errorf("it installs: %s", asked)
-				}
-				return
-			}
-			_, list, found := strings.Cut("\n"+string(asked), "\n"+c.ran)
-			for _, want := range c.packages {
-				if !found || !strings.Contains(" "+strings.Join(strings.Fields(list), " ")+" ", " "+want+" ") {
-					t.Errorf("it does not ask for %s%s: %s", c.ran, want, asked)
-				}
-			}
-			if again, err := runDeps(t, dir, c.word); c.word == "" && (err != nil || again != "") {
-				t.Errorf("when all is there: %v, %s", err, again)
-			}
-		})
 	}
 }
 

@@ -72,7 +72,13 @@ func TestImage(t *testing.T) {
 	if out, err := c.command(t.Context(), append(c.config.Entrypoint, "setup", "--yes")...).CombinedOutput(); err != nil {
 		t.Fatalf("setup: %v\n%s", err, out)
 	}
+	attestInImage(t, c, listen)
+}
 
+// attestInImage runs the image's daemon until it has attested once.
+func attestInImage(t *testing.T, c *container, listen string) {
+	t.Helper()
+	check := c.config.Healthcheck.Test
 	var log bytes.Buffer
 	daemon := c.command(context.Background(), append(slices.Clone(c.config.Entrypoint), c.config.Cmd...)...)
 	daemon.Stdout, daemon.Stderr = &log, &log

@@ -17,7 +17,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -285,83 +284,6 @@ func TestDeb(t *testing.T) {
 	})
 }
 
-func TestRPM(t *testing.T) {
-	need(t, "rpm", "rpm2cpio", "cpio")
-	file, err := filepath.Abs(rpmFile(dist, version(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := t.TempDir()
-	// Absolute names would land on the machine of the root user who unpacks them as people do.
-	for name := range strings.Lines(host(t, "sh", "-c", `rpm2cpio "$0" | cpio --quiet -t`, file)) {
-		if !strings.HasPrefix(name, "./") {
-			t.Fatalf("not a relative name: %s", name)
-		}
-	}
-	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm)`, file, root)
-	checkTree(t, root, append(installedFiles, "/usr/share/zsh/site-functions/_attestd", "/usr/share/licenses/attestd/LICENSE"))
-	got := host(t, "rpm", "-qp", "--queryformat", "%{VERSION} %{ARCH} %{LICENSE}", file)
-	if want := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "attestd-"), ".rpm"); strings.Replace(got, " ", ".", 1) != want+" Apache-2.0" {
-		t.Errorf("version and architecture: %q", got)
-	}
-	if got := host(t, "rpm", "-qp", "--requires", file); !regexp.MustCompile(`libc\.so\.6\(GLIBC_2\.\d+\)\(64bit\)`).MatchString(got) {
-		t.Errorf("requires: %s", got)
-	}
-	scripts := host(t, "rpm", "-qp", "--queryformat", "[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", file)
-	for _, want := range []string{"glibc-common pre", "shadow-utils pre", "systemd pre", "systemd post", "systemd preun", "systemd postun"} {
-		if !strings.Contains("\n"+scripts, "\n"+want+"\n") {
-			t.Errorf("it does not require %s:\n%s", want, scripts)
-		}
-	}
-	if got := host(t, "rpm", "-qp", "--recommends", file); !strings.Contains(got, "softhsm") {
-		t.Errorf("recommends: %s", got)
-	}
-	if got := host(t, "rpm", "-qp", "--configfiles", file); got != "" {
-		t.Errorf("configuration files: %s", got)
-	}
-	if got := host(t, "rpm", "-K", file); !strings.Contains(got, "OK") {
-		t.Errorf("checksums: %s", got)
-	}
-	t.Run("rpmlint", func(t *testing.T) {
-		need(t, "rpmlint")
-		t.Log("\n" + host(t, "rpmlint", "--config", "rpmlint.toml", file))
-	})
-	t.Run("modes are those that README tells", func(t *testing.T) {
-		readme, err := os.ReadFile("README.Debian")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := host(t, "rpm", "-qp", "--queryformat", "[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEMODES:perms}\n]", file)
-		told := regexp.MustCompile(`(?m)^  (/\S+) +(\w+:\w+) +0([0-7]{3}) `).FindAllStringSubmatch(string(readme), -1)
-		if len(told) < 4 {
-			t.Fatalf("README tells %d modes", len(told))
-		}
-		for _, m := range told {
-			mode, err := strconv.ParseUint(m[3], 8, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := m[1] + " " + m[2] + " ." + strings.TrimPrefix(fs.FileMode(mode).String(), "-") + "\n"
-			if !regexp.MustCompile("(?m)^"+want).MatchString(got) && strings.Contains(got, m[1]+" ") {
-				t.Errorf("README tells %q:\n%s", m[0], got)
-			}
-		}
-	})
-	t.Run("an empty root", func(t *testing.T) {
-		if os.Geteuid() != 0 {
-			t.Skip("only root may install")
-		}
-		root := t.TempDir()
-		// There is no shell and no libc in it: what needs them is left out. rpm's scripts are tried on a whole tree.
-		host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--install", file)
-		checkTree(t, root, installedFiles)
-		host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--erase", "attestd")
-		if _, err := os.Stat(filepath.Join(root, "usr/bin/attestd")); !os.IsNotExist(err) {
-			t.Errorf("the program is still there: %v", err)
-		}
-	})
-}
-
 // checkTree checks files that a package was unpacked to.
 func checkTree(t *testing.T, root string, want []string) {
 	t.Helper()
@@ -393,61 +315,6 @@ func checkTree(t *testing.T, root string, want []string) {
 			t.Errorf("%s is not in the package", w)
 		}
 	}
-}
-
-// What an installed file names must be installed, too: nobody has the source beside the appliance.
-func TestLinksLeadSomewhere(t *testing.T) {
-	need(t, "dpkg-deb", "rpm2cpio", "cpio")
-	file, err := filepath.Abs(rpmFile(dist, version(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fromDeb, fromRPM := t.TempDir(), t.TempDir()
-	host(t, "dpkg-deb", "--extract", deb(dist, version(t)), fromDeb)
-	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm --no-absolute-filenames)`, file, fromRPM)
-	for name, root := range map[string]string{"the .deb": fromDeb, "the .rpm": fromRPM} {
-		t.Run(name, func(t *testing.T) {
-			links := 0
-			err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-				if err != nil || !d.Type().IsRegular() || strings.HasPrefix(path, filepath.Join(root, "usr/bin")) {
-					return err
-				}
-				for _, to := range linksOf(t, root, path) {
-					links++
-					if _, err := os.Stat(to); err != nil {
-						t.Errorf("%s names %s, which is not in the package", strings.TrimPrefix(path, root), strings.TrimPrefix(to, root))
-					}
-				}
-				return nil
-			})
-			if err != nil || links < 10 {
-				t.Errorf("only %d links were found (%v)", links, err)
-			}
-		})
-	}
-}
-
-var (
-	relative = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
-	absolute = regexp.MustCompile(`/usr/share/(?:doc/)?attestd/[A-Za-z0-9._/-]*[A-Za-z0-9]`)
-)
-
-// linksOf returns the files that a file of a package names: by a link, in Markdown, or by a path among the documents.
-func linksOf(t *testing.T, root, path string) (files []string) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.HasSuffix(path, ".md") {
-		for _, link := range relative.FindAllStringSubmatch(string(text), -1) {
-			files = append(files, filepath.Join(filepath.Dir(path), link[1]))
-		}
-	}
-	for _, name := range absolute.FindAllString(string(text), -1) {
-		files = append(files, filepath.Join(root, name))
-	}
-	return files
 }
 
 func TestProgram(t *testing.T) {
