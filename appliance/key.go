@@ -163,14 +163,35 @@ func splitToken(token string) (id, secret string, ok bool) {
 	return id, secret, ok && len(id) == keyIDEncoding.EncodedLen(keyIDBytes) && len(secret) == hex.EncodedLen(secretBytes)
 }
 
+// KeyState says whether a key may be used at all.
+type KeyState string
+
+// The states of a key.
+const (
+	KeyActive  KeyState = "active"
+	KeyExpired KeyState = "expired"
+	KeyRevoked KeyState = "revoked"
+)
+
+// State is how the key is now.
+func (k APIKey) State(now time.Time) KeyState {
+	switch {
+	case !k.Revoked.IsZero():
+		return KeyRevoked
+	case !k.Expires.IsZero() && !now.Before(k.Expires):
+		return KeyExpired
+	}
+	return KeyActive
+}
+
 // Authorize says whether the key may be used for that, from that client address, now.
 //
 // Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
 func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
-	switch {
-	case !k.Revoked.IsZero():
+	switch state := k.State(now); {
+	case state == KeyRevoked:
 		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
-	case !k.Expires.IsZero() && !now.Before(k.Expires):
+	case state == KeyExpired:
 		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
 	case !slices.Contains(k.Scopes, scope):
 		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)

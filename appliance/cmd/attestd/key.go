@@ -173,18 +173,11 @@ func newKeyRevoke(a *app) *cobra.Command {
 // keyView is an API key as it is shown.
 type keyView struct {
 	wire.Key
-	State string `json:"state"` // active, expired or revoked
+	State appliance.KeyState `json:"state"`
 }
 
 func viewKey(k appliance.APIKey) keyView {
-	state := "active"
-	switch {
-	case !k.Revoked.IsZero():
-		state = "revoked"
-	case !k.Expires.IsZero() && !time.Now().Before(k.Expires):
-		state = "expired"
-	}
-	return keyView{wire.NewKey(k), state}
+	return keyView{wire.NewKey(k), k.State(time.Now())}
 }
 
 func (a *app) printKeys(keys []appliance.APIKey) error {
@@ -193,7 +186,7 @@ func (a *app) printKeys(keys []appliance.APIKey) error {
 	for i, k := range keys {
 		v := viewKey(k)
 		views[i] = v
-		rows[i] = []string{v.ID, v.Name, v.State, join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
+		rows[i] = []string{v.ID, v.Name, string(v.State), join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
 	}
 	return a.print(views, func(w io.Writer) {
 		if len(keys) == 0 {
