@@ -1,4 +1,4 @@
-package main
+package setup
 
 import (
 	"bufio"
@@ -19,11 +19,11 @@ import (
 
 // ask goes through what can be chosen, at a terminal. What flags say is not asked.
 func (s *setup) ask(ctx context.Context) error {
-	if s.yes {
+	if s.Yes {
 		return nil
 	}
-	s.answers = bufio.NewReader(s.in)
-	if s.module == "" {
+	s.answers = bufio.NewReader(s.In)
+	if s.Module == "" {
 		if err := s.askModule(ctx); err != nil {
 			return err
 		}
@@ -33,10 +33,10 @@ func (s *setup) ask(ctx context.Context) error {
 		value   *string
 		initial string
 	}{
-		{"Label of the token", &s.token, s.token},
-		{"Label of the key in it", &s.object, s.object},
-		{"Address and port of the API", &s.listen, or(s.listen, config.DefaultText("server.listen"))},
-		{"Digest scheme that the verifying contract expects", &s.scheme, or(s.scheme, config.DefaultText("attestation.scheme"))},
+		{"Label of the token", &s.Token, s.Token},
+		{"Label of the key in it", &s.Key, s.Key},
+		{"Address and port of the API", &s.Listen, or(s.Listen, config.DefaultText("server.listen"))},
+		{"Digest scheme that the verifying contract expects", &s.Scheme, or(s.Scheme, config.DefaultText("attestation.scheme"))},
 	} {
 		answer, err := s.askText(ctx, q.text, q.initial)
 		if err != nil {
@@ -68,10 +68,10 @@ func (s *setup) askModule(ctx context.Context) error {
 		n, numberErr := strconv.Atoi(answer)
 		switch {
 		case numberErr == nil && n >= 1 && n <= len(found):
-			s.module = found[n-1].Path
+			s.Module = found[n-1].Path
 			return nil
 		case filepath.IsAbs(answer) && files.Exists(answer):
-			s.module = answer
+			s.Module = answer
 			return nil
 		}
 		s.say("%q is neither one of these numbers nor the path of a file.", answer)
@@ -79,7 +79,7 @@ func (s *setup) askModule(ctx context.Context) error {
 }
 
 func (s *setup) askText(ctx context.Context, question, initial string) (string, error) {
-	fmt.Fprintf(s.err, "%s [%s]: ", question, initial)
+	fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
 	line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })
 	if err != nil {
 		return "", fmt.Errorf("read the answer: %w", err)
@@ -89,14 +89,14 @@ func (s *setup) askText(ctx context.Context, question, initial string) (string, 
 
 // askPIN reads a PIN that is not shown. It is at a terminal, for without one there is --yes.
 func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
-	terminal := int(s.in.(*os.File).Fd())
+	terminal := int(s.In.(*os.File).Fd())
 	before, err := term.GetState(terminal)
 	if err != nil {
 		return nil, fmt.Errorf("read the PIN: %w", err)
 	}
-	fmt.Fprint(s.err, "User PIN of the token (not shown): ")
+	fmt.Fprint(s.Err, "User PIN of the token (not shown): ")
 	pin, err := unlessInterrupted(ctx, func() ([]byte, error) { return term.ReadPassword(terminal) })
-	fmt.Fprintln(s.err)
+	fmt.Fprintln(s.Err)
 	if ctx.Err() != nil {
 		err = errors.Join(err, term.Restore(terminal, before)) // or what is typed later would not be shown
 	}

@@ -1,16 +1,12 @@
-package main
+package setup
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/files"
@@ -55,7 +51,7 @@ func (s *setup) makeKey(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := s.initToken(ctx, soPIN)
+	made, err := s.InitToken(ctx, soPIN)
 	if err != nil {
 		return err
 	}
@@ -73,12 +69,12 @@ func (s *setup) findKey(ctx context.Context) error {
 	if tokens := s.emptyTokens(); tokens != "" {
 		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
 	}
-	found, err := s.inspectToken(ctx)
+	found, err := s.Inspect(ctx)
 	switch {
 	case err != nil:
 		return err
 	case found.WrongPIN:
-		return &refusedHere{found.LastError}
+		return &PINRefused{found.LastError}
 	case found.NotFound:
 		return fmt.Errorf("%s.\n%s", found.LastError, bringBack)
 	case !found.Ready || found.Key.Address == nil:
@@ -97,7 +93,7 @@ func (s *setup) emptyTokens() string {
 	if err != nil || !softhsm.IsModule(uri.ModulePath) {
 		return ""
 	}
-	tokens := softhsm.TokenDir(s.source.Getenv(softhsm.ConfVariable))
+	tokens := softhsm.TokenDir(s.Source.Getenv(softhsm.ConfVariable))
 	entries, err := os.ReadDir(tokens)
 	if tokens == "" || len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ""
@@ -119,9 +115,8 @@ func (s *setup) daemonRuns(ctx context.Context) (bool, error) {
 // officerPIN returns the security officer's PIN for a token that must be initialised. For SoftHSM one is made, and kept
 // in a file that only root reads: with it alone, a lost user PIN can be replaced.
 func (s *setup) officerPIN() ([]byte, error) {
-	if s.soPINFile != "" {
-		pin, err := s.readSmall(s.soPINFile, maxPIN)
-		return bytes.TrimRight(pin, "\r\n"), err
+	if s.SOPINFile != "" {
+		return s.ReadPIN(s.SOPINFile)
 	}
 	uri, err := hsm.ParseURI(s.config.HSM.URI)
 	if err != nil || !softhsm.IsModule(uri.ModulePath) {
@@ -129,45 +124,17 @@ func (s *setup) officerPIN() ([]byte, error) {
 	}
 	path := filepath.Join(s.folder, "so-pin")
 	if files.Exists(path) {
-		pin, err := s.readSmall(path, maxPIN)
-		return bytes.TrimRight(pin, "\r\n"), err
+		return s.ReadPIN(path)
 	}
-	if entries, err := os.ReadDir(softhsm.TokenDir(s.source.Getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(softhsm.TokenDir(s.Source.Getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
 		return nil, nil // the token is there
 	}
 	pin := randomPIN()
 	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN; move it off this machine, it replaces a lost PIN")
 }
 
-// initToken runs 'hsm init', which does its work as the service's user.
-func (s *setup) initToken(ctx context.Context, soPIN []byte) (result hsm.InitResult, err error) {
-	machine := *s.app
-	machine.output = "json"
-	cmd, err := machine.self(ctx, "hsm", "init", "--so-pin-file", "-")
-	if err != nil {
-		return result, err
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(soPIN), &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return result, initFailure(err, strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: "))
-	}
-	return result, json.Unmarshal(stdout.Bytes(), &result)
-}
+// PINRefused is hsm.ErrPIN that a process of its own met, in the words of that process.
+type PINRefused struct{ Said string }
 
-// initFailure keeps the exit status of a PIN that was refused.
-func initFailure(err error, said string) error {
-	if exit, isExit := errors.AsType[*exec.ExitError](err); isExit && exit.ExitCode() == exitPIN {
-		return &refusedHere{said}
-	}
-	if said == "" {
-		return fmt.Errorf("make the token and the key: %w", err)
-	}
-	return errors.New(said)
-}
-
-// refusedHere is hsm.ErrPIN that a child of this program met.
-type refusedHere struct{ said string }
-
-func (e *refusedHere) Error() string { return e.said }
-func (e *refusedHere) Unwrap() error { return hsm.ErrPIN }
+func (e *PINRefused) Error() string { return e.Said }
+func (e *PINRefused) Unwrap() error { return hsm.ErrPIN }

@@ -1,4 +1,4 @@
-package main
+package setup
 
 import (
 	"bytes"
@@ -52,10 +52,10 @@ func listModules(found []hsm.Module) string {
 // system belong to a group that the daemon need not be in. fresh says that there is no token yet.
 func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	environment := filepath.Join(s.folder, config.EnvironmentName)
-	if err := s.source.Adopt(); err != nil {
+	if err := s.Source.Adopt(); err != nil {
 		return false, err
 	}
-	conf := s.source.Getenv(softhsm.ConfVariable)
+	conf := s.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" {
 		conf = filepath.Join(s.folder, "softhsm2.conf")
 		tokens := filepath.Join(dataDir, "softhsm")

@@ -1,4 +1,4 @@
-package main
+package setup
 
 import (
 	"bytes"
@@ -37,12 +37,12 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 		s.undoFile(file)
 		s.undoFile(credential)
 	}
-	if s.pinStore == "credential" || s.pinStore == "auto" && s.isServiceFolder() && isDirectory("/run/systemd/system") {
+	if s.PINStore == "credential" || s.PINStore == "auto" && s.isServiceFolder() && isDirectory("/run/systemd/system") {
 		err := s.placeCredential(ctx, "pin", pin)
 		if err == nil {
 			return credentialSource, nil
 		}
-		if s.pinStore == "credential" {
+		if s.PINStore == "credential" {
 			return "", err
 		}
 		s.say("The PIN is kept in a file, for it cannot be encrypted here: %v", err)
@@ -62,23 +62,23 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case s.pinFile == "" && (running || uri.PINSource == ""):
+	case s.PINFile == "" && (running || uri.PINSource == ""):
 		return nil
 	case uri.PINSource == "":
 		return errors.New("hsm.uri names no pin-source, and so no place for the PIN: add pin-source=file:" + s.pinPath())
 	}
 	current, missing := s.currentPIN(ctx, uri)
 	switch {
-	case s.pinFile == "" && missing == nil:
+	case s.PINFile == "" && missing == nil:
 		return nil
-	case s.pinFile == "" && s.yes:
+	case s.PINFile == "" && s.Yes:
 		return fmt.Errorf("the PIN is not where hsm.uri says (%s): give the file that holds it with --pin-file: %w", uri.PINSource, missing)
 	}
 	pin, err := s.choosePIN(ctx, false)
 	if err != nil {
 		return err
 	}
-	s.takesOver = s.soPINFile == "" // with that, a token is to be made
+	s.takesOver = s.SOPINFile == "" // with that, a token is to be made
 	switch {
 	case missing == nil && bytes.Equal(current, pin):
 		s.say("kept  the PIN  (%s)", uri.PINSource)
@@ -91,13 +91,13 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 
 // currentPIN reads the PIN that is in place.
 func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err error) {
-	_, given := s.source.Lookup(hsm.CredentialsVariable)
+	_, given := s.Source.Lookup(hsm.CredentialsVariable)
 	if name := uri.Credential(); name != "" && !given {
 		pin, err = service.SystemdCreds(ctx, nil, "decrypt", "--name="+name, service.CredentialPath(name), "-")
 	} else if path, pathErr := uri.PINFile(); pathErr != nil {
 		err = pathErr
 	} else {
-		pin, err = s.readSmall(path, maxPIN)
+		pin, err = s.ReadPIN(path)
 	}
 	if pin = bytes.TrimRight(pin, "\r\n"); err == nil && len(pin) == 0 {
 		err = errors.New("it is empty")
@@ -184,18 +184,18 @@ func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) er
 // choosePIN returns the PIN that is given, one that is typed, or a new one for a SoftHSM token that is to be made.
 func (s *setup) choosePIN(ctx context.Context, fresh bool) ([]byte, error) {
 	switch {
-	case s.pinFile != "":
-		pin, err := s.readSmall(s.pinFile, maxPIN)
+	case s.PINFile != "":
+		pin, err := s.ReadPIN(s.PINFile)
 		if err != nil {
 			return nil, fmt.Errorf("--pin-file: %w", err)
 		}
-		if pin = bytes.TrimRight(pin, "\r\n"); len(pin) == 0 {
+		if len(pin) == 0 {
 			return nil, errors.New("--pin-file: the file is empty")
 		}
 		return pin, nil
 	case fresh:
 		return randomPIN(), nil
-	case s.yes:
+	case s.Yes:
 		return nil, errors.New("the token's user PIN is needed: give the file that holds it with --pin-file")
 	}
 	return s.askPIN(ctx)

@@ -101,11 +101,17 @@ A token that exists is never initialised again: that would destroy its keys.`,
 // maxPIN bounds a PIN file.
 const maxPIN = 4 << 10
 
+// readPIN reads a PIN, which may be a line of its own; from standard input for "-".
+func (a *app) readPIN(file string) ([]byte, error) {
+	pin, err := a.readSmall(file, maxPIN)
+	return bytes.TrimRight(pin, "\r\n"), err
+}
+
 // soPIN reads the security officer's PIN, or makes one.
 func (a *app) soPIN(file string) (pin []byte, made bool, err error) {
 	if file != "" {
-		pin, err = a.readSmall(file, maxPIN)
-		return []byte(strings.TrimRight(string(pin), "\r\n")), false, err
+		pin, err = a.readPIN(file)
+		return pin, false, err
 	}
 	b := make([]byte, 8)
 	rand.Read(b)

@@ -1,0 +1,403 @@
+// Package setup makes a machine ready to attest: token, key, configuration, the first API key. What is there it leaves.
+package setup
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/doctor"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// Options is what is chosen. Yes asks nothing; else what is not chosen is asked, with an answer ready.
+type Options struct {
+	Yes                                      bool
+	Module, Token, Key                       string // hsm.uri
+	PINFile, SOPINFile                       string // of a token that exists; - for standard input
+	PINStore                                 string // credential, file or auto
+	Listen, DataDir, TLSCert, TLSKey, Scheme string // what the configuration is to say, "" for the default
+	User                                     string // as whom the daemon runs, "" for the usual one
+	APIKeyName, APIKeyFile                   string // of the first API key; - for no file
+}
+
+// Machine is what is made ready, as a command sees it.
+type Machine struct {
+	doctor.Subject
+	In        io.Reader                                                       // a terminal, unless nothing is asked
+	Err       io.Writer                                                       // questions, and what is done, for a person
+	ReadPIN   func(file string) ([]byte, error)                               // without the line's end; standard input for -
+	InitToken func(ctx context.Context, soPIN []byte) (hsm.InitResult, error) // as the daemon's user, in a process of its own
+	OpenKeys  func(ctx context.Context) (Keys, error)
+}
+
+// Keys is where API keys are made: a daemon that runs, or the files.
+type Keys interface {
+	CreateKey(ctx context.Context, req appliance.KeyRequest) (key appliance.APIKey, token string, err error)
+	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
+	io.Closer
+}
+
+// Result is what setup leaves behind.
+type Result struct {
+	Address       *appliance.Address `json:"address"`
+	Configuration string             `json:"configuration"`
+	APIKeyFile    string             `json:"apiKeyFile,omitempty"`
+	APIKey        string             `json:"apiKey,omitempty"` // only where no file was wanted
+	Made          []string           `json:"made"`             // files
+	Kept          []string           `json:"kept"`
+	Checks        []doctor.Finding   `json:"checks"`
+	Next          string             `json:"next"`
+	AwaitsJournal bool               `json:"-"` // a backup, or the first API key, is to begin it
+}
+
+// setup is one run.
+type setup struct {
+	Machine
+	Options
+	folder    string         // of the configuration
+	service   service.User   // as whom the daemon runs
+	config    *config.Config // once it is written
+	takesOver bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
+	answers   *bufio.Reader
+	result    Result
+	undo      []func() error // takes back what was chosen, should the token not be as it was said to be
+}
+
+// Run makes the machine ready, and checks everything as doctor does.
+func Run(ctx context.Context, machine Machine, options Options) (Result, error) {
+	s := &setup{Machine: machine, Options: options, result: Result{Made: []string{}, Kept: []string{}}}
+	for _, step := range []func(context.Context) error{
+		s.prepare, s.configure, s.makeKeyOrUndo, s.makeAPIKey, s.examineAll,
+	} {
+		if err := step(ctx); err != nil {
+			return Result{}, fmt.Errorf("setup: %w", err)
+		}
+	}
+	return s.result, nil
+}
+
+// say writes a line to a person.
+func (s *setup) say(format string, args ...any) { fmt.Fprintf(s.Err, format+"\n", args...) }
+
+// made tells of something new; kept of something that was there.
+func (s *setup) made(path, what string) {
+	s.result.Made = append(s.result.Made, path)
+	s.say("made  %s  (%s)", path, what)
+}
+
+func (s *setup) kept(path, what string) {
+	s.result.Kept = append(s.result.Kept, path)
+	s.say("kept  %s  (%s)", path, what)
+}
+
+// prepare finds out for whom files are made, and makes the folder of the configuration.
+func (s *setup) prepare(context.Context) (err error) {
+	path, err := filepath.Abs(s.Source.Path())
+	if err != nil {
+		return err
+	}
+	s.result.Configuration, s.folder = path, filepath.Dir(path)
+	if s.service, err = s.findUser(); err != nil {
+		return err
+	}
+	return s.ensureFolder(s.folder, 0o755, service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())})
+}
+
+func (s *setup) findUser() (service.User, error) {
+	name := s.User
+	if name == "" && os.Geteuid() == 0 {
+		name = "attestd"
+	}
+	if name != "" {
+		u, err := user.Lookup(name)
+		if err == nil {
+			return service.FromOS(u)
+		}
+		if s.User != "" {
+			return service.User{}, fmt.Errorf("--user: %w", err)
+		}
+		s.say("There is no user attestd, which the package makes: files will be root's, and the daemon must run as root.")
+	}
+	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+	if err != nil {
+		return service.User{}, err
+	}
+	return service.FromOS(u)
+}
+
+func (s *setup) ensureFolder(path string, mode fs.FileMode, owner service.User) error {
+	if files.Exists(path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, mode); err != nil {
+		return err
+	}
+	return s.own(path, mode, owner)
+}
+
+// own gives what root made in a folder of root's to the owner.
+func (s *setup) own(path string, mode fs.FileMode, owner service.User) error {
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(path, int(owner.UID), int(owner.GID)); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, mode)
+}
+
+// place makes a file in a folder of root's. One that is there keeps its owner and mode.
+func (s *setup) place(path string, content []byte, mode fs.FileMode, owner service.User, what string) error {
+	if stat, err := os.Stat(path); err == nil {
+		was := stat.Sys().(*syscall.Stat_t)
+		mode, owner = stat.Mode().Perm(), service.User{UID: was.Uid, GID: was.Gid}
+	}
+	if err := files.Write(path, content, 0o600); err != nil {
+		return err
+	}
+	if err := s.own(path, mode, owner); err != nil {
+		return err
+	}
+	s.made(path, what)
+	return nil
+}
+
+func (s *setup) root() service.User {
+	return service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+}
+
+// configure leaves a configuration that names the token, unless there is one.
+func (s *setup) configure(ctx context.Context) error {
+	present, err := s.presentValues()
+	if err != nil {
+		return err
+	}
+	if _, configured := present["hsm.uri"]; configured {
+		s.kept(s.result.Configuration, "names the token already; flags and questions about it are left out")
+		if err := s.loadConfiguration(); err != nil {
+			return err
+		}
+		return s.adoptPIN(ctx)
+	}
+	if err := s.ask(ctx); err != nil {
+		return err
+	}
+	module, err := s.findModule()
+	if err != nil {
+		return err
+	}
+	dataDir := s.DataDir
+	if dataDir == "" {
+		dataDir = config.DefaultText("data_dir")
+	}
+	if dataDir, err = filepath.Abs(dataDir); err != nil {
+		return err
+	}
+	if err := s.ensureFolder(dataDir, 0o700, s.service); err != nil {
+		return err
+	}
+	fresh := false
+	if softhsm.IsModule(module) {
+		if fresh, err = s.prepareSoftHSM(dataDir); err != nil {
+			return err
+		}
+	}
+	source, err := s.keepPIN(ctx, fresh)
+	if err != nil {
+		return err
+	}
+	if !fresh {
+		s.undoFile(s.result.Configuration)
+	}
+	uri := hsm.URI{Token: s.Token, Object: s.Key, ModulePath: module, PINSource: source}
+	if err := s.writeConfiguration(present, dataDir, uri); err != nil {
+		return err
+	}
+	return s.loadConfiguration()
+}
+
+// presentValues are those that the configuration file sets; none where there is no file, or one of comments only.
+func (s *setup) presentValues() (map[string]any, error) {
+	if !files.Exists(s.result.Configuration) {
+		return nil, nil
+	}
+	return config.ReadFile(s.result.Configuration)
+}
+
+func (s *setup) loadConfiguration() (err error) {
+	if err := s.Source.AdoptAgain(); err != nil {
+		return err
+	}
+	s.config, err = s.Source.Load(nil)
+	return err
+}
+
+// findModule returns the library's path.
+func (s *setup) findModule() (string, error) {
+	if s.Module != "" {
+		if _, err := os.Stat(s.Module); err != nil {
+			return "", fmt.Errorf("--module: %w", err)
+		}
+		return filepath.Abs(s.Module)
+	}
+	m, err := chooseModule(hsm.Modules())
+	return m.Path, err
+}
+
+// isServiceFolder says whether this is the configuration of the service that systemd runs.
+func (s *setup) isServiceFolder() bool {
+	return os.Geteuid() == 0 && s.result.Configuration == config.DefaultFile
+}
+
+func isDirectory(path string) bool {
+	stat, err := os.Stat(path)
+	return err == nil && stat.IsDir()
+}
+
+// writeConfiguration writes what differs from the defaults, beneath what is in the file already.
+func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri hsm.URI) error {
+	values := map[string]string{"hsm.uri": uri.String(), "data_dir": dataDir, "server.listen": s.Listen,
+		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme}
+	chosen := make(map[string]any)
+	for name, value := range values {
+		_, there := present[name]
+		if !there && value != "" && (name == "hsm.uri" || value != config.DefaultText(name)) {
+			chosen[name] = value
+		}
+	}
+	for name := range chosen {
+		section, _, _ := strings.Cut(name, ".")
+		for other := range present {
+			if strings.HasPrefix(other, section+".") {
+				return fmt.Errorf("%s has a section %s already, without %s: add it there, then try again:\n  %s: %s",
+					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."), config.YAMLValue(chosen[name]))
+			}
+		}
+	}
+	if err := s.validate(chosen); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if before, err := os.ReadFile(s.result.Configuration); err == nil {
+		text.Write(bytes.TrimRight(before, "\n"))
+		text.WriteString("\n\n")
+	}
+	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. What is not here has its default;\n# 'attestd config show' prints every value and what it is for.\n", time.Now().UTC().Format("2006-01-02"))
+	if files.Exists(config.ReferenceFile) {
+		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", config.ReferenceFile)
+	}
+	text.WriteByte('\n')
+	config.WriteYAML(&text, chosen)
+	readers := service.User{UID: s.root().UID, GID: s.service.GID}
+	return s.place(s.result.Configuration, text.Bytes(), 0o640, readers, "the configuration")
+}
+
+// validate refuses values that the daemon would refuse, before they are written.
+func (s *setup) validate(chosen map[string]any) error {
+	path := s.result.Configuration
+	if !files.Exists(path) {
+		path = os.DevNull
+	}
+	c, err := s.Source.LoadFile(path, chosen)
+	if err != nil {
+		return err
+	}
+	return daemon.CheckReferences(c)
+}
+
+// undoFile notes how a file is now.
+func (s *setup) undoFile(path string) {
+	before, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.undo = append(s.undo, func() error {
+			if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
+	case err == nil:
+		s.undo = append(s.undo, func() error { return s.place(path, before, 0o600, s.root(), "as it was") })
+	}
+}
+
+// makeAPIKey makes the first API key, unless there is one that works. It would begin a journal, in the place of one that
+// a backup may have.
+func (s *setup) makeAPIKey(ctx context.Context) (err error) {
+	if s.result.AwaitsJournal = s.takesOver && !files.Exists(filepath.Join(s.config.DataDir, archive.StoreFile)); s.result.AwaitsJournal {
+		return nil
+	}
+	o, err := s.OpenKeys(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	keys, err := o.ListKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.State(time.Now()) == appliance.KeyActive {
+			s.say("kept  the API key %s  (%s)", k.ID, k.Name)
+			return nil
+		}
+	}
+	file := s.APIKeyFile
+	if file == "" {
+		file = filepath.Join(s.folder, "api-key")
+	}
+	if file != "-" && files.Exists(file) {
+		return fmt.Errorf("no API key works, but %s exists: remove it, or name another file with --api-key-file", file)
+	}
+	_, token, err := o.CreateKey(ctx, appliance.KeyRequest{Name: s.APIKeyName})
+	if err != nil {
+		return err
+	}
+	if file == "-" {
+		s.result.APIKey = token
+		return nil
+	}
+	s.result.APIKeyFile = file
+	return s.place(file, []byte(token+"\n"), 0o600, s.root(), "the token of the API key "+s.APIKeyName+"; hand it to the integrator")
+}
+
+// examineAll is doctor, but for the daemon, which has not been started yet.
+func (s *setup) examineAll(ctx context.Context) error {
+	for _, f := range doctor.Examine(ctx, s.Subject) {
+		if f.Check != "daemon" || f.State != doctor.Warn {
+			s.result.Checks = append(s.result.Checks, f)
+		}
+	}
+	s.result.Next = s.next()
+	return nil
+}
+
+// next is the command that starts the daemon.
+func (s *setup) next() string {
+	if s.isServiceFolder() && isDirectory("/run/systemd/system") {
+		return "systemctl enable --now attestd"
+	}
+	return "attestd serve --config " + text.ShellWord(s.result.Configuration)
+}
