@@ -144,6 +144,11 @@ func (c *cache) share(ctx context.Context, key cacheKey, p document.Policy, j jo
 	}
 	flight := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not join a run that began before it
 	done := c.flights.DoChan(flight, func() (any, error) {
+		if !p.Refresh { // another run may have ended since the lookup
+			if entry := c.lookup(key); entry != nil {
+				return entry, nil
+			}
+		}
 		c.misses.Inc()
 		r := j.run(context.WithoutCancel(ctx))
 		if !r.isWhole() {
