@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
 	  done; \
 	done
+
+test-signatures: deps ## hold the check of signatures against go-ethereum's recovery, on a million random and hostile cases
+	$(GO) test -count=1 -timeout 60m -run TestAVerifierIsAsStrictAsRecovery -v ./appliance -args -signatures 1000000
 
 packages: deps playground ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
 	@GO='$(GO)' sh packaging/deps.sh build-packages

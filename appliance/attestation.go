@@ -110,9 +110,24 @@ var (
 // NewSignature makes a Signature from what an HSM returns: r and s as 32 big-endian bytes each, s from either
 // half, and the public key (65 bytes, SEC 1 uncompressed) that must verify it. It checks the range of r and s,
 // moves s to the lower half, and finds v by recovering the key: a signature that is not the key's own is an
-// error and never leaves.
+// error and never leaves. A Verifier does the same faster.
 func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, error) {
-	var sig Signature
+	sig, err := lowS(rs)
+	if err != nil {
+		return sig, err
+	}
+	for _, v := range []byte{27, 28} {
+		sig.V = v
+		recovered, err := crypto.Ecrecover(digest[:], sig.rsv())
+		if err == nil && string(recovered) == string(publicKey) {
+			return sig, nil
+		}
+	}
+	return Signature{}, errNotOurs
+}
+
+// lowS returns the Signature without its v, s moved to the lower half. It checks the range of r and s.
+func lowS(rs [64]byte) (sig Signature, err error) {
 	r, s := new(big.Int).SetBytes(rs[:32]), new(big.Int).SetBytes(rs[32:])
 	if r.Sign() == 0 || r.Cmp(secp256k1N) >= 0 || s.Sign() == 0 || s.Cmp(secp256k1N) >= 0 {
 		return sig, errors.New("r or s is outside 1 … n-1")
@@ -122,14 +137,7 @@ func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, erro
 	}
 	r.FillBytes(sig.R[:])
 	s.FillBytes(sig.S[:])
-	for _, v := range []byte{27, 28} {
-		sig.V = v
-		recovered, err := crypto.Ecrecover(digest[:], sig.rsv())
-		if err == nil && string(recovered) == string(publicKey) {
-			return sig, nil
-		}
-	}
-	return Signature{}, errors.New("the signature does not recover to the key's own address")
+	return sig, nil
 }
 
 // Recover returns the address whose key signed digest.

@@ -1,0 +1,103 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/consensys/gnark-crypto/ecc/secp256k1"
+	"github.com/consensys/gnark-crypto/ecc/secp256k1/fp"
+	"github.com/consensys/gnark-crypto/ecc/secp256k1/fr"
+	"github.com/ethereum/go-ethereum/crypto"
+)
+
+// Verifier makes Signatures as NewSignature does, for a key that signs many. Recovery finds an unknown key; with the key
+// known, R = e/s·G + r/s·Q (SEC 1, section 4.1.4) tells both whether the signature is valid and its v, and multiples of G and
+// Q are looked up. The tables take 1 MiB. It is safe for concurrent use.
+//
+// It computes on public values only, so its time may depend on them.
+type Verifier struct {
+	generator, key *multiples
+}
+
+// NewVerifier takes a public key: 65 bytes, SEC 1 uncompressed.
+//
+// Errors: a point that is not on the curve.
+func NewVerifier(publicKey []byte) (*Verifier, error) {
+	key, err := crypto.UnmarshalPubkey(publicKey)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	var point secp256k1.G1Affine
+	point.X.SetBigInt(key.X)
+	point.Y.SetBigInt(key.Y)
+	_, generator := secp256k1.Generators()
+	return &Verifier{generator: multiplesOf(generator), key: multiplesOf(point)}, nil
+}
+
+// Signature is NewSignature with the Verifier's key.
+func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
+	sig, err := lowS(rs)
+	if err != nil {
+		return sig, err
+	}
+	point := v.point(digest, sig)
+	var r, zz fp.Element
+	r.SetBytes(sig.R[:])
+	zz.Square(&point.Z)
+	// An x coordinate of r+n, which ecrecover would tell as v 29 or 30, is refused: no contract takes it.
+	if point.Z.IsZero() || !r.Mul(&r, &zz).Equal(&point.X) {
+		return Signature{}, errNotOurs
+	}
+	var affine secp256k1.G1Affine
+	affine.FromJacobian(&point)
+	sig.V = 27 + byte(affine.Y.Bytes()[fp.Bytes-1]&1)
+	return sig, nil
+}
+
+// point returns R.
+func (v *Verifier) point(digest Digest, sig Signature) secp256k1.G1Jac {
+	var e, r, s fr.Element
+	e.SetBytes(digest[:])
+	r.SetBytes(sig.R[:])
+	s.SetBytes(sig.S[:])
+	s.Inverse(&s)
+	var sum secp256k1.G1Jac
+	sum.X.SetOne() // with a Z of zero, the point at infinity
+	sum.Y.SetOne()
+	v.generator.addTo(&sum, e.Mul(&e, &s))
+	v.key.addTo(&sum, r.Mul(&r, &s))
+	return sum
+}
+
+// multiples are those of a point by j·256^i, for each byte j of a scalar but zero and each place i that it may have.
+type multiples [fr.Bytes][255]secp256k1.G1Affine
+
+func multiplesOf(point secp256k1.G1Affine) *multiples {
+	var next secp256k1.G1Jac
+	next.FromAffine(&point)
+	all := make([]secp256k1.G1Jac, 0, fr.Bytes*255)
+	for range fr.Bytes {
+		base := next
+		for range 255 {
+			all = append(all, next)
+			next.AddAssign(&base)
+		}
+	}
+	table := new(multiples)
+	for i, one := range secp256k1.BatchJacobianToAffineG1(all) {
+		table[i/255][i%255] = one
+	}
+	return table
+}
+
+// addTo adds scalar times the point to sum.
+func (m *multiples) addTo(sum *secp256k1.G1Jac, scalar *fr.Element) {
+	digits := scalar.Bytes() // big-endian
+	for i := range m {
+		if digit := digits[fr.Bytes-1-i]; digit != 0 {
+			sum.AddMixed(&m[i][digit-1])
+		}
+	}
+}
+
+var errNotOurs = errors.New("the signature does not recover to the key's own address")
