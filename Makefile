@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 .PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
 	@exec bin/attestd dev $(ARGS)
