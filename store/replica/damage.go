@@ -88,14 +88,21 @@ func surviveFile(err *error) func() {
 
 func damaged(cause any) error { return fmt.Errorf("%w: %v", ErrDamaged, cause) }
 
-// checkWhole finds a file that ends before its last page.
-func checkWhole(db *bbolt.DB) error {
+// checkWhole finds a file that ends before its last page, and trees that go in a circle, in which bbolt would walk for ever or
+// until the process has no stack.
+func checkWhole(db *bbolt.DB, file *os.File) error {
 	return db.View(func(tx *bbolt.Tx) error {
-		stat, err := os.Stat(db.Path())
-		if err == nil && stat.Size() < tx.Size() {
-			err = fmt.Errorf("%w: it has %d bytes of %d", ErrDamaged, stat.Size(), tx.Size())
+		stat, err := file.Stat()
+		switch {
+		case err != nil:
+			return err
+		case stat.Size() < tx.Size():
+			return fmt.Errorf("%w: it has %d bytes of %d", ErrDamaged, stat.Size(), tx.Size())
 		}
-		return err
+		if err := pages.New(file, tx).CheckBranches(); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		return nil
 	})
 }
 

@@ -2,6 +2,8 @@ package replica
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -58,6 +60,45 @@ func TestNoDamageIsServed(t *testing.T) {
 	}
 }
 
+// bbolt would walk such a tree until the process has no stack, or for ever.
+func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "replica.db")
+	filledReplica(t, path)
+	whole := usedPart(t, path)
+	size := pageSize
+	var branches []int
+	for at := 2 * size; at < len(whole); at += size {
+		if binary.NativeEndian.Uint16(whole[at+8:]) == 0x01 && binary.NativeEndian.Uint64(whole[at:]) == uint64(at/size) {
+			branches = append(branches, at)
+		}
+	}
+	found := 0
+	for _, at := range branches {
+		for _, target := range branches {
+			text := bytes.Clone(whole)
+			last := int(binary.NativeEndian.Uint16(text[at+10:])) - 1
+			binary.NativeEndian.PutUint64(text[at+16+16*last+8:], uint64(target/size)) // the last child of the branch
+			copied := filepath.Join(t.TempDir(), "replica.db")
+			check(t, os.WriteFile(copied, text, 0o600))
+			r, err := Open(copied, Options{Now: func() time.Time { return storetest.ReplicaNow }})
+			switch {
+			case errors.Is(err, ErrDamaged):
+				found++
+			case err != nil:
+				t.Errorf("branch at page %d to %d: %v", at/size, target/size, err)
+			default: // the branch, or the target, is of an older state of the file
+				check(t, r.View(t.Context(), func(s index.Snapshot) error {
+					return s.Each(t.Context(), index.PacketType, func(index.Row) error { return nil })
+				}))
+				check(t, r.Close())
+			}
+		}
+	}
+	if found < len(branches) || found == 0 {
+		t.Errorf("with %d branches, %d circles were found", len(branches), found)
+	}
+}
+
 // usedPart is a file without the room that bbolt keeps behind its last page.
 func usedPart(t testing.TB, path string) []byte {
 	t.Helper()
@@ -73,7 +114,8 @@ func usedPart(t testing.TB, path string) []byte {
 // readEverything returns the first error, and fails on a row that was not written.
 func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 	t.Helper()
-	ctx := t.Context()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // in place of for ever
+	defer cancel()
 	expect := func(rows []index.Row) {
 		for _, row := range rows {
 			if line := string(row.AppendLine(nil)) + "\n"; !written[line] {

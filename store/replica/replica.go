@@ -175,7 +175,7 @@ func (r *Store) Close() error { return r.db.Close() }
 // and loads the tables.
 func (r *Store) prepare() (err error) {
 	defer r.survive(&err)()
-	if err := checkWhole(r.db); err != nil {
+	if err := checkWhole(r.db, r.file); err != nil {
 		return err
 	}
 	if !r.db.IsReadOnly() {

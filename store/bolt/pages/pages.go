@@ -206,6 +206,23 @@ func (pg *page) branchFor(key []byte) int {
 	return max(0, i-1)
 }
 
+// within reports whether the keys are from lo to before hi; nil means no bound.
+func (pg *page) within(lo, hi []byte) bool {
+	return pg.count == 0 || bytes.Compare(pg.key(0), lo) >= 0 && (hi == nil || bytes.Compare(pg.key(pg.count-1), hi) < 0)
+}
+
+// bounds returns those of the keys under a branch's element, where the branch's own are lo and hi.
+func (pg *page) bounds(i int, lo, hi []byte) (childLo, childHi []byte) {
+	childLo, childHi = pg.key(i), hi
+	if i == 0 {
+		childLo = lo
+	}
+	if i+1 < pg.count {
+		childHi = pg.key(i + 1)
+	}
+	return childLo, childHi
+}
+
 // walker is one walk through one tree.
 type walker struct {
 	reader *Reader
@@ -256,7 +273,7 @@ func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
 		return w.lost(lo, hi, err)
 	case depth > maxDepth:
 		return w.lost(lo, hi, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", id))
-	case pg.count > 0 && (bytes.Compare(pg.key(0), lo) < 0 || hi != nil && bytes.Compare(pg.key(pg.count-1), hi) >= 0):
+	case !pg.within(lo, hi):
 		return w.lost(lo, hi, fmt.Errorf("page %d: its keys are not those that its parent says", id))
 	case !w.reader.use(pg):
 		return w.lost(lo, hi, fmt.Errorf("page %d: is used twice", id))
@@ -268,13 +285,7 @@ func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
 		first = pg.branchFor(w.from)
 	}
 	for i := first; i < pg.count; i++ {
-		childLo, childHi := pg.key(i), hi
-		if i == 0 {
-			childLo = lo
-		}
-		if i+1 < pg.count {
-			childHi = pg.key(i + 1)
-		}
+		childLo, childHi := pg.bounds(i, lo, hi)
 		if err := w.tree(pg.child(i), childLo, childHi, depth+1); err != nil {
 			return err
 		}
