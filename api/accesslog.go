@@ -31,8 +31,8 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	if x.ip.IsValid() { // not on a Unix socket
 		attrs = append(attrs, slog.String("client_ip", x.ip.String()))
 	}
-	if x.key.ID != "" {
-		attrs = append(attrs, slog.String("key_id", x.key.ID))
+	if x.keyID != "" {
+		attrs = append(attrs, slog.String("key_id", x.keyID))
 	}
 	if x.code != "" {
 		attrs = append(attrs, slog.String("code", string(x.code)))

@@ -1,53 +1,66 @@
 package api
 
 import (
-	"net/netip"
-
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/appliance"
 )
 
-// admit checks who may use a route and how often. Only requests without a valid key count against their client address,
-// so that someone who floods the server or guesses keys cannot stop a caller with a key behind the same address.
-func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route, own limiter[netip.Addr]) error {
+// admit checks who may use a route and how often. A request with an API key that may be used here is charged to the key;
+// any other to its client address, so that someone who floods the server or guesses keys cannot stop a caller with a key
+// behind the same address. A route that is open to all answers both.
+func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	if r.Probe {
 		return nil
 	}
 	refusal := s.identify(c, x, r.Scope)
-	if status := statuses[appliance.CodeOf(refusal)]; status != fiber.StatusUnauthorized && status != fiber.StatusForbidden {
-		if refusal != nil || r.Scope == "" {
-			return refusal
-		}
-		rate := x.key.Rate
-		if rate == (appliance.Rate{}) {
-			rate = s.rates.Load().key
-		}
-		return s.limited(s.keyRates.take(x.key.ID, rate, s.now()), byKey)
+	switch statuses[appliance.CodeOf(refusal)] {
+	case 0: // there is none
+		x.bill = bill{s.keyAccounts.of(x.key.ID), s.keyRate(x.key, r)}
+	case fiber.StatusUnauthorized, fiber.StatusForbidden:
+		x.bill = bill{s.addressAccounts.of(network(x.ip)), s.anonymousRate(r)}
+	default:
+		return refusal
 	}
-	if r.Scope == "" && (r.Rate != appliance.Rate{}) {
-		return s.limited(own.take(network(x.ip), r.Rate, s.now()), byAddress)
+	if err := x.bill.account.take(s.now(), x.bill.rate); err != nil {
+		s.metrics.limit(x)
+		return err
 	}
-	if err := s.anonymousRates.take(network(x.ip), s.rates.Load().anonymous, s.now()); err != nil {
-		return s.limited(err, byAddress)
-	}
-	if r.Scope == "" {
+	if r.Scope == "" || r.Open {
 		return nil
 	}
 	return refusal
 }
 
-// identify puts the API key of the request into x. Its error says why the key cannot be used for the scope.
+// keyRate is how often an API key may use a route: a key without a rate of its own at least as often as no key.
+func (s *Server) keyRate(key appliance.APIKey, r Route) appliance.Rate {
+	if key.Rate != (appliance.Rate{}) {
+		return key.Rate
+	}
+	return appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)}
+}
+
+// anonymousRate is how often one client address may use a route without an API key.
+func (s *Server) anonymousRate(r Route) appliance.Rate {
+	if r.Rate != (appliance.Rate{}) {
+		return r.Rate
+	}
+	return s.rates.Load().anonymous
+}
+
+// identify puts the API key of the request into x if it may be used for the scope, where that is empty for anything. Its
+// error says why it may not.
 func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
 	key, err := s.authenticate(c)
 	if err != nil {
 		return err
 	}
-	x.key = key
-	if scope == "" {
-		return nil
+	x.keyID = key.ID
+	if err := key.Authorize(scope, x.ip, s.now()); err != nil {
+		return err
 	}
-	return key.Authorize(scope, x.ip, s.now())
+	x.key = key
+	return nil
 }
 
 func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
@@ -64,13 +77,6 @@ func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	return appliance.Authenticate(ctx, s.attestor.Keys, token)
 }
 
-// limited counts err, if any, and returns it.
-func (s *Server) limited(err error, by string) error {
-	if err != nil && s.metrics != nil {
-		s.metrics.limited.WithLabelValues(by).Inc()
-	}
-	return err
-}
-
-// Key returns the API key of a request, for the handlers of Options.Routes. Its ID is empty if there was no valid key.
+// Key returns the API key of a request, for the handlers of Options.Routes. Its ID is empty if the request had none that may
+// be used on the route.
 func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }

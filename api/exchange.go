@@ -18,10 +18,12 @@ type exchange struct {
 	ip     netip.Addr
 	route  string // the pattern, or routeUnmatched
 	method string
-	key    appliance.APIKey // zero without a valid key
-	read   bool             // the body was read to its end
-	code   appliance.Code   // of the problem that was answered
-	cause  error            // of that problem; for the log
+	keyID  string           // of the API key, also of one that may not be used here; for the log
+	key    appliance.APIKey // zero without one that may be used here
+	bill   bill
+	read   bool           // the body was read to its end
+	code   appliance.Code // of the problem that was answered
+	cause  error          // of that problem; for the log
 }
 
 type exchangeKey struct{}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -34,13 +35,15 @@ func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.A
 	return clientIP(rctx, trusted)
 }
 
-type AddressLimiter = limiter[netip.Addr]
+type AddressLimiter = accounts[netip.Addr]
 
-func NewAddressLimiter() AddressLimiter { return newLimiter[netip.Addr]() }
+func NewAddressLimiter() AddressLimiter { return newAccounts[netip.Addr]() }
 
-var Take = AddressLimiter.take
+func Take(l AddressLimiter, client netip.Addr, r appliance.Rate, now time.Time) error {
+	return l.of(client).take(now, r)
+}
 
-func (l limiter[K]) Len() int {
-	l.buckets.CleanUp()
-	return l.buckets.EstimatedSize()
+func (a accounts[K]) Len() int {
+	a.all.CleanUp()
+	return a.all.EstimatedSize()
 }

@@ -128,6 +128,17 @@ func (m *Metrics) Serve(ln net.Listener) error {
 // Shutdown waits for requests to finish. If ctx ends first, it returns the error of ctx.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
 
+// limit counts a request that was refused for its rate.
+func (m *metrics) limit(x *exchange) {
+	switch {
+	case m == nil:
+	case x.key.ID != "":
+		m.limited.WithLabelValues(byKey).Inc()
+	default:
+		m.limited.WithLabelValues(byAddress).Inc()
+	}
+}
+
 func (m *metrics) attested(replayed bool) {
 	switch {
 	case m == nil:

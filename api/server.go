@@ -92,10 +92,13 @@ func orDefaults(logger *slog.Logger, now func() time.Time) (*slog.Logger, func()
 type Route struct {
 	Method string // GET serves HEAD too
 	Path   string // fiber's pattern
-	// Scope is what the caller's API key must allow. Empty means that anyone may use the route, within a rate.
+	// Scope is what the caller's API key must allow. Empty means that anyone may use the route, and that any key which may be
+	// used at all counts.
 	Scope appliance.Scope
-	// Rate is how often one client address may use a route that needs no key. Zero means Options.AnonymousRate, which all
-	// such routes and all requests with a refused key share.
+	// Open says that anyone may use the route, and that Scope is only what a key must allow to count.
+	Open bool
+	// Rate is how often one client address may use the route if nothing else. A client has one bucket for all routes. Zero
+	// means Options.AnonymousRate.
 	Rate appliance.Rate
 	// Probe routes have no rate, so that they answer even while the server is flooded.
 	Probe bool
@@ -115,9 +118,9 @@ type Server struct {
 	origin   string
 	routes   []Route
 
-	rates          atomic.Pointer[rates]
-	keyRates       limiter[string]     // by the id of the API key
-	anonymousRates limiter[netip.Addr] // by network
+	rates           atomic.Pointer[rates]
+	keyAccounts     accounts[string]     // by the id of the API key
+	addressAccounts accounts[netip.Addr] // by network
 }
 
 // rates are Options.DefaultRate and AnonymousRate, or what SetRates put in their place.
@@ -144,7 +147,7 @@ func New(opts Options) (*Server, error) {
 	opts.Logger, opts.Now = orDefaults(opts.Logger, opts.Now)
 	s := &Server{
 		opts: opts, attestor: opts.Attestor,
-		keyRates: newLimiter[string](), anonymousRates: newLimiter[netip.Addr](),
+		keyAccounts: newAccounts[string](), addressAccounts: newAccounts[netip.Addr](),
 	}
 	s.rates.Store(&rates{key: opts.DefaultRate, anonymous: opts.AnonymousRate})
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
@@ -193,11 +196,10 @@ func (s *Server) deadline() (context.Context, context.CancelFunc) {
 }
 
 func (s *Server) mount(r Route) {
-	own := newLimiter[netip.Addr]()
 	handler := func(c *fiber.Ctx) error {
 		x := exchangeOf(c.Context())
 		x.route = r.Path
-		if err := s.admit(c, x, r, own); err != nil {
+		if err := s.admit(c, x, r); err != nil {
 			return err
 		}
 		x.read = r.ReadsBody

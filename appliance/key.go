@@ -184,7 +184,7 @@ func (k APIKey) State(now time.Time) KeyState {
 	return KeyActive
 }
 
-// Authorize says whether the key may be used for that, from that client address, now.
+// Authorize says whether the key may be used for that, from that client address, now. The empty scope is within all.
 //
 // Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
 func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
@@ -193,7 +193,7 @@ func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
 		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
 	case state == KeyExpired:
 		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
-	case !slices.Contains(k.Scopes, scope):
+	case scope != "" && !slices.Contains(k.Scopes, scope):
 		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)
 	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool { return p.Contains(from.Unmap()) }):
 		return Errorf(CodeAddressNotAllowed, "the API key may not be used from this network address")

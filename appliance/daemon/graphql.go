@@ -46,15 +46,11 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graphql: %w", err)
 	}
-	var scope appliance.Scope
-	if c.RequireKey {
-		scope = appliance.ScopeGraphQL
-	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: scope, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
 		if method == fiber.MethodOptions {
-			route.Scope = "" // a browser asks without the key whether it may send one
+			route.Open = true // a browser asks without the key whether it may send one
 		}
 		routes = append(routes, route)
 	}
