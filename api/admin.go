@@ -106,6 +106,9 @@ func (a *Admin) mount(r Route) {
 	a.app.Add(r.Method, r.Path, func(c *fiber.Ctx) error {
 		x := exchangeOf(c.Context())
 		x.route = r.Path
+		if err := checkEncoding(&c.Context().Request.Header); err != nil {
+			return err
+		}
 		if r.BodyLimit > 0 {
 			if err := receiveJSON(c, x, r.BodyLimit); err != nil {
 				return err

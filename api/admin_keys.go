@@ -11,7 +11,7 @@ import (
 
 func (a *Admin) createKey(c *fiber.Ctx) error {
 	var request appliance.KeyRequest
-	if err := unmarshalStrict(c.Body(), &request); err != nil {
+	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
 	key, token, err := appliance.NewAPIKey(request, a.now())

@@ -140,7 +140,7 @@ func (a *Admin) entries(c *fiber.Ctx) error {
 
 func (a *Admin) verify(c *fiber.Ctx) error {
 	var request wire.VerifyLog
-	if err := unmarshalStrict(c.Body(), &request); err != nil {
+	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
 	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {

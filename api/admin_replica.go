@@ -79,7 +79,7 @@ func (a *Admin) replicaVerify(c *fiber.Ctx) error {
 		return err
 	}
 	var request wire.VerifyReplica
-	if err := unmarshalStrict(c.Body(), &request); err != nil {
+	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
 	if request.Sample < 0 {
@@ -113,7 +113,7 @@ func (a *Admin) replicaWrite(c *fiber.Ctx) error {
 		return err
 	}
 	var request wire.Batch
-	if err := unmarshalStrict(c.Body(), &request); err != nil {
+	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
 	batch := index.Batch{Rows: make([]index.Row, len(request.Rows)), Positions: request.Positions, Index: request.Index}

@@ -87,7 +87,7 @@ func TestASampleThatIsNoneIsRefused(t *testing.T) {
 		opts.Upstream, opts.Follower = unreachable{}, follower.New(follower.Options{Index: opts.Replica, Upstream: unreachable{}})
 	})
 	for body, code := range map[string]appliance.Code{
-		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON, `{"rows":1}`: appliance.CodeInvalidJSON,
+		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON, `{"rows":1}`: appliance.CodeUnknownField,
 	} {
 		if a := o.raw("POST", "/replica/verify", body, "Content-Type", "application/json"); a.status != 400 || a.problem().Code != code {
 			t.Errorf("%s: %s", body, a)

@@ -322,7 +322,7 @@ func TestBadInputAtTheAdminSocketIsRefused(t *testing.T) {
 	}{
 		{"POST", "/keys", "{", 400, appliance.CodeInvalidJSON},
 		{"POST", "/keys", `{"name":"a"}{}`, 400, appliance.CodeInvalidJSON},
-		{"POST", "/keys", `{"nam":"a"}`, 400, appliance.CodeInvalidJSON},
+		{"POST", "/keys", `{"nam":"a"}`, 400, appliance.CodeUnknownField},
 		{"POST", "/keys", `{"name":""}`, 400, appliance.CodeInvalidField},
 		{"POST", "/keys", `{"name":"a","scopes":["root"]}`, 400, appliance.CodeInvalidField},
 		{"POST", "/keys", `{"name":"a","rate":"fast"}`, 400, appliance.CodeInvalidJSON},

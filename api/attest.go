@@ -17,7 +17,7 @@ func (s *Server) attest(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	request, err := parseRequest(c.Body())
+	request, err := parseRequest(Body(c))
 	if err != nil {
 		return err
 	}

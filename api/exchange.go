@@ -21,6 +21,7 @@ type exchange struct {
 	keyID  string           // of the API key, also of one that may not be used here; for the log
 	key    appliance.APIKey // zero without one that may be used here
 	bill   bill
+	body   []byte         // of a route with a BodyLimit
 	read   bool           // the body was read to its end
 	code   appliance.Code // of the problem that was answered
 	cause  error          // of that problem; for the log

@@ -23,6 +23,8 @@ func Statuses() map[appliance.Code]int { return maps.Clone(statuses) }
 
 func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
 
+func (a *Admin) Routes() []Route { return slices.Clone(a.routes) }
+
 // OnState must be called before Serve.
 func (s *Server) OnState(f func(net.Conn, fasthttp.ConnState)) { s.app.Server().ConnState = f }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"mime"
 	"strings"
@@ -15,9 +14,6 @@ import (
 // checkJSON returns CodeUnsupportedMediaType unless the Content-Type is JSON. JSON has no charset parameter (RFC 8259,
 // section 11), but many clients send charset=utf-8.
 func checkJSON(h *fasthttp.RequestHeader) error {
-	if len(h.Peek("Content-Encoding")) > 0 {
-		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed")
-	}
 	given := string(h.ContentType())
 	if given == "application/json" {
 		return nil
@@ -30,31 +26,28 @@ func checkJSON(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// receiveJSON reads the body, so that c.Body() returns it.
+// checkEncoding refuses a body with any Content-Encoding, be it empty: nothing is decompressed here, where a small body could
+// become a large one.
+func checkEncoding(h *fasthttp.RequestHeader) error {
+	if len(h.PeekAll(fiber.HeaderContentEncoding)) > 0 {
+		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed: send it without Content-Encoding")
+	}
+	return nil
+}
+
+// Body returns the body of a request, for the handlers of routes with a BodyLimit. It is as it was sent: fiber's Ctx.Body
+// would decompress it.
+func Body(c *fiber.Ctx) []byte { return exchangeOf(c.Context()).body }
+
+// receiveJSON reads the body, so that Body returns it.
 func receiveJSON(c *fiber.Ctx, x *exchange, limit int64) error {
 	rctx := c.Context()
 	if err := checkJSON(&rctx.Request.Header); err != nil {
 		return err
 	}
 	body, err := readBody(rctx, x, limit)
-	if err != nil {
-		return err
-	}
-	rctx.Request.SetBodyRaw(body)
-	return nil
-}
-
-// unmarshalStrict reads one JSON value without unknown members.
-func unmarshalStrict(body []byte, v any) error {
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(v); err != nil {
-		return appliance.Errorf(appliance.CodeInvalidJSON, "%s", err)
-	}
-	if decoder.More() {
-		return appliance.Errorf(appliance.CodeInvalidJSON, "there is more after the JSON object")
-	}
-	return nil
+	x.body = body
+	return err
 }
 
 // sendJSON answers with v as JSON.

@@ -102,7 +102,7 @@ type Route struct {
 	Rate appliance.Rate
 	// Probe routes have no rate, so that they answer even while the server is flooded.
 	Probe bool
-	// BodyLimit is the largest JSON body in bytes. Handler finds the body in c.Body(). Zero means that a body is ignored.
+	// BodyLimit is the largest JSON body in bytes. Handler gets the body from Body. Zero means that a body is ignored.
 	BodyLimit int64
 	// ReadsBody says that Handler reads the body itself. If it stops before the end, it must close the connection.
 	ReadsBody bool
@@ -200,6 +200,9 @@ func (s *Server) mount(r Route) {
 		x := exchangeOf(c.Context())
 		x.route = r.Path
 		if err := s.admit(c, x, r); err != nil {
+			return err
+		}
+		if err := checkEncoding(&c.Context().Request.Header); err != nil {
 			return err
 		}
 		x.read = r.ReadsBody

@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
@@ -66,67 +62,19 @@ func (r request) message() upstream.Request {
 	return m
 }
 
-// parameters are all that GraphQL over HTTP, section 5.1, defines. It reserves all other names.
-var parameters = []string{"query", "operationName", "variables", "extensions"}
-
 // checkForwardable refuses a request that the upstream may read differently.
 func (r request) checkForwardable() *document.Error {
-	check := checkBody
-	if r.get {
-		check = checkQuery
+	if r.reserved != "" {
+		return document.NewError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
+			document.Show(r.reserved), strings.Join(parameters, ", ")))
 	}
-	if err := check(r.raw.bytes); err != nil {
-		return err
+	if r.get {
+		if _, err := url.ParseQuery(string(r.raw.bytes)); err != nil || bytes.ContainsFunc(r.raw.bytes, unicode.IsControl) {
+			return document.NewError(appliance.CodeInvalidField, "the URL's query is malformed")
+		}
 	}
 	if strings.ContainsFunc(r.raw.accept+r.raw.contentType, unicode.IsControl) {
 		return document.NewError(appliance.CodeInvalidField, "a header has a control character")
 	}
 	return nil
-}
-
-func checkQuery(raw []byte) *document.Error {
-	values, err := url.ParseQuery(string(raw))
-	if err != nil || bytes.ContainsFunc(raw, unicode.IsControl) {
-		return document.NewError(appliance.CodeInvalidField, "the URL's query is malformed")
-	}
-	if err := checkNames(maps.Keys(values)); err != nil {
-		return err
-	}
-	for name, all := range values {
-		if len(all) > 1 {
-			return isRepeated(name)
-		}
-		if name == "variables" || name == "extensions" {
-			if _, repeated, _ := readJSON([]byte(all[0])); len(repeated) > 0 { // it is JSON or empty
-				return isRepeated(repeated[0])
-			}
-		}
-	}
-	return nil
-}
-
-func checkBody(raw []byte) *document.Error {
-	value, repeated, err := readJSON(raw)
-	members, ok := value.(map[string]any)
-	switch {
-	case err != nil || !ok || !utf8.Valid(raw):
-		return document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8")
-	case len(repeated) > 0:
-		return isRepeated(repeated[0])
-	}
-	return checkNames(maps.Keys(members))
-}
-
-func checkNames(names iter.Seq[string]) *document.Error {
-	for name := range names {
-		if !slices.Contains(parameters, name) {
-			return document.NewError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
-				document.Show(name), strings.Join(parameters, ", ")))
-		}
-	}
-	return nil
-}
-
-func isRepeated(name string) *document.Error {
-	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
 }

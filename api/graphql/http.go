@@ -149,7 +149,7 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 // checkContentType accepts application/json in UTF-8 (section 5.3), not compressed.
 func checkContentType(c *fiber.Ctx) *document.Error {
 	header := c.Get(fiber.HeaderContentType)
-	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
+	if len(c.Request().Header.PeekAll(fiber.HeaderContentEncoding)) > 0 {
 		return document.NewError(CodeUnsupportedMediaType, "the body must not be compressed")
 	}
 	if header == mediaJSON {

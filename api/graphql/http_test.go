@@ -108,6 +108,21 @@ func TestHTTPRefusesRequests(t *testing.T) {
 		{"form", "POST", "/v1/graphql", "query=x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, mediaJSON, "unsupported_media_type"},
 		{"another charset sent", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON + "; charset=utf-16"}, 415, mediaJSON, "unsupported_media_type"},
 		{"compressed", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip"}, 415, mediaJSON, "unsupported_media_type"},
+		{"compressed by nothing", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Content-Encoding", ""}, 415, mediaJSON, "unsupported_media_type"},
+		{"compressed as it is", "POST", "/v1/graphql", query, []string{"Content-Type", mediaJSON, "Content-Encoding", "identity"}, 415, mediaJSON, "unsupported_media_type"},
+
+		{"query twice", "POST", "/v1/graphql", `{"query":"{__typename}","query":"{x}"}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "duplicate_field"},
+		{"query twice, once escaped", "POST", "/v1/graphql", `{"query":"{__typename}","q\u0075ery":"{x}"}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "duplicate_field"},
+		{"a member of a variable twice", "POST", "/v1/graphql", `{"query":"{__typename}","variables":{"n":[{"a":1,"\u0061":2}]}}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "duplicate_field"},
+		{"what is ignored, twice", "POST", "/v1/graphql", `{"query":"{__typename}","id":1,"id":2}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "duplicate_field"},
+		{"query in another case", "POST", "/v1/graphql", `{"Query":"{__typename}"}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "unknown_field"},
+		{"variables in another case, beside them", "POST", "/v1/graphql", `{"query":"{__typename}","variables":{},"Variables":{}}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "unknown_field"},
+		{"no UTF-8", "POST", "/v1/graphql", "{\"query\":\"{__typename}\",\"variables\":{\"a\":\"\xff\"}}", []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_json"},
+		{"half a surrogate pair", "POST", "/v1/graphql", `{"query":"{__typename}","variables":{"a":"\ud800"}}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_json"},
+		{"query twice by GET", "GET", get + "&query=x", "", nil, 400, mediaJSON, "duplicate_field"},
+		{"query in another case by GET", "GET", get + "&Query=x", "", nil, 400, mediaJSON, "unknown_field"},
+		{"no UTF-8 by GET", "GET", get + "&operationName=%ff", "", nil, 400, mediaJSON, "invalid_field"},
+		{"a variable twice by GET", "GET", get + "&variables=" + url.QueryEscape(`{"n":1,"n":2}`), "", nil, 400, mediaJSON, "duplicate_field"},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.check(t, s) })
 	}

@@ -3,15 +3,20 @@ package graphql
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphql/document"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -21,6 +26,7 @@ type request struct {
 	operation  string
 	variables  []byte // JSON, or none
 	extensions []byte // JSON, or none
+	reserved   string // the name of a parameter that there is not; it is ignored here
 	get        bool
 	raw        rawRequest
 }
@@ -91,65 +97,115 @@ func drain(c *fiber.Ctx, stream io.Reader) {
 	_, _ = io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
 }
 
+// parameters are all that GraphQL over HTTP, section 5.1, defines. It reserves all other names.
+var parameters = []string{"query", "operationName", "variables", "extensions"}
+
 // requestFromBody reads the parameters of section 5.1 from a POST.
 func requestFromBody(body []byte) (request, *document.Error) {
-	trimmed := strings.TrimLeft(string(body[:min(len(body), 64)]), " \t\r\n")
-	if strings.HasPrefix(trimmed, "[") {
+	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
 		return request{}, document.NewError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
 	}
-	var parameters struct {
-		Query         *json.RawMessage `json:"query"`
-		OperationName json.RawMessage  `json:"operationName"`
-		Variables     json.RawMessage  `json:"variables"`
-		Extensions    json.RawMessage  `json:"extensions"`
-	}
-	if err := json.Unmarshal(body, &parameters); err != nil {
-		return request{}, document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object with the member query")
-	}
-	if parameters.Query == nil {
-		return request{}, missingQuery()
+	members, err := wire.ReadMembers(body)
+	if err != nil {
+		return request{}, refusedJSON(err)
 	}
 	var r request
-	if !isString(*parameters.Query, &r.query) {
+	if r.reserved, err = reservedName(maps.Keys(members)); err != nil {
+		return request{}, refusedJSON(err)
+	}
+	query, has := members["query"]
+	if !has || isNull(query) {
+		return request{}, missingQuery()
+	}
+	if !isString(query, &r.query) {
 		return request{}, document.NewError(appliance.CodeInvalidField, "query must be a string")
 	}
-	if !isNull(parameters.OperationName) && !isString(parameters.OperationName, &r.operation) {
+	if name := members["operationName"]; !isNull(name) && !isString(name, &r.operation) {
 		return request{}, document.NewError(appliance.CodeInvalidField, "operationName must be a string")
 	}
-	if !isNull(parameters.Variables) {
-		r.variables = parameters.Variables
+	if variables := members["variables"]; !isNull(variables) {
+		r.variables = variables
 	}
-	if !isNull(parameters.Extensions) {
-		r.extensions = parameters.Extensions
+	if extensions := members["extensions"]; !isNull(extensions) {
+		r.extensions = extensions
 	}
 	return r, checkObjects(r.variables, r.extensions)
 }
 
 // requestFromQuery reads the parameters of section 5.2 from a URL.
 func requestFromQuery(c *fiber.Ctx) (request, *document.Error) {
-	parameters := c.Context().QueryArgs()
-	if !parameters.Has("query") {
+	given, failed := queryParameters(c)
+	if failed != nil {
+		return request{}, failed
+	}
+	r := request{query: given["query"], operation: given["operationName"], get: true}
+	var err error
+	if r.reserved, err = reservedName(maps.Keys(given)); err != nil {
+		return request{}, refusedJSON(err)
+	}
+	if _, has := given["query"]; !has {
 		return request{}, missingQuery()
 	}
-	r := request{
-		query:     string(parameters.Peek("query")),
-		operation: string(parameters.Peek("operationName")),
-		get:       true,
-	}
-	for _, p := range []struct {
-		name string
-		raw  *[]byte
-	}{{"variables", &r.variables}, {"extensions", &r.extensions}} {
-		raw := parameters.Peek(p.name)
-		if isNull(raw) {
+	for name, raw := range map[string]*[]byte{"variables": &r.variables, "extensions": &r.extensions} {
+		value := []byte(given[name])
+		if isNull(value) {
 			continue
 		}
-		if !json.Valid(raw) {
-			return request{}, notObject(p.name)
+		_, err := wire.ReadMembers(value)
+		switch {
+		case appliance.CodeOf(err) == appliance.CodeInvalidJSON:
+			return request{}, notObject(name)
+		case err != nil:
+			return request{}, refusedJSON(err)
 		}
-		*p.raw = slices.Clone(raw)
+		*raw = value
 	}
-	return r, checkObjects(r.variables, r.extensions)
+	return r, nil
+}
+
+func queryParameters(c *fiber.Ctx) (given map[string]string, failed *document.Error) {
+	given = make(map[string]string)
+	c.Context().QueryArgs().VisitAll(func(key, value []byte) {
+		name := string(key)
+		if _, again := given[name]; again {
+			failed = isRepeated(name)
+		}
+		if given[name] = string(value); !utf8.Valid(value) {
+			failed = document.NewError(appliance.CodeInvalidField, document.Show(name)+" is not in UTF-8")
+		}
+	})
+	return given, failed
+}
+
+// reservedName returns a name that is no parameter, or "". A parameter in another case is refused: not all readers of JSON tell
+// them apart.
+func reservedName(names iter.Seq[string]) (reserved string, err error) {
+	for name := range names {
+		if slices.Contains(parameters, name) {
+			continue
+		}
+		reserved = name
+		if slices.ContainsFunc(parameters, func(p string) bool { return strings.EqualFold(p, name) }) {
+			return name, appliance.Errorf(appliance.CodeUnknownField, "there is no parameter %s; upper and lower case matter", document.Show(name))
+		}
+	}
+	return reserved, nil
+}
+
+// refusedJSON returns an error of package wire in the form of GraphQL.
+func refusedJSON(err error) *document.Error {
+	e, ok := errors.AsType[*appliance.Error](err)
+	switch {
+	case !ok:
+		return document.NewError(appliance.CodeInternal, "internal error")
+	case e.Code == appliance.CodeInvalidJSON:
+		return document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8 with the member query")
+	}
+	return document.NewError(e.Code, e.Detail)
+}
+
+func isRepeated(name string) *document.Error {
+	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
 }
 
 func missingQuery() *document.Error {

@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// All JSON that clients send is read here. Two readers must not see two things in it, so that it is I-JSON (RFC 7493): UTF-8, and
+// no member of an object twice, at any depth and however it is spelled. Names of members are taken as they are: Name is not name.
+
+// ReadObject reads one JSON object into the struct that v points to, which must have a field for each member.
+//
+// Errors: CodeInvalidJSON; CodeDuplicateField and CodeUnknownField, with Field set.
+func ReadObject(body []byte, v any) error {
+	if !startsObject(body) {
+		return notAnObject()
+	}
+	return explain(json.Unmarshal(body, v, json.RejectUnknownMembers(true)))
+}
+
+// ReadMembers reads one JSON object with any members.
+//
+// Errors: those of ReadObject, but CodeUnknownField.
+func ReadMembers(body []byte) (members map[string]jsontext.Value, err error) {
+	if !startsObject(body) {
+		return nil, notAnObject()
+	}
+	return members, explain(json.Unmarshal(body, &members))
+}
+
+func startsObject(body []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{"))
+}
+
+func notAnObject() *appliance.Error {
+	return appliance.Errorf(appliance.CodeInvalidJSON, "the body must be one JSON object in UTF-8")
+}
+
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	semantic, isSemantic := errors.AsType[*json.SemanticError](err)
+	syntactic, isSyntactic := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case isSyntactic && errors.Is(err, jsontext.ErrDuplicateName):
+		name := fieldOf(syntactic.JSONPointer)
+		return appliance.Errorf(appliance.CodeDuplicateField, "%s is there twice", name).In(name)
+	case isSyntactic || !isSemantic:
+		return notAnObject()
+	case errors.Is(err, json.ErrUnknownName):
+		name := fieldOf(semantic.JSONPointer)
+		return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s", strconv.Quote(name)).In(name)
+	case semantic.Err != nil:
+		return appliance.Errorf(appliance.CodeInvalidJSON, "%s: %s", fieldOf(semantic.JSONPointer), semantic.Err)
+	}
+	return appliance.Errorf(appliance.CodeInvalidJSON, "%s must not be a JSON %s", fieldOf(semantic.JSONPointer), semantic.JSONKind)
+}
+
+// fieldOf returns a member's name, after those of the members that it is in.
+func fieldOf(p jsontext.Pointer) string {
+	var names []string
+	for name := range p.Tokens() {
+		names = append(names, name)
+	}
+	return shorten(strings.Join(names, "."))
+}
+
+// shorten cuts a text of the client that an error repeats.
+func shorten(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
