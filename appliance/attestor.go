@@ -66,9 +66,18 @@ func ValidateIdempotencyKey(s string) error {
 // API key has used before, it signs nothing and returns that record, replayed; for another request under the
 // same idempotency key the error is CodeIdempotencyMismatch.
 //
-// Other errors: CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error
-// nothing left the appliance that is not in the journal.
+// Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
+// record is written; CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey,
+// CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
+	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
+	key, err := a.Keys.Key(ctx, call.Key.ID)
+	if err == nil {
+		err = key.Usable(a.Now())
+	}
+	if err != nil {
+		return Entry{}, false, err
+	}
 	if err := a.screening.Load().check(call.Request); err != nil {
 		return Entry{}, false, err
 	}

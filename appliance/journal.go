@@ -23,7 +23,8 @@ import (
 type Journal interface {
 	// Append sets the record's Time and Salt, makes it the next leaf and returns when leaf, tree and checkpoint
 	// are synced to disk. Where the API key has used the record's idempotency key before, nothing is appended:
-	// the earlier entry is returned, and replayed is true.
+	// the earlier entry is returned, and replayed is true. A record of an API key that was revoked before, or has expired, is not
+	// appended: the error is CodeAPIKeyRevoked or CodeAPIKeyExpired. Once Keys.Revoke has returned, none is.
 	//
 	// When ctx ends first the error is CodeTimeout, and the record may or may not have been appended.
 	Append(ctx context.Context, r Record) (e Entry, replayed bool, err error)

@@ -184,15 +184,25 @@ func (k APIKey) State(now time.Time) KeyState {
 	return KeyActive
 }
 
+// Usable says whether the key may be used for anything now: CodeAPIKeyRevoked, CodeAPIKeyExpired or nil.
+func (k APIKey) Usable(now time.Time) error {
+	switch k.State(now) {
+	case KeyRevoked:
+		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
+	case KeyExpired:
+		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
+	}
+	return nil
+}
+
 // Authorize says whether the key may be used for that, from that client address, now. The empty scope is within all.
 //
 // Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
 func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
-	switch state := k.State(now); {
-	case state == KeyRevoked:
-		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
-	case state == KeyExpired:
-		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
+	if err := k.Usable(now); err != nil {
+		return err
+	}
+	switch {
 	case scope != "" && !slices.Contains(k.Scopes, scope):
 		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)
 	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool { return p.Contains(from.Unmap()) }):

@@ -38,6 +38,15 @@ func TestJournal(t *testing.T) {
 	}, key.Verifier)
 }
 
+func TestRevocation(t *testing.T) {
+	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+		o := options(newLogKey(t))
+		o.Now = now
+		s := mustOpen(t, newPath(t), o)
+		return s.Keys(), s.Journal()
+	})
+}
+
 // countingSigner counts the checkpoints that it signs: one a commit.
 type countingSigner struct {
 	note.Signer

@@ -74,7 +74,7 @@ func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.
 	k.mu.Lock()
 	key, found := k.byID[id]
 	if found && key.Revoked.IsZero() {
-		key.Revoked = now.UTC().Truncate(time.Second)
+		key.Revoked = now.UTC().Truncate(time.Millisecond) // as a record's time
 		k.byID[id] = key
 		k.dirty[id] = true
 	}

@@ -271,6 +271,12 @@ func (b *batch) append(o *op) error {
 	if o.Err = checkRecord(r); o.Err != nil {
 		return nil //nolint:nilerr // it is the op's, not the batch's
 	}
+	// Here, in the transaction: a revocation is in memory at once, and returns after a later one.
+	if key, err := b.writer.store.keys.Key(context.Background(), r.KeyID); err == nil {
+		if o.Err = key.Usable(b.now); o.Err != nil {
+			return nil //nolint:nilerr // as above
+		}
+	}
 	var idempotency []byte
 	if r.IdempotencyKey != "" {
 		idempotency = idempotencyName(r.KeyID, r.IdempotencyKey)

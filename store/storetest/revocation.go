@@ -1,0 +1,97 @@
+package storetest
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// OpenStore returns empty keys and an empty journal of one store, whose clock is now.
+type OpenStore func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal)
+
+// TestRevocation tests that a journal appends no record of an API key that may not be used any more.
+func TestRevocation(t *testing.T, open OpenStore) {
+	hour := time.Hour
+	for name, c := range map[string]struct {
+		request appliance.KeyRequest
+		change  func(t *testing.T, keys appliance.Keys, id string, clock *clock)
+		code    appliance.Code // empty: it is appended
+	}{
+		"a key that may be used": {change: func(*testing.T, appliance.Keys, string, *clock) {}},
+		"a revoked key": {change: func(t *testing.T, keys appliance.Keys, id string, clock *clock) {
+			_, err := keys.Revoke(t.Context(), id, clock.now())
+			check(t, err)
+		}, code: appliance.CodeAPIKeyRevoked},
+		"a key that expires later": {
+			request: appliance.KeyRequest{Expires: epoch().Add(hour)},
+			change:  func(_ *testing.T, _ appliance.Keys, _ string, clock *clock) { clock.add(hour - time.Second) },
+		},
+		"a key that has expired": {
+			request: appliance.KeyRequest{Expires: epoch().Add(hour)},
+			change:  func(_ *testing.T, _ appliance.Keys, _ string, clock *clock) { clock.add(hour + time.Millisecond) },
+			code:    appliance.CodeAPIKeyExpired,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(clock)
+			clock.set(epoch())
+			keys, journal := open(t, clock.now)
+			c.request.Name = name
+			key, _ := newKey(t, keys, c.request, clock.now())
+			r := Record(t, key.ID)
+			r.IdempotencyKey = "once"
+			_, _, err := journal.Append(t.Context(), r)
+			check(t, err)
+			c.change(t, keys, key.ID, clock)
+			for _, idempotencyKey := range []string{"", "once"} { // a replay is an answer, too
+				r := Record(t, key.ID)
+				r.IdempotencyKey = idempotencyKey
+				_, _, err := journal.Append(t.Context(), r)
+				wantCode(t, err, c.code)
+			}
+		})
+	}
+	t.Run("while others append", func(t *testing.T) { revokedWhileAppending(t, open) })
+}
+
+// Once Revoke has returned, the journal has all records of the key that it will ever have.
+func revokedWhileAppending(t *testing.T, open OpenStore) {
+	keys, journal := open(t, time.Now)
+	for range 20 {
+		key, _ := newKey(t, keys, appliance.KeyRequest{Name: "leaked"}, time.Now())
+		var appending sync.WaitGroup
+		begun := make(chan struct{}, 1)
+		for range 8 {
+			appending.Go(func() {
+				for range 500 { // unless it is refused before
+					_, _, err := journal.Append(t.Context(), Record(t, key.ID))
+					if err != nil {
+						if appliance.CodeOf(err) != appliance.CodeAPIKeyRevoked {
+							t.Errorf("append: %v", err)
+						}
+						return
+					}
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		<-begun
+		_, err := keys.Revoke(t.Context(), key.ID, time.Now())
+		check(t, err)
+		count := func() int {
+			entries, err := journal.List(t.Context(), appliance.JournalQuery{KeyID: key.ID, Limit: 1000})
+			check(t, err)
+			return len(entries)
+		}
+		before := count()
+		appending.Wait()
+		if after := count(); after != before {
+			t.Fatalf("%d records, %d of them after the revocation", after, after-before)
+		}
+	}
+}
