@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
@@ -110,6 +111,7 @@ func TestNobodyIsSentToAReplicaThatIsTooFarBehind(t *testing.T) {
 		t.Error(a)
 	}
 	behind.Store(true)
+	r.clock.move(time.Second)
 	a := r.do("GET", "/readyz", "")
 	if a.status != 503 || string(a.body) != `{"status":"unavailable","failing":{"replica":"replica_behind"}}` || a.header.Get("Retry-After") == "" {
 		t.Error(a)

@@ -2,7 +2,11 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"maps"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -16,13 +20,17 @@ func (s *Server) healthz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, wire.Health{Status: "ok"})
 }
 
-// readyTimeout bounds a probe. It is about as long as load balancers wait.
-const readyTimeout = 3 * time.Second
+const (
+	// readyTimeout bounds a look at the parts. It is about as long as load balancers wait.
+	readyTimeout = 3 * time.Second
+	// readyGrace is for parts that answer because their time is up.
+	readyGrace = 100 * time.Millisecond
+	// readyFor is how long what was found is answered.
+	readyFor = time.Second
+)
 
 func (s *Server) readyz(c *fiber.Ctx) error {
-	ctx, cancel := context.WithTimeout(s.base, readyTimeout)
-	defer cancel()
-	h := readiness(ctx, s.attestor, s.opts.ReplicaReady)
+	h := s.ready.now()
 	if s.stopping.Load() {
 		h.Status = "shutting down"
 		c.Context().SetConnectionClose()
@@ -34,12 +42,69 @@ func (s *Server) readyz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusServiceUnavailable, h)
 }
 
-func readiness(ctx context.Context, a *appliance.Attestor, replica func() error) wire.Health {
+// readiness remembers whether the parts are ready. It looks at most once in readyFor, and with one goroutine, however many
+// ask: a probe costs the HSM nothing.
+type readiness struct {
+	look   func(ctx context.Context) map[string]error
+	base   context.Context
+	clock  func() time.Time
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	health  wire.Health
+	at      time.Time     // of health
+	looking chan struct{} // closed when the look under way ends; nil if none is
+	begun   time.Time     // of the look under way
+}
+
+// unanswered is said of parts that do not answer, be it that their time is up.
+func unanswered() wire.Health {
+	return wire.Health{Status: "unavailable", Failing: map[string]appliance.Code{"hsm": appliance.CodeTimeout, "journal": appliance.CodeTimeout}}
+}
+
+// now returns what the parts are like, as of less than readyFor ago, or after a look that it waits for. If that takes longer
+// than readyTimeout, nothing is said to be ready, and those who ask meanwhile need not wait.
+func (r *readiness) now() wire.Health {
+	r.mu.Lock()
+	if age := r.clock().Sub(r.at); !r.at.IsZero() && age >= 0 && age < readyFor {
+		defer r.mu.Unlock()
+		return r.health
+	}
+	if r.looking == nil {
+		r.looking, r.begun = make(chan struct{}), time.Now()
+		go r.refresh(r.looking)
+	}
+	looking, left := r.looking, readyTimeout+readyGrace-time.Since(r.begun)
+	r.mu.Unlock()
+	late := time.NewTimer(left)
+	defer late.Stop()
+	select {
+	case <-looking:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.health
+	case <-late.C:
+		return unanswered()
+	}
+}
+
+func (r *readiness) refresh(done chan struct{}) {
+	ctx, cancel := context.WithTimeout(r.base, readyTimeout)
+	defer cancel()
 	h := wire.Health{Status: "ok", Failing: map[string]appliance.Code{}}
-	for part, err := range failing(ctx, a, replica) {
+	defer func() {
+		if p := recover(); p != nil { // no handler is above this goroutine
+			r.logger.Error("panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			h = unanswered()
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.health, r.at, r.looking = h, r.clock(), nil
+		close(done)
+	}()
+	for part, err := range r.look(ctx) {
 		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
 	}
-	return h
 }
 
 // failing returns the errors of the parts that are not ready, by the name of the part. replica may be nil.

@@ -118,6 +118,7 @@ type Server struct {
 	origin   string
 	routes   []Route
 
+	ready           *readiness
 	rates           atomic.Pointer[rates]
 	keyAccounts     accounts[string]     // by the id of the API key
 	addressAccounts accounts[netip.Addr] // by network
@@ -162,6 +163,9 @@ func New(opts Options) (*Server, error) {
 		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 	})
+	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
+		return failing(ctx, s.attestor, opts.ReplicaReady)
+	}}
 	for _, r := range s.routes {
 		s.mount(r)
 	}

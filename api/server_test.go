@@ -42,6 +42,7 @@ func TestWhatIsUnavailableIsSaidWithRetryAfter(t *testing.T) {
 		t.Error("the operator is not told the cause")
 	}
 	r.signer.fail(nil)
+	r.clock.move(time.Second)
 	if a := r.do("GET", "/readyz", ""); a.status != 200 || string(a.body) != `{"status":"ok"}` {
 		t.Error(a)
 	}
