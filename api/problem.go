@@ -63,6 +63,7 @@ var statuses = map[appliance.Code]int{
 
 	appliance.CodeInternal: fiber.StatusInternalServerError,
 
+	appliance.CodeOverloaded:         fiber.StatusServiceUnavailable,
 	appliance.CodeHSMUnavailable:     fiber.StatusServiceUnavailable,
 	appliance.CodeJournalUnavailable: fiber.StatusServiceUnavailable,
 	appliance.CodeReplicaUnavailable: fiber.StatusServiceUnavailable,

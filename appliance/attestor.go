@@ -31,6 +31,13 @@ type Attestor struct {
 	Scheme  Scheme
 	Now     func() time.Time
 
+	// Concurrency tells how many signatures the signer can make at once: so many calls are let through to it, others wait in
+	// turn. Nil lets all through.
+	Concurrency func() int
+	// MaxWaiting bounds the calls that wait for their turn, over all API keys. Zero means DefaultMaxWaiting.
+	MaxWaiting int
+
+	turns     turns
 	repeats   repeats
 	signing   atomic.Int64
 	screening atomic.Pointer[Screening]
@@ -68,7 +75,7 @@ func ValidateIdempotencyKey(s string) error {
 //
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
 // record is written; CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey,
-// CodeHSMUnavailable, CodeJournalUnavailable, CodeTimeout. After any error nothing left the appliance that is not in the journal.
+// CodeHSMUnavailable, CodeJournalUnavailable, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
@@ -115,7 +122,7 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
 	}
 	digest := a.Scheme.Digest(call.Request)
-	signature, err := a.sign(ctx, digest)
+	signature, err := a.sign(ctx, call.Key.ID, digest)
 	if err != nil {
 		return Entry{}, false, err
 	}
@@ -130,11 +137,33 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	})
 }
 
-func (a *Attestor) sign(ctx context.Context, d Digest) (Signature, error) {
+func (a *Attestor) sign(ctx context.Context, keyID string, d Digest) (Signature, error) {
 	a.signing.Add(1)
 	defer a.signing.Add(-1)
+	if a.Concurrency == nil {
+		return a.Signer.Sign(ctx, d)
+	}
+	if err := a.turns.enter(ctx, keyID, a.Concurrency(), a.maxWaiting()); err != nil {
+		return Signature{}, err
+	}
+	begin := time.Now()
+	defer func() { a.turns.leave(time.Since(begin), a.Concurrency()) }()
 	return a.Signer.Sign(ctx, d)
 }
+
+func (a *Attestor) maxWaiting() int {
+	if a.MaxWaiting == 0 {
+		return DefaultMaxWaiting
+	}
+	return a.MaxWaiting
+}
+
+// Waiting returns how many calls wait for their turn at the signer.
+func (a *Attestor) Waiting() int { return a.turns.length() }
+
+// Saturated says whether more is asked for than the signer can do: half of the calls that may wait do, or one was refused in
+// the last second.
+func (a *Attestor) Saturated() bool { return a.turns.saturated(a.maxWaiting()) }
 
 // Signing returns how many signatures are being made: records that will reach the journal soon. A journal may wait
 // for some of them, so that they share its next write.

@@ -38,6 +38,7 @@ const (
 
 	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
 	CodeRateLimited        Code = "rate_limited"
+	CodeOverloaded         Code = "overloaded"
 	CodeHSMUnavailable     Code = "hsm_unavailable"
 	CodeJournalUnavailable Code = "journal_unavailable"
 	CodeReplicaUnavailable Code = "replica_unavailable"

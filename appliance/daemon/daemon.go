@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -140,7 +141,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now}
+	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting}
 	screened, err := readScreening(r.config)
 	if err != nil {
 		return err
@@ -168,6 +169,8 @@ func (r *running) open(ctx context.Context) (err error) {
 		return WithRemedy(err)
 	}
 	r.attestor.Signer = r.signer
+	// While the sessions sign, the cores check what was signed before.
+	r.attestor.Concurrency = func() int { return r.signer.Usage().Sessions + runtime.GOMAXPROCS(0) }
 	r.measure()
 	return nil
 }

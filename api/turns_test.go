@@ -1,0 +1,101 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance"
+)
+
+// queueRig is a rig whose signer makes one signature at a time, when it is let.
+func queueRig(t *testing.T, most int) (r *rig, sign func()) {
+	permits := make(chan struct{})
+	r = newRig(t, func(o *api.Options) {
+		o.Attestor.Concurrency, o.Attestor.MaxWaiting = func() int { return 1 }, most
+		o.RequestTimeout = 2 * patience
+	})
+	r.signer.fail(func() error { <-permits; return nil })
+	t.Cleanup(sync.OnceFunc(func() { close(permits) }))
+	return r, func() { permits <- struct{}{} }
+}
+
+// askMany asks for n attestations at once, each on a connection of its own, and returns when so many wait.
+func (r *rig) askMany(token string, n, waiting int) <-chan answer {
+	r.Helper()
+	answers := make(chan answer, n)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for range n {
+		go func() {
+			a, err := r.try(client, "POST", "http://"+r.address+attestPath, strings.NewReader(good), "x-api-key", token, "Content-Type", "application/json")
+			if err == nil {
+				answers <- a
+			}
+		}()
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); r.attestor.Waiting() != waiting; <-tick.C {
+		if time.Now().After(end) {
+			r.Fatalf("%d are waiting, not %d", r.attestor.Waiting(), waiting)
+		}
+	}
+	return answers
+}
+
+// Not beside others, whose short timeouts a thousand connections would use up.
+func TestAThousandRequestsOfOneKeyHoldUpAnothersByOne(t *testing.T) {
+	r, sign := queueRig(t, 1024)
+	greedy, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	other, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	r.askMany(greedy, 1001, 1000)
+	single := r.askMany(other, 1, 1001)
+	for range 3 { // the one inside, the greedy key's next, and the other's
+		sign()
+	}
+	if a := within(t, single); a.status != 200 {
+		t.Error(a)
+	}
+	if n := r.size(); n > 3 {
+		t.Errorf("%d were signed before", n)
+	}
+}
+
+func TestAFullQueueIsSaidAtOnceWithRetryAfter(t *testing.T) {
+	t.Parallel()
+	r, _ := queueRig(t, 4)
+	greedy, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	refused := r.askMany(greedy, 1+4+2, 4)
+	for range 2 {
+		a := within(t, refused)
+		if a.status != 503 || a.problem().Code != appliance.CodeOverloaded || a.header.Get("Retry-After") == "" {
+			t.Error(a)
+		}
+	}
+	if n := counted(t, r.registry, "attestd_problems_total", "overloaded"); n != 2 {
+		t.Errorf("%v are counted", n)
+	}
+}
+
+// counted returns the value of a metric with that label.
+func counted(t *testing.T, r *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name && (len(m.GetLabel()) == 0 || m.GetLabel()[0].GetValue() == label) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no %s of %q", name, label)
+	return 0
+}
