@@ -7,10 +7,13 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// logRequest writes the access log and the metrics. Neither has the API key's secret, the query string or the body.
+// logRequest writes the access log and the metrics, and tells who counts answers. Neither has the API key's secret, the query string or the body.
 func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	status, took := rctx.Response.StatusCode(), h.now().Sub(x.start)
 	h.metrics.end(x, status, took)
+	if h.onAnswer != nil {
+		h.onAnswer(x, status)
+	}
 	level := slog.LevelInfo
 	switch {
 	case status == fiber.StatusInternalServerError:

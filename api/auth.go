@@ -22,8 +22,7 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	default:
 		return refusal
 	}
-	if err := x.bill.account.take(s.now(), x.bill.rate); err != nil {
-		s.metrics.limit(x)
+	if err := s.take(x); err != nil {
 		return err
 	}
 	if r.Scope == "" || r.Open {
@@ -32,20 +31,60 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	return refusal
 }
 
+// take charges a request to its client, whose rate is tightened if it made many errors.
+func (s *Server) take(x *exchange) error {
+	now, errorRate := s.now(), s.opts.ErrorRate
+	tightened := x.bill.account.tightened(now, errorRate)
+	if tightened > 0 {
+		x.bill.rate = scaled(x.bill.rate, tightening)
+	}
+	err := x.bill.account.take(now, x.bill.rate)
+	if err == nil {
+		return nil
+	}
+	s.metrics.limit(x)
+	if e := asError(err); tightened > 0 && e.RetryAfter > tightened {
+		e.RetryAfter = tightened
+	}
+	return err
+}
+
+// answered notes a request that ended in an error of the client's own.
+func (s *Server) answered(x *exchange, status int) {
+	if status < 400 || status > 499 || status == fiber.StatusTooManyRequests {
+		return
+	}
+	client, by := x.bill.account, byKey
+	if x.key.ID == "" {
+		by = byAddress
+	}
+	if client == nil {
+		client = s.addressAccounts.of(network(x.ip))
+	}
+	if client.fault(s.now(), s.opts.ErrorRate) {
+		s.metrics.tighten(by)
+	}
+}
+
 // keyRate is how often an API key may use a route: a key without a rate of its own at least as often as no key.
 func (s *Server) keyRate(key appliance.APIKey, r Route) appliance.Rate {
 	if key.Rate != (appliance.Rate{}) {
 		return key.Rate
 	}
-	return appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)}
+	return scaled(appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)}, s.pressure.factor(s.now()))
 }
 
 // anonymousRate is how often one client address may use a route without an API key.
 func (s *Server) anonymousRate(r Route) appliance.Rate {
-	if r.Rate != (appliance.Rate{}) {
-		return r.Rate
+	rate := r.Rate
+	if rate == (appliance.Rate{}) {
+		rate = s.rates.Load().anonymous
 	}
-	return s.rates.Load().anonymous
+	return scaled(rate, s.pressure.factor(s.now()))
+}
+
+func scaled(r appliance.Rate, factor float64) appliance.Rate {
+	return appliance.Rate{PerSecond: r.PerSecond * factor}
 }
 
 // identify puts the API key of the request into x if it may be used for the scope, where that is empty for anything. Its

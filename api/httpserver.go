@@ -40,6 +40,10 @@ type httpServer struct {
 	// showCauses adds the cause of an error to its problem. Only the operator may see that.
 	showCauses bool
 
+	// unmatched admits a request that no route matches, and onAnswer is told of each answer; nil means nobody.
+	unmatched func(c *fiber.Ctx, x *exchange) error
+	onAnswer  func(x *exchange, status int)
+
 	app          *fiber.App
 	route        fasthttp.RequestHandler // fiber's
 	writeTimeout time.Duration           // of each write; see listener
@@ -83,7 +87,13 @@ func newHTTPServer(opts httpOptions) *httpServer {
 		// Otherwise fasthttp would read a whole form into files before it calls the handler.
 		DisablePreParseMultipartForm: true,
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
-			h.fail(c.Context(), exchangeOf(c.Context()), err)
+			x := exchangeOf(c.Context())
+			if x.route == routeUnmatched && h.unmatched != nil {
+				if refused := h.unmatched(c, x); refused != nil {
+					err = refused
+				}
+			}
+			h.fail(c.Context(), x, err)
 			return nil
 		},
 	})

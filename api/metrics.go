@@ -20,6 +20,7 @@ type metrics struct {
 	durations             *prometheus.HistogramVec
 	problems              *prometheus.CounterVec
 	limited               *prometheus.CounterVec
+	tightened             *prometheus.CounterVec
 	inFlight              prometheus.Gauge
 }
 
@@ -38,13 +39,14 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 		requests:     counters("attestd_http_requests_total", "HTTP requests by route and status.", "route", "code"),
 		problems:     counters("attestd_problems_total", "Problems answered, by their stable code.", "code"),
 		limited:      counters("attestd_rate_limited_total", "Requests refused for their rate: by API key, or by client address without one.", "by"),
+		tightened:    counters("attestd_clients_tightened_total", "Clients whose rates were tightened for their errors: API keys, or client addresses without one.", "by"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "attestd_http_request_duration_seconds", Help: "Time from a request's headers to its answer, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "attestd_http_requests_in_flight", Help: "HTTP requests being worked on."}),
 	}
-	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.inFlight,
+	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.zero(routes)
 	return m
@@ -65,6 +67,8 @@ const (
 func (m *metrics) zero(routes []Route) {
 	m.limited.WithLabelValues(byKey)
 	m.limited.WithLabelValues(byAddress)
+	m.tightened.WithLabelValues(byKey)
+	m.tightened.WithLabelValues(byAddress)
 	names := []string{routeUnmatched, routeUnreadable}
 	for _, r := range routes {
 		names = append(names, r.Path)
@@ -127,6 +131,20 @@ func (m *Metrics) Serve(ln net.Listener) error {
 
 // Shutdown waits for requests to finish. If ctx ends first, it returns the error of ctx.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
+
+// measure registers the part of the usual rates that is allowed.
+func (m *metrics) measure(r *prometheus.Registry, factor func() float64) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "attestd_rate_factor", Help: "Part of the default and anonymous rates that is allowed now: 1, or less while saturated.",
+	}, factor))
+}
+
+// tighten counts a client whose rates were tightened.
+func (m *metrics) tighten(by string) {
+	if m != nil {
+		m.tightened.WithLabelValues(by).Inc()
+	}
+}
 
 // limit counts a request that was refused for its rate.
 func (m *metrics) limit(x *exchange) {

@@ -31,6 +31,10 @@ func (a accounts[K]) of(client K) *account {
 }
 
 const (
+	// faultBurst is how many of a client's requests may end in an error of its own at once: what a minute allows.
+	faultBurst = time.Minute
+	// tightening is what is left of the rates of a client that makes more errors.
+	tightening = 0.1
 	// burst is how much of its time a client can have saved: what a second allows may come at once.
 	burst = time.Second
 	// maxDebt is how far a client can be overdrawn by what its requests turn out to cost.
@@ -42,6 +46,10 @@ const (
 type account struct {
 	mu   sync.Mutex
 	paid time.Time // what was taken is earned by then; the bucket is full when that is past
+
+	// errors is likewise of the bucket of requests that ended in an error of the client's own (4xx). While it is overdrawn, the
+	// client's rates are tightened.
+	errors time.Time
 }
 
 // take takes a request at that rate. If the bucket has too little for it, take returns CodeRateLimited with RetryAfter.
@@ -52,7 +60,7 @@ func (a *account) take(now time.Time, r appliance.Rate) error {
 	if price == 0 {
 		return nil
 	}
-	next := a.next(now).Add(price)
+	next := later(a.paid, now).Add(price)
 	if wait := next.Sub(now) - max(burst, price); wait > 0 {
 		e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", r)
 		e.RetryAfter = wait
@@ -66,17 +74,43 @@ func (a *account) take(now time.Time, r appliance.Rate) error {
 func (a *account) charge(now time.Time, r appliance.Rate, n float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	price := priceOf(r)
-	owed := min(a.next(now).Sub(now).Seconds()+n*price.Seconds(), (max(burst, price) + maxDebt).Seconds())
-	a.paid = now.Add(time.Duration(owed * float64(time.Second)))
+	a.paid = overdraw(a.paid, now, priceOf(r), n, burst)
 }
 
-// next returns from when on the next request is paid for.
-func (a *account) next(now time.Time) time.Time {
-	if a.paid.After(now) {
-		return a.paid
+// fault notes that a request ended in an error of the client's own, where r may. It reports whether the rates are tightened
+// from now on.
+func (a *account) fault(now time.Time, r appliance.Rate) bool {
+	if r == appliance.Unlimited {
+		return false
 	}
-	return now
+	before := a.tightened(now, r)
+	a.mu.Lock()
+	a.errors = overdraw(a.errors, now, priceOf(r), 1, faultBurst)
+	a.mu.Unlock()
+	return before == 0 && a.tightened(now, r) > 0
+}
+
+// tightened returns for how long the client's rates stay tightened, if it makes no more errors; zero if they are not.
+func (a *account) tightened(now time.Time, r appliance.Rate) time.Duration {
+	if r == appliance.Unlimited {
+		return 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(0, later(a.errors, now).Sub(now)-max(faultBurst, priceOf(r)))
+}
+
+// overdraw takes n times the price from a bucket, down to maxDebt below nothing, and returns by when that is earned.
+func overdraw(earned, now time.Time, price time.Duration, n float64, burst time.Duration) time.Time {
+	owed := later(earned, now).Sub(now).Seconds() + n*price.Seconds()
+	return now.Add(time.Duration(min(owed, (max(burst, price)+maxDebt).Seconds()) * float64(time.Second)))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // priceOf returns what a request takes from the bucket.

@@ -28,6 +28,12 @@ type Options struct {
 
 	DefaultRate   appliance.Rate // of API keys without a rate of their own
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
+	ErrorRate     appliance.Rate // of requests of one client that end in a 4xx; its rates are a tenth while it makes more
+
+	// Saturated says that more is asked for than can be done, beside what the Attestor says of the signer: DefaultRate,
+	// AnonymousRate and those of Routes are then tightened, more with each second, and loosened again after. It must be
+	// quick. Nil means never.
+	Saturated func() bool
 
 	AttestBodyLimit int64         // the largest body of an attestation request, in bytes
 	RequestTimeout  time.Duration // of an attestation, with every wait for the HSM and the disk; of reading the log
@@ -61,6 +67,7 @@ func (o Options) check() error {
 		{"Attestor", o.Attestor != nil},
 		{"DefaultRate", o.DefaultRate != appliance.Rate{}},
 		{"AnonymousRate", o.AnonymousRate != appliance.Rate{}},
+		{"ErrorRate", o.ErrorRate != appliance.Rate{}},
 		{"AttestBodyLimit", o.AttestBodyLimit > 0},
 		{"RequestTimeout", o.RequestTimeout > 0},
 		{"ReadTimeout", o.ReadTimeout > 0},
@@ -120,6 +127,7 @@ type Server struct {
 
 	ready           *readiness
 	rates           atomic.Pointer[rates]
+	pressure        pressure
 	keyAccounts     accounts[string]     // by the id of the API key
 	addressAccounts accounts[netip.Addr] // by network
 }
@@ -155,14 +163,20 @@ func New(opts Options) (*Server, error) {
 		s.origin = v.Name()
 	}
 	s.routes = append(s.ownRoutes(), opts.Routes...)
+	s.pressure = pressure{part: 1, at: opts.Now(), saturated: func() bool {
+		return opts.Attestor.Saturated() || opts.Saturated != nil && opts.Saturated()
+	}}
 	var m *metrics
 	if opts.Registry != nil {
 		m = newMetrics(opts.Registry, s.routes)
+		m.measure(opts.Registry, func() float64 { return s.pressure.factor(opts.Now()) })
 	}
 	s.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 	})
+	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
+	s.onAnswer = s.answered
 	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
 		return failing(ctx, s.attestor, opts.ReplicaReady)
 	}}

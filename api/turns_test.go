@@ -14,15 +14,16 @@ import (
 )
 
 // queueRig is a rig whose signer makes one signature at a time, when it is let.
-func queueRig(t *testing.T, most int) (r *rig, sign func()) {
+func queueRig(t *testing.T, most int, options ...func(*api.Options)) (r *rig, sign, signAll func()) {
 	permits := make(chan struct{})
-	r = newRig(t, func(o *api.Options) {
+	r = newRig(t, append(options, func(o *api.Options) {
 		o.Attestor.Concurrency, o.Attestor.MaxWaiting = func() int { return 1 }, most
 		o.RequestTimeout = 2 * patience
-	})
+	})...)
 	r.signer.fail(func() error { <-permits; return nil })
-	t.Cleanup(sync.OnceFunc(func() { close(permits) }))
-	return r, func() { permits <- struct{}{} }
+	signAll = sync.OnceFunc(func() { close(permits) })
+	t.Cleanup(signAll)
+	return r, func() { permits <- struct{}{} }, signAll
 }
 
 // askMany asks for n attestations at once, each on a connection of its own, and returns when so many wait.
@@ -38,19 +39,24 @@ func (r *rig) askMany(token string, n, waiting int) <-chan answer {
 			}
 		}()
 	}
+	r.untilWaiting(waiting)
+	return answers
+}
+
+func (r *rig) untilWaiting(n int) {
+	r.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); r.attestor.Waiting() != waiting; <-tick.C {
+	for end := time.Now().Add(patience); r.attestor.Waiting() != n; <-tick.C {
 		if time.Now().After(end) {
-			r.Fatalf("%d are waiting, not %d", r.attestor.Waiting(), waiting)
+			r.Fatalf("%d are waiting, not %d", r.attestor.Waiting(), n)
 		}
 	}
-	return answers
 }
 
 // Not beside others, whose short timeouts a thousand connections would use up.
 func TestAThousandRequestsOfOneKeyHoldUpAnothersByOne(t *testing.T) {
-	r, sign := queueRig(t, 1024)
+	r, sign, _ := queueRig(t, 1024)
 	greedy, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	other, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	r.askMany(greedy, 1001, 1000)
@@ -68,7 +74,7 @@ func TestAThousandRequestsOfOneKeyHoldUpAnothersByOne(t *testing.T) {
 
 func TestAFullQueueIsSaidAtOnceWithRetryAfter(t *testing.T) {
 	t.Parallel()
-	r, _ := queueRig(t, 4)
+	r, _, _ := queueRig(t, 4)
 	greedy, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	refused := r.askMany(greedy, 1+4+2, 4)
 	for range 2 {

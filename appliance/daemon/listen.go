@@ -119,6 +119,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		LogVerifier:     r.logKey.VerifierText,
 		DefaultRate:     r.config.Limits.DefaultRate,
 		AnonymousRate:   r.config.Limits.AnonymousRate,
+		ErrorRate:       r.config.Limits.ErrorRate,
 		AttestBodyLimit: int64(s.AttestBodyLimit),
 		RequestTimeout:  s.RequestTimeout,
 		ReadTimeout:     s.ReadTimeout,
