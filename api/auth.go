@@ -14,10 +14,11 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 		return nil
 	}
 	refusal := s.identify(c, x, r.Scope)
-	switch statuses[appliance.CodeOf(refusal)] {
-	case 0: // there is none
+	status := statuses[appliance.CodeOf(refusal)]
+	switch {
+	case refusal == nil:
 		x.bill = bill{s.keyAccounts.of(x.key.ID), s.keyRate(x.key, r)}
-	case fiber.StatusUnauthorized, fiber.StatusForbidden:
+	case status == fiber.StatusUnauthorized || status == fiber.StatusForbidden:
 		x.bill = bill{s.addressAccounts.of(network(x.ip)), s.anonymousRate(r)}
 	default:
 		return refusal
@@ -33,20 +34,22 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 
 // take charges a request to its client, whose rate is tightened if it made many errors.
 func (s *Server) take(x *exchange) error {
-	now, errorRate := s.now(), s.opts.ErrorRate
-	tightened := x.bill.account.tightened(now, errorRate)
+	now, client, usual := s.now(), x.bill.account, x.bill.rate
+	tightened := client.tightened(now, s.opts.ErrorRate)
 	if tightened > 0 {
-		x.bill.rate = scaled(x.bill.rate, tightening)
+		x.bill.rate = scaled(usual, tightening)
 	}
-	err := x.bill.account.take(now, x.bill.rate)
-	if err == nil {
+	wait := client.take(now, x.bill.rate)
+	if wait == 0 {
 		return nil
 	}
 	s.metrics.limit(x)
-	if e := asError(err); tightened > 0 && e.RetryAfter > tightened {
-		e.RetryAfter = tightened
+	if tightened > 0 { // loosened sooner, perhaps
+		wait = min(wait, max(tightened, client.wait(now, usual)))
 	}
-	return err
+	e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", x.bill.rate)
+	e.RetryAfter = wait
+	return e
 }
 
 // answered notes a request that ended in an error of the client's own.

@@ -41,7 +41,7 @@ type AddressLimiter = accounts[netip.Addr]
 
 func NewAddressLimiter() AddressLimiter { return newAccounts[netip.Addr]() }
 
-func Take(l AddressLimiter, client netip.Addr, r appliance.Rate, now time.Time) error {
+func Take(l AddressLimiter, client netip.Addr, r appliance.Rate, now time.Time) time.Duration {
 	return l.of(client).take(now, r)
 }
 

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -208,5 +209,47 @@ func TestAClientThatMakesManyErrorsIsTightenedAndLoosenedAgain(t *testing.T) {
 		if a := err(r.token); a.status != 400 {
 			t.Fatalf("a waived key: %s", a)
 		}
+	}
+}
+
+func TestRetryAfterIsWhenTheNextRequestIsAnswered(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		rate   appliance.Rate
+		errors int
+		path   string
+		most   int // seconds in Retry-After
+	}{
+		{"100/s", perSecond(100), 0, "/reads", 1},
+		{"2/s", perSecond(2), 0, "/reads", 1},
+		{"6/m", perSecond(.1), 0, "/reads", 10},
+		{"1/h", perSecond(1.0 / 3600), 0, "/reads", 3600},
+		{"2/s, costly", perSecond(2), 0, "/costly", 2},
+		{"6/m, costly", perSecond(.1), 0, "/costly", 40},
+		{"20/s, tightened", perSecond(20), 2, "/reads", 1},
+		{"1/s, tightened", perSecond(1), 2, "/reads", 10},
+		{"6/m, tightened", perSecond(.1), 2, "/reads", 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(o *api.Options) { o.ErrorRate, o.Routes = perSecond(1.0/3600), readsRoutes() })
+			token, _ := r.newKey(appliance.KeyRequest{Rate: c.rate})
+			for range c.errors {
+				if a := r.do("POST", attestPath, "{", "x-api-key", token, "Content-Type", "application/json"); a.status != 400 {
+					t.Fatal(a)
+				}
+				r.clock.move(10 * time.Second)
+			}
+			r.allowed(c.path, token)
+			after, err := strconv.Atoi(r.do("GET", c.path, "", "x-api-key", token).header.Get("Retry-After"))
+			if err != nil || after < 1 || after > c.most {
+				t.Fatalf("Retry-After %d, %v", after, err)
+			}
+			r.clock.move(time.Duration(after) * time.Second)
+			if a := r.do("GET", c.path, "", "x-api-key", token); a.status != 200 {
+				t.Errorf("%d seconds later: %s", after, a)
+			}
+		})
 	}
 }

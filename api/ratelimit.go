@@ -52,22 +52,30 @@ type account struct {
 	errors time.Time
 }
 
-// take takes a request at that rate. If the bucket has too little for it, take returns CodeRateLimited with RetryAfter.
-func (a *account) take(now time.Time, r appliance.Rate) error {
+// take takes a request at that rate. If the bucket has too little for it, take takes nothing and returns how long until it has.
+func (a *account) take(now time.Time, r appliance.Rate) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if wait = a.lacks(now, r); wait == 0 {
+		a.paid = later(a.paid, now).Add(priceOf(r))
+	}
+	return wait
+}
+
+// wait returns how long until the bucket has enough for a request at that rate.
+func (a *account) wait(now time.Time, r appliance.Rate) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lacks(now, r)
+}
+
+// lacks is wait for those who hold a.mu.
+func (a *account) lacks(now time.Time, r appliance.Rate) time.Duration {
 	price := priceOf(r)
 	if price == 0 {
-		return nil
+		return 0
 	}
-	next := later(a.paid, now).Add(price)
-	if wait := next.Sub(now) - max(burst, price); wait > 0 {
-		e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", r)
-		e.RetryAfter = wait
-		return e
-	}
-	a.paid = next
-	return nil
+	return max(0, later(a.paid, now).Sub(now)+price-max(burst, price))
 }
 
 // charge takes n more requests at that rate, which may overdraw the bucket.

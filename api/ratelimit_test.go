@@ -96,7 +96,7 @@ func TestABucketIsSharedByAnIPv6SubnetAndMemoryIsBounded(t *testing.T) {
 		t.Error("IPv4 addresses are not told apart")
 	}
 	limiter, now, one := api.NewAddressLimiter(), time.Now(), appliance.Rate{PerSecond: 1}
-	if api.Take(limiter, same, one, now) != nil || api.Take(limiter, same, one, now) == nil {
+	if api.Take(limiter, same, one, now) != 0 || api.Take(limiter, same, one, now) != time.Second {
 		t.Error("one a second is not one a second")
 	}
 	for i := range 80_000 {
