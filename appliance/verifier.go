@@ -23,13 +23,12 @@ type Verifier struct {
 //
 // Errors: a point that is not on the curve.
 func NewVerifier(publicKey []byte) (*Verifier, error) {
-	key, err := crypto.UnmarshalPubkey(publicKey)
-	if err != nil {
+	if _, err := crypto.UnmarshalPubkey(publicKey); err != nil {
 		return nil, fmt.Errorf("public key: %w", err)
 	}
 	var point secp256k1.G1Affine
-	point.X.SetBigInt(key.X)
-	point.Y.SetBigInt(key.Y)
+	point.X.SetBytes(publicKey[1:33])
+	point.Y.SetBytes(publicKey[33:])
 	_, generator := secp256k1.Generators()
 	return &Verifier{generator: multiplesOf(generator), key: multiplesOf(point)}, nil
 }

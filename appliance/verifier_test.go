@@ -33,7 +33,7 @@ func TestAVerifierIsAsStrictAsRecovery(t *testing.T) {
 			want, wantErr := appliance.NewSignature(digest, rs, public)
 			got, err := verifier.Signature(digest, rs)
 			if got != want || (err == nil) != (wantErr == nil) {
-				t.Fatalf("key %x, digest %s, r and s %x: %+v, %v; recovery: %+v, %v", key.D, digest, rs, got, err, want, wantErr)
+				t.Fatalf("key %x, digest %s, r and s %x: %+v, %v; recovery: %+v, %v", crypto.FromECDSA(key), digest, rs, got, err, want, wantErr)
 			}
 			if err == nil {
 				accepted++
@@ -87,7 +87,7 @@ func hostile(t *testing.T, random *rand.Rand, key *ecdsa.PrivateKey) (digest app
 		edges[random.IntN(len(edges))].FillBytes(part)
 	case 4: // R would be the point at infinity: e = -r·d
 		r := new(big.Int).SetBytes(rs[:32])
-		modulo(r.Neg(r.Mul(r, key.D))).FillBytes(digest[:])
+		modulo(r.Neg(r.Mul(r, new(big.Int).SetBytes(crypto.FromECDSA(key))))).FillBytes(digest[:])
 	}
 	return digest, rs
 }
@@ -108,7 +108,11 @@ func TestAVerifierRefusesAnXCoordinateAboveTheOrder(t *testing.T) {
 	ax, ay := curve.ScalarMult(new(big.Int).Add(order, r), y, modulo(new(big.Int).Mul(s, inverse)).Bytes())
 	bx, by := curve.ScalarBaseMult(modulo(new(big.Int).Neg(new(big.Int).Mul(e, inverse))).Bytes())
 	qx, qy := curve.Add(ax, ay, bx, by)
-	key := &ecdsa.PublicKey{Curve: curve, X: qx, Y: qy}
+	public := append([]byte{4}, append(qx.FillBytes(make([]byte, 32)), qy.FillBytes(make([]byte, 32))...)...)
+	key, err := crypto.UnmarshalPubkey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var digest appliance.Digest
 	var rs [64]byte
 	e.FillBytes(digest[:])
@@ -117,7 +121,7 @@ func TestAVerifierRefusesAnXCoordinateAboveTheOrder(t *testing.T) {
 	if !ecdsa.Verify(key, digest[:], r, s) {
 		t.Fatal("the case is wrong: it must be a signature by ECDSA")
 	}
-	verifier, err := appliance.NewVerifier(crypto.FromECDSAPub(key))
+	verifier, err := appliance.NewVerifier(public)
 	if err != nil {
 		t.Fatal(err)
 	}
