@@ -55,6 +55,7 @@ const (
 	adminWriteTimeout = 30 * time.Second // of each write: a stream may take hours, a client that stopped reading may not
 	adminTimeout      = 30 * time.Second // of a request that is not a stream
 	adminBodyLimit    = 64 << 10
+	adminConnections  = 1024
 )
 
 // NewAdmin returns an admin server that is ready to Serve.
@@ -65,6 +66,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 	a.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger.With("socket", "admin"), Now: opts.Now, ShowCauses: true,
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
+		Connections: connectionLimits{Most: adminConnections},
 	})
 	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), opts.Routes)
 	for _, r := range a.routes {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -10,35 +9,6 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 )
-
-// checkFraming refuses a request whose end two servers could see at different places, because a client can smuggle a
-// second request past a proxy in it (RFC 9112, section 11.2). fasthttp takes the last of several Content-Lengths, and
-// reads any Transfer-Encoding as chunked.
-func checkFraming(h *fasthttp.RequestHeader) error {
-	if protocol := string(h.Protocol()); protocol != "HTTP/1.1" && protocol != "HTTP/1.0" {
-		return appliance.Errorf(CodeInvalidRequest, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-	}
-	lengths, encodings := 0, 0
-	for line := range bytes.Lines(h.RawHeaders()) {
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		switch {
-		case len(name) == len("Content-Length") && bytes.EqualFold(name, []byte("Content-Length")):
-			lengths++
-			if len(bytes.TrimSpace(value)) > 15 { // the check for overflow in fasthttp misses some
-				return appliance.Errorf(CodeBodyTooLarge, "the body is too large")
-			}
-		case len(name) == len("Transfer-Encoding") && bytes.EqualFold(name, []byte("Transfer-Encoding")):
-			encodings++
-			if !bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked")) {
-				return appliance.Errorf(CodeInvalidRequest, "the only Transfer-Encoding is chunked")
-			}
-		}
-	}
-	if lengths+encodings > 1 {
-		return appliance.Errorf(CodeInvalidRequest, "there must be one Content-Length or one Transfer-Encoding")
-	}
-	return nil
-}
 
 // readBody returns the whole body, which may have limit bytes.
 //

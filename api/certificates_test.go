@@ -32,8 +32,7 @@ func TestTLSWithClientCertificatesFollowsReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, func(o *api.Options) { o.TLS = certificates.Config() })
-	pool := x509.NewCertPool()
-	pool.AddCert(ca.certificate)
+	pool := ca.pool()
 	ca.issue("client", file("client.pem"), file("client-key.pem"))
 	mine, err := tls.LoadX509KeyPair(file("client.pem"), file("client-key.pem"))
 	r.must(err)
@@ -102,6 +101,12 @@ func newAuthority(t testing.TB) *authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
 }
 
 func (a *authority) issue(name, certFile, keyFile string) {

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 const (
@@ -18,61 +21,25 @@ const (
 	lingerBytes = 256 << 20
 )
 
-// listener returns conns from Accept and keeps track of those that are open.
-type listener struct {
-	net.Listener
-	writeTimeout time.Duration // of each write; zero leaves the deadline to the server
-	close        func() error
-
-	mu   sync.Mutex
-	open map[*conn]struct{}
-}
-
-func newListener(ln net.Listener, writeTimeout time.Duration) *listener {
-	return &listener{
-		Listener: ln, writeTimeout: writeTimeout,
-		// Once: fasthttp stops a shutdown if its listener is already closed.
-		close: sync.OnceValue(ln.Close),
-		open:  make(map[*conn]struct{}),
-	}
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	wrapped := &conn{Conn: c, listener: l}
-	l.mu.Lock()
-	l.open[wrapped] = struct{}{}
-	l.mu.Unlock()
-	return wrapped, nil
-}
-
-func (l *listener) Close() error { return l.close() }
-
-// abort closes all connections, or those that have not sent a byte yet, without waiting for what they may still send.
-func (l *listener) abort(all bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.open {
-		if all || !c.active.Load() {
-			_ = c.Conn.Close()
-		}
-	}
-}
-
-// conn is a connection that can read what the client still sends before it is closed.
+// conn is an accepted connection below TLS. It can read what the client still sends before it is closed.
 type conn struct {
 	net.Conn
-	listener *listener
-	active   atomic.Bool // the client has sent at least one byte
-	ended    atomic.Bool // the client has ended its side
-	linger   atomic.Bool // Close must drain the connection first
-	once     sync.Once
+	set     *connections
+	network netip.Addr // what it counts for; not valid where there is no limit for it
+
+	known   atomic.Bool // a valid API key was shown, or it is a trusted peer's: it may stay idle for long
+	working atomic.Bool // a request is being answered, and nobody waits for the client
+	active  atomic.Bool // the client has sent at least one byte
+	ended   atomic.Bool // the client has ended its side
+	linger  atomic.Bool // Close must drain the connection first
+	gone    atomic.Bool // it was closed to make place
+	once    sync.Once
 }
 
 func (c *conn) Read(p []byte) (int, error) {
+	if c.working.CompareAndSwap(true, false) {
+		defer c.working.Store(true)
+	}
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.active.Load() {
 		c.active.Store(true)
@@ -84,7 +51,7 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	if t := c.listener.writeTimeout; t > 0 {
+	if t := c.set.writeTimeout; t > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(t))
 	}
 	return c.Conn.Write(p)
@@ -102,9 +69,7 @@ func (c *conn) Close() error {
 		if c.linger.Load() {
 			c.drain()
 		}
-		c.listener.mu.Lock()
-		delete(c.listener.open, c)
-		c.listener.mu.Unlock()
+		c.set.remove(c)
 	})
 	return c.Conn.Close()
 }
@@ -120,11 +85,142 @@ func (c *conn) drain() {
 	}
 }
 
+// httpConn is a connection as fasthttp reads it: above TLS, where there is any, and with requests that framing let pass. One
+// goroutine reads it and answers.
+type httpConn struct {
+	net.Conn // raw, or TLS over it
+	raw      *conn
+	framing  framing
+
+	held    []byte // came, and did not pass yet
+	again   bool   // held may be more than the beginning of something
+	begun   bool   // the first byte of the next request has passed, to tell fasthttp that one has begun
+	ready   []byte // passed, and was not read yet
+	refusal error  // why nothing more passes
+
+	deadline time.Time // of reading, as fasthttp wants it
+	requests int       // that reached the handler
+}
+
+func newHTTPConn(raw *conn, config *tls.Config) *httpConn {
+	c := &httpConn{Conn: raw, raw: raw}
+	if config != nil {
+		c.Conn = tls.Server(raw, config) // shakes hands in the first Read, within its deadline
+	}
+	return c
+}
+
+func (c *httpConn) SetReadDeadline(t time.Time) error {
+	c.deadline = t
+	return c.raw.SetReadDeadline(t)
+}
+
+func (c *httpConn) Read(p []byte) (int, error) {
+	for {
+		if len(c.ready) > 0 {
+			n := copy(p, c.ready)
+			c.ready = c.ready[n:]
+			return n, nil
+		}
+		if c.refusal != nil {
+			return 0, c.refusal
+		}
+		if n, err := c.receive(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// receive puts into p what passes of what was held, or else of what comes next.
+func (c *httpConn) receive(p []byte) (int, error) {
+	in, own := c.held, len(c.held) > 0
+	if !c.again {
+		n, err := c.wait(p)
+		if n == 0 {
+			return 0, c.end(err)
+		}
+		if in = p[:n]; own {
+			in = append(c.held, in...)
+		}
+	}
+	passed, used, err := c.framing.pass(in)
+	rest := in[used:]
+	c.again = err == nil && used > 0 && c.framing.part == atHead && len(rest) > 0
+	if c.begun && len(passed) > 0 {
+		passed, c.begun = passed[1:], false
+	}
+	if first := c.first(rest, err); len(passed) == 0 && first != nil {
+		passed, c.begun = first, true
+	}
+	n := 0
+	if c.refusal = err; own {
+		c.ready, c.held = passed, rest
+	} else {
+		c.held = append([]byte(nil), rest...)
+		n = copy(p, passed)
+	}
+	if len(rest) == 0 {
+		c.held = nil
+	}
+	return n, nil
+}
+
+// first is what tells fasthttp that a request has begun, which is not there whole or is refused: without a byte of it, fasthttp
+// would take it for a connection at rest, and not answer it. Nil means that none has.
+func (c *httpConn) first(rest []byte, refusal error) []byte {
+	switch {
+	case c.framing.part != atHead || c.begun || c.again:
+		return nil
+	case refusal != nil:
+		return []byte("?") // fasthttp would answer nothing to a line break
+	case len(rest) > 0 && rest[0] != '\r':
+		return rest[:1:1]
+	}
+	return nil
+}
+
+// wait reads what comes next. While no request has begun, a stranger has less time.
+func (c *httpConn) wait(p []byte) (int, error) {
+	idle := c.framing.part == atHead && !c.begun && len(c.held) == 0
+	if limit := c.raw.set.limits.AnonymousIdleTimeout; idle && limit > 0 && !c.raw.known.Load() {
+		if until := time.Now().Add(limit); c.deadline.IsZero() || until.Before(c.deadline) {
+			_ = c.raw.SetReadDeadline(until)
+			defer func() { _ = c.raw.SetReadDeadline(c.deadline) }()
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+// end is the error of a read after which nothing comes: fasthttp takes io.EOF for the end of a body.
+func (c *httpConn) end(err error) error {
+	if errors.Is(err, io.EOF) && (c.framing.part != atHead || c.begun) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// next counts a request that reached the handler. It returns an error if framing saw fewer: then fasthttp found one where
+// none is.
+func (c *httpConn) next() error {
+	if c.requests++; c.requests > c.framing.heads {
+		return malformed("it is within another")
+	}
+	return c.refusal // of a body whose beginning came with its headers
+}
+
+// closing says whether the connection must close after the answer.
+func (c *httpConn) closing() bool { return c.framing.chunked || c.framing.close || c.refusal != nil }
+
+// connOf returns the connection that a request came from, nil if it is none of a listener.
+func connOf(rctx *fasthttp.RequestCtx) *httpConn {
+	c, _ := rctx.Conn().(*httpConn)
+	return c
+}
+
 // unwrap returns the conn under a connection of the server, nil if there is none.
 func unwrap(c net.Conn) *conn {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	if h, ok := c.(*httpConn); ok {
+		return h.raw
 	}
-	wrapped, _ := c.(*conn)
-	return wrapped
+	return nil
 }

@@ -44,6 +44,9 @@ func (h *httpServer) begin(rctx *fasthttp.RequestCtx) *exchange {
 	x.id = requestID(header.Peek(fiber.HeaderXRequestID))
 	x.ip = clientIP(rctx, h.proxies)
 	rctx.SetUserValue(exchangeKey{}, x)
+	if c := connOf(rctx); c != nil {
+		c.raw.working.Store(true)
+	}
 	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
 	h.metrics.begin()
 	return x
@@ -73,13 +76,18 @@ func requestID(given []byte) string {
 	return string(given)
 }
 
-// end logs the exchange. If the body may not have been read to its end, it closes the connection after the answer.
+// end logs the exchange. If the body may not have been read to its end, or came in chunks, it closes the connection after the
+// answer: what follows cannot be taken for a request then.
 func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
-	if !x.read && unread(&rctx.Request.Header) {
+	c := connOf(rctx)
+	if !x.read && unread(&rctx.Request.Header) || c != nil && c.closing() {
 		rctx.SetConnectionClose()
-		if c := unwrap(rctx.Conn()); c != nil {
-			c.linger.Store(true)
+	}
+	if c != nil {
+		if rctx.Response.ConnectionClose() || rctx.Request.Header.ConnectionClose() {
+			c.raw.linger.Store(true)
 		}
+		h.connections.answered(c.raw, x.key.ID != "")
 	}
 	setDate(&rctx.Response.Header, h.now())
 	h.logRequest(rctx, x)

@@ -28,6 +28,13 @@ func (a *Admin) Routes() []Route { return slices.Clone(a.routes) }
 // OnState must be called before Serve.
 func (s *Server) OnState(f func(net.Conn, fasthttp.ConnState)) { s.app.Server().ConnState = f }
 
+// TrustOnly makes strangers of all clients but these, of those on this machine, too.
+func (s *Server) TrustOnly(trusted ...netip.Prefix) {
+	s.connections.mu.Lock()
+	defer s.connections.mu.Unlock()
+	s.connections.limits.Trusted = trusted
+}
+
 func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.Addr {
 	rctx := &fasthttp.RequestCtx{}
 	rctx.Init(&fasthttp.Request{}, peer, nil)
@@ -35,6 +42,22 @@ func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.A
 		rctx.Request.Header.Add("X-Forwarded-For", f)
 	}
 	return clientIP(rctx, trusted)
+}
+
+// Frame gives framing a request in pieces, and returns what passed before its end or its refusal.
+func Frame(request []byte, size int) (passed []byte, err error) {
+	f, held := framing{}, []byte(nil)
+	for piece := range slices.Chunk(request, size) {
+		held = append(held, piece...)
+		for used := 1; used > 0; held = held[used:] {
+			var out []byte
+			out, used, err = f.pass(held)
+			if passed = append(passed, out...); err != nil {
+				return passed, err
+			}
+		}
+	}
+	return passed, nil
 }
 
 type AddressLimiter = accounts[netip.Addr]

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,9 @@ const (
 	// prefetched is how much of a body fasthttp reads before it calls the handler. A body up to this size is off
 	// the wire by then.
 	prefetched = 8 << 10
-	// maxConnections bounds what idle clients can hold: some 30 KiB each.
-	maxConnections = 16384
+	// maxWorkers is more than there can be connections. fasthttp's own limit must never be reached: it refuses a connection
+	// from inside its accept loop, and waits there for the client.
+	maxWorkers = 1 << 24
 )
 
 // httpServer is the part that the public server and the admin socket share: connections, request ids, panics, problems,
@@ -44,9 +46,9 @@ type httpServer struct {
 	unmatched func(c *fiber.Ctx, x *exchange) error
 	onAnswer  func(x *exchange, status int)
 
-	app          *fiber.App
-	route        fasthttp.RequestHandler // fiber's
-	writeTimeout time.Duration           // of each write; see listener
+	app         *fiber.App
+	route       fasthttp.RequestHandler // fiber's
+	connections *connections
 
 	base     context.Context // the parent of every request's context; ends when shutdown cuts requests off
 	cancel   context.CancelFunc
@@ -67,19 +69,22 @@ type httpOptions struct {
 	ReadTimeout, IdleTimeout time.Duration
 	WriteTimeout             time.Duration // of a whole answer; zero leaves it to EachWriteTimeout
 	EachWriteTimeout         time.Duration // of one write; zero leaves it to WriteTimeout
+
+	Connections connectionLimits
 }
 
 func newHTTPServer(opts httpOptions) *httpServer {
 	h := &httpServer{
 		logger: opts.Logger, now: opts.Now, metrics: opts.Metrics,
-		proxies: opts.TrustedProxies, tls: opts.TLS, showCauses: opts.ShowCauses, writeTimeout: opts.EachWriteTimeout,
+		proxies: opts.TrustedProxies, tls: opts.TLS, showCauses: opts.ShowCauses,
+		connections: newConnections(opts.Connections, opts.EachWriteTimeout, opts.Metrics, opts.Logger, opts.Now),
 	}
 	h.base, h.cancel = context.WithCancel(context.Background())
 	h.app = fiber.New(fiber.Config{
 		StrictRouting: true, CaseSensitive: true,
 		DisableStartupMessage: true, DisableDefaultContentType: true,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
-		ReadBufferSize: maxHeaderBytes, Concurrency: maxConnections,
+		ReadBufferSize: maxHeaderBytes, Concurrency: maxWorkers,
 		// Bodies are streamed, so that the API key is checked before a body is read; each route has its own limit.
 		// BodyLimit only keeps fasthttp from reading past the end of a body, which it does above the limit.
 		StreamRequestBody: true, BodyLimit: 1 << 30,
@@ -118,10 +123,12 @@ func (h *httpServer) handle(rctx *fasthttp.RequestCtx) {
 		h.fail(rctx, x, appliance.Errorf(appliance.CodeShuttingDown, "the server is shutting down"))
 		return
 	}
-	if err := checkFraming(&rctx.Request.Header); err != nil {
-		rctx.SetConnectionClose()
-		h.fail(rctx, x, err)
-		return
+	if c := connOf(rctx); c != nil {
+		if err := c.next(); err != nil {
+			rctx.SetConnectionClose()
+			h.fail(rctx, x, err)
+			return
+		}
 	}
 	h.route(rctx)
 }
@@ -139,8 +146,12 @@ func (h *httpServer) recover(rctx *fasthttp.RequestCtx, x *exchange) {
 	h.fail(rctx, x, appliance.Errorf(appliance.CodeInternal, "internal error"))
 }
 
-// fail answers with the problem that err maps to. OPTIONS on a path that exists succeeds instead.
+// fail answers with the problem that err maps to. OPTIONS on a path that exists succeeds instead. That a request is not
+// well-formed comes before all else.
 func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
+	if c := connOf(rctx); c != nil && c.refusal != nil {
+		err = c.refusal
+	}
 	e := asError(err)
 	if e.Code == CodeMethodNotAllowed && x.method == fiber.MethodOptions {
 		rctx.Response.Header.Add(fiber.HeaderAllow, fiber.MethodOptions)
@@ -163,48 +174,58 @@ func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
 	wipe(&rctx.Response)
 	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
-	h.metrics.begin()
 	h.fail(rctx, x, e)
-	if c := unwrap(rctx.Conn()); c != nil && e.Code != CodeRequestTimeout {
-		c.linger.Store(true)
-	}
 	setDate(&rctx.Response.Header, h.now())
+	c := connOf(rctx)
+	if c != nil && (c.raw.gone.Load() || !c.raw.active.Load()) {
+		return // made place for another, or never sent anything: that is no request
+	}
+	if c != nil && x.code != CodeRequestTimeout {
+		c.raw.linger.Store(true)
+	}
+	h.metrics.begin()
 	h.logRequest(rctx, x)
 }
 
 // serve accepts connections until shutdown and then returns nil.
 func (h *httpServer) serve(ln net.Listener) error {
-	inner := newListener(ln, h.writeTimeout)
+	l := newListener(ln, h.connections, h.tls)
 	h.mu.Lock()
-	h.listeners = append(h.listeners, inner)
+	h.listeners = append(h.listeners, l)
 	h.mu.Unlock()
 	if h.stopping.Load() {
-		return inner.Close()
+		return l.Close()
 	}
-	var outer net.Listener = inner
-	if h.tls != nil {
-		outer = tls.NewListener(inner, h.tls)
+	return h.app.Server().Serve(l)
+}
+
+// responds returns an error if a listener does not accept connections until ctx ends.
+func (h *httpServer) responds(ctx context.Context) error {
+	h.mu.Lock()
+	listeners := slices.Clone(h.listeners)
+	h.mu.Unlock()
+	for _, l := range listeners {
+		if err := l.responds(ctx); err != nil {
+			return err
+		}
 	}
-	return h.app.Server().Serve(outer)
+	return nil
 }
 
 // shutdown stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them off and returns
 // the error of ctx.
 func (h *httpServer) shutdown(ctx context.Context) error {
 	h.stopping.Store(true)
-	h.eachListener(func(l *listener) { _ = l.Close(); l.abort(false) })
+	h.mu.Lock()
+	for _, l := range h.listeners {
+		_ = l.Close()
+	}
+	h.mu.Unlock()
+	h.connections.abort(false)
 	err := h.app.Server().ShutdownWithContext(ctx)
 	h.cancel()
 	if err != nil {
-		h.eachListener(func(l *listener) { l.abort(true) })
+		h.connections.abort(true)
 	}
 	return err
-}
-
-func (h *httpServer) eachListener(do func(*listener)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, l := range h.listeners {
-		do(l)
-	}
 }

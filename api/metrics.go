@@ -22,6 +22,9 @@ type metrics struct {
 	limited               *prometheus.CounterVec
 	tightened             *prometheus.CounterVec
 	inFlight              prometheus.Gauge
+	open                  prometheus.Gauge
+	refused               *prometheus.CounterVec
+	acceptFailures        prometheus.Counter
 }
 
 // newMetrics registers the counters with a 0 for everything that they may count: the increase of a counter that begins
@@ -32,6 +35,9 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 	}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
 		attestations: counter("attestd_attestations_total", "Attestations signed, recorded and answered."),
@@ -44,9 +50,12 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 			Name: "attestd_http_request_duration_seconds", Help: "Time from a request's headers to its answer, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "attestd_http_requests_in_flight", Help: "HTTP requests being worked on."}),
+		inFlight:       gauge("attestd_http_requests_in_flight", "HTTP requests being worked on."),
+		open:           gauge("attestd_connections", "Connections of the API that are open."),
+		refused:        counters("attestd_connections_refused_total", "Connections refused because of server.max_connections (all) or server.max_connections_per_address (address), and idle ones closed for new ones (closed_for_another).", "reason"),
+		acceptFailures: counter("attestd_accept_failures_total", "Times that no connection could be accepted, for want of file descriptors for instance."),
 	}
-	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight,
+	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight, m.open, m.refused, m.acceptFailures,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.zero(routes)
 	return m
@@ -69,6 +78,9 @@ func (m *metrics) zero(routes []Route) {
 	m.limited.WithLabelValues(byAddress)
 	m.tightened.WithLabelValues(byKey)
 	m.tightened.WithLabelValues(byAddress)
+	for _, reason := range []string{refusedAll, refusedAddress, closedForAnother} {
+		m.refused.WithLabelValues(reason)
+	}
 	names := []string{routeUnmatched, routeUnreadable}
 	for _, r := range routes {
 		names = append(names, r.Path)
@@ -164,5 +176,23 @@ func (m *metrics) attested(replayed bool) {
 		m.replays.Inc()
 	default:
 		m.attestations.Inc()
+	}
+}
+
+func (m *metrics) connections(open int) {
+	if m != nil {
+		m.open.Set(float64(open))
+	}
+}
+
+func (m *metrics) connectionRefused(reason string) {
+	if m != nil {
+		m.refused.WithLabelValues(reason).Inc()
+	}
+}
+
+func (m *metrics) acceptFailed() {
+	if m != nil {
+		m.acceptFailures.Inc()
 	}
 }

@@ -23,6 +23,7 @@ const (
 	CodeBodyTooLarge         appliance.Code = "body_too_large"
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeHeadersTooLarge      appliance.Code = "headers_too_large"
+	CodeURITooLong           appliance.Code = "uri_too_long"
 	CodeReloadRefused        appliance.Code = "reload_refused" // on the admin socket only
 )
 
@@ -54,6 +55,7 @@ var statuses = map[appliance.Code]int{
 	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,
 	CodeRequestTimeout:       fiber.StatusRequestTimeout,
 	CodeBodyTooLarge:         fiber.StatusRequestEntityTooLarge,
+	CodeURITooLong:           fiber.StatusRequestURITooLong,
 	CodeUnsupportedMediaType: fiber.StatusUnsupportedMediaType,
 
 	appliance.CodeIdempotencyMismatch: fiber.StatusUnprocessableEntity,

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,12 @@ type Options struct {
 	WriteTimeout    time.Duration // of an answer
 	IdleTimeout     time.Duration // between two requests of a connection
 
-	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored.
+	MaxConnections           int           // open at once, from all clients
+	MaxConnectionsPerAddress int           // of one client address (IPv6: one /64)
+	AnonymousIdleTimeout     time.Duration // instead of IdleTimeout, and before the first request, until a valid API key was shown
+
+	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored. They, and
+	// clients on this machine, may open MaxConnections, and have IdleTimeout.
 	TrustedProxies []netip.Prefix
 	TLS            *tls.Config // nil means plain HTTP; see Certificates
 
@@ -73,6 +79,9 @@ func (o Options) check() error {
 		{"ReadTimeout", o.ReadTimeout > 0},
 		{"WriteTimeout", o.WriteTimeout > 0},
 		{"IdleTimeout", o.IdleTimeout > 0},
+		{"MaxConnections", o.MaxConnections > 0},
+		{"MaxConnectionsPerAddress", o.MaxConnectionsPerAddress > 0},
+		{"AnonymousIdleTimeout", o.AnonymousIdleTimeout > 0},
 	} {
 		if !option.set {
 			missing = append(missing, option.name)
@@ -174,6 +183,10 @@ func New(opts Options) (*Server, error) {
 	s.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
+		Connections: connectionLimits{
+			Most: opts.MaxConnections, MostPerAddress: opts.MaxConnectionsPerAddress,
+			AnonymousIdleTimeout: opts.AnonymousIdleTimeout, Trusted: slices.Concat(thisMachine, opts.TrustedProxies),
+		},
 	})
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
@@ -203,6 +216,10 @@ func (s *Server) ownRoutes() []Route {
 
 // Serve serves on the listener until Shutdown and then returns nil. It may be called for several listeners.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(ln) }
+
+// Responds returns nil once each listener has waited for a client since it was called. It returns an error where ctx ended before:
+// a restart may help.
+func (s *Server) Responds(ctx context.Context) error { return s.responds(ctx) }
 
 // Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them
 // off and returns the error of ctx. Meanwhile, new requests on open connections are answered with CodeShuttingDown.

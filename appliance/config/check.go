@@ -37,9 +37,12 @@ func (c *Config) validate() error {
 	}{
 		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout}, {"write_timeout", c.Server.WriteTimeout},
 		{"idle_timeout", c.Server.IdleTimeout}, {"shutdown_timeout", c.Server.ShutdownTimeout},
+		{"anonymous_idle_timeout", c.Server.AnonymousIdleTimeout},
 	} {
 		check(d.value > 0, "server.%s: must be more than zero", d.name)
 	}
+	check(c.Server.MaxConnections > 0 && c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
+	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
@@ -61,6 +64,9 @@ func (c *Config) validate() error {
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
 }
+
+// maxConnections is far more than there is memory for.
+const maxConnections = 1 << 20
 
 // maxSessions is far more than any HSM has of use.
 const maxSessions = 1024

@@ -45,6 +45,10 @@ type Config struct {
 		WriteTimeout    time.Duration  `koanf:"write_timeout"`
 		IdleTimeout     time.Duration  `koanf:"idle_timeout"`
 		ShutdownTimeout time.Duration  `koanf:"shutdown_timeout"`
+
+		MaxConnections           int           `koanf:"max_connections"`
+		MaxConnectionsPerAddress int           `koanf:"max_connections_per_address"`
+		AnonymousIdleTimeout     time.Duration `koanf:"anonymous_idle_timeout"`
 	} `koanf:"server"`
 	Limits struct {
 		DefaultRate   appliance.Rate `koanf:"default_rate"`
@@ -137,12 +141,15 @@ func attestingSettings() []Setting {
 		{"server.tls.cert", "", "PEM file of the certificate chain; with server.tls.key, serves HTTPS"},
 		{"server.tls.key", "", "PEM file of the certificate's private key"},
 		{"server.tls.client_ca", "", "PEM file of authorities; if set, clients must present a certificate of theirs"},
-		{"server.trusted_proxies", []string{}, "networks whose X-Forwarded-For is believed, such as 10.0.0.0/8"},
+		{"server.trusted_proxies", []string{}, "networks of reverse proxies, such as 10.0.0.0/8: their X-Forwarded-For is believed"},
 		{"server.attest_body_limit", "16KiB", "largest body of an attestation request"},
 		{"server.request_timeout", "10s", "longest time an attestation may take, waiting for the HSM included"},
 		{"server.read_timeout", "10s", "longest time to send a request"},
 		{"server.write_timeout", "30s", "longest time to take an answer"},
 		{"server.idle_timeout", "2m", "how long an idle connection is kept open"},
+		{"server.anonymous_idle_timeout", "15s", "instead of server.idle_timeout until a connection showed a valid API key; trusted proxies and clients on this machine have server.idle_timeout"},
+		{"server.max_connections", 4096, "most connections at once; for one more, the one without an API key that is idle for longest is closed"},
+		{"server.max_connections_per_address", 512, "most connections of one client address (IPv6: one /64); trusted proxies and clients on this machine may have server.max_connections"},
 		{"server.shutdown_timeout", "30s", "longest time to finish accepted requests when stopping"},
 		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
 		{"limits.anonymous_rate", "100/s", "requests without a valid key from one client address (IPv6: one /64)"},

@@ -8,6 +8,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/attestd/attestd/api"
 )
 
@@ -126,13 +128,34 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		WriteTimeout:    s.WriteTimeout,
 		IdleTimeout:     s.IdleTimeout,
 		TrustedProxies:  s.TrustedProxies,
-		TLS:             certificates,
-		Routes:          reads,
-		ReplicaReady:    r.replicaReady(),
-		Logger:          r.logger,
-		Registry:        r.registry,
-		Now:             time.Now,
+
+		MaxConnections:           r.maxConnections(),
+		MaxConnectionsPerAddress: s.MaxConnectionsPerAddress,
+		AnonymousIdleTimeout:     s.AnonymousIdleTimeout,
+
+		TLS:          certificates,
+		Routes:       reads,
+		ReplicaReady: r.replicaReady(),
+		Logger:       r.logger,
+		Registry:     r.registry,
+		Now:          time.Now,
 	}
+}
+
+// otherDescriptors are what the daemon needs beside connections of the API: files, the HSM's, the admin socket's, an upstream's.
+const otherDescriptors = 256
+
+// maxConnections is server.max_connections, or as many as the limit of open files leaves room for.
+func (r *running) maxConnections() int {
+	most := r.config.Server.MaxConnections
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur >= uint64(most+otherDescriptors) {
+		return most
+	}
+	room := max(int(files.Cur)-otherDescriptors, int(files.Cur)/4, 1)
+	r.logger.Warn("server.max_connections is more than the limit of open files has room for: raise LimitNOFILE= of the unit (ulimit -n), or lower it",
+		"server.max_connections", most, "open_files", files.Cur, "connections", room)
+	return room
 }
 
 // shutdown stops the servers in order, within one deadline.

@@ -47,10 +47,13 @@ func watch(ctx context.Context, step time.Duration, progress func(context.Contex
 	}
 }
 
-// progress returns nil when the parts through which every attestation goes have answered, be it that they cannot do
-// their work: an HSM that is away and a disk that is full are for the operator, and no restart brings them back. What
+// progress returns nil when the parts through which every attestation goes, from the listener on, have answered, be it that they
+// cannot do their work: an HSM that is away and a disk that is full are for the operator, and no restart brings them back. What
 // does not answer at all, a restart may cure.
 func (r *running) progress(ctx context.Context) error {
+	if err := r.public.Responds(ctx); err != nil {
+		return err
+	}
 	if err := answers(ctx, func() { _ = r.signer.Ready(ctx) }); err != nil {
 		return err
 	}

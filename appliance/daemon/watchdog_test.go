@@ -3,8 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance"
 )
 
 // Whatever holds the way of an attestation up must not be reported as life; what merely fails must.
@@ -33,5 +38,63 @@ func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
 	close(stuck)
 	if err := <-reports; err != nil {
 		t.Errorf("progress again: %v", err)
+	}
+}
+
+// held is a listener that holds up whoever accepts its one connection.
+type held struct {
+	net.Listener
+	entered, release chan struct{}
+}
+
+func (h held) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	return heldConn{c, h}, err
+}
+
+type heldConn struct {
+	net.Conn
+	by held
+}
+
+func (c heldConn) RemoteAddr() net.Addr {
+	close(c.by.entered)
+	<-c.by.release
+	return nil
+}
+
+func TestTheWatchdogAsksTheListener(t *testing.T) {
+	t.Parallel()
+	second := appliance.Rate{PerSecond: 1}
+	public, err := api.New(api.Options{
+		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, ErrorRate: second, AttestBodyLimit: 1,
+		RequestTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Second,
+		MaxConnections: 1, MaxConnectionsPerAddress: 1, AnonymousIdleTimeout: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stands := held{ln, make(chan struct{}), make(chan struct{})}
+	served := make(chan error, 1)
+	go func() { served <- public.Serve(stands) }()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-stands.entered
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := (&running{public: public}).progress(ctx); err == nil || !strings.Contains(err.Error(), "does not accept connections") {
+		t.Errorf("progress of a daemon that does not accept: %v", err)
+	}
+	c.Close()
+	close(stands.release)
+	if err := errors.Join(public.Shutdown(t.Context()), <-served); err != nil {
+		t.Error(err)
 	}
 }

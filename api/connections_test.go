@@ -1,0 +1,545 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance"
+)
+
+const alive = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// newStreet is a rig to which everybody is a stranger, those on this machine, too.
+func newStreet(t testing.TB, options ...func(*api.Options)) *rig {
+	t.Helper()
+	r := newRig(t, options...)
+	r.server.TrustOnly()
+	return r
+}
+
+// dialFrom opens a raw connection from another address of this machine.
+func (r *rig) dialFrom(address string) *rawConn {
+	r.Helper()
+	w, err := r.tryFrom(address)
+	r.must(err)
+	return w
+}
+
+func (r *rig) tryFrom(address string) (*rawConn, error) {
+	r.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	c, err := dialer.Dial("tcp", r.address)
+	if err != nil {
+		return nil, err
+	}
+	r.must(c.SetDeadline(time.Now().Add(patience)))
+	r.Cleanup(func() { c.Close() })
+	return &rawConn{r, c, bufio.NewReader(c)}, nil
+}
+
+// refuses opens a connection that must be reset, be it before it is known to be open.
+func (r *rig) refuses(address string) {
+	r.Helper()
+	w, err := r.tryFrom(address)
+	if err == nil {
+		_, err = w.in.ReadByte()
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		r.Errorf("the connection was not refused: %v", err)
+	}
+}
+
+// answers makes a request that must be answered.
+func (w *rawConn) answers(request string) {
+	w.Helper()
+	w.send(request)
+	if a := w.receive(); a.status != 200 {
+		w.Errorf("%s", a)
+	}
+}
+
+func (r *rig) attestation() string { return r.head(length(len(good))) + good }
+
+// await returns when a metric has the value.
+func (r *rig) await(metric string, value float64) {
+	r.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	got := r.metric(metric)
+	for until := time.Now().Add(patience); got != value && time.Now().Before(until); got = r.metric(metric) {
+		<-look.C
+	}
+	if got != value {
+		r.Errorf("%s is %v, want %v", metric, got, value)
+	}
+}
+
+// metric is the value of a series, such as name{label="value"}.
+func (r *rig) metric(series string) float64 {
+	r.Helper()
+	name, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
+	families, err := r.registry.Gather()
+	r.must(err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			text := []string{}
+			for _, l := range m.GetLabel() {
+				text = append(text, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			if f.GetName() == name && strings.Join(text, ",") == labels {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	r.Fatalf("there is no metric %s", series)
+	return 0
+}
+
+func TestOneAddressCannotTakeAllConnections(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnectionsPerAddress = 3 })
+	var taken []*rawConn
+	for range 3 {
+		w := r.dialFrom("127.0.0.2")
+		w.answers(alive)
+		taken = append(taken, w)
+	}
+	for range 3 {
+		r.refuses("127.0.0.2")
+	}
+	r.dialFrom("127.0.0.3").answers(alive)
+	r.await(`attestd_connections_refused_total{reason="address"}`, 3)
+	if n := strings.Count(r.logs.String(), "connections are refused"); n != 1 {
+		t.Errorf("%d log lines, want one a minute", n)
+	}
+	if !strings.Contains(r.logs.String(), `"address":"127.0.0.2"`) {
+		t.Error("the log has not the address")
+	}
+	taken[0].Close()
+	r.await("attestd_connections", 3)
+	r.dialFrom("127.0.0.2").answers(alive)
+}
+
+func TestAnIPv6NetworkIsOneAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"2001:db8::1", "2001:db8::ffff:1", true}, {"2001:db8::1", "2001:db8:0:1::1", false}, {"192.0.2.1", "192.0.2.2", false},
+	} {
+		if same := api.Network(netip.MustParseAddr(c.a)) == api.Network(netip.MustParseAddr(c.b)); same != c.same {
+			t.Errorf("%s and %s: %v", c.a, c.b, same)
+		}
+	}
+}
+
+func TestProxiesHaveNoLimitOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	for name, trust := range map[string]func(*rig){
+		"trusted":         func(r *rig) { r.server.TrustOnly(netip.MustParsePrefix("127.0.0.2/32")) },
+		"on this machine": func(*rig) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *api.Options) {
+				o.MaxConnectionsPerAddress, o.AnonymousIdleTimeout = 1, time.Nanosecond
+			})
+			trust(r)
+			first := r.dialFrom("127.0.0.2")
+			first.answers(alive)
+			r.dialFrom("127.0.0.2").answers(alive)
+			first.answers(alive) // it has the longer idle time, too
+		})
+	}
+}
+
+func TestTheStrangerThatIsIdleForLongestMakesPlace(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 3 })
+	keyed, first, second := r.dialFrom("127.0.0.2"), r.dialFrom("127.0.0.3"), r.dialFrom("127.0.0.4")
+	keyed.answers(r.attestation())
+	first.answers(alive)
+	second.answers(alive)
+	first.answers(alive) // so that the second is idle for longer
+	r.dialFrom("127.0.0.5").answers(alive)
+	second.receiveEnd()
+	r.dialFrom("127.0.0.6").answers(alive)
+	first.receiveEnd()
+	keyed.answers(r.attestation())
+	r.await(`attestd_connections_refused_total{reason="closed_for_another"}`, 2)
+	r.await("attestd_connections", 3)
+}
+
+// A trickle does not make a connection younger than it is.
+func TestARequestThatDoesNotComeWholeMakesPlace(t *testing.T) {
+	t.Parallel()
+	for name, begun := range map[string]string{
+		"nothing":        "",
+		"half a line":    "GET /heal",
+		"half the head":  "GET /healthz HTTP/1.1\r\nHost: x\r\n",
+		"half the body":  strings.Replace(post+about, "{key}", "none", 1) + "Content-Length: 100\r\n\r\n{",
+		"half the chunk": strings.Replace(post+about, "{key}", "none", 1) + "Transfer-Encoding: chunked\r\n\r\n64\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newStreet(t, func(o *api.Options) { o.MaxConnections = 2 })
+			slow := r.dialFrom("127.0.0.2")
+			slow.send(begun)
+			r.await("attestd_connections", 1)
+			r.dialFrom("127.0.0.3").answers(alive)
+			slow.send(" ")
+			r.dialFrom("127.0.0.4").answers(alive)
+			if _, err := io.Copy(io.Discard, slow.in); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the slow one is still there")
+			}
+		})
+	}
+}
+
+func TestNobodyMakesPlaceWhileTheyAreAnswered(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 2 })
+	entered, release := r.signer.close()
+	defer release()
+	one, other := r.dialFrom("127.0.0.2"), r.dialFrom("127.0.0.3")
+	for _, w := range []*rawConn{one, other} {
+		w.send(r.attestation())
+		<-entered
+	}
+	r.refuses("127.0.0.4")
+	r.await(`attestd_connections_refused_total{reason="all"}`, 1)
+	release()
+	for _, w := range []*rawConn{one, other} {
+		if a := w.receive(); a.status != 200 {
+			t.Error(a)
+		}
+	}
+}
+
+func TestListenersShareTheirLimits(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 2 })
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	r.must(err)
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(ln) }()
+	first := r.dialFrom("127.0.0.2")
+	first.answers(alive)
+	r.address = ln.Addr().String()
+	second := r.dialFrom("127.0.0.3")
+	second.answers(alive)
+	r.dialFrom("127.0.0.4").answers(alive)
+	first.receiveEnd()
+	second.answers(alive)
+}
+
+func TestStrangersMayBeIdleForLess(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.AnonymousIdleTimeout = 300 * time.Millisecond })
+	revoked, id := r.newKey(appliance.KeyRequest{})
+	_, err := r.attestor.Keys.Revoke(context.Background(), id, r.clock.Now())
+	r.must(err)
+	keyed := r.dial()
+	keyed.answers(r.attestation())
+	silent, stranger, former := r.dial(), r.dial(), r.dial()
+	stranger.answers(alive)
+	former.answers("GET /functions/v1/attestor HTTP/1.1\r\nHost: x\r\nX-Api-Key: " + revoked + "\r\n\r\n")
+	if a := silent.receive(); a.status != 408 || !a.last {
+		t.Error(a)
+	}
+	stranger.receiveEnd()
+	former.receiveEnd()
+	keyed.answers(r.attestation())
+	if strings.Contains(r.logs.String(), `"status":408`) {
+		t.Error("a connection that sent nothing was logged as a request")
+	}
+}
+
+// Whoever sends or takes a byte at a time holds a connection no longer than the timeouts say.
+func TestTricklesEnd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ whole, trickle string }{
+		"headers":                     {"", "GET /healthz HTTP/1.1\r\nX-A: "},
+		"headers of a second request": {alive, "GET /healthz HTTP/1.1\r\nX-A: "},
+		"body":                        {"", post + about + "Content-Length: 10000\r\n\r\n"},
+		"chunk":                       {"", post + about + "Transfer-Encoding: chunked\r\n\r\n1000\r\n"},
+		"chunk extension":             {"", post + about + "Transfer-Encoding: chunked\r\n\r\n1;"},
+		"trailers":                    {"", post + about + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(o *api.Options) { o.ReadTimeout = 300 * time.Millisecond })
+			w := r.dial()
+			if c.whole != "" {
+				w.answers(c.whole)
+			}
+			w.send(strings.ReplaceAll(c.trickle, "{key}", r.token))
+			ended := make(chan struct{})
+			go func() {
+				each := time.NewTicker(10 * time.Millisecond)
+				defer each.Stop()
+				for {
+					select {
+					case <-each.C:
+						_, _ = w.Write([]byte("a"))
+					case <-ended:
+						return
+					}
+				}
+			}()
+			defer close(ended)
+			if a := w.receive(); a.status != 408 || !a.last {
+				t.Error(a)
+			}
+		})
+	}
+}
+
+func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *api.Options) { o.WriteTimeout = 300 * time.Millisecond })
+	w := r.dial()
+	r.await("attestd_connections", 1)
+	go func() { // until the connection is gone: nobody reads the answers
+		for {
+			if _, err := w.Write([]byte(strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n", 100))); err != nil {
+				return
+			}
+		}
+	}()
+	r.await("attestd_connections", 0)
+}
+
+// newTLSRig serves a street over TLS. The client's configuration trusts it.
+func newTLSRig(t *testing.T, options ...func(*api.Options)) (*rig, *http.Client) {
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	ca.issue("server", dir+"/cert.pem", dir+"/key.pem")
+	certificates, err := api.LoadCertificates(dir+"/cert.pem", dir+"/key.pem", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newStreet(t, append(options, func(o *api.Options) { o.TLS = certificates.Config() })...)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool()}, DisableKeepAlives: true}
+	return r, &http.Client{Transport: transport}
+}
+
+// A client that never shakes hands must not keep others from being accepted: fasthttp would answer the first above its own limit
+// from inside its accept loop.
+func TestSilentTLSClientsDoNotStopAccepting(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	r, client := newTLSRig(t, func(o *api.Options) { o.MaxConnections, o.ReadTimeout = most, patience })
+	for range 3 * most {
+		r.dialFrom("127.0.0.2")
+	}
+	r.await(`attestd_connections_refused_total{reason="closed_for_another"}`, 2*most)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.must(r.server.Responds(ctx))
+	for range 3 {
+		if a, err := r.try(client, "GET", "https://"+r.address+"/healthz", http.NoBody); err != nil || a.status != 200 {
+			t.Errorf("%s, %v", a, err)
+		}
+	}
+}
+
+func TestATLSHandshakeHasADeadline(t *testing.T) {
+	t.Parallel()
+	r, _ := newTLSRig(t, func(o *api.Options) { o.ReadTimeout = 300 * time.Millisecond })
+	silent, half := r.dial(), r.dial()
+	half.send("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+	for _, w := range []*rawConn{silent, half} {
+		if _, err := io.Copy(io.Discard, w.in); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("it is still there")
+		}
+	}
+	r.await("attestd_connections", 0)
+}
+
+// RFC 9112 section 9.8: closure alerts are exchanged before a connection is closed.
+func TestTLSIsClosedByAnAlert(t *testing.T) {
+	t.Parallel()
+	r, client := newTLSRig(t)
+	c, err := tls.Dial("tcp", r.address, client.Transport.(*http.Transport).TLSClientConfig)
+	r.must(err)
+	defer c.Close()
+	r.must(c.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(c, strings.Replace(alive, "Host: x", "Host: x\r\nConnection: close", 1))
+	r.must(err)
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200 OK\r\n") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A body that ends with the connection is not complete, also where TLS says that the client has ended.
+func TestABodyInChunksThatEndsWithTLSIsRefused(t *testing.T) {
+	t.Parallel()
+	r, client := newTLSRig(t)
+	c, err := tls.Dial("tcp", r.address, client.Transport.(*http.Transport).TLSClientConfig)
+	r.must(err)
+	defer c.Close()
+	r.must(c.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(c, r.head(chunkedHeader)+strings.TrimSuffix(chunked(good), "0\r\n\r\n"))
+	r.must(err)
+	r.must(c.CloseWrite())
+	if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
+		t.Errorf("%q, %v", got, err)
+	}
+	if r.size() != 0 {
+		t.Error("it was signed")
+	}
+}
+
+// scarce is a listener that has no descriptors at first.
+type scarce struct {
+	net.Listener
+	mu       sync.Mutex
+	failures []error
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	s.mu.Lock()
+	if len(s.failures) > 0 {
+		err := s.failures[0]
+		s.failures = s.failures[1:]
+		s.mu.Unlock()
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: err}
+	}
+	s.mu.Unlock()
+	return s.Listener.Accept()
+}
+
+func TestWhatPassesIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	r.must(err)
+	var failures []error
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		failures = append(failures, os.NewSyscallError("accept4", errno))
+	}
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(&scarce{Listener: ln, failures: failures}) }()
+	r.address = ln.Addr().String()
+	r.dial().answers(alive)
+	r.await("attestd_accept_failures_total", float64(len(failures)))
+	if !strings.Contains(r.logs.String(), "LimitNOFILE") {
+		t.Error("the log names no remedy")
+	}
+}
+
+func TestAnErrorThatDoesNotPassEndsServing(t *testing.T) {
+	t.Parallel()
+	s, err := api.New(testOptions(&appliance.Attestor{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if err := s.Serve(&scarce{Listener: ln, failures: []error{syscall.EBADF}}); !errors.Is(err, syscall.EBADF) {
+		t.Error(err)
+	}
+}
+
+// TestServingWithFewDescriptors has a process of its own, which clients bring to the limit of its descriptors.
+func TestServingWithFewDescriptors(t *testing.T) {
+	t.Parallel()
+	const child = "ATTESTD_TEST_FEW_DESCRIPTORS"
+	if os.Getenv(child) != "" {
+		serveWithFewDescriptors(t)
+		return
+	}
+	command := exec.Command(os.Args[0], "-test.run=^TestServingWithFewDescriptors$")
+	command.Env = append(os.Environ(), child+"=1")
+	command.Stderr = os.Stderr
+	stop, err := command.StdinPipe()
+	must(t, err)
+	out, err := command.StdoutPipe()
+	must(t, err)
+	must(t, command.Start())
+	r := &rig{TB: t}
+	_, err = fmt.Fscanln(out, &r.address)
+	must(t, err)
+	for range 100 { // far more than it has descriptors
+		r.dial()
+	}
+	for range 3 {
+		r.dial().answers(alive)
+	}
+	must(t, stop.Close())
+	must(t, command.Wait())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func serveWithFewDescriptors(t *testing.T) {
+	r := newRig(t)
+	r.dial().answers(alive) // all that is opened once is open
+	open, err := os.ReadDir("/proc/self/fd")
+	r.must(err)
+	few := uint64(len(open) + 20)
+	r.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
+	fmt.Println(r.address)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+func TestTheListenerTellsWhetherItAccepts(t *testing.T) {
+	t.Parallel()
+	s, err := api.New(testOptions(&appliance.Attestor{}))
+	must(t, err)
+	entered, release := make(chan struct{}), make(chan struct{})
+	s.OnState(func(_ net.Conn, state fasthttp.ConnState) {
+		if state == fasthttp.StateNew { // is within the accept loop
+			close(entered)
+			<-release
+		}
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	ask := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		return s.Responds(ctx)
+	}
+	must(t, ask(patience))
+	c, err := net.Dial("tcp", ln.Addr().String())
+	must(t, err)
+	defer c.Close()
+	<-entered
+	if err := ask(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a listener that stands still: %v", err)
+	}
+	close(release)
+	must(t, ask(patience))
+	must(t, s.Shutdown(context.Background()))
+	must(t, <-served)
+	must(t, ask(patience))
+}
