@@ -1,4 +1,4 @@
-// Package hsmtest gives each test a SoftHSM token of its own.
+// Package hsmtest gives each test a SoftHSM token of its own, and makes it fail on demand.
 package hsmtest
 
 import (

@@ -1,0 +1,270 @@
+package hsmtest
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// Faults makes a PKCS#11 module fail. The module that the token's URI names is one of our own, in C, which forwards every
+// call to the real one; Faults and the module share a mapped file, so that it does not matter which process loads it, or
+// whether it does already. Without faults a call takes some 0.1 us more.
+//
+// Functions are named as in PKCS#11: "C_Sign". A call that only asks for the length of a signature is not counted and has
+// no faults. A call that would crash many modules fails the test at its end: two at a time on one session, and C_Finalize
+// while another is inside.
+type Faults struct {
+	Module string // path of the module; the URI of Token names it
+
+	tb      testing.TB
+	control *control
+	mu      sync.Mutex
+	rules   uint64 // that have been used
+}
+
+// Fault is what happens to calls of a function. The zero Fault does nothing.
+type Fault struct {
+	After  int     // so many calls pass first
+	Times  int     // then so many are concerned; 0 means all
+	Chance float64 // that one is concerned; 0 means each is
+
+	Delay  time.Duration
+	Leak   int    // bytes that are never given back
+	Crash  bool   // a segmentation fault
+	Hang   bool   // until Release
+	Error  uint   // CK_RV that is returned instead of calling the real function
+	Answer Answer // of C_Sign
+}
+
+// Answer is how the answer of C_Sign is wrong.
+type Answer uint64
+
+// Answers, by the module's numbers.
+const (
+	Right       Answer = 0
+	BitFlipped  Answer = 4
+	OtherDigest Answer = 8 // a good signature of another digest
+	TooShort    Answer = 16
+)
+
+// What else the module has numbers for.
+const (
+	hangs    = 1
+	crashes  = 2
+	all      = math.MaxUint64
+	complete = 0x31746c7561666364 // control.magic
+)
+
+// control mirrors struct control of the module.
+type control struct {
+	magic, changes, restarts, limit, down, releases, hung, misuse atomic.Uint64
+
+	functions [80]struct {
+		first, calls atomic.Uint64
+		_            [6]uint64
+	}
+	processes [64]struct{ pid, sessions atomic.Uint64 }
+	rules     [8192]struct{ next, skip, left, chance, delay, rv, what, leak atomic.Uint64 }
+}
+
+// FaultModule is New with faults before the token.
+func FaultModule(tb testing.TB) (*Token, *Faults) {
+	tb.Helper()
+	token := New(tb)
+	faults := NewFaults(tb, token.URI.ModulePath)
+	token.URI.ModulePath = faults.Module
+	return token, faults
+}
+
+// NewFaults makes a module that stands before the real one. All faults end, and hanging calls go on, when the test ends.
+func NewFaults(tb testing.TB, real string) *Faults {
+	tb.Helper()
+	library, err := compiled()
+	if err != nil {
+		tb.Fatalf("hsmtest: %v", err)
+	}
+	f := &Faults{tb: tb, Module: filepath.Join(tb.TempDir(), "faults.so")}
+	if err := f.place(library, real); err != nil {
+		tb.Fatalf("hsmtest: %v", err)
+	}
+	tb.Cleanup(func() {
+		f.Clear()
+		if n := f.control.misuse.Load(); n > 0 {
+			tb.Errorf("%d calls would have crashed many modules: two at a time on one session, or C_Finalize during a call", n)
+		}
+	})
+	return f
+}
+
+// place copies the library, for every copy has variables of its own, and puts beside it what it looks for.
+func (f *Faults) place(library []byte, real string) error {
+	if err := os.WriteFile(f.Module, library, 0o700); err != nil {
+		return err
+	}
+	if err := os.Symlink(real, f.Module+".real"); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.Module+".control", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	size := int(unsafe.Sizeof(control{}))
+	if err := file.Truncate(int64(size)); err != nil {
+		return err
+	}
+	shared, err := syscall.Mmap(int(file.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	f.control = (*control)(unsafe.Pointer(&shared[0])) // stays mapped: a call that hangs may outlive the test
+	f.control.magic.Store(complete)
+	return nil
+}
+
+// Set gives the function these faults in place of those it has. They concern a call in their order, up to the first that
+// returns an error. Without faults the function works again, but for calls that hang.
+func (f *Faults) Set(function string, faults ...Fault) {
+	f.tb.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := uint64(0)
+	for i := len(faults) - 1; i >= 0; i-- {
+		first = f.add(faults[i], first)
+	}
+	f.control.functions[f.index(function)].first.Store(first)
+}
+
+// add writes a rule, and returns its number. A call may still be reading the rules before, so these stay for long.
+func (f *Faults) add(fault Fault, next uint64) uint64 {
+	place := f.rules % uint64(len(f.control.rules))
+	f.rules++
+	r := &f.control.rules[place]
+	r.next.Store(next)
+	r.skip.Store(uint64(fault.After))
+	r.left.Store(all)
+	if fault.Times > 0 {
+		r.left.Store(uint64(fault.Times))
+	}
+	r.chance.Store(all)
+	if fault.Chance > 0 && fault.Chance < 1 {
+		r.chance.Store(uint64(fault.Chance * math.MaxUint64))
+	}
+	r.delay.Store(uint64(fault.Delay))
+	r.rv.Store(uint64(fault.Error))
+	r.leak.Store(uint64(fault.Leak))
+	what := uint64(fault.Answer)
+	if fault.Hang {
+		what |= hangs
+	}
+	if fault.Crash {
+		what |= crashes
+	}
+	r.what.Store(what)
+	return place + 1
+}
+
+// Clear ends all faults: those of functions, Down, LimitSessions, and hanging.
+func (f *Faults) Clear() {
+	for _, i := range functions() {
+		f.control.functions[i].first.Store(0)
+	}
+	f.Up()
+	f.LimitSessions(-1)
+	f.Release()
+}
+
+// Release lets all calls go on that hang now.
+func (f *Faults) Release() { f.control.releases.Add(1) }
+
+// Hung returns how many calls have hung so far, and may do so still.
+func (f *Faults) Hung() int { return int(f.control.hung.Load()) }
+
+// Calls returns how often the function has been called.
+func (f *Faults) Calls(function string) int {
+	f.tb.Helper()
+	return int(f.control.functions[f.index(function)].calls.Load())
+}
+
+// Restart ends all sessions and logins and voids all handles, as when the token starts anew.
+func (f *Faults) Restart() {
+	f.control.restarts.Add(1)
+	f.control.changes.Add(1)
+}
+
+// Down makes every function but C_Finalize return rv, as when the token's server is gone. Sessions stay, unless Restart
+// ends them.
+func (f *Faults) Down(rv uint) { f.control.down.Store(uint64(rv)) }
+
+// Up ends Down.
+func (f *Faults) Up() { f.control.down.Store(0) }
+
+// LimitSessions makes the token allow n sessions in all processes together; it ends the newest of those that are open. -1
+// means no limit.
+func (f *Faults) LimitSessions(n int) {
+	f.control.limit.Store(uint64(n + 1))
+	f.control.changes.Add(1)
+}
+
+// Sessions returns how many sessions are open in the processes that have the module loaded.
+func (f *Faults) Sessions() int {
+	n := 0
+	for i := range f.control.processes {
+		p := &f.control.processes[i]
+		if pid := int(p.pid.Load()); pid != 0 && syscall.Kill(pid, 0) == nil {
+			n += int(p.sessions.Load())
+		}
+	}
+	return n
+}
+
+func (f *Faults) index(function string) int {
+	f.tb.Helper()
+	i, known := functions()[function]
+	if !known {
+		f.tb.Fatalf("hsmtest: PKCS#11 has no function %q", function)
+	}
+	return i
+}
+
+//go:embed faultmodule/module.c
+var source []byte
+
+// functions are the places of the functions in the module's list.
+var functions = sync.OnceValue(func() map[string]int {
+	places := make(map[string]int)
+	for i, match := range regexp.MustCompile(`F\((C_\w+), "`).FindAllSubmatch(source, -1) {
+		places[string(match[1])] = i
+	}
+	return places
+})
+
+// compiled returns the library.
+var compiled = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "attestd-faults-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "module.c")
+	if err := os.WriteFile(file, source, 0o600); err != nil {
+		return nil, err
+	}
+	library := filepath.Join(dir, "module.so")
+	cc := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, file, "-ldl", "-lpthread")
+	if text, err := cc.CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("compile the fault module (`make deps` installs a compiler): %w", err), errors.New(string(text)))
+	}
+	return os.ReadFile(library)
+})
