@@ -17,12 +17,17 @@ var (
 	ErrPIN = errors.New("the PIN was not accepted")
 	// ErrNotFound is wrapped when no token or no key has all attributes of the URI.
 	ErrNotFound = errors.New("not found")
+	// ErrNoToken is wrapped beside ErrNotFound when the module shows no token at all, not even one to initialise: it does
+	// not reach its device or its server.
+	ErrNoToken = errors.New("the module shows no token")
 	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
 	// ErrWrongKey is wrapped when a signature of the token does not verify.
 	ErrWrongKey = errors.New("the token signed with another key, or wrongly")
 	// ErrExists is wrapped when a key of that label already exists.
 	ErrExists = errors.New("exists already")
+	// ErrLost is wrapped by the errors of a Signer whose module would have to be loaded again.
+	ErrLost = errors.New("the module must be loaded again")
 	// ErrClosed is wrapped by the errors of a Signer after Close.
 	ErrClosed = errors.New("the signer is closed")
 )
@@ -63,14 +68,15 @@ func rvOf(err error) uint {
 	return uint(rv)
 }
 
-// unavailable returns CodeHSMUnavailable. Clients see no more than that; the cause is for the operator.
-func unavailable(cause error, retryAfter time.Duration) error {
+// Unavailable returns CodeHSMUnavailable. Clients see no more than that; the cause is for the operator.
+func Unavailable(cause error, retryAfter time.Duration) error {
 	e := appliance.Errorf(appliance.CodeHSMUnavailable, "the HSM is not available").Because(cause)
 	e.RetryAfter = retryAfter
 	return e
 }
 
-func timedOut(waitingFor string, cause error) error {
+// TimedOut returns CodeTimeout, for a wait that ended with the context of its caller.
+func TimedOut(waitingFor string, cause error) error {
 	e := appliance.Errorf(appliance.CodeTimeout, "the HSM did not answer in time").Because(fmt.Errorf("wait for %s: %w", waitingFor, cause))
 	e.RetryAfter = time.Second
 	return e

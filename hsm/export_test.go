@@ -29,7 +29,7 @@ func loadThrough(wrap func(Library) Library) func(string) (module, error) {
 
 // Within returns the options with limits that suit a test; see limits.
 func (o Options) Within(call, drain, pause time.Duration) Options {
-	o.limits = limits{call, drain, pause}
+	o.limits = limits{call: call, drain: drain, pause: pause, retire: 50 * time.Millisecond}
 	return o
 }
 

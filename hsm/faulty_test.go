@@ -36,6 +36,7 @@ type faulty struct {
 	attribute func(attribute uint, value []byte) ([]byte, error) // changes what C_GetAttributeValue says
 	signature func(signature []byte) []byte                      // changes what C_Sign returns
 	hide      func(template []*pkcs11.Attribute) bool            // searches that find nothing
+	noSlots   bool                                               // the module shows none
 }
 
 type faultySession struct {
@@ -162,6 +163,9 @@ func (f *faulty) GetSlotList(present bool) ([]uint, error) {
 		real, err := f.Library.GetSlotList(present)
 		f.set(func() {
 			for _, slot := range real {
+				if f.noSlots {
+					return
+				}
 				slots = append(slots, f.slotFor(slot))
 			}
 		})

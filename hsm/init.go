@@ -110,7 +110,7 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 
 func initToken(m module, u URI, soPIN []byte) (token, error) {
 	// Before the token is changed: a file that cannot be read must not leave it half initialised.
-	if _, err := u.readPIN(); err != nil {
+	if _, err := u.ReadPIN(); err != nil {
 		return token{}, err
 	}
 	blank, err := findBlank(m, u)
@@ -155,7 +155,7 @@ func findBlank(m module, u URI) (token, error) {
 }
 
 func initUserPIN(m module, t token, u URI, soPIN []byte) error {
-	pin, err := u.readPIN()
+	pin, err := u.ReadPIN()
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 		return info, false, failed("C_OpenSession", err)
 	}
 	defer func() { _ = m.CloseSession(h) }()
-	if err := login(m, h, t, options.URI, options.Logger); err != nil {
+	if err := login(m, h, t, options); err != nil {
 		return info, false, err
 	}
 	k, err := findKey(m, h, options.URI)

@@ -3,16 +3,15 @@ package hsm
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/miekg/pkcs11"
 )
 
-// readPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. Its errors never
+// ReadPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. Its errors never
 // hold the PIN.
-func (u URI) readPIN() (string, error) {
+func (u URI) ReadPIN() (string, error) {
 	path, err := u.PINFile()
 	if err != nil {
 		return "", fmt.Errorf("read the PIN: %w", err)
@@ -42,38 +41,45 @@ func (u URI) readPIN() (string, error) {
 // login logs in for all sessions of the process (PKCS#11 v2.40 base, section 5.6), if the token or the URI asks for it.
 //
 // Errors: ErrPIN if the token refused the PIN, or if one more wrong PIN would lock the token.
-func login(m module, h pkcs11.SessionHandle, t token, u URI, log *slog.Logger) error {
+func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 	flags := t.info.Flags
 	needed := flags&pkcs11.CKF_LOGIN_REQUIRED != 0
-	keypad := flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH != 0
-	if u.PINSource == "" && !needed {
+	if options.URI.PINSource == "" && !needed {
 		return nil
 	}
 	if err := checkPINFlags(flags); err != nil {
 		return fmt.Errorf("log in: %w", err)
 	}
 	if flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 {
-		log.Warn("a wrong PIN was tried on the token since the last login", "token", t.info.Label)
+		options.Logger.Warn("a wrong PIN was tried on the token since the last login", "token", t.info.Label)
 	}
-	var pin string
-	var err error
-	switch {
-	case u.PINSource != "":
-		pin, err = u.readPIN()
-	case !keypad:
-		err = errors.New("the token requires a login: add pin-source=file:/path to the URI")
-	}
+	pin, outcome, err := options.pinFor(t)
 	if err != nil {
 		return fmt.Errorf("log in: %w", err)
 	}
 	err = m.Login(h, pkcs11.CKU_USER, pin)
 	if rvOf(err) == pkcs11.CKR_USER_ALREADY_LOGGED_IN {
-		return nil
+		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("log in: %w", pinError(failed("C_Login", err)))
+		err = fmt.Errorf("log in: %w", pinError(failed("C_Login", err)))
 	}
-	return nil
+	outcome(err)
+	return err
+}
+
+// pinFor returns the PIN for a login to the token, and what wants to know how that went.
+func (o Options) pinFor(t token) (pin string, outcome func(error), err error) {
+	outcome = func(error) {}
+	switch {
+	case o.URI.PINSource != "" && o.PIN != nil:
+		return o.PIN()
+	case o.URI.PINSource != "":
+		pin, err = o.URI.ReadPIN()
+	case t.info.Flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH == 0: // else it is typed into the token's own keypad
+		err = errors.New("the token requires a login: add pin-source=file:/path to the URI")
+	}
+	return pin, outcome, err
 }
 
 // checkPINFlags returns ErrPIN if the PIN is locked, or would be locked by one more wrong PIN.
@@ -97,10 +103,11 @@ func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
 	return state.State == pkcs11.CKS_RO_USER_FUNCTIONS || state.State == pkcs11.CKS_RW_USER_FUNCTIONS, nil
 }
 
-// pinError turns an error of C_Login that refuses the PIN into ErrPIN with a remedy. It returns other errors unchanged.
+// pinError turns an error of C_Login into ErrPIN with a remedy. Only an error that tells of the connection to the token,
+// and not of the PIN or the user, it returns unchanged: what is tried again must not be what counts towards a lock.
 func pinError(err error) error {
-	var remedy string
-	switch rvOf(err) {
+	remedy := "it is not known whether the token counted this as a wrong PIN, so it is not tried again; mend what the code says and restart"
+	switch rv := rvOf(err); rv {
 	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE:
 		remedy = "put the right PIN into the file that pin-source names and restart; it is not tried again, since tokens lock after a few wrong ones"
 	case pkcs11.CKR_PIN_LOCKED:
@@ -109,7 +116,11 @@ func pinError(err error) error {
 		remedy = "the PIN has expired; set a new one with the token's own tool, put it into the file that pin-source names and restart"
 	case pkcs11.CKR_USER_PIN_NOT_INITIALIZED:
 		remedy = "the token has no user PIN yet; run attestd hsm init, or have its security officer set one"
-	default:
+	case pkcs11.CKR_OK, // not a code of the token's at all
+		pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_DEVICE_MEMORY, pkcs11.CKR_HOST_MEMORY,
+		pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_TOKEN_NOT_RECOGNIZED, pkcs11.CKR_SLOT_ID_INVALID,
+		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED,
+		pkcs11.CKR_GENERAL_ERROR, pkcs11.CKR_FUNCTION_FAILED, pkcs11.CKR_FUNCTION_CANCELED:
 		return err
 	}
 	return &refusedPIN{err, remedy}

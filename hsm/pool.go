@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/miekg/pkcs11"
 )
@@ -16,28 +17,30 @@ type session struct {
 	open   bool
 }
 
+// openPool opens all sessions. Those that the token does not give are tried again later, as those that it takes back.
 func (s *Signer) openPool() error {
 	first := &session{}
 	t, err := s.connect(first, stepKey)
 	if err != nil {
 		return err
 	}
-	sessions := []*session{first}
-	for range poolSize(s.options, t.info.MaxSessionCount) - 1 {
+	size := poolSize(s.options, t.info.MaxSessionCount)
+	s.idle = make(chan *session, size)
+	s.idle <- first
+	for range size - 1 {
 		next := &session{}
 		err := s.openSession(next, t.slot)
 		if rvOf(err) == pkcs11.CKR_SESSION_COUNT {
-			s.options.Logger.Warn("the token has no more sessions to give", "sessions", len(sessions), "wanted", poolSize(s.options, t.info.MaxSessionCount))
-			break
+			s.retire(next)
+			continue
 		}
 		if err != nil {
 			return err
 		}
-		sessions = append(sessions, next)
+		s.idle <- next
 	}
-	s.idle = make(chan *session, len(sessions))
-	for _, one := range sessions {
-		s.idle <- one
+	if given := s.sessions(); given < size {
+		s.options.Logger.Warn("the token gives fewer sessions than wanted", "sessions", given, "wanted", size)
 	}
 	return nil
 }
@@ -57,15 +60,15 @@ func poolSize(o Options, tokenMaximum uint) int {
 // take takes a session from the pool. It waits until one is free, ctx ends, or the Signer is closed.
 func (s *Signer) take(ctx context.Context) (*session, error) {
 	if s.closing.Err() != nil {
-		return nil, unavailable(ErrClosed, 0)
+		return nil, Unavailable(ErrClosed, 0)
 	}
 	select {
 	case one := <-s.idle:
 		return one, nil
 	case <-ctx.Done():
-		return nil, timedOut("a free session", ctx.Err())
+		return nil, TimedOut("a free session", ctx.Err())
 	case <-s.closing.Done():
-		return nil, unavailable(ErrClosed, 0)
+		return nil, Unavailable(ErrClosed, 0)
 	}
 }
 
@@ -75,13 +78,12 @@ func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.limits.drain)
 	defer cancel()
 	var all []*session
-	for len(all) < cap(s.idle) {
+	for len(all) < s.sessions() { // those that are retired are not open
 		select {
 		case one := <-s.idle:
 			all = append(all, one)
 		case <-ctx.Done():
-			s.release(all...)
-			return nil, fmt.Errorf("%d of %d sessions are still inside a call", cap(s.idle)-len(all), cap(s.idle))
+			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), cap(s.idle))
 		}
 	}
 	return all, nil
@@ -100,19 +102,79 @@ func use[T any](ctx context.Context, s *Signer, f func(*session) (T, error)) (T,
 		var none T
 		return none, err
 	}
-	return await(ctx, func() (T, error) {
-		defer s.release(one)
-		result, err := f(one)
-		if err != nil {
+	return await(ctx, func() (T, error) { return withSession(s, one, f) }, nil)
+}
+
+// withSession calls f with the session, and returns the session to the pool. A session that the token has closed in the
+// meantime is opened again and f called again: after a restart of the token each session of the pool is such a one.
+func withSession[T any](s *Signer, one *session, f func(*session) (T, error)) (T, error) {
+	old := one.open
+	result, err := f(one)
+	if err != nil {
+		s.discard(one, err)
+	}
+	if rv := rvOf(err); old && (rv == pkcs11.CKR_SESSION_HANDLE_INVALID || rv == pkcs11.CKR_SESSION_CLOSED) {
+		s.note(err)
+		s.repaired.Add(1)
+		if result, err = f(one); err != nil {
 			s.discard(one, err)
 		}
-		return result, err
-	}, nil)
+	}
+	if rvOf(err) == pkcs11.CKR_SESSION_COUNT && s.retire(one) {
+		return result, fmt.Errorf("%w: %w", errRetired, err)
+	}
+	s.release(one)
+	return result, err
 }
+
+// errRetired is wrapped when the token did not open a session and others are left.
+var errRetired = errors.New("the token gives fewer sessions than before")
+
+// retire keeps a session that the token does not open out of the pool until it does. It refuses to retire the last.
+func (s *Signer) retire(one *session) bool {
+	for {
+		n := s.retired.Load()
+		if int(n) >= cap(s.idle)-1 {
+			return false
+		}
+		if s.retired.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	s.tryLater(one)
+	return true
+}
+
+// tryLater opens a retired session again after a while, and then returns it to the pool.
+func (s *Signer) tryLater(one *session) {
+	time.AfterFunc(jitter(s.options.limits.retire), func() {
+		s.mu.Lock()
+		if s.closing.Err() != nil || s.refusal != nil {
+			s.mu.Unlock()
+			return
+		}
+		s.repairs.Add(1) // so that Close waits for it
+		slot := s.handles.slot
+		s.mu.Unlock()
+		defer s.repairs.Done()
+		if rvOf(s.openSession(one, slot)) == pkcs11.CKR_SESSION_COUNT {
+			s.tryLater(one)
+			return
+		}
+		s.retired.Add(-1)
+		s.release(one)
+	})
+}
+
+// sessions returns how many signatures can be made at the same time now.
+func (s *Signer) sessions() int { return cap(s.idle) - int(s.retired.Load()) }
 
 // await calls f, which may hang inside the module, and returns when ctx ends even if f does not. If abandoned is not nil,
 // it gets the value that f returns after that.
 func await[T any](ctx context.Context, f func() (T, error), abandoned func(T)) (T, error) {
+	if ctx.Done() == nil {
+		return f()
+	}
 	type outcome struct {
 		value T
 		err   error
@@ -135,7 +197,7 @@ func await[T any](ctx context.Context, f func() (T, error), abandoned func(T)) (
 		}()
 	}
 	var none T
-	return none, timedOut("the PKCS#11 module to return", ctx.Err())
+	return none, TimedOut("the PKCS#11 module to return", ctx.Err())
 }
 
 // openSession opens the session, unless it is open in that slot. Sessions are read-only, which is enough to sign.

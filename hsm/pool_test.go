@@ -73,6 +73,51 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// A token may take sessions back while it is used. What it still gives is used, and the others are tried later.
+func TestAShrinkingSessionLimitCostsOnlyTheSessions(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t)
+	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI, Sessions: 16})
+	before := stepsOf(f)
+	limit, given := 3, 0
+	f.set(func() {
+		f.before = func(function string) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if function != "C_OpenSession" {
+				return nil
+			}
+			if given >= limit {
+				return pkcs11.Error(pkcs11.CKR_SESSION_COUNT)
+			}
+			given++
+			return nil
+		}
+	})
+	f.staleSessions()
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for range 5 {
+				mustSign(t, s)
+			}
+		})
+	}
+	all.Wait()
+	if n := s.Usage().Sessions; n != limit {
+		t.Errorf("%d sessions, want %d", n, limit)
+	}
+	if got := stepsOf(f).since(before); got.logins != 1 || got.resets != 0 {
+		t.Errorf("took %+v", got)
+	}
+	f.set(func() { limit = 100 })
+	for deadline := time.Now().Add(20 * time.Second); s.Usage().Sessions < 16; mustSign(t, s) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sessions again, want 16", s.Usage().Sessions)
+		}
+	}
+}
+
 func TestWaitEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)

@@ -20,11 +20,11 @@ const (
 	stepSession             // open another session
 	stepKey                 // find the token and the key again; log in if the token has logged us out
 	stepLogin               // log in, even if the token says that we are logged in
-	stepModule              // C_Finalize and C_Initialize
+	stepModule              // load the module again, in another process; a Signer gives up instead
 )
 
 func (s step) String() string {
-	return [...]string{"none", "open a new session", "find the key again", "log in again", "initialise the module again"}[s]
+	return [...]string{"none", "open a new session", "find the key again", "log in again", "load the module again"}[s]
 }
 
 // stepFor returns the cheapest step that can repair the fault (PKCS#11 v2.40 base, section 5.1).
@@ -54,6 +54,20 @@ func stepFor(err error) step {
 	return stepNone
 }
 
+// nextStep returns the step for a call that failed after those that were taken: the cheapest that can repair the fault, and
+// a more expensive one each time. Where C_SignInit gives a code that says nothing, the key is found again, once: a handle
+// that the token no longer knows has many names.
+func nextStep(err error, taken step) step {
+	needed := stepFor(err)
+	if call, ok := errors.AsType[*callError](err); ok && needed == stepNone && taken < stepKey && call.function == "C_SignInit" {
+		needed = stepKey
+	}
+	if needed == stepNone || errors.Is(err, ErrWrongKey) && taken >= stepKey {
+		return stepNone
+	}
+	return max(needed, min(taken+1, stepModule))
+}
+
 // attempt is one attempt at a repair. Callers that need the token wait until it is done.
 type attempt struct {
 	fault error         // that is repaired: the error of a call, or of the attempt before
@@ -67,13 +81,8 @@ const mostTries = 12
 // persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the step
 // for the fault, and a more expensive one each time that the call fails again.
 func (s *Signer) persist(ctx context.Context, call func(context.Context) error) error {
-	if _, bounded := ctx.Deadline(); !bounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.options.limits.call)
-		defer cancel()
-	}
 	taken := stepNone
-	for try := 1; ; try++ {
+	for try := 1; ; {
 		if err := s.healthy(ctx); err != nil {
 			return err
 		}
@@ -86,19 +95,30 @@ func (s *Signer) persist(ctx context.Context, call func(context.Context) error) 
 			return err // ctx ended, or closed
 		}
 		s.note(err)
-		needed := stepFor(err)
-		again := errors.Is(err, ErrWrongKey) && taken >= stepKey
-		if needed == stepNone || again || try == mostTries {
-			return unavailable(err, time.Second)
+		if errors.Is(err, errRetired) {
+			continue // there is one session fewer, so this ends
 		}
-		taken = max(needed, min(taken+1, stepModule))
+		next := nextStep(err, taken)
+		if next == stepNone || try == mostTries {
+			return Unavailable(err, time.Second)
+		}
+		taken = next
 		if err := s.repairFor(ctx, taken, generation, err); err != nil {
 			return err
 		}
 		if try > 1 && !sleep(ctx, s.closing, jitter(s.options.limits.pause<<min(try-2, 5))) {
-			return timedOut("another try after a fault", errors.Join(ctx.Err(), err))
+			return TimedOut("another try after a fault", errors.Join(ctx.Err(), err))
 		}
+		try++
 	}
+}
+
+// bounded gives a context without a deadline one.
+func (s *Signer) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.options.limits.call)
 }
 
 // note records the fault for Status.
@@ -142,7 +162,7 @@ func (s *Signer) healthy(ctx context.Context) error {
 		running, refusal := s.attempt, s.refusal
 		s.mu.Unlock()
 		if refusal != nil {
-			return unavailable(refusal, 0)
+			return Unavailable(refusal, 0)
 		}
 		if running == nil {
 			return nil
@@ -150,12 +170,12 @@ func (s *Signer) healthy(ctx context.Context) error {
 		select {
 		case <-running.done:
 			if errors.Is(running.err, ErrWrongKey) {
-				return unavailable(running.err, time.Minute)
+				return Unavailable(running.err, time.Minute)
 			}
 		case <-ctx.Done():
-			return timedOut("the HSM to be repaired", errors.Join(ctx.Err(), running.fault))
+			return TimedOut("the HSM to be repaired", errors.Join(ctx.Err(), running.fault))
 		case <-s.closing.Done():
-			return unavailable(ErrClosed, 0)
+			return Unavailable(ErrClosed, 0)
 		}
 	}
 }
@@ -177,23 +197,37 @@ func (s *Signer) repairFor(ctx context.Context, needed step, generation uint64, 
 	return s.healthy(ctx)
 }
 
-// repair takes one step after another, from next on, until one succeeds, the PIN is refused, or the Signer is closed.
+// mostRepairs bounds how often a repair is tried before the module counts as lost. A token that restarts is mended by
+// these, within half a second; what is not needs the module loaded again, and waits no longer for it.
+const mostRepairs = 4
+
+// repair takes one step after another, from next on, until one succeeds, the PIN is refused, only loading the module again
+// is left, or the Signer is closed.
 func (s *Signer) repair(next step, fault error) {
 	log := s.options.Logger
 	for try := 0; ; try++ {
-		log.Warn("HSM fault", "err", fault, "repair", next.String(), "try", try+1)
+		if next == stepModule || try == mostRepairs {
+			err := fmt.Errorf("%w: %w", ErrLost, fault)
+			log.Warn("HSM fault that the process of the module cannot repair", "err", fault.Error())
+			s.endAttempt(err)
+			return
+		}
+		log.Warn("HSM fault", "err", fault.Error(), "repair", next.String(), "try", try+1)
 		began := time.Now()
 		err := s.reconnect(next)
 		if s.endAttempt(err) {
 			if err == nil {
-				log.Info("HSM repaired", "repair", next.String(), "took", time.Since(began).Round(time.Millisecond))
+				log.Info("HSM repaired", "repair", next.String(), "took", time.Since(began).Round(time.Millisecond).String())
 			} else {
-				log.Error("HSM repair given up until restart", "err", err)
+				log.Error("HSM repair given up until restart", "err", err.Error())
 			}
 			return
 		}
-		fault, next = err, min(max(next+1, stepFor(err)), stepModule)
-		if !sleep(s.closing, s.closing, jitter(s.options.limits.pause<<min(try, 6))) {
+		fault, next = err, max(stepLogin, stepFor(err))
+		if call, ok := errors.AsType[*callError](err); ok && try > 0 && call.function == "C_GetSlotList" {
+			next = stepModule // a module that cannot even say what tokens there are has lost more than one
+		}
+		if !sleep(s.closing, s.closing, jitter(s.options.limits.pause<<try)) {
 			s.endAttempt(ErrClosed)
 			return
 		}
@@ -211,7 +245,7 @@ func (s *Signer) endAttempt(err error) (last bool) {
 		s.attempt = nil
 		s.generation++
 		s.repaired.Add(1)
-	case errors.Is(err, ErrPIN), errors.Is(err, ErrClosed):
+	case errors.Is(err, ErrPIN), errors.Is(err, ErrClosed), errors.Is(err, ErrLost):
 		s.attempt, s.refusal = nil, err
 	default:
 		s.attempt = &attempt{fault: err, done: make(chan struct{})}
@@ -223,57 +257,25 @@ func (s *Signer) endAttempt(err error) (last bool) {
 	return s.attempt == nil
 }
 
-// reconnect takes the step.
+// reconnect takes the step with a session of the pool.
 func (s *Signer) reconnect(next step) error {
-	if next == stepModule {
-		all, err := s.drain(s.closing)
-		if err == nil {
-			defer s.release(all...)
-			if err := s.resetModule(all); err != nil {
-				return err
-			}
-			_, err := s.connect(all[0], next)
-			return err
-		}
-		// C_Finalize during a call that hangs would crash the process. The other sessions may still work.
-		s.options.Logger.Warn("the module is not initialised again", "err", err)
-		next = stepLogin
-	}
 	limit, cancel := context.WithTimeout(s.closing, s.options.limits.drain)
 	defer cancel()
-	one, err := s.take(limit)
-	if err != nil {
-		return err
+	for {
+		one, err := s.take(limit)
+		if err != nil {
+			return err
+		}
+		_, err = withSession(s, one, func(one *session) (token, error) { return s.connect(one, next) })
+		if !errors.Is(err, errRetired) {
+			return err
+		}
 	}
-	defer s.release(one)
-	_, err = s.connect(one, next)
-	return err
-}
-
-// resetModule calls C_Finalize and C_Initialize. The caller must hold all sessions. No handle is valid afterwards.
-func (s *Signer) resetModule(all []*session) error {
-	for _, one := range all {
-		one.open = false
-	}
-	// A module that lost its device may fail to finalise. It only has to initialise.
-	if err := failed("C_Finalize", s.module.Finalize()); err != nil && rvOf(err) != pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED {
-		s.options.Logger.Warn("the module did not finalise", "err", err)
-	}
-	err := initialize(s.module)
-	if rvOf(err) == pkcs11.CKR_CRYPTOKI_ALREADY_INITIALIZED {
-		return nil
-	}
-	return err
 }
 
 // connect finds the token, logs in if need be, and finds the key. With a trial signature it checks the public key that the
-// token has, or later that the key is still the same. After an error it discards the session.
+// token has, or later that the key is still the same.
 func (s *Signer) connect(one *session, reason step) (t token, err error) {
-	defer func() {
-		if err != nil {
-			s.discard(one, err)
-		}
-	}()
 	u := s.options.URI
 	if t, err = findToken(s.module, u); err != nil {
 		return t, err
@@ -300,7 +302,7 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 	}
 	// As rarely as possible: a login writes to the storage of some tokens, and to the audit log of most.
 	if !in || reason == stepLogin {
-		if err := login(s.module, one.handle, t, s.options.URI, s.options.Logger); err != nil {
+		if err := login(s.module, one.handle, t, s.options); err != nil {
 			return privateKey{}, err
 		}
 	}

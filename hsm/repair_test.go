@@ -47,44 +47,28 @@ func deadUntilInitialize(f *faulty) {
 	})
 }
 
-// finalizeFails makes the module forget that it is initialised, and fail to finalise.
-func finalizeFails(f *faulty) {
-	ending := times(1, "C_Finalize", pkcs11.CKR_GENERAL_ERROR)
-	signing := times(1, "C_SignInit", pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED)
-	f.set(func() {
-		f.before = func(function string) error {
-			if err := ending(function); err != nil {
-				return err
-			}
-			return signing(function)
-		}
-	})
-}
-
 func TestFaultsAreMendedByTheStepTheyNeed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		damage func(*faulty)
 		want   repairSteps // beyond those of the start
 	}{
-		"CKR_SESSION_HANDLE_INVALID":           {once("C_SignInit", pkcs11.CKR_SESSION_HANDLE_INVALID), repairSteps{1, 0, 0}},
-		"CKR_SESSION_CLOSED":                   {once("C_Sign", pkcs11.CKR_SESSION_CLOSED), repairSteps{1, 0, 0}},
-		"CKR_OPERATION_ACTIVE":                 {once("C_SignInit", pkcs11.CKR_OPERATION_ACTIVE), repairSteps{1, 0, 0}},
-		"CKR_GENERAL_ERROR":                    {once("C_Sign", pkcs11.CKR_GENERAL_ERROR), repairSteps{1, 0, 0}},
-		"CKR_FUNCTION_FAILED":                  {once("C_Sign", pkcs11.CKR_FUNCTION_FAILED), repairSteps{1, 0, 0}},
-		"CKR_HOST_MEMORY":                      {once("C_Sign", pkcs11.CKR_HOST_MEMORY), repairSteps{1, 0, 0}},
-		"a vendor's own":                       {once("C_Sign", pkcs11.CKR_VENDOR_DEFINED+7), repairSteps{1, 0, 0}},
-		"CKR_KEY_HANDLE_INVALID":               {once("C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID), repairSteps{0, 0, 0}},
-		"CKR_OBJECT_HANDLE_INVALID":            {once("C_SignInit", pkcs11.CKR_OBJECT_HANDLE_INVALID), repairSteps{0, 0, 0}},
-		"CKR_USER_NOT_LOGGED_IN":               {once("C_SignInit", pkcs11.CKR_USER_NOT_LOGGED_IN), repairSteps{0, 1, 0}},
-		"CKR_DEVICE_REMOVED":                   {once("C_Sign", pkcs11.CKR_DEVICE_REMOVED), repairSteps{1, 0, 0}},
-		"CKR_TOKEN_NOT_PRESENT":                {once("C_SignInit", pkcs11.CKR_TOKEN_NOT_PRESENT), repairSteps{1, 0, 0}},
-		"CKR_DEVICE_ERROR":                     {once("C_Sign", pkcs11.CKR_DEVICE_ERROR), repairSteps{1, 0, 0}},
-		"CKR_CRYPTOKI_NOT_INITIALIZED":         {once("C_SignInit", pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED), repairSteps{2, 1, 1}},
-		"stale key handle":                     {(*faulty).staleObjects, repairSteps{0, 0, 0}},
-		"all sessions gone, so logged out":     {(*faulty).staleSessions, repairSteps{2, 1, 0}},
-		"a device in error until C_Initialize": {deadUntilInitialize, repairSteps{2, 1, 1}},
-		"C_Finalize fails too":                 {finalizeFails, repairSteps{2, 0, 1}},
+		"CKR_SESSION_HANDLE_INVALID":       {once("C_SignInit", pkcs11.CKR_SESSION_HANDLE_INVALID), repairSteps{1, 0, 0}},
+		"CKR_SESSION_CLOSED":               {once("C_Sign", pkcs11.CKR_SESSION_CLOSED), repairSteps{1, 0, 0}},
+		"CKR_OPERATION_ACTIVE":             {once("C_SignInit", pkcs11.CKR_OPERATION_ACTIVE), repairSteps{1, 0, 0}},
+		"CKR_GENERAL_ERROR":                {once("C_Sign", pkcs11.CKR_GENERAL_ERROR), repairSteps{1, 0, 0}},
+		"CKR_FUNCTION_FAILED":              {once("C_Sign", pkcs11.CKR_FUNCTION_FAILED), repairSteps{1, 0, 0}},
+		"CKR_HOST_MEMORY":                  {once("C_Sign", pkcs11.CKR_HOST_MEMORY), repairSteps{1, 0, 0}},
+		"a vendor's own":                   {once("C_Sign", pkcs11.CKR_VENDOR_DEFINED+7), repairSteps{1, 0, 0}},
+		"CKR_KEY_HANDLE_INVALID":           {once("C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID), repairSteps{0, 0, 0}},
+		"CKR_OBJECT_HANDLE_INVALID":        {once("C_SignInit", pkcs11.CKR_OBJECT_HANDLE_INVALID), repairSteps{0, 0, 0}},
+		"CKR_USER_NOT_LOGGED_IN":           {once("C_SignInit", pkcs11.CKR_USER_NOT_LOGGED_IN), repairSteps{0, 1, 0}},
+		"CKR_DEVICE_REMOVED":               {once("C_Sign", pkcs11.CKR_DEVICE_REMOVED), repairSteps{1, 0, 0}},
+		"CKR_TOKEN_NOT_PRESENT":            {once("C_SignInit", pkcs11.CKR_TOKEN_NOT_PRESENT), repairSteps{1, 0, 0}},
+		"CKR_DEVICE_ERROR":                 {once("C_Sign", pkcs11.CKR_DEVICE_ERROR), repairSteps{1, 0, 0}},
+		"an unknown code of C_SignInit":    {once("C_SignInit", pkcs11.CKR_MECHANISM_INVALID), repairSteps{1, 0, 0}},
+		"stale key handle":                 {(*faulty).staleObjects, repairSteps{0, 0, 0}},
+		"all sessions gone, so logged out": {(*faulty).staleSessions, repairSteps{2, 1, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,10 +94,10 @@ func TestFaultThatNothingMendsIsReturnedAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
 	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI})
-	f.set(func() { f.before = times(1, "C_SignInit", pkcs11.CKR_MECHANISM_INVALID) })
+	f.set(func() { f.before = times(1, "C_Sign", pkcs11.CKR_MECHANISM_INVALID) })
 	_, err := s.Sign(t.Context(), randomDigest())
 	wantCode(t, err, appliance.CodeHSMUnavailable)
-	if !strings.Contains(err.Error(), "C_SignInit: CKR_MECHANISM_INVALID") {
+	if !strings.Contains(err.Error(), "C_Sign: CKR_MECHANISM_INVALID") {
 		t.Errorf("the operator sees %v", err)
 	}
 	if e, ok := errors.AsType[*appliance.Error](err); !ok || strings.Contains(e.Detail, "CKR") || e.RetryAfter == 0 {
@@ -122,36 +106,87 @@ func TestFaultThatNothingMendsIsReturnedAtOnce(t *testing.T) {
 	mustSign(t, s)
 }
 
-func TestDeadTokenFailsWithTheDeadlineAndIsReadyWhenBack(t *testing.T) {
+// A token may have any name for a handle that it no longer knows; where finding the key again does not help, the code is
+// the answer.
+func TestAnUnknownCodeOfSignInitHasTheKeyFoundAgainOnce(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
 	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI})
-	reset := make(chan struct{}, 1000)
+	searches, signatures := f.count("C_FindObjectsInit"), f.count("C_SignInit")
+	trial := func() bool { return f.calls["C_SignInit"] == signatures+2 } // of the repair
 	f.set(func() {
 		f.before = func(function string) error {
-			if function == "C_Initialize" {
-				reset <- struct{}{}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if function == "C_SignInit" && !trial() {
+				return pkcs11.Error(pkcs11.CKR_KEY_TYPE_INCONSISTENT)
 			}
-			return pkcs11.Error(pkcs11.CKR_DEVICE_ERROR)
+			return nil
 		}
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { _, err := s.Sign(ctx, randomDigest()); failed <- err }()
-	for range 3 { // it goes on trying
-		<-reset
-	}
-	wantCode(t, s.Ready(t.Context()), appliance.CodeHSMUnavailable)
-	cancel()
-	err := <-failed
-	wantCode(t, err, appliance.CodeTimeout)
-	if !strings.Contains(err.Error(), "CKR_DEVICE_ERROR") {
+	_, err := s.Sign(t.Context(), randomDigest())
+	wantCode(t, err, appliance.CodeHSMUnavailable)
+	if !strings.Contains(err.Error(), "C_SignInit: CKR_KEY_TYPE_INCONSISTENT") {
 		t.Errorf("the operator sees %v", err)
 	}
+	if n := f.count("C_FindObjectsInit") - searches; n != 1 {
+		t.Errorf("%d searches, want 1", n)
+	}
 	f.set(func() { f.before = nil })
-	mustSign(t, s) // waits for the repair, which goes on without a request too
-	if err := s.Ready(t.Context()); err != nil {
-		t.Error(err)
+	mustSign(t, s)
+}
+
+// What takes C_Finalize and C_Initialize takes another process: both can hang or crash, and calls may be inside.
+func TestWhatOnlyLoadingTheModuleAgainRepairsIsLost(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(*faulty){
+		"CKR_CRYPTOKI_NOT_INITIALIZED":         once("C_SignInit", pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED),
+		"a device in error until C_Initialize": deadUntilInitialize,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t)
+			options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2}
+			s := open(t, f, options)
+			damage(f)
+			for range 3 {
+				_, err := s.Sign(t.Context(), randomDigest())
+				wantCode(t, err, appliance.CodeHSMUnavailable)
+				if !errors.Is(err, hsm.ErrLost) || !strings.Contains(err.Error(), "CKR_") {
+					t.Errorf("got %v, want ErrLost with the cause", err)
+				}
+			}
+			if err := s.Ready(t.Context()); !errors.Is(err, hsm.ErrLost) {
+				t.Errorf("Ready says %v, want ErrLost", err)
+			}
+			if n := f.count("C_Initialize"); n != 1 {
+				t.Errorf("C_Initialize was called %d times", n)
+			}
+			mustSign(t, reopen(t, f, s, options))
+		})
+	}
+}
+
+// After a restart of the token each session of the pool is closed. Opening them again and one login are enough, and no call
+// fails as often as there are sessions.
+func TestATokenRestartTakesOneLogin(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t)
+	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI, Sessions: 16})
+	before := stepsOf(f)
+	f.staleSessions()
+	f.staleObjects()
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 4 {
+				mustSign(t, s)
+			}
+		})
+	}
+	all.Wait()
+	if got := stepsOf(f).since(before); got.logins != 1 || got.resets != 0 || got.sessions > 16+1 {
+		t.Errorf("took %+v", got)
 	}
 }
 
@@ -206,7 +241,7 @@ func TestHangingCallDoesNotStopTheRepairOfOtherSessions(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := s.Sign(t.Context(), randomDigest()); done <- err }()
 	<-entered
-	f.set(func() { f.before = times(1, "C_SignInit", pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED) })
+	f.set(func() { f.before = times(1, "C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID) })
 	mustSign(t, s)
 	if n := f.count("C_Initialize"); n != 1 {
 		t.Errorf("C_Initialize was called %d times under a call", n)
@@ -224,11 +259,11 @@ func TestHangingCallDoesNotStopTheRepairOfOtherSessions(t *testing.T) {
 func failNowAndThen(f *faulty, injected *atomic.Int32) {
 	faults := []uint{
 		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_KEY_HANDLE_INVALID,
-		pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_GENERAL_ERROR, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED,
+		pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_GENERAL_ERROR,
 	}
 	f.set(func() {
 		f.before = func(function string) error {
-			if mathrand.N(100) < 2 && function != "C_Finalize" {
+			if mathrand.N(100) < 2 && function != "C_Finalize" && function != "C_Initialize" {
 				injected.Add(1)
 				return pkcs11.Error(faults[mathrand.N(len(faults))])
 			}
@@ -244,17 +279,18 @@ func failNowAndThen(f *faulty, injected *atomic.Int32) {
 	})
 }
 
-// Every call of the module fails now and then, handles go stale, and the module must be initialised again and
-// again; still every signature comes and is right.
+// Every call of the module fails now and then, and handles go stale; still every signature comes and is right. In package
+// worker the module must be loaded again, too.
 func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
-	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI, Sessions: 4})
+	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 4}
+	s := open(t, f, options)
 	var injected atomic.Int32
 	failNowAndThen(f, &injected)
 	const goroutines, each = 64, 15
 	var all sync.WaitGroup
-	var wrongTwice atomic.Int32
+	var wrongTwice, lost atomic.Int32
 	for i := range goroutines {
 		all.Go(func() {
 			for j := range each {
@@ -270,6 +306,10 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 					wrongTwice.Add(1) // refused, as it must be when the token is wrong twice in a row
 					continue
 				}
+				if errors.Is(err, hsm.ErrLost) {
+					lost.Add(1) // four repairs in a row have failed; a worker would end
+					return
+				}
 				if err != nil {
 					t.Errorf("signature %d of %d: %v", j, i, err)
 					return
@@ -280,7 +320,12 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	}
 	all.Wait()
 	f.set(func() { f.before, f.signature = nil, nil })
-	mustSignAfterRepair(t, s)
+	if lost.Load() > 0 {
+		t.Logf("%d faults; lost", injected.Load())
+		mustSign(t, reopen(t, f, s, options))
+		return
+	}
+	mustSignAfterRepair(t, f, s, options)
 	status, err := s.Status(t.Context())
 	if err != nil || status.Signatures+uint64(wrongTwice.Load()) != goroutines*each+1 || injected.Load() == 0 {
 		t.Errorf("%d faults; status %+v, %v", injected.Load(), status, err)

@@ -55,18 +55,32 @@ func mustSign(t testing.TB, s *hsm.Signer) {
 }
 
 // mustSignAfterRepair is mustSign for when a fault has just ended. An attempt at a repair that was running then may have
-// signed before and fail, and with it the call that waits for it. The next attempt must succeed.
-func mustSignAfterRepair(t testing.TB, s *hsm.Signer) {
+// signed before and fail, and with it the call that waits for it. The next attempt must succeed, or another signer, where
+// the module was given up.
+func mustSignAfterRepair(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Options) {
 	t.Helper()
 	d := randomDigest()
 	signature, err := s.Sign(t.Context(), d)
-	if errors.Is(err, hsm.ErrWrongKey) {
+	if errors.Is(err, hsm.ErrWrongKey) && !errors.Is(err, hsm.ErrLost) {
 		signature, err = s.Sign(t.Context(), d)
+	}
+	if errors.Is(err, hsm.ErrLost) {
+		mustSign(t, reopen(t, f, s, options))
+		return
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkSignature(t, s, d, signature)
+}
+
+// reopen does what a worker's end and the next worker's start do: the module is finalised and initialised.
+func reopen(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Options) *hsm.Signer {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, f, options)
 }
 
 // checkSignature asks go-ethereum, by the way a contract takes: ecrecover of the digest gives the address.

@@ -1,6 +1,7 @@
 // Package hsm signs attestations with a secp256k1 key in any PKCS#11 token. It finds the token and the key that an
 // RFC 7512 URI names, signs with a bounded pool of sessions, checks every signature before it returns it, and recovers
-// when the token restarts. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
+// when the token restarts. A module that hangs or crashes is for package hsm/worker, which the daemon uses: it keeps a
+// Signer in a process of its own. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
 package hsm
 
 import (
@@ -22,6 +23,9 @@ type Options struct {
 	// Sessions is the size of the pool of sessions, which is how many signatures can be made concurrently. Zero means
 	// twice the number of CPUs, at least 4. The maximum of the token is never exceeded.
 	Sessions int
+	// PIN returns the PIN for one login, in the place of what pin-source names, and is told what C_Login gave: nil, an error
+	// that wraps ErrPIN, or another. Nil means that the file of pin-source is read.
+	PIN func() (pin string, outcome func(error), err error)
 	// AllowExtractable accepts a key that can be exported from the token. Only for tests and migrations.
 	AllowExtractable bool
 	// Logger logs faults and repairs, and never a PIN. Nil means no log.
@@ -33,13 +37,14 @@ type Options struct {
 
 // limits bound the waits that no context of a caller bounds.
 type limits struct {
-	call  time.Duration // of a call whose context has no deadline
-	drain time.Duration // of the wait for calls inside the module, before C_Finalize
-	pause time.Duration // after the first failed repair; doubles with each further one
+	call   time.Duration // of a call whose context has no deadline
+	drain  time.Duration // of the wait for calls inside the module, before C_Finalize
+	pause  time.Duration // after the first failed repair; doubles with each further one
+	retire time.Duration // until a session that the token did not open is tried again
 }
 
 // standardLimits are those of every Signer but some in tests.
-var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond}
+var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond, retire: 30 * time.Second}
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
@@ -56,7 +61,10 @@ func (o Options) withDefaults() Options {
 
 // Signer is an appliance.Signer with one key of one token. It is safe for concurrent use.
 //
-// Every call into the module holds a session of the pool until it returns, so a goroutine that holds all sessions knows
+// It repairs what another session, finding the key again or a login repairs. What takes more, loading the module again, it
+// cannot do: from then on all its calls fail with ErrLost.
+//
+// Every call into the module holds a session of the pool until it returns, so that Close, which takes all sessions, knows
 // that no call is inside the module and can finalise it. A call that hangs keeps its session for as long as it hangs.
 type Signer struct {
 	options   Options
@@ -65,11 +73,12 @@ type Signer struct {
 	publicKey []byte
 	address   appliance.Address
 	idle      chan *session // the pool; its capacity is its size
+	retired   atomic.Int32  // sessions that the token does not open now
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc
 	closed  func() error
-	repairs sync.WaitGroup // the goroutine that repairs
+	repairs sync.WaitGroup // goroutines of our own that may be inside the module: the one that repairs, and sessions tried again
 
 	signatures  atomic.Uint64
 	wrong       atomic.Uint64
@@ -80,7 +89,7 @@ type Signer struct {
 	handles    handles
 	generation uint64   // of handles: the number of repairs that replaced them
 	attempt    *attempt // the repair that is running; nil if none is
-	refusal    error    // why no repair is tried any more; nil while one may be
+	refusal    error    // why no repair is tried any more (ErrPIN, ErrLost, ErrClosed); nil while one may be
 	lastError  error
 	lastFault  time.Time
 	snapshot   Status // as of the last call of connect
@@ -135,6 +144,8 @@ func (s *Signer) Address() appliance.Address { return s.address }
 //
 // The session goes back to the pool before the signature is checked, so that the token signs the next one meanwhile.
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
 	var signature appliance.Signature
 	err := s.persist(ctx, func(ctx context.Context) error {
 		rs, err := use(ctx, s, func(one *session) ([64]byte, error) { return s.signOn(one, d) })
@@ -151,6 +162,25 @@ func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 	return signature, err
 }
 
+// SignUnchecked returns r and s as the token made them, for a caller that checks them itself in another process. It repairs
+// as Sign does. Where ctx cannot end, it makes the call without a goroutine of its own, for as long as that takes.
+func (s *Signer) SignUnchecked(ctx context.Context, d appliance.Digest) (rs [64]byte, err error) {
+	err = s.persist(ctx, func(ctx context.Context) error {
+		rs, err = use(ctx, s, func(one *session) ([64]byte, error) { return s.signOn(one, d) })
+		return err
+	})
+	return rs, err
+}
+
+// FindAgain finds the token and the key again, after a signature that was wrong: the handle may have become that of another
+// key. Errors: ErrWrongKey if the token has another key in its place.
+func (s *Signer) FindAgain(ctx context.Context) error {
+	if err := s.healthy(ctx); err != nil {
+		return err
+	}
+	return s.repairFor(ctx, stepKey, s.currentGeneration(), ErrWrongKey)
+}
+
 func (s *Signer) signOn(one *session, d appliance.Digest) ([64]byte, error) {
 	h := s.current()
 	if err := s.openSession(one, h.slot); err != nil {
@@ -163,18 +193,25 @@ func (s *Signer) signOn(one *session, d appliance.Digest) ([64]byte, error) {
 // signature was made in the last second, it does not ask the token.
 func (s *Signer) Ready(ctx context.Context) error {
 	if err := s.fault(); err != nil {
-		return unavailable(err, time.Second)
+		return Unavailable(err, time.Second)
 	}
 	if time.Since(time.Unix(0, s.lastSuccess.Load())) < time.Second {
 		return nil
 	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.Probe(ctx)
+}
+
+// Probe asks the token for the key, which takes an open session, a login and a valid handle. It repairs as Sign does.
+func (s *Signer) Probe(ctx context.Context) error {
 	return s.persist(ctx, func(ctx context.Context) error {
 		_, err := use(ctx, s, func(one *session) (struct{}, error) { return struct{}{}, s.probe(one) })
 		return err
 	})
 }
 
-// probe reads the class of the key, which takes an open session, a login and a valid handle.
+// probe reads the class of the key.
 func (s *Signer) probe(one *session) error {
 	h := s.current()
 	if err := s.openSession(one, h.slot); err != nil {
@@ -202,7 +239,11 @@ func (s *Signer) shutDown() error {
 	if err != nil {
 		return fmt.Errorf("close the HSM: %w", err)
 	}
-	s.repairs.Wait() // it holds no session, so it is not inside the module and ends with s.closing
+	waited, cancel := context.WithTimeout(context.Background(), s.options.limits.drain)
+	defer cancel()
+	if _, err := await(waited, func() (struct{}, error) { s.repairs.Wait(); return struct{}{}, nil }, nil); err != nil {
+		return fmt.Errorf("close the HSM: %w", err)
+	}
 	for _, one := range all {
 		if one.open {
 			_ = s.module.CloseSession(one.handle) // on an error, C_Finalize closes it

@@ -53,7 +53,8 @@ func TestWrongSignatureNeverLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFaulty(t)
-			s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI})
+			options := hsm.Options{URI: hsmtest.New(t).URI}
+			s := open(t, f, options)
 			left := test.times
 			f.set(func() {
 				f.signature = func(signature []byte) []byte {
@@ -81,7 +82,7 @@ func TestWrongSignatureNeverLeaves(t *testing.T) {
 				t.Error("the wrong signature was not counted")
 			}
 			f.set(func() { f.signature = nil })
-			mustSignAfterRepair(t, s)
+			mustSignAfterRepair(t, f, s, options)
 		})
 	}
 }

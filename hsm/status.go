@@ -19,10 +19,12 @@ type Status struct {
 	Key     KeyStatus     `json:"key"`
 	Session SessionStatus `json:"sessions"`
 
-	Ready           bool      `json:"ready"`           // no fault is known
-	Signatures      uint64    `json:"signatures"`      // made and checked since the start
-	WrongSignatures uint64    `json:"wrongSignatures"` // that the token returned and Sign did not
-	Repairs         uint64    `json:"repairs"`         // including sessions that were opened again
+	Ready           bool      `json:"ready"`            // no fault is known
+	Signatures      uint64    `json:"signatures"`       // made and checked since the start
+	WrongSignatures uint64    `json:"wrongSignatures"`  // that the token returned and Sign did not
+	Repairs         uint64    `json:"repairs"`          // including sessions that were opened again
+	Restarts        uint64    `json:"restarts"`         // workers that were started in the place of another
+	Worker          int       `json:"worker,omitempty"` // process id of the worker; 0 where this process holds the module itself
 	LastError       string    `json:"lastError,omitempty"`
 	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
 }
@@ -105,6 +107,7 @@ type Usage struct {
 	Signatures      uint64 // made and checked since the start
 	WrongSignatures uint64 // that the token returned and Sign did not
 	Repairs         uint64 // including sessions that were opened again
+	Restarts        uint64 // workers that were started in the place of another
 	InUse, Sessions int    // sessions inside a call, and all sessions
 }
 
@@ -112,7 +115,7 @@ type Usage struct {
 func (s *Signer) Usage() Usage {
 	return Usage{
 		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.repaired.Load(),
-		InUse: cap(s.idle) - len(s.idle), Sessions: cap(s.idle),
+		InUse: max(0, s.sessions()-len(s.idle)), Sessions: s.sessions(),
 	}
 }
 
@@ -169,7 +172,7 @@ func inspectKey(m module, t token, options Options) (privateKey, []byte, error) 
 	if err != nil {
 		return privateKey{}, nil, failed("C_OpenSession", err)
 	}
-	if err := login(m, h, t, options.URI, options.Logger); err != nil {
+	if err := login(m, h, t, options); err != nil {
 		return privateKey{}, nil, err
 	}
 	k, err := findKey(m, h, options.URI)

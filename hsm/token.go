@@ -53,8 +53,8 @@ func tokens(m module) ([]token, error) {
 
 // findToken returns the one initialised token that has all attributes of the URI.
 //
-// Errors, which list the tokens that are there: ErrAmbiguous; ErrNotFound, or the error of a slot that cannot be read and
-// may hold the token.
+// Errors, which list the tokens that are there: ErrAmbiguous; ErrNotFound, also with ErrNoToken, or the error of a slot that
+// cannot be read and may hold the token.
 func findToken(m module, u URI) (token, error) {
 	list, err := tokens(m)
 	if err != nil {
@@ -77,6 +77,9 @@ func findToken(m module, u URI) (token, error) {
 	case 1:
 		return matching[0], nil
 	case 0:
+		if len(list) == 0 {
+			notFound = fmt.Errorf("%w: %w", ErrNotFound, ErrNoToken)
+		}
 		return token{}, fmt.Errorf("token with %s: %w; %s", u.tokenAttributes(), notFound, present("initialised tokens", there))
 	}
 	return token{}, fmt.Errorf("token with %s: %w, add serial or slot-id to the URI; %s", u.tokenAttributes(), ErrAmbiguous, present("matching tokens", matching))

@@ -117,3 +117,21 @@ func TestUnreadableSlot(t *testing.T) {
 		})
 	}
 }
+
+// A module whose server or device is away may show nothing at all: to make a token is not the remedy then.
+func TestAModuleWithoutAnyTokenIsToldApart(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	f := newFaulty(t)
+	f.noSlots = true
+	_, err := tryOpen(t, f, hsm.Options{URI: token.URI})
+	if !errors.Is(err, hsm.ErrNoToken) || !errors.Is(err, hsm.ErrNotFound) {
+		t.Errorf("got %v, want ErrNoToken", err)
+	}
+	f.noSlots = false
+	other := token.URI
+	other.Token = "nowhere"
+	if _, err := tryOpen(t, f, hsm.Options{URI: other}); errors.Is(err, hsm.ErrNoToken) || !errors.Is(err, hsm.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound alone", err)
+	}
+}
