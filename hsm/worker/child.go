@@ -1,0 +1,259 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+)
+
+// argument is the command line of a worker.
+const argument = "hsm-worker"
+
+// The descriptors that a worker is started with, beside the standard ones.
+const (
+	socketDescriptor = 3
+	pinDescriptor    = 4
+)
+
+// settings are what a worker is told to open.
+type settings struct {
+	URI              string `json:"uri"`
+	Sessions         int    `json:"sessions"`
+	AllowExtractable bool   `json:"allowExtractable"`
+}
+
+// opened is what it found.
+type opened struct {
+	PublicKey []byte     `json:"publicKey"`
+	Status    hsm.Status `json:"status"`
+}
+
+// Main is a worker, where this process was started as one; else it returns at once. A program that calls Open calls it first.
+func Main() {
+	if len(os.Args) != 2 || os.Args[1] != argument {
+		return
+	}
+	if err := serve(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", argument, err)
+		os.Exit(1)
+	}
+	os.Exit(0) // leaves out what the module has registered to run at the end: its threads may hang
+}
+
+// child is the worker's own side.
+type child struct {
+	wire   wire
+	pin    *os.File
+	pins   chan frame // answers to kindWantPIN
+	signer *hsm.Signer
+	ended  chan error
+}
+
+func serve() error {
+	if err := hide(); err != nil {
+		return err
+	}
+	// The daemon says when to end: by a frame, or by ending itself, which closes the socket.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	if kind, err := unix.GetsockoptInt(socketDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
+		return errors.New("this command is for the daemon, which starts it with a socket")
+	}
+	c := &child{
+		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"),
+		pins: make(chan frame, 1), ended: make(chan error, 1),
+	}
+	first, err := c.wire.receive(make([]byte, mostPayload))
+	if err != nil {
+		return err
+	}
+	go c.work() // for the PIN
+	if !c.open(first) {
+		return nil // the daemon was told why
+	}
+	// The daemon asks for no more at a time than there are sessions, so that one goroutine is always left that receives.
+	for range c.signer.Usage().Sessions {
+		go c.work()
+	}
+	if err := <-c.ended; !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return err
+	}
+	return nil
+}
+
+// hide keeps what is in memory, which with some modules is the key, out of core dumps and from other processes of the user.
+func hide() error {
+	err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	var core unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max != 0 { // a sandbox that has set it may forbid setting it
+		err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}))
+	}
+	if err != nil {
+		return fmt.Errorf("switch core dumps off: %w", err)
+	}
+	return nil
+}
+
+// open does what the first frame says, and answers it.
+func (c *child) open(f frame) bool {
+	answer, err := c.opened(f)
+	if err != nil {
+		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)}) // where this fails, the daemon is gone
+		return false
+	}
+	// A call that waits for the HSM holds one of Go's processors. With one for each session, none waits for another.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), c.signer.Usage().Sessions+2))
+	c.answer(f.id, answer)
+	return true
+}
+
+func (c *child) opened(f frame) ([]byte, error) {
+	var told settings
+	if err := json.Unmarshal(f.payload, &told); err != nil || f.kind != kindOpen {
+		return nil, errGarbage
+	}
+	signer, err := c.openSigner(told)
+	if err != nil {
+		return nil, err
+	}
+	c.signer = signer
+	status, err := signer.Status(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(opened{PublicKey: signer.PublicKey(), Status: status})
+}
+
+func (c *child) openSigner(told settings) (*hsm.Signer, error) {
+	uri, err := hsm.ParseURI(told.URI)
+	if err != nil {
+		return nil, err
+	}
+	return hsm.Open(context.Background(), hsm.Options{
+		URI: uri, Sessions: told.Sessions, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
+		Logger: slog.New(slog.NewJSONHandler(logWriter{c.wire}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+}
+
+// logWriter sends each line of the log as a frame.
+type logWriter struct{ wire wire }
+
+func (l logWriter) Write(line []byte) (int, error) {
+	return len(line), l.wire.send(frame{kind: kindLog, payload: line})
+}
+
+// askPIN has the daemon put the PIN into the pipe, for one login.
+func (c *child) askPIN() (pin string, outcome func(error), err error) {
+	if err := c.wire.send(frame{kind: kindWantPIN}); err != nil {
+		return "", nil, err
+	}
+	f := <-c.pins
+	if f.id == 0 {
+		return "", nil, decodeError(f.payload)
+	}
+	text := make([]byte, f.id)
+	if _, err := io.ReadFull(c.pin, text); err != nil {
+		return "", nil, fmt.Errorf("read the PIN from the daemon: %w", err)
+	}
+	defer clear(text)
+	return string(text), func(err error) {
+		told := frame{kind: kindLoggedIn}
+		if err != nil {
+			told.payload = encodeError(err)
+		}
+		_ = c.wire.send(told) // where this fails, the daemon is gone
+	}, nil
+}
+
+// work receives a request and answers it, one after the other. One goroutine does all of that: handing a request to another
+// takes longer than some modules sign.
+func (c *child) work() {
+	buffer := make([]byte, 8<<10)
+	for {
+		f, err := c.wire.receive(buffer)
+		switch {
+		case err != nil:
+			select {
+			case c.ended <- err:
+			default: // another was told the same
+			}
+			return
+		case f.kind == kindPIN:
+			f.payload = bytes.Clone(f.payload)
+			c.pins <- f
+		default:
+			c.handle(f)
+		}
+	}
+}
+
+func (c *child) handle(f frame) {
+	answer, err := c.do(f)
+	switch {
+	case err == nil:
+		c.answer(f.id, answer)
+	case errors.Is(err, hsm.ErrLost):
+		c.send(frame{kind: kindLost, payload: encodeError(err)}) // and no answer: the daemon asks another worker
+	default:
+		c.send(frame{kind: kindFailed, id: f.id, payload: encodeError(causeOf(err))})
+	}
+	if f.kind == kindClose {
+		os.Exit(0)
+	}
+}
+
+// causeOf is what the operator is told; what the client is told, the daemon says.
+func causeOf(err error) error {
+	if e, ok := errors.AsType[*appliance.Error](err); ok && e.Cause != nil {
+		return e.Cause
+	}
+	return err
+}
+
+func (c *child) do(f frame) ([]byte, error) {
+	ctx := context.Background() // the daemon ends what takes too long, and this process with it
+	switch f.kind {
+	case kindSign:
+		if len(f.payload) != len(appliance.Digest{}) {
+			return nil, errGarbage
+		}
+		rs, err := c.signer.SignUnchecked(ctx, appliance.Digest(f.payload))
+		return rs[:], err
+	case kindProbe:
+		return nil, c.signer.Probe(ctx)
+	case kindFind:
+		return nil, c.signer.FindAgain(ctx)
+	case kindStatus:
+		status, err := c.signer.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(status)
+	case kindClose:
+		return nil, c.signer.Close()
+	}
+	return nil, fmt.Errorf("%w: a request of kind %d", errGarbage, f.kind)
+}
+
+func (c *child) answer(id uint32, payload []byte) {
+	c.send(frame{kind: kindAnswered, id: id, payload: payload})
+}
+
+// send adds what the daemon wants to know at all times. An error of the socket shows in read, too.
+func (c *child) send(f frame) {
+	usage := c.signer.Usage()
+	f.sessions, f.repairs = uint16(usage.Sessions), uint32(usage.Repairs)
+	_ = c.wire.send(f)
+}

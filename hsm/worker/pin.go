@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// gate hands the PIN to workers, one login at a time. A PIN that a worker was refused is never handed over again, whichever
+// worker asks; nor is one that never was right and whose login a worker did not live to tell of.
+type gate struct {
+	read func() (string, error)
+
+	mu     sync.Mutex
+	key    []byte   // of the sums, so that they tell nothing of the PIN
+	holder *process // is logging in
+	tried  []byte   // sum of the PIN that the holder has
+	right  []byte   // sum of the PIN that was right last
+	final  error    // why no PIN is handed over any more
+}
+
+func newGate(read func() (string, error)) *gate {
+	key := make([]byte, 32)
+	rand.Read(key) // never fails (Go 1.24)
+	return &gate{read: read, key: key}
+}
+
+// hand answers kindWantPIN.
+func (g *gate) hand(p *process) {
+	pin, err := g.admit(p)
+	if err != nil {
+		_ = p.wire.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
+		return
+	}
+	secret := []byte(pin)
+	defer clear(secret)
+	if _, err := p.pin.Write(secret); err == nil { // a pipe takes 4 KiB at once
+		_ = p.wire.send(frame{kind: kindPIN, id: uint32(len(secret))})
+	}
+}
+
+// mostPIN bounds a PIN, by what a pipe takes at once.
+const mostPIN = 4 << 10
+
+func (g *gate) admit(p *process) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.final != nil {
+		return "", g.final
+	}
+	if g.holder != nil && g.holder != p && !g.holder.ended() {
+		return "", errors.New("another worker is still inside C_Login")
+	}
+	pin, err := g.read()
+	if err != nil {
+		return "", err
+	}
+	if len(pin) > mostPIN {
+		return "", fmt.Errorf("read the PIN: it has %d bytes, and more than %d is none", len(pin), mostPIN)
+	}
+	sum := g.sum(pin)
+	if g.holder != nil && hmac.Equal(sum, g.tried) && !hmac.Equal(sum, g.right) {
+		g.final = fmt.Errorf("%w: the HSM worker ended inside C_Login, and whether the token refused the PIN is not known; "+
+			"it is not tried again, since tokens lock after a few wrong ones: check the PIN, then restart", hsm.ErrPIN)
+		return "", g.final
+	}
+	g.holder, g.tried = p, sum
+	return pin, nil
+}
+
+func (g *gate) sum(pin string) []byte {
+	h := hmac.New(sha256.New, g.key)
+	h.Write([]byte(pin))
+	return h.Sum(nil)
+}
+
+// told is called with what C_Login gave.
+func (g *gate) told(p *process, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.holder != p {
+		return
+	}
+	g.holder = nil
+	switch {
+	case err == nil:
+		g.right = g.tried
+		p.logins.Store(true)
+	case errors.Is(err, hsm.ErrPIN):
+		g.final = err
+	}
+}
+
+// ended reports whether the process is no more.
+func (p *process) ended() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}

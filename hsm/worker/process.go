@@ -1,0 +1,248 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is one worker as the daemon sees it. The fields of the last group are guarded by Signer.mu.
+type process struct {
+	signer *Signer
+	cmd    *exec.Cmd
+	wire   wire
+	pin    *os.File      // the pipe for the PIN
+	exited chan struct{} // closed once the process has ended
+	heard  chan struct{} // closed once all is logged that it has said
+	began  time.Time
+	words  atomic.Pointer[string] // the line of a crash, for errors
+	logins atomic.Bool            // it has logged in
+	useful atomic.Bool            // the token has done something for it since
+	killed sync.Once
+
+	pending  map[uint32]*request // sent to it and not answered
+	lastID   uint32
+	sessions int
+	repairs  uint64        // the worker's own
+	dead     error         // why it is of no use any more; nil while it is
+	watched  bool          // a timer will look for calls that hang
+	idle     chan struct{} // closed, unless nil, once nothing is pending
+}
+
+// start starts a worker, which has not loaded the module yet. It must be called on a thread that lives as long as the
+// worker shall: the kernel ends the worker with the thread (PR_SET_PDEATHSIG).
+func (s *Signer) start() (*process, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start the HSM worker: socketpair: %w", err)
+	}
+	if err := unix.SetNonblock(pair[0], true); err != nil { // before NewFile, which looks
+		return nil, fmt.Errorf("start the HSM worker: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket")
+	defer theirs.Close()
+	w := wire{ours}
+	pinRead, pinWrite, err := os.Pipe()
+	if err != nil {
+		w.socket.Close()
+		return nil, fmt.Errorf("start the HSM worker: %w", err)
+	}
+	defer pinRead.Close()
+	said, says, err := os.Pipe()
+	if err != nil {
+		w.socket.Close()
+		pinWrite.Close()
+		return nil, fmt.Errorf("start the HSM worker: %w", err)
+	}
+	defer says.Close()
+	p := &process{signer: s, wire: w, pin: pinWrite, exited: make(chan struct{}), heard: make(chan struct{}), began: time.Now(), pending: make(map[uint32]*request)}
+	p.cmd = s.options.command()
+	p.cmd.Env = environment(p.cmd.Environ())
+	p.cmd.Stdout, p.cmd.Stderr = says, says
+	p.cmd.ExtraFiles = []*os.File{theirs, pinRead}
+	// A process group of its own: Ctrl-C at the terminal is for the daemon, which ends the worker when it is done.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		w.socket.Close()
+		pinWrite.Close()
+		said.Close()
+		return nil, fmt.Errorf("start the HSM worker: %w", err)
+	}
+	go p.listen(said)
+	go p.reap()
+	go p.read()
+	return p, nil
+}
+
+// itself starts this program again, also after the file was replaced by an upgrade.
+func itself() *exec.Cmd {
+	return &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], argument}}
+}
+
+// environment leaves out what is between the service manager and the daemon, and the configuration, which may hold secrets.
+func environment(of []string) []string {
+	return append(slices.DeleteFunc(of, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		switch name {
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "GOMAXPROCS", "GOTRACEBACK":
+			return true
+		}
+		return strings.HasPrefix(name, "ATTESTD_")
+	}), "GOTRACEBACK=none") // a crash in the module is a line, not a page
+}
+
+// reap waits for the end of the process.
+func (p *process) reap() {
+	_ = p.cmd.Wait() // what it says is in ProcessState
+	p.pin.Close()
+	close(p.exited)
+}
+
+// kill ends the process. What it has not answered stays in pending.
+func (p *process) kill() {
+	p.killed.Do(func() {
+		_ = p.cmd.Process.Kill() // fails only where it has ended
+		p.wire.socket.Close()    // which ends read
+		p.signer.undead.Add(1)
+		go func() {
+			<-p.exited
+			p.signer.undead.Add(-1)
+		}()
+	})
+}
+
+// ending says how the process ended, for errors, once it has; what it ends by is seldom known at once.
+func (p *process) ending() string {
+	select {
+	case <-p.exited:
+	case <-time.After(time.Second):
+		return "it does not end"
+	}
+	select {
+	case <-p.heard:
+	case <-time.After(100 * time.Millisecond): // a process that it has started may still hold the pipe
+	}
+	how := p.cmd.ProcessState.String()
+	if words := p.words.Load(); words != nil {
+		how += ": " + *words
+	}
+	return how
+}
+
+// mostLines bounds what one worker's module may put into the log.
+const mostLines = 1000
+
+// listen logs what the module writes to standard output and error, line by line.
+func (p *process) listen(said *os.File) {
+	defer close(p.heard)
+	defer said.Close()
+	lines := bufio.NewReaderSize(said, 4<<10)
+	for n := 1; ; n++ {
+		line, _, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		text := strings.TrimSpace(strings.ToValidUTF8(string(line), "?"))
+		for _, crash := range []string{"SIG", "fatal error: ", "panic: ", argument + ": "} {
+			if strings.HasPrefix(text, crash) && p.words.Load() == nil {
+				p.words.Store(&text)
+			}
+		}
+		switch {
+		case n < mostLines && text != "":
+			p.signer.options.Logger.Warn("HSM module says", "line", text, "pid", p.cmd.Process.Pid)
+		case n == mostLines:
+			p.signer.options.Logger.Warn("HSM module says more than is logged", "lines", n, "pid", p.cmd.Process.Pid)
+		}
+	}
+}
+
+// read takes the worker's frames until it ends or sends what is none.
+func (p *process) read() {
+	buffer := make([]byte, headerSize+mostPayload)
+	for {
+		f, err := p.wire.receive(buffer)
+		if err == nil {
+			err = p.take(f)
+		}
+		if err != nil {
+			p.signer.lost(p, err)
+			return
+		}
+	}
+}
+
+// take does what a frame of the worker says. An error means that the worker is of no more use.
+func (p *process) take(f frame) error {
+	switch f.kind {
+	case kindAnswered:
+		return p.signer.answered(p, f, answer{payload: bytes.Clone(f.payload)})
+	case kindFailed:
+		return p.signer.answered(p, f, answer{err: decodeError(f.payload)})
+	case kindLost:
+		return decodeError(f.payload)
+	case kindWantPIN:
+		go p.signer.gate.hand(p)
+		return nil
+	case kindLoggedIn:
+		var err error
+		if len(f.payload) > 0 {
+			err = decodeError(f.payload)
+		}
+		p.signer.gate.told(p, err)
+		return nil
+	case kindLog:
+		return p.log(f.payload)
+	}
+	return fmt.Errorf("%w: kind %d of a worker", errGarbage, f.kind)
+}
+
+// log writes a line of the worker's log into the daemon's.
+func (p *process) log(line []byte) error {
+	var level slog.Level
+	var message string
+	var attributes []any
+	read := json.NewDecoder(bytes.NewReader(line))
+	if _, err := read.Token(); err != nil {
+		return errGarbage
+	}
+	for read.More() {
+		name, err := read.Token()
+		var value any
+		if err != nil || read.Decode(&value) != nil {
+			return errGarbage
+		}
+		switch text, _ := value.(string); name {
+		case slog.TimeKey:
+		case slog.LevelKey:
+			_ = level.UnmarshalText([]byte(text)) // else it stays INFO
+		case slog.MessageKey:
+			message = text
+		default:
+			attributes = append(attributes, fmt.Sprint(name), value)
+		}
+	}
+	p.signer.options.Logger.Log(context.Background(), level, message, attributes...)
+	return nil
+}
+
+// oldest returns how long the oldest request waits for its answer. The caller holds Signer.mu.
+func (p *process) oldest(now time.Time) (longest time.Duration) {
+	for _, r := range p.pending {
+		longest = max(longest, now.Sub(r.sent))
+	}
+	return longest
+}

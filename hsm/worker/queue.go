@@ -1,0 +1,199 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// do has a worker do what is asked, and waits for the answer until ctx ends. No more is with a worker than it has sessions, so
+// that what it has not answered is inside a call.
+func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error) {
+	r := &request{kind: k, payload: payload, done: make(chan answer, 1)}
+	s.mu.Lock()
+	if err := s.hopeless(); err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	r.place = s.waiting.PushBack(r)
+	s.dispatch()
+	select {
+	case a := <-r.done:
+		return a.payload, a.err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.left = true
+	if r.place != nil {
+		s.waiting.Remove(r.place)
+		r.place = nil
+		if s.fault != nil {
+			return nil, hsm.TimedOut("the HSM to be repaired", errors.Join(ctx.Err(), s.fault))
+		}
+		return nil, hsm.TimedOut("a free session", ctx.Err())
+	}
+	return nil, hsm.TimedOut("the PKCS#11 module to return", ctx.Err())
+}
+
+// hopeless returns why it makes no sense to wait: what only a person can repair. The caller holds mu.
+func (s *Signer) hopeless() error {
+	switch {
+	case s.refusal != nil:
+		return hsm.Unavailable(s.refusal, 0)
+	case s.another:
+		return hsm.Unavailable(s.fault, time.Minute)
+	}
+	return nil
+}
+
+// dispatch sends what waits, as far as the worker has sessions for it. The caller holds mu, which dispatch releases: a write
+// is a system call.
+func (s *Signer) dispatch() {
+	p := s.current
+	if p == nil || p.dead != nil {
+		s.mu.Unlock()
+		return
+	}
+	var few [4]frame
+	frames := few[:0]
+	for s.waiting.Len() > 0 && len(p.pending) < max(1, p.sessions) {
+		r := s.waiting.Remove(s.waiting.Front()).(*request)
+		r.place = nil
+		frames = append(frames, p.assign(r))
+	}
+	s.mu.Unlock()
+	for _, f := range frames {
+		_ = p.wire.send(f) // an error shows at the reading side, and brings the request to the next worker
+	}
+}
+
+// assign makes the request the worker's, and returns it as a frame. The caller holds mu.
+func (p *process) assign(r *request) frame {
+	p.lastID++
+	r.sent = time.Now()
+	p.pending[p.lastID] = r
+	if !p.watched {
+		p.watched = true
+		time.AfterFunc(p.signer.options.CallTimeout/4, p.watch)
+	}
+	return frame{kind: r.kind, id: p.lastID, payload: r.payload}
+}
+
+// watch looks for requests that hang, for as long as there are any.
+func (p *process) watch() {
+	s := p.signer
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.watched = len(p.pending) > 0 && p.dead == nil
+	if !p.watched {
+		return
+	}
+	if p == s.current && p.oldest(time.Now()) > s.options.CallTimeout {
+		s.look()
+	}
+	time.AfterFunc(s.options.CallTimeout/4, p.watch)
+}
+
+// look has supervise look at the current worker.
+func (s *Signer) look() {
+	select {
+	case s.trouble <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// answered gives an answer to who waits for it, and the worker what waits for a session.
+func (s *Signer) answered(p *process, f frame, a answer) error {
+	if a.err != nil && errors.Is(a.err, errGarbage) {
+		return a.err
+	}
+	s.mu.Lock()
+	r, asked := p.pending[f.id]
+	if !asked {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: an answer to nothing that was asked", errGarbage)
+	}
+	delete(p.pending, f.id)
+	p.sessions, p.repairs = int(f.sessions), uint64(f.repairs)
+	if a.err == nil && (r.kind == kindSign || r.kind == kindProbe) {
+		p.useful.Store(true)
+	}
+	if p.idle != nil && len(p.pending) == 0 {
+		close(p.idle)
+		p.idle = nil
+	}
+	if a.err != nil && r.kind != kindOpen {
+		s.failure, s.failed = a.err, time.Now()
+		if errors.Is(a.err, hsm.ErrPIN) {
+			s.refuse(a.err)
+		}
+		a.err = hsm.Unavailable(a.err, time.Second)
+	}
+	if p == s.current {
+		s.dispatch()
+	} else {
+		s.mu.Unlock()
+	}
+	r.done <- a
+	return nil
+}
+
+// refuse ends all that waits, for good. The caller holds mu.
+func (s *Signer) refuse(err error) {
+	if s.refusal != nil {
+		return
+	}
+	s.refusal = err
+	s.options.Logger.Error("HSM repair given up until restart", "err", err.Error())
+	s.failWaiting()
+}
+
+// failWaiting gives all that waits for a worker the reason why that is hopeless. The caller holds mu.
+func (s *Signer) failWaiting() {
+	for e := s.waiting.Front(); e != nil; e = s.waiting.Front() {
+		r := s.waiting.Remove(e).(*request)
+		r.place = nil
+		r.done <- answer{err: s.hopeless()}
+	}
+}
+
+// lost is called when a worker cannot be read any more, which is then of no use.
+func (s *Signer) lost(p *process, err error) {
+	p.kill()
+	how := p.ending()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case p.dead != nil:
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		p.dead = fmt.Errorf("the HSM worker ended: %s", how)
+	default:
+		p.dead = fmt.Errorf("the HSM worker was given up: %w", err)
+	}
+	for id, r := range p.pending {
+		if r.kind == kindOpen {
+			delete(p.pending, id)
+			r.done <- answer{err: p.dead}
+		}
+	}
+	s.look()
+}
+
+// reclaim has what the worker did not answer wait for another, before what came later. The caller holds mu.
+func (s *Signer) reclaim(p *process) {
+	for _, id := range slices.SortedFunc(maps.Keys(p.pending), func(a, b uint32) int { return cmp.Compare(b, a) }) {
+		if r := p.pending[id]; !r.left && r.kind != kindOpen && r.kind != kindClose {
+			r.place = s.waiting.PushFront(r)
+		}
+	}
+	clear(p.pending)
+}

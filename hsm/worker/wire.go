@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/miekg/pkcs11"
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// kind says what a frame is.
+type kind byte
+
+// Requests are answered with answered or failed, under the same id.
+const (
+	kindOpen   kind = iota + 1 // payload: settings as JSON; the answer is an opened as JSON
+	kindSign                   // payload: 32 bytes; the answer is 64 bytes, r and s
+	kindProbe                  // ask the token for the key
+	kindFind                   // find the token and the key again
+	kindStatus                 // the answer is an hsm.Status as JSON
+	kindClose                  // close the sessions, finalise the module and end
+	kindPIN                    // to the worker, after wantPIN: how many bytes of PIN are in the pipe, or an error
+
+	kindAnswered
+	kindFailed   // payload: an error; see encodeError
+	kindWantPIN  // from the worker: it is about to log in
+	kindLoggedIn // from the worker: what C_Login gave, an empty payload or an error
+	kindLost     // from the worker: the error that only loading the module again repairs
+	kindLog      // from the worker: a line of its log as JSON
+)
+
+// frame is what passes between the daemon and a worker: one message of a socket that keeps messages apart (SOCK_SEQPACKET).
+// The header has 20 bytes: a mark, the kind, the sessions, and as 32 bits each the id, the repairs, the length of the payload
+// and another mark.
+type frame struct {
+	kind     kind
+	sessions uint16 // from the worker: how many signatures it can make at the same time
+	id       uint32 // of the request
+	repairs  uint32 // from the worker: made since it was started
+	payload  []byte
+}
+
+const (
+	headerSize = 20
+	headMark   = 0xa7
+	tailMark   = 0x61747464 // "attd"
+	// mostPayload bounds a frame; a status or an error that lists keys is a few KiB.
+	mostPayload = 64 << 10
+)
+
+// errGarbage is wrapped when what was read is no frame.
+var errGarbage = errors.New("what was read is no frame of the protocol")
+
+// wire sends and receives frames. Any number of goroutines may do so at the same time.
+type wire struct{ socket io.ReadWriteCloser }
+
+// descriptor is the worker's end of the socket. Its calls block, and any number of goroutines receive at the same time, each
+// of which the kernel wakes for one frame: an os.File lets one read and has the next wait for it, which takes switches of threads.
+type descriptor int
+
+func (d descriptor) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(d), b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (d descriptor) Write(b []byte) (int, error) {
+	for {
+		if n, err := unix.Write(int(d), b); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+func (d descriptor) Close() error { return unix.Close(int(d)) }
+
+func (w wire) send(f frame) error {
+	var few [128]byte
+	b := append(few[:0], headMark, byte(f.kind))
+	b = binary.LittleEndian.AppendUint16(b, f.sessions)
+	for _, word := range []uint32{f.id, f.repairs, uint32(len(f.payload)), tailMark} {
+		b = binary.LittleEndian.AppendUint32(b, word)
+	}
+	_, err := w.socket.Write(append(b, f.payload...))
+	return err
+}
+
+// receive reads the next frame into the buffer, which its payload is a part of. Where the other side is gone, it returns io.EOF.
+func (w wire) receive(buffer []byte) (frame, error) {
+	n, err := w.socket.Read(buffer)
+	if err != nil {
+		return frame{}, err
+	}
+	b := buffer[:n]
+	if n < headerSize || b[0] != headMark {
+		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:min(n, headerSize)])
+	}
+	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+	f := frame{kind: kind(b[1]), sessions: binary.LittleEndian.Uint16(b[2:]), id: word(4), repairs: word(8), payload: b[headerSize:]}
+	if word(16) != tailMark || f.kind < kindOpen || f.kind > kindLog || int(word(12)) != len(f.payload) {
+		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:headerSize])
+	}
+	return f, nil
+}
+
+// sentinels are the errors that keep their meaning on the way.
+var sentinels = []error{
+	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost, hsm.ErrClosed,
+}
+
+// remoteError is an error as the worker has told it: its text, which names the call and the code, and what it wraps.
+type remoteError struct {
+	text  string
+	wraps []error
+}
+
+func (e *remoteError) Error() string   { return e.text }
+func (e *remoteError) Unwrap() []error { return e.wraps }
+
+// encodeError writes which sentinels the error wraps as bits, its CK_RV, and its text.
+func encodeError(err error) []byte {
+	var bits uint16
+	for i, s := range sentinels {
+		if errors.Is(err, s) {
+			bits |= 1 << i
+		}
+	}
+	rv, _ := errors.AsType[pkcs11.Error](err)
+	b := binary.LittleEndian.AppendUint16(nil, bits)
+	b = binary.LittleEndian.AppendUint64(b, uint64(rv))
+	text := err.Error()
+	return append(b, text[:min(len(text), mostPayload/2)]...)
+}
+
+func decodeError(b []byte) error {
+	if len(b) < 10 {
+		return errGarbage
+	}
+	bits, rv := binary.LittleEndian.Uint16(b), binary.LittleEndian.Uint64(b[2:])
+	e := &remoteError{text: string(b[10:])}
+	for i, s := range sentinels {
+		if bits&(1<<i) != 0 {
+			e.wraps = append(e.wraps, s)
+		}
+	}
+	if rv != 0 {
+		e.wraps = append(e.wraps, pkcs11.Error(rv))
+	}
+	return e
+}

@@ -1,0 +1,496 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/worker"
+)
+
+func TestSignaturesRecoverToTheKey(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	s, _ := open(t, sessions(4, token.URI))
+	if s.Address() != token.Key.Address {
+		t.Errorf("address %s, want %s", s.Address(), token.Key.Address)
+	}
+	for range 20 {
+		mustSign(t, s)
+	}
+	if err := s.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+	status, err := s.Status(t.Context())
+	if err != nil || !status.Ready || status.Signatures != 20 || status.Session.Open != 4 || status.Session.InUse != 0 ||
+		status.Token.Label != token.URI.Token || *status.Key.Address != token.Key.Address || status.Worker == 0 || status.LastError != "" {
+		t.Errorf("%+v, %v", status, err)
+	}
+}
+
+// Whatever ends the worker under load, every request is answered, and soon.
+func TestAWorkerThatEndsUnderLoadIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		end  func(*testing.T, *worker.Signer, *hsmtest.Faults)
+		want []string // in the log
+	}{
+		"SIGKILL": {
+			func(t *testing.T, s *worker.Signer, _ *hsmtest.Faults) {
+				if err := syscall.Kill(workerOf(t, s), syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			},
+			[]string{"signal: killed"},
+		},
+		"a segmentation fault in the module": {
+			func(_ *testing.T, _ *worker.Signer, f *hsmtest.Faults) {
+				f.Set("C_Sign", hsmtest.Fault{Times: 1, Crash: true})
+			},
+			[]string{"SIGSEGV: segmentation violation", "HSM module says"},
+		},
+		"the module forgot that it is initialised": {
+			func(_ *testing.T, _ *worker.Signer, f *hsmtest.Faults) {
+				f.Set("C_SignInit", hsmtest.Fault{Times: 1, Error: pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED})
+			},
+			[]string{"CKR_CRYPTOKI_NOT_INITIALIZED"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			token, faults := hsmtest.FaultModule(t)
+			s, log := open(t, sessions(4, token.URI))
+			l := underLoad(t, s, 16)
+			for range 3 {
+				before := s.Usage().Restarts
+				test.end(t, s, faults)
+				for s.Usage().Restarts == before {
+					l.await(1)
+				}
+				l.await(40)
+			}
+			l.stop()
+			if got := l.outage(); got > 2*time.Second {
+				t.Errorf("nothing was signed for %s", got)
+			} else {
+				t.Logf("%d signatures, the longest outage %s", l.signed.Load(), got)
+			}
+			wantLog(t, log, append(test.want, "start another worker", "HSM repaired")...)
+			if !s.Usage().Ready {
+				t.Error("it is not ready")
+			}
+		})
+	}
+}
+
+func TestAHangIsNoticedAndAnotherWorkerTakesOver(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, log := open(t, sessions(4, token.URI))
+	l := underLoad(t, s, 16)
+	faults.Set("C_Sign", hsmtest.Fault{Times: 2, Hang: true}) // two of four sessions
+	for s.Usage().Restarts == 0 {
+		l.await(1) // the other two go on signing
+	}
+	l.await(40)
+	if got := l.outage(); got > callTimeout {
+		t.Errorf("nothing was signed for %s", got)
+	}
+	wantLog(t, log, "a call of the PKCS#11 module has not returned for", "HSM repaired")
+}
+
+func TestAStoppedWorkerIsReplaced(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	s, _ := open(t, sessions(4, token.URI))
+	l := underLoad(t, s, 16)
+	if err := syscall.Kill(workerOf(t, s), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	l.await(1)
+	for s.Usage().Restarts == 0 {
+		l.await(1)
+	}
+	l.await(40)
+	if got := l.outage(); got > callTimeout+2*time.Second {
+		t.Errorf("nothing was signed for %s", got)
+	}
+}
+
+// While the whole HSM hangs, the appliance says that it is not ready; when the hang has passed, it signs at once.
+func TestACompleteHangShowsAndPasses(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, log := open(t, sessions(2, token.URI))
+	for _, function := range []string{"C_Sign", "C_Initialize"} {
+		faults.Set(function, hsmtest.Fault{Hang: true})
+	}
+	signed := make(chan error, 1)
+	go func() { _, err := s.Sign(t.Context(), randomDigest()); signed <- err }()
+	eventually(t, "not ready", func() bool { return !s.Usage().Ready })
+	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable || !strings.Contains(err.Error(), "has not returned for") {
+		t.Errorf("Ready says %v", err)
+	}
+	wantLog(t, log, "has not returned for")
+	faults.Clear()
+	faults.Release()
+	select {
+	case err := <-signed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the signature did not come")
+	}
+	eventually(t, "ready", func() bool { return s.Usage().Ready })
+}
+
+func TestGarbageFromAWorkerCostsTheWorker(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	for name, script := range map[string]string{
+		"text":                      `echo "this is no frame, but long enough for one" >&3; cat <&3 >/dev/null`,
+		"too short":                 `printf '\247' >&3; cat <&3 >/dev/null`,
+		"an answer to nothing":      `printf '\247\010\0\0\377\0\0\0\0\0\0\0\0\0\0\0dtta' >&3; cat <&3 >/dev/null`,
+		"more than there is":        `printf '\247\010\0\0\1\0\0\0\0\0\0\0\377\377\377\377dtta' >&3; cat <&3 >/dev/null`,
+		"an answer that is no JSON": `printf '\247\010\0\0\1\0\0\0\0\0\0\0\1\0\0\0dtta{' >&3; cat <&3 >/dev/null`,
+		"a line of its log":         `printf '\247\014\0\0\1\0\0\0\0\0\0\0\1\0\0\0dtta{' >&3; cat <&3 >/dev/null`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := 0
+			options := sessions(2, token.URI).Started(func() *exec.Cmd { started++; return exec.Command("sh", "-c", script) })
+			began := time.Now()
+			_, err := worker.Open(t.Context(), options)
+			if err == nil || !strings.Contains(err.Error(), "no frame of the protocol") {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); started != 1 || took > 5*time.Second {
+				t.Errorf("%d starts, %s", started, took)
+			}
+		})
+	}
+}
+
+func TestAWorkerThatCannotStartIsToldAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	for name, test := range map[string]struct {
+		command *exec.Cmd
+		want    string
+	}{
+		"no such program":   {exec.Command("/nowhere/attestd"), "no such file"},
+		"it ends at once":   {exec.Command("false"), "exit status 1"},
+		"it never answers":  {exec.Command("sleep", "1000"), "did not answer in time"},
+		"another program's": {exec.Command("sh", "-c", "echo panic: of its own >&2; exit 2"), "exit status 2: panic: of its own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broken := func() *exec.Cmd { again := *test.command; return &again }
+			ctx := t.Context()
+			if name == "it never answers" {
+				limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
+				ctx = limited
+			}
+			if _, err := worker.Open(ctx, sessions(2, token.URI).Started(broken)); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+	t.Run("later", func(t *testing.T) {
+		t.Parallel()
+		starts := make(chan int, 100)
+		n := 0
+		s, _ := open(t, sessions(2, token.URI).Started(func() *exec.Cmd {
+			n++
+			starts <- n
+			if 1 < n && n < 5 {
+				return exec.Command("/nowhere/attestd")
+			}
+			return worker.Itself()
+		}))
+		if err := syscall.Kill(workerOf(t, s), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		mustSign(t, s)
+		if len(starts) != 5 {
+			t.Errorf("%d starts, want 5", len(starts))
+		}
+	})
+}
+
+// A PIN that was refused is not tried again by any worker.
+func TestARefusedPINIsTriedOnceAcrossWorkers(t *testing.T) {
+	t.Parallel()
+	for name, rv := range map[string]uint{
+		"CKR_PIN_INCORRECT":     pkcs11.CKR_PIN_INCORRECT,
+		"CKR_FUNCTION_REJECTED": pkcs11.CKR_FUNCTION_REJECTED,
+		"a vendor's own":        pkcs11.CKR_VENDOR_DEFINED + 0x1234,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			token, faults := hsmtest.FaultModule(t)
+			s, log := open(t, sessions(2, token.URI))
+			mustSign(t, s)
+			faults.Set("C_Login", hsmtest.Fault{Error: rv})
+			logins := faults.Calls("C_Login")
+			if err := syscall.Kill(workerOf(t, s), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				_, err := s.Sign(t.Context(), randomDigest())
+				if !errors.Is(err, hsm.ErrPIN) || appliance.CodeOf(err) != appliance.CodeHSMUnavailable {
+					t.Errorf("got %v, want ErrPIN", err)
+				}
+			}
+			if n := faults.Calls("C_Login") - logins; n != 1 {
+				t.Errorf("%d logins, want 1", n)
+			}
+			if err := s.Ready(t.Context()); !errors.Is(err, hsm.ErrPIN) {
+				t.Errorf("Ready says %v", err)
+			}
+			wantLog(t, log, "HSM repair given up until restart")
+		})
+	}
+}
+
+func TestWhatOpenFindsIsTold(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	for name, test := range map[string]struct {
+		change func(*hsm.URI)
+		want   error
+	}{
+		"no such token":  {func(u *hsm.URI) { u.Token = "nowhere" }, hsm.ErrNotFound},
+		"no such key":    {func(u *hsm.URI) { u.Object = "nowhere" }, hsm.ErrNotFound},
+		"no such module": {func(u *hsm.URI) { u.ModulePath = "/nowhere/module.so" }, nil},
+		"no PIN":         {func(u *hsm.URI) { u.PINSource = "file:/nowhere/pin" }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := token.URI
+			test.change(&u)
+			_, err := worker.Open(t.Context(), sessions(2, u))
+			_, direct := hsm.Open(t.Context(), hsm.Options{URI: u})
+			if err == nil || direct == nil || err.Error() != direct.Error() || test.want != nil && !errors.Is(err, test.want) {
+				t.Errorf("got\n%v, want\n%v", err, direct)
+			}
+		})
+	}
+}
+
+func TestTheWorkerEndsWithItsDaemonOnly(t *testing.T) {
+	t.Parallel()
+	s, _ := open(t, sessions(2, hsmtest.New(t).URI))
+	pid := workerOf(t, s)
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if err := syscall.Kill(pid, signal); err != nil {
+			t.Fatal(err)
+		}
+		mustSign(t, s)
+	}
+	if group, err := syscall.Getpgid(pid); err != nil || group != pid {
+		t.Errorf("its process group is %d, %v", group, err)
+	}
+	if n := s.Usage().Restarts; n != 0 {
+		t.Errorf("%d restarts", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if err := s.Ready(t.Context()); !errors.Is(err, hsm.ErrClosed) {
+		t.Errorf("Ready says %v", err)
+	}
+}
+
+// A token that is away is waited for, and the requests with it, as long as they may wait.
+func TestATokenThatIsAwayIsBackByItself(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(2, token.URI))
+	faults.Down(pkcs11.CKR_DEVICE_REMOVED)
+	limited, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.Sign(limited, randomDigest()); appliance.CodeOf(err) != appliance.CodeTimeout {
+		t.Errorf("got %v, want a timeout", err)
+	}
+	waits := make(chan error, 1)
+	go func() { _, err := s.Sign(t.Context(), randomDigest()); waits <- err }()
+	eventually(t, "not ready", func() bool { return !s.Usage().Ready })
+	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable || !strings.Contains(err.Error(), "CKR_DEVICE_REMOVED") {
+		t.Errorf("Ready says %v", err)
+	}
+	faults.Up()
+	began := time.Now()
+	if err := <-waits; err != nil || time.Since(began) > 2*time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+	if n := s.Usage().Sessions; n != 2 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// The session limit of a token may shrink. No worker is lost for it.
+func TestAShrinkingSessionLimitCostsNoWorker(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(16, token.URI))
+	logins := faults.Calls("C_Login")
+	faults.LimitSessions(4)
+	faults.Restart()
+	l := underLoad(t, s, 32)
+	l.await(200)
+	l.stop()
+	if u := s.Usage(); u.Sessions != 4 || u.Restarts != 0 || !u.Ready {
+		t.Errorf("%+v", u)
+	}
+	if n := faults.Calls("C_Login") - logins; n != 1 {
+		t.Errorf("%d logins, want 1", n)
+	}
+}
+
+// A restart of the token is mended in the worker: it takes a login, and no initialisation.
+func TestATokenRestartCostsNoWorker(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(8, token.URI))
+	l := underLoad(t, s, 32)
+	logins, initialised := faults.Calls("C_Login"), faults.Calls("C_Initialize")
+	faults.Restart()
+	l.await(200)
+	l.stop()
+	if got := l.outage(); got > 2*time.Second {
+		t.Errorf("nothing was signed for %s", got)
+	}
+	if u := s.Usage(); u.Restarts != 0 || u.Repairs == 0 || faults.Calls("C_Initialize") != initialised {
+		t.Errorf("%+v, %d times C_Initialize", u, faults.Calls("C_Initialize")-initialised)
+	}
+	if n := faults.Calls("C_Login") - logins; n != 1 {
+		t.Errorf("%d logins, want 1", n)
+	}
+}
+
+// Every function of the module fails now and then, signatures are wrong, and the module crashes; still each signature comes and is
+// right.
+func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(4, token.URI))
+	rare := func(rv uint) hsmtest.Fault { return hsmtest.Fault{Chance: 0.01, Error: rv} }
+	faults.Set("C_SignInit", rare(pkcs11.CKR_USER_NOT_LOGGED_IN), rare(pkcs11.CKR_KEY_HANDLE_INVALID), rare(pkcs11.CKR_DEVICE_ERROR),
+		rare(pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED))
+	faults.Set("C_Sign", rare(pkcs11.CKR_SESSION_CLOSED), rare(pkcs11.CKR_GENERAL_ERROR), hsmtest.Fault{Chance: 0.002, Crash: true},
+		hsmtest.Fault{Chance: 0.005, Answer: hsmtest.BitFlipped})
+	faults.Set("C_FindObjects", rare(pkcs11.CKR_DEVICE_REMOVED))
+	var all sync.WaitGroup
+	var twice atomic.Int32
+	for range 32 {
+		all.Go(func() {
+			for range 15 {
+				d := randomDigest()
+				signature, err := s.Sign(t.Context(), d)
+				switch {
+				case errors.Is(err, hsm.ErrWrongKey):
+					twice.Add(1) // refused, as it must be when the token is wrong twice in a row
+				case err != nil:
+					t.Error(err)
+				default:
+					checkSignature(t, s, d, signature)
+				}
+			}
+		})
+	}
+	all.Wait()
+	faults.Clear()
+	mustSign(t, s)
+	u := s.Usage()
+	t.Logf("%d restarts, %d repairs, %d wrong signatures withheld, %d requests refused for them", u.Restarts, u.Repairs, u.WrongSignatures, twice.Load())
+	if twice.Load() > 3 {
+		t.Errorf("%d requests were refused", twice.Load())
+	}
+}
+
+func TestAnotherKeyInItsPlaceIsRefusedUntilOursIsBack(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(2, token.URI))
+	faults.Set("C_Sign", hsmtest.Fault{Answer: hsmtest.OtherDigest})
+	for range 2 {
+		_, err := s.Sign(t.Context(), randomDigest())
+		if !errors.Is(err, hsm.ErrWrongKey) || appliance.CodeOf(err) != appliance.CodeHSMUnavailable {
+			t.Errorf("got %v, want ErrWrongKey", err)
+		}
+	}
+	if n := s.Usage().WrongSignatures; n == 0 {
+		t.Error("no wrong signature was counted")
+	}
+	faults.Clear()
+	eventually(t, "ready", func() bool { return s.Ready(t.Context()) == nil })
+	mustSign(t, s)
+}
+
+// A worker that comes to nothing after each login is started seldom: tokens log and count logins.
+func TestLoginsThatComeToNothingAreFew(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(2, token.URI))
+	logins := faults.Calls("C_Login")
+	faults.Set("C_SignInit", hsmtest.Fault{Crash: true}) // the trial signature of each start
+	limited, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if _, err := s.Sign(limited, randomDigest()); appliance.CodeOf(err) != appliance.CodeTimeout {
+		t.Errorf("got %v, want a timeout", err)
+	}
+	if n := faults.Calls("C_Login") - logins; n < 1 || n > 8 {
+		t.Errorf("%d logins in 4 s, want no more than 8", n)
+	}
+	faults.Clear()
+	mustSign(t, s)
+}
+
+// What the worker knows is not to be had from the process list, its environment or a core dump.
+func TestTheWorkerKeepsItsSecrets(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "@nowhere")
+	t.Setenv("ATTESTD_GRAPHQL_UPSTREAM_HEADERS", "Authorization: secret")
+	token := hsmtest.New(t)
+	s, _ := open(t, sessions(2, token.URI))
+	process := fmt.Sprintf("/proc/%d/", workerOf(t, s))
+	pin, err := os.ReadFile(token.PINFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cmdline", "environ"} {
+		text, err := os.ReadFile(process + name)
+		if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
+			continue // the process is not dumpable, so that its own user may not read it
+		}
+		if err != nil || bytes.Contains(text, bytes.TrimSpace(pin)) {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		if bytes.Contains(text, []byte("NOTIFY_SOCKET=")) || bytes.Contains(text, []byte("ATTESTD_")) {
+			t.Errorf("%s has what is the daemon's: %q", name, text)
+		}
+	}
+	limits, err := os.ReadFile(process + "limits")
+	if err != nil || !regexp.MustCompile(`Max core file size +0 +0 `).Match(limits) {
+		t.Errorf("%s%v", limits, err)
+	}
+}
