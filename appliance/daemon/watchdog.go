@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -54,10 +55,14 @@ func (r *running) progress(ctx context.Context) error {
 	if err := r.public.Responds(ctx); err != nil {
 		return err
 	}
-	if err := answers(ctx, func() { _ = r.signer.Ready(ctx) }); err != nil {
-		return err
-	}
-	return r.store.Responds(ctx)
+	return progressOf(ctx, r.signer, r.store)
+}
+
+// progressOf asks both at the same time: an HSM that takes all of the time must not take the journal's.
+func progressOf(ctx context.Context, signer interface{ Ready(context.Context) error }, store interface{ Responds(context.Context) error }) error {
+	hsm := make(chan error, 1)
+	go func() { hsm <- answers(ctx, func() { _ = signer.Ready(ctx) }) }()
+	return errors.Join(store.Responds(ctx), <-hsm)
 }
 
 // answers returns an error when f does not return in time. It gives f a little longer than ctx: to return because ctx

@@ -98,3 +98,38 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// part answers at once, or not before ctx has ended.
+type part struct{ hangs bool }
+
+func (p part) answer(ctx context.Context) error {
+	if p.hangs {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func (p part) Ready(ctx context.Context) error    { return p.answer(ctx) }
+func (p part) Responds(ctx context.Context) error { return p.answer(ctx) }
+
+// An HSM that hangs is no reason to be killed: it has a process of its own, and reads and the journal are well.
+func TestAHangingHSMDoesNotTakeTheJournalsTime(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		hsm, journal part
+		want         error
+	}{
+		"all is well":       {part{}, part{}, nil},
+		"the HSM hangs":     {part{hangs: true}, part{}, nil},
+		"the journal hangs": {part{}, part{hangs: true}, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := progressOf(ctx, test.hsm, test.journal); !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+}
