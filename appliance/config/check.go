@@ -49,6 +49,7 @@ func (c *Config) validate() error {
 	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: has no default to fall back to; give a rate such as 600/m, or unlimited")
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
+	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
 	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
@@ -93,6 +94,14 @@ func (c *Config) Scheme() (appliance.Scheme, error) {
 		return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), nil)
 	}
 	return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), &domain)
+}
+
+// HSMCallTimeout is hsm.call_timeout, or what it is by default.
+func (c *Config) HSMCallTimeout() time.Duration {
+	if c.HSM.CallTimeout > 0 {
+		return c.HSM.CallTimeout
+	}
+	return c.Server.RequestTimeout / 3
 }
 
 // Level is log.level, which is validated.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/attestd/attestd/appliance/config"
 )
@@ -63,5 +64,27 @@ func TestDifferingNamesWhatAnotherConfigurationHasOtherwise(t *testing.T) {
 	}
 	if got, want := one.Differing(other), []string{"graphql.max_depth", "log.level"}; !slices.Equal(got, want) {
 		t.Errorf("%v differ, want %v", got, want)
+	}
+}
+
+// A call that hangs must be given up while the request that waits for it can still be answered.
+func TestTheCallTimeoutIsShorterThanTheRequestTimeout(t *testing.T) {
+	none := config.Source{File: os.DevNull}
+	for name, test := range map[string]struct {
+		call, request string
+		want          time.Duration // 0: refused
+	}{
+		"by default, a third": {"0s", "9s", 3 * time.Second},
+		"as it is set":        {"5s", "9s", 5 * time.Second},
+		"as long":             {"9s", "9s", 0},
+		"less than nothing":   {"-1s", "9s", 0},
+	} {
+		c, err := none.Load(map[string]any{"hsm.call_timeout": test.call, "server.request_timeout": test.request})
+		switch {
+		case test.want == 0 && (err == nil || !strings.Contains(err.Error(), "hsm.call_timeout")):
+			t.Errorf("%s: got %v, want an error", name, err)
+		case test.want > 0 && (err != nil || c.HSMCallTimeout() != test.want):
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
 	}
 }

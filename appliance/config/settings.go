@@ -64,9 +64,10 @@ type Config struct {
 		Listen string `koanf:"listen"`
 	} `koanf:"metrics"`
 	HSM struct {
-		URI              string `koanf:"uri"`
-		Sessions         int    `koanf:"sessions"`
-		AllowExtractable bool   `koanf:"allow_extractable"`
+		URI              string        `koanf:"uri"`
+		Sessions         int           `koanf:"sessions"`
+		CallTimeout      time.Duration `koanf:"call_timeout"`
+		AllowExtractable bool          `koanf:"allow_extractable"`
 	} `koanf:"hsm"`
 	Attestation struct {
 		Scheme        string `koanf:"scheme"`
@@ -160,6 +161,7 @@ func attestingSettings() []Setting {
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
+		{"hsm.call_timeout", "0s", "longest time of one call of the HSM's library, after which its process is replaced; shorter than server.request_timeout; 0s is a third of that"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},

@@ -27,7 +27,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
-	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/worker"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -69,7 +69,7 @@ type running struct {
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
-	signer   *hsm.Signer
+	signer   *worker.Signer
 	attestor *appliance.Attestor
 	logKey   appliance.LogKey
 	public   *api.Server
@@ -159,14 +159,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := r.openUpstream(); err != nil {
 		return err
 	}
-	opts, err := HSMOptions(r.config, r.logger)
-	if err != nil {
+	if r.signer, err = OpenHSM(ctx, r.config, r.logger); err != nil {
 		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, hsmStartTimeout)
-	defer cancel()
-	if r.signer, err = hsm.Open(ctx, opts); err != nil {
-		return WithRemedy(err)
 	}
 	r.attestor.Signer = r.signer
 	// While the sessions sign, the cores check what was signed before.

@@ -34,13 +34,14 @@ func (r *running) measure() {
 	r.registry.MustRegister(
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal.", func() float64 { return float64(r.records()) }),
-		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0.", func() float64 { return oneIf(hsm().Ready) }),
+		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0; a call that hangs is one after hsm.call_timeout.", func() float64 { return oneIf(hsm().Ready) }),
 		gauge("attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func() float64 { return float64(hsm().Sessions) }),
 		gauge("attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func() float64 { return float64(hsm().InUse) }),
 		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
 		counter("attestd_hsm_signatures_total", "Signatures made and checked.", func() uint64 { return hsm().Signatures }),
 		counter("attestd_hsm_wrong_signatures_total", "Signatures that were not the key's own, and withheld.", func() uint64 { return hsm().WrongSignatures }),
 		counter("attestd_hsm_repairs_total", "Repairs of the connection to the HSM, new sessions counted too.", func() uint64 { return hsm().Repairs }),
+		counter("attestd_hsm_worker_restarts_total", "Workers, the processes that hold the HSM's library, that were started in the place of another.", func() uint64 { return hsm().Restarts }),
 	)
 }
 

@@ -127,6 +127,9 @@ func checkToken(_ context.Context, p *subject) []Finding {
 
 // tokenRemedy does not begin with a new token: its key would have another address, and what the old one signed is lost.
 func (p *subject) tokenRemedy() string {
+	if p.hsm.NoToken {
+		return "see that the HSM's device or server is up, and that the library's own configuration names it"
+	}
 	restore := "restore the HSM's own backup to it"
 	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
 		restore = restoreSoftHSM(tokens)
@@ -199,6 +202,7 @@ type Inspection struct {
 	hsm.Status
 	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
 	NotFound bool `json:"notFound,omitempty"`
+	NoToken  bool `json:"noToken,omitempty"` // the library shows none at all
 }
 
 // DaemonHSM asks the daemon, which holds the login.

@@ -163,7 +163,9 @@ func newHSMInspect(a *app) *cobra.Command {
 				if err != nil {
 					status.LastError = err.Error()
 				}
-				return a.printJSON(doctor.Inspection{Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound)})
+				return a.printJSON(doctor.Inspection{
+					Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound), NoToken: errors.Is(err, hsm.ErrNoToken),
+				})
 			})
 		},
 	}
@@ -256,9 +258,18 @@ func writeStatus(w io.Writer, s hsm.Status) {
 		{"key policy", fmt.Sprintf("sensitive %s, extractable %s, may sign %s", yes[s.Key.Sensitive], yes[s.Key.Extractable], yes[s.Key.Sign])},
 		{"address", address},
 		{"sessions", fmt.Sprintf("%d in use, %d open, at most %s", s.Session.InUse, s.Session.Open, orUnlimited(s.Session.Max))},
+		{"worker", workerState(s)},
 		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
 		{"last error", strings.TrimSpace(s.LastError + " " + text.Time(s.LastErrorTime))},
 	})
+}
+
+// workerState is empty where this process looked at the token itself.
+func workerState(s hsm.Status) string {
+	if s.Worker == 0 {
+		return ""
+	}
+	return fmt.Sprintf("process %d, %d restarts", s.Worker, s.Restarts)
 }
 
 func pinState(t hsm.TokenStatus) string {

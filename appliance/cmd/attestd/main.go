@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm/softhsm"
+	"github.com/attestd/attestd/hsm/worker"
 )
 
 // Exit statuses.
@@ -30,6 +31,7 @@ const (
 )
 
 func main() {
+	worker.Main() // the daemon starts this program again, to hold the HSM's library
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, terminal{os.Stdin, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))

@@ -23,9 +23,11 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/hsm/softhsm"
+	"github.com/attestd/attestd/hsm/worker"
 )
 
 func TestMain(m *testing.M) {
+	worker.Main() // for the tests that run a daemon in this process
 	testscript.Main(m, map[string]func(){"attestd": main})
 }
 

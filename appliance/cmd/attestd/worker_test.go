@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// worker returns the process that holds the daemon's HSM library.
+func (d *daemonProcess) worker(tb testing.TB) int {
+	tb.Helper()
+	var status hsm.Status
+	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil || status.Worker == 0 {
+		tb.Fatalf("%+v, %v", status, err)
+	}
+	return status.Worker
+}
+
+// throughFaults puts a module that fails on demand before SoftHSM.
+func (d *daemonProcess) throughFaults(tb testing.TB) *hsmtest.Faults {
+	tb.Helper()
+	module, err := softhsm.Module()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	faults := hsmtest.NewFaults(tb, module)
+	path := filepath.Join(d.dir, "attestd.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	changed := strings.Replace(string(text), module, faults.Module, 1)
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil || changed == string(text) {
+		tb.Fatalf("%s does not name %s: %v", path, module, err)
+	}
+	return faults
+}
+
+// Whatever ends the library's process under load: every request is answered, what was answered is in the journal, and no more
+// than two seconds are without an attestation. The daemon stays.
+func TestAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *daemonProcess, *hsmtest.Faults){
+		"SIGKILL": func(t *testing.T, d *daemonProcess, _ *hsmtest.Faults) {
+			if err := syscall.Kill(d.worker(t), syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		},
+		"a segmentation fault": func(_ *testing.T, _ *daemonProcess, f *hsmtest.Faults) {
+			f.Set("C_Sign", hsmtest.Fault{Times: 1, Crash: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			faults := d.throughFaults(t)
+			d.start(t)
+			defer d.kill(t)
+			answered, outage := attestWhile(t, d, 16, func() {
+				for range 3 {
+					before := d.worker(t)
+					end(t, d, faults)
+					for d.worker(t) == before {
+						time.Sleep(10 * time.Millisecond) // between two questions
+					}
+				}
+			})
+			recorded := exported(t, d)
+			for _, a := range answered {
+				if r, ok := recorded[a.ID]; !ok || r.Attestation != a {
+					t.Errorf("attestation %s was answered but is not in the journal: %+v", a.ID, r)
+				}
+			}
+			if outage > 2*time.Second {
+				t.Errorf("nothing was attested for %s", outage)
+			}
+			t.Logf("%d attestations answered, the longest outage %s", len(answered), outage)
+			if t.Failed() {
+				t.Logf("%s", d.log())
+			}
+		})
+	}
+}
+
+// attestWhile attests from several clients while something is done, and returns all that was answered and the longest time
+// without an answer. A request that fails fails the test.
+func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answered []appliance.Attestation, outage time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	last := time.Now()
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			c, err := client.New(d.url, d.token, client.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for ctx.Err() == nil {
+				a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+				if err != nil {
+					t.Errorf("a request failed: %v", err)
+					return
+				}
+				mu.Lock()
+				answered = append(answered, a)
+				outage, last = max(outage, time.Since(last)), time.Now()
+				mu.Unlock()
+			}
+		})
+	}
+	do()
+	cancel()
+	all.Wait()
+	return slices.Clip(answered), outage
+}
+
+// The worker ends with its daemon however that ends, also while its own threads stand still.
+func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *daemonProcess, int){
+		"SIGTERM": func(t *testing.T, d *daemonProcess, _ int) {
+			if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if err := d.cmd.Wait(); err != nil {
+				t.Errorf("the daemon: %v\n%s", err, d.log())
+			}
+		},
+		"SIGKILL": func(t *testing.T, d *daemonProcess, _ int) { d.kill(t) },
+		"SIGKILL while it is stopped": func(t *testing.T, d *daemonProcess, worker int) {
+			if err := syscall.Kill(worker, syscall.SIGSTOP); err != nil {
+				t.Error(err)
+			}
+			d.kill(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			d.start(t)
+			worker := d.worker(t)
+			end(t, d, worker)
+			for deadline := time.Now().Add(10 * time.Second); !ended(worker); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the worker is still there")
+				}
+			}
+		})
+	}
+}
+
+// ended reports whether a process is no more, or no more than a status that nobody has asked for.
+func ended(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err != nil || strings.HasPrefix(rest, "Z")
+}

@@ -1,0 +1,29 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/hsm"
+)
+
+// A remedy that does not help costs the operator the time that the appliance is away.
+func TestTheRemedyFitsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err           error
+		with, without string
+	}{
+		"no such token":   {hsm.ErrNotFound, "attestd hsm init", "server"},
+		"no token at all": {fmt.Errorf("%w: %w", hsm.ErrNotFound, hsm.ErrNoToken), "server of the HSM", "hsm init"},
+		"a wrong PIN":     {hsm.ErrPIN, "PIN", "hsm init"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := WithRemedy(test.err).Error(); !strings.Contains(got, test.with) || strings.Contains(got, test.without) {
+				t.Errorf("%q, want %q and not %q", got, test.with, test.without)
+			}
+		})
+	}
+}
