@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
 // held is a listener that holds up whoever accepts its one connection.
 type held struct {
 	net.Listener
+	enter            func()
 	entered, release chan struct{}
 }
 
@@ -58,7 +60,7 @@ type heldConn struct {
 }
 
 func (c heldConn) RemoteAddr() net.Addr {
-	close(c.by.entered)
+	c.by.enter()
 	<-c.by.release
 	return nil
 }
@@ -78,7 +80,8 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stands := held{ln, make(chan struct{}), make(chan struct{})}
+	stands := held{Listener: ln, entered: make(chan struct{}), release: make(chan struct{})}
+	stands.enter = sync.OnceFunc(func() { close(stands.entered) })
 	served := make(chan error, 1)
 	go func() { served <- public.Serve(stands) }()
 	c, err := net.Dial("tcp", ln.Addr().String())
