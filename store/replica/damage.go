@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -215,8 +216,11 @@ type guarded struct{ s *snapshot }
 
 var _ index.Snapshot = guarded{}
 
-// guard runs read.
-func guard[T any](g guarded, read func(s *snapshot) (T, error)) (result T, err error) {
+// guard runs read, unless ctx has ended.
+func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, error)) (result T, err error) {
+	if err := ctx.Err(); err != nil {
+		return result, timeoutError(err)
+	}
 	if err := g.s.r.refusal(); err != nil {
 		return result, err
 	}
@@ -228,8 +232,8 @@ func guard[T any](g guarded, read func(s *snapshot) (T, error)) (result T, err e
 type theirs struct{ cause any }
 
 // guardEach runs read with a yield whose panics go on.
-func guardEach[T any](g guarded, yield func(T) error, read func(s *snapshot, yield func(T) error) error) error {
-	_, err := guard(g, func(s *snapshot) (struct{}, error) {
+func guardEach[T any](ctx context.Context, g guarded, yield func(T) error, read func(s *snapshot, yield func(T) error) error) error {
+	_, err := guard(ctx, g, func(s *snapshot) (struct{}, error) {
 		return struct{}{}, read(s, func(v T) error {
 			defer func() {
 				if cause := recover(); cause != nil {

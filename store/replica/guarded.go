@@ -9,67 +9,67 @@ import (
 // What follows is each method of a snapshot, guarded.
 
 func (g guarded) Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Transfers(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Transfers(ctx, q) })
 }
 
 func (g guarded) Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Packets(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Packets(ctx, q) })
 }
 
 func (g guarded) Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Tokens(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Tokens(ctx, q) })
 }
 
 func (g guarded) Chains(ctx context.Context, q index.ChainQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Chains(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Chains(ctx, q) })
 }
 
 func (g guarded) Channels(ctx context.Context, q index.ChannelQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Channels(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Channels(ctx, q) })
 }
 
 func (g guarded) Clients(ctx context.Context, q index.ClientQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Clients(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Clients(ctx, q) })
 }
 
 func (g guarded) Connections(ctx context.Context, q index.ConnectionQuery) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Connections(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Connections(ctx, q) })
 }
 
 func (g guarded) TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
-	return guard(g, func(s *snapshot) ([]index.DayCount, error) { return s.TransfersDaily(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.DayCount, error) { return s.TransfersDaily(ctx, q) })
 }
 
 func (g guarded) PacketsDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
-	return guard(g, func(s *snapshot) ([]index.DayCount, error) { return s.PacketsDaily(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.DayCount, error) { return s.PacketsDaily(ctx, q) })
 }
 
 func (g guarded) TransfersByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
-	return guard(g, func(s *snapshot) ([]index.RouteDayCount, error) { return s.TransfersByChain(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.RouteDayCount, error) { return s.TransfersByChain(ctx, q) })
 }
 
 func (g guarded) PacketsByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
-	return guard(g, func(s *snapshot) ([]index.RouteDayCount, error) { return s.PacketsByChain(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) ([]index.RouteDayCount, error) { return s.PacketsByChain(ctx, q) })
 }
 
 func (g guarded) Latency(ctx context.Context, q index.LatencyQuery) (index.Latency, error) {
-	return guard(g, func(s *snapshot) (index.Latency, error) { return s.Latency(ctx, q) })
+	return guard(ctx, g, func(s *snapshot) (index.Latency, error) { return s.Latency(ctx, q) })
 }
 
 func (g guarded) Stats(ctx context.Context) ([]index.Stat, error) {
-	return guard(g, func(s *snapshot) ([]index.Stat, error) { return s.Stats(ctx) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Stat, error) { return s.Stats(ctx) })
 }
 
 func (g guarded) Health(ctx context.Context) ([]index.HealthCheck, error) {
-	return guard(g, func(s *snapshot) ([]index.HealthCheck, error) { return s.Health(ctx) })
+	return guard(ctx, g, func(s *snapshot) ([]index.HealthCheck, error) { return s.Health(ctx) })
 }
 
 func (g guarded) Status(ctx context.Context) (index.Status, error) {
-	return guard(g, func(s *snapshot) (index.Status, error) { return s.Status(ctx) })
+	return guard(ctx, g, func(s *snapshot) (index.Status, error) { return s.Status(ctx) })
 }
 
 func (g guarded) Position(ctx context.Context, name string) (position string, found bool, err error) {
-	position, err = guard(g, func(s *snapshot) (string, error) {
+	position, err = guard(ctx, g, func(s *snapshot) (string, error) {
 		position, found, err = s.Position(ctx, name)
 		return position, err
 	})
@@ -77,12 +77,12 @@ func (g guarded) Position(ctx context.Context, name string) (position string, fo
 }
 
 func (g guarded) Sample(ctx context.Context, t *index.Type, n int) ([]index.Row, error) {
-	return guard(g, func(s *snapshot) ([]index.Row, error) { return s.Sample(ctx, t, n) })
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Sample(ctx, t, n) })
 }
 
 // Related has no error to return: View does.
 func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
-	found, err := guard(g, func(s *snapshot) (index.Row, error) { return s.Related(row, relation), nil })
+	found, err := guard(context.Background(), g, func(s *snapshot) (index.Row, error) { return s.Related(row, relation), nil })
 	if err != nil {
 		panic(damage(err.Error()))
 	}
@@ -90,13 +90,13 @@ func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
 }
 
 func (g guarded) Unfinished(ctx context.Context, yield func(index.Row) error) error {
-	return guardEach(g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Unfinished(ctx, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Unfinished(ctx, yield) })
 }
 
 func (g guarded) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
-	return guardEach(g, yield, func(s *snapshot, yield func(index.Unverified) error) error { return s.Unverified(ctx, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Unverified) error) error { return s.Unverified(ctx, yield) })
 }
 
 func (g guarded) Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error {
-	return guardEach(g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Each(ctx, t, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Each(ctx, t, yield) })
 }

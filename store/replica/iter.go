@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 
 	"go.etcd.io/bbolt"
@@ -22,35 +23,56 @@ type termRange struct {
 	cursor    *bbolt.Cursor
 	ascending bool
 	key       []byte // the term, then room for a sort_order to seek
-	touched   *uint64
+	meter     *meter
 }
 
-func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, touched *uint64) *termRange {
-	return &termRange{cursor: b.Cursor(), ascending: ascending, key: binary.BigEndian.AppendUint64(make([]byte, 0, 64), term), touched: touched}
+func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, m *meter) *termRange {
+	return &termRange{cursor: b.Cursor(), ascending: ascending, key: binary.BigEndian.AppendUint64(make([]byte, 0, 64), term), meter: m}
+}
+
+// meter counts the keys that a query looks at, and ends its iterations when its context has ended: whatever they are combined
+// to, and however many keys are looked at for one row.
+type meter struct {
+	ctx     context.Context
+	touched uint64
+	err     error // the context's; what was found before it is not all
+}
+
+// askEvery is at how many keys or rows the context is asked: some microseconds of them in memory, some milliseconds on a disk.
+const askEvery = 64
+
+// ended counts a key, and reports whether the context has ended.
+func (m *meter) ended() bool {
+	if m.touched++; m.touched%askEvery == 0 && m.err == nil {
+		m.err = m.ctx.Err()
+	}
+	return m.err != nil
 }
 
 // ordersOf iterates over the sort_orders of a term in an index.
-func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, touched *uint64) orders {
+func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, m *meter) orders {
 	bucket := tx.Bucket(x.bucket)
 	if x.recent == nil {
-		return newTermRange(bucket, term, ascending, touched)
+		return newTermRange(bucket, term, ascending, m)
 	}
 	recent := tx.Bucket(x.recent)
 	switch {
 	case bucket.Sequence() == 0:
-		return newTermRange(recent, term, ascending, touched)
+		return newTermRange(recent, term, ascending, m)
 	case recent.Sequence() == 0:
-		return newTermRange(bucket, term, ascending, touched)
+		return newTermRange(bucket, term, ascending, m)
 	}
 	return &union{ascending: ascending, members: []orders{
-		newTermRange(bucket, term, ascending, touched), newTermRange(recent, term, ascending, touched),
+		newTermRange(bucket, term, ascending, m), newTermRange(recent, term, ascending, m),
 	}}
 }
 
 const termSize = 8
 
 func (t *termRange) seek(order []byte) []byte {
-	*t.touched++
+	if t.meter.ended() {
+		return nil
+	}
 	t.key = append(t.key[:termSize], order...)
 	if t.ascending {
 		k, _ := t.cursor.Seek(t.key)
@@ -64,7 +86,9 @@ func (t *termRange) seek(order []byte) []byte {
 }
 
 func (t *termRange) next() []byte {
-	*t.touched++
+	if t.meter.ended() {
+		return nil
+	}
 	if t.ascending {
 		k, _ := t.cursor.Next()
 		return t.strip(k)

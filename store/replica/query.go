@@ -23,17 +23,17 @@ type query struct {
 	ranges    []orders
 	checks    []func(index.Row) bool // what each row found must pass, for terms may collide
 	nothing   bool                   // no row can match
-	touched   uint64
+	meter     meter
 }
 
-func (s *snapshot) query(c *collection, page index.Page) (*query, error) {
+func (s *snapshot) query(ctx context.Context, c *collection, page index.Page) (*query, error) {
 	limit, err := page.Size()
-	return &query{s: s, c: c, page: page, limit: limit, ascending: page.Ascending()}, err
+	return &query{s: s, c: c, page: page, limit: limit, ascending: page.Ascending(), meter: meter{ctx: ctx}}, err
 }
 
 // Transfers implements index.Snapshot.
 func (s *snapshot) Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error) {
-	p, err := s.query(transfers, q.Page)
+	p, err := s.query(ctx, transfers, q.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +52,12 @@ func (s *snapshot) Transfers(ctx context.Context, q index.TransferQuery) ([]inde
 	if q.BlockHash != "" && !p.nothing {
 		p.ranges = append(p.ranges, p.transfersOfBlock(q.BlockHash))
 	}
-	return p.run(ctx)
+	return p.run()
 }
 
 // Packets implements index.Snapshot.
 func (s *snapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error) {
-	p, err := s.query(packets, q.Page)
+	p, err := s.query(ctx, packets, q.Page)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (s *snapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index.Ro
 	if q.Exceeding != index.AnySLA {
 		p.exceeding(q)
 	}
-	return p.run(ctx)
+	return p.run()
 }
 
 func fold(text string) []byte {
@@ -91,7 +91,7 @@ func has(row index.Row, field int, folded []byte) bool {
 }
 
 func (p *query) rangeOf(x *postings, term uint64) orders {
-	return ordersOf(p.s.tx, x, term, p.ascending, &p.touched)
+	return ordersOf(p.s.tx, x, term, p.ascending, &p.meter)
 }
 
 // text restricts to rows with that text.
@@ -235,23 +235,28 @@ func (p *query) transfersOfBlock(hash string) orders {
 }
 
 // run returns the page.
-func (p *query) run(ctx context.Context) ([]index.Row, error) {
-	defer func() { p.s.r.touched.Add(p.touched) }()
+func (p *query) run() (found []index.Row, err error) {
+	defer func() { p.s.r.touched.Add(p.meter.touched) }()
 	if p.nothing {
 		return nil, nil
 	}
 	rows := p.s.tx.Bucket(p.c.rows).Cursor()
 	switch len(p.ranges) {
 	case 0:
-		return p.scan(ctx, rows)
+		found = p.scan(rows)
 	case 1:
-		return p.follow(ctx, p.ranges[0], rows)
+		found = p.follow(p.ranges[0], rows)
+	default:
+		found = p.follow(&join{members: p.ranges, ascending: p.ascending}, rows)
 	}
-	return p.follow(ctx, &join{members: p.ranges, ascending: p.ascending}, rows)
+	if p.meter.err != nil {
+		return nil, timeoutError(p.meter.err)
+	}
+	return found, nil
 }
 
 // scan returns the page of a query without ranges straight from the rows.
-func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]index.Row, error) {
+func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	var k, v []byte
 	move := rows.Prev
 	if p.ascending {
@@ -272,21 +277,17 @@ func (p *query) scan(ctx context.Context, rows *bbolt.Cursor) ([]index.Row, erro
 		}
 	}
 	found := make([]index.Row, 0, p.limit)
-	for n := 1; k != nil && len(found) < p.limit; n++ {
-		p.touched++
+	for k != nil && len(found) < p.limit && !p.meter.ended() {
 		if row := p.c.row(v); p.passes(row) {
 			found = append(found, row)
 		}
-		if n%1024 == 0 && ctx.Err() != nil {
-			return nil, timeoutError(ctx.Err())
-		}
 		k, v = move()
 	}
-	return found, nil
+	return found
 }
 
 // follow returns the page of the rows that the orders name.
-func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]index.Row, error) {
+func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 	var order []byte
 	if p.page.Cursor == "" {
 		order = o.seek(nil)
@@ -297,8 +298,7 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]ind
 		}
 	}
 	found := make([]index.Row, 0, min(p.limit, 16))
-	for n := 1; order != nil; n++ {
-		p.touched++
+	for order != nil && !p.meter.ended() {
 		k, v := rows.Seek(order)
 		if !bytes.Equal(k, order) {
 			panic(damage("postings have a row that is not there"))
@@ -309,12 +309,9 @@ func (p *query) follow(ctx context.Context, o orders, rows *bbolt.Cursor) ([]ind
 		if len(found) == p.limit {
 			break
 		}
-		if n%256 == 0 && ctx.Err() != nil {
-			return nil, timeoutError(ctx.Err())
-		}
 		order = o.next()
 	}
-	return found, nil
+	return found
 }
 
 func (p *query) passes(row index.Row) bool {
@@ -328,16 +325,15 @@ func (p *query) passes(row index.Row) bool {
 
 // find returns the row of that key, and its sort_order. The caller holds s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
-	return find(s.tx, c, key)
+	return find(s.tx, c, key, &meter{ctx: s.ctx})
 }
 
-func find(tx *bbolt.Tx, c *collection, key []byte) (index.Row, []byte) {
+func find(tx *bbolt.Tx, c *collection, key []byte, m *meter) (index.Row, []byte) {
 	hash := key
 	if c == transfers { // packet_hash/transfer_index
 		hash = key[:bytes.LastIndexByte(key, '/')]
 	}
-	var touched uint64
-	of := ordersOf(tx, c.hash, termOf(hash), true, &touched)
+	of := ordersOf(tx, c.hash, termOf(hash), true, m) // as few as have the hash, unless somebody makes hashes that collide
 	rows := tx.Bucket(c.rows)
 	var buf [256]byte
 	for order := of.seek(nil); order != nil; order = of.next() {

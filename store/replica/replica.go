@@ -249,12 +249,13 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	defer r.surviveView(&err)()
 	return r.view(func(tx *bbolt.Tx) error {
 		// Loaded after the transaction has begun: see Store.tables.
-		return read(guarded{&snapshot{r: r, tx: tx, tables: r.tables.Load()}})
+		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load()}})
 	})
 }
 
 // snapshot is a read transaction with the tables of its time.
 type snapshot struct {
+	ctx    context.Context // of the View: of what is looked up without one
 	r      *Store
 	tables *tables
 
@@ -307,7 +308,10 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 // Each implements index.Snapshot.
 func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error {
 	if table, ok := s.tables.of[t]; ok {
-		for _, row := range table.sorted {
+		for n, row := range table.sorted {
+			if n%askEvery == 0 && ctx.Err() != nil {
+				return timeoutError(ctx.Err())
+			}
 			if err := yield(row); err != nil {
 				return err
 			}
@@ -339,7 +343,7 @@ func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []by
 	})
 	// A cursor of its own may go on without the lock: it only reads pages.
 	for n := 0; k != nil; n++ {
-		if n%256 == 0 && ctx.Err() != nil {
+		if n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}
 		if err := yield(k, v); err != nil {

@@ -59,7 +59,7 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 	rows, main, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
 	taken := make(map[string]bool)
 	for tries := 0; len(sample) < n && tries < 4*n+16; tries++ {
-		if tries%64 == 0 && ctx.Err() != nil {
+		if tries%askEvery == 0 && ctx.Err() != nil {
 			return nil, timeoutError(ctx.Err())
 		}
 		from := main

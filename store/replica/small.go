@@ -26,7 +26,10 @@ func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page, pa
 		at = sort.SearchStrings(t.orders, page.Cursor) - 1
 	}
 	var found []index.Row
-	for ; at >= 0 && at < len(t.sorted) && len(found) < limit; at += step {
+	for n := 0; at >= 0 && at < len(t.sorted) && len(found) < limit; at += step {
+		if n++; n%askEvery == 0 && ctx.Err() != nil {
+			return nil, timeoutError(ctx.Err())
+		}
 		if passes(t.sorted[at]) {
 			found = append(found, t.sorted[at])
 		}
@@ -42,7 +45,10 @@ func (s *snapshot) Chains(ctx context.Context, q index.ChainQuery) ([]index.Row,
 // Tokens implements index.Snapshot.
 func (s *snapshot) Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row, error) {
 	var found []index.Row
-	for _, row := range s.tables.ranked {
+	for n, row := range s.tables.ranked {
+		if n%askEvery == 0 && ctx.Err() != nil {
+			return nil, timeoutError(ctx.Err())
+		}
 		if isText(row, index.TokenChainColumn, q.Chain) && isText(row, index.TokenDenomColumn, q.Denom) &&
 			isBool(row, index.TokenWhitelistColumn, q.Whitelist) {
 			found = append(found, row)

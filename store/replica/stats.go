@@ -281,17 +281,17 @@ func (s *snapshot) Stats(ctx context.Context) ([]index.Stat, error) {
 
 // TransfersDaily implements index.Snapshot.
 func (s *snapshot) TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
-	return s.daily(transfers, q)
+	return s.daily(ctx, transfers, q)
 }
 
 // PacketsDaily implements index.Snapshot.
 func (s *snapshot) PacketsDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
-	return s.daily(packets, q)
+	return s.daily(ctx, packets, q)
 }
 
-func (s *snapshot) daily(c *collection, q index.DayQuery) ([]index.DayCount, error) {
+func (s *snapshot) daily(ctx context.Context, c *collection, q index.DayQuery) ([]index.DayCount, error) {
 	var counts []index.DayCount
-	err := s.days(c, statDay, q, func(day string, _ []byte, count uint64) {
+	err := s.days(ctx, c, statDay, q, func(day string, _ []byte, count uint64) {
 		counts = append(counts, index.DayCount{Day: day, Count: count})
 	})
 	slices.Reverse(counts)
@@ -300,17 +300,17 @@ func (s *snapshot) daily(c *collection, q index.DayQuery) ([]index.DayCount, err
 
 // TransfersByChain implements index.Snapshot.
 func (s *snapshot) TransfersByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
-	return s.byChain(transfers, q)
+	return s.byChain(ctx, transfers, q)
 }
 
 // PacketsByChain implements index.Snapshot.
 func (s *snapshot) PacketsByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error) {
-	return s.byChain(packets, q)
+	return s.byChain(ctx, packets, q)
 }
 
-func (s *snapshot) byChain(c *collection, q index.DayQuery) ([]index.RouteDayCount, error) {
+func (s *snapshot) byChain(ctx context.Context, c *collection, q index.DayQuery) ([]index.RouteDayCount, error) {
 	var counts []index.RouteDayCount
-	err := s.days(c, statRouteDay, q, func(day string, pair []byte, count uint64) {
+	err := s.days(ctx, c, statRouteDay, q, func(day string, pair []byte, count uint64) {
 		source, destination, _ := strings.Cut(string(pair), routeSeparator)
 		if (q.SourceChain != "" && q.SourceChain != source) || (q.DestinationChain != "" && q.DestinationChain != destination) {
 			return
@@ -326,7 +326,7 @@ func (s *snapshot) byChain(c *collection, q index.DayQuery) ([]index.RouteDayCou
 }
 
 // days calls yield with each count of the query's days, oldest first.
-func (s *snapshot) days(c *collection, what byte, q index.DayQuery, yield func(day string, rest []byte, count uint64)) error {
+func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.DayQuery, yield func(day string, rest []byte, count uint64)) error {
 	first := uint32(0)
 	if q.DaysBack != nil {
 		if *q.DaysBack < 1 {
@@ -340,7 +340,10 @@ func (s *snapshot) days(c *collection, what byte, q index.DayQuery, yield func(d
 	prefix := statKey(c, what, "")
 	cursor := s.tx.Bucket(bucketStats).Cursor()
 	k, v := cursor.Seek(binary.BigEndian.AppendUint32(bytes.Clone(prefix), first))
-	for ; bytes.HasPrefix(k, prefix); k, v = cursor.Next() {
+	for n := 0; bytes.HasPrefix(k, prefix); k, v = cursor.Next() {
+		if n++; n%askEvery == 0 && ctx.Err() != nil {
+			return timeoutError(ctx.Err())
+		}
 		rest := k[len(prefix):]
 		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(v)))
 	}
@@ -373,7 +376,10 @@ func (s *snapshot) Health(ctx context.Context) ([]index.HealthCheck, error) {
 				check.LastUpdate = &t
 			}
 		}
-		for _, chain := range s.tables.of[index.ChainType].sorted {
+		for n, chain := range s.tables.of[index.ChainType].sorted {
+			if n%askEvery == 0 && ctx.Err() != nil {
+				return nil, timeoutError(ctx.Err())
+			}
 			if s.tables.network(chain.Key()) == network {
 				exists = true
 				newer(chain.Object(index.ChainStatusColumn).Time(index.ChainStatusTimestampColumn))

@@ -36,7 +36,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 	var w *batchWriter
 	err = r.update(func(tx *bbolt.Tx) error {
 		w = newBatchWriter(r, tx)
-		return w.write(b)
+		return w.write(ctx, b)
 	})
 	if errors.Is(err, errUnchanged) {
 		return w.written, nil
@@ -148,9 +148,13 @@ const (
 	fillRandom  = 0.6
 )
 
-func (w *batchWriter) write(b index.Batch) error {
+// write ends early with ctx; nothing of the batch is written then.
+func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	isNew := w.lookUp(b.Rows)
 	for i, row := range b.Rows {
+		if i%askEvery == 0 && ctx.Err() != nil {
+			return timeoutError(ctx.Err())
+		}
 		if err := w.writeRow(row, isNew[i]); err != nil {
 			return err
 		}
@@ -323,7 +327,7 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row,
 	if isNew {
 		return index.Row{}, ""
 	}
-	row, order := find(w.tx, c, key)
+	row, order := find(w.tx, c, key, &meter{ctx: context.Background()})
 	return row, string(order)
 }
 
