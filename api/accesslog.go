@@ -46,10 +46,10 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	h.logger.LogAttrs(h.base, level, "request", attrs...)
 }
 
-// bodySize returns the size of the answer's body, -1 for a stream.
+// bodySize returns the size of the answer's body, -1 for a stream whose end is not known.
 func bodySize(rctx *fasthttp.RequestCtx) int {
 	if rctx.Response.IsBodyStream() {
-		return -1
+		return rctx.Response.Header.ContentLength()
 	}
 	return len(rctx.Response.Body())
 }

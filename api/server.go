@@ -122,6 +122,8 @@ type Route struct {
 	BodyLimit int64
 	// ReadsBody says that Handler reads the body itself. If it stops before the end, it must close the connection.
 	ReadsBody bool
+	// EndsWithClient says that c.UserContext() ends soon after the client has closed the connection.
+	EndsWithClient bool
 	// Handler answers. An *appliance.Error that it returns becomes a problem. It must copy what it keeps of c.
 	Handler fiber.Handler
 }
@@ -245,6 +247,9 @@ func (s *Server) mount(r Route) {
 			if err := receiveJSON(c, x, r.BodyLimit); err != nil {
 				return err
 			}
+		}
+		if r.EndsWithClient {
+			defer s.whileThere(c)()
 		}
 		return r.Handler(c)
 	}

@@ -42,6 +42,7 @@ func TestOperations(t *testing.T) {
 		{"a wrong PIN behind port 443", o.wrongPINBehindSocket},
 		{"token and port 443", o.tokenBehindSocket},
 		{"another port", o.anotherPort},
+		{"other limits", o.otherLimits},
 		{"backups", o.backups},
 		{"a lost journal", o.lostJournal},
 		{"an upstream", o.upstream},
@@ -286,6 +287,21 @@ func (o *operator) anotherPort(t *testing.T) {
 	o.run(t, "rm -r /etc/systemd/system/attestd.socket.d && systemctl daemon-reload")
 	o.run(t, "cp -a /root/without-tls.yaml /etc/attestd/attestd.yaml && systemctl restart attestd")
 	o.folder = "/root"
+	o.works(t)
+}
+
+func (o *operator) otherLimits(t *testing.T) {
+	const limits = "systemctl show -P MemoryHigh -P MemoryMax attestd"
+	usual := o.run(t, limits)
+	o.types(t, "Memory and processors, console 1")
+	if got := o.run(t, limits); got != "2147483648\n3221225472\n" {
+		t.Errorf("limits of the example: %q, without it %q", got, usual)
+	}
+	o.works(t)
+	o.run(t, "rm /etc/systemd/system/attestd.service.d/limits.conf && systemctl daemon-reload && systemctl restart attestd")
+	if got := o.run(t, limits); got != usual || strings.Contains(got, "infinity") {
+		t.Errorf("limits of the unit: %q, before %q", got, usual)
+	}
 	o.works(t)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -32,6 +33,33 @@ func TestServicesAreSealedOff(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v\n%s", filepath.Base(unit), err, out)
 		}
+	}
+}
+
+// The kernel takes pages back before it ends the process, and the backup yields to signing.
+func TestLimitsOfMemoryAndProcessors(t *testing.T) {
+	t.Parallel()
+	value := func(unit, name string) (n int) {
+		t.Helper()
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if of, found := strings.CutPrefix(line, name+"="); found {
+				if n, err = strconv.Atoi(strings.TrimRight(of, "%\n")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return n
+	}
+	const service, backup = "attestd.service", "attestd-backup.service"
+	if high, most := value(service, "MemoryHigh"), value(service, "MemoryMax"); high < 50 || high >= most || most >= 100 {
+		t.Errorf("MemoryHigh=%d%%, MemoryMax=%d%%", high, most)
+	}
+	if ours, other := value(service, "CPUWeight"), value(backup, "CPUWeight"); ours <= 100 || other >= 100 || other == 0 {
+		t.Errorf("CPUWeight=%d, and %d of the backup", ours, other)
 	}
 }
 

@@ -40,7 +40,7 @@ func BenchmarkHTTP(b *testing.B) {
 	}
 	go app.Listener(listener)
 	defer app.Shutdown()
-	client := &fasthttp.HostClient{Addr: listener.Addr().String(), MaxConns: 8}
+	client := &fasthttp.HostClient{Addr: listener.Addr().String(), MaxConns: 64}
 	defer client.CloseIdleConnections()
 
 	const traces = `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`

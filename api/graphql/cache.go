@@ -1,20 +1,13 @@
 package graphql
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
-
-	"github.com/attestd/attestd/api/graphql/document"
-	"github.com/attestd/attestd/appliance"
 )
 
 // cache holds the answers of operations with @cached. It is bounded in bytes. An entry expires with its ttl, except for the
@@ -25,7 +18,7 @@ import (
 type cache struct {
 	entries  *otter.Cache[cacheKey, *cacheEntry]
 	requests *otter.Cache[cacheKey, cacheKey] // from the bytes of requests
-	flights  singleflight.Group
+	flights  flights
 	now      func() time.Time
 	hits     prometheus.Counter
 	misses   prometheus.Counter
@@ -36,7 +29,7 @@ type cacheKey [sha256.Size]byte
 
 // cacheEntry is an answer without errors.
 type cacheEntry struct {
-	body   []byte
+	kept
 	stored time.Time
 	ttl    time.Duration
 	stale  time.Duration // how much longer it is kept; see job
@@ -61,7 +54,7 @@ func newCache(maxBytes int64, now func() time.Time, registry prometheus.Register
 	entries, err := otter.New(&otter.Options[cacheKey, *cacheEntry]{
 		Clock:            quietClock{},
 		MaximumWeight:    uint64(maxBytes),
-		Weigher:          func(_ cacheKey, e *cacheEntry) uint32 { return uint32(len(e.body) + entryOverhead) },
+		Weigher:          func(_ cacheKey, e *cacheEntry) uint32 { return uint32(e.body.capacity() + entryOverhead) },
 		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration { return e.Value.ttl + e.Value.stale }),
 		OnDeletion: func(e otter.DeletionEvent[cacheKey, *cacheEntry]) {
 			if e.Cause == otter.CauseOverflow {
@@ -131,41 +124,4 @@ func (op *operation) key(name string, variables map[string]any, variant string) 
 	var key cacheKey
 	h.Sum(key[:0])
 	return key
-}
-
-// share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run, which goes on when
-// the first caller's context ends, so that the others do not fail with it. The job's response is passed to reuse after it
-// has been copied.
-func (c *cache) share(ctx context.Context, key cacheKey, p document.Policy, j job, reuse func(response)) (response, *cacheEntry) {
-	if !p.Refresh {
-		if entry := c.lookup(key); entry != nil {
-			return response{}, entry
-		}
-	}
-	flight := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not join a run that began before it
-	done := c.flights.DoChan(flight, func() (any, error) {
-		if !p.Refresh { // another run may have ended since the lookup
-			if entry := c.lookup(key); entry != nil {
-				return entry, nil
-			}
-		}
-		c.misses.Inc()
-		r := j.run(context.WithoutCancel(ctx))
-		if !r.isWhole() {
-			return r, nil
-		}
-		entry := &cacheEntry{body: bytes.Clone(r.body), stored: c.now(), ttl: p.TTL, stale: j.stale}
-		reuse(r)
-		c.entries.Set(key, entry)
-		return entry, nil
-	})
-	select {
-	case <-ctx.Done():
-		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was given up")), nil
-	case result := <-done:
-		if entry, ok := result.Val.(*cacheEntry); ok {
-			return response{}, entry
-		}
-		return result.Val.(response), nil
-	}
 }

@@ -204,6 +204,9 @@ func TestCancelledLeaderDoesNotFailTheOthers(t *testing.T) {
 	}
 	followed := make(chan string)
 	go func() { followed <- e.ExecuteContext(context.Background(), query) }()
+	for e.Sharers() < 2 {
+		time.Sleep(time.Millisecond)
+	}
 	cancel()
 	if got := <-led; (answer{body: got}).code(t) != "timeout" {
 		t.Errorf("the leader got %s", got)

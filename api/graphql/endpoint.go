@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -50,6 +51,14 @@ type Options struct {
 
 	Limits Limits // zero members mean the default
 
+	// Executions is how many requests are parsed or executed at once. Zero leaves one of the processors to others.
+	Executions int
+	// AnswerBytes bounds the answers that are being made or sent. Zero means DefaultAnswerBytes.
+	AnswerBytes int64
+	// Charge is called for a request that costs as much as n more usual ones, before it is executed, and again when the size
+	// of its answer is known. Nil charges nobody.
+	Charge func(c *fiber.Ctx, n float64)
+
 	// CacheBytes bounds the answers kept for @cached. Zero means DefaultCacheBytes.
 	CacheBytes int64
 	// DocumentBytes bounds the parsed documents that are kept. Zero means DefaultDocumentBytes.
@@ -67,6 +76,7 @@ type Options struct {
 	Now      func() time.Time      // nil means time.Now
 
 	breakerOpen time.Duration // zero means defaultBreakerOpen; for tests
+	line        line          // zero means defaultLine; for tests
 }
 
 // Limits bound what one request may cost.
@@ -74,6 +84,7 @@ type Limits = document.Limits
 
 // Defaults of Options.
 const (
+	DefaultAnswerBytes   = 64 << 20
 	DefaultCacheBytes    = 64 << 20
 	DefaultDocumentBytes = 8 << 20
 )
@@ -87,7 +98,12 @@ type Endpoint struct {
 	schema          *ast.Schema
 	cache           *cache
 	operations      *otter.Cache[operationKey, *operation]
-	buffers         sync.Pool // of *[]byte
+	pieces          sync.Pool // of *[pieceBytes]byte
+	executions      *turns
+	forwards        *turns
+	budget          *budget // for answers
+	bodies          *budget // for requests
+	charge          func(*fiber.Ctx, float64)
 	noIntrospection bool
 	origins         []string
 	log             *slog.Logger
@@ -104,7 +120,16 @@ func New(o Options) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		lag: o.Lag, limits: o.Limits.WithDefaults(), noIntrospection: o.NoIntrospection,
-		origins: o.Origins, log: o.Log, now: o.Now,
+		origins: o.Origins, log: o.Log, now: o.Now, charge: o.Charge,
+	}
+	if e.charge == nil {
+		e.charge = func(*fiber.Ctx, float64) {}
+	}
+	if o.Executions == 0 {
+		o.Executions = defaultExecutions()
+	}
+	if o.AnswerBytes == 0 {
+		o.AnswerBytes = DefaultAnswerBytes
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
@@ -127,11 +152,14 @@ func New(o Options) (*Endpoint, error) {
 			return nil, err
 		}
 	}
+	if err := e.bound(o); err != nil {
+		return nil, err
+	}
 	if e.cache, err = newCache(o.CacheBytes, e.now, o.Registry); err != nil {
 		return nil, err
 	}
 	if o.Upstream != nil {
-		if e.proxy, err = newProxy(o, e.limits, e.log); err != nil {
+		if e.proxy, err = newProxy(o, e.limits, e.executions, e.log); err != nil {
 			return nil, err
 		}
 	}
@@ -145,9 +173,27 @@ func New(o Options) (*Endpoint, error) {
 	return e, nil
 }
 
+// bound makes the bounds of bounds.go, with their metrics.
+func (e *Endpoint) bound(o Options) error {
+	if o.line == (line{}) {
+		o.line = defaultLine
+	}
+	tooMany := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "attestd_graphql_overloaded_total", Help: "Queries refused because reads were taking all that they may, by what: executions at once, forwards at once, bytes of answers, or of bodies.",
+	}, []string{"of"})
+	e.executions = newTurns(o.Executions, o.line, tooMany.WithLabelValues("executions").Inc)
+	e.forwards = newTurns(maxForwarded, o.line, tooMany.WithLabelValues("forwards").Inc)
+	e.budget = newBudget(o.AnswerBytes, tooMany.WithLabelValues("answers").Inc)
+	e.bodies = newBudget(maxIncoming, tooMany.WithLabelValues("bodies").Inc)
+	return register(o.Registry, tooMany, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "attestd_graphql_answer_bytes", Help: "Bytes of answers that are being made or sent.",
+	}, func() float64 { return float64(e.budget.held.Load()) }))
+}
+
 // job is what answers a request.
 type job struct {
 	run       func(context.Context) response
+	cost      int            // see document.Limits.Cost; 0 where it is not known
 	variables map[string]any // coerced; at least those that @cached uses
 	variant   string         // what the answer depends on beside operation and variables
 	stale     time.Duration  // how long past its ttl the answer is kept, to be sent if a later run fails
@@ -161,7 +207,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
 			fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))), nil
 	}
-	op, errs := e.operation(r)
+	op, errs := e.operation(ctx, r)
 	if len(errs) > 0 {
 		return refused(statusRefused, errs...), nil
 	}
@@ -181,18 +227,21 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 		return refused(statusRefused, errs...), nil
 	}
 	j.run = e.guarded(j.run)
-	if op.Cached == nil {
-		return j.run(ctx), nil
-	}
-	policy, failed := op.Cached.Policy(e.schema, j.variables)
-	if failed != nil {
-		return refused(statusRefused, failed), nil
+	var policy document.Policy
+	if op.Cached != nil {
+		var failed *document.Error
+		if policy, failed = op.Cached.Policy(e.schema, j.variables); failed != nil {
+			return refused(statusRefused, failed), nil
+		}
 	}
 	if policy.TTL == 0 {
-		return j.run(ctx), nil
+		r.payFor(j)
+		resp := j.run(ctx)
+		r.payForBytes(resp.body)
+		return resp, nil
 	}
 	key := op.key(r.operation, given, j.variant)
-	resp, entry := e.cache.share(ctx, key, policy, j, e.reuse)
+	resp, entry := e.share(ctx, key, policy, j, r)
 	if entry != nil && !policy.Refresh {
 		e.cache.requests.Set(hash, key)
 	}
@@ -211,7 +260,12 @@ func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job
 	if replica {
 		j.variant = "replica"
 	}
-	j.run = func(ctx context.Context) response { return e.bindAndExecute(ctx, op, variables, replica) }
+	if len(errs) > 0 {
+		return j, errs
+	}
+	root, errs := e.bind(op, variables)
+	j.cost = document.Cost(root)
+	j.run = e.executions.bounded(func(ctx context.Context) response { return e.execute(ctx, root, replica) })
 	return j, errs
 }
 
@@ -236,11 +290,15 @@ type operation struct {
 }
 
 // operation returns the parsed operation of a request.
-func (e *Endpoint) operation(r request) (*operation, []*document.Error) {
+func (e *Endpoint) operation(ctx context.Context, r request) (*operation, []*document.Error) {
 	key := operationKey{r.query, r.operation}
 	if op, ok := e.operations.GetIfPresent(key); ok {
 		return op, nil
 	}
+	if err := e.executions.take(ctx); err != nil {
+		return nil, []*document.Error{err}
+	}
+	defer e.executions.end()
 	op, errs := e.prepare(r.query, r.operation)
 	if len(errs) == 0 {
 		e.operations.Set(key, op)
@@ -272,20 +330,21 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
 	return op, nil
 }
 
-func (e *Endpoint) bindAndExecute(ctx context.Context, op *operation, variables map[string]any, replica bool) response {
+// bind returns what is selected, if it may be executed.
+func (e *Endpoint) bind(op *operation, variables map[string]any) ([]*document.Selection, []*document.Error) {
 	root, errs := op.Bind(variables)
 	if len(errs) > 0 {
-		return refused(statusRefused, errs...)
+		return nil, errs
 	}
 	for _, s := range root {
 		if s.Meta && e.noIntrospection {
-			return refused(statusRefused, introspectionOff().At(s.Node.Position).WithPath(s.Key))
+			return nil, []*document.Error{introspectionOff().At(s.Node.Position).WithPath(s.Key)}
 		}
 	}
 	if err := e.limits.CheckCost(root); err != nil {
-		return refused(statusRefused, err)
+		return nil, []*document.Error{err}
 	}
-	return e.execute(ctx, root, replica)
+	return root, nil
 }
 
 func introspectionOff() *document.Error {

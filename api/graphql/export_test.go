@@ -4,16 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/gofiber/fiber/v2"
 )
 
 // Execute answers a query without HTTP.
 func (e *Endpoint) Execute(query, variables string) string {
 	r, entry := e.answer(context.Background(), posted(query, variables), cacheKey{})
 	if entry != nil {
-		return string(entry.body)
+		return string(entry.body.whole())
 	}
 	defer e.reuse(r)
-	return string(r.body)
+	return string(r.body.whole())
 }
 
 // posted is the request of a POST.
@@ -33,9 +35,38 @@ func (e *Endpoint) Prepared() int { return e.operations.EstimatedSize() }
 func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
 	r, entry := e.answer(ctx, posted(query, ""), cacheKey{})
 	if entry != nil {
-		return string(entry.body)
+		return string(entry.body.whole())
 	}
-	return string(r.body)
+	return string(r.body.whole())
+}
+
+// Sharers is how many wait for runs that are shared.
+func (e *Endpoint) Sharers() (n int) {
+	e.cache.flights.mu.Lock()
+	defer e.cache.flights.mu.Unlock()
+	for _, f := range e.cache.flights.all {
+		n += f.sharers
+	}
+	return n
+}
+
+// Waiting is how many wait for their turn.
+func (e *Endpoint) Waiting() int64 { return e.executions.waiting.Load() }
+
+// HeldBytes are those of answers that are being made or sent, IncomingBytes those of bodies that are being read.
+func (e *Endpoint) HeldBytes() int64     { return e.budget.held.Load() }
+func (e *Endpoint) IncomingBytes() int64 { return e.bodies.held.Load() }
+
+// WithLine sets how many wait for their turn, and for how long.
+func WithLine(o Options, waiting int64, wait time.Duration) Options {
+	o.line = line{waiting, wait}
+	return o
+}
+
+// WithCharge calls charge without the request.
+func WithCharge(o Options, charge func(n float64)) Options {
+	o.Charge = func(_ *fiber.Ctx, n float64) { charge(n) }
+	return o
 }
 
 // CachedBytes is what the answers kept for @cached weigh.

@@ -34,7 +34,7 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	message := r.message()
 	message.MaxResponse = int64(e.limits.MaxResponseBytes)
 	j := job{
-		run:    func(ctx context.Context) response { return e.proxy.ask(ctx, message) },
+		run:    e.forwards.bounded(func(ctx context.Context) response { return e.forward(ctx, message) }),
 		stale:  e.proxy.stale,
 		flight: message.ContentType + "\n" + message.Accept,
 	}
@@ -49,6 +49,22 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	var errs []*document.Error
 	j.variables, errs = op.Cached.CoerceVariables(e.schema, given)
 	return j, errs
+}
+
+// forward asks the upstream. The answer holds its bytes of the budget from when they arrive.
+func (e *Endpoint) forward(ctx context.Context, message upstream.Request) response {
+	held, kept := &share{budget: e.budget}, false
+	defer func() {
+		if !kept {
+			held.release()
+		}
+	}()
+	message.Room = held.grow
+	r := e.proxy.ask(ctx, message)
+	if r.status == statusForwarded {
+		r.held, kept = held, true
+	}
+	return r
 }
 
 // message returns the request to forward. It is a copy.

@@ -28,7 +28,7 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 			Checks json.RawMessage `json:"v2_health_check"`
 		} `json:"data"`
 	}
-	if !answer.isWhole() || json.Unmarshal(answer.body, &body) != nil || !bytes.HasPrefix(body.Data.Checks, []byte("[")) {
+	if !answer.isWhole() || json.Unmarshal(answer.body.whole(), &body) != nil || !bytes.HasPrefix(body.Data.Checks, []byte("[")) {
 		setRetryAfter(c, answer.retryAfter)
 		return refuse(c, http.StatusServiceUnavailable, e.noHealth())
 	}

@@ -32,6 +32,12 @@ const (
 // The app should have StreamRequestBody set, so that a body that is too large is refused before it is read.
 func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	e.allowOrigin(c)
+	incoming := share{budget: e.bodies}
+	defer incoming.release()
+	if !incoming.grow(e.incomingBytes(c)) {
+		drain(c, c.Context().RequestBodyStream())
+		return refuseOverloaded(c)
+	}
 	body, err := e.readBody(c)
 	switch {
 	case err != nil && err.Code() == CodeBodyTooLarge:
@@ -80,28 +86,30 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 		return refuse(c, http.StatusBadRequest, err)
 	}
 	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: c.Get(fiber.HeaderAccept)}
+	r.charge = func(n float64) { e.charge(c, n) }
 	resp, entry := e.answer(c.UserContext(), r, hash)
 	switch {
 	case entry != nil:
 		return e.sendCached(c, entry)
 	case resp.status == statusForwarded:
-		return sendForwarded(c, resp)
+		return e.sendForwarded(c, resp)
 	case resp.status == statusStale:
-		return sendStale(c, resp)
+		return e.sendStale(c, resp)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Status(httpStatus(c, r, resp))
-	c.Response().SetBody(resp.body) // copied into a buffer of the connection's
-	e.reuse(resp)
-	return nil
+	return e.sendBody(c, resp)
 }
 
 // sendCached sends a cached answer with its age (RFC 9111, section 5).
 func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
+	if !entry.hold(e.budget) {
+		return refuseOverloaded(c)
+	}
 	h := &c.Response().Header
 	h.Set(fiber.HeaderCacheControl, "max-age="+strconv.Itoa(int(entry.ttl/time.Second)))
 	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
-	c.Response().SetBodyRaw(entry.body)
+	send(c, entry.body, entry.release)
 	return nil
 }
 

@@ -54,7 +54,7 @@ func (o *Oracle) Execute(query, variables string) string {
 }
 
 func (o *Oracle) bind(query, variables string) ([]*document.Selection, []*document.Error) {
-	op, errs := o.e.operation(posted(query, variables))
+	op, errs := o.e.operation(context.Background(), posted(query, variables))
 	if len(errs) > 0 {
 		return nil, errs
 	}
@@ -78,7 +78,12 @@ func (o *Oracle) bind(query, variables string) ([]*document.Selection, []*docume
 func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.RawMessage, *document.Error) {
 	var data map[string]json.RawMessage
 	if document.RowsOf(s.Def.Name) == nil {
-		object, errs := o.e.executor.Execute(context.Background(), nil, []*document.Selection{s}, 1<<30)
+		var object []byte
+		last, errs := o.e.executor.Execute(context.Background(), nil, []*document.Selection{s}, answer.Output{Max: 1 << 30, Next: func(full []byte) []byte {
+			object = append(object, full...)
+			return []byte{}
+		}})
+		object = append(object, last...)
 		if len(errs) > 0 {
 			return nil, errs[0]
 		}

@@ -26,6 +26,7 @@ type proxy struct {
 	upstream *upstream.Client
 	timeout  time.Duration // of one request; the upstream's own may be shorter
 	stale    time.Duration // Options.StaleIfError
+	judges   *turns        // to read answers takes a processor, like an execution
 	breaker  *gobreaker.CircuitBreaker[upstream.Response]
 	pause    time.Duration             // how long the breaker stays open
 	until    atomic.Pointer[time.Time] // when it lets a request through again
@@ -40,9 +41,9 @@ const (
 	defaultBreakerOpen = 10 * time.Second
 )
 
-func newProxy(o Options, limits Limits, log *slog.Logger) (*proxy, error) {
+func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy, error) {
 	p := &proxy{
-		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, log: log,
+		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, judges: judges, log: log,
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "attestd_graphql_stale_total", Help: "Answers past their ttl that were sent because the upstream had failed."}),
 	}
@@ -63,7 +64,9 @@ func newProxy(o Options, limits Limits, log *slog.Logger) (*proxy, error) {
 }
 
 // isAnswer reports whether the upstream is available.
-func isAnswer(err error) bool { return err == nil || errors.Is(err, upstream.ErrTooLarge) }
+func isAnswer(err error) bool {
+	return err == nil || errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, upstream.ErrNoRoom) || errors.Is(err, errBusy)
+}
 
 // isCallersFault reports whether an error says nothing about the upstream.
 func isCallersFault(err error) bool {
@@ -88,11 +91,13 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	answer, err := p.exchange(ctx, r)
 	switch {
 	case err == nil:
-		return response{status: statusForwarded, upstream: answer, body: answer.Body}
+		return response{status: statusForwarded, upstream: answer, body: pieces{answer.Body}}
 	case errors.Is(err, errLimited):
-		return response{status: statusForwarded, upstream: answer, body: answer.Body, failed: true}
+		return response{status: statusForwarded, upstream: answer, body: pieces{answer.Body}, failed: true}
 	case errors.Is(err, upstream.ErrTooLarge):
 		return refused(statusUnavailable, document.NewError(document.CodeResponseTooLarge, "the upstream's response is too large: ask for fewer rows (p_limit) or fields"))
+	case errors.Is(err, upstream.ErrNoRoom), errors.Is(err, errBusy):
+		return refused(statusUnavailable, overloaded())
 	case errors.Is(err, context.Canceled):
 		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was given up"))
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
@@ -103,6 +108,9 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	known, _ := errors.AsType[*appliance.Error](err)
 	return unavailable(known)
 }
+
+// errBusy is for an answer that nobody has the time to read.
+var errBusy = errors.New("too many reads at once")
 
 // errLimited counts as a failure, though the answer is forwarded.
 var errLimited = errors.New("the upstream answered 429")
@@ -119,13 +127,22 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 		case errors.Is(err, context.DeadlineExceeded):
 			err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").Because(fmt.Errorf("no whole answer within %s", p.timeout))
 		case err == nil:
-			err = judge(answer)
+			err = p.judged(ctx, answer)
 		}
 		if !isAnswer(err) && !isCallersFault(err) {
 			p.cause.Store(&err)
 		}
 		return answer, err
 	})
+}
+
+// judged judges an answer when it is its turn.
+func (p *proxy) judged(ctx context.Context, answer upstream.Response) error {
+	if p.judges.take(ctx) != nil {
+		return errBusy
+	}
+	defer p.judges.end()
+	return judge(answer)
 }
 
 // judge returns an error for an answer that counts as a failure of the upstream.
@@ -156,15 +173,14 @@ func isWhole(answer upstream.Response) bool {
 }
 
 // sendForwarded sends the upstream's answer.
-func sendForwarded(c *fiber.Ctx, r response) error {
+func (e *Endpoint) sendForwarded(c *fiber.Ctx, r response) error {
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Response().Header.SetContentType(r.upstream.ContentType)
 	if r.upstream.RetryAfter > 0 {
 		setRetryAfter(c, r.upstream.RetryAfter)
 	}
 	c.Status(r.upstream.Status)
-	c.Response().SetBodyRaw(r.body)
-	return nil
+	return e.sendBody(c, r)
 }
 
 // staleOr returns the stale answer of a key, or failed if there is none.
@@ -178,7 +194,7 @@ func (e *Endpoint) staleOr(failed response, key cacheKey) response {
 		return failed
 	}
 	e.proxy.sent.Inc()
-	return response{status: statusStale, body: markStale(entry.body, age), age: age}
+	return response{status: statusStale, body: pieces{markStale(entry.body.whole(), age)}, age: age}
 }
 
 // markStale adds stale and age to the extensions of an answer.
@@ -200,11 +216,10 @@ func markStale(body []byte, age time.Duration) []byte {
 }
 
 // sendStale sends a stale answer (RFC 5861, section 4), with Cache-Status (RFC 9211).
-func sendStale(c *fiber.Ctx, r response) error {
+func (e *Endpoint) sendStale(c *fiber.Ctx, r response) error {
 	h := &c.Response().Header
 	h.Set(fiber.HeaderCacheControl, "max-age=0")
 	h.Set(fiber.HeaderAge, strconv.Itoa(int(r.age/time.Second)))
 	h.Set("Cache-Status", "attestd; hit; detail=stale")
-	c.Response().SetBodyRaw(r.body)
-	return nil
+	return e.sendBody(c, r)
 }

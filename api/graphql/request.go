@@ -29,6 +29,7 @@ type request struct {
 	reserved   string // the name of a parameter that there is not; it is ignored here
 	get        bool
 	raw        rawRequest
+	charge     func(n float64) // see Options.Charge; not after the handler has returned. Nil charges nobody
 }
 
 // rawRequest is a request as received. It is valid only until the handler returns.
@@ -41,12 +42,27 @@ type rawRequest struct {
 // reads can then see the error. A client that sends more is cut off.
 const (
 	drainBytes = 8 << 20
+	prefetched = 8 << 10 // of a body by fasthttp, before the handler is called
 	drainTime  = 5 * time.Second
 )
 
 // bodyBytes is the largest body: query and variables as JSON, with escapes.
 func (e *Endpoint) bodyBytes() int {
 	return 2*(e.limits.MaxQueryBytes+e.limits.MaxVariablesBytes) + 4096
+}
+
+// incomingBytes is how much memory the body may take, beside what the server has read of it already.
+func (e *Endpoint) incomingBytes(c *fiber.Ctx) int {
+	length, limit := c.Request().Header.ContentLength(), e.bodyBytes()
+	switch {
+	case !c.Request().IsBodyStream(), length > limit: // the second is refused unread
+		return 0
+	case length < 0: // chunked
+		return limit
+	case length <= prefetched:
+		return 0
+	}
+	return length
 }
 
 // readBody reads the whole body, so that the connection can be reused, or refuses it and closes the connection. Bodies are

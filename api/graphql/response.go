@@ -13,10 +13,10 @@ import (
 
 // response is the answer to a request.
 type response struct {
-	body     []byte // JSON
-	status   status
-	errors   []*document.Error
-	reusable bool // the body may be given back by Endpoint.reuse
+	body   pieces // JSON
+	held   *share // of the budget, for the body; nil for a small one that is an error
+	status status
+	errors []*document.Error
 
 	upstream   upstream.Response // of statusForwarded
 	failed     bool              // the upstream has failed, so a stale answer may be sent instead
@@ -32,9 +32,6 @@ func (r response) isWhole() bool {
 	return r.status == statusOK && len(r.errors) == 0
 }
 
-// maxReused is the largest capacity of a buffer that is pooled.
-const maxReused = 1 << 20
-
 // lagSeconds returns the lag of the replica, nil if it is unknown.
 func (e *Endpoint) lagSeconds() *float64 {
 	if e.lag == nil {
@@ -45,21 +42,6 @@ func (e *Endpoint) lagSeconds() *float64 {
 		return nil
 	}
 	return new(float64(lag.Round(time.Millisecond).Milliseconds()) / 1000)
-}
-
-// buffer returns an empty buffer for a response.
-func (e *Endpoint) buffer() []byte {
-	if b, ok := e.buffers.Get().(*[]byte); ok {
-		return (*b)[:0]
-	}
-	return make([]byte, 0, 32<<10)
-}
-
-// reuse returns the body of a response to the pool. Nothing may refer to it any more.
-func (e *Endpoint) reuse(r response) {
-	if r.reusable && cap(r.body) <= maxReused {
-		e.buffers.Put(&r.body)
-	}
 }
 
 // status says how far a request got; see httpStatus.
@@ -86,14 +68,20 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 		// Before the snapshot is taken, so that it is no older than this says.
 		extensions["replica"] = map[string]any{"lag_seconds": e.lagSeconds()}
 	}
-	body, errs := e.executor.Execute(ctx, append(e.buffer(), `{"data":`...), root, e.limits.MaxResponseBytes)
-	if len(errs) == 0 {
-		return response{body: finish(body, extensions), reusable: true}
+	w := e.newWriter()
+	defer w.drop() // what is not taken: there are errors, or a panic
+	first := w.next(nil)
+	if first == nil {
+		return refused(statusUnavailable, overloaded())
 	}
-	r := response{errors: errs, status: statusOK, body: append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}
+	last, errs := e.executor.Execute(ctx, append(first, `{"data":`...), root, answer.Output{Max: e.limits.MaxResponseBytes, Next: w.next})
+	if len(errs) == 0 {
+		return w.take(finish(last, extensions))
+	}
+	r := response{errors: errs, status: statusOK, body: pieces{append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}}
 	for _, err := range errs {
 		switch err.Code() {
-		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown:
+		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown, document.CodeOverloaded:
 			r.status = statusUnavailable
 		}
 	}
@@ -114,5 +102,8 @@ func finish(body []byte, extensions map[string]any) []byte {
 
 // refused returns the response to a request that is not executed.
 func refused(s status, errs ...*document.Error) response {
-	return response{body: document.ErrorBody(errs...), status: s, errors: errs}
+	if code := errs[0].Code(); code == document.CodeOverloaded || code == appliance.CodeTimeout {
+		s = statusUnavailable
+	}
+	return response{body: pieces{document.ErrorBody(errs...)}, status: s, errors: errs}
 }

@@ -25,6 +25,9 @@ type Request struct {
 	ContentType string // of Body
 	Accept      string // the client's; empty sends none
 	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
+	// Room is called with the size that the answer is about to have in memory, again and again as it grows. False gives it up. Nil
+	// means that there is room.
+	Room func(size int) bool
 }
 
 // Response is the upstream's answer.
@@ -41,11 +44,14 @@ const MaxRetryAfter = 24 * time.Hour
 // ErrTooLarge is returned for an answer that is larger than Options.MaxResponse.
 var ErrTooLarge = errors.New("the upstream's answer is too large")
 
+// ErrNoRoom is returned for an answer that Request.Room has given up.
+var ErrNoRoom = errors.New("no room for the upstream's answer")
+
 // Forward sends a request, with the client's Accept and Content-Type but no other header of the client's, and returns the
 // upstream's answer with any status but that of a redirect.
 //
 // Errors: appliance.CodeUpstreamUnavailable if the upstream cannot be reached, is too slow, redirects, or does not send a complete
-// response; ErrTooLarge; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept or ContentType contains a
+// response; ErrTooLarge; ErrNoRoom; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept or ContentType contains a
 // control character.
 func (c *Client) Forward(ctx context.Context, r Request) (Response, error) {
 	for _, part := range []struct{ name, text string }{{"query", r.Query}, {"Accept", r.Accept}, {"Content-Type", r.ContentType}} {
@@ -98,7 +104,7 @@ func (c *Client) send(ctx context.Context, r Request) (Response, error) {
 	defer cancel()
 	resp, err := c.exchange(within, r)
 	switch {
-	case err == nil || errors.Is(err, ErrTooLarge):
+	case err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrNoRoom):
 		return resp, err
 	case ctx.Err() != nil:
 		return Response{}, ctx.Err()
@@ -138,7 +144,7 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	if r.MaxResponse > 0 {
 		limit = min(limit, r.MaxResponse)
 	}
-	answer.Body, err = readBody(resp, limit)
+	answer.Body, err = readBody(resp, limit, r.Room)
 	return answer, err
 }
 
@@ -164,21 +170,44 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 	return req, nil
 }
 
-// readBody reads a body, which net/http decompresses, up to a limit.
-func readBody(resp *http.Response, limit int64) ([]byte, error) {
+// readBody reads a body, which net/http decompresses, up to a limit, and as far as there is room.
+func readBody(resp *http.Response, limit int64, room func(size int) bool) ([]byte, error) {
 	if resp.ContentLength > limit {
 		return nil, ErrTooLarge
 	}
+	if room == nil {
+		room = func(int) bool { return true }
+	}
 	var body bytes.Buffer
+	if !room(int(max(resp.ContentLength, 0)) + bytes.MinRead) {
+		return nil, ErrNoRoom
+	}
 	body.Grow(int(max(resp.ContentLength, 0)) + bytes.MinRead)
-	_, err := body.ReadFrom(io.LimitReader(resp.Body, limit+1))
+	_, err := body.ReadFrom(&roomyReader{Reader: io.LimitReader(resp.Body, limit+1), room: room})
 	switch {
+	case errors.Is(err, ErrNoRoom):
+		return nil, ErrNoRoom
 	case err != nil:
 		return nil, fmt.Errorf("read the answer: %w", err)
 	case int64(body.Len()) > limit:
 		return nil, ErrTooLarge
 	}
 	return body.Bytes(), nil
+}
+
+// roomyReader reads for as long as there is room for what was read.
+type roomyReader struct {
+	io.Reader
+	room func(size int) bool
+	read int
+}
+
+func (r *roomyReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if r.read += n; !r.room(r.read) {
+		return n, ErrNoRoom
+	}
+	return n, err
 }
 
 // retryAfter parses Retry-After (RFC 9110, section 10.2.3): seconds or a date. It returns 0 for anything else.

@@ -56,11 +56,14 @@ func (c *Config) validate() error {
 	g := c.GraphQL
 	for name, value := range map[string]int64{
 		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse), "cache_size": int64(g.CacheSize),
-		"max_tokens": int64(g.MaxTokens), "max_depth": int64(g.MaxDepth), "max_root_fields": int64(g.MaxRootFields),
+		"answer_memory": int64(g.AnswerMemory),
+		"max_tokens":    int64(g.MaxTokens), "max_depth": int64(g.MaxDepth), "max_root_fields": int64(g.MaxRootFields),
 		"max_aliases": int64(g.MaxAliases), "max_cost": int64(g.MaxCost), "timeout": int64(g.Timeout),
 	} {
 		check(value > 0 && value <= math.MaxInt32 || name == "timeout" && value > 0, "graphql.%s: must be more than zero, and less than 2 GiB", name)
 	}
+	check(g.AnswerMemory >= 2*g.MaxResponse, "graphql.answer_memory: must be at least twice graphql.max_response")
+	check(g.Executions >= 0 && g.Executions <= maxExecutions, "graphql.executions: must be 0 to %d", maxExecutions)
 	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
@@ -69,8 +72,11 @@ func (c *Config) validate() error {
 // maxConnections is far more than there is memory for.
 const maxConnections = 1 << 20
 
-// maxSessions is far more than any HSM has of use.
-const maxSessions = 1024
+// maxSessions is far more than any HSM has of use, and maxExecutions than any machine has processors.
+const (
+	maxSessions   = 1024
+	maxExecutions = 1024
+)
 
 // The values of graphql.source. The second is also one of graphql.fallback.
 const (

@@ -104,6 +104,8 @@ type Config struct {
 		Playground    bool          `koanf:"playground"`
 		Origins       []string      `koanf:"origins"`
 		CacheSize     Size          `koanf:"cache_size"`
+		Executions    int           `koanf:"executions"`
+		AnswerMemory  Size          `koanf:"answer_memory"`
 		MaxQuery      Size          `koanf:"max_query"`
 		MaxVariables  Size          `koanf:"max_variables"`
 		MaxResponse   Size          `koanf:"max_response"`
@@ -154,7 +156,7 @@ func attestingSettings() []Setting {
 		{"server.shutdown_timeout", "30s", "longest time to finish accepted requests when stopping"},
 		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
 		{"limits.anonymous_rate", "100/s", "requests without a valid key from one client address (IPv6: one /64)"},
-		{"limits.graphql_rate", "unlimited", "GraphQL requests without a key from one client address (IPv6: one /64)"},
+		{"limits.graphql_rate", "100/s", "GraphQL requests without a key from one client address (IPv6: one /64); a costly one counts as several"},
 		{"limits.error_rate", "600/m", "requests of one client that may end in an error of its own (4xx); its rates are a tenth while it makes more"},
 		{"limits.max_waiting", appliance.DefaultMaxWaiting, "attestations that may wait for the HSM, over all API keys; more are refused at once"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
@@ -195,6 +197,8 @@ func graphqlSettings() []Setting {
 		{"graphql.playground", true, "serve the playground at /graphiql"},
 		{"graphql.origins", []string{}, "origins whose pages may read answers (CORS), such as https://app.example.com; none means any"},
 		{"graphql.cache_size", "64MiB", "memory for the answers that @cached keeps"},
+		{"graphql.executions", 0, "queries executed at once; 0 leaves one of the processors to signing"},
+		{"graphql.answer_memory", "64MiB", "memory for the answers that are being made or sent"},
 		{"graphql.max_query", "64KiB", "largest query text"},
 		{"graphql.max_variables", "64KiB", "largest JSON of variables"},
 		{"graphql.max_response", "16MiB", "largest answer"},

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -80,24 +79,6 @@ type running struct {
 
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
-}
-
-// What the garbage collector is told. Little is live, so that by default it collects many times a second. With five times the
-// live heap before it collects, not twice, an answer of 100 packets takes 10 % less CPU (3.0 ms of 3.3), an attestation as much as
-// before. The limit, beside the answers that GraphQL may keep, then holds what the process allocates (RssAnon) at 250 MB while 32
-// clients ask for such pages, instead of 550 MB. GOGC and GOMEMLIMIT in the environment override both.
-const (
-	gcPercent   = 400
-	memoryLimit = 192 << 20
-)
-
-func tuneMemory(c *config.Config) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit + int64(c.GraphQL.CacheSize))
-	}
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.

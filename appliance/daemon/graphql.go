@@ -27,6 +27,9 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 			MaxTokens: c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields, MaxAliases: c.MaxAliases,
 			MaxCost: c.MaxCost, Timeout: c.Timeout,
 		},
+		Executions:      c.Executions,
+		AnswerBytes:     int64(c.AnswerMemory),
+		Charge:          api.Charge,
 		CacheBytes:      int64(c.CacheSize),
 		NoIntrospection: !c.Introspection,
 		Origins:         c.Origins,
@@ -48,7 +51,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, EndsWithClient: true, Handler: endpoint.Handle}
 		if method == fiber.MethodOptions {
 			route.Open = true // a browser asks without the key whether it may send one
 		}

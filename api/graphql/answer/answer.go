@@ -40,12 +40,12 @@ func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	return &Executor{index: idx, schema: schema, figures: figures, log: log}, nil
 }
 
-// Execute appends the data of what is selected to dst, read from one snapshot of the index. If there are errors, the data is null
-// and what was appended is not valid: all root fields that read data are non-null.
+// Execute appends the data of what is selected to dst, read from one snapshot of the index, and returns the last piece of the
+// output. If there are errors, the data is null and what was written is not valid: all root fields that read data are non-null.
 //
-// Errors: CodeResponseTooLarge if dst becomes longer than max; CodeTimeout; those of the index.
-func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection, max int) ([]byte, []*document.Error) {
-	x := &execution{Executor: e, ctx: ctx, buf: dst, max: max}
+// Errors: CodeResponseTooLarge; CodeOverloaded if the output takes no more; CodeTimeout; those of the index.
+func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection, out Output) ([]byte, []*document.Error) {
+	x := &execution{Executor: e, ctx: ctx, buf: dst, out: out}
 	if !reads(root) {
 		errs := x.object(root)
 		return x.buf, errs
@@ -61,6 +61,17 @@ func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Sel
 	}
 	return x.buf, errs
 }
+
+// Output is where an answer goes that is larger than a piece: it is written in pieces, for a large one would be copied many times
+// while it grows.
+type Output struct {
+	Max int // most bytes of all pieces
+	// Next takes a piece of at least FullPiece bytes, and returns the next, which is empty; nil ends the execution.
+	Next func(full []byte) (empty []byte)
+}
+
+// FullPiece is from how many bytes on a piece of an answer is full. Rows are not cut, so that most have room in 16 KiB more.
+const FullPiece = 48 << 10
 
 // reads reports whether a selected field needs the index.
 func reads(root []*document.Selection) bool {
@@ -78,7 +89,8 @@ type execution struct {
 	ctx  context.Context
 	snap snapshot
 	buf  []byte
-	max  int // length of buf
+	out  Output
+	full int // bytes in full pieces
 }
 
 // snapshot is what is read of an index at one moment.
@@ -87,16 +99,44 @@ type snapshot interface {
 	figureSource
 }
 
-var errResponseTooLarge = errors.New("response too large")
+var (
+	errResponseTooLarge = errors.New("response too large")
+	errNoRoom           = errors.New("no room for the response")
+)
+
+// written returns the piece to go on with when something was written to dst, and an error when the answer is too large.
+func (x *execution) written(dst []byte) ([]byte, error) {
+	switch {
+	case x.full+len(dst) > x.out.Max:
+		return dst, errResponseTooLarge
+	case len(dst) < FullPiece:
+		return dst, nil
+	}
+	x.full += len(dst)
+	next := x.out.Next(dst)
+	if next == nil {
+		return dst, errNoRoom
+	}
+	return next, nil
+}
+
+// write writes what was made elsewhere.
+func (x *execution) write(made []byte) (err error) {
+	for err == nil && len(made) > 0 {
+		n := min(len(made), FullPiece)
+		x.buf, err = x.written(append(x.buf, made[:n]...))
+		made = made[n:]
+	}
+	return err
+}
 
 // object writes the root object.
 func (x *execution) object(root []*document.Selection) []*document.Error {
 	figures := figuresOf(root)
 	computed := x.compute(figures)
 	if len(figures) > 0 && len(figures) == len(root) && len(computed.failed) == 0 {
-		x.buf = append(x.buf, computed.data...)
-		if len(x.buf) > x.max {
-			return []*document.Error{x.failure(errResponseTooLarge, root[0])}
+		if err := x.write(computed.data); err != nil {
+			return []*document.Error{x.failure(err, root[0])}
 		}
 		return nil
 	}
@@ -106,7 +146,7 @@ func (x *execution) object(root []*document.Selection) []*document.Error {
 		x.buf = s.AppendKey(x.buf, i)
 		if err := x.rootField(s, computed); err != nil {
 			errs = append(errs, x.failure(err, s))
-			if x.ctx.Err() != nil {
+			if x.ctx.Err() != nil || errors.Is(err, errNoRoom) {
 				break
 			}
 		}
@@ -133,7 +173,10 @@ func (x *execution) rootField(s *document.Selection, figures computed) error {
 func (x *execution) failure(err error, s *document.Selection) *document.Error {
 	switch {
 	case errors.Is(err, errResponseTooLarge):
-		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: ask for fewer rows (p_limit) or fields", x.max)).
+		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: ask for fewer rows (p_limit) or fields", x.out.Max)).
+			At(s.Node.Position).WithPath(s.Key)
+	case errors.Is(err, errNoRoom):
+		return document.NewError(document.CodeOverloaded, "too many answers at once: try again later, or ask for fewer rows (p_limit) or fields").
 			At(s.Node.Position).WithPath(s.Key)
 	case x.ctx.Err() != nil:
 		return document.NewError(appliance.CodeTimeout, "the query took too long: ask for fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)

@@ -78,11 +78,7 @@ func (x *execution) figure(s *document.Selection, figures computed) error {
 	if err := json.Unmarshal(figures.data, &values); err != nil {
 		return err
 	}
-	x.buf = append(x.buf, values[s.Key]...)
-	if len(x.buf) > x.max {
-		return errResponseTooLarge
-	}
-	return nil
+	return x.write(values[s.Key])
 }
 
 // queryOf returns a query of figures, since graph-gophers takes only text. Their arguments are variables.

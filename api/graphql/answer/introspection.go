@@ -67,9 +67,9 @@ func (x *execution) metaObject(o object, s *document.Selection) error {
 			return err
 		}
 	}
-	x.buf = append(x.buf, '}')
-	if len(x.buf) > x.max {
-		return errResponseTooLarge
+	var err error
+	if x.buf, err = x.written(append(x.buf, '}')); err != nil {
+		return err
 	}
 	return x.ctx.Err()
 }

@@ -72,10 +72,7 @@ func (x *execution) row(dst []byte, row index.Row, set []*document.Selection) ([
 			return dst, err
 		}
 	}
-	if len(dst) > x.max {
-		return dst, errResponseTooLarge
-	}
-	return append(dst, '}'), nil
+	return x.written(append(dst, '}'))
 }
 
 // nested appends the value of a field that is not a plain column.

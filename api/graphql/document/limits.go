@@ -173,16 +173,30 @@ const (
 func (l Limits) CheckCost(root []*Selection) *Error {
 	total := 0
 	for _, s := range root {
-		if s.Meta {
-			continue
-		}
-		total = saturate(total + s.rows()*cost(s.Children))
+		total = saturate(total + s.cost())
 		if total > l.MaxCost {
 			return NewError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
 				At(s.Node.Position).WithPath(s.Key)
 		}
 	}
 	return nil
+}
+
+// Cost returns the estimated number of values, which CheckCost bounds.
+func Cost(root []*Selection) int {
+	total := 0
+	for _, s := range root {
+		total = saturate(total + s.cost())
+	}
+	return total
+}
+
+// cost is that of a root field. Introspection has none.
+func (s *Selection) cost() int {
+	if s.Meta {
+		return 0
+	}
+	return saturate(s.rows() * cost(s.Children))
 }
 
 // rows is how many rows a root field returns at most, or is assumed to return.

@@ -1,0 +1,129 @@
+package graphql
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/attestd/attestd/api/graphql/document"
+	"github.com/attestd/attestd/appliance"
+)
+
+// flights are the runs that concurrent requests share. A run goes on when the one that began it leaves, and ends when all that
+// share it have left.
+type flights struct {
+	mu  sync.Mutex
+	all map[string]*flight
+}
+
+type flight struct {
+	sharers int // protected by flights.mu
+	cancel  context.CancelFunc
+	landed  chan struct{} // closed when the rest is set
+
+	response response
+	entry    *cacheEntry // instead of a response
+}
+
+// join returns the flight of a key, or begins one. The caller must leave it.
+func (f *flights) join(ctx context.Context, key string, run func(ctx context.Context) (response, *cacheEntry)) (_ *flight, began bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if found, ok := f.all[key]; ok {
+		found.sharers++
+		return found, false
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	begun := &flight{sharers: 1, cancel: cancel, landed: make(chan struct{})}
+	if f.all == nil {
+		f.all = make(map[string]*flight)
+	}
+	f.all[key] = begun
+	go func() {
+		defer cancel()
+		begun.response, begun.entry = run(ctx)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.forget(key, begun)
+		close(begun.landed)
+	}()
+	return begun, true
+}
+
+// leave ends the flight if nobody waits for it any more. Who comes later begins another.
+func (f *flights) leave(key string, left *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if left.sharers--; left.sharers == 0 {
+		f.forget(key, left)
+		left.cancel()
+	}
+}
+
+// forget is called with f.mu held.
+func (f *flights) forget(key string, ended *flight) {
+	if f.all[key] == ended {
+		delete(f.all, key)
+	}
+}
+
+// share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run, for which the one that
+// begins it pays.
+func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j job, r request) (response, *cacheEntry) {
+	if !p.Refresh {
+		if entry := e.cache.lookup(key); entry != nil {
+			return response{}, entry
+		}
+	}
+	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not join a run that began before it
+	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) { return e.fly(ctx, key, p, j) })
+	defer e.cache.flights.leave(name, shared)
+	if began {
+		r.payFor(j)
+	}
+	select {
+	case <-ctx.Done():
+		return refused(statusUnavailable, givenUp()), nil
+	case <-shared.landed:
+	}
+	if began && shared.entry != nil {
+		r.payForBytes(shared.entry.body)
+	}
+	return shared.response, shared.entry
+}
+
+func givenUp() *document.Error {
+	return document.NewError(appliance.CodeTimeout, "the request was given up")
+}
+
+// isWhole is response.isWhole. An upstream's answer has to be read for that, which takes a processor like an execution.
+func (e *Endpoint) isWhole(ctx context.Context, r response) bool {
+	if r.status == statusForwarded {
+		if e.executions.take(ctx) != nil {
+			return false
+		}
+		defer e.executions.end()
+	}
+	return r.isWhole()
+}
+
+// fly runs a job, and keeps what it answers. Its response, with errors, may be sent to many: it is not to be reused.
+func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j job) (response, *cacheEntry) {
+	if !p.Refresh { // another run may have ended since the lookup
+		if entry := e.cache.lookup(key); entry != nil {
+			return response{}, entry
+		}
+	}
+	e.cache.misses.Inc()
+	r := j.run(ctx)
+	if !e.isWhole(ctx, r) {
+		if r.held != nil { // who sends it holds it
+			r.held.release()
+			r.held = nil
+		}
+		return r, nil
+	}
+	entry := &cacheEntry{kept: kept{body: e.keep(r)}, stored: e.cache.now(), ttl: p.TTL, stale: j.stale}
+	e.cache.entries.Set(key, entry)
+	return response{}, entry
+}

@@ -1,0 +1,88 @@
+package graphql
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// unheldBytes is up to what size an answer that holds nothing of the budget is sent as it is: an error.
+const unheldBytes = 16 << 10
+
+// sendBody sends the body of a response, which is given back when it was sent.
+func (e *Endpoint) sendBody(c *fiber.Ctx, r response) error {
+	if r.held == nil {
+		if r.body.size() <= unheldBytes {
+			c.Response().SetBodyRaw(r.body.whole())
+			return nil
+		}
+		r.held = &share{budget: e.budget}
+		if !r.held.grow(r.body.size()) {
+			return refuseOverloaded(c)
+		}
+		send(c, r.body, r.held.release) // others may send it, too
+		return nil
+	}
+	send(c, r.body, func() { e.reuse(r) })
+	return nil
+}
+
+// refuseOverloaded is for an answer that there is, but cannot be sent.
+func refuseOverloaded(c *fiber.Ctx) error {
+	setRetryAfter(c, 0)
+	return refuse(c, http.StatusServiceUnavailable, overloaded())
+}
+
+// send has the server write a body from where it is. sent is called when that is done or has failed.
+func send(c *fiber.Ctx, body pieces, sent func()) {
+	s := &sending{rest: body, sent: sent}
+	if len(body) == 1 { // without a stream, the headers go with the body
+		c.Response().SetBodyRaw(body[0])
+		c.Context().SetUserValue(sendingKey{}, s)
+		return
+	}
+	c.Response().SetBodyStream(s, body.size())
+}
+
+// sendingKey is a user value of a request, which fasthttp closes when the answer was written or the connection has failed.
+type sendingKey struct{}
+
+// sending is a body on its way. As a stream, fasthttp calls WriteTo, and then Close, too.
+type sending struct {
+	piece []byte // what is left of it
+	rest  pieces
+	sent  func()
+}
+
+// next moves on to the next piece when nothing is left of one.
+func (s *sending) next() bool {
+	for len(s.piece) == 0 && len(s.rest) > 0 {
+		s.piece, s.rest = s.rest[0], s.rest[1:]
+	}
+	return len(s.piece) > 0
+}
+
+func (s *sending) WriteTo(w io.Writer) (written int64, err error) {
+	for err == nil && s.next() {
+		var n int
+		n, err = w.Write(s.piece)
+		written += int64(n)
+		s.piece = s.piece[n:]
+	}
+	return written, err
+}
+
+func (s *sending) Read(p []byte) (int, error) {
+	if !s.next() {
+		return 0, io.EOF
+	}
+	n := copy(p, s.piece)
+	s.piece = s.piece[n:]
+	return n, nil
+}
+
+func (s *sending) Close() error {
+	s.sent()
+	return nil
+}
