@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench fuzz test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy fuzz test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: deps build ## measure: attestations against raw HSM signatures, reads ove
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+
+bench-greedy: deps build ## measure attestations while strangers take what they can of the reads
+	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// BenchmarkGreedyReads measures attestations while strangers take what they can of the reads: nobody, 200 that ask for the largest
+// answer there is and hardly read it, 64 that ask for it again and again, and 1,200 whose connections are all reset while
+// it is being made. Each stranger has an address of its own, so that no rate of one address stops them. They are a process of their
+// own, with the lowest priority, so that what is measured is the daemon.
+func BenchmarkGreedyReads(b *testing.B) {
+	const each = 10 * time.Second
+	d := newDaemonFolder(b)
+	d.run(b, "replica", "generate", "--transfers", "20000")
+	d.start(b)
+	defer d.kill(b)
+	query := largestQuery(b, d.url)
+	for b.Loop() {
+		fmt.Printf("\n%-28s %10s %10s %10s %14s   %s\n", "", "attests/s", "p50", "p99", "RssAnon at most", "what the strangers got")
+		var alone figure
+		for _, kind := range append([]string{"nobody"}, slices.Sorted(maps.Keys(strangers))...) {
+			end := startStrangers(b, d.url, kind, query)
+			peak := watchMemory(b, d.cmd.Process.Pid)
+			f := benchWhole(b, d, 8, each)
+			got, anonymous := end(), peak().anonymous
+			fmt.Printf("%-28s %10.0f %10s %10s %11.0f MB   %s\n", kind, f.perSecond, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), anonymous/1e6, got)
+			if kind == "nobody" {
+				alone = f
+				continue
+			}
+			unit := strings.ReplaceAll(kind, " ", "-")
+			b.ReportMetric(float64(f.p99)/1e6, unit+"-p99-ms")
+			b.ReportMetric(float64(f.p99)/float64(alone.p99), unit+"-p99-of-alone")
+			b.ReportMetric(anonymous/1e6, unit+"-MB-own")
+		}
+		load, _ := os.ReadFile("/proc/loadavg")
+		fmt.Printf("aims: p99 under 250 ms, RssAnon under 500 MB. Load of the machine at the end: %s\n", load)
+	}
+}
+
+// largestQuery returns a query whose answer comes as close to graphql.max_response as it can. Its variable c only makes it
+// another one for @cached.
+func largestQuery(tb testing.TB, url string) string {
+	for aliases := 31; aliases >= 0; aliases-- {
+		var q strings.Builder
+		q.WriteString("query Largest($c: String) @cached(ttl: 60) {")
+		for i := range 20 {
+			fmt.Fprintf(&q, "r%d:v2_packets(args:{p_limit:100,p_sort_order:$c}){data decoded acknowledgement packet_hash "+
+				"traces{transaction_hash block_hash height type timestamp}", i)
+			for a := i; a < aliases; a += 20 {
+				fmt.Fprintf(&q, " a%d:data", a)
+			}
+			q.WriteString("}")
+		}
+		q.WriteString("}")
+		status, size, err := askLargest(url, q.String())
+		switch {
+		case err != nil:
+			tb.Fatal(err)
+		case status == http.StatusOK && size > 8<<20:
+			return q.String()
+		}
+	}
+	tb.Fatal("no query has an answer of more than 8 MiB: the data has too little")
+	return ""
+}
+
+func askLargest(url, query string) (status, size int, err error) {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(graphqlRequest(url, query, map[string]any{"c": cursorAbove(-1)})); err != nil {
+		return 0, 0, err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if bytes.Contains(body[:min(len(body), 200)], []byte(`"errors"`)) {
+		return http.StatusBadRequest, len(body), err
+	}
+	return answer.StatusCode, len(body), err
+}
+
+// cursorAbove returns a sort_order above all rows, another one for each n.
+func cursorAbove(n int) string { return "~" + strconv.Itoa(n) }
+
+// The variables that make TestStrangers ask.
+const (
+	strangersKind  = "ATTESTD_TEST_STRANGERS"
+	strangersURL   = "ATTESTD_TEST_STRANGERS_URL"
+	strangersQuery = "ATTESTD_TEST_STRANGERS_QUERY"
+)
+
+// strangers are what they do, until stop is closed; each counts what its requests got.
+var strangers = map[string]func(s *stranger, stop <-chan struct{}){
+	"200 slow readers": func(s *stranger, stop <-chan struct{}) { s.all(200, func(n int) { s.readSlowly(n, stop) }) },
+	"64 greedy ones":   func(s *stranger, stop <-chan struct{}) { s.all(64, func(n int) { s.readAgainAndAgain(n, stop) }) },
+	"1200 resets":      func(s *stranger, stop <-chan struct{}) { s.resetAtOnce(1200, stop) },
+}
+
+// startStrangers starts a process of strangers, and returns what ends it and says what they got.
+func startStrangers(b *testing.B, url, kind, query string) func() string {
+	if strangers[kind] == nil {
+		return func() string { return "" }
+	}
+	program, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.run", "^TestStrangers$", "-test.v")
+	cmd.Env = append(os.Environ(), strangersKind+"="+kind, strangersURL+"="+url, strangersQuery+"="+query)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return func() string {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		for line := range strings.Lines(out.String()) {
+			if _, got, found := strings.Cut(line, "strangers got "); found {
+				return strings.TrimSpace(got)
+			}
+		}
+		return "not known: " + out.String()
+	}
+}
+
+// TestStrangers is the process that startStrangers starts. It ends when its input does.
+func TestStrangers(t *testing.T) {
+	do := strangers[os.Getenv(strangersKind)]
+	if do == nil {
+		t.Skip("asks for BenchmarkGreedyReads alone")
+	}
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19)
+	s := &stranger{url: os.Getenv(strangersURL), query: os.Getenv(strangersQuery), got: make(map[string]int)}
+	stop := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(stop)
+	}()
+	do(s, stop)
+	fmt.Printf("strangers got %v\n", s.got)
+}
+
+// stranger asks for the largest answer.
+type stranger struct {
+	url, query string
+
+	mu  sync.Mutex
+	got map[string]int // by status
+}
+
+func (s *stranger) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got[what]++
+}
+
+func (s *stranger) all(n int, do func(n int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
+}
+
+// ask connects from an address of the stranger's own and sends the query; nil where that fails.
+func (s *stranger) ask(n, again int) *net.TCPConn {
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+n/65536), byte(n/256), byte(n))}, Timeout: 5 * time.Second}
+	conn, err := from.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.count("no connection")
+		return nil
+	}
+	if _, err := conn.Write(graphqlRequest(s.url, s.query, map[string]any{"c": cursorAbove(n*1_000_000 + again)})); err != nil {
+		s.count("not sent")
+		_ = conn.Close()
+		return nil
+	}
+	return conn.(*net.TCPConn)
+}
+
+// read reads the answer, so many bytes a tenth of a second, or at once for 0.
+func (s *stranger) read(conn net.Conn, each int64, stop <-chan struct{}) {
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		s.count("no answer")
+		return
+	}
+	defer answer.Body.Close()
+	s.count(strconv.Itoa(answer.StatusCode))
+	if each == 0 {
+		_, _ = io.Copy(io.Discard, answer.Body)
+		return
+	}
+	for {
+		if _, err := io.CopyN(io.Discard, answer.Body, each); err != nil || wait(stop, time.Second/10) {
+			return
+		}
+	}
+}
+
+func wait(stop <-chan struct{}, d time.Duration) (stopped bool) {
+	select {
+	case <-stop:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+func (s *stranger) readSlowly(n int, stop <-chan struct{}) { s.repeat(n, 16<<10, stop) }
+
+func (s *stranger) readAgainAndAgain(n int, stop <-chan struct{}) { s.repeat(n, 0, stop) }
+
+func (s *stranger) repeat(n int, each int64, stop <-chan struct{}) {
+	for again := 0; !wait(stop, time.Millisecond); again++ {
+		conn := s.ask(n, again)
+		if conn == nil {
+			continue
+		}
+		ended := make(chan struct{})
+		go func() {
+			select {
+			case <-stop:
+				_ = conn.Close()
+			case <-ended:
+			}
+		}()
+		s.read(conn, each, stop)
+		close(ended)
+		_ = conn.Close()
+	}
+}
+
+// resetAtOnce asks on so many connections, and resets all when each request has had the time to arrive; every three seconds.
+func (s *stranger) resetAtOnce(n int, stop <-chan struct{}) {
+	for again := 0; ; again++ {
+		conns := make([]*net.TCPConn, n)
+		s.all(n, func(i int) { conns[i] = s.ask(i, again) })
+		stopped := wait(stop, time.Second/5)
+		for _, conn := range conns {
+			if conn != nil {
+				s.count("reset")
+				_ = conn.SetLinger(0)
+				_ = conn.Close()
+			}
+		}
+		if stopped || wait(stop, 3*time.Second) {
+			return
+		}
+	}
+}

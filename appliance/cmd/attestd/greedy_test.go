@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// While strangers ask for the largest answers, do not read them, ask again and again, or leave, each attestation is answered, and
+// when they are gone nothing is left of them. BenchmarkGreedyReads measures it, with more of them.
+func TestAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
+	d := newDaemonFolder(t)
+	d.run(t, "replica", "generate", "--transfers", "200")
+	metrics := freeAddress(t)
+	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.start(t)
+	defer d.kill(t)
+	s := &stranger{url: d.url, query: largestQuery(t, d.url), got: make(map[string]int)}
+	stop := make(chan struct{})
+	var greedy sync.WaitGroup
+	greedy.Go(func() { s.all(20, func(n int) { s.readSlowly(n, stop) }) })
+	greedy.Go(func() { s.all(8, func(n int) { s.readAgainAndAgain(100+n, stop) }) })
+	greedy.Go(func() { s.resetAtOnce(50, stop) })
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, randomRequest().UnspendableAddress, randomRequest().Beneficiary)
+		if resp, text := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token, strings.NewReader(body)); resp.StatusCode != http.StatusOK {
+			t.Errorf("%s %s", resp.Status, text)
+		}
+	}
+	close(stop)
+	greedy.Wait()
+	if s.got["200"] == 0 || s.got["503"] == 0 || s.got["reset"] == 0 {
+		t.Errorf("the strangers got %v: that was no load", s.got)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // between two questions
+		held := metric(t, metrics, "attestd_graphql_answer_bytes")
+		if held == "0" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s bytes of answers are held for nobody", held)
+		}
+	}
+}
+
+// metric returns the value of a metric without labels.
+func metric(t *testing.T, address, name string) string {
+	t.Helper()
+	resp, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			return value
+		}
+	}
+	t.Fatal("there is no metric " + name)
+	return ""
+}
