@@ -127,34 +127,29 @@ func (r *Store) refusal() error {
 	return nil
 }
 
-// survive, deferred and called, is for a function that does nothing but what a replica does: whatever it panics over is damage.
-func (r *Store) survive(err *error) func() {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		switch cause := recover().(type) {
-		case nil:
-		case theirs:
-			panic(cause.cause)
-		default:
-			*err = r.broken(damaged(cause))
-		}
+// survive, deferred, is for a function that does nothing but what a replica does: whatever it panics over is damage. before is what
+// debug.SetPanicOnFault(true) has returned. It is no closure: each of them is some allocations, for each row of some pages.
+func (r *Store) survive(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	switch cause := recover().(type) {
+	case nil:
+	case theirs:
+		panic(cause.cause)
+	default:
+		*err = r.broken(damaged(cause))
 	}
 }
 
 // surviveView is survive for a function in which others use what a replica gave them. Their own panics go on: only a fault where
 // the mapped file cannot be read, and what guarded has found, are damage.
-func (r *Store) surviveView(err *error) func() {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		switch cause := recover().(type) {
-		case nil:
-		case damage, interface{ Addr() uintptr }: // the second is a fault, by runtime.Error; of nil it has no address
-			*err = r.broken(damaged(cause))
-		default:
-			panic(cause)
-		}
+func (r *Store) surviveView(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	switch cause := recover().(type) {
+	case nil:
+	case damage, interface{ Addr() uintptr }: // the second is a fault, by runtime.Error; of nil it has no address
+		*err = r.broken(damaged(cause))
+	default:
+		panic(cause)
 	}
 }
 
@@ -163,7 +158,7 @@ func (r *Store) surviveView(err *error) func() {
 func (r *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	r.begins.Lock()
 	defer r.begins.Unlock()
-	defer r.survive(&err)()
+	defer r.survive(debug.SetPanicOnFault(true), &err)
 	if err := r.refusal(); err != nil {
 		return nil, err
 	}
@@ -224,7 +219,7 @@ func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, err
 	if err := g.s.r.refusal(); err != nil {
 		return result, err
 	}
-	defer g.s.r.survive(&err)()
+	defer g.s.r.survive(debug.SetPanicOnFault(true), &err)
 	return read(g.s)
 }
 

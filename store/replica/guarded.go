@@ -80,8 +80,11 @@ func (g guarded) Sample(ctx context.Context, t *index.Type, n int) ([]index.Row,
 	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Sample(ctx, t, n) })
 }
 
-// Related has no error to return: View does.
+// Related has no error to return: View does. What is in memory needs no guard.
 func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
+	if relation.To != index.PacketType {
+		return g.s.Related(row, relation)
+	}
 	found, err := guard(context.Background(), g, func(s *snapshot) (index.Row, error) { return s.Related(row, relation), nil })
 	if err != nil {
 		panic(damage(err.Error()))

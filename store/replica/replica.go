@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -174,7 +175,7 @@ func (r *Store) Close() error { return r.db.Close() }
 // prepare makes the buckets of a new file, checks the version of an old one, serves what is unverified or no longer does,
 // and loads the tables.
 func (r *Store) prepare() (err error) {
-	defer r.survive(&err)()
+	defer r.survive(debug.SetPanicOnFault(true), &err)
 	if err := checkWhole(r.db, r.file); err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	if err := ctx.Err(); err != nil {
 		return timeoutError(err)
 	}
-	defer r.surviveView(&err)()
+	defer r.surviveView(debug.SetPanicOnFault(true), &err)
 	return r.view(func(tx *bbolt.Tx) error {
 		// Loaded after the transaction has begun: see Store.tables.
 		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load()}})

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -32,7 +33,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 	if err := r.checkRoom(); err != nil {
 		return index.Written{}, err
 	}
-	defer r.survive(&err)()
+	defer r.survive(debug.SetPanicOnFault(true), &err)
 	var w *batchWriter
 	err = r.update(func(tx *bbolt.Tx) error {
 		w = newBatchWriter(r, tx)
