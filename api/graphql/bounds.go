@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/attestd/attestd/api/graphql/document"
+	"github.com/attestd/attestd/appliance"
 )
 
 // The process that answers reads also signs. What is here bounds what reads take of it together: how many are executed at once, so
@@ -82,7 +83,7 @@ func (t *turns) bounded(run func(context.Context) response) func(context.Context
 }
 
 func overloaded() *document.Error {
-	return document.NewError(document.CodeOverloaded, "too many reads at once: try again later")
+	return document.NewError(appliance.CodeOverloaded, "too many reads at once: try again later")
 }
 
 // smallAnswer is how many bytes an answer may take of the last quarter of the budget, which is kept for such: who reads large

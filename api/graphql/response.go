@@ -81,7 +81,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 	r := response{errors: errs, status: statusOK, body: pieces{append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}}
 	for _, err := range errs {
 		switch err.Code() {
-		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown, document.CodeOverloaded:
+		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown, appliance.CodeOverloaded:
 			r.status = statusUnavailable
 		}
 	}
@@ -102,7 +102,7 @@ func finish(body []byte, extensions map[string]any) []byte {
 
 // refused returns the response to a request that is not executed.
 func refused(s status, errs ...*document.Error) response {
-	if code := errs[0].Code(); code == document.CodeOverloaded || code == appliance.CodeTimeout {
+	if code := errs[0].Code(); code == appliance.CodeOverloaded || code == appliance.CodeTimeout {
 		s = statusUnavailable
 	}
 	return response{body: pieces{document.ErrorBody(errs...)}, status: s, errors: errs}

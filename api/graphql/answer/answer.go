@@ -176,7 +176,7 @@ func (x *execution) failure(err error, s *document.Selection) *document.Error {
 		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: ask for fewer rows (p_limit) or fields", x.out.Max)).
 			At(s.Node.Position).WithPath(s.Key)
 	case errors.Is(err, errNoRoom):
-		return document.NewError(document.CodeOverloaded, "too many answers at once: try again later, or ask for fewer rows (p_limit) or fields").
+		return document.NewError(appliance.CodeOverloaded, "too many answers at once: try again later, or ask for fewer rows (p_limit) or fields").
 			At(s.Node.Position).WithPath(s.Key)
 	case x.ctx.Err() != nil:
 		return document.NewError(appliance.CodeTimeout, "the query took too long: ask for fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)

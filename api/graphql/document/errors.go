@@ -27,7 +27,6 @@ const (
 	CodeTooManyAliases       appliance.Code = "too_many_aliases"
 	CodeTooCostly            appliance.Code = "too_costly"
 	CodeResponseTooLarge     appliance.Code = "response_too_large"
-	CodeOverloaded           appliance.Code = "overloaded" // too many reads at once, or too many bytes of answers
 )
 
 // Error is an error of a GraphQL response (GraphQL, section 7.1.2). Its extensions always contain a code.

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 // While strangers ask for the largest answers, do not read them, ask again and again, or leave, each attestation is answered, and
@@ -62,4 +65,25 @@ func metric(t *testing.T, address, name string) string {
 	}
 	t.Fatal("there is no metric " + name)
 	return ""
+}
+
+// A query that costs as much as many pays for as many, and the next ones wait for it. Whom it is not charged to notices nothing.
+func TestACostlyQueryCountsAsManyOfItsCallersRate(t *testing.T) {
+	d := newDaemonFolder(t)
+	d.run(t, "replica", "generate", "--transfers", "200")
+	d.configure("ATTESTD_LIMITS_GRAPHQL_RATE=1/s")
+	d.start(t)
+	defer d.kill(t)
+	const counts = `{"query":"{ v2_stats_count { name value } }"}`
+	costly := `{"query":"{ a: v2_packets { data decoded traces { chain { display_name } } } b: v2_packets { c: data d: data e: data } }"}`
+	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(costly)); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %.300s", resp.Status, text)
+	}
+	resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(counts))
+	if wait, err := strconv.Atoi(resp.Header.Get("Retry-After")); resp.StatusCode != http.StatusTooManyRequests || err != nil || wait < 2 {
+		t.Errorf("after a costly query: %s, Retry-After %q %s", resp.Status, resp.Header.Get("Retry-After"), text)
+	}
+	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, d.token, strings.NewReader(counts)); resp.StatusCode != http.StatusOK {
+		t.Errorf("by an API key: %s %s", resp.Status, text)
+	}
 }
