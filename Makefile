@@ -6,6 +6,7 @@ LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
 FUZZTIME  ?= 30s
+CUTS      ?= 20000
 ARGS      ?=
 SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh
@@ -18,7 +19,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy fuzz test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy power-cuts fuzz test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ lint: deps ## gofmt, vet, golangci-lint, and govulncheck where its database can 
 	$(GO) run $(GOLANGCI) run
 	@if $(GO) run $(VULNCHECK) -version >/dev/null 2>&1 && curl -fsS -m 10 -o /dev/null https://vuln.go.dev/index/modules.json 2>/dev/null; \
 	then $(GO) run $(VULNCHECK) ./...; else echo 'govulncheck: its database cannot be reached from here; skipped'; fi
+
+power-cuts: deps ## simulate CUTS power cuts while the journal is written (make test does 300)
+	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
 bench: deps build ## measure: attestations against raw HSM signatures, reads over a million transfers, following and forwarding
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd

@@ -43,6 +43,7 @@ func (c *Config) validate() error {
 	}
 	check(c.Server.MaxConnections > 0 && c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
 	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
+	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")

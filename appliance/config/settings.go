@@ -80,8 +80,9 @@ type Config struct {
 		} `koanf:"eip712"`
 	} `koanf:"attestation"`
 	Journal struct {
-		Origin  string `koanf:"origin"`
-		MinFree Size   `koanf:"min_free"`
+		Origin   string        `koanf:"origin"`
+		MinFree  Size          `koanf:"min_free"`
+		MaxAhead time.Duration `koanf:"max_ahead"`
 	} `koanf:"journal"`
 	GraphQL struct {
 		Source            string         `koanf:"source"`
@@ -173,6 +174,7 @@ func attestingSettings() []Setting {
 		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
+		{"journal.max_ahead", "5m", "stop signing while the newest record is further ahead of the clock than this: the clock jumped"},
 	}
 }
 

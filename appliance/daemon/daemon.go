@@ -55,6 +55,8 @@ type journalStore interface {
 	// Responds returns nil once the part that writes has answered, be it with an error. It returns an error where ctx ended
 	// before: a restart may help.
 	Responds(ctx context.Context) error
+	// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+	Ahead() time.Duration
 	archive.Snapshotter
 	io.Closer
 }

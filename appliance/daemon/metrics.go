@@ -35,6 +35,8 @@ func (r *running) measure() {
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal.", func() float64 { return float64(r.records()) }),
 		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0; a call that hangs is one after hsm.call_timeout.", func() float64 { return oneIf(hsm().Ready) }),
+		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
+			func() float64 { return r.store.Ahead().Seconds() }),
 		gauge("attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func() float64 { return float64(hsm().Sessions) }),
 		gauge("attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func() float64 { return float64(hsm().InUse) }),
 		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),

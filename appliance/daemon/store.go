@@ -26,7 +26,7 @@ func OpenStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt
 		return nil, appliance.LogKey{}, err
 	}
 	store, err := bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
-		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), Logger: logger, Pending: pending,
+		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: logger, Pending: pending,
 	})
 	if err != nil {
 		return nil, key, err

@@ -90,7 +90,13 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 		return []Finding{fail(remedy, "it says %s", text.Time(now))}
 	}
 	if last := p.lastRecord(ctx); last.After(now.Add(time.Second)) {
-		return []Finding{fail(remedy, "it says %s, which is before the journal's last record of %s", text.Time(now), text.Time(last))}
+		const wasWrong = "; where it is right, it was wrong when that record was made: wait, or set journal.max_ahead to more, " +
+			"and records are stamped with that time until then"
+		state := "records are stamped with that time until the clock is there"
+		if last.Sub(now) > p.config.Journal.MaxAhead {
+			state = "nothing is signed until the clock is within journal.max_ahead (" + p.config.Journal.MaxAhead.String() + ") of it"
+		}
+		return []Finding{fail(remedy+wasWrong, "it says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
 	}
 	var t unix.Timex // asks, changes nothing
 	state, err := unix.Adjtimex(&t)

@@ -45,6 +45,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
 )
 
 // What Open refuses; errors.Is tells them.
@@ -71,6 +72,7 @@ const (
 
 	defaultLockTimeout = time.Second
 	defaultMinFree     = 64 << 20
+	defaultMaxAhead    = 5 * time.Minute
 )
 
 var buckets = [...]string{bucketMeta, bucketKeys, bucketRecords, bucketHashes, bucketIDs, bucketByKey, bucketIdempotency}
@@ -88,6 +90,7 @@ type Options struct {
 	Now         func() time.Time // nil means time.Now
 	LockTimeout time.Duration    // how long to wait for another process's lock; zero means 1 s
 	MinFree     int64            // bytes; Ready fails when the disk has less free; zero means 64 MiB
+	MaxAhead    time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means 5 min
 	Logger      *slog.Logger     // nil means none
 
 	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much
@@ -134,6 +137,11 @@ func open(path string, o Options) (_ *Store, err error) {
 	}
 	s := &Store{path: path, opts: o}
 	s.journal = &Journal{store: s}
+	if !o.ReadOnly {
+		if err := s.create(); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.openFile(); err != nil {
 		return nil, err
 	}
@@ -143,9 +151,6 @@ func open(path string, o Options) (_ *Store, err error) {
 		}
 	}()
 	if !o.ReadOnly {
-		if err := s.create(); err != nil {
-			return nil, err
-		}
 		if err := s.migrate(); err != nil {
 			return nil, err
 		}
@@ -160,6 +165,7 @@ func open(path string, o Options) (_ *Store, err error) {
 	}
 	if !o.ReadOnly {
 		s.writer = newWriter(s, frontier)
+		_ = s.checkClock() // which tells the log
 	}
 	return s, nil
 }
@@ -180,6 +186,9 @@ func (o *Options) complete() error {
 	if o.MinFree == 0 {
 		o.MinFree = defaultMinFree
 	}
+	if o.MaxAhead == 0 {
+		o.MaxAhead = defaultMaxAhead
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -199,7 +208,24 @@ func logName(key interface {
 
 // openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
 func (s *Store) openFile() (err error) {
-	options := &bbolt.Options{
+	defer func() {
+		if err != nil && s.file != nil {
+			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
+		}
+	}()
+	defer survive(&err)()
+	s.db, err = bbolt.Open(s.path, 0o600, s.boltOptions())
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return fmt.Errorf("%w; is attestd running?", ErrInUse)
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return fmt.Errorf("%w, or not a journal: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+func (s *Store) boltOptions() *bbolt.Options {
+	return &bbolt.Options{
 		Timeout:         s.opts.LockTimeout,
 		ReadOnly:        s.opts.ReadOnly,
 		FreelistType:    bbolt.FreelistMapType,
@@ -207,30 +233,19 @@ func (s *Store) openFile() (err error) {
 		NoStatistics:    true,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(name, flag, mode)
+			if err == nil && !s.opts.ReadOnly {
+				forgetCached(f)
+			}
 			s.file = f
 			return f, err
 		},
 	}
-	_, statErr := os.Stat(s.path)
-	defer func() {
-		if err != nil && s.file != nil {
-			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
-		}
-	}()
-	defer survive(&err)()
-	s.db, err = bbolt.Open(s.path, 0o600, options)
-	switch {
-	case errors.Is(err, bbolterrors.ErrTimeout):
-		return fmt.Errorf("%w; is attestd running?", ErrInUse)
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
-		return fmt.Errorf("%w, or not a journal: %w", ErrDamaged, err)
-	case err != nil:
-		return err
-	}
-	if errors.Is(statErr, os.ErrNotExist) {
-		return syncDir(filepath.Dir(s.path)) // else a power cut could take the new file's name, and all in it
-	}
-	return nil
+}
+
+// forgetCached has the kernel read the file from the disk again. After a failed sync its cache may hold, and take for clean,
+// what never got there: a process that was started again would build on it.
+func forgetCached(f *os.File) {
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice: some file systems know none
 }
 
 func syncDir(dir string) error {
@@ -242,24 +257,43 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// create makes the buckets and the checkpoint of the empty tree in a new file.
-func (s *Store) create() (err error) {
-	var names []string
-	err = s.pages(func(p *pages.Reader) error {
-		found, err := p.Buckets()
-		for name := range found {
-			names = append(names, name)
-		}
-		return err
-	})
-	if err != nil || len(names) > 0 {
+// create makes the file, with the buckets and the checkpoint of the empty tree, unless there is one. It has its name once it
+// is whole on the disk: a power cut leaves a journal or none. One that came into being meanwhile stays.
+func (s *Store) create() error {
+	switch stat, err := os.Lstat(s.path); {
+	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
+		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would begin a new one
+	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
+	dir := filepath.Dir(s.path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(s.path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := s.createAt(f.Name()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), s.path); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(dir) // else a power cut could take the new file's name, and all in it
+}
+
+func (s *Store) createAt(path string) error {
 	checkpoint, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer)
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
 		for _, name := range buckets {
 			if _, err := tx.CreateBucket([]byte(name)); err != nil {
 				return fmt.Errorf("create bucket %s: %w", name, err)
@@ -272,6 +306,7 @@ func (s *Store) create() (err error) {
 			meta.Put([]byte(metaCheckpoint), checkpoint),
 		)
 	})
+	return errors.Join(err, db.Close())
 }
 
 // load reads what is kept in memory: the keys and the journal's head. It trusts nothing in the file.

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-func TestOnlyAWriteCanFindTheDiskFull(t *testing.T) {
+func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
 	write := func(errno syscall.Errno) error { return &fs.PathError{Op: "write", Path: "x", Err: errno} }
 	for _, test := range []struct {
 		err  error
@@ -24,6 +24,8 @@ func TestOnlyAWriteCanFindTheDiskFull(t *testing.T) {
 		{write(syscall.ENOSPC), true},
 		{write(syscall.EDQUOT), true},
 		{write(syscall.EFBIG), true},
+		{write(syscall.EROFS), true},
+		{syscall.EROFS, false},
 		{errors.New("file resize error: " + (&fs.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}).Error()), true},
 		{write(syscall.EIO), false},
 		{syscall.ENOSPC, false}, // of fdatasync: what it lost is unknown
@@ -31,7 +33,7 @@ func TestOnlyAWriteCanFindTheDiskFull(t *testing.T) {
 		{errors.New("file sync error: " + (&fs.PathError{Op: "sync", Path: "x", Err: syscall.ENOSPC}).Error()), false},
 		{errors.New("anything"), false},
 	} {
-		if got := bolt.DiskFull(test.err); got != test.want {
+		if got := bolt.NotWritten(test.err); got != test.want {
 			t.Errorf("%#v: %v", test.err, got)
 		}
 	}

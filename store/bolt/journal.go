@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sort"
 	"time"
@@ -22,6 +23,8 @@ const (
 	maxLimit     = 1000
 	entriesStep  = 256 // entries that are read in one transaction, so that a slow reader keeps no old pages in use
 	tileHeight   = 8
+
+	clockJitter = time.Second // by which a clock goes back when it is kept right
 )
 
 // Journal implements appliance.Journal. Appends go through the store's writer; reads never wait for it.
@@ -47,23 +50,70 @@ func (j *Journal) Ready(context.Context) error {
 	if err := w.refusal(); err != nil {
 		return err
 	}
+	if err := j.store.checkClock(); err != nil {
+		return err
+	}
 	// Free space is not all: a quota or a limit on the file's size shows only when a write fails.
 	if since := j.store.opts.Now().UnixNano() - w.full.Load(); since >= 0 && since < int64(fullRetry) {
-		return noSpace(errors.New("the last write failed"))
+		return passing(errors.New("the last write failed: the disk is full or read-only"))
 	}
 	now := j.store.opts.Now().UnixNano()
 	if since := now - w.roomy.Load(); since >= 0 && since < int64(roomyFor) {
 		return nil
 	}
-	free, err := disk.Free(j.store.path)
-	if err != nil {
-		return unavailable(err)
-	}
-	if free < j.store.opts.MinFree {
-		return noSpace(fmt.Errorf("%d bytes are free where %s is, %d are required", free, j.store.path, j.store.opts.MinFree))
+	if err := j.store.checkDisk(); err != nil {
+		return err
 	}
 	w.roomy.Store(now)
 	return nil
+}
+
+// checkDisk returns an error when the disk could not take another record.
+func (s *Store) checkDisk() error {
+	room, err := disk.Look(s.path)
+	switch {
+	case err != nil:
+		return unavailable(err)
+	case room.ReadOnly:
+		return passing(fmt.Errorf("the disk that has %s is read-only: look at the kernel's log (dmesg), mend the disk, then remount it: attestd goes on by itself", s.path))
+	case room.Free < s.opts.MinFree:
+		return passing(fmt.Errorf("no space left: %d bytes are free where %s is, %d are required", room.Free, s.path, s.opts.MinFree))
+	}
+	return nil
+}
+
+// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+func (s *Store) Ahead() time.Duration {
+	h := s.head.Load()
+	if h == nil {
+		return 0
+	}
+	return max(0, h.last.Sub(s.opts.Now()))
+}
+
+// checkClock returns an error while the newest record is too far ahead of the clock: records never go back in time, so each
+// one would be stamped with a time that is known to be wrong, until the clock has caught up.
+func (s *Store) checkClock() error {
+	ahead := s.Ahead()
+	if ahead <= clockJitter {
+		return nil
+	}
+	now := s.opts.Now()
+	refused := ahead > s.opts.MaxAhead
+	if since := now.UnixNano() - s.writer.warned.Load(); since < 0 || since >= int64(warnInterval) {
+		s.writer.warned.Store(now.UnixNano())
+		level, what := slog.LevelWarn, "records are stamped with that time until the clock has caught up"
+		if refused {
+			level, what = slog.LevelError, "nothing is signed until the clock has caught up, or journal.max_ahead allows it"
+		}
+		s.opts.Logger.Log(context.Background(), level, "journal: the newest record is ahead of the clock: "+what,
+			"ahead", ahead.Round(time.Second).String(), "max_ahead", s.opts.MaxAhead.String())
+	}
+	if !refused {
+		return nil
+	}
+	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set the clock; "+
+		"where the clock is right and was wrong when that record was made, set journal.max_ahead to more", ahead.Round(time.Second), s.opts.MaxAhead))
 }
 
 // ByID implements appliance.Journal.

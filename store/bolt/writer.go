@@ -26,6 +26,7 @@ import (
 const (
 	flushInterval = 30 * time.Second // between writes of last uses
 	fullRetry     = time.Second      // how long a full disk is believed to stay full
+	warnInterval  = time.Minute      // between warnings that the newest record is ahead of the clock
 
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
 )
@@ -51,7 +52,8 @@ type writer struct {
 	failed chan error            // has the fault, once
 	fault  atomic.Pointer[error] // why nothing is written any more; set by write
 	roomy  atomic.Int64          // when the disk was last seen to have space, in Unix nanoseconds
-	full   atomic.Int64          // when a write last failed for want of space, in Unix nanoseconds; set by write
+	full   atomic.Int64          // when the disk last took no write, in Unix nanoseconds; set by write
+	warned atomic.Int64          // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
 
 	// Owned by write. They describe what is committed: a batch works on copies, which replace them only when its
 	// commit has succeeded.
@@ -94,21 +96,21 @@ func (w *writer) refusal() error {
 
 // judge decides what the outcome of a write means for those to come, and returns what those who waited are told.
 //
-// When the disk was full, bbolt has rolled back: nothing of the transaction was made visible, and the next one may
-// succeed. Any other failure is final. After a failed fsync the kernel may have marked the lost pages as clean, so that
+// When the disk was full or read-only, bbolt has rolled back: nothing of the transaction was made visible, and the next one
+// may succeed. Any other failure is final. After a failed fsync the kernel may have marked the lost pages as clean, so that
 // reading them back or syncing again seems to succeed (Rebello et al., "Can Applications Recover from fsync Failures?",
 // USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). With bbolt the new meta page may even be visible in the mapping
 // and yet not be on the disk: a next transaction would build on records that are not there. Only a new process that
-// reads what the disk really holds can be trusted.
+// reads what the disk really holds can be trusted: see forgetCached.
 func (w *writer) judge(err error) error {
 	if err == nil {
 		return nil
 	}
-	if diskFull(err) {
+	if notWritten(err) {
 		w.full.Store(w.store.opts.Now().UnixNano())
 		w.roomy.Store(0)
-		w.store.opts.Logger.Error("journal: the disk is full; nothing is signed until there is space", "error", err)
-		return noSpace(err)
+		w.store.opts.Logger.Error("journal: the disk is full or read-only; nothing is signed until it takes writes again", "error", err)
+		return passing(fmt.Errorf("the disk takes no writes: %w", err))
 	}
 	answer := unavailable(fmt.Errorf("writing failed for good: %w", err))
 	w.fault.Store(&answer)
@@ -117,17 +119,16 @@ func (w *writer) judge(err error) error {
 	return answer
 }
 
-func noSpace(cause error) error {
-	return &appliance.Error{
-		Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry,
-		Cause: fmt.Errorf("no space left: %w", cause),
-	}
+// passing is the answer while the disk is full or read-only: attestd goes on by itself when it is not.
+func passing(cause error) error {
+	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry, Cause: cause}
 }
 
-// diskFull says whether a transaction failed before its sync because the file could not take more. A failed sync is
-// never that, whatever its errno: it comes from bbolt as a bare errno, a failed write with its operation.
-func diskFull(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+// notWritten says whether a transaction failed before its sync because the file could not take it: the disk is full, or the
+// kernel has made it read-only. A failed sync is never that, whatever its errno: it comes from bbolt as a bare errno, a failed
+// write with its operation.
+func notWritten(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS} {
 		var path *fs.PathError
 		if errors.As(err, &path) && path.Op == "write" && errors.Is(path.Err, errno) {
 			return true
@@ -151,6 +152,7 @@ type batch struct {
 	head     *head // as it was
 	frontier appliance.Frontier
 	now      time.Time // of all records of the batch
+	ahead    error     // why none may be appended; nil where they may
 	appended int
 	name     [8]byte     // scratch for a key; bbolt copies keys
 	stored   []tlog.Hash // what is put into hashes must stay where it is until the commit
@@ -234,6 +236,7 @@ func (b *batch) begin(tx *bbolt.Tx) error {
 		return errors.New("the file is not as the last commit left it")
 	}
 	b.frontier = w.frontier.Clone()
+	b.ahead = w.store.checkClock()
 	b.now = w.store.opts.Now().UTC().Truncate(time.Millisecond)
 	if b.now.Before(b.head.last) {
 		b.now = b.head.last
@@ -290,6 +293,9 @@ func (b *batch) append(o *op) error {
 	if b.ids.Get(r.ID[:]) != nil {
 		o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
 		return nil
+	}
+	if o.Err = b.ahead; o.Err != nil {
+		return nil //nolint:nilerr // it is the op's, not the batch's
 	}
 	r.Time = b.now
 	rand.Read(r.Salt[:]) // never fails (Go 1.24)

@@ -4,14 +4,21 @@ package disk
 import (
 	"fmt"
 	"path/filepath"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// Free returns how many bytes are free on the disk that has a file.
-func Free(path string) (int64, error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(path), &fs); err != nil {
-		return 0, fmt.Errorf("ask for the free space: %w", err)
+// Room is what a disk can take.
+type Room struct {
+	Free     int64 // bytes, for who is not root
+	ReadOnly bool  // mounted so, or made so by the kernel after a fault
+}
+
+// Look asks the disk that has a file.
+func Look(path string) (Room, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
+		return Room{}, fmt.Errorf("ask for the free space: %w", err)
 	}
-	return int64(fs.Bavail) * int64(fs.Bsize), nil
+	return Room{Free: int64(fs.Bavail) * int64(fs.Bsize), ReadOnly: fs.Flags&unix.ST_RDONLY != 0}, nil
 }

@@ -80,9 +80,9 @@ func (r *Store) checkRoom() error {
 	if r.minFree == 0 {
 		return nil
 	}
-	free, err := disk.Free(r.db.Path())
-	if err == nil && free < r.minFree {
-		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", free, r.minFree)
+	room, err := disk.Look(r.db.Path())
+	if err == nil && room.Free < r.minFree {
+		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", room.Free, r.minFree)
 	}
 	if err != nil {
 		return unavailable("write a batch", err)

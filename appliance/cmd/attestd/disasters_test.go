@@ -6,14 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
 )
 
 // disaster is a row of the table in docs/operations.md: how it is made, and what doctor says then.
@@ -61,6 +66,15 @@ var disasters = []disaster{
 	{"disk is full", func(t *testing.T, d *daemonProcess) {
 		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // else the test would have to fill this machine's disk
 	}, []string{`fail +disk space .*nothing is signed\n +→ make space`}},
+	{"clock jumped", func(t *testing.T, d *daemonProcess) {
+		recordInAnHour(t, filepath.Join(d.dir, "data"))
+		d.start(t)
+		t.Cleanup(func() { d.kill(t) })
+		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) {
+			t.Errorf("status %d, code %q", status, code)
+		}
+	}, []string{`fail +clock +.*before the journal's last record of .*nothing is signed until.*\n +→ set the clock.*journal.max_ahead`}},
+	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor sees it as the next
 	{"disk failed", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.kill(t)
@@ -158,6 +172,25 @@ func (d *daemonProcess) change(t *testing.T, old, to string) {
 		t.Fatalf("%v, or no %s in %s", err, old, text)
 	}
 	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
+}
+
+// recordInAnHour appends a record as of an hour from now.
+func recordInAnHour(t *testing.T, dir string) {
+	t.Helper()
+	key, err := archive.ReadLogKey(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile), bolt.Options{
+		Signer: key.Signer, Verifier: key.Verifier, Now: func() time.Time { return time.Now().Add(time.Hour) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	if err := errors.Join(err, store.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // rename moves a file or a folder away.

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/store/disk/disktest"
+)
+
+// onDisk moves the appliance's data to a disk that can fail.
+func (d *daemonProcess) onDisk(t *testing.T, values ...string) *disktest.Disk {
+	t.Helper()
+	disk := disktest.Mount(t)
+	for _, name := range []string{archive.StoreFile, archive.LogKeyFile, daemon.ReplicaFile} {
+		text, err := os.ReadFile(filepath.Join(d.dir, "data", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(disk.Backing, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.configure(append(values, "ATTESTD_DATA_DIR="+disk.Dir)...)
+	return disk
+}
+
+// attestation asks for one and returns it, or the code of the refusal.
+func (d *daemonProcess) attestation(t *testing.T) (a appliance.Attestation, status int, code string) {
+	t.Helper()
+	resp, body := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token,
+		strings.NewReader(`{"unspendableAddress":"`+devUnspendable+`","beneficiary":"`+devBeneficiary+`"}`))
+	var answer struct {
+		appliance.Attestation
+		Code string `json:"code"`
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		t.Fatalf("%s %s: %v", resp.Status, body, err)
+	}
+	return answer.Attestation, resp.StatusCode, answer.Code
+}
+
+// reads checks that what needs no disk is answered: an attestation that was made, and GraphQL.
+func (d *daemonProcess) reads(t *testing.T, made appliance.Attestation) {
+	t.Helper()
+	if resp, body := d.ask(t, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), d.token, nil); resp.StatusCode != http.StatusOK {
+		t.Errorf("the attestation of before: %s %s", resp.Status, body)
+	}
+	const query = `{"query":"{ v2_transfers(args: {p_limit: 3}) { sort_order } }"}`
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query)); resp.StatusCode != http.StatusOK || strings.Contains(body, "errors") {
+		t.Errorf("GraphQL: %s %s", resp.Status, body)
+	}
+}
+
+// Nothing but attesting stops, nobody has to restart anything, and it goes on by itself.
+func TestADiskThatTakesNoWrites(t *testing.T) {
+	for name, faults := range map[string]disktest.Faults{
+		"a write finds no space":             {Write: syscall.ENOSPC},
+		"a write is over the quota":          {Write: syscall.EDQUOT},
+		"the kernel has made it read-only":   {Write: syscall.EROFS},
+		"there is less than min_free":        {Full: true},
+		"each sync takes longer than a call": {SyncDelay: 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t) // loads the module into this process, one at a time
+			t.Parallel()
+			code := string(appliance.CodeJournalUnavailable)
+			if faults.SyncDelay > 0 {
+				code = string(appliance.CodeTimeout)
+			}
+			disk := d.onDisk(t, "ATTESTD_SERVER_REQUEST_TIMEOUT=2s")
+			d.start(t)
+			defer d.kill(t)
+			made, status, _ := d.attestation(t)
+			if status != http.StatusOK {
+				t.Fatalf("status %d while the disk is well\n%s", status, d.log())
+			}
+			disk.Fail(faults)
+			await(t, "attesting is refused", func() (bool, string) { // what was seen of the disk is believed for 100 ms
+				_, status, _ := d.attestation(t)
+				return status == http.StatusServiceUnavailable, http.StatusText(status)
+			})
+			for range 2 {
+				if _, status, got := d.attestation(t); status != http.StatusServiceUnavailable || got != code {
+					t.Errorf("status %d, code %q, want 503 %s", status, got, code)
+				}
+				d.reads(t, made)
+			}
+			disk.Fail(disktest.Faults{})
+			await(t, "it attests again", func() (bool, string) {
+				_, status, code := d.attestation(t)
+				return status == http.StatusOK, code
+			})
+			if d.cmd.ProcessState != nil {
+				t.Error("the daemon ended")
+			}
+			if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+				t.Error(out)
+			}
+		})
+	}
+}
+
+// After a failed sync nobody knows what is on the disk: the process ends, for the service manager to start it again. The
+// disk has lost what was to be synced, while the kernel's cache still has it.
+func TestADiskThatFailsToSync(t *testing.T) {
+	for name, faults := range map[string]disktest.Faults{
+		"of the records":                  {Sync: syscall.EIO},
+		"of the records, for space":       {Sync: syscall.ENOSPC},
+		"of the page that points to them": {Sync: syscall.EIO, SyncsLeft: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			t.Parallel()
+			disk := d.onDisk(t)
+			d.start(t)
+			c, err := client.New(d.url, d.token, client.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answered []appliance.Attestation
+			for range 5 {
+				a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				answered = append(answered, a)
+			}
+			disk.Fail(faults)
+			if _, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err == nil {
+				t.Error("what was not synced was answered")
+			}
+			ended := d.cmd.Wait()
+			if exit, failed := errors.AsType[*exec.ExitError](ended); !failed || exit.ExitCode() != exitFailure {
+				t.Fatalf("it ended with %v, want status 1, on which systemd starts it again\n%s", ended, d.log())
+			}
+			if log := string(d.log()); !strings.Contains(log, "the journal's disk failed; what was answered is safe") {
+				t.Errorf("the log:\n%s", log)
+			}
+
+			disk.Fail(disktest.Faults{})
+			d.start(t)
+			defer d.kill(t)
+			d.attests(t)
+			if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+				t.Error(out)
+			}
+			recorded := exported(t, d)
+			for _, a := range answered {
+				if recorded[a.ID].Attestation != a {
+					t.Errorf("%s was answered, and is lost", a.ID)
+				}
+			}
+			if len(recorded) != len(answered)+1 {
+				t.Errorf("%d records: the one whose sync failed is among them, though it is not on the disk", len(recorded))
+			}
+		})
+	}
+}

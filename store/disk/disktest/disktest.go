@@ -1,0 +1,249 @@
+// Package disktest is a disk that fails when it is told to, and remembers in which order it was written to: a folder mounted
+// through FUSE. What uses it must run in another process: a page fault on a mapped file waits for the process that serves it.
+package disktest
+
+import (
+	"context"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Op is something that happened to a file.
+type Op struct {
+	Kind   Kind
+	File   uint64 // which one, whatever its name
+	Name   string // of Linked: its new name
+	Offset int64  // of Written; of Resized, the new size
+	Data   []byte // of Written
+}
+
+// Kind is what happened.
+type Kind int
+
+// What may happen.
+const (
+	Written Kind = iota
+	Resized
+	Synced
+	Linked
+)
+
+// Faults are how the disk fails; the zero value is a disk that is well.
+type Faults struct {
+	Write     syscall.Errno // of each write and each change of a file's size; nothing is written then
+	Sync      syscall.Errno // of each sync; what was written since the one before is lost then, but stays in the kernel's cache
+	SyncsLeft int           // syncs that are well before those
+	SyncDelay time.Duration // before each sync
+	Full      bool          // the file system has no space to give, as statfs(2) tells
+}
+
+// Disk is a mounted folder. All methods are safe for concurrent use.
+type Disk struct {
+	Dir     string // where it is mounted
+	Backing string // the folder that it shows: what is on the disk
+
+	mu     sync.Mutex // protects all below
+	faults Faults
+	ops    []Op
+	undo   []func() // takes back what was written since the last sync, in this order
+}
+
+// Mount mounts an empty disk for as long as the test runs, and skips the test where there is no FUSE.
+func Mount(t testing.TB) *Disk {
+	t.Helper()
+	d := &Disk{Dir: t.TempDir(), Backing: t.TempDir()}
+	root := &fs.LoopbackRoot{Path: d.Backing}
+	root.NewNode = func(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
+		return &node{fs.LoopbackNode{RootData: root}, d}
+	}
+	first := &node{fs.LoopbackNode{RootData: root}, d}
+	root.RootNode = first
+	server, err := fs.Mount(d.Dir, first, &fs.Options{MountOptions: fuse.MountOptions{
+		DirectMount: true, FsName: "disktest", MaxWrite: 1 << 20,
+		ExplicitDataCacheControl: true, // the kernel's cache is not to look at what has become of the disk
+	}})
+	if err != nil {
+		t.Skipf("no file system of our own can be mounted here (needs /dev/fuse, and root or fusermount): %v", err)
+	}
+	t.Cleanup(func() {
+		d.Fail(Faults{})
+		if err := server.Unmount(); err != nil {
+			_ = syscall.Unmount(d.Dir, syscall.MNT_DETACH)
+		}
+	})
+	return d
+}
+
+// Fail makes the disk fail from now on.
+func (d *Disk) Fail(f Faults) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = f
+}
+
+// Ops returns what has happened so far, in order.
+func (d *Disk) Ops() []Op {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.ops)
+}
+
+// change does what changes a file, unless the disk takes nothing, and remembers it with what takes it back.
+func (d *Disk) change(op Op, undo func(), do func() syscall.Errno) syscall.Errno {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.faults.Write != 0 {
+		return d.faults.Write
+	}
+	if errno := do(); errno != 0 {
+		return errno
+	}
+	d.ops, d.undo = append(d.ops, op), append(d.undo, undo)
+	return 0
+}
+
+func (d *Disk) sync(file uint64) syscall.Errno {
+	d.mu.Lock()
+	delay := d.faults.SyncDelay
+	d.mu.Unlock()
+	time.Sleep(delay) // a slow disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.faults.Sync != 0 && d.faults.SyncsLeft == 0 {
+		for _, undo := range slices.Backward(d.undo) {
+			undo()
+		}
+		d.undo = nil
+		return d.faults.Sync
+	}
+	d.faults.SyncsLeft = max(0, d.faults.SyncsLeft-1)
+	d.ops, d.undo = append(d.ops, Op{Kind: Synced, File: file}), nil
+	return 0
+}
+
+// node is a file or folder of a Disk.
+type node struct {
+	fs.LoopbackNode
+	disk *Disk
+}
+
+func (n *node) number() uint64 { return n.StableAttr().Ino }
+
+func (n *node) backing() string { return n.disk.Backing + "/" + n.Path(n.Root()) }
+
+// Open implements fs.NodeOpener. The kernel keeps what it has of the file, as it does of other file systems.
+func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, _, errno := n.LoopbackNode.Open(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return &file{h.(*fs.LoopbackFile), n}, fuse.FOPEN_KEEP_CACHE, 0
+}
+
+// Create implements fs.NodeCreater.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	if errno := n.disk.writable(); errno != 0 {
+		return nil, nil, 0, errno
+	}
+	inode, h, _, errno := n.LoopbackNode.Create(ctx, name, flags, mode, out)
+	if errno != 0 {
+		return nil, nil, 0, errno
+	}
+	return inode, &file{h.(*fs.LoopbackFile), inode.Operations().(*node)}, fuse.FOPEN_KEEP_CACHE, 0
+}
+
+func (d *Disk) writable() syscall.Errno {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.faults.Write
+}
+
+// Link implements fs.NodeLinker.
+func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (inode *fs.Inode, errno syscall.Errno) {
+	op := Op{Kind: Linked, File: target.(*node).number(), Name: name}
+	errno = n.disk.change(op, func() {}, func() (errno syscall.Errno) {
+		inode, errno = n.LoopbackNode.Link(ctx, target, name, out)
+		return errno
+	})
+	return inode, errno
+}
+
+// Setattr implements fs.NodeSetattrer.
+func (n *node) Setattr(ctx context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	set := func() syscall.Errno { return n.LoopbackNode.Setattr(ctx, nil, in, out) }
+	size, resizes := in.GetSize()
+	if !resizes {
+		return set()
+	}
+	path := n.backing()
+	stat, err := os.Stat(path)
+	if err != nil {
+		return fs.ToErrno(err)
+	}
+	undo := func() { _ = os.Truncate(path, stat.Size()) }
+	return n.disk.change(Op{Kind: Resized, File: n.number(), Offset: int64(size)}, undo, set)
+}
+
+// Statfs implements fs.NodeStatfser.
+func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
+	errno := n.LoopbackNode.Statfs(ctx, out)
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	if n.disk.faults.Full {
+		out.Bavail, out.Bfree = 0, 0
+	}
+	return errno
+}
+
+// file is an open file. It has the operations that tell what becomes of the file, and not those that would pass the disk by.
+type file struct {
+	loopback *fs.LoopbackFile
+	node     *node
+}
+
+// Read implements fs.FileReader.
+func (f *file) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	return f.loopback.Read(ctx, buf, off)
+}
+
+// Write implements fs.FileWriter.
+func (f *file) Write(ctx context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
+	before := make([]byte, len(data))
+	path := f.node.backing()
+	backing, err := os.Open(path)
+	if err != nil {
+		return 0, fs.ToErrno(err)
+	}
+	had, _ := backing.ReadAt(before, off)
+	stat, _ := backing.Stat()
+	backing.Close()
+	undo := func() {
+		if w, err := os.OpenFile(path, os.O_WRONLY, 0); err == nil {
+			_, _ = w.WriteAt(before[:had], off)
+			_ = w.Truncate(stat.Size())
+			w.Close()
+		}
+	}
+	op := Op{Kind: Written, File: f.node.number(), Offset: off, Data: slices.Clone(data)}
+	errno = f.node.disk.change(op, undo, func() (errno syscall.Errno) {
+		n, errno = f.loopback.Write(ctx, data, off)
+		return errno
+	})
+	return n, errno
+}
+
+// Fsync implements fs.FileFsyncer.
+func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.node.disk.sync(f.node.number()) }
+
+// Flush implements fs.FileFlusher.
+func (f *file) Flush(context.Context) syscall.Errno { return 0 }
+
+// Release implements fs.FileReleaser.
+func (f *file) Release(ctx context.Context) syscall.Errno { return f.loopback.Release(ctx) }
