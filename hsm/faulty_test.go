@@ -35,6 +35,7 @@ type faulty struct {
 	tokenInfo func(*pkcs11.TokenInfo) error                      // changes what C_GetTokenInfo says
 	attribute func(attribute uint, value []byte) ([]byte, error) // changes what C_GetAttributeValue says
 	signature func(signature []byte) []byte                      // changes what C_Sign returns
+	login     func(pin string)                                   // sees the PIN
 	hide      func(template []*pkcs11.Attribute) bool            // searches that find nothing
 	noSlots   bool                                               // the module shows none
 }
@@ -264,6 +265,9 @@ func (f *faulty) GetSessionInfo(h pkcs11.SessionHandle) (info pkcs11.SessionInfo
 }
 
 func (f *faulty) Login(h pkcs11.SessionHandle, user uint, pin string) error {
+	if f.login != nil {
+		f.login(pin)
+	}
 	return f.call("C_Login", h, func(s *faultySession) error { return f.Library.Login(s.real, user, pin) })
 }
 

@@ -110,9 +110,11 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 
 func initToken(m module, u URI, soPIN []byte) (token, error) {
 	// Before the token is changed: a file that cannot be read must not leave it half initialised.
-	if _, err := u.ReadPIN(); err != nil {
+	pin, err := u.ReadPIN()
+	if err != nil {
 		return token{}, err
 	}
+	pin.Wipe()
 	blank, err := findBlank(m, u)
 	if err != nil {
 		return token{}, err
@@ -159,6 +161,7 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 	if err != nil {
 		return err
 	}
+	defer pin.Wipe()
 	if len(soPIN) == 0 {
 		return errors.New("the token has no user PIN yet, and no security officer's PIN was given to set one with")
 	}
@@ -171,7 +174,7 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 		return soError(failed("C_Login", err))
 	}
 	defer func() { _ = m.Logout(h) }()
-	return failed("C_InitPIN", m.InitPIN(h, pin))
+	return failed("C_InitPIN", m.InitPIN(h, pin.text()))
 }
 
 // Keygen generates another key, with that label, in the token of the URI. It ignores object and id of the URI.

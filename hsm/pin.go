@@ -4,36 +4,33 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/miekg/pkcs11"
 )
 
-// ReadPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. Its errors never
-// hold the PIN.
-func (u URI) ReadPIN() (string, error) {
+// ReadPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. The caller wipes it.
+// Its errors never hold the PIN.
+func (u URI) ReadPIN() (*PIN, error) {
 	path, err := u.PINFile()
 	if err != nil {
-		return "", fmt.Errorf("read the PIN: %w", err)
+		return nil, fmt.Errorf("read the PIN: %w", err)
 	}
 	stat, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("read the PIN: %w", err)
+		return nil, fmt.Errorf("read the PIN: %w", err)
 	}
 	// The group may read: systemd hands credentials over as 0440.
 	if stat.Mode().Perm()&0o007 != 0 {
-		return "", fmt.Errorf("read the PIN: %s may be used by every user (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
+		return nil, fmt.Errorf("read the PIN: %s may be used by every user (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
 	}
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("read the PIN: %w", err)
+		return nil, fmt.Errorf("read the PIN: %w", err)
 	}
-	pin := strings.TrimRight(string(text), "\r\n")
-	if pin == "" {
-		return "", fmt.Errorf("read the PIN: %s is empty", path)
-	}
-	if strings.ContainsRune(pin, 0) {
-		return "", fmt.Errorf("read the PIN: %s has a NUL byte", path)
+	defer f.Close()
+	pin, err := LockPIN(f)
+	if err != nil {
+		return nil, fmt.Errorf("read the PIN: %s: %w", path, err)
 	}
 	return pin, nil
 }
@@ -57,7 +54,12 @@ func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 	if err != nil {
 		return fmt.Errorf("log in: %w", err)
 	}
-	err = m.Login(h, pkcs11.CKU_USER, pin)
+	defer pin.Wipe()
+	if pin != nil && pin.unlocked != nil {
+		options.Logger.Warn("the PIN could not be locked in memory: until the login is done it may be swapped to disk. Allow mlock (RLIMIT_MEMLOCK, CAP_IPC_LOCK)",
+			"error", pin.unlocked.Error())
+	}
+	err = m.Login(h, pkcs11.CKU_USER, pin.text())
 	if rvOf(err) == pkcs11.CKR_USER_ALREADY_LOGGED_IN {
 		err = nil
 	}
@@ -69,7 +71,7 @@ func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 }
 
 // pinFor returns the PIN for a login to the token, and what wants to know how that went.
-func (o Options) pinFor(t token) (pin string, outcome func(error), err error) {
+func (o Options) pinFor(t token) (pin *PIN, outcome func(error), err error) {
 	outcome = func(error) {}
 	switch {
 	case o.URI.PINSource != "" && o.PIN != nil:

@@ -3,12 +3,16 @@ package hsm_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/miekg/pkcs11"
 
@@ -137,4 +141,64 @@ func TestPINFileMustBePrivate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While it is needed, the PIN is in memory that is neither swapped nor dumped; afterwards, that memory is gone.
+func TestPINIsLockedInMemoryAndWiped(t *testing.T) {
+	token := hsmtest.New(t)
+	f := newFaulty(t)
+	var seen string
+	var flags []string
+	f.login = func(pin string) {
+		seen = fmt.Sprintf("%p", unsafe.StringData(pin))
+		flags = flagsOf(t, unsafe.StringData(pin))
+	}
+	s, err := hsm.Open(t.Context(), hsm.Options{URI: token.URI}.Through(f.wrap))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for _, want := range []string{"lo", "dd"} { // locked; not dumped (proc_pid_smaps(5))
+		if !slices.Contains(flags, want) {
+			t.Errorf("the memory that holds the PIN has the flags %s, and not %s", flags, want)
+		}
+	}
+	address, err := strconv.ParseUint(strings.TrimPrefix(seen, "0x"), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	pin, err := os.ReadFile(token.PINFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make([]byte, len(bytes.TrimSpace(pin)))
+	if _, err := memory.ReadAt(left, int64(address)); err == nil && bytes.Equal(left, bytes.TrimSpace(pin)) {
+		t.Error("the PIN is still where it was")
+	}
+}
+
+// flagsOf are the kernel's flags of the memory at an address.
+func flagsOf(t *testing.T, at *byte) []string {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			inside = from <= uintptr(unsafe.Pointer(at)) && uintptr(unsafe.Pointer(at)) < to
+		}
+		if flags, found := strings.CutPrefix(line, "VmFlags:"); found && inside {
+			return strings.Fields(flags)
+		}
+	}
+	t.Fatal("the PIN is nowhere")
+	return nil
 }

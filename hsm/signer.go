@@ -24,8 +24,8 @@ type Options struct {
 	// twice the number of CPUs, at least 4. The maximum of the token is never exceeded.
 	Sessions int
 	// PIN returns the PIN for one login, in the place of what pin-source names, and is told what C_Login gave: nil, an error
-	// that wraps ErrPIN, or another. Nil means that the file of pin-source is read.
-	PIN func() (pin string, outcome func(error), err error)
+	// that wraps ErrPIN, or another. It is wiped then. Nil means that the file of pin-source is read.
+	PIN func() (pin *PIN, outcome func(error), err error)
 	// AllowExtractable accepts a key that can be exported from the token. Only for tests and migrations.
 	AllowExtractable bool
 	// Logger logs faults and repairs, and never a PIN. Nil means no log.

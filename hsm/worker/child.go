@@ -155,20 +155,18 @@ func (l logWriter) Write(line []byte) (int, error) {
 }
 
 // askPIN has the daemon put the PIN into the pipe, for one login.
-func (c *child) askPIN() (pin string, outcome func(error), err error) {
+func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	if err := c.wire.send(frame{kind: kindWantPIN}); err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	f := <-c.pins
 	if f.id == 0 {
-		return "", nil, decodeError(f.payload)
+		return nil, nil, decodeError(f.payload)
 	}
-	text := make([]byte, f.id)
-	if _, err := io.ReadFull(c.pin, text); err != nil {
-		return "", nil, fmt.Errorf("read the PIN from the daemon: %w", err)
+	if pin, err = hsm.LockPIN(io.LimitReader(c.pin, int64(f.id))); err != nil {
+		return nil, nil, fmt.Errorf("read the PIN from the daemon: %w", err)
 	}
-	defer clear(text)
-	return string(text), func(err error) {
+	return pin, func(err error) {
 		told := frame{kind: kindLoggedIn}
 		if err != nil {
 			told.payload = encodeError(err)

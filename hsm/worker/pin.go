@@ -14,7 +14,7 @@ import (
 // gate hands the PIN to workers, one login at a time. A PIN that a worker was refused is never handed over again, whichever
 // worker asks; nor is one that never was right and whose login a worker did not live to tell of.
 type gate struct {
-	read func() (string, error)
+	read func() (*hsm.PIN, error)
 
 	mu     sync.Mutex
 	key    []byte   // of the sums, so that they tell nothing of the PIN
@@ -24,7 +24,7 @@ type gate struct {
 	final  error    // why no PIN is handed over any more
 }
 
-func newGate(read func() (string, error)) *gate {
+func newGate(read func() (*hsm.PIN, error)) *gate {
 	key := make([]byte, 32)
 	rand.Read(key) // never fails (Go 1.24)
 	return &gate{read: read, key: key}
@@ -37,45 +37,39 @@ func (g *gate) hand(p *process) {
 		_ = p.wire.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
 		return
 	}
-	secret := []byte(pin)
-	defer clear(secret)
-	if _, err := p.pin.Write(secret); err == nil { // a pipe takes 4 KiB at once
-		_ = p.wire.send(frame{kind: kindPIN, id: uint32(len(secret))})
+	defer pin.Wipe()
+	if _, err := p.pin.Write(pin.Bytes()); err == nil { // a pipe takes 4 KiB at once, and a PIN has less
+		_ = p.wire.send(frame{kind: kindPIN, id: uint32(len(pin.Bytes()))})
 	}
 }
 
-// mostPIN bounds a PIN, by what a pipe takes at once.
-const mostPIN = 4 << 10
-
-func (g *gate) admit(p *process) (string, error) {
+func (g *gate) admit(p *process) (*hsm.PIN, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.final != nil {
-		return "", g.final
+		return nil, g.final
 	}
 	if g.holder != nil && g.holder != p && !g.holder.ended() {
-		return "", errors.New("another worker is still inside C_Login")
+		return nil, errors.New("another worker is still inside C_Login")
 	}
 	pin, err := g.read()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if len(pin) > mostPIN {
-		return "", fmt.Errorf("read the PIN: it has %d bytes, and more than %d is none", len(pin), mostPIN)
-	}
-	sum := g.sum(pin)
+	sum := g.sum(pin.Bytes())
 	if g.holder != nil && hmac.Equal(sum, g.tried) && !hmac.Equal(sum, g.right) {
 		g.final = fmt.Errorf("%w: the HSM worker ended inside C_Login, and whether the token refused the PIN is not known; "+
 			"it is not tried again, since tokens lock after a few wrong ones: check the PIN, then restart", hsm.ErrPIN)
-		return "", g.final
+		pin.Wipe()
+		return nil, g.final
 	}
 	g.holder, g.tried = p, sum
 	return pin, nil
 }
 
-func (g *gate) sum(pin string) []byte {
+func (g *gate) sum(pin []byte) []byte {
 	h := hmac.New(sha256.New, g.key)
-	h.Write([]byte(pin))
+	h.Write(pin)
 	return h.Sum(nil)
 }
 

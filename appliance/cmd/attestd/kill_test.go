@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +30,8 @@ type daemonProcess struct {
 	url     string
 	token   string
 	environ []string
-	program string // empty means this test's own attestd
+	program string              // empty means this test's own attestd
+	as      *syscall.Credential // nil means this process's own user
 	cmd     *exec.Cmd
 }
 
@@ -71,6 +73,7 @@ func (d *daemonProcess) start(tb testing.TB) {
 	defer log.Close() // the daemon has its own descriptor
 	d.cmd = d.command("serve")
 	d.cmd.Stderr = log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.as}
 	if err := d.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

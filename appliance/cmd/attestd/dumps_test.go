@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+)
+
+// The daemon runs as a user of its own, whose other processes may not look into it, nor may a core dump be of it.
+func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start it as another user")
+	}
+	const nobody = 65534
+	d := newDaemonFolder(t)
+	program, err := exec.LookPath("attestd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.MkdirTemp("", "attestd-nobody-") // t.TempDir's is root's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(open) })
+	for _, args := range [][]string{{"cp", "-a", d.dir, open + "/appliance"}, {"cp", program, open + "/attestd"}, {"chown", "-R", fmt.Sprint(nobody), open}, {"chmod", "755", open}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	was := d.dir
+	d.dir, d.program = filepath.Join(open, "appliance"), filepath.Join(open, "attestd")
+	for _, name := range []string{"attestd.yaml", "softhsm2.conf"} {
+		text, err := os.ReadFile(filepath.Join(d.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(d.dir, name), regexp.MustCompile(regexp.QuoteMeta(was)).ReplaceAll(text, []byte(d.dir)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.as = &syscall.Credential{Uid: nobody, Gid: nobody}
+	metrics := freeAddress(t)
+	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.start(t)
+	defer d.kill(t)
+	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // of /proc, which is root's then
+	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
+	limits, err := os.ReadFile(process + "/limits")
+	if err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
+		t.Errorf("core dumps are allowed (%v):\n%s", err, limits)
+	}
+	spy := exec.Command("cat", process+"/maps")
+	spy.SysProcAttr = &syscall.SysProcAttr{Credential: d.as}
+	if out, err := spy.CombinedOutput(); err == nil {
+		t.Errorf("another process of the same user reads its memory's map:\n%.200s", out)
+	}
+	d.attests(t)
+}

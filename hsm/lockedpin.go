@@ -1,0 +1,83 @@
+package hsm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// PIN is a PIN in pages of its own, which are neither swapped nor part of a core dump, for as long as it is needed. A nil one
+// is empty.
+type PIN struct {
+	pages    []byte
+	size     int
+	unlocked error // why they could not be locked; nil where they are
+}
+
+// maxPIN bounds what holds a PIN. No token takes as much.
+const maxPIN = 1024
+
+// LockPIN reads a PIN to its end, without the line's. The caller wipes it. Its errors never hold the PIN.
+func LockPIN(from io.Reader) (*PIN, error) {
+	pages, err := unix.Mmap(-1, 0, maxPIN, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	p := &PIN{pages: pages}
+	// Where it cannot be had, as in containers whose filter of system calls knows no mlock, signing is worth more.
+	p.unlocked = errors.Join(unix.Mlock(pages), unix.Madvise(pages, unix.MADV_DONTDUMP))
+	if err := p.fill(from); err != nil {
+		p.Wipe()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *PIN) fill(from io.Reader) (err error) {
+	for err == nil && p.size < len(p.pages) {
+		var n int
+		n, err = from.Read(p.pages[p.size:])
+		p.size += n
+	}
+	switch {
+	case err == nil:
+		return fmt.Errorf("it has %d bytes or more", maxPIN)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	for p.size > 0 && (p.pages[p.size-1] == '\n' || p.pages[p.size-1] == '\r') {
+		p.size--
+	}
+	switch {
+	case p.size == 0:
+		return errors.New("it is empty")
+	case bytes.IndexByte(p.Bytes(), 0) >= 0:
+		return errors.New("it has a NUL byte")
+	}
+	return nil
+}
+
+// Bytes are the PIN itself, not a copy: nothing may hold them after Wipe.
+func (p *PIN) Bytes() []byte {
+	if p == nil {
+		return nil
+	}
+	return p.pages[:p.size]
+}
+
+// text is Bytes for a binding that asks for a string.
+func (p *PIN) text() string { return unsafe.String(unsafe.SliceData(p.Bytes()), len(p.Bytes())) }
+
+// Wipe leaves nothing of the PIN.
+func (p *PIN) Wipe() {
+	if p == nil {
+		return
+	}
+	clear(p.pages)
+	_ = unix.Munmap(p.pages) // which unlocks them
+	p.pages, p.size = nil, 0
+}
