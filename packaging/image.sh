@@ -63,7 +63,7 @@ image() { # image FOLDER FORMAT FILE
 	container=$(buildah $store from --format "$2" scratch)
 	buildah $store add --quiet "$container" "$1/root.tar" / >/dev/null
 	buildah $store config --user "$user:$user" --entrypoint '["/usr/bin/attestd"]' --cmd serve --workingdir /var/lib/attestd \
-		--env ATTESTD_SERVER_LISTEN=0.0.0.0:8080 --env ATTESTD_ADMIN_SOCKET=/var/lib/attestd/admin.sock \
+		--env ATTESTD_SERVER_LISTEN=0.0.0.0:8080 --env ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true --env ATTESTD_ADMIN_SOCKET=/var/lib/attestd/admin.sock \
 		--port 8080 --port 9464 --volume /etc/attestd --volume /var/lib/attestd --stop-signal SIGTERM \
 		--label org.opencontainers.image.title=attestd --label org.opencontainers.image.version="$VERSION" \
 		--label org.opencontainers.image.licenses=Apache-2.0 --label org.opencontainers.image.source=https://github.com/attestd/attestd \

@@ -42,6 +42,20 @@ func (o *operator) mistake(t *testing.T) {
 	}
 	o.run(t, "cp -a /root/good.yaml /etc/attestd/attestd.yaml && systemctl restart attestd")
 	o.works(t)
+
+	// What an older version may have borne: both are refused, with what to type.
+	o.run(t, "chmod 644 /var/lib/attestd/log.key; systemctl restart attestd || true")
+	out, err = o.tries(t, "attestd does not start, console 1")
+	const chmod = "chmod 0600 /var/lib/attestd/log.key"
+	if err == nil || !strings.Contains(out, chmod) {
+		t.Errorf("it does not tell of the mode (%v)", err)
+	}
+	o.run(t, chmod+" && ATTESTD_SERVER_LISTEN=0.0.0.0:8080 attestd config check 2>/root/refusal && exit 1; "+
+		"grep 'set server.allow_plain_http: true' /root/refusal && ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true ATTESTD_SERVER_LISTEN=0.0.0.0:8080 attestd config check")
+	o.run(t, "systemctl restart attestd")
+	o.works(t)
+	// No other process of the same user may look into it.
+	o.run(t, "! runuser -u attestd -- cat /proc/$(systemctl show -P MainPID attestd)/maps && grep 'Max core file size *0 ' /proc/$(systemctl show -P MainPID attestd)/limits")
 }
 
 // damagedJournal changes a record in the file, as a disk or a person would.

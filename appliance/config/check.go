@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +25,9 @@ func (c *Config) validate() error {
 	}
 	if _, err := c.Scheme(); err != nil {
 		failures = append(failures, fmt.Errorf("attestation: %w", err))
+	}
+	if _, err := appliance.ParseAddress(c.HSM.Address); err != nil && c.HSM.Address != "" {
+		failures = append(failures, fmt.Errorf("hsm.address %w", err))
 	}
 	check(c.DataDir != "", "data_dir: must not be empty")
 	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}} {
@@ -133,4 +138,14 @@ func SplitPort(address string) (host, port string, found bool) {
 		return address, "", false
 	}
 	return address[:i], address[i+1:], true
+}
+
+// IsLoopback says whether an address to listen on is reached from this machine only.
+func IsLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }

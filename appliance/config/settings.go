@@ -32,8 +32,9 @@ var envOther = []string{"ATTESTD_CONFIG", "ATTESTD_API_KEY", "ATTESTD_URL"}
 type Config struct {
 	DataDir string `koanf:"data_dir"`
 	Server  struct {
-		Listen string `koanf:"listen"`
-		TLS    struct {
+		Listen         string `koanf:"listen"`
+		AllowPlainHTTP bool   `koanf:"allow_plain_http"`
+		TLS            struct {
 			Cert     string `koanf:"cert"`
 			Key      string `koanf:"key"`
 			ClientCA string `koanf:"client_ca"`
@@ -67,6 +68,7 @@ type Config struct {
 		URI              string        `koanf:"uri"`
 		Sessions         int           `koanf:"sessions"`
 		CallTimeout      time.Duration `koanf:"call_timeout"`
+		Address          string        `koanf:"address"`
 		AllowExtractable bool          `koanf:"allow_extractable"`
 	} `koanf:"hsm"`
 	Attestation struct {
@@ -142,6 +144,7 @@ func attestingSettings() []Setting {
 	return []Setting{
 		{"data_dir", "/var/lib/attestd", "where attestd.db (API keys, journal) and log.key are kept"},
 		{"server.listen", "127.0.0.1:8080", "address and port of the API"},
+		{"server.allow_plain_http", false, "serve the API without TLS on an address that other machines reach, as behind a proxy that speaks TLS"},
 		{"server.tls.cert", "", "PEM file of the certificate chain; with server.tls.key, serves HTTPS"},
 		{"server.tls.key", "", "PEM file of the certificate's private key"},
 		{"server.tls.client_ca", "", "PEM file of authorities; if set, clients must present a certificate of theirs"},
@@ -165,6 +168,7 @@ func attestingSettings() []Setting {
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
 		{"hsm.call_timeout", "0s", "longest time of one call of the HSM's library, after which its process is replaced; shorter than server.request_timeout; 0s is a third of that"},
+		{"hsm.address", "", "address of the key, which setup writes; with another key attestd does not start. Empty: that of the journal's newest record"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},

@@ -130,6 +130,9 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Screen(screened)
+	if err := checkModes(r.config); err != nil {
+		return err
+	}
 	opened, key, err := OpenStore(r.config, r.logger, r.attestor.Signing)
 	if err != nil {
 		return err
@@ -143,6 +146,13 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	if r.signer, err = OpenHSM(ctx, r.config, r.logger); err != nil {
+		return err
+	}
+	newest, err := newestSigner(ctx, r.attestor.Journal)
+	if err != nil {
+		return err
+	}
+	if err := CheckSigner(r.config, r.signer.Address(), newest); err != nil {
 		return err
 	}
 	r.attestor.Signer = r.signer

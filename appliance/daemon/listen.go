@@ -89,11 +89,14 @@ func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
 				return nil, fmt.Errorf("socket activation: file descriptor %d is not a listening stream socket", i+3)
 			}
 		}
-		return r.options.Sockets, nil
+		return r.options.Sockets, checkListeners(r.config, r.options.Sockets)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Server.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("server.listen: %w", err)
+	}
+	if err := checkListeners(r.config, []net.Listener{l}); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return []net.Listener{l}, nil
 }

@@ -39,8 +39,13 @@ func (r *running) reloadConfig() (needRestart []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := CheckReferences(next); err != nil {
+	if err := errors.Join(CheckReferences(next), checkModes(next)); err != nil {
 		return nil, err
+	}
+	if len(r.options.Sockets) == 0 { // else server.listen is not used
+		if err := CheckPlainHTTP(next); err != nil {
+			return nil, err
+		}
 	}
 	// All that can fail comes first, so that a configuration is taken over whole or not at all.
 	adoptTLS, err := r.prepareTLS(next)

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
@@ -20,9 +22,9 @@ import (
 func (p *subject) ask(ctx context.Context) {
 	p.socket = askSystemd(ctx)
 	p.credential = p.tryCredential(ctx)
-	daemon := client.NewAdmin(p.config.Admin.Socket)
-	defer func() { _ = daemon.Close() }()
-	p.daemon, p.daemonErr = daemon.Status(ctx)
+	admin := client.NewAdmin(p.config.Admin.Socket)
+	defer func() { _ = admin.Close() }()
+	p.daemon, p.daemonErr = admin.Status(ctx)
 	if p.running() {
 		p.hsm.Status, p.hsmErr = DaemonHSM(ctx, p.config)
 		return
@@ -172,8 +174,8 @@ func (p *subject) hasCredential() bool {
 	return err == nil && uri.Credential() != ""
 }
 
-func checkKey(_ context.Context, p *subject) []Finding {
-	k := p.hsm.Key
+func checkKey(ctx context.Context, p *subject) []Finding {
+	k, other := p.hsm.Key, p.otherKey(ctx)
 	switch {
 	case p.hsmErr != nil || p.hsm.WrongPIN || p.hsm.Token.Label == "" && p.hsm.Token.Serial == "":
 		return nil
@@ -183,10 +185,25 @@ func checkKey(_ context.Context, p *subject) []Finding {
 		return nil // the PIN is at fault
 	case !p.running() && !p.hsm.Ready:
 		return []Finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
+	case other != nil:
+		return []Finding{fail(other.Remedy, "%s", other.Detail)}
 	case !k.Sensitive || k.Extractable:
 		return []Finding{warn("make a key that cannot leave the token: attestd hsm keygen", "%s could leave the HSM (hsm.allow_extractable is set)", k.Label)}
 	}
 	return []Finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
+}
+
+// otherKey is why attestd does not start with this key; nil where it does.
+func (p *subject) otherKey(ctx context.Context) *daemon.OtherKey {
+	if p.hsm.Key.Address == nil {
+		return nil
+	}
+	var newest *appliance.Address
+	if r := p.newestRecord(ctx); r != nil {
+		newest = &r.SignerAddress
+	}
+	other, _ := errors.AsType[*daemon.OtherKey](daemon.CheckSigner(p.config, *p.hsm.Key.Address, newest))
+	return other
 }
 
 // keyAddress is a key's address, as far as it is known.
@@ -207,7 +224,7 @@ type Inspection struct {
 
 // DaemonHSM asks the daemon, which holds the login.
 func DaemonHSM(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
-	daemon := client.NewAdmin(c.Admin.Socket)
-	err = daemon.HSMStatus(ctx, &status)
-	return status, errors.Join(err, daemon.Close())
+	admin := client.NewAdmin(c.Admin.Socket)
+	err = admin.HSMStatus(ctx, &status)
+	return status, errors.Join(err, admin.Close())
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +26,6 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/text"
-	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -89,7 +87,8 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 	if now.Year() < 2025 || now.Year() > 2100 {
 		return []Finding{fail(remedy, "it says %s", text.Time(now))}
 	}
-	if last := p.lastRecord(ctx); last.After(now.Add(time.Second)) {
+	if newest := p.newestRecord(ctx); newest != nil && newest.Time.After(now.Add(time.Second)) {
+		last := newest.Time
 		const wasWrong = "; where it is right, it was wrong when that record was made: wait, or set journal.max_ahead to more, " +
 			"and records are stamped with that time until then"
 		state := "records are stamped with that time until the clock is there"
@@ -109,8 +108,8 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 	return []Finding{ok("synchronised, within %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Millisecond))}
 }
 
-// lastRecord is when the journal's newest record was made; zero where there is none, or none can be read.
-func (p *subject) lastRecord(ctx context.Context) time.Time {
+// newestRecord is the journal's; nil where there is none, or none can be read.
+func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 	var entries []appliance.Entry
 	query := appliance.JournalQuery{Limit: 1}
 	if p.running() {
@@ -122,9 +121,9 @@ func (p *subject) lastRecord(ctx context.Context) time.Time {
 		_ = store.Close()
 	}
 	if len(entries) == 0 {
-		return time.Time{}
+		return nil
 	}
-	return entries[0].Record.Time
+	return &entries[0].Record
 }
 
 // existingFolder is dir, or the first folder above it that is there: on the disk where dir will be made.
@@ -239,18 +238,13 @@ func (p *subject) guardedFiles() []guarded {
 	files := []guarded{
 		configuration,
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: Warn},
-		{what: "journal", path: filepath.Join(data, archive.StoreFile), most: 0o600, owned: true, readable: true, state: Fail},
-		{what: "log key", path: filepath.Join(data, archive.LogKeyFile), most: 0o600, owned: true, readable: true, state: Fail},
 	}
-	if uri, err := hsm.ParseURI(p.config.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
-		if path, err := uri.PINFile(); err == nil {
-			files = append(files, guarded{what: "PIN", path: path, most: 0o640, readable: true, state: Fail})
-		}
+	for _, s := range daemon.Secrets(p.config) { // with which others can use, attestd does not start
+		files = append(files, guarded{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true, state: Fail})
 	}
 	t := p.config.Server.TLS
 	for _, f := range []guarded{
 		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: Warn},
-		{what: "TLS key", path: t.Key, most: 0o640, readable: true, state: Fail},
 		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: Warn},
 		{what: "upstream's CA", path: p.config.GraphQL.UpstreamCA, most: 0o755, readable: true, state: Warn},
 	} {
@@ -405,9 +399,14 @@ const certificateWarning = 30 * 24 * time.Hour
 func checkCertificate(_ context.Context, p *subject) []Finding {
 	files := p.config.Server.TLS
 	if files.Cert == "" {
-		const remedy = "set server.tls.cert and server.tls.key, then: systemctl restart attestd; a proxy before it may speak TLS instead"
-		if open := p.openAddresses(); len(open) > 0 {
-			return []Finding{warn(remedy, "none: the API is plain HTTP on %s, and API keys cross the network readable", strings.Join(open, ", "))}
+		open := p.openAddresses()
+		switch at := strings.Join(open, ", "); {
+		case len(open) > 0 && !p.config.Server.AllowPlainHTTP:
+			return []Finding{fail(daemon.PlainHTTPRemedy+"; then: systemctl restart attestd",
+				"none: the API would be plain HTTP on %s, and API keys cross the network readable: attestd does not start", at)}
+		case len(open) > 0:
+			return []Finding{warn("keep it so only behind a proxy that speaks TLS, on a network of its own",
+				"none: the API is plain HTTP on %s, and API keys cross the network readable (server.allow_plain_http)", at)}
 		}
 		return []Finding{ok("none: the API is plain HTTP, on this machine only")}
 	}
@@ -438,13 +437,4 @@ func names(c *x509.Certificate) string {
 		return c.Subject.String()
 	}
 	return strings.Join(all, ", ")
-}
-
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os/exec"
 	"strings"
+
+	"github.com/attestd/attestd/appliance/config"
 )
 
 // socketUnit is attestd.socket as systemd knows it; the zero one where there is none.
@@ -53,7 +55,7 @@ func (p *subject) openAddresses() (open []string) {
 		addresses = p.socket.listen // server.listen is not used then
 	}
 	for _, address := range addresses {
-		if !strings.HasPrefix(address, "/") && !isLoopback(address) {
+		if !strings.HasPrefix(address, "/") && !config.IsLoopback(address) {
 			open = append(open, address)
 		}
 	}

@@ -37,6 +37,7 @@ type Options struct {
 	PINStore                                 string // credential, file or auto
 	Listen, DataDir, TLSCert, TLSKey, Scheme string // what the configuration is to say, "" for the default
 	User                                     string // as whom the daemon runs, "" for the usual one
+	AllowPlainHTTP                           bool   // likewise
 	APIKeyName, APIKeyFile                   string // of the first API key; - for no file
 }
 
@@ -79,6 +80,8 @@ type setup struct {
 	config    *config.Config // once it is written
 	takesOver bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
 	answers   *bufio.Reader
+	before    []byte         // what was in the configuration before values were added
+	chosen    map[string]any // values that were added; nil where the configuration is as it was
 	result    Result
 	undo      []func() error // takes back what was chosen, should the token not be as it was said to be
 }
@@ -87,7 +90,7 @@ type setup struct {
 func Run(ctx context.Context, machine Machine, options Options) (Result, error) {
 	s := &setup{Machine: machine, Options: options, result: Result{Made: []string{}, Kept: []string{}}}
 	for _, step := range []func(context.Context) error{
-		s.prepare, s.configure, s.makeKeyOrUndo, s.makeAPIKey, s.examineAll,
+		s.prepare, s.configure, s.makeKeyOrUndo, s.pinAddress, s.makeAPIKey, s.examineAll,
 	} {
 		if err := step(ctx); err != nil {
 			return Result{}, fmt.Errorf("setup: %w", err)
@@ -171,17 +174,35 @@ func (s *setup) own(path string, mode fs.FileMode, owner service.User) error {
 // place makes a file in a folder of root's. One that is there keeps its owner and mode.
 func (s *setup) place(path string, content []byte, mode fs.FileMode, owner service.User, what string) error {
 	if stat, err := os.Stat(path); err == nil {
-		was := stat.Sys().(*syscall.Stat_t)
-		mode, owner = stat.Mode().Perm(), service.User{UID: was.Uid, GID: was.Gid}
-	}
-	if err := files.Write(path, content, 0o600); err != nil {
-		return err
-	}
-	if err := s.own(path, mode, owner); err != nil {
+		if err := s.replaceAs(path, content, stat); err != nil {
+			return err
+		}
+	} else if err := s.write(path, content, mode, owner); err != nil {
 		return err
 	}
 	s.made(path, what)
 	return nil
+}
+
+// replace writes a file that is there, and says nothing of it.
+func (s *setup) replace(path string, content []byte) error {
+	stat, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return s.replaceAs(path, content, stat)
+}
+
+func (s *setup) replaceAs(path string, content []byte, was fs.FileInfo) error {
+	owner := was.Sys().(*syscall.Stat_t)
+	return s.write(path, content, was.Mode().Perm(), service.User{UID: owner.Uid, GID: owner.Gid})
+}
+
+func (s *setup) write(path string, content []byte, mode fs.FileMode, owner service.User) error {
+	if err := files.Write(path, content, 0o600); err != nil {
+		return err
+	}
+	return s.own(path, mode, owner)
 }
 
 func (s *setup) root() service.User {
@@ -278,12 +299,15 @@ func isDirectory(path string) bool {
 
 // writeConfiguration writes what differs from the defaults, beneath what is in the file already.
 func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri hsm.URI) error {
-	values := map[string]string{"hsm.uri": uri.String(), "data_dir": dataDir, "server.listen": s.Listen,
+	values := map[string]any{"hsm.uri": uri.String(), "data_dir": dataDir, "server.listen": s.Listen,
 		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme}
+	if s.AllowPlainHTTP {
+		values["server.allow_plain_http"] = true
+	}
 	chosen := make(map[string]any)
 	for name, value := range values {
 		_, there := present[name]
-		if !there && value != "" && (name == "hsm.uri" || value != config.DefaultText(name)) {
+		if !there && value != "" && (name == "hsm.uri" || value == true || value != config.DefaultText(name)) {
 			chosen[name] = value
 		}
 	}
@@ -299,9 +323,20 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 	if err := s.validate(chosen); err != nil {
 		return err
 	}
+	before, err := os.ReadFile(s.result.Configuration)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.before, s.chosen = before, chosen
+	readers := service.User{UID: s.root().UID, GID: s.service.GID}
+	return s.place(s.result.Configuration, s.configuration(), 0o640, readers, "the configuration")
+}
+
+// configuration is the text of the file: what was there, and what was chosen.
+func (s *setup) configuration() []byte {
 	var text bytes.Buffer
-	if before, err := os.ReadFile(s.result.Configuration); err == nil {
-		text.Write(bytes.TrimRight(before, "\n"))
+	if len(s.before) > 0 {
+		text.Write(bytes.TrimRight(s.before, "\n"))
 		text.WriteString("\n\n")
 	}
 	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. What is not here has its default;\n# 'attestd config show' prints every value and what it is for.\n", time.Now().UTC().Format("2006-01-02"))
@@ -309,9 +344,24 @@ func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri h
 		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", config.ReferenceFile)
 	}
 	text.WriteByte('\n')
-	config.WriteYAML(&text, chosen)
-	readers := service.User{UID: s.root().UID, GID: s.service.GID}
-	return s.place(s.result.Configuration, text.Bytes(), 0o640, readers, "the configuration")
+	config.WriteYAML(&text, s.chosen)
+	return text.Bytes()
+}
+
+// pinAddress adds the key's address to the configuration that this run has written, so that another key under the same label
+// is never taken for it. In a configuration that was there, the operator's word stands.
+func (s *setup) pinAddress(context.Context) error {
+	if err := daemon.CheckSigner(s.config, *s.result.Address, nil); err != nil {
+		return err
+	}
+	if s.chosen == nil {
+		return nil
+	}
+	s.chosen["hsm.address"] = s.result.Address.String()
+	if err := s.replace(s.result.Configuration, s.configuration()); err != nil {
+		return err
+	}
+	return s.loadConfiguration()
 }
 
 // validate refuses values that the daemon would refuse, before they are written.
@@ -324,7 +374,7 @@ func (s *setup) validate(chosen map[string]any) error {
 	if err != nil {
 		return err
 	}
-	return daemon.CheckReferences(c)
+	return errors.Join(daemon.CheckReferences(c), daemon.CheckPlainHTTP(c))
 }
 
 // undoFile notes how a file is now.

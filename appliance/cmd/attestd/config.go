@@ -28,7 +28,7 @@ func newConfigCheck(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(daemon.RequireSetup(&a.source, c), daemon.CheckReferences(c)); err != nil {
+			if err := errors.Join(daemon.RequireSetup(&a.source, c), daemon.CheckReferences(c), daemon.CheckPlainHTTP(c)); err != nil {
 				return err
 			}
 			return a.print(map[string]bool{"ok": true}, func(w io.Writer) { fmt.Fprintln(w, "The configuration is valid.") })

@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/store/bolt"
-	"github.com/attestd/attestd/store/storetest"
 )
 
 // disaster is a row of the table in docs/operations.md: how it is made, and what doctor says then.
@@ -67,6 +68,9 @@ var disasters = []disaster{
 		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // else the test would have to fill this machine's disk
 	}, []string{`fail +disk space .*nothing is signed\n +→ make space`}},
 	{"clock jumped", func(t *testing.T, d *daemonProcess) {
+		d.start(t)
+		d.attests(t)
+		d.kill(t)
 		recordInAnHour(t, filepath.Join(d.dir, "data"))
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
@@ -174,7 +178,7 @@ func (d *daemonProcess) change(t *testing.T, old, to string) {
 	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
 }
 
-// recordInAnHour appends a record as of an hour from now.
+// recordInAnHour appends a record like the newest as of an hour from now.
 func recordInAnHour(t *testing.T, dir string) {
 	t.Helper()
 	key, err := archive.ReadLogKey(dir)
@@ -187,7 +191,13 @@ func recordInAnHour(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	newest, err := store.Journal().List(t.Context(), appliance.JournalQuery{Limit: 1})
+	if err != nil || len(newest) == 0 {
+		t.Fatal(len(newest), err)
+	}
+	again := newest[0].Record
+	again.ID, again.IdempotencyKey = uuid.New(), ""
+	_, _, err = store.Journal().Append(t.Context(), again)
 	if err := errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +273,7 @@ func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 		"not enabled":      {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `ok +certificate +none: .*on this machine only`},
 		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but inactive: nothing listens on \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
 		"failed":           {"UnitFileState=enabled\nActiveState=failed\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but failed`},
-		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `warn +certificate +none: the API is plain HTTP on \[::\]:443, and API keys cross the network readable\n +→ set server.tls.cert`},
+		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `fail +certificate +none: the API would be plain HTTP on \[::\]:443, and API keys cross the network readable.*\n +→ set server.tls.cert`},
 		"this machine":     {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
 	} {
 		t.Run(name, func(t *testing.T) {

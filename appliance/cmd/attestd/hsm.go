@@ -42,6 +42,9 @@ func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) 
 	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
 		return err
 	}
+	if err := forbidDumps(); err != nil {
+		return err
+	}
 	opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
 	if err != nil {
 		return err
@@ -78,6 +81,9 @@ A token that exists is never initialised again: that would destroy its keys.`,
 				args = append(args, "--so-pin-file", "-")
 			}
 			if done, err := a.atToken(cmd.Context(), c, bytes.NewReader(soPIN), args...); done || err != nil {
+				return err
+			}
+			if err := forbidDumps(); err != nil {
 				return err
 			}
 			opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
@@ -177,8 +183,8 @@ func newHSMKeygen(a *app) *cobra.Command {
 		Use:   "keygen --label LABEL",
 		Short: "Generate another secp256k1 key in the token",
 		Long: `Generate another secp256k1 key in the token that hsm.uri names, sensitive and not extractable, under a
-label that is not taken. To sign with it, name it in hsm.uri (object=LABEL) once the contract on chain knows
-its address.`,
+label that is not taken. To sign with it, name it in hsm.uri (object=LABEL), and its address in hsm.address,
+once the contract on chain knows it.`,
 		Example: "  attestd hsm keygen --label attestor-2027",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

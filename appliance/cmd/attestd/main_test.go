@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func TestCommands(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
-			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate,
+			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed,
 		},
 	})
 }
@@ -162,6 +163,18 @@ func mode(ts *testscript.TestScript, negated bool, args []string) {
 	if got := fmt.Sprintf("%04o", stat.Mode().Perm()); got != args[1] {
 		ts.Fatalf("%s has mode %s, want %s", args[0], got, args[1])
 	}
+}
+
+// typed FILE types the command that a text says last: chmod MODE FILE.
+func typed(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 1 {
+		ts.Fatalf("usage: typed FILE")
+	}
+	commands := regexp.MustCompile(`chmod \S+ \S+`).FindAllString(ts.ReadFile(args[0]), -1)
+	if len(commands) == 0 {
+		ts.Fatalf("no command in %s", ts.ReadFile(args[0]))
+	}
+	ts.Check(exec.Command("sh", "-c", commands[len(commands)-1]).Run())
 }
 
 // truncate FROM TO N copies a file's first bytes.

@@ -25,6 +25,9 @@ API instead of server.listen.`,
 		Example: "  attestd serve --config /etc/attestd/attestd.yaml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := forbidDumps(); err != nil {
+				return err
+			}
 			flags := make(map[string]any)
 			if listen != "" {
 				flags["server.listen"] = listen

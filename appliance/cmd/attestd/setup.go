@@ -66,6 +66,7 @@ func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f.StringVar(&o.Listen, "listen", "", "address and port of the API (server.listen)")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "certificate chain (server.tls.cert)")
 	f.StringVar(&o.TLSKey, "tls-key", "", "the certificate's key (server.tls.key)")
+	f.BoolVar(&o.AllowPlainHTTP, "allow-plain-http", false, "serve without TLS on an address that other machines reach, as behind a proxy (server.allow_plain_http)")
 	f.StringVar(&o.Scheme, "scheme", "", "digest scheme (attestation.scheme): what the verifying contract expects")
 	f.StringVar(&o.DataDir, "data-dir", "", "where keys and journal are kept (data_dir)")
 	f.StringVar(&o.User, "user", "", "user as whom the daemon runs (default: attestd where root runs setup, else you)")

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/hsm"
+)
+
+// PlainHTTPRemedy is what to do about an API without TLS that other machines reach.
+const PlainHTTPRemedy = "set server.tls.cert and server.tls.key; or listen on 127.0.0.1; or, where a proxy before it speaks TLS, set server.allow_plain_http: true"
+
+// CheckPlainHTTP returns an error where the API at server.listen would be plain HTTP for other machines, and nobody said that
+// this is meant: API keys would cross the network readable.
+func CheckPlainHTTP(c *config.Config) error {
+	if config.IsLoopback(c.Server.Listen) {
+		return nil
+	}
+	return plainHTTP(c, c.Server.Listen)
+}
+
+// checkListeners is CheckPlainHTTP of the sockets that are really served, which systemd may have handed over.
+func checkListeners(c *config.Config, listeners []net.Listener) error {
+	for _, l := range listeners {
+		if tcp, isTCP := l.Addr().(*net.TCPAddr); isTCP && !tcp.IP.IsLoopback() {
+			if err := plainHTTP(c, l.Addr().String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func plainHTTP(c *config.Config, address string) error {
+	if c.Server.TLS.Cert != "" || c.Server.AllowPlainHTTP {
+		return nil
+	}
+	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network readable: %s", address, PlainHTTPRemedy)
+}
+
+// Secret is a file that only the daemon may use.
+type Secret struct {
+	Name, Path string
+	Most       fs.FileMode // permissions beyond these are too many
+}
+
+// Secrets are the files that hold what must stay secret, where they are files. A group may read the PIN and the TLS key:
+// systemd hands credentials over so, and Debian keeps keys for the group ssl-cert. What is a credential, systemd guards.
+func Secrets(c *config.Config) []Secret {
+	secrets := []Secret{
+		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
+		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
+	}
+	if uri, err := hsm.ParseURI(c.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
+		if path, err := uri.PINFile(); err == nil {
+			secrets = append(secrets, Secret{"PIN", path, 0o640})
+		}
+	}
+	if c.Server.TLS.Key != "" {
+		secrets = append(secrets, Secret{"TLS key", c.Server.TLS.Key, 0o640})
+	}
+	return secrets
+}
+
+// checkModes returns an error for each secret that others may use.
+func checkModes(c *config.Config) error {
+	var failures []error
+	for _, s := range Secrets(c) {
+		stat, err := os.Stat(s.Path)
+		if err != nil {
+			continue // who opens it says more
+		}
+		if mode := stat.Mode().Perm(); mode&^s.Most&0o077 != 0 {
+			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so that others may use it: chmod %04o %s", s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// OtherKey says that the key is not the one that was expected.
+type OtherKey struct{ Detail, Remedy string }
+
+func (e *OtherKey) Error() string { return e.Detail + ": " + e.Remedy }
+
+// CheckSigner returns an OtherKey where the key is not the one that the configuration pins or, without that, the one that
+// signed the journal's newest record. newest is its address; nil where there is none.
+func CheckSigner(c *config.Config, key appliance.Address, newest *appliance.Address) error {
+	expected, says := newest, "the journal's newest record was signed by"
+	if c.HSM.Address != "" {
+		pinned, err := appliance.ParseAddress(c.HSM.Address)
+		if err != nil {
+			return fmt.Errorf("hsm.address %w", err)
+		}
+		expected, says = &pinned, "hsm.address says"
+	}
+	if expected == nil || *expected == key {
+		return nil
+	}
+	return &OtherKey{
+		Detail: fmt.Sprintf("the key that hsm.uri names has the address %s, and %s %s", key, says, expected),
+		Remedy: fmt.Sprintf("name the right token and key in hsm.uri, or restore the HSM's backup. Where the new key is meant, set its address as attestor "+
+			"on chain, then in the configuration, under hsm, address: %q", key),
+	}
+}
+
+// newestSigner is the address of the journal's newest record; nil where there is none.
+func newestSigner(ctx context.Context, journal appliance.Journal) (*appliance.Address, error) {
+	entries, err := journal.List(ctx, appliance.JournalQuery{Limit: 1})
+	if err != nil || len(entries) == 0 {
+		return nil, err
+	}
+	return &entries[0].Record.SignerAddress, nil
+}
