@@ -29,6 +29,32 @@ func TestScriptsAreShellcheckClean(t *testing.T) {
 	}
 }
 
+// What was not looked at is not known to be good.
+func TestVulnerabilitiesAreNeverPassedInSilence(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		database, program string // VULNDB; what stands for go
+		passes            bool
+		says              string
+	}{
+		"none is known":              {"", "true", true, ""},
+		"the database is away":       {"", "false", false, "VULNDB=offline"},
+		"nobody is to look":          {"offline", "false", true, "NOT CHECKED, for VULNDB=offline says so"},
+		"a mirror":                   {"https://mirror.example", "echo", true, "-db https://mirror.example ./..."},
+		"the database, if none else": {"", "echo", true, "-db https://vuln.go.dev ./..."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), "sh", "vulncheck.sh", "govulncheck")
+			cmd.Env = append(os.Environ(), "GO="+test.program, "VULNDB="+test.database)
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != test.passes || !strings.Contains(string(out), test.says) {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
 // need skips a test, by name, where a program is missing.
 func need(t *testing.T, programs ...string) {
 	t.Helper()

@@ -1,6 +1,6 @@
 // Command release writes what a release has beside its program: the changelog in the forms that packages want, the
 // software bill of materials (CycloneDX 1.6) and the licenses of all modules that are linked in and all packages that
-// are bundled. Each is made from the repository and what was built alone, so that the same commit gives the same bytes.
+// are bundled; licenses checks that they are such as may be passed on. Each is made from the repository and what was built alone, so that the same commit gives the same bytes.
 package main
 
 import (
@@ -15,7 +15,8 @@ import (
 
 const usage = `usage: release changelog -format debian|rpm -version V -date UNIX CHANGELOG.md
        release sbom -playground FOLDER -version V -date UNIX PROGRAM
-       release notices -playground FOLDER PROGRAM`
+       release notices -playground FOLDER PROGRAM
+       release licenses -playground FOLDER PACKAGES`
 
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
@@ -45,6 +46,8 @@ func run(w io.Writer, args []string) error {
 		return writeChangelog(w, file, *format, *version, date)
 	case "sbom":
 		return writeSBOM(context.Background(), w, file, *dist, *version, date)
+	case "licenses":
+		return checkLicenses(context.Background(), w, file, *dist)
 	case "notices":
 		return writeNotices(context.Background(), w, file, *dist)
 	}

@@ -297,3 +297,30 @@ func TestNoticesNeedALicense(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
+
+// Each module that anything here is made of, tests too, and each package in the playground is under a license that was decided on.
+func TestLicensesAreAllowed(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...", "../../api/graphiql/dist"); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} { // of the program; of tests
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s was not looked at", want)
+		}
+	}
+}
+
+func TestALicenseThatNobodyAllowedIsRefused(t *testing.T) {
+	t.Parallel()
+	for expression, allowed := range map[string]bool{
+		"MIT": true, "Apache-2.0 AND BSD-3-Clause": true, "(MIT AND Zlib)": true,
+		"GPL-3.0-only": false, "MIT AND AGPL-3.0-only": false, "MIT OR GPL-2.0-only": false, "UNLICENSED": false, "": false,
+	} {
+		err := judgeLicense("example.com/a v1", expression)
+		if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), "example.com/a v1: its license is "+expression) {
+			t.Errorf("%q: %v", expression, err)
+		}
+	}
+}
