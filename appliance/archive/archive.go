@@ -89,12 +89,7 @@ func Write(w io.Writer, from Snapshotter, logKeyPath, version string, now time.T
 }
 
 // Read unpacks an archive into a folder: log.key and attestd.db, and nothing else whatever it holds.
-func Read(name, dir string) (m Manifest, err error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return m, err
-	}
-	defer f.Close()
+func Read(f io.Reader, dir string) (m Manifest, err error) {
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return m, err

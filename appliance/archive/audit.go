@@ -10,21 +10,41 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
 
 // OpenStore opens the files in a folder, which must be there.
-func OpenStore(dir string) (*bolt.Store, appliance.LogKey, error) {
-	key, err := ReadLogKey(dir)
-	if err != nil {
-		return nil, key, err
-	}
-	store, err := bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) {
+	err = asOwner(dir, func() error {
+		if key, err = readLogKey(dir); err != nil {
+			return err
+		}
+		store, err = bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+		return err
+	})
 	return store, key, err
 }
 
+// asOwner works in a folder as its owner, where root does: see service.User.Do.
+func asOwner(dir string, do func() error) error {
+	owner, err := service.UserOf(dir)
+	if err != nil {
+		return err
+	}
+	return owner.Do(do)
+}
+
 // ReadLogKey reads the key that signs the checkpoints of the journal in a folder.
-func ReadLogKey(dir string) (appliance.LogKey, error) {
+func ReadLogKey(dir string) (key appliance.LogKey, err error) {
+	err = asOwner(dir, func() error {
+		key, err = readLogKey(dir)
+		return err
+	})
+	return key, err
+}
+
+func readLogKey(dir string) (appliance.LogKey, error) {
 	path := filepath.Join(dir, LogKeyFile)
 	secret, err := os.ReadFile(path)
 	if err != nil {
@@ -64,7 +84,12 @@ func check(ctx context.Context, name, dir string, o AuditOptions) (m Manifest, e
 		return m, err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	if m, err = Read(name, scratch); err != nil {
+	f, err := os.Open(name)
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	if m, err = Read(f, scratch); err != nil {
 		return m, err
 	}
 	_, err = Audit(ctx, scratch, m, o)

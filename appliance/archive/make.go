@@ -20,27 +20,43 @@ func Name(now time.Time) string {
 	return "attestd-" + now.UTC().Format("20060102T150405Z") + ".tar.zst"
 }
 
-// Prune removes all but the newest backups whose names are those of Name.
-func Prune(folder string, keep int) (removed []string, err error) {
+// Pruned is what Prune has done.
+type Pruned struct {
+	Removed []string
+	Future  []string // backups whose names are of a later time than that of the new one; they stay
+}
+
+// Prune removes all but the newest backups in the folder of the one that was just made, whose name counts as the newest. What is
+// later by its name was made while the clock was wrong, or the clock is wrong now: it neither counts nor goes. A keep of 0 removes
+// none. Only names of the form of Name count.
+func Prune(made string, keep int) (p Pruned, err error) {
+	folder, newest := filepath.Split(made)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
 	ours := regexp.MustCompile(`^attestd-\d{8}T\d{6}Z\.tar\.zst$`)
 	var names []string // sorted, as ReadDir sorts
 	for _, e := range entries {
-		if e.Type().IsRegular() && ours.MatchString(e.Name()) {
+		switch {
+		case !e.Type().IsRegular() || !ours.MatchString(e.Name()):
+		case e.Name() > newest:
+			p.Future = append(p.Future, filepath.Join(folder, e.Name()))
+		default:
 			names = append(names, e.Name())
 		}
+	}
+	if keep == 0 {
+		return p, nil
 	}
 	for _, name := range names[:max(0, len(names)-keep)] {
 		path := filepath.Join(folder, name)
 		if err := os.Remove(path); err != nil {
-			return removed, err
+			return p, err
 		}
-		removed = append(removed, path)
+		p.Removed = append(p.Removed, path)
 	}
-	return removed, nil
+	return p, nil
 }
 
 // Make makes a compressed archive of what take writes: under another name, which becomes the given one when it has

@@ -11,6 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -42,7 +43,15 @@ func OpenReplica(c *config.Config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	data, err := replica.Open(ReplicaPath(c), replicaOptions(c))
+	owner, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	var data *replica.Store
+	err = owner.Do(func() error {
+		data, err = replica.Open(ReplicaPath(c), replicaOptions(c))
+		return err
+	})
 	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
 		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
 	}

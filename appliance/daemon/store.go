@@ -12,15 +12,28 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
 
 // OpenStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
 // are made where neither exists. pending tells how many records are about to come; nil where none do by themselves.
-func OpenStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
+func OpenStore(c *config.Config, logger *slog.Logger, pending func() int) (store *bolt.Store, key appliance.LogKey, err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, appliance.LogKey{}, fmt.Errorf("data_dir: %w", err)
+		return nil, key, fmt.Errorf("data_dir: %w", err)
 	}
+	owner, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return nil, key, err
+	}
+	err = owner.Do(func() error {
+		store, key, err = openStore(c, logger, pending)
+		return err
+	})
+	return store, key, err
+}
+
+func openStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
 	key, err := openLogKey(c)
 	if err != nil {
 		return nil, appliance.LogKey{}, err

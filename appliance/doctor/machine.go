@@ -182,7 +182,11 @@ func checkDiskSync(_ context.Context, p *subject) []Finding {
 			findings = append(findings, warn(remedy, "%s is on %s: what is synced may not survive a power cut, and locks may not hold", dir, name))
 		}
 	}
-	took, err := measureSync(dir)
+	var took time.Duration
+	err := p.service.In(dir).Do(func() (err error) {
+		took, err = measureSync(dir)
+		return err
+	})
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		findings = append(findings, warn("run doctor as root, or as the user "+p.service.Name, "not measured: %s", err))

@@ -155,10 +155,12 @@ func (s *setup) ensureFolder(path string, mode fs.FileMode, owner service.User) 
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, mode); err != nil {
-		return err
-	}
-	return s.own(path, mode, owner)
+	return s.service.In(filepath.Dir(path)).Do(func() error {
+		if err := os.Mkdir(path, mode); err != nil {
+			return err
+		}
+		return s.own(path, mode, owner)
+	})
 }
 
 // own gives what root made in a folder of root's to the owner.

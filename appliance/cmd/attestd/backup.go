@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -70,27 +71,40 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	if isFolder {
 		name = filepath.Join(target, archive.Name(time.Now()))
 	}
+	daemons, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return err
+	}
+	return daemons.In(filepath.Dir(name)).Do(func() error { return b.make(cmd.Context(), c, name, isFolder) })
+}
+
+// make makes the backup. In a folder of the daemon's user root does it as that, whatever was planted there.
+func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool) error {
 	update, end := b.progress("check", "records")
-	take := func(w io.Writer) error { return takeBackup(cmd.Context(), c, w) }
-	manifest, size, err := archive.Make(cmd.Context(), name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
+	take := func(w io.Writer) error { return takeBackup(ctx, c, w) }
+	manifest, size, err := archive.Make(ctx, name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
 	if err != nil {
 		return fmt.Errorf("backup %s: %w", name, err)
 	}
-	var removed []string
-	if isFolder && b.keep > 0 {
-		if removed, err = archive.Prune(target, b.keep); err != nil {
+	var pruned archive.Pruned
+	if inFolder {
+		if pruned, err = archive.Prune(name, b.keep); err != nil {
 			return fmt.Errorf("backup %s is made, but old ones stay: %w", name, err)
 		}
+	}
+	for _, f := range pruned.Future {
+		b.say("%s: its name is of a time to come, so the clock was wrong then or is now. It is kept, and not counted: look at the clock, then rename or remove it.", f)
 	}
 	return b.print(struct {
 		File string `json:"file"`
 		Size int64  `json:"size"`
 		archive.Manifest
 		Removed []string `json:"removed,omitempty"`
-	}{name, size, manifest, removed}, func(w io.Writer) {
+		Future  []string `json:"future,omitempty"`
+	}{name, size, manifest, pruned.Removed, pruned.Future}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %d records, %s, checked.\n", name, manifest.Records, config.RoundedSize(size))
-		for _, r := range removed {
+		for _, r := range pruned.Removed {
 			fmt.Fprintf(w, "%s: removed, for %d newer ones are there.\n", r, b.keep)
 		}
 	})
@@ -103,6 +117,15 @@ func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return errors.Join(err, daemon.Close())
 	}
+	owner, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return err
+	}
+	return owner.Do(func() error { return copyFiles(c, w) })
+}
+
+// copyFiles writes the archive of the files, which no daemon uses.
+func copyFiles(c *config.Config, w io.Writer) error {
 	store, _, err := archive.OpenStore(c.DataDir)
 	if errors.Is(err, bolt.ErrInUse) {
 		return fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -169,7 +171,7 @@ file anywhere, without the appliance. Records say who was attested to whom: keep
 func (a *app) export(cmd *cobra.Command, o backend, from int64, name string) error {
 	out := a.out
 	if name != "-" {
-		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		f, err := a.create(name)
 		if err != nil {
 			return err
 		}
@@ -193,6 +195,23 @@ func (a *app) export(cmd *cobra.Command, o backend, from int64, name string) err
 		a.say("%d records written to %s.", count, name)
 	}
 	return nil
+}
+
+// create makes a file; in a folder of the daemon's user root does it as that, whatever was planted there.
+func (a *app) create(name string) (f *os.File, err error) {
+	c, err := a.config(nil)
+	if err != nil {
+		return nil, err
+	}
+	daemons, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	err = daemons.In(filepath.Dir(name)).Do(func() error {
+		f, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		return err
+	})
+	return f, err
 }
 
 func newLogCheckpoint(a *app) *cobra.Command {

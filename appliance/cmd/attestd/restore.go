@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -62,12 +63,26 @@ func (r restore) run(ctx context.Context, name string) (err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	defer f.Close()
+	owner, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return err
+	}
+	return owner.Do(func() error { return r.put(ctx, c, name, f) })
+}
+
+// put puts what is in a backup in place. Root does it as the owner of data_dir, in which anything may have been planted.
+func (r restore) put(ctx context.Context, c *config.Config, name string, f io.Reader) (err error) {
 	scratch, err := os.MkdirTemp(c.DataDir, ".restore-*") // on the same file system, so that a rename will do
 	if err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	manifest, err := archive.Read(name, scratch)
+	manifest, err := archive.Read(f, scratch)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}

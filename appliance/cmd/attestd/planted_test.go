@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemon"
+)
+
+// Whoever is the service's user may put anything into its folders. Root's commands there must do no more than that user could:
+// neither write where a link leads, nor give or show away what it leads to.
+func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("these are root's commands")
+	}
+	for name, test := range map[string]struct {
+		links    []string // in data_dir, each to a file that is not there
+		stolen   []string // in data_dir, each to root's secret
+		commands [][]string
+		work     bool // and what they make is the user's
+	}{
+		"nothing":         {commands: [][]string{{"key", "create", "--name", "a"}, {"backup", "BACKUPS"}, {"log", "export", "--file", "DATA/export"}, {"restore", "--force", "--discard-newer", "GOOD"}, {"log", "verify"}}, work: true},
+		"an API key":      {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"key", "create", "--name", "a"}, {"key", "list"}}},
+		"a journal":       {links: []string{archive.StoreFile}, stolen: []string{archive.LogKeyFile}, commands: [][]string{{"log", "list"}, {"log", "verify"}, {"doctor"}}},
+		"a replica":       {links: []string{daemon.ReplicaFile}, commands: [][]string{{"replica", "generate", "--transfers", "3", "--file", "ROWS"}, {"replica", "import", "ROWS"}, {"replica", "status"}}},
+		"a backup's key":  {stolen: []string{archive.LogKeyFile}, commands: [][]string{{"backup", "BACKUPS"}, {"backup", "ROOTS"}}},
+		"a backup's data": {stolen: []string{archive.StoreFile}, commands: [][]string{{"backup", "BACKUPS"}, {"doctor"}}},
+		"an export":       {links: []string{"export"}, commands: [][]string{{"log", "export", "--file", "DATA/export"}}},
+		"a restore":       {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"restore", "GOOD"}, {"restore", "--force", "--discard-newer", "GOOD"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlanted(t)
+			for _, name := range append(test.links, test.stolen...) {
+				if err := os.Remove(p.data(name)); err != nil && !os.IsNotExist(err) {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range test.links {
+				p.link(t, filepath.Join(p.roots, name), p.data(name))
+			}
+			for _, name := range test.stolen {
+				p.link(t, p.secret, p.data(name))
+			}
+			for _, args := range test.commands {
+				if err := p.types(t, args); err != nil && test.work {
+					t.Errorf("attestd %v: %v", args, err)
+				}
+			}
+			p.isUntouched(t)
+			if out, err := exec.Command("find", p.data(""), p.backups, "!", "-user", fmt.Sprint(servicesUser)).CombinedOutput(); test.work && (err != nil || len(out) > 0) {
+				t.Errorf("not the user's (%v): %s", err, out)
+			}
+		})
+	}
+}
+
+// planted is an appliance whose data and backups are a user's, beside a folder of root's.
+type planted struct {
+	*daemonProcess
+	roots, secret, backups, good string
+}
+
+const servicesUser = 65534 // nobody stands for it
+
+func newPlanted(t *testing.T) planted {
+	t.Helper()
+	d := newDaemonFolder(t)
+	p := planted{d, filepath.Join(d.dir, "roots"), filepath.Join(d.dir, "roots", "secret"), filepath.Join(d.dir, "backups"), filepath.Join(d.dir, "good.tar.zst")}
+	d.run(t, "backup", p.good)
+	for _, dir := range []string{p.roots, p.backups} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(p.secret, []byte("root's own\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := "a=$0; while [ $a != / ]; do chmod a+x $a; a=$(dirname $a); done" // so that the user gets to its folders, as in /var/lib
+	for _, args := range [][]string{
+		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.dir, "data"), p.backups, filepath.Join(d.dir, "tokens"), filepath.Join(d.dir, "pin")},
+		{"sh", "-c", open, d.dir},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	return p
+}
+
+func (p planted) data(name string) string { return filepath.Join(p.dir, "data", name) }
+
+func (p planted) link(t *testing.T, to, at string) {
+	t.Helper()
+	if err := os.Symlink(to, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// types runs a command as root, whatever comes of it, and looks whether the secret is in what it says.
+func (p planted) types(t *testing.T, args []string) error {
+	t.Helper()
+	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.dir, "new.tar.zst"), "GOOD": p.good, "ROWS": filepath.Join(p.dir, "rows"), "DATA/export": p.data("export")}
+	for i, arg := range args {
+		if place, found := places[arg]; found {
+			args[i] = place
+		}
+	}
+	out, err := p.command(args...).CombinedOutput()
+	t.Logf("attestd %v: %v\n%s", args, err, out)
+	if bytes.Contains(out, []byte("root's own")) {
+		t.Errorf("%v shows the secret:\n%s", args, out)
+	}
+	return err
+}
+
+// isUntouched checks that root's folder is as it was.
+func (p planted) isUntouched(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(p.roots)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("root's folder has %v (%v), and had the secret alone", entries, err)
+	}
+	out, err := exec.Command("stat", "-c", "%u %a", p.secret).Output()
+	text, readErr := os.ReadFile(p.secret)
+	if err != nil || readErr != nil || string(out) != "0 600\n" || string(text) != "root's own\n" {
+		t.Errorf("the secret is now %s%s (%v, %v)", out, text, err, readErr)
+	}
+}
