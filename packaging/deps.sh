@@ -31,6 +31,9 @@ if [ "${1-}" = test ]; then
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd
+	need fusermount3 fuse3 fuse3
+	need losetup mount util-linux
+	need mkfs.ext4 e2fsprogs e2fsprogs
 fi
 
 if [ "${1-}" = fresh ]; then

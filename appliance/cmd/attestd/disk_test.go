@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
@@ -23,17 +24,23 @@ import (
 func (d *daemonProcess) onDisk(t *testing.T, values ...string) *disktest.Disk {
 	t.Helper()
 	disk := disktest.Mount(t)
+	d.moveData(t, disk.Backing)
+	d.configure(append(values, "ATTESTD_DATA_DIR="+disk.Dir)...)
+	return disk
+}
+
+// moveData copies the appliance's data to another folder.
+func (d *daemonProcess) moveData(t *testing.T, folder string) {
+	t.Helper()
 	for _, name := range []string{archive.StoreFile, archive.LogKeyFile, daemon.ReplicaFile} {
 		text, err := os.ReadFile(filepath.Join(d.dir, "data", name))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(disk.Backing, name), text, 0o600)
+			err = files.Write(filepath.Join(folder, name), text, 0o600) // synced
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.configure(append(values, "ATTESTD_DATA_DIR="+disk.Dir)...)
-	return disk
 }
 
 // attestation asks for one and returns it, or the code of the refusal.
@@ -166,5 +173,47 @@ func TestADiskThatFailsToSync(t *testing.T) {
 				t.Errorf("%d records: the one whose sync failed is among them, though it is not on the disk", len(recorded))
 			}
 		})
+	}
+}
+
+// A file system in a file, and the kernel that really makes it read-only, as after a fault of the disk.
+func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
+	d := newDaemonFolder(t)
+	image, data := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	mount := []string{"mount", "-o", "loop", image, data}
+	for _, args := range [][]string{{"truncate", "-s", "64M", image}, {"mkfs.ext4", "-q", image}, mount} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("no file system can be made of a file here: %v: %v: %s", args, err, out)
+		}
+	}
+	t.Cleanup(func() { must(exec.Command("umount", data).Run()) })
+	d.moveData(t, data)
+	d.configure("ATTESTD_DATA_DIR="+data, "ATTESTD_JOURNAL_MIN_FREE=1MiB")
+	d.start(t)
+	made, status, code := d.attestation(t)
+	if status != http.StatusOK {
+		t.Fatalf("status %d, code %q\n%s", status, code, d.log())
+	}
+	if out, err := exec.Command("mount", "-o", "remount,abort", data).CombinedOutput(); err != nil {
+		d.kill(t)
+		t.Skipf("this kernel does not do so when asked: %v: %s", err, out)
+	}
+	for range 3 {
+		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) {
+			t.Errorf("status %d, code %q", status, code)
+		}
+		d.reads(t, made)
+	}
+	d.kill(t) // such a file system is mounted anew, and nobody may have it open
+	for _, args := range [][]string{{"umount", data}, mount} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	d.start(t)
+	defer d.kill(t)
+	d.attests(t)
+	if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+		t.Error(out)
 	}
 }
