@@ -60,10 +60,7 @@ func Mount(t testing.TB) *Disk {
 	t.Helper()
 	d := &Disk{Dir: t.TempDir(), Backing: t.TempDir()}
 	root := &fs.LoopbackRoot{Path: d.Backing}
-	root.NewNode = func(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &node{fs.LoopbackNode{RootData: root}, d}
-	}
-	first := &node{fs.LoopbackNode{RootData: root}, d}
+	first := &node{&fs.LoopbackNode{RootData: root}, d}
 	root.RootNode = first
 	server, err := fs.Mount(d.Dir, first, &fs.Options{MountOptions: fuse.MountOptions{
 		DirectMount: true, FsName: "disktest", MaxWrite: 1 << 20,
@@ -130,8 +127,13 @@ func (d *Disk) sync(file uint64) syscall.Errno {
 
 // node is a file or folder of a Disk.
 type node struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	disk *Disk
+}
+
+// WrapChild implements fs.NodeWrapChilder: what is in the folder is of the disk, too.
+func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
+	return &node{child.(*fs.LoopbackNode), n.disk}
 }
 
 func (n *node) number() uint64 { return n.StableAttr().Ino }
