@@ -6,7 +6,7 @@ LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
 FUZZTIME  ?= 30s
-CUTS      ?= 20000
+CUTS      ?= 5000
 ARGS      ?=
 SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh

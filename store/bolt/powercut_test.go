@@ -75,7 +75,7 @@ func appendAndTell(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			for i := range min(100, max(20, *powerCuts/50)) {
+			for i := range min(100, max(12, *powerCuts/50)) {
 				r := storetest.Record(t, "key")
 				if i%2 == 0 {
 					r.IdempotencyKey = r.ID.String()
