@@ -6,12 +6,56 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 )
 
 // The daemon runs as a user of its own, whose other processes may not look into it, nor may a core dump be of it.
 func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
+	d := asNobody(t)
+	metrics := freeAddress(t)
+	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.start(t)
+	defer d.kill(t)
+	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // of /proc, which is root's then
+	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
+	limits, err := os.ReadFile(process + "/limits")
+	if err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
+		t.Errorf("core dumps are allowed (%v):\n%s", err, limits)
+	}
+	spy := exec.Command("cat", process+"/maps")
+	spy.SysProcAttr = &syscall.SysProcAttr{Credential: d.as}
+	if out, err := spy.CombinedOutput(); err == nil {
+		t.Errorf("another process of the same user reads its memory's map:\n%.200s", out)
+	}
+	d.attests(t)
+}
+
+// A container may refuse to lock memory. Signing is worth more than that, and the log says so.
+func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
+	d := asNobody(t)
+	d.start(t)
+	d.kill(t)
+	if log := string(d.log()); strings.Contains(log, "could not be locked") {
+		t.Errorf("it could:\n%s", log)
+	}
+	script := "#!/bin/sh\nulimit -l 0\nexec " + d.program + ` "$@"` + "\n"
+	d.program += "-without-locks"
+	if err := os.WriteFile(d.program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d.start(t)
+	defer d.kill(t)
+	d.attests(t)
+	if log := string(d.log()); !strings.Contains(log, "the PIN could not be locked in memory") {
+		t.Errorf("the log does not say so:\n%s", log)
+	}
+}
+
+// asNobody is an appliance that runs as a user who may do nothing else.
+func asNobody(t *testing.T) *daemonProcess {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start it as another user")
 	}
@@ -43,20 +87,5 @@ func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 		}
 	}
 	d.as = &syscall.Credential{Uid: nobody, Gid: nobody}
-	metrics := freeAddress(t)
-	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
-	d.start(t)
-	defer d.kill(t)
-	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // of /proc, which is root's then
-	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
-	limits, err := os.ReadFile(process + "/limits")
-	if err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
-		t.Errorf("core dumps are allowed (%v):\n%s", err, limits)
-	}
-	spy := exec.Command("cat", process+"/maps")
-	spy.SysProcAttr = &syscall.SysProcAttr{Credential: d.as}
-	if out, err := spy.CombinedOutput(); err == nil {
-		t.Errorf("another process of the same user reads its memory's map:\n%.200s", out)
-	}
-	d.attests(t)
+	return d
 }
