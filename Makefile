@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy power-cuts fuzz test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy power-cuts test-restarts fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench: deps build ## measure: attestations against raw HSM signatures, reads ove
 
 bench-greedy: deps build ## measure attestations while strangers take what they can of the reads
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
+
+test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
+	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \

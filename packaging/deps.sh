@@ -28,6 +28,9 @@ need npm npm /usr/bin/npm
 if [ "${1-}" = test ]; then
 	need "chromium chromium-browser" chromium chromium
 	need strace strace strace
+	need p11-kit p11-kit p11-kit
+	need "/usr/libexec/p11-kit/p11-kit-server /usr/lib/*/p11-kit/p11-kit-server" p11-kit p11-kit-server
+	need "/usr/lib/*/pkcs11/p11-kit-client.so /usr/lib64/pkcs11/p11-kit-client.so" p11-kit-modules p11-kit-server
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd

@@ -73,7 +73,7 @@ func depsCases() []depsCase {
 		},
 		{
 			name: "Fedora, root, for the tests", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "test",
-			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd"},
+			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd", "p11-kit"},
 		},
 		{
 			name: "Fedora, for the packages", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "packages",

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// `make test-restarts` has 25 for each number of connections: a hundred.
+var restarts = flag.Int("restarts", 2, "how often the server of the token is killed and started under each load")
+
+// The token is behind a server, as those of network HSMs are, and the module is p11-kit's client. The server is killed and
+// started again and again. When it is back, an attestation is answered on every connection within two seconds.
+func TestAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
+	const bound = 2 * time.Second
+	// A moment is what a restart takes. After the longer ones attestd has tried in vain, and waits between two tries.
+	away := []time.Duration{0, 300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second}
+	if *restarts <= 2 {
+		away = away[:2]
+	}
+	for _, connections := range []int{0, 1, 8, 64} {
+		t.Run(fmt.Sprintf("%d connections", connections), func(t *testing.T) {
+			d, server := behindServer(t) // not in parallel: this process makes the tokens
+			t.Parallel()
+			d.start(t)
+			defer d.kill(t)
+			load := attestOn(t, d, connections)
+			var took []time.Duration
+			for i := range *restarts {
+				server.Kill()
+				time.Sleep(away[i%len(away)]) // as long as the server is away
+				server.Start()
+				back := load.answeredOnAll(t, time.Now())
+				if back > bound {
+					t.Errorf("restart %d, after %s without a server: back after %s, want at most %s\n%s", i+1, away[i%len(away)], back, bound, d.log())
+				}
+				took = append(took, back)
+			}
+			slices.Sort(took)
+			t.Logf("%d restarts under %d connections: back after %s in the middle, %s at most", len(took), connections,
+				took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+		})
+	}
+}
+
+// behindServer is an appliance whose SoftHSM is behind a p11-kit server.
+func behindServer(t *testing.T) (*daemonProcess, *hsmtest.Server) {
+	t.Helper()
+	d := newDaemonFolder(t)
+	module, err := softhsm.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := hsmtest.NewServer(t, module, softhsm.ConfVariable+"="+filepath.Join(d.dir, softhsm.ConfName))
+	d.useModule(t, server.Module)
+	d.environ = append(d.environ, server.Env...)
+	return d, server
+}
+
+// useModule makes the appliance load another module than SoftHSM for the same token.
+func (d *daemonProcess) useModule(t testing.TB, module string) {
+	t.Helper()
+	file := filepath.Join(d.dir, "attestd.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, found := strings.Cut(string(text), "module-path=")
+	_, rest, ends := strings.Cut(after, "&")
+	if !found || !ends {
+		t.Fatalf("no module-path in %s", text)
+	}
+	if err := os.WriteFile(file, []byte(before+"module-path="+module+"&"+rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attesting is clients that attest without a pause, each on a connection of its own.
+type attesting struct {
+	one     *client.Client   // where there are none: asked when needed
+	began   []chan time.Time // of each connection: when requests began that were answered
+	stopped context.Context
+}
+
+// attestOn attests on so many connections until the test ends.
+func attestOn(t *testing.T, d *daemonProcess, connections int) *attesting {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	a := &attesting{one: oneConnection(t, d), stopped: ctx}
+	var all sync.WaitGroup
+	for range connections {
+		answered, c := make(chan time.Time, 1), oneConnection(t, d)
+		a.began = append(a.began, answered)
+		all.Go(func() { attestWithoutPause(ctx, c, answered) })
+	}
+	t.Cleanup(func() { stop(); all.Wait() })
+	return a
+}
+
+// oneConnection is a client with a connection that no other shares. It does not repeat what fails.
+func oneConnection(t testing.TB, d *daemonProcess) *client.Client {
+	t.Helper()
+	transport := &http.Transport{MaxConnsPerHost: 1}
+	t.Cleanup(transport.CloseIdleConnections)
+	c, err := client.New(d.url, d.token, client.Options{HTTP: &http.Client{Transport: transport, Timeout: 30 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// attestWithoutPause tells of the newest attestation when it began.
+func attestWithoutPause(ctx context.Context, c *client.Client, answered chan time.Time) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		if _, err := c.Attest(ctx, randomRequest(), client.AttestOptions{}); err != nil {
+			time.Sleep(20 * time.Millisecond) // as a client does that is not greedy
+			continue
+		}
+		select {
+		case <-answered:
+		default:
+		}
+		answered <- began
+	}
+}
+
+// answeredOnAll returns after what time every connection had an answer to a request that began later than since.
+func (a *attesting) answeredOnAll(t *testing.T, since time.Time) time.Duration {
+	t.Helper()
+	for len(a.began) == 0 {
+		if _, err := a.one.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err == nil || time.Since(since) > time.Minute {
+			return time.Since(since)
+		}
+	}
+	patience := time.After(time.Minute)
+	for i, answered := range a.began {
+		for began := (time.Time{}); !began.After(since); {
+			select {
+			case began = <-answered:
+			case <-patience:
+				t.Fatalf("connection %d of %d has had no answer for a minute", i+1, len(a.began))
+			}
+		}
+	}
+	return time.Since(since)
+}
