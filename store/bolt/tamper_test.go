@@ -28,7 +28,7 @@ type sealed struct {
 	at12    []byte // and its file
 }
 
-func seal(t *testing.T) (j sealed) {
+func seal(t testing.TB) (j sealed) {
 	t.Helper()
 	j.key = newLogKey(t)
 	s := mustOpen(t, newPath(t), options(j.key))
@@ -46,7 +46,7 @@ func seal(t *testing.T) (j sealed) {
 	return j
 }
 
-func snapshot(t *testing.T, s *bolt.Store) []byte {
+func snapshot(t testing.TB, s *bolt.Store) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	check(t, s.Snapshot(&b))
@@ -54,7 +54,7 @@ func snapshot(t *testing.T, s *bolt.Store) []byte {
 }
 
 // open writes the file somewhere, changes it and opens it read-only.
-func (j sealed) open(t *testing.T, file []byte, change func(tx *bbolt.Tx) error) (*bolt.Store, error) {
+func (j sealed) open(t testing.TB, file []byte, change func(tx *bbolt.Tx) error) (*bolt.Store, error) {
 	t.Helper()
 	path := newPath(t)
 	check(t, os.WriteFile(path, file, 0o600))
@@ -310,7 +310,7 @@ func TestDamagedFile(t *testing.T) {
 }
 
 // readAll makes all ordinary reads; what they return does not matter.
-func readAll(t *testing.T, s *bolt.Store, j sealed) {
+func readAll(t testing.TB, s *bolt.Store, j sealed) {
 	journal := s.Journal()
 	for i, e := range j.entries {
 		journal.ByID(t.Context(), e.Record.ID)
@@ -323,7 +323,7 @@ func readAll(t *testing.T, s *bolt.Store, j sealed) {
 }
 
 // appendTo opens a file for writing and appends; what comes of it does not matter.
-func appendTo(t *testing.T, file []byte, j sealed) {
+func appendTo(t testing.TB, file []byte, j sealed) {
 	path := newPath(t)
 	check(t, os.WriteFile(path, file, 0o600))
 	s, err := bolt.Open(path, options(j.key))
@@ -337,7 +337,7 @@ func appendTo(t *testing.T, file []byte, j sealed) {
 }
 
 // dump returns all entries of a sound file.
-func dump(t *testing.T, file []byte) map[string]string {
+func dump(t testing.TB, file []byte) map[string]string {
 	t.Helper()
 	path := newPath(t)
 	check(t, os.WriteFile(path, file, 0o600))
