@@ -132,7 +132,8 @@ func EnvName(name string) string {
 func (c *Config) Differing(other *Config) (names []string) {
 	for _, s := range Settings() {
 		one, another := field(reflect.ValueOf(c).Elem(), s.Name), field(reflect.ValueOf(other).Elem(), s.Name)
-		if !reflect.DeepEqual(one.Interface(), another.Interface()) {
+		bothEmpty := one.Kind() == reflect.Slice && one.Len() == 0 && another.Len() == 0 // "name:" and "name: []"
+		if !bothEmpty && !reflect.DeepEqual(one.Interface(), another.Interface()) {
 			names = append(names, s.Name)
 		}
 	}
