@@ -7,6 +7,7 @@ GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 14m
 FUZZTIME  ?= 30s
 CUTS      ?= 5000
+SOAK      ?= 5m
 ARGS      ?=
 SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh
@@ -86,10 +87,13 @@ bench-greedy: deps build ## measure attestations while strangers take what they 
 test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
 	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
 
+soak: test-deps ## load the appliance in every way for SOAK (5m) while token, upstream and clients fail
+	$(GO) test -run '^TestSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
+
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \
 	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
-	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+	    echo "$$package $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$package || exit 1; \
 	  done; \
 	done
 

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// soakFigures are what an appliance holds.
+type soakFigures struct {
+	goroutines, descriptors int
+	memory                  int64 // anonymous memory of the process and its children, in bytes (RssAnon)
+}
+
+func (f soakFigures) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %d MiB", f.goroutines, f.descriptors, f.memory>>20)
+}
+
+func (s *soak) figures() (f soakFigures) {
+	s.Helper()
+	resp, err := http.Get("http://" + s.metrics + "/metrics")
+	if err != nil {
+		s.Fatalf("metrics: %v\n%s", err, s.d.log())
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		n, _ := strconv.ParseFloat(value, 64) // of other lines nothing is wanted
+		switch name {
+		case "go_goroutines":
+			f.goroutines = int(n)
+		case "process_open_fds":
+			f.descriptors = int(n)
+		}
+	}
+	f.memory = anonymous(s.d.cmd.Process.Pid)
+	http.DefaultClient.CloseIdleConnections()
+	return f
+}
+
+// anonymous is the anonymous memory of a process and its children, 0 for one that is gone.
+func anonymous(pid int) (bytes int64) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
+			kilobytes, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			bytes = kilobytes << 10
+		}
+	}
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		children, _ := os.ReadFile(list) // a thread may have ended
+		for _, child := range strings.Fields(string(children)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				bytes += anonymous(n)
+			}
+		}
+	}
+	return bytes
+}
+
+// sampleDuring measures the memory in steps while f runs.
+func (s *soak) sampleDuring(f func()) (memory []int64) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	ticker := time.NewTicker(max(*soakTime/200, 100*time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			memory = append(memory, anonymous(s.d.cmd.Process.Pid))
+		case <-done:
+			return memory
+		}
+	}
+}
+
+// settle waits until the clients' ends are done with, and returns what the appliance holds then. Where it is known what it held
+// before, it must hold no more.
+func (s *soak) settle(before *soakFigures) soakFigures {
+	s.Helper()
+	// The server keeps goroutines for more connections for 10 s, and the follower keeps connections to the upstream. After a
+	// short load nobody waits for that: what is left behind by each connection or fault is more by far.
+	some, still := 40, 2
+	if *soakTime >= time.Minute {
+		some, still = 8, 40
+	}
+	last, steady := s.figures(), 0
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		time.Sleep(300 * time.Millisecond) // between two looks
+		now := s.figures()
+		if before != nil && now.goroutines <= before.goroutines+some && now.descriptors <= before.descriptors+some {
+			return now
+		}
+		if steady++; now.goroutines != last.goroutines || now.descriptors != last.descriptors {
+			steady = 0
+		}
+		if before == nil && steady >= still {
+			return now
+		}
+		last = now
+	}
+	if before != nil {
+		s.Errorf("left behind: before %s, after %s", before, last)
+	}
+	return last
+}
+
+// checkMemory compares a quarter of the samples at the begin of the load with the last quarter.
+func (s *soak) checkMemory(samples []int64) {
+	s.Helper()
+	const most = 500 << 20
+	if len(samples) < 8 {
+		s.Fatalf("only %d samples", len(samples))
+	}
+	quarter := len(samples) / 4
+	early, late := middleOf(samples[quarter:2*quarter]), middleOf(samples[len(samples)-quarter:])
+	s.Logf("RssAnon in MiB: %d in the second quarter, %d in the last, %d at most, slope %+.1f an hour",
+		early>>20, late>>20, slices.Max(samples)>>20, slope(samples[quarter:])*float64(time.Hour)/float64(*soakTime)*float64(len(samples))/(1<<20))
+	if slices.Max(samples) > most {
+		s.Errorf("%d MiB at most, want %d", slices.Max(samples)>>20, most>>20)
+	}
+	if *soakTime >= 2*time.Minute && late > early+early/10+16<<20 {
+		s.Errorf("the memory grows: %d MiB, then %d", early>>20, late>>20)
+	}
+}
+
+func middleOf(samples []int64) int64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[len(sorted)/2]
+}
+
+// slope is that of the line through the samples that fits best, for a step from one to the next.
+func slope(samples []int64) float64 {
+	n := float64(len(samples))
+	var sumX, sumY, sumXY, sumXX float64
+	for i, y := range samples {
+		x := float64(i)
+		sumX, sumY, sumXY, sumXX = sumX+x, sumY+float64(y), sumXY+x*float64(y), sumXX+x*x
+	}
+	return (n*sumXY - sumX*sumY) / (n*sumXX - sumX*sumX)
+}
+
+// report logs what was done, and that every part of the load was.
+func (s *soak) report(before, after soakFigures) {
+	s.Helper()
+	s.Logf("before: %s; after: %s", before, after)
+	s.Logf("%d attestations; after a fault of the token the next came within %s", len(s.answered), s.longest.Round(time.Millisecond))
+	names := make([]string, 0, len(s.counts))
+	for name := range s.counts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var text strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&text, "%8d %s\n", s.counts[name], name)
+	}
+	s.Logf("done:\n%s", text.String())
+	for _, task := range slices.Concat(calm, faulty) {
+		if task.every < *soakTime/8 && s.counts[task.name] == 0 {
+			s.Errorf("%s: never", task.name)
+		}
+	}
+}
+
+// end stops the daemon as a service manager does.
+func (s *soak) end() {
+	s.Helper()
+	if err := s.d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.d.cmd.Wait(); err != nil {
+		s.Errorf("the daemon ended with %v\n%s", err, s.d.log())
+	}
+	for _, word := range []string{"panic", "goroutine "} {
+		if log := s.d.log(); strings.Contains(string(log), word) {
+			s.Errorf("the log has %q:\n%s", word, log)
+		}
+	}
+}
+
+// checkJournal holds the journal against what was answered.
+func (s *soak) checkJournal() {
+	s.Helper()
+	if out := s.d.run(s.T, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+		s.Error(out)
+	}
+	recorded := exported(s.T, s.d)
+	for id, a := range s.answered {
+		if r, ok := recorded[id]; !ok || r.Attestation != a {
+			s.Errorf("attestation %s was answered but is not in the journal: %+v", id, r)
+		}
+		if err := a.Verify(); err != nil {
+			s.Errorf("attestation %s: %v", id, err)
+		}
+	}
+}
