@@ -85,7 +85,7 @@ bench-greedy: deps build ## measure attestations while strangers take what they 
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
 
 test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
-	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
+	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
 
 soak: test-deps ## load the appliance in every way for SOAK (5m) while token, upstream and clients fail
 	$(GO) test -run '^TestSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
