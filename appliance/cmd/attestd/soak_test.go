@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"github.com/miekg/pkcs11"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index/dataset"
@@ -59,15 +61,21 @@ type soak struct {
 	proxy   *followertest.Proxy
 
 	mu       sync.Mutex
-	answered map[uuid.UUID]appliance.Attestation
+	answered map[uuid.UUID]answered
 	counts   map[string]int // what was done, and what came of it
 	longest  time.Duration  // from a fault's end to the next attestation
 	newest   atomic.Int64   // when the newest request began that was answered with an attestation, Unix nanoseconds
 }
 
+// answered is an attestation that was answered, and the API key that asked for it.
+type answered struct {
+	attestation appliance.Attestation
+	key         string
+}
+
 func newSoak(t *testing.T) *soak {
 	t.Helper()
-	s := &soak{T: t, answered: make(map[uuid.UUID]appliance.Attestation), counts: make(map[string]int)}
+	s := &soak{T: t, answered: make(map[uuid.UUID]answered), counts: make(map[string]int)}
 	s.d = newDaemonFolder(t)
 	module, err := softhsm.Module()
 	if err != nil {
@@ -175,7 +183,8 @@ func (s *soak) count(what string) {
 }
 
 func (s *soak) attest(ctx context.Context, c *http.Client) error {
-	api, err := client.New(s.d.url, s.keys[rand.N(len(s.keys))], client.Options{HTTP: c})
+	key := s.keys[rand.N(len(s.keys))]
+	api, err := client.New(s.d.url, key, client.Options{HTTP: c})
 	if err != nil {
 		return err
 	}
@@ -185,7 +194,7 @@ func (s *soak) attest(ctx context.Context, c *http.Client) error {
 		return err
 	}
 	s.mu.Lock()
-	s.answered[a.ID] = a
+	s.answered[a.ID] = answered{a, key}
 	s.mu.Unlock()
 	for was := s.newest.Load(); was < began.UnixNano() && !s.newest.CompareAndSwap(was, began.UnixNano()); {
 		was = s.newest.Load()
@@ -193,15 +202,24 @@ func (s *soak) attest(ctx context.Context, c *http.Client) error {
 	return nil
 }
 
-// readBack asks for an attestation that was answered to another key or to this.
+// readBack asks for any attestation that was answered.
 func (s *soak) readBack(ctx context.Context, c *http.Client) error {
 	s.mu.Lock()
 	var id uuid.UUID
-	for id = range s.answered {
+	var one answered
+	for id, one = range s.answered {
 		break
 	}
 	s.mu.Unlock()
-	return s.get(ctx, c, "/functions/v1/attest/"+id.String(), s.keys[0])
+	if one.key == "" {
+		return nil // there is none yet
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.d.url+"/functions/v1/attest/"+id.String(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Api-Key", one.key)
+	return s.send(c, req)
 }
 
 func (s *soak) read(ctx context.Context, c *http.Client) error {
@@ -219,16 +237,7 @@ func (s *soak) read(ctx context.Context, c *http.Client) error {
 	return s.send(c, req)
 }
 
-func (s *soak) get(ctx context.Context, c *http.Client, path, key string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.d.url+path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("X-Api-Key", key)
-	return s.send(c, req)
-}
-
-// send sends a request and reads the answer, which may be an error, but none that attestd did not see coming.
+// send sends a request and reads the answer, which may be that there is too much to do.
 func (s *soak) send(c *http.Client, req *http.Request) error {
 	resp, err := c.Do(req)
 	if err != nil {
@@ -236,8 +245,13 @@ func (s *soak) send(c *http.Client, req *http.Request) error {
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if resp.StatusCode == http.StatusInternalServerError {
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	default:
 		s.Errorf("%s %s: %s %s", req.Method, req.URL.Path, resp.Status, body)
+	}
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = &client.Problem{Problem: wire.Problem{Code: appliance.Code(strconv.Itoa(resp.StatusCode))}}
 	}
 	return err
 }
@@ -254,19 +268,27 @@ func (s *soak) audit(ctx context.Context, _ *http.Client) error {
 func (s *soak) failToken(ctx context.Context, _ *http.Client) error {
 	sometimes := func(f hsmtest.Fault) func() { return func() { s.faults.Set("C_Sign", f) } }
 	ways := map[string]func(){
-		"restart":               s.faults.Restart,
-		"down":                  func() { s.faults.Down(pkcs11.CKR_DEVICE_REMOVED) },
-		"server gone":           func() { s.faults.Down(pkcs11.CKR_GENERAL_ERROR); s.faults.Restart() },
-		"device error":          sometimes(hsmtest.Fault{Error: pkcs11.CKR_DEVICE_ERROR, Chance: 0.3}),
-		"function failed":       sometimes(hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED, Chance: 0.3}),
-		"slow":                  sometimes(hsmtest.Fault{Delay: 200 * time.Millisecond}),
-		"hang":                  sometimes(hsmtest.Fault{Hang: true, Times: 2}),
-		"bit flipped":           sometimes(hsmtest.Fault{Answer: hsmtest.BitFlipped, Chance: 0.1}),
-		"of another digest":     sometimes(hsmtest.Fault{Answer: hsmtest.OtherDigest, Times: 3}),
-		"fewer sessions":        func() { s.faults.LimitSessions(2) },
-		"logins fail":           func() { s.faults.Set("C_Login", hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED, Times: 3}); s.faults.Restart() },
-		"no sessions to open":   func() { s.faults.Set("C_OpenSession", hsmtest.Fault{Error: pkcs11.CKR_SESSION_COUNT}); s.faults.Restart() },
+		"restart":           s.faults.Restart,
+		"down":              func() { s.faults.Down(pkcs11.CKR_DEVICE_REMOVED) },
+		"server gone":       func() { s.faults.Down(pkcs11.CKR_GENERAL_ERROR); s.faults.Restart() },
+		"device error":      sometimes(hsmtest.Fault{Error: pkcs11.CKR_DEVICE_ERROR, Chance: 0.3}),
+		"function failed":   sometimes(hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED, Chance: 0.3}),
+		"slow":              sometimes(hsmtest.Fault{Delay: 200 * time.Millisecond}),
+		"hang":              sometimes(hsmtest.Fault{Hang: true, Times: 2}),
+		"bit flipped":       sometimes(hsmtest.Fault{Answer: hsmtest.BitFlipped, Chance: 0.1}),
+		"of another digest": sometimes(hsmtest.Fault{Answer: hsmtest.OtherDigest, Times: 3}),
+		"fewer sessions":    func() { s.faults.LimitSessions(2) },
+		"logins fail": func() {
+			s.faults.Set("C_Login", hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED, Times: 3})
+			s.faults.Restart()
+		},
+		"no sessions to open": func() {
+			s.faults.Set("C_OpenSession", hsmtest.Fault{Error: pkcs11.CKR_SESSION_COUNT})
+			s.faults.Restart()
+		},
 		"an unknown error":      func() { s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_MECHANISM_INVALID, Chance: 0.2}) },
+		"a crash":               sometimes(hsmtest.Fault{Crash: true, Times: 1}),
+		"a leak":                sometimes(hsmtest.Fault{Leak: 4 << 10}),
 		"key handles are stale": func() { s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_KEY_HANDLE_INVALID, Times: 4}) },
 	}
 	names := make([]string, 0, len(ways))
