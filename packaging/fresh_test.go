@@ -39,12 +39,10 @@ func asRoot(t *testing.T, suite string) {
 	if again := n.makeRun(t); again != first {
 		t.Errorf("the second make run signs with the key of %s, the first with that of %s", again, first)
 	}
-	if !testing.Short() {
-		n.makeTest(t)
-	}
 }
 
-// A user who may not install gets one line for root, and nothing is done before. After that line all goes well.
+// A user who may not install gets one line for root, and nothing is done before. After that line all goes well, the tests
+// among it, which take so long that nobody else runs them here: .ci/run does as root.
 func asUser(t *testing.T, suite string) {
 	n := newcomer(t, suite, "dev")
 	line := n.lineForRoot(t, "make run")
