@@ -265,6 +265,9 @@ func failNowAndThen(f *faulty, injected *atomic.Int32) {
 		f.before = func(function string) error {
 			if mathrand.N(100) < 2 && function != "C_Finalize" && function != "C_Initialize" {
 				injected.Add(1)
+				if function == "C_Login" {
+					return pkcs11.Error(pkcs11.CKR_DEVICE_REMOVED) // most others could mean a wrong PIN, and are final
+				}
 				return pkcs11.Error(faults[mathrand.N(len(faults))])
 			}
 			return nil
