@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 go=${GO:-go}
 missing=
-need() { # need COMMAND-OR-FILE DEBIAN-PACKAGE FEDORA-PACKAGE
+need() { # need "COMMAND-OR-FILE ..." DEBIAN-PACKAGE FEDORA-PACKAGE; what is root's in /sbin, a user finds by its file only
 	for place in $1; do
 		if command -v "$place" >/dev/null 2>&1 || [ -e "$place" ]; then return; fi
 	done
@@ -35,8 +35,8 @@ if [ "${1-}" = test ]; then
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd
 	need fusermount3 fuse3 fuse3
-	need losetup mount util-linux
-	need mkfs.ext4 e2fsprogs e2fsprogs
+	need "losetup /sbin/losetup" mount util-linux
+	need "mkfs.ext4 /sbin/mkfs.ext4" e2fsprogs e2fsprogs
 fi
 
 if [ "${1-}" = fresh ]; then
@@ -61,8 +61,8 @@ if [ "${1-}" = packages ]; then
 	need systemd-analyze systemd systemd
 	need systemd-nspawn systemd-container systemd-container
 	need debootstrap debootstrap debootstrap
-	need losetup mount util-linux
-	need mkfs.ext4 e2fsprogs e2fsprogs
+	need "losetup /sbin/losetup" mount util-linux
+	need "mkfs.ext4 /sbin/mkfs.ext4" e2fsprogs e2fsprogs
 	need lintian lintian lintian
 	need rpm rpm rpm
 	need rpm2cpio rpm2cpio rpm

@@ -255,9 +255,11 @@ func (l *lifeCycle) restore(t *testing.T) {
 	l.works(t)
 }
 
+const plainHTTP = "/run/systemd/system/attestd.service.d"
+
 // socket moves the API to port 443, for which attestd itself has no right. In front of it could be a proxy that speaks TLS.
 func (l *lifeCycle) socket(t *testing.T) {
-	l.run(t, "echo ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true >/etc/attestd/environment")
+	l.run(t, "mkdir -p "+plainHTTP+" && printf '[Service]\\nEnvironment=ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\\n' >"+plainHTTP+"/plain.conf && systemctl daemon-reload")
 	l.run(t, "systemctl stop attestd && systemctl start attestd.socket")
 	if got := l.post(t, "http://127.0.0.1:443/functions/v1/attest"); !strings.Contains(got, l.address) {
 		t.Errorf("through the socket: %s", got)
@@ -302,7 +304,7 @@ func (l *lifeCycle) wrongPIN(t *testing.T) {
 	} else {
 		l.run(t, "cp -a /root/kept.pin /etc/attestd/pin")
 	}
-	l.run(t, "rm /etc/attestd/environment && systemctl start attestd")
+	l.run(t, "rm -r "+plainHTTP+" && systemctl daemon-reload && systemctl start attestd")
 	l.works(t)
 }
 
