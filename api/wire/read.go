@@ -26,6 +26,16 @@ func ReadObject(body []byte, v any) error {
 	return explain(json.Unmarshal(body, v, json.RejectUnknownMembers(true)))
 }
 
+// ReadSome reads one JSON object into the struct that v points to, and passes over members that have no field there.
+//
+// Errors: those of ReadObject, but CodeUnknownField.
+func ReadSome(body []byte, v any) error {
+	if !startsObject(body) {
+		return notAnObject()
+	}
+	return explain(json.Unmarshal(body, v))
+}
+
 // ReadMembers reads one JSON object with any members.
 //
 // Errors: those of ReadObject, but CodeUnknownField.

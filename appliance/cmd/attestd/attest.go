@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,8 +24,11 @@ func newAttest(a *app) *cobra.Command {
 		Use:   "attest --unspendable ADDRESS --beneficiary ADDRESS",
 		Short: "Ask the appliance for an attestation and print its JSON",
 		Long: `Ask the appliance for an attestation through its HTTP API, as an integrator's program would, and print
-the answer's JSON. The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, else from
-the file api-key beside the configuration (attestd dev leaves one there).`,
+the answer's JSON, with what 'attestd verify' needs beside it: the two addresses, the digest scheme and, of
+EIP-712, the domain.
+
+The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, else from the file api-key beside the
+configuration (attestd dev leaves one there).`,
 		Example: `  attestd attest --unspendable 0x…  --beneficiary 0x… | attestd verify -
   attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
 		Args: noArgs,
@@ -41,7 +45,7 @@ the file api-key beside the configuration (attestd dev leaves one there).`,
 			if err != nil {
 				return fmt.Errorf("attest: %w", err)
 			}
-			return a.printJSON(attestation)
+			return a.printJSON(a.verifiable(cmd.Context(), c, req, attestation))
 		},
 	}
 	f := cmd.Flags()
@@ -52,6 +56,39 @@ the file api-key beside the configuration (attestd dev leaves one there).`,
 	f.StringVar(&idempotencyKey, "idempotency-key", "", "repeat with the same key to get the same attestation (default: a random one)")
 	f.DurationVar(&timeout, "timeout", 30*time.Second, "give up after this time, retries included")
 	return cmd
+}
+
+// attested is an attestation with what 'attestd verify' needs. A record of the journal has the same members.
+type attested struct {
+	appliance.Attestation
+	appliance.Request
+	Scheme appliance.SchemeName    `json:"scheme,omitempty"`
+	Domain *appliance.EIP712Domain `json:"domain,omitempty"`
+}
+
+const askScheme = 5 * time.Second // then the attestation is printed without it
+
+// verifiable asks which scheme the appliance uses. What is wrong with that is only said: the attestation is made, and the
+// answer is not to be lost.
+func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Request, made appliance.Attestation) attested {
+	ctx, cancel := context.WithTimeout(ctx, askScheme)
+	defer cancel()
+	answer := attested{Attestation: made, Request: req}
+	attestor, err := c.Attestor(ctx)
+	if err != nil {
+		a.say("The digest scheme is not known, and left out: %v", err)
+		return answer
+	}
+	scheme, err := appliance.NewScheme(attestor.Scheme, attestor.Domain)
+	switch {
+	case err != nil:
+		a.say("The digest scheme is left out: %v", err)
+	case scheme.Digest(req) != made.Hash: // made before the scheme was changed, and asked for again
+		a.say("The hash is not %s of the two addresses, which is the appliance's scheme now: the scheme is left out.", scheme.Name)
+	default:
+		answer.Scheme, answer.Domain = scheme.Name, scheme.Domain
+	}
+	return answer
 }
 
 // parsePair reads the two addresses of --unspendable and --beneficiary.

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -44,7 +45,7 @@ func TestCommands(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
-			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed,
+			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
 		},
 	})
 }
@@ -175,6 +176,20 @@ func typed(ts *testscript.TestScript, negated bool, args []string) {
 		ts.Fatalf("no command in %s", ts.ReadFile(args[0]))
 	}
 	ts.Check(exec.Command("sh", "-c", commands[len(commands)-1]).Run())
+}
+
+// documented DOCUMENT TEXT FILE copies the one command with that text, which a document has after a prompt, to a file.
+func documented(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 3 {
+		ts.Fatalf("usage: documented DOCUMENT TEXT FILE")
+	}
+	text, err := os.ReadFile(filepath.Join("../../..", args[0]))
+	ts.Check(err)
+	commands := regexp.MustCompile(`(?m)^[$#] (.*`+regexp.QuoteMeta(args[1])+`.*)$`).FindAllSubmatch(text, -1)
+	if len(commands) != 1 {
+		ts.Fatalf("%s has %d commands with %q, want one", args[0], len(commands), args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), append(commands[0][1], '\n'), 0o600))
 }
 
 // truncate FROM TO N copies a file's first bytes.

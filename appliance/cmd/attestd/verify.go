@@ -1,69 +1,89 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 )
 
-// maxAttestation bounds a file that holds an attestation or a record; real ones have under 2 KiB.
-const maxAttestation = 1 << 20
+const (
+	maxAttestation = 1 << 20          // of a file that holds an attestation or a record; real ones have under 2 KiB
+	askAppliance   = 10 * time.Second // for what this machine's appliance knows of an attestation
+)
 
 func newVerify(a *app) *cobra.Command {
 	var unspendable, beneficiary, signer, scheme string
+	var allowPartial bool
 	cmd := &cobra.Command{
 		Use:   "verify FILE|-",
-		Short: "Check an attestation offline: digest, low s, signer",
-		Long: `Check an attestation without a server: its hash and signature are well-formed, s is in the lower half of
-the order (EIP-2), and the signature recovers to its signerAddress. FILE is the JSON that the API answered,
-or a record of the journal.
+		Short: "Check an attestation offline: digest, signature, signer",
+		Long: `Check an attestation without a server. It is good, with exit status 0, when
 
-An attestation does not hold the two addresses. Give them, or a record, which does, and the hash is computed
-from them too. Give --signer, the attestor that the contract trusts, to be sure it is the one.`,
+    digest     its hash is the digest of the two addresses
+    signature  r and s are in range, s in the lower half of the order (EIP-2), v is 27 or 28
+    signer     the signature recovers to signerAddress, and that is one you trust
+
+FILE is what 'attestd attest' prints, a record of the journal, or the answer of the API.
+
+You trust --signer. Without it, you trust this machine's appliance: hsm.address of the configuration, else the
+daemon's key, and what the journal has under the attestation's id. What FILE says of its own signer proves
+nothing: anybody can sign.
+
+The answer of the API does not hold the two addresses: give them, unless this machine's journal has them. FILE must
+not contradict what you give, nor name another digest scheme than --scheme, else the journal, else the
+configuration does.
+
+An attestation of which a check could not be made is self-consistent only: the result says what was not checked
+and what to give, and the exit status is 1, or 0 with --allow-partial. With a check that is bad it is always 1.`,
 		Example: `  attestd attest --unspendable 0x… --beneficiary 0x… | attestd verify -
   attestd verify attestation.json --unspendable 0x… --beneficiary 0x… --signer 0x…
   attestd log show ID --output json | jq .record | attestd verify -`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v := verification{scheme: scheme}
+			v := verification{scheme: appliance.SchemeName(scheme)}
 			if err := v.expect(unspendable, beneficiary, signer); err != nil {
 				return usageError{cmd.CommandPath(), err}
-			}
-			if err := v.configure(a); err != nil {
-				return err
 			}
 			text, err := a.readSmall(args[0], maxAttestation)
 			if err != nil {
 				return err
 			}
-			checks, err := v.check(text)
+			f, err := parseAttestation(text)
 			if err != nil {
-				return fmt.Errorf("verify %s: %w", args[0], err)
+				return fmt.Errorf("verify %s: not an attestation: %w", args[0], err)
 			}
-			return a.printChecks(checks)
+			if err := v.ask(cmd.Context(), a, f.ID); err != nil {
+				return err
+			}
+			return a.printChecks(v.checks(f), allowPartial)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&unspendable, "unspendable", "", "the unspendable address it must be for")
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary it must be for")
-	f.StringVar(&signer, "signer", "", "the address that must have signed it")
-	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the record's, else the configuration's)")
+	f.StringVar(&signer, "signer", "", "the address that must have signed it (default: this machine's appliance's)")
+	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the journal's, else the configuration's, else the file's)")
+	f.BoolVar(&allowPartial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
 	return cmd
 }
 
-// verification is what an attestation is checked against.
-type verification struct {
-	request *appliance.Request // nil: not known, unless the file is a record
-	signer  *appliance.Address // nil: as the file says
-	scheme  string
-	digests appliance.Scheme
-}
-
+// expect takes what the caller says.
 func (v *verification) expect(unspendable, beneficiary, signer string) error {
 	if unspendable != "" || beneficiary != "" {
 		pair, err := parsePair(unspendable, beneficiary)
@@ -77,139 +97,127 @@ func (v *verification) expect(unspendable, beneficiary, signer string) error {
 		if err != nil {
 			return fmt.Errorf("--signer %w", err)
 		}
-		v.signer = &address
+		v.signer, v.signerIs = &address, bySigner
+	}
+	if v.scheme != "" && !slices.Contains(appliance.SchemeNames, v.scheme) {
+		_, err := appliance.NewScheme(v.scheme, nil)
+		return fmt.Errorf("--scheme: %w", err)
 	}
 	return nil
 }
 
-// configure finds the scheme for the given addresses. Without addresses the configuration is not read: verify
-// works on any machine.
-func (v *verification) configure(a *app) error {
-	if v.request == nil {
+// ask takes what this machine's appliance says. Verify works on any machine: one that has no appliance, or does not let
+// this user ask it, is no error. A configuration that is wrong is one, for it might say what must not be passed over.
+func (v *verification) ask(ctx context.Context, a *app, id uuid.UUID) error {
+	c, err := a.config(nil)
+	if errors.Is(err, fs.ErrPermission) {
+		v.unknown = err
 		return nil
 	}
-	flags := make(map[string]any)
-	if v.scheme != "" {
-		flags["attestation.scheme"] = v.scheme
-	}
-	c, err := a.config(flags)
 	if err != nil {
 		return err
 	}
-	v.digests, err = c.Scheme()
+	if isSetUp := daemon.RequireSetup(&a.source, c) == nil; !isSetUp {
+		v.unknown = errors.New("this machine has no appliance")
+		return nil
+	}
+	scheme, err := c.Scheme()
+	if err != nil {
+		return err
+	}
+	v.configured = &scheme
+	if v.signer == nil && c.HSM.Address != "" {
+		address, err := appliance.ParseAddress(c.HSM.Address)
+		if err != nil {
+			return fmt.Errorf("hsm.address %w", err)
+		}
+		v.signer, v.signerIs = &address, "this appliance's, hsm.address"
+	}
+	v.unknown = v.askJournal(ctx, a, c, id)
+	return nil
+}
+
+// askJournal looks the attestation up, through the daemon or in the files, and learns the daemon's key.
+func (v *verification) askJournal(ctx context.Context, a *app, c *config.Config, id uuid.UUID) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, askAppliance)
+	defer cancel()
+	if !files.Exists(c.Admin.Socket) && !files.Exists(filepath.Join(c.DataDir, archive.StoreFile)) { // asking makes none
+		return fmt.Errorf("no daemon is running, and %s has no journal", c.DataDir)
+	}
+	journal, err := a.backend(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, journal.Close()) }()
+	if running, ok := journal.(*client.Admin); ok && v.signer == nil {
+		status, err := running.Status(ctx)
+		if err != nil {
+			return err
+		}
+		v.signer, v.signerIs = &status.SignerAddress, "this appliance's, as its daemon says"
+	}
+	e, err := journal.Record(ctx, id)
+	if err == nil {
+		v.recorded = &e
+	}
+	if isNotFound(err) {
+		return nil
+	}
 	return err
 }
 
-// check is one thing that was looked at.
-type check struct {
-	Name   string `json:"name"`
-	Result string `json:"result"` // ok, bad or skipped
-	Detail string `json:"detail"`
+// isNotFound says whether a backend has no such record.
+func isNotFound(err error) bool {
+	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }
 
+// Verdicts over an attestation.
 const (
-	checkOK      = "ok"
-	checkBad     = "bad"
-	checkSkipped = "skipped"
+	verdictGood           = "good"
+	verdictSelfConsistent = "self-consistent"
+	verdictBad            = "bad"
 )
 
-// attestationFile is an attestation or, where it has the addresses, a record.
-type attestationFile struct {
-	appliance.Attestation
-	UnspendableAddress *appliance.Address      `json:"unspendableAddress"`
-	Beneficiary        *appliance.Address      `json:"beneficiary"`
-	Scheme             string                  `json:"scheme"`
-	Domain             *appliance.EIP712Domain `json:"domain"`
-}
-
-// check looks at each property. The error says that text is not an attestation at all.
-func (v *verification) check(text []byte) ([]check, error) {
-	var f attestationFile
-	if err := json.Unmarshal(text, &f); err != nil {
-		return nil, fmt.Errorf("not an attestation: %w", err)
-	}
-	if f.SignerAddress == (appliance.Address{}) || f.Hash == (appliance.Digest{}) {
-		return nil, errors.New("not an attestation: hash, signature and signerAddress are needed")
-	}
-	digest, err := v.checkDigest(f)
-	if err != nil {
-		return nil, err
-	}
-	return append([]check{digest}, v.checkSignature(f.Attestation)...), nil
-}
-
-func (v *verification) checkSignature(a appliance.Attestation) []check {
-	recovered, err := a.Signature.Recover(a.Hash)
-	if err != nil {
-		return []check{{"signature", checkBad, err.Error()}}
-	}
-	return []check{
-		{"signature", checkOK, "r and s in range, s in the lower half (EIP-2), v is 27 or 28"},
-		v.checkSigner(recovered, a.SignerAddress),
-	}
-}
-
-func (v *verification) checkDigest(f attestationFile) (check, error) {
-	request, scheme := v.request, v.digests
-	isRecord := f.UnspendableAddress != nil && f.Beneficiary != nil && f.Scheme != ""
-	if isRecord {
-		recorded := appliance.Request{UnspendableAddress: *f.UnspendableAddress, Beneficiary: *f.Beneficiary}
-		if request != nil && recorded != *request {
-			return check{"digest", checkBad, "the record is of " + pairText(recorded) + ", not of " + pairText(*request)}, nil
-		}
-		if request == nil {
-			var err error
-			if scheme, err = appliance.NewScheme(appliance.SchemeName(f.Scheme), f.Domain); err != nil {
-				return check{}, err
+// conclude says what the checks come to, and which were not made.
+func conclude(checks []check) (word string, notChecked []string) {
+	word = verdictGood
+	for _, c := range checks {
+		switch c.Result {
+		case checkBad:
+			word = verdictBad
+		case checkUnchecked:
+			notChecked = append(notChecked, c.Name)
+			if word == verdictGood {
+				word = verdictSelfConsistent
 			}
-			request = &recorded
 		}
 	}
-	if request == nil {
-		return check{"digest", checkSkipped, "the two addresses are not known; give --unspendable and --beneficiary"}, nil
-	}
-	if want := scheme.Digest(*request); want != f.Hash {
-		return check{"digest", checkBad, fmt.Sprintf("hash is %s, but %s of %s is %s", f.Hash, scheme.Name, pairText(*request), want)}, nil
-	}
-	return check{"digest", checkOK, fmt.Sprintf("hash is %s of %s", scheme.Name, pairText(*request))}, nil
+	return word, notChecked
 }
 
-func pairText(r appliance.Request) string {
-	return fmt.Sprintf("(%s, %s)", r.UnspendableAddress, r.Beneficiary)
-}
-
-func (v *verification) checkSigner(recovered, stated appliance.Address) check {
-	switch {
-	case recovered != stated:
-		return check{"signer", checkBad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, stated)}
-	case v.signer != nil && recovered != *v.signer:
-		return check{"signer", checkBad, fmt.Sprintf("recovered %s, not the expected %s", recovered, v.signer)}
-	case v.signer != nil:
-		return check{"signer", checkOK, recovered.String() + ", as expected"}
-	}
-	return check{"signer", checkOK, recovered.String() + ", as signerAddress says (--signer makes sure it is the one you trust)"}
-}
-
-func (a *app) printChecks(checks []check) error {
-	good := true
+func (a *app) printChecks(checks []check, allowPartial bool) error {
+	word, notChecked := conclude(checks)
 	rows := make([][2]string, len(checks))
 	for i, c := range checks {
-		good = good && c.Result != checkBad
-		rows[i] = [2]string{c.Name, fmt.Sprintf("%-7s  %s", c.Result, c.Detail)}
+		rows[i] = [2]string{c.Name, fmt.Sprintf("%-9s  %s", c.Result, c.Detail)}
 	}
 	err := a.print(struct {
-		Good   bool    `json:"good"`
-		Checks []check `json:"checks"`
-	}{good, checks}, func(w io.Writer) {
+		Good    bool    `json:"good"`
+		Verdict string  `json:"verdict"`
+		Checks  []check `json:"checks"`
+	}{word == verdictGood, word, checks}, func(w io.Writer) {
 		fields(w, rows)
-		if good {
+		switch word {
+		case verdictGood:
 			fmt.Fprintln(w, "The attestation is good.")
-		} else {
+		case verdictSelfConsistent:
+			fmt.Fprintf(w, "The attestation is self-consistent only; not checked: %s.\n", strings.Join(notChecked, ", "))
+		default:
 			fmt.Fprintln(w, "The attestation is BAD: do not use it.")
 		}
 	})
-	if err == nil && !good {
-		err = silentFailure{}
+	if err != nil || word == verdictGood || word == verdictSelfConsistent && allowPartial {
+		return err
 	}
-	return err
+	return silentFailure{}
 }
