@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 if [ -x bin/promtool ] || command -v promtool >/dev/null 2>&1; then exit; fi
 
 fail() {
-	echo "promtool.sh: $1; the alerts are not tested. Install promtool (Debian: prometheus; Fedora: golang-github-prometheus)" >&2
+	echo "promtool.sh: $1; the alerts are not tested. Install promtool (Debian: promtool or prometheus; Fedora: golang-github-prometheus)" >&2
 	rm -rf "$dir"
 	exit 0
 }
@@ -16,8 +16,9 @@ dir=$(mktemp -d)
 chmod 755 "$dir" # apt downloads as a user of its own
 mkdir -p bin
 if command -v apt-get >/dev/null 2>&1; then
-	(cd "$dir" && apt-get -qq download prometheus >log 2>&1) || fail "apt-get download prometheus: $(tail -n 1 "$dir/log")"
-	dpkg-deb --fsys-tarfile "$dir"/prometheus_*.deb | tar -x -C "$dir" ./usr/bin/promtool
+	# A package of its own since Debian 13.
+	(cd "$dir" && { apt-get -qq download promtool || apt-get -qq download prometheus; } >log 2>&1) || fail "apt-get download prometheus: $(tail -n 1 "$dir/log")"
+	dpkg-deb --fsys-tarfile "$dir"/prom*.deb | tar -x -C "$dir" ./usr/bin/promtool || fail "there is no promtool in what apt-get downloaded"
 elif command -v dnf >/dev/null 2>&1; then
 	dnf -q download --destdir "$dir" golang-github-prometheus >"$dir/log" 2>&1 || fail "dnf download: $(tail -n 1 "$dir/log")"
 	(cd "$dir" && rpm2cpio ./*.rpm | cpio --quiet -idm ./usr/bin/promtool)
