@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -50,15 +51,20 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// freeAddress is an address on which nothing listens.
+// freeAddress is an address on which nothing listens. Its port is below those that the kernel gives to connections and to
+// listeners of port 0, so that none of them has it before the one whom it is for.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, last = 10_000, 32_000 // Linux gives 32768 and up
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+mathrand.N(last-first)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // ready SOCKET waits until a daemon answers there.
