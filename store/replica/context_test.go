@@ -64,69 +64,73 @@ func argument(t *testing.T, of reflect.Type) reflect.Value {
 	return reflect.Zero(of)
 }
 
+const manyRows = 40 * askEvery
+
+// readsOverAll are the reads that loop over rows or keys.
+var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
+	"a filter that few rows pass": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Packets(ctx, index.PacketQuery{Exceeding: index.ExceedingAll, Page: index.Page{Limit: new(int32(1))}})
+		return err
+	},
+	"filters that no row passes together": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Transfers(ctx, index.TransferQuery{Addresses: []string{"0xeven"}, DestinationChain: "odd.1"})
+		return err
+	},
+	"addresses that no row has with the route": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Transfers(ctx, index.TransferQuery{Addresses: []string{"0xeven", "0xnobody"}, DestinationChain: "odd.1"})
+		return err
+	},
+	"all transfers of a block": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Transfers(ctx, index.TransferQuery{BlockHash: "0xb10c"})
+		return err
+	},
+	"tokens": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Tokens(ctx, index.TokenQuery{Denom: "0xnone"})
+		return err
+	},
+	"chains": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Chains(ctx, index.ChainQuery{Chain: "none"})
+		return err
+	},
+	"days": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.TransfersDaily(ctx, index.DayQuery{})
+		return err
+	},
+	"days by chain": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.TransfersByChain(ctx, index.DayQuery{})
+		return err
+	},
+	"health": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Health(ctx)
+		return err
+	},
+	"each transfer": func(ctx context.Context, s index.Snapshot) error {
+		return s.Each(ctx, index.TransferType, func(index.Row) error { return nil })
+	},
+	"each chain": func(ctx context.Context, s index.Snapshot) error {
+		return s.Each(ctx, index.ChainType, func(index.Row) error { return nil })
+	},
+	"unfinished packets": func(ctx context.Context, s index.Snapshot) error {
+		return s.Unfinished(ctx, func(index.Row) error { return nil })
+	},
+	"a sample of all": func(ctx context.Context, s index.Snapshot) error {
+		_, err := s.Sample(ctx, index.TransferType, manyRows/2)
+		return err
+	},
+}
+
 // Whatever loops over rows or keys ends at the first time that it asks its context after the end of that, however many are left; and
 // it asks at each askEvery of them.
 func TestALongReadEndsWithItsContext(t *testing.T) {
-	const rows = 40 * askEvery
-	r := longReads(t, rows)
-	for name, read := range map[string]func(ctx context.Context, s index.Snapshot) error{
-		"a filter that few rows pass": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Packets(ctx, index.PacketQuery{Exceeding: index.ExceedingAll, Page: index.Page{Limit: new(int32(1))}})
-			return err
-		},
-		"filters that no row passes together": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Transfers(ctx, index.TransferQuery{Addresses: []string{"0xeven"}, DestinationChain: "odd.1"})
-			return err
-		},
-		"addresses that no row has with the route": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Transfers(ctx, index.TransferQuery{Addresses: []string{"0xeven", "0xnobody"}, DestinationChain: "odd.1"})
-			return err
-		},
-		"all transfers of a block": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Transfers(ctx, index.TransferQuery{BlockHash: "0xb10c"})
-			return err
-		},
-		"tokens": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Tokens(ctx, index.TokenQuery{Denom: "0xnone"})
-			return err
-		},
-		"chains": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Chains(ctx, index.ChainQuery{Chain: "none"})
-			return err
-		},
-		"days": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.TransfersDaily(ctx, index.DayQuery{})
-			return err
-		},
-		"days by chain": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.TransfersByChain(ctx, index.DayQuery{})
-			return err
-		},
-		"health": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Health(ctx)
-			return err
-		},
-		"each transfer": func(ctx context.Context, s index.Snapshot) error {
-			return s.Each(ctx, index.TransferType, func(index.Row) error { return nil })
-		},
-		"each chain": func(ctx context.Context, s index.Snapshot) error {
-			return s.Each(ctx, index.ChainType, func(index.Row) error { return nil })
-		},
-		"unfinished packets": func(ctx context.Context, s index.Snapshot) error {
-			return s.Unfinished(ctx, func(index.Row) error { return nil })
-		},
-		"a sample of all": func(ctx context.Context, s index.Snapshot) error {
-			_, err := s.Sample(ctx, index.TransferType, rows/2)
-			return err
-		},
-	} {
+	r := longReads(t, manyRows)
+	for name, read := range readsOverAll {
 		t.Run(name, func(t *testing.T) {
 			reading := func(ctx *askedContext) error {
 				return r.View(t.Context(), func(s index.Snapshot) error { return read(ctx, s) })
 			}
 			whole := &askedContext{Context: t.Context()}
 			if err := reading(whole); err != nil || whole.asked < 20 {
-				t.Fatalf("asked %d times over %d rows: %v", whole.asked, rows, err)
+				t.Fatalf("asked %d times over %d rows: %v", whole.asked, manyRows, err)
 			}
 			cut := &askedContext{Context: t.Context(), endAt: 10}
 			if err := reading(cut); appliance.CodeOf(err) != appliance.CodeTimeout || cut.asked > cut.endAt+2 {

@@ -71,14 +71,7 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 	config := "hsm: { address: \"" + own.address.String() + "\" }\n"
 	typedConfig := config + "attestation: { scheme: eip712, eip712: { name: ours, chain_id: 1 } }\n"
 
-	for name, test := range map[string]struct {
-		file    any
-		config  string // empty: on a machine that has no appliance
-		args    []string
-		verdict string
-		results string   // of digest, signature and signer
-		says    []string // in the result's details
-	}{
+	for name, test := range map[string]verdictTest{
 		"all of it, by a signer the caller names": {file: ownFile, args: trusting(own), verdict: verdictGood, results: "ok, ok, ok"},
 		"all of it, by the appliance's signer":    {file: ownFile, config: config, verdict: verdictGood, results: "ok, ok, ok"},
 		"the API's answer, with the addresses":    {file: ownFile.Attestation, args: trusting(own, addresses...), verdict: verdictGood, results: "ok, ok, ok"},
@@ -107,34 +100,48 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, err := json.Marshal(test.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			v := verifier{stdin: text, config: test.config, args: test.args}
-			status, out, errors := v.run(t, "--output", "json")
-			var got struct {
-				Good    bool
-				Verdict string
-				Checks  []check
-			}
-			if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Checks) != 3 {
-				t.Fatalf("%v: %s%s", err, out, errors)
-			}
-			results := got.Checks[0].Result + ", " + got.Checks[1].Result + ", " + got.Checks[2].Result
-			if got.Verdict != test.verdict || got.Good != (test.verdict == verdictGood) || results != test.results {
-				t.Errorf("want %s of %s:\n%s", test.verdict, test.results, out)
-			}
-			for _, want := range test.says {
-				if !strings.Contains(out, want) {
-					t.Errorf("does not say %s:\n%s", want, out)
-				}
-			}
-			partial, _, _ := v.run(t, "--allow-partial")
-			if (status == exitOK) != (test.verdict == verdictGood) || (partial == exitOK) != (test.verdict != verdictBad) {
-				t.Errorf("exit status %d, and %d with --allow-partial", status, partial)
-			}
+			test.run(t)
 		})
+	}
+}
+
+// verdictTest is what 'attestd verify' must say of a file.
+type verdictTest struct {
+	file    any
+	config  string // empty: on a machine that has no appliance
+	args    []string
+	verdict string
+	results string   // of digest, signature and signer
+	says    []string // in the result's details
+}
+
+func (test verdictTest) run(t *testing.T) {
+	text, err := json.Marshal(test.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := verifier{stdin: text, config: test.config, args: test.args}
+	status, out, errors := v.run(t, "--output", "json")
+	var got struct {
+		Good    bool
+		Verdict string
+		Checks  []check
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Checks) != 3 {
+		t.Fatalf("%v: %s%s", err, out, errors)
+	}
+	results := got.Checks[0].Result + ", " + got.Checks[1].Result + ", " + got.Checks[2].Result
+	if got.Verdict != test.verdict || got.Good != (test.verdict == verdictGood) || results != test.results {
+		t.Errorf("want %s of %s:\n%s", test.verdict, test.results, out)
+	}
+	for _, want := range test.says {
+		if !strings.Contains(out, want) {
+			t.Errorf("does not say %s:\n%s", want, out)
+		}
+	}
+	partial, _, _ := v.run(t, "--allow-partial")
+	if (status == exitOK) != (test.verdict == verdictGood) || (partial == exitOK) != (test.verdict != verdictBad) {
+		t.Errorf("exit status %d, and %d with --allow-partial", status, partial)
 	}
 }
 

@@ -1,0 +1,297 @@
+package bolt
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sys/unix"
+)
+
+// Open opens the file at path; unless read-only, it creates it with mode 0600 where there is none. The errors wrap
+// ErrInUse, ErrNewerSchema, ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged where they apply.
+func Open(path string, o Options) (*Store, error) {
+	s, err := open(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func open(path string, o Options) (_ *Store, err error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, opts: o}
+	s.journal = &Journal{store: s}
+	if !o.ReadOnly {
+		if err := s.create(); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.openFile(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = s.db.Close()
+		}
+	}()
+	if !o.ReadOnly {
+		if err := s.migrate(); err != nil {
+			return nil, err
+		}
+	}
+	frontier, err := s.load()
+	switch {
+	case err == nil:
+	case o.ReadOnly && errors.Is(err, ErrDamaged):
+		s.damage = err
+	default:
+		return nil, err
+	}
+	if !o.ReadOnly {
+		s.writer = newWriter(s, frontier)
+		_ = s.checkClock() // which tells the log
+	}
+	return s, nil
+}
+
+func (o *Options) complete() error {
+	if o.Verifier == nil {
+		return errors.New("no log verifier key is given")
+	}
+	if !o.ReadOnly && (o.Signer == nil || logName(o.Signer) != logName(o.Verifier)) {
+		return errors.New("the log key that signs is not that of the verifier")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.LockTimeout == 0 {
+		o.LockTimeout = defaultLockTimeout
+	}
+	if o.MinFree == 0 {
+		o.MinFree = defaultMinFree
+	}
+	if o.MaxAhead == 0 {
+		o.MaxAhead = defaultMaxAhead
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.schema == nil {
+		o.schema = currentSchema()
+	}
+	return nil
+}
+
+// logName is what identifies a log key: its name and hash.
+func logName(key interface {
+	Name() string
+	KeyHash() uint32
+}) string {
+	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
+}
+
+// openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
+func (s *Store) openFile() (err error) {
+	defer func() {
+		if err != nil && s.file != nil {
+			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
+		}
+	}()
+	defer survive(&err)()
+	s.db, err = bbolt.Open(s.path, 0o600, s.boltOptions())
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return fmt.Errorf("%w; is attestd running?", ErrInUse)
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return fmt.Errorf("%w, or not a journal: %w", ErrDamaged, err)
+	}
+	return err
+}
+
+func (s *Store) boltOptions() *bbolt.Options {
+	return &bbolt.Options{
+		Timeout:         s.opts.LockTimeout,
+		ReadOnly:        s.opts.ReadOnly,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: addressSpace,
+		NoStatistics:    true,
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
+			if err == nil && !s.opts.ReadOnly {
+				forgetCached(f)
+			}
+			s.file = f
+			return f, err
+		},
+	}
+}
+
+// forgetCached has the kernel read the file from the disk again. After a failed sync its cache may hold, and take for clean,
+// what never got there: a process that was started again would build on it.
+func forgetCached(f *os.File) {
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice: some file systems know none
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// create makes the file, with the buckets and the checkpoint of the empty tree, unless there is one. It has its name once it
+// is whole on the disk: a power cut leaves a journal or none. One that came into being meanwhile stays.
+func (s *Store) create() error {
+	switch stat, err := os.Lstat(s.path); {
+	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
+		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would begin a new one
+	case !errors.Is(err, os.ErrNotExist):
+		return err
+	}
+	dir := filepath.Dir(s.path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(s.path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := s.createAt(f.Name()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), s.path); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(dir) // else a power cut could take the new file's name, and all in it
+}
+
+func (s *Store) createAt(path string) error {
+	checkpoint, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer)
+	if err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucket([]byte(name)); err != nil {
+				return fmt.Errorf("create bucket %s: %w", name, err)
+			}
+		}
+		meta := tx.Bucket([]byte(bucketMeta))
+		return errors.Join(
+			meta.Put([]byte(metaVersion), encodeIndex(s.opts.schema.version)),
+			meta.Put([]byte(metaLog), []byte(logName(s.opts.Verifier))),
+			meta.Put([]byte(metaCheckpoint), checkpoint),
+		)
+	})
+	return errors.Join(err, db.Close())
+}
+
+// load reads what is kept in memory: the keys and the journal's head. It trusts nothing in the file.
+func (s *Store) load() (frontier appliance.Frontier, err error) {
+	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
+	err = s.pages(func(p *pages.Reader) error {
+		if err := s.checkMeta(p); err != nil {
+			return err
+		}
+		if err := s.keys.load(p); err != nil {
+			return err
+		}
+		var h *head
+		if h, frontier, err = s.loadHead(p); err != nil {
+			return err
+		}
+		s.head.Store(h)
+		return nil
+	})
+	return frontier, err
+}
+
+func (s *Store) checkMeta(p *pages.Reader) error {
+	v, err := readVersion(p)
+	if err != nil {
+		return err
+	}
+	if err := s.opts.schema.check(v, s.opts.ReadOnly); err != nil {
+		return err
+	}
+	log, err := p.Get(bucketMeta, []byte(metaLog))
+	if err != nil {
+		return err
+	}
+	if want := logName(s.opts.Verifier); string(log) != want {
+		return fmt.Errorf("%w: it is the journal of %q, the log key is that of %q", ErrOtherLog, log, want)
+	}
+	return nil
+}
+
+// loadHead reads the newest checkpoint and makes sure that the records and hashes end where it says.
+func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
+	damaged := func(err error) (*head, appliance.Frontier, error) {
+		return nil, appliance.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	h := new(head)
+	var err error
+	if h.checkpoint, err = p.Get(bucketMeta, []byte(metaCheckpoint)); err != nil {
+		return damaged(err)
+	}
+	if h.tree, err = appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier); err != nil {
+		return damaged(err)
+	}
+	frontier, err := appliance.NewFrontier(h.tree.N, storedHashes(p))
+	if err != nil {
+		return damaged(err)
+	}
+	if frontier.Tree() != h.tree {
+		return damaged(errors.New("the stored hashes do not make the tree of the checkpoint"))
+	}
+	if surplus, err := p.Get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
+		return damaged(fmt.Errorf("there are more than the checkpoint's %d records: the next has %d bytes", h.tree.N, len(surplus)))
+	}
+	if h.tree.N == 0 {
+		return h, frontier, nil
+	}
+	leaf, err := p.Get(bucketRecords, encodeIndex(h.tree.N-1))
+	if err != nil {
+		return damaged(err)
+	}
+	if h.last, err = leafTime(leaf); err != nil {
+		return damaged(fmt.Errorf("record %d: %w", h.tree.N-1, err))
+	}
+	return h, frontier, nil
+}
+
+// storedHashes reads hashes from a file that is not trusted.
+func storedHashes(p *pages.Reader) tlog.HashReaderFunc {
+	return func(indexes []int64) ([]tlog.Hash, error) {
+		hashes := make([]tlog.Hash, len(indexes))
+		for i, index := range indexes {
+			value, err := p.Get(bucketHashes, encodeIndex(index))
+			if err != nil {
+				return nil, fmt.Errorf("stored hash %d: %w", index, err)
+			}
+			if len(value) != tlog.HashSize {
+				return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
+			}
+			hashes[i] = tlog.Hash(value)
+		}
+		return hashes, nil
+	}
+}
