@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +38,7 @@ import (
 //go:embed schema.graphql
 var Schema string
 
-// Options configure an Endpoint.
+// Options configure an Endpoint. Limits and sizes have no defaults here; New refuses those that are zero.
 type Options struct {
 	// Index answers operations that are valid in the schema. With an Upstream too, all others are forwarded, whole.
 	Index index.Index
@@ -49,20 +50,18 @@ type Options struct {
 	// Lag returns how far the index may be behind, for requests that ask (extensions.replica). Nil means unknown.
 	Lag func() (lag time.Duration, known bool)
 
-	Limits Limits // zero members mean the default
+	Limits Limits
 
 	// Executions is how many requests are parsed or executed at once. Zero leaves one of the processors to others.
 	Executions int
-	// AnswerBytes bounds the answers that are being made or sent. Zero means DefaultAnswerBytes.
+	// AnswerBytes bounds the answers that are being made or sent.
 	AnswerBytes int64
 	// Charge is called for a request that costs as much as n more usual ones, before it is executed, and again when the size
 	// of its answer is known. Nil charges nobody.
 	Charge func(c *fiber.Ctx, n float64)
 
-	// CacheBytes bounds the answers kept for @cached. Zero means DefaultCacheBytes.
+	// CacheBytes bounds the answers kept for @cached.
 	CacheBytes int64
-	// DocumentBytes bounds the parsed documents that are kept. Zero means DefaultDocumentBytes.
-	DocumentBytes int64
 
 	// NoIntrospection refuses __schema and __type. The schema is public all the same.
 	NoIntrospection bool
@@ -82,12 +81,26 @@ type Options struct {
 // Limits bound what one request may cost.
 type Limits = document.Limits
 
-// Defaults of Options.
-const (
-	DefaultAnswerBytes   = 64 << 20
-	DefaultCacheBytes    = 64 << 20
-	DefaultDocumentBytes = 8 << 20
-)
+// documentBytes bounds the parsed documents that are kept.
+const documentBytes = 8 << 20
+
+// check returns an error that names every option that must be set and is not.
+func (o Options) check() error {
+	if o.Index == nil && o.Upstream == nil {
+		return errors.New("neither an index nor an upstream")
+	}
+	missing := o.Limits.Unset()
+	if o.AnswerBytes <= 0 {
+		missing = append(missing, "AnswerBytes")
+	}
+	if o.CacheBytes <= 0 {
+		missing = append(missing, "CacheBytes")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("graphql.Options: %s must be set", strings.Join(missing, ", "))
+	}
+	return nil
+}
 
 // Endpoint answers GraphQL requests. It is safe for concurrent use.
 type Endpoint struct {
@@ -113,13 +126,13 @@ type Endpoint struct {
 // operationKey is a document and the name of the operation in it.
 type operationKey struct{ query, name string }
 
-// New returns an Endpoint. It fails if neither Index nor Upstream is set, or if Registry has its metrics already.
+// New returns an Endpoint. It fails if an option is missing, or if Registry has its metrics already.
 func New(o Options) (*Endpoint, error) {
-	if o.Index == nil && o.Upstream == nil {
-		return nil, errors.New("neither an index nor an upstream")
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	e := &Endpoint{
-		lag: o.Lag, limits: o.Limits.WithDefaults(), noIntrospection: o.NoIntrospection,
+		lag: o.Lag, limits: o.Limits, noIntrospection: o.NoIntrospection,
 		origins: o.Origins, log: o.Log, now: o.Now, charge: o.Charge,
 	}
 	if e.charge == nil {
@@ -128,20 +141,11 @@ func New(o Options) (*Endpoint, error) {
 	if o.Executions == 0 {
 		o.Executions = defaultExecutions()
 	}
-	if o.AnswerBytes == 0 {
-		o.AnswerBytes = DefaultAnswerBytes
-	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
 	if e.now == nil {
 		e.now = time.Now
-	}
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCacheBytes
-	}
-	if o.DocumentBytes == 0 {
-		o.DocumentBytes = DefaultDocumentBytes
 	}
 	var err error
 	if e.schema, err = document.LoadSchema(Schema); err != nil {
@@ -164,7 +168,7 @@ func New(o Options) (*Endpoint, error) {
 		}
 	}
 	e.operations, err = otter.New(&otter.Options[operationKey, *operation]{
-		MaximumWeight: uint64(o.DocumentBytes),
+		MaximumWeight: documentBytes,
 		Weigher:       func(_ operationKey, op *operation) uint32 { return op.Weight },
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/graphql/graphqltest"
 	"github.com/attestd/attestd/api/upstream"
 )
 
@@ -54,10 +55,7 @@ func FuzzForward(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	e, err := graphql.New(graphql.Options{Upstream: client})
-	if err != nil {
-		f.Fatal(err)
-	}
+	e := graphqltest.New(f, graphql.Options{Upstream: client})
 	f.Fuzz(func(t *testing.T, query, variables string) {
 		got := answer{body: e.Execute(query, variables)}
 		if code := got.code(t); code == "" || code == "internal" {

@@ -2,6 +2,7 @@ package graphql_test
 
 import (
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -55,5 +56,20 @@ func TestReplicaTellsItsLagOnRequest(t *testing.T) {
 func TestEndpointNeedsASource(t *testing.T) {
 	if _, err := graphql.New(graphql.Options{}); err == nil {
 		t.Error("an endpoint without index and upstream")
+	}
+}
+
+// The settings have the defaults; none is written twice.
+func TestEndpointHasNoDefaultsOfItsOwn(t *testing.T) {
+	limits := reflect.TypeFor[graphql.Limits]()
+	want := []string{"AnswerBytes", "CacheBytes"}
+	for i := range limits.NumField() {
+		want = append(want, limits.Field(i).Name)
+	}
+	_, err := graphql.New(graphql.Options{Index: openReplica(t)})
+	for _, name := range want {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s may be left out: %v", name, err)
+		}
 	}
 }

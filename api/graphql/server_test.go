@@ -13,6 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/graphql/graphqltest"
 )
 
 // server is an endpoint behind a real socket.
@@ -27,10 +28,7 @@ func newEndpoint(t testing.TB, o graphql.Options) *graphql.Endpoint {
 	if o.Index == nil {
 		o.Index = openReplica(t)
 	}
-	e, err := graphql.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := graphqltest.New(t, o)
 	return e
 }
 
@@ -54,10 +52,7 @@ func newServer(t testing.TB, o graphql.Options) *server {
 
 func serve(t testing.TB, o graphql.Options) *server {
 	t.Helper()
-	e, err := graphql.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := graphqltest.New(t, o)
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true, BodyLimit: 64 << 10})
 	app.All("/v1/graphql", e.Handle)
 	app.Get("/api/rest/health", e.Health)

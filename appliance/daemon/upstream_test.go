@@ -60,7 +60,7 @@ func (l lines) Write(line []byte) (int, error) {
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	logged := make(lines, 10)
 	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(logged, nil))}
-	r.follower = follower.New(follower.Options{Index: brokenIndex{}})
+	r.follower = follower.New(follower.Options{Index: brokenIndex{}, PollInterval: time.Second, RefreshInterval: time.Minute, Overlap: time.Minute})
 	stop := r.follow(t.Context())
 	defer stop()
 	for _, want := range []string{"following the upstream", "the roof is on fire"} {

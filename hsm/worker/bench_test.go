@@ -167,7 +167,7 @@ func BenchmarkProbe(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer direct.Close()
-	remote, err := worker.Open(b.Context(), worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}})
+	remote, err := worker.Open(b.Context(), worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}, CallTimeout: time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func wantLog(t *testing.T, log *logged, wants ...string) {
 }
 
 func sessions(n int, uri hsm.URI) worker.Options {
-	return worker.Options{HSM: hsm.Options{URI: uri, Sessions: n}}
+	return worker.Options{HSM: hsm.Options{URI: uri, Sessions: n}, CallTimeout: callTimeout}
 }
 
 // eventually waits for a state that nothing tells of.

@@ -7,6 +7,7 @@ import (
 	"container/list"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
@@ -23,7 +24,7 @@ import (
 type Options struct {
 	HSM hsm.Options // but for PIN, which the daemon hands over, and Logger
 	// CallTimeout is how long the worker may take for one request before it is replaced: a call of the module hangs, or the
-	// worker does. It must be shorter than what callers wait. Zero means 3 seconds.
+	// worker does. It must be shorter than what callers wait; Open refuses zero.
 	CallTimeout time.Duration
 	// Logger logs faults, repairs and what the module prints. Nil means no log.
 	Logger *slog.Logger
@@ -34,9 +35,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.CallTimeout <= 0 {
-		o.CallTimeout = 3 * time.Second
 	}
 	if o.command == nil {
 		o.command = itself
@@ -100,6 +98,9 @@ var _ appliance.Signer = (*Signer)(nil)
 // Open starts a worker, which finds the token, logs in and finds the key as hsm.Open does, and returns its errors. The program
 // must call Main first, since it is the worker, too.
 func Open(ctx context.Context, options Options) (*Signer, error) {
+	if options.CallTimeout <= 0 {
+		return nil, errors.New("worker.Options: CallTimeout must be set")
+	}
 	options = options.withDefaults()
 	s := &Signer{options: options, gate: newGate(options.HSM.URI.ReadPIN), ended: make(chan struct{}), trouble: make(chan struct{}, 1)}
 	s.closing, s.close = context.WithCancel(context.Background())

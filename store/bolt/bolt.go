@@ -68,8 +68,6 @@ const (
 	metaCheckpoint = "checkpoint"
 
 	defaultLockTimeout = time.Second
-	defaultMinFree     = 64 << 20
-	defaultMaxAhead    = 5 * time.Minute
 )
 
 var buckets = [...]string{bucketMeta, bucketKeys, bucketRecords, bucketHashes, bucketIDs, bucketByKey, bucketIdempotency}
@@ -86,8 +84,8 @@ type Options struct {
 	ReadOnly    bool             // open beside other readers; a damaged file opens where possible, so that Verify can say what is damaged
 	Now         func() time.Time // nil means time.Now
 	LockTimeout time.Duration    // how long to wait for another process's lock; zero means 1 s
-	MinFree     int64            // bytes; Ready fails when the disk has less free; zero means 64 MiB
-	MaxAhead    time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means 5 min
+	MinFree     int64            // bytes; Ready fails when the disk has less free
+	MaxAhead    time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means however far
 	Logger      *slog.Logger     // nil means none
 
 	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much

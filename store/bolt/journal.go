@@ -99,7 +99,7 @@ func (s *Store) checkClock() error {
 		return nil
 	}
 	now := s.opts.Now()
-	refused := ahead > s.opts.MaxAhead
+	refused := s.opts.MaxAhead > 0 && ahead > s.opts.MaxAhead
 	if since := now.UnixNano() - s.writer.warned.Load(); since < 0 || since >= int64(warnInterval) {
 		s.writer.warned.Store(now.UnixNano())
 		level, what := slog.LevelWarn, "records are stamped with that time until the clock has caught up"

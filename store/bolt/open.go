@@ -78,12 +78,6 @@ func (o *Options) complete() error {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = defaultLockTimeout
 	}
-	if o.MinFree == 0 {
-		o.MinFree = defaultMinFree
-	}
-	if o.MaxAhead == 0 {
-		o.MaxAhead = defaultMaxAhead
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/graphql/graphqltest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
@@ -26,10 +27,7 @@ const Transfers = 20_000
 // until the test ends. It returns the base URL. A nil routes adds nothing.
 func Serve(t testing.TB, routes func(*fiber.App)) string {
 	t.Helper()
-	endpoint, err := graphql.New(graphql.Options{Index: generate(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoint := graphqltest.New(t, graphql.Options{Index: generate(t)})
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true, BodyLimit: 64 << 10})
 	if routes != nil {
 		routes(app)

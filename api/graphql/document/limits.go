@@ -2,6 +2,7 @@ package document
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/vektah/gqlparser/v2/ast"
@@ -9,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Limits bound what one request may cost. Zero members mean the default of DefaultLimits.
+// Limits bound what one request may cost. They have no defaults here: all must be set.
 //
 // The cheapest checks come first: sizes before parsing, tokens while parsing, the other limits on the document in one pass
 // before validation, the cost before execution, time and size of the response during execution. Every step before execution
@@ -26,35 +27,15 @@ type Limits struct {
 	Timeout           time.Duration // of execution
 }
 
-// DefaultLimits leave room for the queries of published clients: one list with all its fields is allowed, two are not.
-var DefaultLimits = Limits{
-	MaxQueryBytes:     64 << 10,
-	MaxVariablesBytes: 64 << 10,
-	MaxTokens:         5000,
-	MaxDepth:          12,
-	MaxRootFields:     20,
-	MaxAliases:        50,
-	MaxCost:           2_000_000,
-	MaxResponseBytes:  16 << 20,
-	Timeout:           10 * time.Second,
-}
-
-// WithDefaults returns the limits with zero members replaced by those of DefaultLimits.
-func (l Limits) WithDefaults() Limits {
-	d := DefaultLimits
-	for _, m := range []struct{ v, d *int }{
-		{&l.MaxQueryBytes, &d.MaxQueryBytes}, {&l.MaxVariablesBytes, &d.MaxVariablesBytes}, {&l.MaxTokens, &d.MaxTokens},
-		{&l.MaxDepth, &d.MaxDepth}, {&l.MaxRootFields, &d.MaxRootFields}, {&l.MaxAliases, &d.MaxAliases},
-		{&l.MaxCost, &d.MaxCost}, {&l.MaxResponseBytes, &d.MaxResponseBytes},
-	} {
-		if *m.v == 0 {
-			*m.v = *m.d
+// Unset returns the names of the limits that are zero.
+func (l Limits) Unset() (names []string) {
+	v := reflect.ValueOf(l)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			names = append(names, v.Type().Field(i).Name)
 		}
 	}
-	if l.Timeout == 0 {
-		l.Timeout = d.Timeout
-	}
-	return l
+	return names
 }
 
 // maxMetaDepth bounds introspection, whose standard query is 13 deep.

@@ -35,11 +35,13 @@ type Options struct {
 	Upstream Upstream
 	Address  string // of the upstream, for Status; with another one than before, all is read again
 
-	PollInterval    time.Duration  // between looks for newer rows when there are none; zero means DefaultPollInterval
-	RefreshInterval time.Duration  // of chains, tokens, channels, clients and connections; zero means DefaultRefreshInterval
-	Overlap         time.Duration  // how far back, by the time of sending, is read again for rows that come late; zero means DefaultOverlap
-	LookupInterval  time.Duration  // the longest between look-ups of an unfinished packet; zero means DefaultLookupInterval
-	Rate            appliance.Rate // of requests; zero means no bound but one at a time
+	// These have no defaults here; Run and Sync refuse those that are zero.
+	PollInterval    time.Duration // between looks for newer rows when there are none
+	RefreshInterval time.Duration // of chains, tokens, channels, clients and connections
+	Overlap         time.Duration // how far back, by the time of sending, is read again for rows that come late
+
+	LookupInterval time.Duration  // the longest between look-ups of an unfinished packet; zero means an hour
+	Rate           appliance.Rate // of requests; zero means no bound but one at a time
 	// GiveUp is for how long Sync tries again without any success; zero means for ever.
 	GiveUp time.Duration
 
@@ -47,13 +49,7 @@ type Options struct {
 	Now func() time.Time // nil means time.Now
 }
 
-// Defaults of Options.
-const (
-	DefaultPollInterval    = time.Second
-	DefaultRefreshInterval = time.Minute
-	DefaultOverlap         = 10 * time.Minute
-	DefaultLookupInterval  = time.Hour
-)
+const defaultLookupInterval = time.Hour
 
 // rediscover is how often the upstream's schema is looked at again.
 const rediscover = time.Hour
@@ -91,10 +87,9 @@ type Follower struct {
 
 // New returns a Follower that has not begun. It reads from the index where an earlier one has ended.
 func New(o Options) *Follower {
-	setDefault(&o.PollInterval, DefaultPollInterval)
-	setDefault(&o.RefreshInterval, DefaultRefreshInterval)
-	setDefault(&o.Overlap, DefaultOverlap)
-	setDefault(&o.LookupInterval, DefaultLookupInterval)
+	if o.LookupInterval == 0 {
+		o.LookupInterval = defaultLookupInterval
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -113,12 +108,6 @@ func New(o Options) *Follower {
 	f.retry.MaxInterval = 15 * time.Second // soon enough after the upstream is back
 	f.status.Upstream = o.Address
 	return f
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
-	}
 }
 
 // Run follows until ctx ends, and then returns nil. When the upstream or the disk fails it tries again.
@@ -146,6 +135,9 @@ func (f *Follower) Wake() {
 
 // follow does what is due until ctx ends or, unless it is nil, complete says so.
 func (f *Follower) follow(ctx context.Context, complete func() bool) error {
+	if min(f.o.PollInterval, f.o.RefreshInterval, f.o.Overlap) <= 0 {
+		return errors.New("follower.Options: PollInterval, RefreshInterval and Overlap must be set")
+	}
 	f.began, f.succeeded, f.refreshed = f.o.Now(), f.o.Now(), false
 	defer f.drop()
 	loaded := false

@@ -19,6 +19,7 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/graphql/graphqltest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -53,10 +54,7 @@ func newServer(t testing.TB, transfers int, o graphql.Options) *server {
 		t.Fatal(err)
 	}
 	o.Index = opened
-	endpoint, err := graphql.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	endpoint := graphqltest.New(t, o)
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true})
 	app.All("/v1/graphql", endpoint.Handle)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

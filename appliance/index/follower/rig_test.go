@@ -53,7 +53,7 @@ func newFollower(t *testing.T, url string, idx index.Index) *follower.Follower {
 	}
 	return follower.New(follower.Options{
 		Index: idx, Upstream: client, Address: url, PollInterval: 50 * time.Millisecond, RefreshInterval: 500 * time.Millisecond,
-		LookupInterval: 400 * time.Millisecond,
+		Overlap: 10 * time.Minute, LookupInterval: 400 * time.Millisecond,
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/graphql"
+	"github.com/attestd/attestd/api/graphql/graphqltest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
@@ -118,10 +119,7 @@ func OpenReplica(tb testing.TB, path string, o replica.Options) *replica.Store {
 // Serve answers GraphQL on a socket of this machine until the test ends, and returns the endpoint's URL.
 func Serve(tb testing.TB, o graphql.Options) string {
 	tb.Helper()
-	endpoint, err := graphql.New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	endpoint := graphqltest.New(tb, o)
 	app := fiber.New(fiber.Config{DisableStartupMessage: true, StreamRequestBody: true, BodyLimit: 64 << 10})
 	app.All(path, endpoint.Handle)
 	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
