@@ -13,18 +13,18 @@ import (
 // connectionLimits bound what clients can hold by being connected.
 type connectionLimits struct {
 	Most           int // of all
-	MostPerAddress int // of a network: an IPv4 address, an IPv6 /64
-	// AnonymousIdleTimeout is for connections that never showed a valid API key. Zero leaves them as long as others.
+	MostPerAddress int // of one client: an IPv4 address or an IPv6 /64
+	// AnonymousIdleTimeout is the idle timeout of connections that never showed a valid API key. Zero means that of all others.
 	AnonymousIdleTimeout time.Duration
-	// Trusted peers have no limit of their own, and stay idle as long as those with a key: they are proxies, whose connections
-	// are everybody's.
+	// Trusted peers are proxies, whose connections are everybody's: they have no limit per address, and the idle timeout of
+	// connections with a key.
 	Trusted []netip.Prefix
 }
 
 // thisMachine is trusted as a proxy: a stranger is not on it.
 var thisMachine = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// connections are the open ones of a server, whichever listener they came from.
+// connections are the open connections of a server, from all its listeners. It is safe for concurrent use.
 type connections struct {
 	limits       connectionLimits
 	writeTimeout time.Duration // of each write; zero leaves the deadline to the server
@@ -35,13 +35,13 @@ type connections struct {
 	mu   sync.Mutex
 	open map[*conn]*list.Element // the element is its place in strangers, nil if it has none
 	from map[netip.Addr]int      // how many are open from each network
-	// strangers are the connections that never showed a valid API key. First is the one whose last answer, or whose
-	// beginning, is longest ago.
+	// strangers are the connections that never showed a valid API key, least recently used first: by the time of the last answer,
+	// or of accepting where there was none.
 	strangers *list.List
 	said      map[string]*notice // by reason
 }
 
-// notice is what is logged once a minute at most.
+// notice counts events of a kind that is logged once a minute at most.
 type notice struct {
 	last  time.Time
 	since int // events since then
@@ -61,7 +61,7 @@ func newConnections(limits connectionLimits, writeTimeout time.Duration, m *metr
 	}
 }
 
-// add returns nil, and closes the connection, if there are too many.
+// add counts an accepted connection. If there are too many, it closes it and returns nil.
 func (s *connections) add(accepted net.Conn) *conn {
 	c := &conn{Conn: accepted, set: s}
 	peer := peerOf(accepted)
@@ -102,8 +102,8 @@ func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	s.notice(slog.LevelWarn, reason, "connections are refused: too many are open", append(attrs, slog.String("reason", reason))...)
 }
 
-// displace closes the stranger's connection that has waited longest for its client, and says whether there was one. One that
-// is just being answered is none.
+// displace closes the least recently used connection without an API key, except those with a request under way, and reports whether
+// there was one. The lock must be held.
 func (s *connections) displace() bool {
 	for e := s.strangers.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*conn)
@@ -119,14 +119,14 @@ func (s *connections) displace() bool {
 	return false
 }
 
-// displaceOne is displace, to free a file descriptor.
+// displaceOne is displace for callers without the lock; it frees a file descriptor.
 func (s *connections) displaceOne() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.displace()
 }
 
-// notice logs with how often it happened, once a minute at most. The lock must be held.
+// notice logs an event, once a minute at most, with the number of events since the last time. The lock must be held.
 func (s *connections) notice(level slog.Level, reason, text string, attrs ...slog.Attr) {
 	n := s.said[reason]
 	if n == nil {
@@ -142,7 +142,8 @@ func (s *connections) notice(level slog.Level, reason, text string, attrs ...slo
 	*n = notice{last: now}
 }
 
-// answered puts a stranger's connection behind the others. One with a valid API key is no stranger's any more.
+// answered notes the end of a request: the connection is now the most recently used. keyed means that the request showed a valid API
+// key, and takes the connection from the strangers for good.
 func (s *connections) answered(c *conn, keyed bool) {
 	c.working.Store(false)
 	s.mu.Lock()
@@ -165,7 +166,7 @@ func (s *connections) remove(c *conn) {
 	s.forget(c)
 }
 
-// forget counts a connection no longer. The lock must be held.
+// forget removes a connection from the counts. The lock must be held.
 func (s *connections) forget(c *conn) {
 	place, open := s.open[c]
 	if !open {
@@ -183,7 +184,7 @@ func (s *connections) forget(c *conn) {
 	s.metrics.connections(len(s.open))
 }
 
-// abort closes all connections, or those that have not sent a byte yet, without waiting for what they may still send.
+// abort closes connections at once: all of them, or only those on which no byte has come yet.
 func (s *connections) abort(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +195,7 @@ func (s *connections) abort(all bool) {
 	}
 }
 
-// peerOf is the address of a connection's other side; none on a Unix socket.
+// peerOf returns the client's address, the zero Addr on a Unix socket.
 func peerOf(c net.Conn) netip.Addr {
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr().Unmap()

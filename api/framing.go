@@ -8,7 +8,7 @@ import (
 
 // framing follows the requests of one connection as far as is needed to know where each ends (RFC 9112), and refuses a request
 // that two servers could read in two ways: a client behind a proxy can smuggle a second request in one (section 11.2). fasthttp
-// reads what has passed here and nothing else, since by itself it takes much of what the RFC forbids.
+// reads only what has passed here, since by itself it accepts much that the RFC forbids.
 //
 // Where the RFC leaves a choice between refusing and repairing, framing refuses: bare LF, folded fields, lists of lengths.
 type framing struct {
@@ -18,7 +18,7 @@ type framing struct {
 	extra int   // bytes of the chunk extensions and trailers so far, which nobody reads
 
 	// Of the request whose headers passed last:
-	heads   int  // how many had passed by then
+	heads   int  // how many have passed, this one included
 	chunked bool // its body comes in chunks
 	close   bool // it asks for the connection to be closed
 }

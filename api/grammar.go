@@ -8,8 +8,8 @@ import (
 
 // The grammar that framing checks: RFC 9112, and of RFC 9110 and RFC 3986 what that refers to.
 
-// isTarget says whether a request may have this target (section 3.2). Characters that a URI may not have but that mislead
-// nobody, as the braces of a GraphQL query, are let pass.
+// isTarget reports whether target is a valid request target for method (section 3.2). Characters that RFC 3986 forbids in a URI but
+// that are harmless, such as the braces of a GraphQL query, are accepted.
 func isTarget(method string, target []byte) bool {
 	for _, b := range target {
 		if b <= ' ' || b >= 0x7f || b == '#' {
@@ -32,7 +32,7 @@ func isTarget(method string, target []byte) bool {
 	return found && (isName(scheme, "http") || isName(scheme, "https")) && len(authority) > 0 && isHost(authority)
 }
 
-// isHost says whether v is a host with or without a port (RFC 3986, section 3.2.2). It may be empty.
+// isHost reports whether v is a host with or without a port (RFC 3986, section 3.2.2). It may be empty.
 func isHost(v []byte) bool {
 	host, port := v, []byte(nil)
 	if colon := bytes.LastIndexByte(v, ':'); colon > bytes.LastIndexByte(v, ']') {
@@ -56,7 +56,7 @@ func isHost(v []byte) bool {
 	return true
 }
 
-// isExtensions says whether v is nothing or chunk extensions (section 7.1.1).
+// isExtensions reports whether v is empty or a list of chunk extensions (section 7.1.1).
 func isExtensions(v []byte) bool {
 	for len(v) > 0 {
 		v = bytes.TrimLeft(v, " \t")
@@ -85,7 +85,7 @@ func isExtensions(v []byte) bool {
 	return true
 }
 
-// quotedLength is how long the quoted string is that v begins with (RFC 9110, section 5.6.4), 0 if there is none.
+// quotedLength returns the length of the quoted string that v begins with (RFC 9110, section 5.6.4), 0 if there is none.
 func quotedLength(v []byte) int {
 	if len(v) == 0 || v[0] != '"' {
 		return 0
@@ -106,7 +106,7 @@ func quotedLength(v []byte) int {
 	return 0
 }
 
-// isName compares what is case-insensitive, in ASCII alone: strings.EqualFold takes the Kelvin sign for a k.
+// isName reports whether v is name without regard to case, in ASCII alone: strings.EqualFold takes the Kelvin sign for a k.
 func isName(v []byte, name string) bool {
 	if len(v) != len(name) {
 		return false
@@ -128,7 +128,7 @@ func lower(b byte) byte {
 
 func isToken(v []byte) bool { return len(v) > 0 && tokenLength(v) == len(v) }
 
-// tokenLength is how long the token is that v begins with (RFC 9110, section 5.6.2).
+// tokenLength returns the length of the token that v begins with (RFC 9110, section 5.6.2), 0 if there is none.
 func tokenLength(v []byte) int {
 	for i, b := range v {
 		if !isTokenByte(b) {
@@ -138,7 +138,7 @@ func tokenLength(v []byte) int {
 	return len(v)
 }
 
-// isTokenByte looks into a table of 128 bits: this is most of what framing costs.
+// isTokenByte reports whether b may be part of a token. It uses a bit set of 128 bits, since most of framing's time is spent here.
 func isTokenByte(b byte) bool {
 	const table = (1<<10-1)<<'0' | (1<<26-1)<<'A' | (1<<26-1)<<'a' | 1<<'!' | 1<<'#' | 1<<'$' | 1<<'%' | 1<<'&' | 1<<'\'' | 1<<'*' |
 		1<<'+' | 1<<'-' | 1<<'.' | 1<<'^' | 1<<'_' | 1<<'`' | 1<<'|' | 1<<'~'
@@ -159,7 +159,7 @@ func trimBlanks(v []byte) []byte {
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
-// hexLength is how many hexadecimal digits v begins with.
+// hexLength returns how many hexadecimal digits v begins with.
 func hexLength(v []byte) int {
 	for i, b := range v {
 		if !isHex(b) {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// leftAfter is for how long a request is worked on before it is asked whether its client is still there, and leftEvery how
-	// long until it is asked again. Most are answered before.
+	// leftAfter is how long a request runs before the server looks whether its client is still connected; leftEvery is how
+	// often it looks again. Most requests are answered sooner.
 	leftAfter = 20 * time.Millisecond
 	leftEvery = 50 * time.Millisecond
 )
 
-// whileThere sets the user context of c, which ends when the client has left, and when shutdown cuts requests off. stop must be
-// called when the request was worked on.
+// whileThere sets the user context of c to one that is cancelled when the client has disconnected or when shutdown cuts requests
+// off. stop must be called when the request is done.
 func (s *Server) whileThere(c *fiber.Ctx) (stop func()) {
 	ctx, cancel := context.WithCancel(s.base)
 	c.SetUserContext(ctx)
@@ -44,8 +44,8 @@ func (s *Server) whileThere(c *fiber.Ctx) (stop func()) {
 	}
 }
 
-// left reports whether the client has closed or reset the connection. Who ends only its own side, and waits for the answer, cannot be
-// told from who has closed.
+// left reports whether the client has closed or reset the connection. A client that has only shut down its sending side, and waits
+// for the answer, cannot be told from one that has closed.
 func (c *conn) left() bool {
 	raw, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -53,11 +53,11 @@ func (c *conn) left() bool {
 	}
 	control, err := raw.SyscallConn()
 	if err != nil {
-		return true // it is closed already
+		return true // the connection is closed already
 	}
 	var events int16
 	err = control.Control(func(fd uintptr) {
-		// No byte is taken, whatever the client has sent behind the request, or TLS in front of the end.
+		// poll takes no byte: the client may have sent more requests, and TLS sends an alert before the end.
 		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		if _, err := unix.Poll(asked, 0); err == nil {
 			events = asked[0].Revents

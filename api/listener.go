@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// listener accepts connections for fasthttp, as many as connections lets it. It never waits for a client: hands are shaken, and
-// the first byte is read, by the goroutine that serves the connection.
+// listener accepts connections for fasthttp, as many as its set allows. It never waits for a client: the goroutine that serves
+// a connection does the TLS handshake and reads the first byte.
 type listener struct {
 	net.Listener
 	set   *connections
@@ -23,8 +23,8 @@ type listener struct {
 	close func() error
 	done  chan struct{} // closed by Close
 
-	waiting atomic.Bool   // in Accept, for a client or for what passes
-	turns   atomic.Uint64 // how often it began to
+	waiting atomic.Bool   // Accept waits for a client, or for a shortage to pass
+	accepts atomic.Uint64 // calls of accept that have begun
 }
 
 func newListener(ln net.Listener, set *connections, config *tls.Config) *listener {
@@ -34,7 +34,7 @@ func newListener(ln net.Listener, set *connections, config *tls.Config) *listene
 	return l
 }
 
-// Accept returns an error only where another try has no use.
+// Accept implements net.Listener. It waits for errors that pass, such as too many open files, and returns only others.
 func (l *listener) Accept() (net.Conn, error) {
 	pause := time.Duration(0)
 	for {
@@ -45,7 +45,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			if raw := l.set.add(c); raw != nil {
 				return newHTTPConn(raw, l.tls), nil
 			}
-		case passes(err):
+		case isTemporary(err):
 			l.set.acceptFailed(err)
 			if isAny(err, syscall.EMFILE, syscall.ENFILE) && l.set.displaceOne() {
 				continue
@@ -59,13 +59,13 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (l *listener) accept() (net.Conn, error) {
-	l.turns.Add(1)
+	l.accepts.Add(1)
 	l.waiting.Store(true)
 	defer l.waiting.Store(false)
 	return l.Listener.Accept()
 }
 
-// sleep waits for what keeps connections from being accepted, and is no standstill.
+// sleep pauses before another try. Meanwhile the listener counts as responding.
 func (l *listener) sleep(d time.Duration) {
 	l.waiting.Store(true)
 	defer l.waiting.Store(false)
@@ -77,13 +77,13 @@ func (l *listener) sleep(d time.Duration) {
 
 func (l *listener) Close() error { return l.close() }
 
-// responds returns an error if ctx ends before the listener waits for a client.
+// responds returns nil when Accept waits for a client or has begun anew, and an error if ctx ends before.
 func (l *listener) responds(ctx context.Context) error {
-	before := l.turns.Load()
+	before := l.accepts.Load()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if l.waiting.Load() || l.turns.Load() != before {
+		if l.waiting.Load() || l.accepts.Load() != before {
 			return nil
 		}
 		select {
@@ -96,9 +96,9 @@ func (l *listener) responds(ctx context.Context) error {
 	}
 }
 
-// passes says whether an error of accept is of one connection or of a shortage, after which the next try may succeed
+// isTemporary reports whether an error of accept is due to one connection or to a shortage, so that the next try may succeed
 // (accept(2), "Error handling").
-func passes(err error) bool {
+func isTemporary(err error) bool {
 	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR, syscall.EPERM,
 		syscall.EPROTO, syscall.ENOPROTOOPT, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET,
 		syscall.EOPNOTSUPP)

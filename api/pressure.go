@@ -8,13 +8,13 @@ import (
 
 const (
 	pressureStep = time.Second // how often the factor changes, at most
-	slower       = 0.5         // what a step leaves while saturated
-	faster       = 1.25        // what a second makes of it otherwise
+	slower       = 0.5         // the factor of a step while saturated
+	faster       = 1.25        // the factor of each second otherwise
 	leastFactor  = 1.0 / 16
 )
 
-// pressure is the part of the usual rates that is allowed now: less with each second in which more is asked for than can be
-// done, and again more with each other one.
+// pressure is the part of the usual rates that is allowed now. It shrinks with each second in which more is asked for than can be
+// done, and grows again with each other one. It is safe for concurrent use.
 type pressure struct {
 	saturated func() bool
 
@@ -23,7 +23,7 @@ type pressure struct {
 	at   time.Time // of the last step
 }
 
-// factor returns the part, between leastFactor and 1.
+// factor returns the part that is allowed at now, between leastFactor and 1.
 func (p *pressure) factor(now time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// DefaultMaxWaiting is how many calls wait for the signer where Attestor.MaxWaiting is zero.
+// DefaultMaxWaiting is how many calls may wait for the signer if Attestor.MaxWaiting is zero.
 const DefaultMaxWaiting = 1024
 
-// turns lets calls through to the signer, so many at once, and has others wait in turn: the oldest of one API key, then the oldest
-// of the next. A key with a thousand calls waiting holds up another key's one by a single call. Who would wait past the deadline
-// is told at once. The zero value is ready.
+// turns is a fair queue in front of the signer: it admits a limited number of calls at once, and lets the others wait, round robin
+// over API keys. A key with a thousand waiting calls delays another key's call by a single one. A call that would wait past its
+// deadline is refused at once. It is safe for concurrent use; the zero value is ready.
 type turns struct {
 	mu      sync.Mutex
 	inside  int
 	waiting int
 	lines   []*line          // of API keys with calls that wait; the first is next
 	ofKey   map[string]*line // the same
-	hold    time.Duration    // how long a call is inside: a moving average
+	hold    time.Duration    // how long a call is inside, as a moving average
 	shed    time.Time        // when a call was last refused
 }
 
@@ -35,8 +35,8 @@ type waitingCall struct {
 	refused error
 }
 
-// enter waits for the turn of a call of that API key, where limit are let through at once and most may wait. After nil, leave must
-// follow.
+// enter waits until a call of an API key may go on. At most limit calls are inside at once, and at most as many as most says wait. If
+// enter returns nil, leave must be called.
 //
 // Errors: CodeOverloaded, CodeTimeout.
 func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
@@ -71,7 +71,7 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 	return Errorf(CodeTimeout, "the HSM did not get to this request in time").Because(fmt.Errorf("wait for a turn: %w", context.Cause(ctx)))
 }
 
-// leave ends a call that has entered, which took so long.
+// leave ends a call that has entered and took that long.
 func (t *turns) leave(took time.Duration, limit int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +80,7 @@ func (t *turns) leave(took time.Duration, limit int) {
 	t.advance(limit)
 }
 
-// advance lets in whose turn it is. It holds t.mu, as do all below.
+// advance lets in the calls whose turn it is. The caller holds t.mu, as for all methods down to overloaded.
 func (t *turns) advance(limit int) {
 	for t.inside < limit && t.waiting > 0 {
 		next := t.lines[0]
@@ -97,7 +97,7 @@ func (t *turns) advance(limit int) {
 	}
 }
 
-// join has a call wait, unless that would last too long.
+// join adds a call to its key's line, unless it would wait too long or too many wait.
 func (t *turns) join(ctx context.Context, key string, limit, most int) (*waitingCall, error) {
 	own := t.ofKey[key]
 	length := 0
@@ -133,7 +133,8 @@ func (t *turns) expected(length, limit int) time.Duration {
 	return t.hold * time.Duration(before) / time.Duration(max(limit, 1))
 }
 
-// displace refuses the newest call of the longest line, if that stays longer than one of length calls and a new one.
+// displace makes room for a call whose own line has length calls: it refuses the newest call of the longest line, if that line is longer
+// than the caller's would be. It reports whether it did.
 func (t *turns) displace(length, limit int) bool {
 	longest := slices.MaxFunc(t.lines, func(a, b *line) int { return len(a.calls) - len(b.calls) })
 	if len(longest.calls) <= length+1 {
@@ -156,7 +157,7 @@ func (t *turns) remove(key string, c *waitingCall) {
 	}
 }
 
-// overloaded is the answer to a call that is not to wait: it may be repeated when those who wait now have been served.
+// overloaded returns the error of a refused call. It may be repeated when the calls that wait now are done.
 func (t *turns) overloaded(limit int) error {
 	t.shed = time.Now()
 	e := Errorf(CodeOverloaded, "more attestations are asked for than the HSM can sign in time")
@@ -164,7 +165,7 @@ func (t *turns) overloaded(limit int) error {
 	return e
 }
 
-// saturated says whether half of those who may wait do, or a call was refused in the last second.
+// saturated reports whether at least half of the calls that may wait do, or a call was refused in the last second.
 func (t *turns) saturated(most int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -111,7 +111,7 @@ func (s *Signer) look() {
 	}
 }
 
-// answered gives an answer to who waits for it, and the worker what waits for a session.
+// answered hands an answer to the caller that waits for it, and the freed session to the next request.
 func (s *Signer) answered(p *process, f frame, a answer) error {
 	if a.err != nil && errors.Is(a.err, errGarbage) {
 		return a.err

@@ -55,7 +55,7 @@ const (
 // errGarbage is wrapped when what was read is no frame.
 var errGarbage = errors.New("what was read is no frame of the protocol")
 
-// wire sends and receives frames. Any number of goroutines may do so at the same time.
+// wire sends and receives frames. It is safe for concurrent use.
 type wire struct{ socket io.ReadWriteCloser }
 
 // descriptor is the worker's end of the socket. Its calls block, and any number of goroutines receive at the same time, each

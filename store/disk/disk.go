@@ -1,4 +1,4 @@
-// Package disk tells how much room there is for a store's files.
+// Package disk reports how much free space there is for a store's files.
 package disk
 
 import (
@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Room is what a disk can take.
+// Room is the state of a file system, as far as writing goes.
 type Room struct {
-	Free     int64 // bytes, for who is not root
-	ReadOnly bool  // mounted so, or made so by the kernel after a fault
+	Free     int64 // bytes that a user other than root can write
+	ReadOnly bool  // mounted read-only, or made so by the kernel after a fault
 }
 
-// Look asks the disk that has a file.
+// Look returns the Room of the file system that has the folder of path. There need be no file at path.
 func Look(path string) (Room, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {

@@ -1,6 +1,6 @@
 // Package pages reads a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never ends over a
 // damaged file, it returns an error. It reads the file instead of the mapping, so a failing disk is an error too. It
-// serves those who must be able to say what is wrong with any file; all else uses bbolt.
+// is for code that must be able to say what is wrong with any file; all else uses bbolt.
 package pages
 
 import (
@@ -35,7 +35,7 @@ const (
 	metaMagic = 0xED0CDAED
 )
 
-// What reading a file comes upon; errors.Is tells them.
+// Errors of reading a file, for errors.Is.
 var (
 	ErrDamaged  = errors.New("damaged")
 	ErrNoBucket = errors.New("there is no such bucket")
@@ -44,8 +44,8 @@ var (
 	errNoEntry = errors.New("there is no such entry")
 )
 
-// CheckMeta returns nil where bbolt finds a meta page to begin a transaction from: one of the first two pages is enough. Over none
-// it panics, with its locks held.
+// CheckMeta returns an error unless one of the file's first two pages is a valid meta page. Without one, bbolt panics when a
+// transaction begins, with its locks held.
 func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 	buf := make([]byte, metaChecksum+8)
 	for page := range int64(2) {
@@ -62,8 +62,8 @@ func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 	return err
 }
 
-// Reader reads one state of a file. It is valid while the transaction is open that it was made from, for bbolt reuses no
-// page that such a transaction can see. It is not safe for concurrent use.
+// Reader reads one state of a file. It is valid as long as the transaction that it was made from is open: bbolt reuses no page
+// that an open transaction can see. It is not safe for concurrent use.
 type Reader struct {
 	file  io.ReaderAt
 	size  int    // of a page
@@ -73,7 +73,8 @@ type Reader struct {
 	found map[string]Bucket
 	cache map[uint64]*page
 
-	// Used are the pages in use, by id: where it is not nil, Walk and FreePages record in it what they come upon.
+	// Used tells by id which pages are in use. If it is not nil, it must have Limit elements; Walk and FreePages record in it the
+	// pages that they read.
 	Used []bool
 }
 
@@ -91,7 +92,7 @@ type page struct {
 	buf   []byte // header, overflow and all
 }
 
-// New returns a reader of the state that a transaction sees. The file is the one that the transaction's database has open.
+// New returns a Reader of the state that tx sees. file must be the file that tx's database has open.
 func New(file io.ReaderAt, tx *bbolt.Tx) *Reader {
 	size := tx.DB().Info().PageSize
 	return &Reader{
@@ -101,7 +102,7 @@ func New(file io.ReaderAt, tx *bbolt.Tx) *Reader {
 	}
 }
 
-// Limit is the id from which on no page is in use.
+// Limit returns one more than the highest id that a page in use can have.
 func (r *Reader) Limit() uint64 { return r.limit }
 
 // load reads the page of that id with its overflow.
@@ -325,7 +326,7 @@ func (r *Reader) use(pg *page) bool {
 	return true
 }
 
-// Buckets returns the buckets of the file.
+// Buckets returns the file's top-level buckets by name.
 func (r *Reader) Buckets() (map[string]Bucket, error) {
 	if r.found != nil {
 		return r.found, nil
