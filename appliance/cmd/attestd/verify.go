@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/verify"
 )
 
 const (
@@ -56,22 +57,22 @@ and what to give, and the exit status is 1, or 0 with --allow-partial. With a ch
   attestd log show ID --output json | jq .record | attestd verify -`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v := verification{scheme: appliance.SchemeName(scheme)}
-			if err := v.expect(unspendable, beneficiary, signer); err != nil {
+			k := known{verify.Known{Scheme: appliance.SchemeName(scheme)}}
+			if err := k.expect(unspendable, beneficiary, signer); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
 			text, err := a.readSmall(args[0], maxAttestation)
 			if err != nil {
 				return err
 			}
-			f, err := parseAttestation(text)
+			f, err := verify.Parse(text)
 			if err != nil {
 				return fmt.Errorf("verify %s: not an attestation: %w", args[0], err)
 			}
-			if err := v.ask(cmd.Context(), a, f.ID); err != nil {
+			if err := k.ask(cmd.Context(), a, f.ID); err != nil {
 				return err
 			}
-			return a.printChecks(v.checks(f), allowPartial)
+			return a.printChecks(k.Check(f), allowPartial)
 		},
 	}
 	f := cmd.Flags()
@@ -83,24 +84,27 @@ and what to give, and the exit status is 1, or 0 with --allow-partial. With a ch
 	return cmd
 }
 
+// known is gathered from the command line and from this machine's appliance.
+type known struct{ verify.Known }
+
 // expect takes what the caller says.
-func (v *verification) expect(unspendable, beneficiary, signer string) error {
+func (k *known) expect(unspendable, beneficiary, signer string) error {
 	if unspendable != "" || beneficiary != "" {
 		pair, err := parsePair(unspendable, beneficiary)
 		if err != nil {
 			return err
 		}
-		v.request = &pair
+		k.Request = &pair
 	}
 	if signer != "" {
 		address, err := appliance.ParseAddress(signer)
 		if err != nil {
 			return fmt.Errorf("--signer %w", err)
 		}
-		v.signer, v.signerIs = &address, bySigner
+		k.Signer, k.SignerFrom = &address, verify.FromCaller
 	}
-	if v.scheme != "" && !slices.Contains(appliance.SchemeNames, v.scheme) {
-		_, err := appliance.NewScheme(v.scheme, nil)
+	if k.Scheme != "" && !slices.Contains(appliance.SchemeNames, k.Scheme) {
+		_, err := appliance.NewScheme(k.Scheme, nil)
 		return fmt.Errorf("--scheme: %w", err)
 	}
 	return nil
@@ -108,37 +112,37 @@ func (v *verification) expect(unspendable, beneficiary, signer string) error {
 
 // ask takes what this machine's appliance says. Verify works on any machine: one that has no appliance, or does not let
 // this user ask it, is no error. A configuration that is wrong is one, for it might say what must not be passed over.
-func (v *verification) ask(ctx context.Context, a *app, id uuid.UUID) error {
+func (k *known) ask(ctx context.Context, a *app, id uuid.UUID) error {
 	c, err := a.config(nil)
 	if errors.Is(err, fs.ErrPermission) {
-		v.unknown = err
+		k.Unknown = err
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if isSetUp := daemon.RequireSetup(&a.source, c) == nil; !isSetUp {
-		v.unknown = errors.New("this machine has no appliance")
+		k.Unknown = errors.New("this machine has no appliance")
 		return nil
 	}
 	scheme, err := c.Scheme()
 	if err != nil {
 		return err
 	}
-	v.configured = &scheme
-	if v.signer == nil && c.HSM.Address != "" {
+	k.Configured = &scheme
+	if k.Signer == nil && c.HSM.Address != "" {
 		address, err := appliance.ParseAddress(c.HSM.Address)
 		if err != nil {
 			return fmt.Errorf("hsm.address %w", err)
 		}
-		v.signer, v.signerIs = &address, "this appliance's, hsm.address"
+		k.Signer, k.SignerFrom = &address, "this appliance's, hsm.address"
 	}
-	v.unknown = v.askJournal(ctx, a, c, id)
+	k.Unknown = k.askJournal(ctx, a, c, id)
 	return nil
 }
 
 // askJournal looks the attestation up, through the daemon or in the files, and learns the daemon's key.
-func (v *verification) askJournal(ctx context.Context, a *app, c *config.Config, id uuid.UUID) (err error) {
+func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uuid.UUID) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, askAppliance)
 	defer cancel()
 	if !files.Exists(c.Admin.Socket) && !files.Exists(filepath.Join(c.DataDir, archive.StoreFile)) { // asking makes none
@@ -149,16 +153,16 @@ func (v *verification) askJournal(ctx context.Context, a *app, c *config.Config,
 		return err
 	}
 	defer func() { err = errors.Join(err, journal.Close()) }()
-	if running, ok := journal.(*client.Admin); ok && v.signer == nil {
+	if running, ok := journal.(*client.Admin); ok && k.Signer == nil {
 		status, err := running.Status(ctx)
 		if err != nil {
 			return err
 		}
-		v.signer, v.signerIs = &status.SignerAddress, "this appliance's, as its daemon says"
+		k.Signer, k.SignerFrom = &status.SignerAddress, "this appliance's, as its daemon says"
 	}
 	e, err := journal.Record(ctx, id)
 	if err == nil {
-		v.recorded = &e
+		k.Recorded = &e
 	}
 	if isNotFound(err) {
 		return nil
@@ -171,52 +175,28 @@ func isNotFound(err error) bool {
 	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }
 
-// Verdicts over an attestation.
-const (
-	verdictGood           = "good"
-	verdictSelfConsistent = "self-consistent"
-	verdictBad            = "bad"
-)
-
-// conclude says what the checks come to, and which were not made.
-func conclude(checks []check) (word string, notChecked []string) {
-	word = verdictGood
-	for _, c := range checks {
-		switch c.Result {
-		case checkBad:
-			word = verdictBad
-		case checkUnchecked:
-			notChecked = append(notChecked, c.Name)
-			if word == verdictGood {
-				word = verdictSelfConsistent
-			}
-		}
-	}
-	return word, notChecked
-}
-
-func (a *app) printChecks(checks []check, allowPartial bool) error {
-	word, notChecked := conclude(checks)
+func (a *app) printChecks(checks []verify.Check, allowPartial bool) error {
+	word, notChecked := verify.Verdict(checks)
 	rows := make([][2]string, len(checks))
 	for i, c := range checks {
 		rows[i] = [2]string{c.Name, fmt.Sprintf("%-9s  %s", c.Result, c.Detail)}
 	}
 	err := a.print(struct {
-		Good    bool    `json:"good"`
-		Verdict string  `json:"verdict"`
-		Checks  []check `json:"checks"`
-	}{word == verdictGood, word, checks}, func(w io.Writer) {
+		Good    bool           `json:"good"`
+		Verdict string         `json:"verdict"`
+		Checks  []verify.Check `json:"checks"`
+	}{word == verify.Good, word, checks}, func(w io.Writer) {
 		fields(w, rows)
 		switch word {
-		case verdictGood:
+		case verify.Good:
 			fmt.Fprintln(w, "The attestation is good.")
-		case verdictSelfConsistent:
+		case verify.SelfConsistent:
 			fmt.Fprintf(w, "The attestation is self-consistent only; not checked: %s.\n", strings.Join(notChecked, ", "))
 		default:
 			fmt.Fprintln(w, "The attestation is BAD: do not use it.")
 		}
 	})
-	if err != nil || word == verdictGood || word == verdictSelfConsistent && allowPartial {
+	if err != nil || word == verify.Good || word == verify.SelfConsistent && allowPartial {
 		return err
 	}
 	return silentFailure{}

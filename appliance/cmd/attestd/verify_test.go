@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/verify"
 )
 
 // signer is somebody with a key, whom nobody needs to trust.
@@ -72,31 +73,31 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 	typedConfig := config + "attestation: { scheme: eip712, eip712: { name: ours, chain_id: 1 } }\n"
 
 	for name, test := range map[string]verdictTest{
-		"all of it, by a signer the caller names": {file: ownFile, args: trusting(own), verdict: verdictGood, results: "ok, ok, ok"},
-		"all of it, by the appliance's signer":    {file: ownFile, config: config, verdict: verdictGood, results: "ok, ok, ok"},
-		"the API's answer, with the addresses":    {file: ownFile.Attestation, args: trusting(own, addresses...), verdict: verdictGood, results: "ok, ok, ok"},
-		"the API's answer, on the appliance":      {file: ownFile.Attestation, config: config, args: addresses, verdict: verdictGood, results: "ok, ok, ok"},
-		"another scheme, which the caller names":  {file: own.attests(t, pair, other, nil), config: config, args: []string{"--scheme", string(other)}, verdict: verdictGood, results: "ok, ok, ok"},
-		"typed data of the appliance":             {file: own.attests(t, pair, typed, home), config: typedConfig, verdict: verdictGood, results: "ok, ok, ok"},
-		"typed data, anywhere":                    {file: own.attests(t, pair, typed, home), args: trusting(own, "--scheme", string(typed)), verdict: verdictGood, results: "ok, ok, ok"},
-		"another appliance's, which is trusted":   {file: strangersFile, config: config, args: trusting(stranger), verdict: verdictGood, results: "ok, ok, ok"},
+		"all of it, by a signer the caller names": {file: ownFile, args: trusting(own), verdict: verify.Good, results: "ok, ok, ok"},
+		"all of it, by the appliance's signer":    {file: ownFile, config: config, verdict: verify.Good, results: "ok, ok, ok"},
+		"the API's answer, with the addresses":    {file: ownFile.Attestation, args: trusting(own, addresses...), verdict: verify.Good, results: "ok, ok, ok"},
+		"the API's answer, on the appliance":      {file: ownFile.Attestation, config: config, args: addresses, verdict: verify.Good, results: "ok, ok, ok"},
+		"another scheme, which the caller names":  {file: own.attests(t, pair, other, nil), config: config, args: []string{"--scheme", string(other)}, verdict: verify.Good, results: "ok, ok, ok"},
+		"typed data of the appliance":             {file: own.attests(t, pair, typed, home), config: typedConfig, verdict: verify.Good, results: "ok, ok, ok"},
+		"typed data, anywhere":                    {file: own.attests(t, pair, typed, home), args: trusting(own, "--scheme", string(typed)), verdict: verify.Good, results: "ok, ok, ok"},
+		"another appliance's, which is trusted":   {file: strangersFile, config: config, args: trusting(stranger), verdict: verify.Good, results: "ok, ok, ok"},
 
-		"a random key over a made-up hash": {file: forged, verdict: verdictSelfConsistent, results: "unchecked, ok, unchecked", says: []string{"give --unspendable and --beneficiary", "give --signer"}},
-		"a stranger's, who names himself":  {file: strangersFile, verdict: verdictSelfConsistent, results: "ok, ok, unchecked", says: []string{"give --signer (this machine has no appliance)"}},
-		"typed data of an unknown domain":  {file: own.attests(t, pair, typed, home).Attestation, args: trusting(own, append(addresses, "--scheme", string(typed))...), verdict: verdictSelfConsistent, results: "unchecked, ok, ok", says: []string{"attestation.eip712"}},
-		"without the addresses":            {file: ownFile.Attestation, args: trusting(own), verdict: verdictSelfConsistent, results: "unchecked, ok, ok"},
+		"a random key over a made-up hash": {file: forged, verdict: verify.SelfConsistent, results: "unchecked, ok, unchecked", says: []string{"give --unspendable and --beneficiary", "give --signer"}},
+		"a stranger's, who names himself":  {file: strangersFile, verdict: verify.SelfConsistent, results: "ok, ok, unchecked", says: []string{"give --signer (this machine has no appliance)"}},
+		"typed data of an unknown domain":  {file: own.attests(t, pair, typed, home).Attestation, args: trusting(own, append(addresses, "--scheme", string(typed))...), verdict: verify.SelfConsistent, results: "unchecked, ok, ok", says: []string{"attestation.eip712"}},
+		"without the addresses":            {file: ownFile.Attestation, args: trusting(own), verdict: verify.SelfConsistent, results: "unchecked, ok, ok"},
 
-		"a random key, on the appliance":           {file: forged, config: config, verdict: verdictBad, results: "unchecked, ok, bad", says: []string{"this appliance's", own.address.String()}},
-		"a random key, and a signer that is named": {file: forged, args: trusting(own), verdict: verdictBad, results: "unchecked, ok, bad"},
-		"a stranger's under the signer's name":     {file: misnamed, args: trusting(own), verdict: verdictBad, results: "ok, ok, bad", says: []string{"recovered " + stranger.address.String()}},
-		"the appliance's, where another is named":  {file: ownFile, config: config, args: trusting(stranger), verdict: verdictBad, results: "ok, ok, bad"},
-		"addresses that are not the caller's":      {file: own.attests(t, swapped, usual, nil), args: trusting(own, addresses...), verdict: verdictBad, results: "bad, ok, ok", says: []string{"the command line says", "the file says"}},
-		"a hash of other addresses":                {file: attested{own.attests(t, swapped, usual, nil).Attestation, pair, usual, nil}, args: trusting(own), verdict: verdictBad, results: "bad, ok, ok"},
-		"the API's answer, for other addresses":    {file: own.attests(t, swapped, usual, nil).Attestation, args: trusting(own, addresses...), verdict: verdictBad, results: "bad, ok, ok"},
-		"another scheme than the appliance's":      {file: own.attests(t, pair, other, nil), config: config, verdict: verdictBad, results: "bad, ok, ok", says: []string{"the file says scheme keccak256, but the configuration says keccak256-bn254"}},
-		"another domain than the appliance's":      {file: own.attests(t, pair, typed, elsewhere), config: typedConfig, verdict: verdictBad, results: "bad, ok, ok", says: []string{"another EIP-712 domain"}},
-		"a scheme that does not exist":             {file: attested{ownFile.Attestation, pair, "rot13", nil}, args: trusting(own), verdict: verdictBad, results: "bad, ok, ok", says: []string{`no digest scheme \"rot13\"`}},
-		"no signature of anybody":                  {file: ofNobody, args: trusting(own), verdict: verdictBad, results: "unchecked, bad, unchecked", says: []string{"v is 26"}},
+		"a random key, on the appliance":           {file: forged, config: config, verdict: verify.Bad, results: "unchecked, ok, bad", says: []string{"this appliance's", own.address.String()}},
+		"a random key, and a signer that is named": {file: forged, args: trusting(own), verdict: verify.Bad, results: "unchecked, ok, bad"},
+		"a stranger's under the signer's name":     {file: misnamed, args: trusting(own), verdict: verify.Bad, results: "ok, ok, bad", says: []string{"recovered " + stranger.address.String()}},
+		"the appliance's, where another is named":  {file: ownFile, config: config, args: trusting(stranger), verdict: verify.Bad, results: "ok, ok, bad"},
+		"addresses that are not the caller's":      {file: own.attests(t, swapped, usual, nil), args: trusting(own, addresses...), verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the command line says", "the file says"}},
+		"a hash of other addresses":                {file: attested{own.attests(t, swapped, usual, nil).Attestation, pair, usual, nil}, args: trusting(own), verdict: verify.Bad, results: "bad, ok, ok"},
+		"the API's answer, for other addresses":    {file: own.attests(t, swapped, usual, nil).Attestation, args: trusting(own, addresses...), verdict: verify.Bad, results: "bad, ok, ok"},
+		"another scheme than the appliance's":      {file: own.attests(t, pair, other, nil), config: config, verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the file says scheme keccak256, but the configuration says keccak256-bn254"}},
+		"another domain than the appliance's":      {file: own.attests(t, pair, typed, elsewhere), config: typedConfig, verdict: verify.Bad, results: "bad, ok, ok", says: []string{"another EIP-712 domain"}},
+		"a scheme that does not exist":             {file: attested{ownFile.Attestation, pair, "rot13", nil}, args: trusting(own), verdict: verify.Bad, results: "bad, ok, ok", says: []string{`no digest scheme \"rot13\"`}},
+		"no signature of anybody":                  {file: ofNobody, args: trusting(own), verdict: verify.Bad, results: "unchecked, bad, unchecked", says: []string{"v is 26"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -125,13 +126,13 @@ func (test verdictTest) run(t *testing.T) {
 	var got struct {
 		Good    bool
 		Verdict string
-		Checks  []check
+		Checks  []verify.Check
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Checks) != 3 {
 		t.Fatalf("%v: %s%s", err, out, errors)
 	}
 	results := got.Checks[0].Result + ", " + got.Checks[1].Result + ", " + got.Checks[2].Result
-	if got.Verdict != test.verdict || got.Good != (test.verdict == verdictGood) || results != test.results {
+	if got.Verdict != test.verdict || got.Good != (test.verdict == verify.Good) || results != test.results {
 		t.Errorf("want %s of %s:\n%s", test.verdict, test.results, out)
 	}
 	for _, want := range test.says {
@@ -140,7 +141,7 @@ func (test verdictTest) run(t *testing.T) {
 		}
 	}
 	partial, _, _ := v.run(t, "--allow-partial")
-	if (status == exitOK) != (test.verdict == verdictGood) || (partial == exitOK) != (test.verdict != verdictBad) {
+	if (status == exitOK) != (test.verdict == verify.Good) || (partial == exitOK) != (test.verdict != verify.Bad) {
 		t.Errorf("exit status %d, and %d with --allow-partial", status, partial)
 	}
 }

@@ -1,0 +1,216 @@
+// Package verify checks an attestation offline: whether its hash is the digest of the two addresses, whether its signature is
+// well-formed, and whether a signer signed it that can be trusted. An attestation's own word counts for nothing here.
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// Known is what an attestation is checked against: what the caller says, and what this machine's appliance does.
+type Known struct {
+	Request    *appliance.Request   // what it must be for; nil means what the journal or the attestation says
+	Scheme     appliance.SchemeName // how its hash must be made; empty means as the journal, the configuration or the attestation says
+	Signer     *appliance.Address   // who must have signed it; nil means that nobody is known who can be trusted
+	SignerFrom string               // who says that Signer can be trusted: FromCaller, or what a person reads
+	Configured *appliance.Scheme    // the scheme of this machine's appliance; nil means that there is none
+	Recorded   *appliance.Entry     // what its journal has under the attestation's id; nil means nothing
+	Unknown    error                // why the appliance could not be asked; nil means that it was
+}
+
+// FromCaller is the SignerFrom of a signer that the caller named.
+const FromCaller = "--signer"
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name   string `json:"name"`   // digest, signature, signer or journal
+	Result string `json:"result"` // OK, Bad or Unchecked
+	Detail string `json:"detail"` // what was found; of what is unchecked, how to have it checked
+}
+
+// Results of a Check.
+const (
+	OK        = "ok"
+	Bad       = "bad"
+	Unchecked = "unchecked"
+)
+
+// Verdicts over an attestation. That of one with a bad check is Bad.
+const (
+	Good           = "good"            // each check is OK
+	SelfConsistent = "self-consistent" // no check is Bad, and not all could be made
+)
+
+// Verdict returns Good, SelfConsistent or Bad, and the names of the checks that were not made.
+func Verdict(checks []Check) (verdict string, unchecked []string) {
+	verdict = Good
+	for _, c := range checks {
+		switch c.Result {
+		case Bad:
+			verdict = Bad
+		case Unchecked:
+			unchecked = append(unchecked, c.Name)
+			if verdict == Good {
+				verdict = SelfConsistent
+			}
+		}
+	}
+	return verdict, unchecked
+}
+
+// File is an attestation, perhaps with what it was made from: the answer of the API, a record of the journal, or what
+// 'attestd attest' prints. The pointers are nil where the file does not say.
+type File struct {
+	appliance.Attestation
+	UnspendableAddress *appliance.Address      `json:"unspendableAddress"`
+	Beneficiary        *appliance.Address      `json:"beneficiary"`
+	Scheme             appliance.SchemeName    `json:"scheme"`
+	Domain             *appliance.EIP712Domain `json:"domain"`
+}
+
+// Parse reads a file, which must be JSON of which every reader sees the same: no member may be there twice.
+func Parse(text []byte) (f File, err error) {
+	if err := wire.ReadSome(text, &f); err != nil {
+		return f, err
+	}
+	if f.SignerAddress == (appliance.Address{}) || f.Hash == (appliance.Digest{}) {
+		return f, errors.New("hash, signature and signerAddress are needed")
+	}
+	if (f.UnspendableAddress == nil) != (f.Beneficiary == nil) {
+		return f, errors.New("unspendableAddress and beneficiary go together")
+	}
+	return f, nil
+}
+
+// request returns what the file says that it is for, nil where it does not.
+func (f File) request() *appliance.Request {
+	if f.UnspendableAddress == nil {
+		return nil
+	}
+	return &appliance.Request{UnspendableAddress: *f.UnspendableAddress, Beneficiary: *f.Beneficiary}
+}
+
+// Check checks an attestation: digest, signature, signer and, where the journal has it, journal, in this order.
+func (k *Known) Check(f File) []Check {
+	checks := append([]Check{k.checkDigest(f)}, k.checkSignature(f.Attestation)...)
+	if k.Recorded != nil {
+		checks = append(checks, k.checkJournal(f.Attestation))
+	}
+	return checks
+}
+
+func (k *Known) checkDigest(f File) Check {
+	request, err := k.requestOf(f)
+	if err != nil {
+		return Check{"digest", Bad, err.Error()}
+	}
+	if request == nil {
+		return Check{"digest", Unchecked, "whether the hash is of the two addresses: give --unspendable and --beneficiary"}
+	}
+	name, domain, err := k.schemeOf(f)
+	if err != nil {
+		return Check{"digest", Bad, err.Error()}
+	}
+	if name == appliance.SchemeEIP712 && domain == nil {
+		return Check{"digest", Unchecked, "whether the hash is of the two addresses in the EIP-712 domain: set attestation.eip712 in the configuration"}
+	}
+	scheme, err := appliance.NewScheme(name, domain)
+	if err != nil {
+		return Check{"digest", Bad, err.Error()}
+	}
+	if want := scheme.Digest(*request); want != f.Hash {
+		return Check{"digest", Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (--scheme takes another)", f.Hash, name, pairText(*request), want)}
+	}
+	return Check{"digest", OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
+}
+
+// requestOf returns the addresses that all agree on who know them; nil where nobody does.
+func (k *Known) requestOf(f File) (request *appliance.Request, err error) {
+	said := []struct {
+		by      string
+		request *appliance.Request
+	}{{"the command line", k.Request}, {"the journal", nil}, {"the file", f.request()}}
+	if k.Recorded != nil {
+		said[1].request = &k.Recorded.Record.Request
+	}
+	var first string
+	for _, s := range said {
+		switch {
+		case s.request == nil:
+		case request == nil:
+			request, first = s.request, s.by
+		case *request != *s.request:
+			return nil, fmt.Errorf("%s says %s, but %s says %s", first, pairText(*request), s.by, pairText(*s.request))
+		}
+	}
+	return request, nil
+}
+
+// schemeOf returns the scheme that must be, which the file may not contradict. Where nobody says which, it is the file's, else
+// the default: of what a trusted signer signed, nobody can make the digest of other addresses by naming another scheme.
+func (k *Known) schemeOf(f File) (name appliance.SchemeName, domain *appliance.EIP712Domain, err error) {
+	by := ""
+	name, domain = f.Scheme, f.Domain
+	switch c := k.Configured; {
+	case k.Scheme != "" && (c == nil || c.Name != k.Scheme):
+		name, by = k.Scheme, "--scheme"
+	case k.Scheme == "" && k.Recorded != nil:
+		name, domain, by = appliance.SchemeName(k.Recorded.Record.Scheme), k.Recorded.Record.Domain, "the journal"
+	case c != nil:
+		name, domain, by = c.Name, c.Domain, "the configuration"
+	case name == "":
+		name = appliance.SchemeNames[0]
+	}
+	switch {
+	case f.Scheme != "" && f.Scheme != name:
+		return name, domain, fmt.Errorf("the file says scheme %s, but %s says %s (--scheme takes another)", f.Scheme, by, name)
+	case f.Domain != nil && !reflect.DeepEqual(f.Domain, domain):
+		return name, domain, fmt.Errorf("the file says another EIP-712 domain than %s", by)
+	}
+	return name, domain, nil
+}
+
+func pairText(r appliance.Request) string {
+	return fmt.Sprintf("(%s, %s)", r.UnspendableAddress, r.Beneficiary)
+}
+
+func (k *Known) checkSignature(a appliance.Attestation) []Check {
+	recovered, err := a.Signature.Recover(a.Hash)
+	if err != nil {
+		return []Check{{"signature", Bad, err.Error()}, {"signer", Unchecked, "nobody can be recovered from such a signature"}}
+	}
+	return []Check{
+		{"signature", OK, "r and s in range, s in the lower half (EIP-2), v is 27 or 28"},
+		k.checkSigner(recovered, a),
+	}
+}
+
+func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation) Check {
+	isRecorded := k.Recorded != nil && k.Recorded.Record.Attestation == a
+	switch {
+	case recovered != a.SignerAddress:
+		return Check{"signer", Bad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, a.SignerAddress)}
+	case k.Signer != nil && recovered == *k.Signer:
+		return Check{"signer", OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
+	case isRecorded && k.SignerFrom != FromCaller: // such as an attestor key of before
+		return Check{"signer", OK, fmt.Sprintf("%s (this appliance's journal has the attestation)", recovered)}
+	case k.Signer != nil:
+		return Check{"signer", Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, k.Signer, k.SignerFrom)}
+	}
+	why := ""
+	if k.Unknown != nil {
+		why = fmt.Sprintf(" (%s)", k.Unknown)
+	}
+	return Check{"signer", Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
+}
+
+func (k *Known) checkJournal(a appliance.Attestation) Check {
+	if k.Recorded.Record.Attestation != a {
+		return Check{"journal", Bad, fmt.Sprintf("record %d, which has this id, is another attestation", k.Recorded.Index)}
+	}
+	return Check{"journal", OK, fmt.Sprintf("record %d", k.Recorded.Index)}
+}
