@@ -1,13 +1,137 @@
 package archive
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/bolt"
 )
+
+// RestoreOptions say what Restore may move aside.
+type RestoreOptions struct {
+	Force        bool // keys and journal that are in place, if the backup holds all of the journal's records
+	DiscardNewer bool // with Force: also a journal with records that the backup lacks
+	// Auditing is called before each of the two times that the backup may be read through, and returns what the audit reports its
+	// progress to, and what to call when it has ended. Nil means that nobody is told.
+	Auditing func() (progress func(done, total int64), ended func())
+}
+
+// Restored is what Restore has done.
+type Restored struct {
+	Manifest
+	MovedAside []string `json:"movedAside,omitempty"` // paths
+	Lost       string   `json:"-"`                    // which records what was moved aside has and the backup lacks; empty for none
+}
+
+// InPlaceError is returned by Restore where there are keys or a journal that it may not move aside.
+type InPlaceError struct {
+	Dir  string
+	Lost string // which of the journal's records the backup lacks; empty for none
+}
+
+func (e *InPlaceError) Error() string {
+	if e.Lost == "" {
+		return fmt.Sprintf("there is a journal in %s already, and the backup holds all of its records", e.Dir)
+	}
+	return fmt.Sprintf("there is a journal in %s already, and %s", e.Dir, e.Lost)
+}
+
+// Restore audits a backup, which is read once, and puts its files into dir, which it makes if it is missing, as dir's owner. The daemon must not be
+// running. What is in dir is moved aside there, as far as the options allow, and never removed.
+//
+// Errors: *InPlaceError; what is wrong with the backup; those of the file system.
+func Restore(ctx context.Context, backup io.Reader, dir string, o RestoreOptions) (done Restored, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return done, fmt.Errorf("data_dir: %w", err)
+	}
+	// Root does it as the owner of dir, in which anything may have been planted.
+	err = asOwner(dir, func() error {
+		done, err = o.restore(ctx, backup, dir)
+		return err
+	})
+	return done, err
+}
+
+func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir string) (done Restored, err error) {
+	scratch, err := os.MkdirTemp(dir, ".restore-*") // on the same file system, so that a rename will do
+	if err != nil {
+		return done, fmt.Errorf("data_dir: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	if done.Manifest, err = Read(backup, scratch); err != nil {
+		return done, err
+	}
+	if _, err := o.audit(ctx, scratch, done.Manifest, nil); err != nil {
+		return done, err
+	}
+	if done.Lost, err = o.mayReplace(ctx, dir, scratch, done.Manifest); err != nil {
+		return done, err
+	}
+	if done.MovedAside, err = Replace(dir, scratch, time.Now()); err != nil {
+		return done, err
+	}
+	now, err := ReadHead(ctx, dir)
+	if err == nil && string(now.Checkpoint) != done.Checkpoint {
+		err = errors.New("what is in place is not what the backup holds")
+	}
+	return done, err
+}
+
+func (o RestoreOptions) audit(ctx context.Context, dir string, m Manifest, earlier []byte) (appliance.AuditReport, error) {
+	options := AuditOptions{Earlier: earlier}
+	if o.Auditing != nil {
+		progress, ended := o.Auditing()
+		defer ended()
+		options.Progress = progress
+	}
+	return Audit(ctx, dir, m, options)
+}
+
+// mayReplace returns an error unless what is in dir may be moved aside, and which records are lost with it.
+func (o RestoreOptions) mayReplace(ctx context.Context, dir, scratch string, m Manifest) (lost string, err error) {
+	if !files.Exists(filepath.Join(dir, StoreFile)) && !files.Exists(filepath.Join(dir, LogKeyFile)) {
+		return "", nil
+	}
+	lost, err = o.lost(ctx, dir, scratch, m)
+	if err == nil && (!o.Force || lost != "" && !o.DiscardNewer) {
+		err = &InPlaceError{dir, lost}
+	}
+	return lost, err
+}
+
+// lost says which records of the journal in place the backup lacks; "" means none.
+func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifest) (string, error) {
+	in, err := ReadHead(ctx, dir)
+	if errors.Is(err, bolt.ErrInUse) {
+		return "", err
+	}
+	if err != nil {
+		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+	}
+	if in.Tree.N == 0 {
+		return "", nil
+	}
+	if in.Tree.N > m.Records {
+		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
+	}
+	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
+	report, err := o.audit(ctx, scratch, m, in.Checkpoint)
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err == nil && report.OK():
+		return "", nil
+	}
+	// An error, too, says that the checkpoint is not of this log: the backup itself has passed its audit.
+	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.Tree.N), nil
+}
 
 // Replace puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a
 // power cut, a daemon that starts finds nothing and begins a new journal; and with one file new and the other old it
