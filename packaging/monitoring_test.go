@@ -121,6 +121,9 @@ func TestOperationsTellsEachMetric(t *testing.T) {
 	table, _, _ = strings.Cut(table, "\n\n")
 	told := make(map[string]bool)
 	for _, name := range metricName.FindAllString(table, -1) {
+		if told[name] {
+			t.Errorf("the table tells %s twice", name)
+		}
 		told[name] = true
 	}
 	exists := metrics(t)
