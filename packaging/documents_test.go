@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -60,6 +61,23 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 	}
 	if named < 100 {
 		t.Errorf("only %d names were found", named)
+	}
+}
+
+// The house has no room that is not in its table: each folder with Go code is named in docs/architecture.md.
+func TestArchitectureNamesEachPackage(t *testing.T) {
+	t.Parallel()
+	text := readText(t, "../docs/architecture.md")
+	folders := make(map[string]bool)
+	for path := range readDeclarations(t) {
+		if folder := filepath.Dir(path); !strings.Contains(path, "/testdata/") {
+			folders[folder] = true
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		if !strings.Contains(text, "`"+folder+"`") {
+			t.Errorf("docs/architecture.md does not tell what %s is", folder)
+		}
 	}
 }
 
