@@ -37,6 +37,8 @@ if [ "${1-}" = test ]; then
 	need fusermount3 fuse3 fuse3
 	need "losetup /sbin/losetup" mount util-linux
 	need "mkfs.ext4 /sbin/mkfs.ext4" e2fsprogs e2fsprogs
+	need "/usr/lib/postgresql/*/bin/initdb initdb" postgresql /usr/bin/initdb
+	need "/usr/lib/postgresql/*/bin/pg_basebackup pg_basebackup" postgresql /usr/bin/pg_basebackup
 fi
 
 if [ "${1-}" = fresh ]; then
@@ -76,7 +78,13 @@ fi
 
 install() { # install PACKAGES: as root, by sudo, or by telling the line that root runs
 	if command -v apt-get >/dev/null 2>&1; then
-		line="apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1"
+		line="DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1"
+		case " $1 " in *" postgresql "*) # Debian would make a database and start it; the tests make their own
+			conf=/etc/postgresql-common/createcluster.d/attestd.conf
+			line="mkdir -p ${conf%/*} && echo create_main_cluster=false >$conf && $line && rm $conf"
+			;;
+		esac
+		line="apt-get update && $line"
 	elif command -v dnf >/dev/null 2>&1; then
 		line="dnf install -y $1"
 	else

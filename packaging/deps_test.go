@@ -76,6 +76,10 @@ func depsCases() []depsCase {
 			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd", "p11-kit"},
 		},
 		{
+			name: "Debian, a user, for the tests", programs: map[string]string{"apt-get": installs, "id": "echo 1000"}, word: "test",
+			says: []string{"\napt-get update && ", " apt-get install -y --no-install-recommends gcc "}, fails: true,
+		},
+		{
 			name: "Fedora, for the packages", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "packages",
 			ran: "dnf install -y ", packages: []string{"binutils", "systemd-container", "debootstrap", "rpm", "rpm-build", "rpm-sign", "rpmlint", "ShellCheck", "gnupg2", "mmdebstrap", "buildah", "podman"},
 		},

@@ -1,0 +1,155 @@
+// Package postgrestest gives tests real PostgreSQL servers, of the package that the distribution has: cheap databases on a server
+// that all tests of a process share, primaries and standbys that can be killed, stopped and promoted, and a proxy that cuts
+// connections before, in and after a COMMIT.
+package postgrestest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// Database is an empty database of the test's own. Its owner is the superuser.
+type Database struct {
+	*Server
+	Database string
+}
+
+// NewDatabase makes a database, which is dropped when the test ends, on the server that all tests of this process share. That
+// server does not sync to disk: it outlives the processes that use it, and nothing else.
+func NewDatabase(tb testing.TB) *Database {
+	tb.Helper()
+	s, err := shared()
+	check(tb, err)
+	d := &Database{s, fmt.Sprintf("test%d", databases.Add(1))}
+	d.Server.Exec(tb, Owner, "CREATE DATABASE "+d.Database)
+	tb.Cleanup(func() { _ = s.exec(Owner, "DROP DATABASE "+d.Database+" WITH (FORCE)") })
+	return d
+}
+
+// URL is the owner's, over TCP.
+func (d *Database) URL() string { return d.Server.URL(d.Database) }
+
+// SocketURL is the owner's, over the Unix socket.
+func (d *Database) SocketURL() string { return d.Server.SocketURL(d.Database) }
+
+// Exec runs statements as the owner, each a transaction of its own.
+func (d *Database) Exec(tb testing.TB, statements ...string) {
+	tb.Helper()
+	d.Server.Exec(tb, d.Database, statements...)
+}
+
+// Query returns the one value that a statement gives, as text.
+func (d *Database) Query(tb testing.TB, statement string) string {
+	tb.Helper()
+	return d.Server.Query(tb, d.Database, statement)
+}
+
+var databases atomic.Int64
+
+// shared starts the server of this process once. It ends with the process.
+var shared = sync.OnceValues(func() (*Server, error) {
+	s, err := prepare("shared", Settings{"fsync": "off", "full_page_writes": "off"})
+	if err == nil {
+		err = s.initialise()
+	}
+	if err == nil {
+		err = s.start()
+	}
+	return s, err
+})
+
+// tools is where PostgreSQL's programs are, and who runs them: PostgreSQL refuses root.
+type tools struct {
+	bin string
+	as  *syscall.Credential // nil is this process's own user
+}
+
+var findTools = sync.OnceValues(func() (t tools, err error) {
+	if t.bin, err = findPrograms(); err == nil && os.Geteuid() == 0 {
+		t.as, err = somebody()
+	}
+	return t, err
+})
+
+// findPrograms finds the newest version's. Debian has only the client's on the PATH.
+func findPrograms() (string, error) {
+	patterns := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin"}
+	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+		patterns = append(patterns, strings.TrimSpace(string(out)))
+	}
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // fails for a bad pattern only
+		for _, dir := range slices.Backward(found) {
+			if _, err := os.Stat(filepath.Join(dir, "initdb")); err == nil {
+				return dir, nil
+			}
+		}
+	}
+	return "", errors.New("PostgreSQL's server is not installed: run `make test-deps`")
+}
+
+// somebody is a user who is not root.
+func somebody() (*syscall.Credential, error) {
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(err, err2)
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+}
+
+// command runs in a process group of its own, so that Ctrl-C does not reach it.
+func (t tools) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: t.as, Setpgid: true}
+	return cmd
+}
+
+// run runs a program of PostgreSQL. Its output goes to a file, which the server may keep open.
+func (t tools) run(name string, args ...string) error {
+	out, err := os.CreateTemp("", "attestd-postgres-")
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	defer os.Remove(out.Name())
+	cmd := t.command(filepath.Join(t.bin, name), args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(out.Name())
+		return fmt.Errorf("%s: %w: %s", name, err, text)
+	}
+	return nil
+}
+
+// give gives a file to the user who runs PostgreSQL.
+func (t tools) give(path string) error {
+	if t.as == nil {
+		return nil
+	}
+	return os.Chown(path, int(t.as.Uid), int(t.as.Gid))
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("postgrestest: %v", err)
+	}
+}
