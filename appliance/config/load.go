@@ -212,7 +212,9 @@ func plainError(value any, target reflect.Value, err error) error {
 		return fmt.Errorf("%v is not a whole number", value)
 	case string:
 		return fmt.Errorf("%v is not text", value)
-	case []Header: // the error may repeat a secret
+	case DatabaseURL: // the error may repeat a password
+		return errors.New("is not text such as postgres://attestd@db.example.com/attestd")
+	case []Header: // likewise
 		return errors.New(`is not a list of quoted texts such as "x-api-key: file:/etc/attestd/upstream-key"`)
 	case []netip.Prefix:
 		return fmt.Errorf("%v is not a list of networks such as 10.0.0.0/8", value)

@@ -81,6 +81,12 @@ type Config struct {
 			VerifyingContract string `koanf:"verifying_contract"`
 		} `koanf:"eip712"`
 	} `koanf:"attestation"`
+	Store struct {
+		URL DatabaseURL `koanf:"url"`
+	} `koanf:"store"`
+	Cluster struct {
+		Name string `koanf:"name"`
+	} `koanf:"cluster"`
 	Journal struct {
 		Origin   string        `koanf:"origin"`
 		MinFree  Size          `koanf:"min_free"`
@@ -176,6 +182,8 @@ func attestingSettings() []Setting {
 		{"attestation.eip712.version", "", "version in the EIP-712 domain"},
 		{"attestation.eip712.chain_id", 0, "chainId in the EIP-712 domain; 0 leaves it out"},
 		{"attestation.eip712.verifying_contract", "", "verifyingContract in the EIP-712 domain"},
+		{"store.url", "", "PostgreSQL that holds API keys and journal for several appliances, such as postgres://attestd@db.example.com/attestd; empty: the file attestd.db in data_dir"},
+		{"cluster.name", "", "name of this appliance among those that share store.url; empty: the host's name"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
 		{"journal.max_ahead", "5m", "stop signing while the newest record is further ahead of the clock than this: the clock jumped"},

@@ -1,0 +1,63 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// DatabaseURL is libpq's URL of a PostgreSQL database (PostgreSQL 15, section 34.1.1.2). It may hold a password, which String hides:
+// convert it to a string where the password is needed.
+type DatabaseURL string
+
+// hiddenPassword stands for a password in what is shown, as url.URL.Redacted has it.
+const hiddenPassword = "xxxxx"
+
+// IsDatabaseURL says whether s begins as a URL of PostgreSQL does.
+func IsDatabaseURL(s string) bool {
+	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
+}
+
+// userinfo is what stands before the last @: in a URL that is not well formed, a password goes up to there.
+var userinfo = regexp.MustCompile(`^([a-z]+://[^:@]*):(.*)@`)
+
+// String is the URL with its passwords hidden.
+func (u DatabaseURL) String() string {
+	base, query, hasQuery := strings.Cut(string(u), "?")
+	if strings.Contains(query, "@") && !strings.Contains(base, "@") { // a password with a question mark in it
+		base, query, hasQuery = string(u), "", false
+	}
+	base = userinfo.ReplaceAllString(base, "${1}:"+hiddenPassword+"@")
+	if !hasQuery {
+		return base
+	}
+	parameters := strings.Split(query, "&")
+	for i, p := range parameters {
+		if name, _, _ := strings.Cut(p, "="); isPassword(name) {
+			parameters[i] = name + "=" + hiddenPassword
+		}
+	}
+	return base + "?" + strings.Join(parameters, "&")
+}
+
+// HasPassword says whether the URL holds a password.
+func (u DatabaseURL) HasPassword() bool {
+	return u.String() != string(u) || strings.Contains(string(u), hiddenPassword)
+}
+
+func isPassword(parameter string) bool {
+	name, err := url.QueryUnescape(parameter)
+	return err != nil || name == "password" || name == "sslpassword"
+}
+
+// check returns what is wrong with the URL as far as this package knows; it never repeats what may be a password.
+func (u DatabaseURL) check() error {
+	switch {
+	case u != "" && !IsDatabaseURL(string(u)):
+		return errors.New("must be a URL such as postgres://attestd@db.example.com/attestd, or empty for the file in data_dir")
+	case strings.Contains(string(u), hiddenPassword):
+		return errors.New("attestd config show has hidden the password; put it here again, or better into a passfile (PGPASSFILE)")
+	}
+	return nil
+}
