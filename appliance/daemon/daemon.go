@@ -47,32 +47,17 @@ type Ready struct {
 	PublicKey []byte // uncompressed
 }
 
-// journalStore is what the daemon needs of the store of keys and journal, beside appliance.Keys and appliance.Journal.
-type journalStore interface {
-	// Failed receives once when the store no longer trusts its disk, and refuses all writes from then on. The daemon ends,
-	// to be started again.
-	Failed() <-chan error
-	// Responds returns nil once the part that writes has answered, be it with an error. It returns an error where ctx ended
-	// before: a restart may help.
-	Responds(ctx context.Context) error
-	// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
-	Ahead() time.Duration
-	archive.Snapshotter
-	io.Closer
-}
-
 // running is the daemon's parts, for as long as it runs.
 type running struct {
 	config   *config.Config
 	options  Options
 	logger   *slog.Logger
-	store    journalStore
+	store    *Store
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
 	signer   *worker.Signer
 	attestor *appliance.Attestor
-	logKey   appliance.LogKey
 	public   *api.Server
 	address  net.Addr // where the API listens
 	metrics  net.Addr // nil where there are none
@@ -133,12 +118,10 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := checkModes(r.config); err != nil {
 		return err
 	}
-	opened, key, err := OpenStore(r.config, r.logger, r.attestor.Signing)
-	if err != nil {
+	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing}); err != nil {
 		return err
 	}
-	r.store, r.logKey = opened, key
-	r.attestor.Keys, r.attestor.Journal = opened.Keys(), opened.Journal()
+	r.attestor.Keys, r.attestor.Journal = r.store.Keys, r.store.Journal
 	if r.config.GraphQL.Source == config.FromReplica {
 		r.replica = KeepReplica(r.config, r.logger)
 	}
@@ -196,7 +179,7 @@ func (r *running) records() int64 {
 	if err != nil {
 		return 0
 	}
-	tree, err := appliance.OpenCheckpoint(checkpoint, r.logKey.Verifier)
+	tree, err := appliance.OpenCheckpoint(checkpoint, r.store.LogKey.Verifier)
 	if err != nil {
 		return 0
 	}

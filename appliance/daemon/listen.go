@@ -121,7 +121,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 	}
 	return api.Options{
 		Attestor:        r.attestor,
-		LogVerifier:     r.logKey.VerifierText,
+		LogVerifier:     r.store.LogKey.VerifierText,
 		DefaultRate:     r.config.Limits.DefaultRate,
 		AnonymousRate:   r.config.Limits.AnonymousRate,
 		ErrorRate:       r.config.Limits.ErrorRate,

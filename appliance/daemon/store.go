@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
@@ -16,38 +19,83 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// OpenStore opens the file that holds API keys and journal, and the key that signs the journal's checkpoints. Both
-// are made where neither exists. pending tells how many records are about to come; nil where none do by themselves.
-func OpenStore(c *config.Config, logger *slog.Logger, pending func() int) (store *bolt.Store, key appliance.LogKey, err error) {
+// Store holds API keys and journal: in the file in data_dir, or in the database that store.url names.
+type Store struct {
+	Keys    appliance.Keys
+	Journal appliance.Journal
+	LogKey  appliance.LogKey // signs the journal's checkpoints
+	storage
+}
+
+// storage is what is needed of either store beside appliance.Keys and appliance.Journal.
+type storage interface {
+	// Failed receives once when the store no longer trusts its disk, and refuses all writes from then on. The daemon ends,
+	// to be started again.
+	Failed() <-chan error
+	// Responds returns nil once the part that writes has answered, be it with an error. It returns an error where ctx ended
+	// before: a restart may help.
+	Responds(ctx context.Context) error
+	// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+	Ahead() time.Duration
+	archive.Snapshotter
+	io.Closer
+}
+
+// StoreOptions are what a store can do without.
+type StoreOptions struct {
+	Logger  *slog.Logger // nil means none
+	Pending func() int   // how many records are about to come; nil where none do by themselves
+}
+
+// OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists.
+func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
+	return asOwner(c, func() (*Store, error) { return openFile(c, o) })
+}
+
+// ReadStore opens the store to read, which must be there.
+func ReadStore(c *config.Config) (*Store, error) {
+	store, key, err := archive.OpenStore(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	return fileStore(store, key), nil
+}
+
+// asOwner opens what is in data_dir as its owner, where root does: see service.User.Do.
+func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, key, fmt.Errorf("data_dir: %w", err)
+		return nil, fmt.Errorf("data_dir: %w", err)
 	}
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
-		return nil, key, err
+		return nil, err
 	}
 	err = owner.Do(func() error {
-		store, key, err = openStore(c, logger, pending)
+		s, err = open()
 		return err
 	})
-	return store, key, err
+	return s, err
 }
 
-func openStore(c *config.Config, logger *slog.Logger, pending func() int) (*bolt.Store, appliance.LogKey, error) {
+func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
+	return &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store}
+}
+
+func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	key, err := openLogKey(c)
 	if err != nil {
-		return nil, appliance.LogKey{}, err
+		return nil, err
 	}
 	store, err := bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
-		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: logger, Pending: pending,
+		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
 	})
 	if err != nil {
-		return nil, key, err
+		return nil, err
 	}
 	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
-		return nil, key, errors.Join(err, store.Close())
+		return nil, errors.Join(err, store.Close())
 	}
-	return store, key, nil
+	return fileStore(store, key), nil
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with

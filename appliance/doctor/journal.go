@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/text"
 )
@@ -55,11 +56,11 @@ func (p *subject) openJournal() (journal, note.Verifier, error) {
 		secret, err := archive.ReadLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
 	}
-	store, key, err := archive.OpenStore(p.config.DataDir)
+	store, err := daemon.ReadStore(p.config)
 	if err != nil {
 		return nil, nil, err
 	}
-	return journalFile{store.Journal(), store}, key.Verifier, nil
+	return offline{store.Journal, store}, store.LogKey.Verifier, nil
 }
 
 // journal is what is asked of the journal, through the daemon or in its file.
@@ -70,19 +71,19 @@ type journal interface {
 	io.Closer
 }
 
-// journalFile is the journal without a daemon.
-type journalFile struct {
+// offline is the journal without a daemon.
+type offline struct {
 	appliance.Journal
 	io.Closer
 }
 
 // Records are as the daemon gives them.
-func (f journalFile) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
 	return f.List(ctx, q)
 }
 
 // Prove proves a record that is named by its id.
-func (f journalFile) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
 	e, err := f.ByID(ctx, id)
 	if err != nil {
 		return appliance.Entry{}, appliance.InclusionProof{}, err

@@ -20,7 +20,6 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
@@ -116,8 +115,8 @@ func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		entries, _ = daemon.Records(ctx, query)
 		_ = daemon.Close()
-	} else if store, _, err := archive.OpenStore(p.config.DataDir); err == nil {
-		entries, _ = store.Journal().List(ctx, query)
+	} else if store, err := daemon.ReadStore(p.config); err == nil {
+		entries, _ = store.Journal.List(ctx, query)
 		_ = store.Close()
 	}
 	if len(entries) == 0 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,7 +44,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	store, _, err := daemon.OpenStore(c, slog.New(slog.DiscardHandler), nil)
+	store, err := daemon.OpenStore(c, daemon.StoreOptions{})
 	if errors.Is(err, bolt.ErrInUse) {
 		return nil, fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)
 	}
@@ -65,51 +64,51 @@ func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
 }
 
 // offline is the backend without a daemon.
-type offline struct{ store *bolt.Store }
+type offline struct{ store *daemon.Store }
 
 func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
 	key, token, err := appliance.NewAPIKey(req, time.Now())
 	if err != nil {
 		return appliance.APIKey{}, "", err
 	}
-	return key, token, f.store.Keys().Create(ctx, key)
+	return key, token, f.store.Keys.Create(ctx, key)
 }
 
 func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
-	return f.store.Keys().List(ctx)
+	return f.store.Keys.List(ctx)
 }
 
 func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
-	return f.store.Keys().Revoke(ctx, id, time.Now())
+	return f.store.Keys.Revoke(ctx, id, time.Now())
 }
 
 func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
-	return f.store.Journal().List(ctx, q)
+	return f.store.Journal.List(ctx, q)
 }
 
 func (f offline) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
-	return f.store.Journal().ByID(ctx, id)
+	return f.store.Journal.ByID(ctx, id)
 }
 
 func (f offline) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
-	return f.store.Journal().Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
+	return f.store.Journal.Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
 }
 
 func (f offline) Checkpoint(ctx context.Context) ([]byte, error) {
-	return f.store.Journal().Checkpoint(ctx)
+	return f.store.Journal.Checkpoint(ctx)
 }
 
 func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
-	e, err := f.store.Journal().ByID(ctx, id)
+	e, err := f.store.Journal.ByID(ctx, id)
 	if err != nil {
 		return appliance.Entry{}, appliance.InclusionProof{}, err
 	}
-	proof, err := f.store.Journal().Prove(ctx, e.Index)
+	proof, err := f.store.Journal.Prove(ctx, e.Index)
 	return e, proof, err
 }
 
 func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	return f.store.Journal().Verify(ctx, opts)
+	return f.store.Journal.Verify(ctx, opts)
 }
 
 func (f offline) Close() error { return f.store.Close() }

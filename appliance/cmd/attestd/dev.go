@@ -142,7 +142,7 @@ journal: { origin: attestd.invalid/dev }
 
 // ensureAPIKey leaves a token in the file api-key that the store knows.
 func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
-	store, _, err := daemon.OpenStore(c, slog.New(slog.DiscardHandler), nil)
+	store, err := daemon.OpenStore(c, daemon.StoreOptions{})
 	if err != nil {
 		return err
 	}
@@ -151,14 +151,14 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if _, err := appliance.Authenticate(ctx, store.Keys(), strings.TrimSpace(string(token))); err == nil {
+	if _, err := appliance.Authenticate(ctx, store.Keys, strings.TrimSpace(string(token))); err == nil {
 		return nil
 	}
 	key, text, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "dev", Rate: appliance.Unlimited}, time.Now())
 	if err != nil {
 		return err
 	}
-	if err := store.Keys().Create(ctx, key); err != nil {
+	if err := store.Keys.Create(ctx, key); err != nil {
 		return err
 	}
 	return files.Write(d.path("api-key"), []byte(text+"\n"), 0o600)
