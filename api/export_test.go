@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -62,7 +64,34 @@ func Frame(request []byte, size int) (passed []byte, err error) {
 
 type AddressLimiter = accounts[netip.Addr]
 
-func NewAddressLimiter() AddressLimiter { return newAccounts[netip.Addr]() }
+func NewAddressLimiter() AddressLimiter { return newAccounts(openAccount[netip.Addr]) }
+
+// SharedLimiter limits API keys together with others, in the time of a simulation: what is wanted is leased when Lease is called.
+type SharedLimiter struct {
+	leases   *leases
+	accounts accounts[string]
+	later    []func()
+}
+
+func NewSharedLimiter(from appliance.SharedRates) *SharedLimiter {
+	l := &SharedLimiter{leases: newLeases(from, slog.New(slog.DiscardHandler))}
+	l.leases.after = func(_ time.Duration, f func()) { l.later = append(l.later, f) }
+	l.accounts = newAccounts(l.leases.of)
+	return l
+}
+
+func (l *SharedLimiter) Take(keyID string, r appliance.Rate, now time.Time) (wait time.Duration) {
+	return l.accounts.of(keyID).take(now, r)
+}
+
+func (l *SharedLimiter) Lease(ctx context.Context) {
+	again := l.later
+	l.later = nil
+	for _, f := range again {
+		f()
+	}
+	l.leases.lease(ctx)
+}
 
 func Take(l AddressLimiter, client netip.Addr, r appliance.Rate, now time.Time) time.Duration {
 	return l.of(client).take(now, r)

@@ -16,16 +16,22 @@ import (
 const maxAccounts = 65536
 
 // accounts has an account for each client: for each API key, or for each network.
-type accounts[K comparable] struct{ all *otter.Cache[K, *account] }
-
-func newAccounts[K comparable]() accounts[K] {
-	return accounts[K]{otter.Must(&otter.Options[K, *account]{MaximumSize: maxAccounts})}
+type accounts[K comparable] struct {
+	all  *otter.Cache[K, *account]
+	open func(K) *account
 }
+
+func newAccounts[K comparable](open func(K) *account) accounts[K] {
+	return accounts[K]{otter.Must(&otter.Options[K, *account]{MaximumSize: maxAccounts}), open}
+}
+
+// openAccount is of a client whose rate is nobody else's concern.
+func openAccount[K comparable](K) *account { return new(account) }
 
 func (a accounts[K]) of(client K) *account {
 	found, ok := a.all.GetIfPresent(client)
 	if !ok {
-		found, _ = a.all.SetIfAbsent(client, new(account))
+		found, _ = a.all.SetIfAbsent(client, a.open(client))
 	}
 	return found
 }
@@ -50,6 +56,8 @@ type account struct {
 	// errors is likewise of the bucket of requests that ended in an error of the client's own (4xx). While it is overdrawn, the
 	// client's rates are tightened.
 	errors time.Time
+
+	share *share // of a rate that holds for several appliances; nil where it does not
 }
 
 // take takes a request at that rate. If the bucket has too little for it, take takes nothing and returns how long until it has.
@@ -57,6 +65,9 @@ func (a *account) take(now time.Time, r appliance.Rate) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if wait = a.lacks(now, r); wait == 0 {
+		wait = a.share.take(a, priceOf(r))
+	}
+	if wait == 0 {
 		a.paid = later(a.paid, now).Add(priceOf(r))
 	}
 	return wait
@@ -83,6 +94,7 @@ func (a *account) charge(now time.Time, r appliance.Rate, n float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.paid = overdraw(a.paid, now, priceOf(r), n, burst)
+	a.share.charge(a, time.Duration(min(n*priceOf(r).Seconds(), maxDebt.Seconds())*float64(time.Second)))
 }
 
 // fault notes that a request ended in an error of the client's own, where r may. It reports whether the rates are tightened

@@ -31,6 +31,9 @@ type Options struct {
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
 	ErrorRate     appliance.Rate // of requests of one client that end in a 4xx; its rates are a tenth while it makes more
 
+	// SharedRates makes the rates of API keys hold for all appliances that share them. Nil means that there are no others.
+	SharedRates appliance.SharedRates
+
 	// Saturated says that more is asked for than can be done, beside what the Attestor says of the signer: DefaultRate,
 	// AnonymousRate and those of Routes are then tightened, more with each second, and loosened again after. It must be
 	// quick. Nil means never.
@@ -167,7 +170,7 @@ func New(opts Options) (*Server, error) {
 	opts.Logger, opts.Now = orDefaults(opts.Logger, opts.Now)
 	s := &Server{
 		opts: opts, attestor: opts.Attestor,
-		keyAccounts: newAccounts[string](), addressAccounts: newAccounts[netip.Addr](),
+		keyAccounts: newAccounts(openAccount[string]), addressAccounts: newAccounts(openAccount[netip.Addr]),
 	}
 	s.rates.Store(&rates{key: opts.DefaultRate, anonymous: opts.AnonymousRate})
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
@@ -195,6 +198,11 @@ func New(opts Options) (*Server, error) {
 	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
 		return failing(ctx, s.attestor, opts.ReplicaReady)
 	}}
+	if opts.SharedRates != nil {
+		shared := newLeases(opts.SharedRates, opts.Logger)
+		s.keyAccounts = newAccounts(shared.of)
+		go shared.run(s.base)
+	}
 	for _, r := range s.routes {
 		s.mount(r)
 	}
