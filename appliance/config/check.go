@@ -30,11 +30,7 @@ func (c *Config) validate() error {
 		failures = append(failures, fmt.Errorf("hsm.address %w", err))
 	}
 	check(c.DataDir != "", "data_dir: must not be empty")
-	if err := c.Store.URL.check(); err != nil {
-		failures = append(failures, fmt.Errorf("store.url: %w", err))
-	}
-	check(len(c.Cluster.Name) <= maxMemberName && strings.IndexFunc(c.Cluster.Name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0,
-		"cluster.name: must be at most %d bytes of printable text", maxMemberName)
+	c.validateStore(check)
 	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}} {
 		optional := a.name == "metrics.listen" && a.value == ""
 		check(optional || isHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
@@ -79,9 +75,6 @@ func (c *Config) validate() error {
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
 }
-
-// maxMemberName is as long as a host's name may be on Linux.
-const maxMemberName = 64
 
 // maxConnections is far more than there is memory for.
 const maxConnections = 1 << 20

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -49,6 +50,17 @@ func (u DatabaseURL) HasPassword() bool {
 func isPassword(parameter string) bool {
 	name, err := url.QueryUnescape(parameter)
 	return err != nil || name == "password" || name == "sslpassword"
+}
+
+// maxMemberName is as long as a host's name may be on Linux.
+const maxMemberName = 64
+
+// validateStore checks what can be checked of store.url and cluster.name without opening anything.
+func (c *Config) validateStore(check func(ok bool, format string, args ...any)) {
+	err := c.Store.URL.check()
+	check(err == nil, "store.url: %v", err)
+	unprintable := strings.ContainsFunc(c.Cluster.Name, func(r rune) bool { return !strconv.IsPrint(r) })
+	check(len(c.Cluster.Name) <= maxMemberName && !unprintable, "cluster.name: must be at most %d bytes of printable text", maxMemberName)
 }
 
 // check returns what is wrong with the URL as far as this package knows; it never repeats what may be a password.
