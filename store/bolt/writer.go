@@ -31,11 +31,13 @@ const (
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
 )
 
-// change is what a caller waits for: a record to append, a new API key, or, with neither, that whatever changed in the
-// API keys is written.
+// change is what a caller waits for: a record to append, a new API key, leaves to import, or, with none of these, that whatever
+// changed in the API keys is written.
 type change struct {
 	record *appliance.Record
 	newKey *appliance.APIKey
+	leaves [][]byte
+	first  int64 // index of leaves[0]
 
 	// Set by the writer.
 	entry    appliance.Entry
@@ -255,6 +257,8 @@ func (b *batch) apply() error {
 			err = b.append(o)
 		case o.Value.newKey != nil:
 			err = b.createKey(o)
+		case o.Value.leaves != nil:
+			err = b.importLeaves(o)
 		}
 		if err != nil {
 			return err

@@ -1,0 +1,46 @@
+package bolt
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Import appends leaves of another store's journal of the same log as they are, all or none of them. first is the index of the first,
+// and must be where the journal ends. It is for a store that nothing else is appended to: see 'attestd store copy'.
+func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
+	return s.submit(ctx, &op{Value: change{leaves: leaves, first: first}})
+}
+
+// importLeaves adds the leaves to the batch. What is wrong with them is found before anything is put, and is the op's error.
+func (b *batch) importLeaves(o *op) error {
+	first, at := o.Value.first, b.frontier.Size()
+	if first != at {
+		o.Err = fmt.Errorf("import: the leaves begin at %d, the journal ends at %d", first, at)
+		return nil
+	}
+	entries := make([]appliance.Entry, len(o.Value.leaves))
+	for i, leaf := range o.Value.leaves {
+		r, err := appliance.DecodeLeaf(leaf)
+		if err == nil && b.ids.Get(r.ID[:]) != nil {
+			err = fmt.Errorf("id %s is taken", r.ID)
+		}
+		if err != nil {
+			o.Err = fmt.Errorf("import record %d: %w", first+int64(i), err)
+			return nil
+		}
+		entries[i] = appliance.Entry{Index: first + int64(i), Record: r, Leaf: leaf}
+	}
+	for _, e := range entries {
+		var idempotency []byte
+		if r := e.Record; r.IdempotencyKey != "" {
+			idempotency = idempotencyName(r.KeyID, r.IdempotencyKey)
+		}
+		if err := b.put(e, idempotency); err != nil {
+			return err
+		}
+		b.now = e.Record.Time
+	}
+	return nil
+}
