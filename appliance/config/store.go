@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,10 +26,7 @@ var userinfo = regexp.MustCompile(`^([a-z]+://[^:@]*):(.*)@`)
 
 // String is the URL with its passwords hidden.
 func (u DatabaseURL) String() string {
-	base, query, hasQuery := strings.Cut(string(u), "?")
-	if strings.Contains(query, "@") && !strings.Contains(base, "@") { // a password with a question mark in it
-		base, query, hasQuery = string(u), "", false
-	}
+	base, query, hasQuery := u.split()
 	base = userinfo.ReplaceAllString(base, "${1}:"+hiddenPassword+"@")
 	if !hasQuery {
 		return base
@@ -40,6 +38,29 @@ func (u DatabaseURL) String() string {
 		}
 	}
 	return base + "?" + strings.Join(parameters, "&")
+}
+
+// WithoutPassword is the URL without its passwords.
+func (u DatabaseURL) WithoutPassword() DatabaseURL {
+	base, query, hasQuery := u.split()
+	base = userinfo.ReplaceAllString(base, "${1}@")
+	if !hasQuery {
+		return DatabaseURL(base)
+	}
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
+		name, _, _ := strings.Cut(p, "=")
+		return isPassword(name)
+	})
+	return DatabaseURL(strings.TrimSuffix(base+"?"+strings.Join(kept, "&"), "?"))
+}
+
+// split returns the URL before the question mark of its parameters, and these.
+func (u DatabaseURL) split() (base, query string, hasQuery bool) {
+	base, query, hasQuery = strings.Cut(string(u), "?")
+	if strings.Contains(query, "@") && !strings.Contains(base, "@") { // a password with a question mark in it
+		return string(u), "", false
+	}
+	return base, query, hasQuery
 }
 
 // HasPassword says whether the URL holds a password.

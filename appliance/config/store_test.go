@@ -29,6 +29,9 @@ func TestAPasswordOfTheDatabaseIsNotShown(t *testing.T) {
 		if got := fmt.Sprint(u); got != want {
 			t.Errorf("%s is shown as %s, want %s", url, got, want)
 		}
+		if bare := u.WithoutPassword(); bare.HasPassword() || strings.Contains(string(bare), "fish") || want == url && bare != u {
+			t.Errorf("%s without its password is %s", url, bare)
+		}
 		if got := u.HasPassword(); got != (url != want) {
 			t.Errorf("%s has a password: %v", url, got)
 		}

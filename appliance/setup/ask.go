@@ -2,9 +2,11 @@ package setup
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -87,23 +89,45 @@ func (s *setup) askText(ctx context.Context, question, initial string) (string, 
 	return or(strings.TrimSpace(line), initial), nil
 }
 
-// askPIN reads a PIN that is not shown. It is at a terminal, for without one there is --yes.
+// askPIN reads a PIN that is not shown.
 func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
-	terminal := int(s.In.(*os.File).Fd())
-	before, err := term.GetState(terminal)
-	if err != nil {
-		return nil, fmt.Errorf("read the PIN: %w", err)
-	}
-	fmt.Fprint(s.Err, "User PIN of the token (not shown): ")
-	pin, err := unlessInterrupted(ctx, func() ([]byte, error) { return term.ReadPassword(terminal) })
-	fmt.Fprintln(s.Err)
-	if ctx.Err() != nil {
-		err = errors.Join(err, term.Restore(terminal, before)) // or what is typed later would not be shown
-	}
+	pin, err := askSecret(ctx, s.In, s.Err, "User PIN of the token")
 	if err == nil && len(pin) == 0 {
 		err = errors.New("the PIN is empty")
 	}
-	return pin, err
+	if err != nil {
+		return nil, fmt.Errorf("read the PIN: %w", err)
+	}
+	return pin, nil
+}
+
+// askSecret reads what is not shown. It is at a terminal, for without one there is --yes.
+func askSecret(ctx context.Context, in io.Reader, out io.Writer, question string) ([]byte, error) {
+	terminal := int(in.(*os.File).Fd())
+	before, err := term.GetState(terminal)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(out, "%s (not shown): ", question)
+	secret, err := unlessInterrupted(ctx, func() ([]byte, error) { return term.ReadPassword(terminal) })
+	fmt.Fprintln(out)
+	if ctx.Err() != nil {
+		err = errors.Join(err, term.Restore(terminal, before)) // or what is typed later would not be shown
+	}
+	return secret, err
+}
+
+// AskPassphrase reads a new passphrase twice, at a terminal.
+func AskPassphrase(ctx context.Context, in io.Reader, out io.Writer) ([]byte, error) {
+	first, err := askSecret(ctx, in, out, "Passphrase for the bundle")
+	if err != nil {
+		return nil, err
+	}
+	second, err := askSecret(ctx, in, out, "The same again")
+	if err == nil && !bytes.Equal(first, second) {
+		err = errors.New("the two passphrases differ")
+	}
+	return first, err
 }
 
 // unlessInterrupted waits for a person, or for the end that a person wants: reading from a terminal takes no context.

@@ -44,7 +44,7 @@ func (s *setup) makeKey(ctx context.Context) error {
 	if err := s.ensureFolder(s.config.DataDir, 0o700, s.service); err != nil {
 		return err
 	}
-	if s.takesOver {
+	if s.takesOver || s.bundle != nil {
 		return s.findKey(ctx)
 	}
 	soPIN, err := s.officerPIN()
@@ -64,8 +64,12 @@ func (s *setup) makeKey(ctx context.Context) error {
 
 // findKey learns the address of a key that must be there: one that is made in its place would sign as somebody else.
 func (s *setup) findKey(ctx context.Context) error {
-	bringBack := "The configuration is of a key that exists, so setup makes no other. Bring back the HSM's backup (of SoftHSM, the folder of its " +
-		"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
+	bringBack := "This machine is to sign with the key of the cluster that it joins, so setup makes no other. Replicate it by the HSM's means " +
+		"(of SoftHSM, copy the folder of its tokens), then run setup again"
+	if s.bundle == nil {
+		bringBack = "The configuration is of a key that exists, so setup makes no other. Bring back the HSM's backup (of SoftHSM, the folder of its " +
+			"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
+	}
 	if tokens := s.emptyTokens(); tokens != "" {
 		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -39,6 +40,7 @@ type Options struct {
 	User                                     string // as whom the daemon runs, "" for the usual one
 	AllowPlainHTTP                           bool   // likewise
 	APIKeyName, APIKeyFile                   string // of the first API key; - for no file
+	Join, PassphraseFile                     string // a bundle of the cluster that this machine joins, and its passphrase; - for standard input
 }
 
 // Machine is what is made ready, as a command sees it.
@@ -79,6 +81,7 @@ type setup struct {
 	service   service.User   // as whom the daemon runs
 	config    *config.Config // once it is written
 	takesOver bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
+	bundle    *Bundle        // of the cluster that this machine joins; nil for none
 	answers   *bufio.Reader
 	before    []byte         // what was in the configuration before values were added
 	chosen    map[string]any // values that were added; nil where the configuration is as it was
@@ -90,7 +93,7 @@ type setup struct {
 func Run(ctx context.Context, machine Machine, options Options) (Result, error) {
 	s := &setup{Machine: machine, Options: options, result: Result{Made: []string{}, Kept: []string{}}}
 	for _, step := range []func(context.Context) error{
-		s.prepare, s.configure, s.makeKeyOrUndo, s.pinAddress, s.makeAPIKey, s.examineAll,
+		s.prepare, s.openBundle, s.configure, s.makeKeyOrUndo, s.pinAddress, s.placeLogKey, s.makeAPIKey, s.examineAll,
 	} {
 		if err := step(ctx); err != nil {
 			return Result{}, fmt.Errorf("setup: %w", err)
@@ -219,6 +222,11 @@ func (s *setup) configure(ctx context.Context) error {
 	}
 	if _, configured := present["hsm.uri"]; configured {
 		s.kept(s.result.Configuration, "names the token already; flags and questions about it are left out")
+		if s.bundle != nil {
+			if err := s.writeConfiguration(present, map[string]any{}); err != nil {
+				return err
+			}
+		}
 		if err := s.loadConfiguration(); err != nil {
 			return err
 		}
@@ -246,6 +254,7 @@ func (s *setup) configure(ctx context.Context) error {
 		if fresh, err = s.prepareSoftHSM(dataDir); err != nil {
 			return err
 		}
+		fresh = fresh && s.bundle == nil // a member has a token with the cluster's key
 	}
 	source, err := s.keepPIN(ctx, fresh)
 	if err != nil {
@@ -255,7 +264,7 @@ func (s *setup) configure(ctx context.Context) error {
 		s.undoFile(s.result.Configuration)
 	}
 	uri := hsm.URI{Token: s.Token, Object: s.Key, ModulePath: module, PINSource: source}
-	if err := s.writeConfiguration(present, dataDir, uri); err != nil {
+	if err := s.writeConfiguration(present, s.chosenValues(dataDir, uri)); err != nil {
 		return err
 	}
 	return s.loadConfiguration()
@@ -299,19 +308,34 @@ func isDirectory(path string) bool {
 	return err == nil && stat.IsDir()
 }
 
-// writeConfiguration writes what differs from the defaults, beneath what is in the file already.
-func (s *setup) writeConfiguration(present map[string]any, dataDir string, uri hsm.URI) error {
-	values := map[string]any{"hsm.uri": uri.String(), "data_dir": dataDir, "server.listen": s.Listen,
-		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme}
-	if s.AllowPlainHTTP {
-		values["server.allow_plain_http"] = true
-	}
-	chosen := make(map[string]any)
-	for name, value := range values {
-		_, there := present[name]
-		if !there && value != "" && (name == "hsm.uri" || value == true || value != config.DefaultText(name)) {
+// chosenValues are those that flags and answers say, and that differ from the defaults.
+func (s *setup) chosenValues(dataDir string, uri hsm.URI) map[string]any {
+	chosen := map[string]any{"hsm.uri": uri.String()}
+	for name, value := range map[string]string{"data_dir": dataDir, "server.listen": s.Listen,
+		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme} {
+		if value != "" && value != config.DefaultText(name) {
 			chosen[name] = value
 		}
+	}
+	if s.AllowPlainHTTP {
+		chosen["server.allow_plain_http"] = true
+	}
+	return chosen
+}
+
+// writeConfiguration writes values, and those of the bundle, beneath what is in the file already, which stays.
+func (s *setup) writeConfiguration(present, values map[string]any) error {
+	chosen := maps.Clone(values)
+	if s.bundle != nil {
+		bundled, err := s.bundled(present)
+		if err != nil {
+			return err
+		}
+		maps.Copy(chosen, bundled)
+	}
+	maps.DeleteFunc(chosen, func(name string, _ any) bool { _, there := present[name]; return there })
+	if len(chosen) == 0 {
+		return nil
 	}
 	for name := range chosen {
 		section, _, _ := strings.Cut(name, ".")
@@ -398,6 +422,9 @@ func (s *setup) undoFile(path string) {
 // makeAPIKey makes the first API key, unless there is one that works. It would begin a journal, in the place of one that
 // a backup may have.
 func (s *setup) makeAPIKey(ctx context.Context) (err error) {
+	if s.bundle != nil {
+		return nil // those of the cluster hold here, too
+	}
 	if s.result.AwaitsJournal = s.takesOver && !files.Exists(filepath.Join(s.config.DataDir, archive.StoreFile)); s.result.AwaitsJournal {
 		return nil
 	}

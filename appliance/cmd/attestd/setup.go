@@ -21,6 +21,7 @@ import (
 
 func newSetup(a *app) *cobra.Command {
 	var o setup.Options
+	bundle := newBundle{app: a}
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Make this machine ready to attest: token, key, configuration, API key",
@@ -31,6 +32,10 @@ doctor' does. It ends with the address that must be set as attestor on chain, an
 Where a configuration is there that names the token, it is kept, and --pin-file puts the PIN where it says: so a machine
 takes over from one that is lost, with its configuration, its token, and then 'attestd restore'.
 
+With --join it makes this machine a member of a cluster: the bundle, made by --bundle on a machine that is there, brings
+the log key and the settings that all members share. It is sealed with a passphrase; carry both over by hand. The token
+must have the cluster's key already.
+
 At a terminal it asks, with an answer ready for each question; with --yes it asks nothing. On a fresh machine with
 SoftHSM, 'attestd setup --yes' leaves a working appliance. A second run changes nothing that is there, and does what is
 missing. Run it as root; files then belong to the service's user.`,
@@ -38,9 +43,21 @@ missing. Run it as root; files then belong to the service's user.`,
   attestd setup --yes
   attestd setup --yes --module /opt/cloudhsm/lib/libcloudhsm_pkcs11.so --token cavium --pin-file /root/pin
   attestd setup --yes --pin-file /root/pin
-  attestd setup --yes --listen 0.0.0.0:443 --tls-cert /etc/attestd/tls.crt --tls-key /etc/attestd/tls.key`,
+  attestd setup --yes --listen 0.0.0.0:443 --tls-cert /etc/attestd/tls.crt --tls-key /etc/attestd/tls.key
+  attestd setup --bundle member.bundle
+  attestd setup --join member.bundle`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if bundle.file != "" {
+				if o.Join != "" {
+					return usagef(cmd, "--bundle is for a member, --join for a machine that is to become one")
+				}
+				bundle.passphraseFile = o.PassphraseFile
+				return bundle.run(cmd)
+			}
+			if bundle.withPassword {
+				return usagef(cmd, "--with-password goes with --bundle")
+			}
 			if !o.Yes && (!isTerminal(a.in) || a.json()) {
 				return usagef(cmd, "there is no terminal to ask at: give --yes, and with flags what differs from the defaults")
 			}
@@ -51,6 +68,11 @@ missing. Run it as root; files then belong to the service's user.`,
 		},
 	}
 	addSetupFlags(cmd, &o)
+	f := cmd.Flags()
+	f.StringVar(&bundle.file, "bundle", "", "on a member of a cluster: write what another machine needs to join to this file, of mode 0600, and do nothing else")
+	f.BoolVar(&bundle.withPassword, "with-password", false, "with --bundle: take the database's password along, where store.url has one")
+	f.StringVar(&o.Join, "join", "", "bundle of the cluster that this machine joins")
+	f.StringVar(&o.PassphraseFile, "passphrase-file", "", "with --bundle or --join: file that holds the bundle's passphrase; - for standard input")
 	return cmd
 }
 

@@ -1,0 +1,159 @@
+package setup
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"filippo.io/age"
+	"filippo.io/age/armor"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// Bundle is what a new member of a cluster needs of one that is there. It goes by the operator's hands, sealed with a passphrase (age,
+// age-encryption.org/v1): who has the log key can sign checkpoints.
+type Bundle struct {
+	Format    int            `json:"format"` // 1
+	Attestd   string         `json:"attestd"`
+	Made      time.Time      `json:"made"`
+	LogKey    string         `json:"logKey"`              // its secret text
+	Settings  map[string]any `json:"settings"`            // that must be the same on all members
+	Screening string         `json:"screening,omitempty"` // what is in attestation.screening_list
+}
+
+const (
+	bundleFormat = 1
+	workFactor   = 18       // of scrypt: a try takes a second and 256 MiB
+	maxBundle    = 16 << 20 // a screening list may be long
+
+	// bundleLife is how long a bundle is good: what it says should be what the cluster says when a machine joins.
+	bundleLife = 7 * 24 * time.Hour
+)
+
+// shared are the settings that a bundle moves, where they have another value than the default.
+func shared() []string {
+	return []string{
+		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.eip712.name", "attestation.eip712.version",
+		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract", "journal.origin", "journal.max_ahead",
+		"limits.default_rate", "limits.anonymous_rate", "limits.graphql_rate", "limits.error_rate", "limits.max_waiting",
+	}
+}
+
+// NewBundle returns what a new member needs. The password in store.url stays here, unless it is wanted.
+func NewBundle(c *config.Config, version string, signer appliance.Address, withPassword bool, now time.Time) (b Bundle, err error) {
+	if c.Store.URL == "" {
+		return b, errors.New("store.url is not set, so there is nothing to join: move to a database first (attestd store init, attestd store copy)")
+	}
+	secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
+	if err != nil {
+		return b, fmt.Errorf("log key: %w", err)
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err != nil {
+		return b, fmt.Errorf("log key: %w", err)
+	}
+	b = Bundle{Format: bundleFormat, Attestd: version, Made: now.UTC().Truncate(time.Second), LogKey: string(bytes.TrimSpace(secret)), Settings: make(map[string]any)}
+	none := config.Source{File: os.DevNull}
+	defaults, err := none.Load(nil)
+	if err != nil {
+		return b, err
+	}
+	values, usual := c.Values(), defaults.Values()
+	for _, name := range shared() {
+		if values[name] != usual[name] {
+			b.Settings[name] = values[name]
+		}
+	}
+	b.Settings["store.url"] = string(c.Store.URL)
+	if !withPassword {
+		b.Settings["store.url"] = string(c.Store.URL.WithoutPassword())
+	}
+	b.Settings["journal.origin"], b.Settings["hsm.address"] = key.Verifier.Name(), signer.String()
+	if path := c.Attestation.ScreeningList; path != "" {
+		list, err := os.ReadFile(path)
+		if err != nil {
+			return b, fmt.Errorf("attestation.screening_list: %w", err)
+		}
+		b.Screening = string(list)
+	}
+	return b, nil
+}
+
+// Seal writes the bundle so that only who knows the passphrase reads it.
+func (b Bundle) Seal(w io.Writer, passphrase []byte) error { return b.seal(w, passphrase, workFactor) }
+
+func (b Bundle) seal(w io.Writer, passphrase []byte, workFactor int) error {
+	to, err := age.NewScryptRecipient(string(passphrase))
+	if err != nil {
+		return err
+	}
+	to.SetWorkFactor(workFactor)
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	armored := armor.NewWriter(w)
+	sealed, err := age.Encrypt(armored, to)
+	if err != nil {
+		return err
+	}
+	_, err = sealed.Write(content)
+	return errors.Join(err, sealed.Close(), armored.Close())
+}
+
+// OpenBundle reads what Seal wrote, while it is good.
+func OpenBundle(r io.Reader, passphrase []byte, now time.Time) (b Bundle, err error) {
+	by, err := age.NewScryptIdentity(string(passphrase))
+	if err != nil {
+		return b, err
+	}
+	opened, err := age.Decrypt(armor.NewReader(io.LimitReader(r, 2*maxBundle)), by)
+	if wrong := new(age.NoIdentityMatchError); errors.As(err, &wrong) {
+		return b, errors.New("the passphrase is wrong")
+	}
+	if err != nil {
+		return b, damagedBundle(err)
+	}
+	content, err := io.ReadAll(io.LimitReader(opened, maxBundle+1))
+	if err == nil && len(content) > maxBundle {
+		err = errors.New("it is too large")
+	}
+	if err != nil {
+		return b, damagedBundle(err)
+	}
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.UseNumber()
+	if err := d.Decode(&b); err != nil {
+		return b, damagedBundle(err)
+	}
+	return b, b.check(now)
+}
+
+func damagedBundle(err error) error {
+	return fmt.Errorf("not a whole bundle made by 'attestd setup --bundle': bring it over again: %w", err)
+}
+
+func (b Bundle) check(now time.Time) error {
+	const again = "make a new one on a member: attestd setup --bundle FILE"
+	switch age := now.Sub(b.Made); {
+	case b.Format != bundleFormat:
+		return fmt.Errorf("it has format %d, this attestd reads %d: have the same version on both machines, then %s", b.Format, bundleFormat, again)
+	case age > bundleLife:
+		return fmt.Errorf("it was made %s, and is good for %d days: %s", text.Time(b.Made), int(bundleLife.Hours()/24), again)
+	case age < -time.Hour:
+		return fmt.Errorf("it was made %s, which is still to come: set this machine's clock, or that of the member who made it", text.Time(b.Made))
+	}
+	if _, err := appliance.ParseLogKey(b.LogKey); err != nil {
+		return fmt.Errorf("its log key: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package setup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
+)
+
+// openBundle reads the bundle of --join, and refuses it on a machine that has a journal of its own.
+func (s *setup) openBundle(ctx context.Context) error {
+	if s.Join == "" {
+		return nil
+	}
+	f, err := os.Open(s.Join)
+	if err != nil {
+		return fmt.Errorf("--join: %w", err)
+	}
+	defer f.Close()
+	passphrase, err := s.passphrase(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := OpenBundle(f, passphrase, time.Now())
+	if err != nil {
+		return fmt.Errorf("--join %s: %w", s.Join, err)
+	}
+	s.bundle = &b
+	if err := s.refuseOwnJournal(); err != nil {
+		return err
+	}
+	return s.placeScreening()
+}
+
+// passphrase reads it from the file that is named, else from the terminal.
+func (s *setup) passphrase(ctx context.Context) (p []byte, err error) {
+	switch {
+	case s.PassphraseFile != "":
+		p, err = s.ReadPIN(s.PassphraseFile)
+	case s.Yes:
+		return nil, errors.New("the bundle's passphrase is needed: give the file that holds it with --passphrase-file, or - for standard input")
+	default:
+		p, err = askSecret(ctx, s.In, s.Err, "Passphrase of the bundle")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("passphrase: %w", err)
+	}
+	if len(p) == 0 {
+		return nil, errors.New("the passphrase is empty")
+	}
+	return p, nil
+}
+
+// joinDataDir is data_dir, before there is a configuration, too.
+func (s *setup) joinDataDir() (string, error) {
+	present, err := s.presentValues()
+	if err != nil {
+		return "", err
+	}
+	if dir, ok := present["data_dir"].(string); ok {
+		return dir, nil
+	}
+	return filepath.Abs(or(s.DataDir, config.DefaultText("data_dir")))
+}
+
+// refuseOwnJournal returns an error where this machine attests by itself, or is a member of another cluster.
+func (s *setup) refuseOwnJournal() error {
+	dir, err := s.joinDataDir()
+	if err != nil {
+		return err
+	}
+	return s.service.In(dir).Do(func() error {
+		if files.Exists(filepath.Join(dir, archive.StoreFile)) {
+			return fmt.Errorf("this machine is set up already: it has a journal of its own in %s. To join, move %s and %s out of it first; they stay what was attested with them",
+				dir, archive.StoreFile, archive.LogKeyFile)
+		}
+		there, err := os.ReadFile(filepath.Join(dir, archive.LogKeyFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && string(bytes.TrimSpace(there)) != s.bundle.LogKey {
+			err = fmt.Errorf("this machine is set up already: %s is of another log than the bundle's; move it away, if this machine is to leave that one",
+				filepath.Join(dir, archive.LogKeyFile))
+		}
+		return err
+	})
+}
+
+// placeScreening puts the list of addresses for which nothing is attested where the configuration says: a member without it
+// would attest what the others refuse.
+func (s *setup) placeScreening() error {
+	path, _ := s.bundle.Settings["attestation.screening_list"].(string)
+	if path == "" {
+		return nil
+	}
+	if there, err := os.ReadFile(path); err == nil && string(there) == s.bundle.Screening {
+		s.kept(path, "the screening list")
+		return nil
+	}
+	if err := s.ensureFolder(filepath.Dir(path), 0o755, s.root()); err != nil {
+		return err
+	}
+	return s.place(path, []byte(s.bundle.Screening), 0o644, s.root(), "the screening list; change it on every member alike")
+}
+
+// bundled are the bundle's settings that the configuration lacks. One that it has otherwise is an error.
+func (s *setup) bundled(present map[string]any) (map[string]any, error) {
+	lacking := make(map[string]any)
+	for name, value := range s.bundle.Settings {
+		there, set := present[name]
+		switch {
+		case !set:
+			lacking[name] = value
+		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(fmt.Sprint(value)).WithoutPassword():
+		case fmt.Sprint(there) != fmt.Sprint(value):
+			return nil, fmt.Errorf("%s sets %s otherwise than the cluster: correct it, or remove it, then try again", s.result.Configuration, name)
+		}
+	}
+	return lacking, nil
+}
+
+// placeLogKey puts the log key of the bundle into data_dir.
+func (s *setup) placeLogKey(context.Context) error {
+	if s.bundle == nil {
+		return nil
+	}
+	path := filepath.Join(s.config.DataDir, archive.LogKeyFile)
+	key, err := appliance.ParseLogKey(s.bundle.LogKey)
+	if err != nil {
+		return err
+	}
+	if files.Exists(path) { // and is the same: see refuseOwnJournal
+		s.kept(path, "the log key of "+key.Verifier.Name())
+		return nil
+	}
+	err = s.service.In(s.config.DataDir).Do(func() error { return files.Write(path, []byte(s.bundle.LogKey+"\n"), 0o600) })
+	if err == nil {
+		s.made(path, "the log key of "+key.Verifier.Name())
+	}
+	if s.config.Store.URL != "" && !s.config.Store.URL.HasPassword() && strings.Contains(string(s.config.Store.URL), "@") {
+		s.say("The bundle has no password of the database. Where it asks for one, put it into a passfile of the user %s, and name that in %s: PGPASSFILE=…",
+			s.service.Name, filepath.Join(s.folder, config.EnvironmentName))
+	}
+	return err
+}
