@@ -44,11 +44,7 @@ func (a *Admin) replicaStatus(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()
 	var status wire.ReplicaStatus
-	err = replica.View(ctx, func(s index.Snapshot) error {
-		status.Status, err = s.Status(ctx)
-		return err
-	})
-	if err != nil {
+	if status.Status, err = index.StatusOf(ctx, replica); err != nil {
 		return err
 	}
 	if a.opts.Follower != nil {

@@ -133,7 +133,7 @@ const collectTimeout = 5 * time.Second
 func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	if held, err := IndexStatus(ctx, m.index); err == nil {
+	if held, err := index.StatusOf(ctx, m.index); err == nil {
 		for kind, n := range held.Rows {
 			out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(n), kind)
 		}

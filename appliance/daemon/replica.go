@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
-	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -62,13 +60,4 @@ func OpenReplica(c *config.Config) (*replica.Store, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	return data, nil
-}
-
-// IndexStatus is what an index holds.
-func IndexStatus(ctx context.Context, idx index.Index) (status index.Status, err error) {
-	err = idx.View(ctx, func(s index.Snapshot) error {
-		status, err = s.Status(ctx)
-		return err
-	})
-	return status, err
 }

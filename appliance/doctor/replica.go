@@ -95,6 +95,6 @@ func (p *subject) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 		return wire.ReplicaStatus{}, err
 	}
 	defer func() { _ = data.Close() }() // it was only read
-	held, err := daemon.IndexStatus(ctx, data)
+	held, err := index.StatusOf(ctx, data)
 	return wire.ReplicaStatus{Status: held}, err
 }

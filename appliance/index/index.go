@@ -31,12 +31,21 @@ type Index interface {
 	Write(ctx context.Context, b Batch) (Written, error)
 }
 
-// Snapshot is an Index at one moment: all that a store implements. A reader declares the part that it uses as an interface of
-// its own, as package follower does. Its methods are safe for concurrent use.
+// Snapshot is an Index at one moment: all that a store implements, in the parts that its readers use. A reader that needs some
+// methods of several parts declares them as an interface of its own, as packages follower and dataset do.
 //
-// Lists come in the order of the query's Page: newest first by default, which is sort_order descending, bytewise. Every method
-// that takes a query returns CodeInvalidField, with Field set, for an invalid query, and CodeTimeout when ctx ends.
+// Its methods are safe for concurrent use. Those that take a query return CodeInvalidField, with Field set, for an invalid query,
+// and all that take a context return CodeTimeout when that ends.
 type Snapshot interface {
+	Lists   // the rows of GraphQL
+	Figures // the computed fields of GraphQL
+	Scans   // following, verifying and exporting
+	State   // commands, metrics, and whoever goes on where an earlier batch has ended
+}
+
+// Lists are the pages of rows that clients ask for. They come in the order of the query's Page: newest first by default, which is
+// sort_order descending, bytewise.
+type Lists interface {
 	Transfers(ctx context.Context, q TransferQuery) ([]Row, error)     // of TransferType
 	Packets(ctx context.Context, q PacketQuery) ([]Row, error)         // of PacketType
 	Tokens(ctx context.Context, q TokenQuery) ([]Row, error)           // of TokenType, by rank, those without one last, then chain and denom
@@ -50,7 +59,10 @@ type Snapshot interface {
 	// key; any other relation that leads nowhere is the zero Row. It is a look-up in memory, for PacketType one
 	// on disk.
 	Related(row Row, r Relation) Row
+}
 
+// Figures are what is computed over rows.
+type Figures interface {
 	// Stats returns total_transfers and total_packets.
 	Stats(ctx context.Context) ([]Stat, error)
 	// TransfersDaily and PacketsDaily count by the UTC day of sending, newest day first, days without any left out.
@@ -62,29 +74,42 @@ type Snapshot interface {
 	// Latency returns the percentiles of how long packets took, by nearest rank, each at most LatencyError from the
 	// exact one. The chains of the query need not be given.
 	Latency(ctx context.Context, q LatencyQuery) (Latency, error)
-
 	// Health returns one check per network that has chains: mainnet, then testnet.
 	Health(ctx context.Context) ([]HealthCheck, error)
-	// Status tells what the index holds and how fresh it is.
-	Status(ctx context.Context) (Status, error)
-	// Position returns what a Batch has last set under that name, or "" and false.
-	Position(ctx context.Context, name string) (string, bool, error)
+}
 
-	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in any order, until yield returns
-	// an error, which it returns.
+// Scans read many rows. An error of yield ends them, and is returned.
+type Scans interface {
+	// Each calls yield with each row of a type, in the order of export: by sort_order ascending, bytewise (chains
+	// and tokens by key).
+	Each(ctx context.Context, t *Type, yield func(Row) error) error
+	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in any order.
 	Unfinished(ctx context.Context, yield func(Row) error) error
-	// Unverified calls yield with each row that is kept apart, by type and key, until yield returns an error, which it
-	// returns. An index that serves them returns them from the other methods, too.
+	// Unverified calls yield with each row that is kept apart, by type and key. An index that serves them returns them from
+	// the other methods, too.
 	Unverified(ctx context.Context, yield func(Unverified) error) error
 	// Sample returns n different rows chosen at random, of PacketType or TransferType, in any order: all of them where
 	// there are not more than n, and in rare cases fewer than n.
 	//
-	// Errors: CodeInvalidField for other types; CodeTimeout.
+	// Errors: CodeInvalidField for other types.
 	Sample(ctx context.Context, t *Type, n int) ([]Row, error)
+}
 
-	// Each calls yield with each row of a type, in the order of export: by sort_order ascending, bytewise (chains
-	// and tokens by key). It stops when yield returns an error, and returns that.
-	Each(ctx context.Context, t *Type, yield func(Row) error) error
+// State tells of the index itself.
+type State interface {
+	// Status tells what the index holds and how fresh it is.
+	Status(ctx context.Context) (Status, error)
+	// Position returns what a Batch has last set under that name, or "" and false.
+	Position(ctx context.Context, name string) (string, bool, error)
+}
+
+// StatusOf returns the Status of an index as it is now.
+func StatusOf(ctx context.Context, idx Index) (status Status, err error) {
+	err = idx.View(ctx, func(s Snapshot) error {
+		status, err = s.Status(ctx)
+		return err
+	})
+	return status, err
 }
 
 // Batch is what Index.Write writes at once.

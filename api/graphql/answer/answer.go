@@ -95,8 +95,8 @@ type execution struct {
 
 // snapshot is what is read of an index at one moment.
 type snapshot interface {
-	rowSource
-	figureSource
+	index.Lists
+	index.Figures
 }
 
 var (

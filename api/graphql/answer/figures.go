@@ -54,7 +54,7 @@ func (x *execution) compute(figures []*document.Selection) computed {
 		return computed{}
 	}
 	query, variables := queryOf(figures)
-	result := x.figures.Exec(context.WithValue(x.ctx, figureSourceKey{}, figureSource(x.snap)), query, "", variables)
+	result := x.figures.Exec(context.WithValue(x.ctx, figuresKey{}, index.Figures(x.snap)), query, "", variables)
 	c := computed{data: result.Data, failed: make(map[string]error)}
 	for _, failed := range result.Errors {
 		key, cause := figures[0].Key, error(failed)
@@ -109,21 +109,10 @@ func nodeOf(s *document.Selection) *ast.Field {
 	return node
 }
 
-// figureSource is what figures read of a snapshot.
-type figureSource interface {
-	Stats(ctx context.Context) ([]index.Stat, error)
-	TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error)
-	PacketsDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error)
-	TransfersByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error)
-	PacketsByChain(ctx context.Context, q index.DayQuery) ([]index.RouteDayCount, error)
-	Latency(ctx context.Context, q index.LatencyQuery) (index.Latency, error)
-	Health(ctx context.Context) ([]index.HealthCheck, error)
-}
+// figuresKey is the context key of an index.Figures.
+type figuresKey struct{}
 
-// figureSourceKey is the context key of a figureSource.
-type figureSourceKey struct{}
-
-func sourceOf(ctx context.Context) figureSource { return ctx.Value(figureSourceKey{}).(figureSource) }
+func sourceOf(ctx context.Context) index.Figures { return ctx.Value(figuresKey{}).(index.Figures) }
 
 // figures is the resolver of Query in figures.graphql.
 type figures struct{}

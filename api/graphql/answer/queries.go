@@ -13,7 +13,7 @@ import (
 )
 
 // rowQueries are the queries of the index for the root fields that return rows.
-var rowQueries = map[string]func(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error){
+var rowQueries = map[string]func(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error){
 	"v2_transfers":   transfers,
 	"v2_packets":     packets,
 	"v1_packets":     packets,
@@ -152,7 +152,7 @@ func read[Q, R any](ctx context.Context, a *arguments, query Q, run func(context
 	return run(ctx, query)
 }
 
-func transfers(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func transfers(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.TransferQuery{
 		Page:             a.page(),
 		Addresses:        a.texts("p_addresses_canonical"),
@@ -166,7 +166,7 @@ func transfers(ctx context.Context, snap rowSource, a arguments) ([]index.Row, e
 	}, snap.Transfers)
 }
 
-func packets(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func packets(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.PacketQuery{
 		Page:             a.page(),
 		TransactionHash:  a.filter("p_transaction_hash"),
@@ -180,7 +180,7 @@ func packets(ctx context.Context, snap rowSource, a arguments) ([]index.Row, err
 	}, snap.Packets)
 }
 
-func tokens(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func tokens(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	rows, err := read(ctx, &a, index.TokenQuery{
 		Chain:     a.filter("p_universal_chain_id"),
 		Denom:     a.filter("p_denom"),
@@ -216,11 +216,11 @@ func sortByRank(rows []index.Row, order string) {
 	})
 }
 
-func chains(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func chains(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ChainQuery{Page: a.page(), Chain: a.filter("p_universal_chain_id")}, snap.Chains)
 }
 
-func channels(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func channels(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ChannelQuery{
 		Page:               a.page(),
 		Source:             a.end("source"),
@@ -235,7 +235,7 @@ func channels(ctx context.Context, snap rowSource, a arguments) ([]index.Row, er
 	}, snap.Channels)
 }
 
-func clients(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func clients(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ClientQuery{
 		Page:         a.page(),
 		Chain:        a.filter("p_universal_chain_id"),
@@ -244,7 +244,7 @@ func clients(ctx context.Context, snap rowSource, a arguments) ([]index.Row, err
 	}, snap.Clients)
 }
 
-func connections(ctx context.Context, snap rowSource, a arguments) ([]index.Row, error) {
+func connections(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
 }
 

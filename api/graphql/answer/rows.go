@@ -11,22 +11,10 @@ import (
 // byte that of graph-gophers, which TestRowsEqualGophers checks with generated queries. What it is worth:
 // docs/decisions/gqlparser-before-graph-gophers.md.
 
-// rowSource is what rows read of a snapshot.
-type rowSource interface {
-	Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error)
-	Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error)
-	Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row, error)
-	Chains(ctx context.Context, q index.ChainQuery) ([]index.Row, error)
-	Channels(ctx context.Context, q index.ChannelQuery) ([]index.Row, error)
-	Clients(ctx context.Context, q index.ClientQuery) ([]index.Row, error)
-	Connections(ctx context.Context, q index.ConnectionQuery) ([]index.Row, error)
-	Related(row index.Row, r index.Relation) index.Row
-}
-
 // ReadRows returns the rows of a root field with these coerced arguments; document.RowsOf(root) is their type.
 //
 // Errors: CodeInvalidField; those of the index.
-func ReadRows(ctx context.Context, snap rowSource, root string, args map[string]any) ([]index.Row, error) {
+func ReadRows(ctx context.Context, snap index.Lists, root string, args map[string]any) ([]index.Row, error) {
 	return rowQueries[root](ctx, snap, argumentsOf(args))
 }
 

@@ -112,7 +112,7 @@ func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 	}
 	data := daemon.KeepReplica(c, newLogger(c, d.err))
 	defer func() { err = errors.Join(err, data.Close()) }()
-	status, err := daemon.IndexStatus(ctx, data)
+	status, err := index.StatusOf(ctx, data)
 	if err != nil || status.Rows[index.TransferType.Name] > 0 || d.transfers == 0 {
 		return err
 	}

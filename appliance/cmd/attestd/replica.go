@@ -81,7 +81,7 @@ type offlineReplica struct {
 
 // ReplicaStatus has of a follower what an earlier one has left in the file.
 func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
-	held, err := daemon.IndexStatus(ctx, f.replica)
+	held, err := index.StatusOf(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
 	if err == nil && f.config.Follows() {
 		last := follower.New(daemon.FollowerOptions(f.config, f.replica, nil, nil))

@@ -43,13 +43,9 @@ func (t indexTarget) Position(ctx context.Context, name string) (position string
 	return position, found, err
 }
 
-func (t indexTarget) ID(ctx context.Context) (id string, err error) {
-	err = t.View(ctx, func(s index.Snapshot) error {
-		status, err := s.Status(ctx)
-		id = status.ID
-		return err
-	})
-	return id, err
+func (t indexTarget) ID(ctx context.Context) (string, error) {
+	status, err := index.StatusOf(ctx, t)
+	return status.ID, err
 }
 
 // ImportOptions say how to import.
