@@ -22,7 +22,7 @@ type VerifyOptions struct {
 type Damage struct {
 	Index  int64     `json:"index"` // of the record at fault; -1 where it is not a record's
 	ID     uuid.UUID `json:"id,omitzero"`
-	Part   string    `json:"part"` // record, signature, order, tree, checkpoint, index, page
+	Part   string    `json:"part"` // record, signature, order, tree, checkpoint, lookup, page
 	Detail string    `json:"detail"`
 }
 

@@ -223,7 +223,7 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 	default:
 		v.count[bucket]++
 		if i, err := recordOf(bucket, name, value); err != nil || i >= v.size {
-			v.report(-1, uuid.Nil, "index", "%s: entry %x leads to no record", bucket, name)
+			v.report(-1, uuid.Nil, "lookup", "%s: entry %x leads to no record", bucket, name)
 		}
 	}
 }
@@ -380,9 +380,9 @@ func (v *auditor) lookups(p *pages.Reader, n int64, r appliance.Record) {
 		value, err := p.Get(bucket, name)
 		switch {
 		case err != nil:
-			v.report(n, r.ID, "index", "%s", err)
+			v.report(n, r.ID, "lookup", "%s", err)
 		case !bytes.Equal(value, want):
-			v.report(n, r.ID, "index", "%s: leads elsewhere", bucket)
+			v.report(n, r.ID, "lookup", "%s: leads elsewhere", bucket)
 		default:
 			v.matched[bucket]++
 		}
@@ -446,6 +446,6 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 		want = idempotencyName(r.KeyID, r.IdempotencyKey)
 	}
 	if !bytes.Equal(name, want) {
-		v.report(n, r.ID, "index", "%s: entry %x leads here, but is not this record's", bucket, name)
+		v.report(n, r.ID, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
 	}
 }
