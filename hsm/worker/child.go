@@ -28,20 +28,21 @@ const (
 	pinDescriptor    = 4
 )
 
-// settings are what a worker is told to open.
+// settings tell a worker which key to open, and how.
 type settings struct {
 	URI              string `json:"uri"`
 	Sessions         int    `json:"sessions"`
 	AllowExtractable bool   `json:"allowExtractable"`
 }
 
-// opened is what it found.
+// opened is the worker's answer to settings.
 type opened struct {
 	PublicKey []byte     `json:"publicKey"`
 	Status    hsm.Status `json:"status"`
 }
 
-// Main is a worker, where this process was started as one; else it returns at once. A program that calls Open calls it first.
+// Main runs a worker, and does not return, if this process was started as one; else it returns at once. A program that calls Open
+// must call Main before anything else.
 func Main() {
 	if len(os.Args) != 2 || os.Args[1] != argument {
 		return

@@ -238,7 +238,7 @@ func (s *Signer) Status(ctx context.Context) (hsm.Status, error) {
 	return status, nil
 }
 
-// Usage returns the counts. It never waits.
+// Usage returns how many signatures, repairs and restarts there were, and the sessions in use. It never waits.
 func (s *Signer) Usage() hsm.Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
