@@ -45,8 +45,8 @@ func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 		return q, err
 	}
 	limit, err := queryInt(c, "limit")
-	if err == nil && limit > 1000 {
-		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most 1000").In("limit")
+	if err == nil && limit > appliance.MaxListed {
+		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most %d", appliance.MaxListed).In("limit")
 	}
 	q.Limit = int(limit)
 	return q, err

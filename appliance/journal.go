@@ -64,7 +64,21 @@ type JournalQuery struct {
 	From   time.Time // inclusive
 	Until  time.Time // exclusive
 	Before int64     // only indexes below this, for the next page; zero means from the newest
-	Limit  int       // at most this many; zero means 100, and 1000 is the most
+	Limit  int       // at most this many; zero means DefaultListed, and more than MaxListed means that
+}
+
+// How many entries a JournalQuery selects.
+const (
+	DefaultListed = 100
+	MaxListed     = 1000
+)
+
+// Size returns how many entries the query selects at most.
+func (q JournalQuery) Size() int {
+	if q.Limit <= 0 {
+		return DefaultListed
+	}
+	return min(q.Limit, MaxListed)
 }
 
 // InclusionProof shows that a leaf is in the tree of a signed checkpoint (RFC 6962, section 2.1.1).

@@ -175,7 +175,9 @@ func (r *running) announce() {
 
 // records is how many attestations the journal has; 0 where it cannot be read.
 func (r *running) records() int64 {
-	checkpoint, err := r.attestor.Journal.Checkpoint(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	checkpoint, err := r.attestor.Journal.Checkpoint(ctx)
 	if err != nil {
 		return 0
 	}

@@ -19,10 +19,8 @@ import (
 )
 
 const (
-	defaultLimit = 100
-	maxLimit     = 1000
-	entriesStep  = 256 // entries that are read in one transaction, so that a slow reader keeps no old pages in use
-	tileHeight   = 8
+	entriesStep = 256 // entries that are read in one transaction, so that a slow reader keeps no old pages in use
+	tileHeight  = 8
 
 	clockJitter = time.Second // by which a clock goes back when it is kept right
 )
@@ -183,11 +181,7 @@ func readEntry(records *bbolt.Bucket, index []byte) (appliance.Entry, error) {
 
 // List implements appliance.Journal.
 func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries []appliance.Entry, err error) {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultLimit
-	}
-	limit = min(limit, maxLimit)
+	limit := q.Size()
 	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
 		records := tx.Bucket([]byte(bucketRecords))
 		first, end, err := indexRange(records, h.tree.N, q)

@@ -58,7 +58,7 @@ func newLogList(a *app) *cobra.Command {
 	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T00:00:00Z, or a duration before now such as 24h")
 	f.StringVar(&until, "until", "", "only before then, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
-	f.IntVar(&q.Limit, "limit", 100, "at most this many (1 to 1000)")
+	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("at most this many (1 to %d)", appliance.MaxListed))
 	return cmd
 }
 
