@@ -208,7 +208,7 @@ func (c *httpConn) next() error {
 	return c.refusal // of a body whose beginning came with its headers
 }
 
-// closing says whether the connection must close after the answer.
+// closing reports whether the connection must close after the answer.
 func (c *httpConn) closing() bool { return c.framing.chunked || c.framing.close || c.refusal != nil }
 
 // connOf returns the connection that a request came from, nil if it is none of a listener.

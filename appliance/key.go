@@ -184,7 +184,7 @@ func (k APIKey) State(now time.Time) KeyState {
 	return KeyActive
 }
 
-// Usable says whether the key may be used for anything now: CodeAPIKeyRevoked, CodeAPIKeyExpired or nil.
+// Usable returns nil if the key may be used at all now, else CodeAPIKeyRevoked or CodeAPIKeyExpired.
 func (k APIKey) Usable(now time.Time) error {
 	switch k.State(now) {
 	case KeyRevoked:
@@ -195,7 +195,7 @@ func (k APIKey) Usable(now time.Time) error {
 	return nil
 }
 
-// Authorize says whether the key may be used for that, from that client address, now. The empty scope is within all.
+// Authorize returns nil if the key may be used for the scope, by a client at that address, now. Every key has the empty scope.
 //
 // Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
 func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {

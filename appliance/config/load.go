@@ -86,7 +86,7 @@ func ReadFile(path string) (map[string]any, error) {
 	return k.All(), errors.Join(unknown...)
 }
 
-// isEmptySection says whether name is a section written with nothing in it, as in "tls:".
+// isEmptySection reports whether name is a section written with nothing in it, as in "tls:".
 func isEmptySection(k *koanf.Koanf, name string) bool {
 	section := slices.ContainsFunc(settingNames(), func(s string) bool { return strings.HasPrefix(s, name+".") })
 	v := k.Get(name)

@@ -84,5 +84,5 @@ func reloadMark(name string) string {
 	return ""
 }
 
-// reloads says whether a running daemon takes over a change of the value.
+// reloads reports whether a running daemon takes over a change of the value.
 func reloads(name string) bool { return slices.Contains(Reloadable(), name) }

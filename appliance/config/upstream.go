@@ -10,12 +10,12 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// AsksUpstream says whether there is an upstream to ask, by the follower or for clients.
+// AsksUpstream reports whether there is an upstream to ask, by the follower or for clients.
 func (c *Config) AsksUpstream() bool {
 	return c.GraphQL.Upstream != "" && c.GraphQL.Source != FromOff
 }
 
-// Follows says whether the replica is kept in step with an upstream.
+// Follows reports whether the replica is kept in step with an upstream.
 func (c *Config) Follows() bool {
 	return c.GraphQL.Upstream != "" && c.GraphQL.Source == FromReplica
 }

@@ -31,7 +31,7 @@ func replicaOptions(c *config.Config) replica.Options {
 func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	return replica.Keep(ReplicaPath(c), replica.KeepOptions{
 		Options: replicaOptions(c), Log: log,
-		Made: func() error { return files.HandOver(c.DataDir, ReplicaFile) },
+		Opened: func() error { return files.HandOver(c.DataDir, ReplicaFile) },
 	})
 }
 

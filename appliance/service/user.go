@@ -75,7 +75,7 @@ func FromOS(u *user.User) (id User, err error) {
 	return id, err
 }
 
-// Reads says whether the user may read a file, as its mode has it.
+// Reads reports whether the user may read a file, as its mode has it.
 func (i User) Reads(owner *syscall.Stat_t, mode fs.FileMode) bool {
 	switch {
 	case i.IsRoot():

@@ -45,7 +45,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// What Open refuses; errors.Is tells them.
+// Errors of Open, for errors.Is.
 var (
 	ErrInUse       = errors.New("in use by another process")
 	ErrNewerSchema = errors.New("written by a newer attestd")

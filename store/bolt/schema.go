@@ -21,7 +21,7 @@ type schema struct {
 // currentSchema is the layout that the package comment tells. Version 1 is the first.
 func currentSchema() *schema { return &schema{version: 1} }
 
-// check says whether a file of version v can be used, after migrate where it may be written.
+// check returns nil if a file of version v can be used, after migrate unless it is opened read-only.
 func (s *schema) check(v int64, readOnly bool) error {
 	switch {
 	case v > s.version:
@@ -34,7 +34,7 @@ func (s *schema) check(v int64, readOnly bool) error {
 	return fmt.Errorf("%w: no schema version %d", ErrDamaged, v)
 }
 
-// reaches says whether there is a migration for each step from v to the current version.
+// reaches reports whether there is a migration for each step from v to the current version.
 func (s *schema) reaches(v int64) bool {
 	for ; v < s.version; v++ {
 		if s.migrations[v] == nil {

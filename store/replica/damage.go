@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/store/bolt/pages"
 )
 
-// ErrDamaged is wrapped by what Open, View and Write return for a file that holds what no replica wrote, or less. The
-// remedy is to set it aside and to fill a new one: see Keep.
+// ErrDamaged is wrapped by the errors of Open, View and Write for a damaged file. The remedy is to set it aside and to fill a
+// new one: see Keep.
 var ErrDamaged = errors.New("the replica is damaged")
 
 // damage is what our own code panics with over bytes that make no sense. bbolt panics with texts of its own.

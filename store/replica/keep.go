@@ -17,10 +17,10 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Kept is a Store that is never a reason to stop: it is a copy of what others have. A file that is damaged, of another
-// version, or cannot be opened is set aside under another name, whenever that shows, and an empty one is begun. While there is
-// none, because the disk is full or another process has the file, reads and writes fail with CodeReplicaUnavailable, and it
-// is tried again.
+// Kept is a Store that recovers by itself, since it is only a copy: a file that turns out to be damaged, that is of another version
+// or that cannot be read is set aside under another name, and an empty one is begun. While there is none, because the disk is full
+// or another process has the file, reads and writes fail with CodeReplicaUnavailable, and opening it is tried again. It is safe
+// for concurrent use.
 type Kept struct {
 	path string
 	o    KeepOptions
@@ -37,12 +37,12 @@ type Kept struct {
 // KeepOptions say how to keep a replica.
 type KeepOptions struct {
 	Options
-	// Made is called when a file was opened, before it is used; nil means not at all.
-	Made func() error
-	Log  *slog.Logger // nil means none
-	// Again is how long to wait before a replica is tried again that could not be opened, or was set aside a moment ago; zero
-	// means a minute.
-	Again time.Duration
+	// Opened is called each time that a file was opened, before it is used; nil means not at all.
+	Opened func() error
+	Log    *slog.Logger // nil means none
+	// Retry is how long to wait before opening a file that could not be opened, or after one was set aside a moment ago, is tried
+	// again; zero means a minute.
+	Retry time.Duration
 }
 
 // keptAside is how many files that were set aside are kept, the newest: each may be as large as the replica.
@@ -51,13 +51,13 @@ const keptAside = 2
 // asideInfix stands between the name of a replica and the time at which it was set aside.
 const asideInfix = ".damaged-"
 
-// Keep opens the replica at path, or begins to try.
+// Keep opens the replica at path. If that fails, it goes on trying until Close.
 func Keep(path string, o KeepOptions) *Kept {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Again == 0 {
-		o.Again = time.Minute
+	if o.Retry == 0 {
+		o.Retry = time.Minute
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	k := &Kept{path: path, o: o, damaged: make(chan error, 1), stop: stop}
@@ -71,7 +71,7 @@ func Keep(path string, o KeepOptions) *Kept {
 func (k *Kept) tend(ctx context.Context, err error) {
 	var begun time.Time // the last that took another's place: a disk that damages each must not make one after the other
 	for {
-		wait := k.o.Again
+		wait := k.o.Retry
 		if err == nil {
 			select {
 			case <-ctx.Done():
@@ -79,7 +79,7 @@ func (k *Kept) tend(ctx context.Context, err error) {
 			case cause := <-k.damaged:
 				k.drop(cause)
 			}
-			wait = time.Until(begun.Add(k.o.Again))
+			wait = time.Until(begun.Add(k.o.Retry))
 			begun = time.Now()
 		}
 		select {
@@ -100,7 +100,7 @@ func (k *Kept) open() error {
 		}
 	}
 	if err != nil {
-		k.o.Log.Error("the replica cannot be opened; attestations go on, and another try is made", "in", k.o.Again.String(), "error", err.Error())
+		k.o.Log.Error("the replica cannot be opened; attestations go on, and another try is made", "in", k.o.Retry.String(), "error", err.Error())
 		k.why.Store(&err)
 		return err
 	}
@@ -110,16 +110,16 @@ func (k *Kept) open() error {
 
 func (k *Kept) try() (*Store, error) {
 	r, err := Open(k.path, k.o.Options)
-	if err != nil || k.o.Made == nil {
+	if err != nil || k.o.Opened == nil {
 		return r, err
 	}
-	if err := k.o.Made(); err != nil {
+	if err := k.o.Opened(); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-// isUseless says whether another file would do better than the one that could not be opened. That another process has it, or
+// isUseless reports whether another file would do better than the one that could not be opened. That another process has it, or
 // that something has run out, does not speak against the file.
 func isUseless(err error) bool {
 	for _, other := range []error{
@@ -182,10 +182,10 @@ func SetAside(path string) ([]string, error) {
 
 func asidePattern(name string) string { return name + asideInfix + "*Z" }
 
-// SetAsideCount is how many files were set aside since Keep.
+// SetAsideCount returns how many files were set aside since Keep.
 func (k *Kept) SetAsideCount() uint64 { return k.setAside.Load() }
 
-// Ready is nil while there is a replica, else why there is none.
+// Ready returns nil while there is a replica, else an error that says why there is none.
 func (k *Kept) Ready() error {
 	_, err := k.replica()
 	return err
@@ -216,7 +216,7 @@ func (k *Kept) Write(ctx context.Context, b index.Batch) (index.Written, error) 
 	return r.Write(ctx, b)
 }
 
-// Close ends the tries and closes the replica.
+// Close stops trying, and closes the replica.
 func (k *Kept) Close() error {
 	k.stop()
 	k.ended.Wait()

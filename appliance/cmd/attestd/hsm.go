@@ -21,7 +21,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// isWrongPIN says whether the token refused the PIN.
+// isWrongPIN reports whether the token refused the PIN.
 func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
 
 func newHSM(a *app) *cobra.Command {

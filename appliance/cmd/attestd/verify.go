@@ -170,7 +170,7 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 	return err
 }
 
-// isNotFound says whether a backend has no such record.
+// isNotFound reports whether a backend has no such record.
 func isNotFound(err error) bool {
 	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }

@@ -312,7 +312,7 @@ func (w *walker) leaf(pg *page, lo, hi []byte) error {
 	return nil
 }
 
-// use records that a page is in use, and says whether that is new.
+// use records that a page is in use, and reports whether that is new.
 func (r *Reader) use(pg *page) bool {
 	if r.Used == nil {
 		return true
