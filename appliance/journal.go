@@ -222,6 +222,9 @@ func (f *Frontier) Add(dst []tlog.Hash, leaf tlog.Hash) []tlog.Hash {
 	return dst
 }
 
+// Edge returns the roots of the complete subtrees from left to right, one for each bit that the size has set: what NewFrontier reads.
+func (f Frontier) Edge() []tlog.Hash { return slices.Clone(f.edge) }
+
 // Size returns the number of leaves.
 func (f Frontier) Size() int64 { return f.size }
 

@@ -1,0 +1,401 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// batch is one transaction of the writer, tried until it is known to be committed.
+type batch struct {
+	store   *Store
+	ops     []*op
+	unknown bool // a COMMIT got no answer: the records may be in the journal
+	taken   bool // an id is, or may be, in the journal
+
+	// Of one try.
+	leaves  []leaf // of ops, made before the lock is held
+	head    *head  // as it was
+	now     time.Time
+	ahead   error // why none may be appended; nil where they may
+	keys    map[string]appliance.APIKey
+	byID    map[uuid.UUID]appliance.Entry // records with an id of the batch, where taken
+	replays map[idempotent]appliance.Entry
+	next    *head
+	entries []appliance.Entry // that are appended
+	hashes  []tlog.Hash
+	roots   []root // of the tiles that become complete
+}
+
+// leaf is a record with its time, ready to be appended.
+type leaf struct {
+	record appliance.Record
+	bytes  []byte
+	hash   tlog.Hash
+	err    error // what is wrong with the record
+}
+
+// idempotent names a record by its API key and idempotency key.
+type idempotent struct{ key, name string }
+
+// root is the root of a complete tile: what stands for it one level up.
+type root struct {
+	level int16
+	n     int64
+	hash  tlog.Hash
+}
+
+// write tries once. An error concerns all ops; one that is an op's own is in the op.
+func (b *batch) write(ctx context.Context) error {
+	s := b.store
+	b.reset()
+	b.make(s.time(s.head.Load())) // before anybody waits for us
+	conn, err := s.write.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Release() // closes one on which a transaction is left
+	if err := b.begin(ctx, conn); err != nil {
+		return errors.Join(err, rollback(conn))
+	}
+	if err := b.build(); err != nil {
+		return errors.Join(err, rollback(conn))
+	}
+	if len(b.entries) == 0 && !b.unknown {
+		return rollback(conn)
+	}
+	if err := b.commit(conn); err != nil {
+		return err
+	}
+	b.unknown = false
+	// The head comes before the answers, so that Checkpoint covers every entry that Append has returned.
+	return s.observe(b.next)
+}
+
+func (b *batch) reset() {
+	*b = batch{store: b.store, ops: b.ops, unknown: b.unknown, taken: b.taken || b.unknown}
+	for _, o := range b.ops {
+		o.Err, o.Value.entry, o.Value.replayed = nil, appliance.Entry{}, false
+	}
+}
+
+// time is that of a record which is appended after a head: never before the head's.
+func (s *Store) time(h *head) time.Time {
+	now := s.opts.Now().UTC().Truncate(time.Millisecond)
+	if h != nil && now.Before(h.last) {
+		return h.last
+	}
+	return now
+}
+
+// make makes the leaves of the ops, for that time.
+func (b *batch) make(now time.Time) {
+	b.now, b.leaves = now, make([]leaf, len(b.ops))
+	for i, o := range b.ops {
+		b.leaves[i] = makeLeaf(&o.Value, now)
+	}
+}
+
+func makeLeaf(c *change, now time.Time) (l leaf) {
+	if l.err = checkRecord(c.record); l.err != nil {
+		return l
+	}
+	if !c.salted {
+		rand.Read(c.record.Salt[:]) // never fails (Go 1.24)
+		c.salted = true
+	}
+	l.record = c.record
+	l.record.Time = now
+	if l.bytes, l.err = appliance.EncodeLeaf(l.record); l.err != nil {
+		l.err = refuse(l.err)
+	}
+	l.hash = tlog.RecordHash(l.bytes)
+	return l
+}
+
+func refuse(why error) error {
+	return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(why)
+}
+
+// checkRecord refuses what could not be found again, or would not be read as it was written.
+func checkRecord(r appliance.Record) error {
+	kept := func(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+	switch {
+	case r.ID == uuid.Nil:
+		return refuse(errors.New("it has no id"))
+	case r.KeyID == "" || len(r.KeyID) > 255 || !kept(r.KeyID):
+		return refuse(errors.New("its API key's id is malformed"))
+	case len(r.IdempotencyKey) > 1024 || !kept(r.IdempotencyKey):
+		return refuse(errors.New("its idempotency key is malformed"))
+	case !utf8.ValidString(r.Scheme), r.Domain != nil && (!utf8.ValidString(r.Domain.Name) || !utf8.ValidString(r.Domain.Version)):
+		return refuse(errors.New("it has text that is not UTF-8"))
+	}
+	return nil
+}
+
+// begin takes the head's lock and looks at all that decides on the batch, in one round trip. What is asked after the lock is granted
+// sees all that was committed before.
+func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
+	var r row
+	q := new(pgx.Batch)
+	q.Queue("BEGIN")
+	q.Queue(selectHead + " FOR UPDATE").QueryRow(func(row pgx.Row) error { return row.Scan(r.into()...) })
+	q.Queue("SELECT id, expires, revoked FROM api_keys WHERE id = ANY($1)", b.keyIDs()).Query(b.scanKeys)
+	if keys, names := b.idempotencyKeys(); len(keys) > 0 {
+		q.Queue("SELECT r.index, r.leaf FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
+			"LATERAL (SELECT index, leaf FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(b.scanReplays)
+	}
+	if b.taken {
+		q.Queue("SELECT index, leaf FROM records WHERE id = ANY($1)", b.ids()).Query(b.scanIDs)
+	}
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("lock the head: %w", err)
+	}
+	return b.look(ctx, r)
+}
+
+// look judges the head on which the batch is to be built.
+func (b *batch) look(ctx context.Context, r row) (err error) {
+	s := b.store
+	known := s.head.Load()
+	if b.head, err = s.check(r, known); err != nil {
+		return err
+	}
+	if b.head.log == "" {
+		return errors.New("the journal has not begun yet")
+	}
+	if err := s.forgot(b.head, known); err != nil {
+		return s.watch.forgotten(err)
+	}
+	if lost := s.watch.lost.Load(); lost != nil {
+		return *lost
+	}
+	if s.opts.Mark != nil {
+		if err := s.opts.Mark.Seen(ctx, b.head.checkpoint, nil); err != nil {
+			return fmt.Errorf("%w: %w", ErrForgot, err)
+		}
+	}
+	b.ahead = s.checkClock(b.head.last)
+	if b.now.Before(b.head.last) {
+		b.make(b.head.last)
+	}
+	return nil
+}
+
+func (b *batch) keyIDs() (ids []string) {
+	seen := make(map[string]bool)
+	for _, l := range b.leaves {
+		if l.err == nil && !seen[l.record.KeyID] {
+			seen[l.record.KeyID] = true
+			ids = append(ids, l.record.KeyID)
+		}
+	}
+	return ids
+}
+
+func (b *batch) idempotencyKeys() (keys, names []string) {
+	for _, l := range b.leaves {
+		if l.err == nil && l.record.IdempotencyKey != "" {
+			keys, names = append(keys, l.record.KeyID), append(names, l.record.IdempotencyKey)
+		}
+	}
+	return keys, names
+}
+
+func (b *batch) ids() (ids []uuid.UUID) {
+	for _, o := range b.ops {
+		ids = append(ids, o.Value.record.ID)
+	}
+	return ids
+}
+
+func (b *batch) scanKeys(rows pgx.Rows) error {
+	b.keys = make(map[string]appliance.APIKey)
+	for rows.Next() {
+		var key appliance.APIKey
+		var expires, revoked *time.Time
+		if err := rows.Scan(&key.ID, &expires, &revoked); err != nil {
+			return err
+		}
+		key.Expires, key.Revoked = given(expires), given(revoked)
+		b.keys[key.ID] = key
+	}
+	return rows.Err()
+}
+
+func (b *batch) scanReplays(rows pgx.Rows) error {
+	b.replays = make(map[idempotent]appliance.Entry)
+	return eachEntry(rows, func(e appliance.Entry) {
+		b.replays[idempotent{e.Record.KeyID, e.Record.IdempotencyKey}] = e
+	})
+}
+
+func (b *batch) scanIDs(rows pgx.Rows) error {
+	b.byID = make(map[uuid.UUID]appliance.Entry)
+	return eachEntry(rows, func(e appliance.Entry) { b.byID[e.Record.ID] = e })
+}
+
+// build decides on each op and makes the next head.
+func (b *batch) build() error {
+	frontier := b.head.frontier.Clone()
+	if b.byID == nil {
+		b.byID = make(map[uuid.UUID]appliance.Entry)
+	}
+	if b.replays == nil {
+		b.replays = make(map[idempotent]appliance.Entry)
+	}
+	for i, o := range b.ops {
+		b.append(o, b.leaves[i], &frontier)
+	}
+	if len(b.entries) == 0 {
+		b.next = b.head
+		return nil
+	}
+	tree := frontier.Tree()
+	checkpoint, err := appliance.SignCheckpoint(tree, b.store.opts.Signer)
+	if err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
+	}
+	b.next = &head{log: b.head.log, tree: tree, frontier: frontier, checkpoint: checkpoint, last: b.now, keys: b.head.keys}
+	return nil
+}
+
+// append decides on one op.
+func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
+	if o.Err = l.err; o.Err != nil {
+		return
+	}
+	r := l.record
+	if e, found := b.byID[r.ID]; found {
+		if e.Record.Salt == r.Salt { // it was committed by an earlier try
+			o.Value.entry = e
+			return
+		}
+		o.Err = refuse(fmt.Errorf("id %s is taken", r.ID))
+		return
+	}
+	if key, found := b.keys[r.KeyID]; found {
+		if o.Err = key.Usable(b.now); o.Err != nil {
+			return
+		}
+	}
+	name := idempotent{r.KeyID, r.IdempotencyKey}
+	if e, found := b.replays[name]; found && r.IdempotencyKey != "" {
+		o.Value.entry, o.Value.replayed = e, true
+		return
+	}
+	if o.Err = b.ahead; o.Err != nil {
+		return
+	}
+	e := appliance.Entry{Index: frontier.Size(), Record: r, Leaf: l.bytes}
+	o.Value.entry = e
+	b.put(e, l.hash, frontier)
+	b.byID[r.ID], b.replays[name] = e, e
+}
+
+func (b *batch) put(e appliance.Entry, hash tlog.Hash, frontier *appliance.Frontier) {
+	b.entries = append(b.entries, e)
+	b.hashes = append(b.hashes, hash)
+	b.roots = appendRoots(b.roots, frontier.Add(nil, hash), e.Index)
+}
+
+// appendRoots appends the roots of the tiles that record n completes, given those of all subtrees that it does.
+func appendRoots(roots []root, completed []tlog.Hash, n int64) []root {
+	for level := tileHeight; level < len(completed); level += tileHeight {
+		roots = append(roots, root{level: int16(level / tileHeight), n: n >> level, hash: completed[level]})
+	}
+	return roots
+}
+
+// commit writes the batch and commits it, in one round trip, which nothing cancels.
+func (b *batch) commit(conn *pgxpool.Conn) error {
+	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	defer cancel()
+	q := new(pgx.Batch)
+	b.queueRecords(q)
+	queueRoots(q, b.roots)
+	next := b.next
+	// Also where nothing is new: what was looked up is then known to be where this COMMIT is, on a synchronous standby too.
+	q.Queue("UPDATE log_head SET size = $1, edge = $2, last_time = $3, checkpoint = $4, appended_by = $5 WHERE id = 1",
+		next.tree.N, encodeEdge(next.frontier), optional(next.last), string(next.checkpoint), b.store.opts.Member.Name)
+	q.Queue("COMMIT")
+	err := conn.SendBatch(ctx, q).Close()
+	switch {
+	case err == nil:
+		if err = replicated(conn); err == nil {
+			return nil
+		}
+		b.unknown = true
+	case aborted(err):
+		if stateOf(err) == stateUnique {
+			if b.taken {
+				err = fmt.Errorf("%w: there is a record beyond the head: %w", ErrDamaged, err)
+			}
+			b.taken = true
+		}
+		return errors.Join(fmt.Errorf("append: %w", err), rollback(conn))
+	default:
+		b.unknown = true
+	}
+	return fmt.Errorf("commit: %w", err)
+}
+
+func (b *batch) queueRecords(q *pgx.Batch) {
+	if len(b.entries) == 0 {
+		return
+	}
+	n := len(b.entries)
+	ids, keys, names := make([]uuid.UUID, n), make([]string, n), make([]*string, n)
+	hashes, leaves := make([][]byte, n), make([][]byte, n)
+	for i, e := range b.entries {
+		ids[i], keys[i], leaves[i], hashes[i] = e.Record.ID, e.Record.KeyID, e.Leaf, b.hashes[i][:]
+		if e.Record.IdempotencyKey != "" {
+			names[i] = &b.entries[i].Record.IdempotencyKey
+		}
+	}
+	q.Queue("INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) "+
+		"SELECT $1 + n - 1, id, k, i, $2, hash, leaf FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) "+
+		"WITH ORDINALITY AS new (id, k, i, hash, leaf, n)", b.entries[0].Index, b.now, ids, keys, names, hashes, leaves)
+}
+
+func queueRoots(q *pgx.Batch, roots []root) {
+	for _, r := range roots {
+		q.Queue("INSERT INTO hashes (level, n, hash) VALUES ($1, $2, $3)", r.level, r.n, r.hash[:])
+	}
+}
+
+// eachEntry reads rows of an index and a leaf.
+func eachEntry(rows pgx.Rows, fn func(appliance.Entry)) error {
+	for rows.Next() {
+		var e appliance.Entry
+		if err := rows.Scan(&e.Index, &e.Leaf); err != nil {
+			return err
+		}
+		if err := decode(&e); err != nil {
+			return err
+		}
+		fn(e)
+	}
+	return rows.Err()
+}
+
+// decode reads an entry's record from its leaf.
+func decode(e *appliance.Entry) (err error) {
+	e.Leaf = bytes.Clone(e.Leaf)
+	if e.Record, err = appliance.DecodeLeaf(e.Leaf); err != nil {
+		return fmt.Errorf("%w: record %d: %w", ErrDamaged, e.Index, err)
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	writers = 3 // connections: the batch, a change of API keys, the watch
+
+	connectTimeout = 2 * time.Second // for each host of the URL, unless it says otherwise
+	silence        = 5 * time.Second // after which a host that acknowledges nothing is taken for gone
+
+	// A batch holds the head's lock from its first statement to its COMMIT. One that goes no further is ended by the database
+	// after idleTimeout, whereupon the next in line has the lock.
+	idleTimeout      = 4 * time.Second
+	lockTimeout      = 7 * time.Second
+	statementTimeout = 9 * time.Second // the wait for a lock included; it does not concern COMMIT
+)
+
+// Check says whether a URL can be used: postgres://user@host:port,host:port/database?…, as libpq understands it, with its environment
+// (PGHOST, PGSSLMODE, …) and its passfile. Other hosts must be reached by TLS: sslmode is verify-full where nothing says otherwise, and
+// disable, allow and prefer are for loopback and Unix sockets. No error has a password in it.
+func Check(url string) error {
+	_, err := parse(url)
+	return err
+}
+
+// Redact returns the URL without its password.
+func Redact(raw string) string {
+	scheme, rest, found := strings.Cut(raw, "://")
+	if !found {
+		return "(not a URL)"
+	}
+	authority, path := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, path = rest[:i], rest[i:]
+	}
+	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+		user, _, secret := strings.Cut(authority[:i], ":")
+		if secret {
+			user += ":xxxxx"
+		}
+		authority = user + authority[i:]
+	}
+	if before, query, found := strings.Cut(path, "?"); found {
+		path = before + "?" + redactQuery(query)
+	}
+	return scheme + "://" + authority + path
+}
+
+func redactQuery(query string) string {
+	parts := strings.Split(query, "&")
+	for i, part := range parts {
+		if name, _, _ := strings.Cut(part, "="); strings.Contains(strings.ToLower(name), "password") {
+			parts[i] = name + "=xxxxx"
+		}
+	}
+	return strings.Join(parts, "&")
+}
+
+// parse reads a URL and makes sure of TLS.
+func parse(raw string) (*pgx.ConnConfig, error) {
+	if !strings.HasPrefix(raw, "postgres://") && !strings.HasPrefix(raw, "postgresql://") {
+		return nil, errors.New("the database's URL must begin with postgres://")
+	}
+	config, err := pgx.ParseConfig(raw)
+	if err == nil && !tlsChosen(raw) && len(remote(config)) > 0 {
+		separator := "?"
+		if strings.Contains(raw, "?") {
+			separator = "&"
+		}
+		config, err = pgx.ParseConfig(raw + separator + "sslmode=verify-full")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the database's URL %s: %s", Redact(raw), reason(err))
+	}
+	if hosts := remote(config); len(hosts) > 0 {
+		return nil, fmt.Errorf("the database's URL %s: %s would be reached without TLS, or without it where TLS fails: "+
+			"set sslmode=verify-full; disable, allow and prefer are for loopback and Unix sockets", Redact(raw), strings.Join(hosts, ", "))
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // whatever the URL says: who is no primary has no head
+	return config, nil
+}
+
+// reason is why pgx does not take a URL, without the URL: it hides the passwords that it finds only.
+func reason(err error) string {
+	text := err.Error()
+	if i := strings.LastIndex(text, "failed to"); i >= 0 {
+		return text[i:]
+	}
+	return "it cannot be understood"
+}
+
+// tlsChosen says whether somebody has chosen an sslmode.
+func tlsChosen(raw string) bool {
+	_, query, _ := strings.Cut(raw, "?")
+	values, _ := url.ParseQuery(query) // what can be read of it
+	return values.Has("sslmode") || os.Getenv("PGSSLMODE") != ""
+}
+
+// remote returns the hosts, other than this one, that may be reached without TLS.
+func remote(config *pgx.ConnConfig) (hosts []string) {
+	add := func(host string) {
+		if !isLocal(host) && (len(hosts) == 0 || hosts[len(hosts)-1] != host) {
+			hosts = append(hosts, host)
+		}
+	}
+	if config.TLSConfig == nil {
+		add(config.Host)
+	}
+	for _, f := range config.Fallbacks {
+		if f.TLSConfig == nil {
+			add(f.Host)
+		}
+	}
+	return hosts
+}
+
+// isLocal says whether a host is this machine by its form: a socket's folder, an address of loopback, or localhost (RFC 6761).
+func isLocal(host string) bool {
+	if strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// newPool makes connections when they are needed. What reads may be cancelled; what writes never is.
+func newPool(config *pgx.ConnConfig, size int, name string, mayCancel bool) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, errors.New("the environment (PG…) cannot be understood: " + reason(err))
+	}
+	c.ConnConfig = config.Copy()
+	c.MaxConns, c.MinConns = int32(size), 0
+	c.MaxConnIdleTime, c.HealthCheckPeriod, c.PingTimeout = 5*time.Minute, 30*time.Second, connectTimeout
+	if _, set := c.ConnConfig.RuntimeParams["application_name"]; !set {
+		c.ConnConfig.RuntimeParams["application_name"] = strings.TrimSuffix("attestd "+name, " ")
+	}
+	c.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+		dial(config, mayCancel)
+		return nil
+	}
+	c.AfterConnect = prepare
+	return pgxpool.NewWithConfig(context.Background(), c)
+}
+
+// dial has a connection notice that its host is gone.
+//
+// When anything goes wrong in a wait, pgx asks the server, by a connection of its own, to cancel what it is doing. A COMMIT that is
+// cancelled while it waits for a synchronous standby is committed here and lost when that standby is promoted: so what may
+// write makes no other connection once it is connected.
+func dial(config *pgx.ConnConfig, mayCancel bool) {
+	dialer := &net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 4, Count: 2},
+		Control:         noticeSilence,
+	}
+	var connected atomic.Bool
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() && !mayCancel {
+			return nil, errors.New("what writes is not cancelled")
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	config.Config.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+		connected.Store(true)
+		return nil
+	}
+	config.OnNotice = noteCancelled
+}
+
+// noticeSilence has the kernel end a connection whose other side does not acknowledge what was sent.
+func noticeSilence(network, _ string, raw syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+// cancelled is the name under which a connection keeps that somebody cancelled its wait for a synchronous standby.
+const cancelled = "cancelled"
+
+// noteCancelled notes what PostgreSQL tells as a warning only: a COMMIT succeeded, but on the primary alone.
+func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		conn.CustomData()[cancelled] = true
+	}
+}
+
+// prepare sets what holds for all that a connection does. No plan reads a whole table, also one that was made when the table
+// was empty.
+func prepare(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
+		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off",
+		lockTimeout.Milliseconds(), statementTimeout.Milliseconds(), idleTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+	return err
+}

@@ -1,0 +1,239 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/queue"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+	entriesStep  = 512 // entries of one question: what a reader has in memory
+
+	clockJitter  = time.Second // by which a clock goes back when it is kept right
+	warnInterval = time.Minute // between warnings that the newest record is ahead of the clock
+)
+
+// Journal implements appliance.Journal. Appends go through the store's writer; reads have connections of their own.
+type Journal struct {
+	store  *Store
+	warned atomic.Int64 // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
+}
+
+var _ appliance.Journal = (*Journal)(nil)
+
+// Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
+func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+	if j.store.writer == nil {
+		return appliance.Entry{}, false, errReadOnly()
+	}
+	o := &queue.Op[change]{Value: change{record: r}}
+	if err := j.store.writer.queue.Do(ctx, o); err != nil {
+		return appliance.Entry{}, false, err
+	}
+	return o.Value.entry, o.Value.replayed, nil
+}
+
+// Ready implements appliance.Journal: the primary is reached, takes writes, has a schema that is known and a head that can be read.
+// It is answered from memory, which is at most some seconds old.
+func (j *Journal) Ready(ctx context.Context) error {
+	s := j.store
+	if s.writer == nil {
+		return errReadOnly()
+	}
+	if err := s.watch.ready(ctx); err != nil {
+		return err
+	}
+	if err := s.writer.stuck(); err != nil {
+		return err
+	}
+	if h := s.head.Load(); h != nil {
+		return s.checkClock(h.last)
+	}
+	return nil
+}
+
+// checkClock returns an error while records would be stamped with a time that is known to be wrong: that of the newest record, since
+// none goes back, or this clock's own, to which all other appliances would then be bound.
+func (s *Store) checkClock(last time.Time) error {
+	now := s.opts.Now()
+	if fast := -time.Duration(s.offset.Load()); fast > s.opts.MaxAhead {
+		return unavailable(fmt.Errorf("this machine's clock is %s ahead of the database's, more than journal.max_ahead (%s): set the clock that is wrong",
+			fast.Round(time.Second), s.opts.MaxAhead))
+	}
+	ahead := last.Sub(now)
+	if ahead <= clockJitter {
+		return nil
+	}
+	refused := ahead > s.opts.MaxAhead
+	if since := now.UnixNano() - s.journal.warned.Load(); since < 0 || since >= int64(warnInterval) {
+		s.journal.warned.Store(now.UnixNano())
+		level, what := slog.LevelWarn, "records are stamped with that time until the clock has caught up"
+		if refused {
+			level, what = slog.LevelError, "nothing is signed until the clock has caught up, or journal.max_ahead allows it"
+		}
+		s.opts.Logger.Log(context.Background(), level, "journal: the newest record is ahead of the clock: "+what,
+			"ahead", ahead.Round(time.Second).String(), "max_ahead", s.opts.MaxAhead.String())
+	}
+	if !refused {
+		return nil
+	}
+	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set the clock; "+
+		"where the clock is right and was wrong when that record was made, set journal.max_ahead to more", ahead.Round(time.Second), s.opts.MaxAhead))
+}
+
+// ByID implements appliance.Journal.
+func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+	e, err := j.one(ctx, "SELECT index, leaf FROM records WHERE id = $1", id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
+	}
+	return e, err
+}
+
+// ByIdempotencyKey implements appliance.Journal.
+func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
+	e, err := j.one(ctx, "SELECT index, leaf FROM records WHERE key_id = $1 AND idempotency_key = $2", keyID, idempotencyKey)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
+	}
+	return e, err
+}
+
+// one reads one entry, or returns pgx.ErrNoRows.
+func (j *Journal) one(ctx context.Context, query string, args ...any) (e appliance.Entry, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err = j.store.read.QueryRow(ctx, query, args...).Scan(&e.Index, &e.Leaf)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return e, err
+	}
+	if err == nil {
+		err = decode(&e)
+	}
+	if err != nil {
+		return appliance.Entry{}, answer(ctx, "read a record", err)
+	}
+	return e, nil
+}
+
+// List implements appliance.Journal.
+func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+	limit := q.Limit
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	first, end, err := j.indexRange(ctx, q)
+	if err != nil || first >= end {
+		return nil, err
+	}
+	query, args := "SELECT index, leaf FROM records WHERE index >= $1 AND index < $2 ORDER BY index DESC LIMIT $3", []any{first, end, min(limit, maxLimit)}
+	if q.KeyID != "" {
+		query, args = "SELECT index, leaf FROM records WHERE key_id = $4 AND index >= $1 AND index < $2 ORDER BY index DESC LIMIT $3", append(args, q.KeyID)
+	}
+	return j.entries(ctx, query, args...)
+}
+
+// entries reads entries with one question.
+func (j *Journal) entries(ctx context.Context, query string, args ...any) (entries []appliance.Entry, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := j.store.read.Query(ctx, query, args...)
+	if err == nil {
+		err = eachEntry(rows, func(e appliance.Entry) { entries = append(entries, e) })
+		rows.Close()
+	}
+	if err != nil {
+		return nil, answer(ctx, "read records", err)
+	}
+	return entries, nil
+}
+
+// indexRange returns the first index that a query can mean and the one after the last.
+func (j *Journal) indexRange(ctx context.Context, q appliance.JournalQuery) (first, end int64, err error) {
+	h, err := j.store.readHead(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	end = h.tree.N
+	if q.Before > 0 {
+		end = min(end, q.Before)
+	}
+	if !q.Until.IsZero() {
+		until, err := j.searchTime(ctx, h.tree.N, q.Until)
+		if err != nil {
+			return 0, 0, err
+		}
+		end = min(end, until)
+	}
+	if !q.From.IsZero() {
+		first, err = j.searchTime(ctx, h.tree.N, q.From)
+	}
+	return first, end, err
+}
+
+// searchTime returns the index of the first record that is not earlier than t. Times never decrease, so the database halves the
+// range until one is left; that costs no index on time.
+func (j *Journal) searchTime(ctx context.Context, size int64, t time.Time) (i int64, err error) {
+	const halve = `WITH RECURSIVE range (lo, hi) AS (
+		SELECT 0::bigint, $1::bigint
+		UNION ALL
+		SELECT CASE WHEN earlier THEN mid + 1 ELSE lo END, CASE WHEN earlier THEN hi ELSE mid END FROM (
+			SELECT lo, hi, (lo + hi) / 2 AS mid, (SELECT time FROM records WHERE index = (lo + hi) / 2) < $2 AS earlier FROM range WHERE lo < hi
+		) AS step
+	) SELECT lo FROM range WHERE lo >= hi`
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := j.store.read.QueryRow(ctx, halve, size, t).Scan(&i); err != nil {
+		return 0, answer(ctx, "find the records of a time", err)
+	}
+	return i, nil
+}
+
+// Entries implements appliance.Journal. The end is where it is when Entries is called; no connection is held while yield runs.
+func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
+	h, err := j.store.readHead(ctx)
+	if err != nil {
+		return err
+	}
+	for next := max(first, 0); next < h.tree.N; {
+		end := min(h.tree.N, next+entriesStep)
+		step, err := j.entries(ctx, "SELECT index, leaf FROM records WHERE index >= $1 AND index < $2 ORDER BY index", next, end)
+		if err != nil {
+			return err
+		}
+		for _, e := range step {
+			if e.Index != next {
+				break
+			}
+			if err := yield(e); err != nil {
+				return err
+			}
+			next++
+		}
+		if next != end {
+			return unavailable(fmt.Errorf("%w: record %d is missing", ErrDamaged, next))
+		}
+	}
+	return nil
+}
+
+// Checkpoint implements appliance.Journal. It is read from the database, so that it also covers what other appliances have answered.
+func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
+	h, err := j.store.claimed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(h.checkpoint), nil
+}

@@ -1,0 +1,71 @@
+package postgres_test
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// role is the daemon's in all tests: it owns nothing.
+const role = "attestd"
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newLogKey(t testing.TB) appliance.LogKey {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/attestd")
+	check(t, err)
+	return key
+}
+
+// newDatabase returns the URL of a new database, as the daemon's role has it.
+func newDatabase(t testing.TB) (string, *postgrestest.Database) {
+	t.Helper()
+	d := postgrestest.NewDatabase(t)
+	check(t, postgres.Init(t.Context(), d.URL(), role, "secret"))
+	return d.RoleURL(url.UserPassword(role, "secret"), d.Database), d
+}
+
+func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
+	t.Helper()
+	s, err := postgres.Open(url, o)
+	check(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func options(key appliance.LogKey) postgres.Options {
+	return postgres.Options{Signer: key.Signer, Verifier: key.Verifier}
+}
+
+func TestConformance(t *testing.T) {
+	key := newLogKey(t)
+	at := func(t *testing.T, now func() time.Time) *postgres.Store {
+		o := options(key)
+		o.Now = now
+		url, _ := newDatabase(t)
+		return open(t, url, o)
+	}
+	t.Run("journal", func(t *testing.T) {
+		storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal { return at(t, now).Journal() }, key.Verifier)
+	})
+	t.Run("keys", func(t *testing.T) {
+		storetest.TestKeys(t, func(t *testing.T) appliance.Keys { return at(t, time.Now).Keys() })
+	})
+	t.Run("revocation", func(t *testing.T) {
+		storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+			s := at(t, now)
+			return s.Keys(), s.Journal()
+		})
+	})
+}

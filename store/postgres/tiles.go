@@ -1,0 +1,148 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	tileHeight = 8
+	tileWidth  = 1 << tileHeight
+)
+
+// Prove implements appliance.Journal. The hashes are held against the checkpoint before they leave.
+func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
+	none := func(err error) (appliance.InclusionProof, error) { return appliance.InclusionProof{}, err }
+	h := j.store.head.Load()
+	if h == nil || index >= h.tree.N { // another appliance may have appended it since
+		var err error
+		if h, err = j.store.claimed(ctx); err != nil {
+			return none(err)
+		}
+	}
+	if index < 0 || index >= h.tree.N {
+		return none(appliance.Errorf(appliance.CodeNotFound, "no record %d", index))
+	}
+	hashes := j.store.hashes(ctx, h.tree)
+	path, err := tlog.ProveRecord(h.tree.N, index, hashes)
+	if err != nil {
+		return none(answer(ctx, "prove a record", err))
+	}
+	leaf, err := hashes.ReadHashes([]int64{tlog.StoredHashIndex(0, index)})
+	if err != nil {
+		return none(answer(ctx, "prove a record", err))
+	}
+	proof := appliance.InclusionProof{
+		Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint), LeafHash: leaf[0][:], Hashes: make([][]byte, len(path)),
+	}
+	for i := range path {
+		proof.Hashes[i] = path[i][:]
+	}
+	return proof, nil
+}
+
+// Tile implements appliance.Journal.
+func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
+	h := j.store.head.Load()
+	if h == nil || !inTree(t, h.tree.N) {
+		var err error
+		if h, err = j.store.readHead(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if !inTree(t, h.tree.N) {
+		return nil, appliance.Errorf(appliance.CodeNotFound, "no such tile")
+	}
+	data, err := (&tiles{ctx: ctx, store: j.store}).ReadTiles([]tlog.Tile{t})
+	if err != nil {
+		return nil, answer(ctx, "read a tile", err)
+	}
+	return data[0], nil
+}
+
+// inTree says whether a tree of that size has all hashes of a tile.
+func inTree(t tlog.Tile, size int64) bool {
+	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > tileWidth {
+		return false
+	}
+	hashes := size >> (tileHeight * t.L)                                     // that the level has
+	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
+}
+
+// hashes reads the hashes of a tree, and checks that they are its own.
+func (s *Store) hashes(ctx context.Context, tree tlog.Tree) tlog.HashReader {
+	return tlog.TileHashReader(tree, &tiles{ctx: ctx, store: s})
+}
+
+// tiles reads tiles from the database. It is used once and then forgotten: what it has read it keeps.
+type tiles struct {
+	ctx   context.Context
+	store *Store
+	kept  map[tlog.Tile][]byte
+}
+
+// Height implements tlog.TileReader.
+func (t *tiles) Height() int { return tileHeight }
+
+// SaveTiles implements tlog.TileReader. The tiles have been checked.
+func (t *tiles) SaveTiles(wanted []tlog.Tile, data [][]byte) {
+	if t.kept == nil {
+		t.kept = make(map[tlog.Tile][]byte)
+	}
+	for i, tile := range wanted {
+		t.kept[tile] = data[i]
+	}
+}
+
+// ReadTiles implements tlog.TileReader, in one round trip.
+func (t *tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
+	data := make([][]byte, len(wanted))
+	q := new(pgx.Batch)
+	for i, tile := range wanted {
+		if kept, found := t.kept[tile]; found {
+			data[i] = kept
+			continue
+		}
+		first := tile.N << tileHeight
+		end := first + int64(tile.W)
+		query, args := "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", []any{first, end}
+		if tile.L > 0 {
+			query, args = "SELECT hash FROM hashes WHERE level = $3 AND n >= $1 AND n < $2 ORDER BY n", append(args, tile.L)
+		}
+		q.Queue(query, args...).Query(func(rows pgx.Rows) error { return t.read(rows, tile, &data[i]) })
+	}
+	if q.Len() == 0 {
+		return data, nil
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, readTimeout)
+	defer cancel()
+	return data, t.store.read.SendBatch(ctx, q).Close()
+}
+
+func (t *tiles) read(rows pgx.Rows, tile tlog.Tile, into *[]byte) error {
+	data := make([]byte, 0, tile.W*tlog.HashSize)
+	for rows.Next() {
+		var hash []byte
+		if err := rows.Scan(&hash); err != nil {
+			return err
+		}
+		if len(hash) != tlog.HashSize {
+			return fmt.Errorf("%w: a hash of %d bytes in tile %s", ErrDamaged, len(hash), tile.Path())
+		}
+		data = append(data, hash...)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if len(data) != tile.W*tlog.HashSize {
+		return fmt.Errorf("%w: tile %s has %d hashes", ErrDamaged, tile.Path(), len(data)/tlog.HashSize)
+	}
+	*into = data
+	return nil
+}
+

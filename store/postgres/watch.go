@@ -1,0 +1,258 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	watchEvery  = 500 * time.Millisecond
+	readTimeout = 3 * time.Second
+	staleAfter  = 3 * time.Second  // how old what the watch saw may be
+	beatEvery   = 2 * time.Second  // between the signs of life in members
+	flushEvery  = 30 * time.Second // between writes of last uses, and reads of others'
+)
+
+// watch looks at the head twice a second, whether anything is asked for or not, so that a database that has forgotten is noticed, and
+// a revoked key is refused early. What it saw last is what Ready says.
+type watch struct {
+	store  *Store
+	state  atomic.Pointer[sight]
+	first  chan struct{} // closed after the first look
+	ending chan struct{}
+	ended  chan struct{}
+	lost   atomic.Pointer[error] // that the database has forgotten: it stays so, also when it has grown beyond what was seen
+
+	beaten, flushed time.Time // owned by run
+}
+
+// sight is what a look came to.
+type sight struct {
+	at  time.Time // of this process's own clock
+	err error
+}
+
+func newWatch(s *Store) *watch {
+	return &watch{store: s, first: make(chan struct{}), ending: make(chan struct{}), ended: make(chan struct{})}
+}
+
+func (w *watch) run() {
+	defer close(w.ended)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var once sync.Once
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		err := w.look(ctx)
+		w.saw(err)
+		once.Do(func() { close(w.first) })
+		if err == nil && !w.store.opts.ReadOnly {
+			w.tell(ctx)
+		}
+		cancel()
+		select {
+		case <-tick.C:
+		case <-w.ending:
+			return
+		}
+	}
+}
+
+// close ends the watch, and writes what it has not written yet.
+func (w *watch) close() {
+	close(w.ending)
+	<-w.ended
+	if !w.store.opts.ReadOnly && w.state.Load().err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		defer cancel()
+		_ = w.store.keys.flush(ctx) // last uses are for people; the database may be gone
+	}
+}
+
+// saw keeps what a look came to, and logs when that changes.
+func (w *watch) saw(err error) {
+	before := w.state.Swap(&sight{at: time.Now(), err: err})
+	logger := w.store.opts.Logger
+	switch {
+	case err != nil && errors.Is(err, ErrForgot) && (before == nil || !errors.Is(before.err, ErrForgot)):
+		logger.Error("journal: the database has forgotten what it had committed; nothing is signed until an operator decides: attestd log accept-loss", "error", err)
+	case err != nil && (before == nil || before.err == nil):
+		logger.Error("journal: the database does not serve; nothing is signed until it does", "error", err)
+	case err == nil && before != nil && before.err != nil:
+		logger.Info("journal: the database serves again")
+	}
+}
+
+// look reads the head, and does what follows from it.
+func (w *watch) look(ctx context.Context) error {
+	s := w.store
+	known := s.head.Load()
+	h, err := w.ask(ctx, known)
+	if err != nil {
+		if stateOf(err) == stateReadOnly || !aborted(err) {
+			s.read.Reset() // connections to a server that is no primary any more read an old journal
+		}
+		return explain(err)
+	}
+	if err := w.remember(ctx, h, known); err != nil {
+		return err
+	}
+	if h.log == "" && !s.opts.ReadOnly {
+		if err := pgx.BeginFunc(ctx, s.write, func(tx pgx.Tx) error { return s.claim(ctx, tx) }); err != nil {
+			return explain(err)
+		}
+		return w.look(ctx)
+	}
+	if err := s.observe(h); err != nil {
+		return w.forgotten(err)
+	}
+	return s.keys.refresh(ctx, h.keys)
+}
+
+// ask reads head, schema version and clock in one question.
+func (w *watch) ask(ctx context.Context, known *head) (*head, error) {
+	s := w.store
+	var r row
+	var version int64
+	var clock time.Time
+	var readOnly string
+	before := s.opts.Now()
+	const query = "SELECT log, size, edge, last_time, checkpoint, keys_version, clock_timestamp(), current_setting('transaction_read_only'), " +
+		"(SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied) FROM log_head WHERE id = 1"
+	if err := s.write.QueryRow(ctx, query).Scan(append(r.into(), &clock, &readOnly, &version)...); err != nil {
+		return nil, err
+	}
+	if readOnly == "on" {
+		s.write.Reset()
+		return nil, errors.New("the database is read-only: it is no primary any more, or does not take writes")
+	}
+	after := s.opts.Now()
+	s.offset.Store(int64(clock.Sub(before.Add(after.Sub(before) / 2))))
+	if err := checkVersion(version); err != nil {
+		return nil, err
+	}
+	return s.check(r, known)
+}
+
+// remember holds a head against what was seen before, in this process and outside of the database.
+func (w *watch) remember(ctx context.Context, h, known *head) error {
+	s := w.store
+	if err := s.forgot(h, known); err != nil {
+		return w.forgotten(err)
+	}
+	if s.opts.Mark != nil && h.log != "" {
+		if err := s.opts.Mark.Seen(ctx, h.checkpoint, s.hashes(ctx, h.tree)); err != nil {
+			return fmt.Errorf("%w: %w", ErrForgot, err)
+		}
+	}
+	if lost := w.lost.Load(); lost != nil && known != nil && known.log == h.log {
+		return *lost
+	}
+	return nil
+}
+
+// forgotten keeps that the database has forgotten.
+func (w *watch) forgotten(err error) error {
+	if errors.Is(err, ErrForgot) {
+		w.lost.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+// tell writes what is written now and then. It matters to nobody but people.
+func (w *watch) tell(ctx context.Context) {
+	now := time.Now()
+	if now.Sub(w.beaten) >= beatEvery {
+		w.beaten = now
+		if err := w.store.beat(ctx); err != nil {
+			w.store.opts.Logger.Warn("journal: the sign of life in members was not written", "error", explain(err))
+		}
+	}
+	if now.Sub(w.flushed) >= flushEvery {
+		w.flushed = now
+		if err := w.store.keys.flush(ctx); err != nil {
+			w.store.opts.Logger.Warn("journal: the last uses of API keys were not written", "error", explain(err))
+		}
+	}
+}
+
+// ready returns nil while the database serves, as far as the watch knows. It waits for the first look.
+func (w *watch) ready(ctx context.Context) error {
+	select {
+	case <-w.first:
+	case <-ctx.Done():
+		return timeout(ctx, "wait for the database")
+	}
+	seen := w.state.Load()
+	if seen.err != nil {
+		return unavailable(seen.err)
+	}
+	if age := time.Since(seen.at); age > staleAfter {
+		return unavailable(fmt.Errorf("the database has not answered for %s", age.Round(time.Second)))
+	}
+	return nil
+}
+
+// wait waits for the first look, and returns what it came to.
+func (w *watch) wait(ctx context.Context) error { return w.ready(ctx) }
+
+// beat writes this appliance's sign of life.
+func (s *Store) beat(ctx context.Context) error {
+	member := s.opts.Member
+	if member.Name == "" {
+		return nil
+	}
+	signer := ""
+	if member.Signer != nil {
+		signer = member.Signer()
+	}
+	var last *time.Time
+	if at := s.writer.lastAppend.Load(); at != nil {
+		last = at
+	}
+	_, err := s.write.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen) VALUES ($1, $2, $3, $4, $5, clock_timestamp()) "+
+		"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
+		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen",
+		member.Name, member.Version, signer, s.head.Load().tree.N, last)
+	return err
+}
+
+// Member is an appliance as it last showed itself.
+type Member struct {
+	Name, Version string
+	Signer        string    // address of the attestor key; "" where it is not known
+	Size          int64     // of the head that it saw last
+	LastAppend    time.Time // zero where it has not appended
+	LastSeen      time.Time // by the database's clock
+}
+
+// Members returns the appliances by name.
+func (s *Store) Members(ctx context.Context) ([]Member, error) {
+	rows, err := s.read.Query(ctx, "SELECT name, version, signer, size, last_append, last_seen FROM members ORDER BY name")
+	if err != nil {
+		return nil, answer(ctx, "read the members", err)
+	}
+	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Member, err error) {
+		var last *time.Time
+		err = row.Scan(&m.Name, &m.Version, &m.Signer, &m.Size, &last, &m.LastSeen)
+		if last != nil {
+			m.LastAppend = last.UTC()
+		}
+		m.LastSeen = m.LastSeen.UTC()
+		return m, err
+	})
+	if err != nil {
+		return nil, answer(ctx, "read the members", err)
+	}
+	return members, nil
+}
+
+var _ appliance.Journal = (*Journal)(nil)
