@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -393,7 +392,6 @@ func eachEntry(rows pgx.Rows, fn func(appliance.Entry)) error {
 
 // decode reads an entry's record from its leaf.
 func decode(e *appliance.Entry) (err error) {
-	e.Leaf = bytes.Clone(e.Leaf)
 	if e.Record, err = appliance.DecodeLeaf(e.Leaf); err != nil {
 		return fmt.Errorf("%w: record %d: %w", ErrDamaged, e.Index, err)
 	}

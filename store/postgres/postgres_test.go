@@ -52,7 +52,7 @@ func TestConformance(t *testing.T) {
 	key := newLogKey(t)
 	at := func(t *testing.T, now func() time.Time) *postgres.Store {
 		o := options(key)
-		o.Now = now
+		o.Now, o.MaxAhead = now, 24*time.Hour // that time does not go back is one thing, how far it may stand still another
 		url, _ := newDatabase(t)
 		return open(t, url, o)
 	}
@@ -62,10 +62,25 @@ func TestConformance(t *testing.T) {
 	t.Run("keys", func(t *testing.T) {
 		storetest.TestKeys(t, func(t *testing.T) appliance.Keys { return at(t, time.Now).Keys() })
 	})
+	t.Run("members", func(t *testing.T) {
+		storetest.TestMembers(t, func(t *testing.T, clocks ...func() time.Time) (members []storetest.Member) {
+			url, _ := newDatabase(t)
+			for _, now := range clocks {
+				o := options(key)
+				o.Now = now
+				members = append(members, member(open(t, url, o)))
+			}
+			return members
+		}, key.Verifier)
+	})
 	t.Run("revocation", func(t *testing.T) {
 		storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
 			s := at(t, now)
 			return s.Keys(), s.Journal()
 		})
 	})
+}
+
+func member(s *postgres.Store) storetest.Member {
+	return storetest.Member{Keys: s.Keys(), Journal: s.Journal()}
 }

@@ -217,4 +217,3 @@ func grant(ctx context.Context, conn *pgx.Conn, role string) error {
 		return err
 	})
 }
-

@@ -145,4 +145,3 @@ func (t *tiles) read(rows pgx.Rows, tile tlog.Tile, into *[]byte) error {
 	*into = data
 	return nil
 }
-

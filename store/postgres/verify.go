@@ -1,12 +1,263 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
 )
 
-// Verify implements appliance.Journal.
+const verifyStep = 1024 // records that are read and checked at a time
+
+var errLost = errors.New("is missing")
+
+// Verify implements appliance.Journal. Beyond the leaves, it checks all that the database keeps of each record beside its leaf, the
+// stored hashes, that each record is found by its id and idempotency key, and that there is nothing beyond the head. It goes on after what
+// is missing. Appends may go on meanwhile; what it checks is the journal as it was at the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	return appliance.AuditReport{}, nil
+	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
+	if err != nil {
+		return appliance.AuditReport{}, err
+	}
+	v := &auditor{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
+	if v.progress == nil {
+		v.progress = func(done, total int64) {}
+	}
+	if err := v.begin(); err != nil {
+		return appliance.AuditReport{}, err
+	}
+	for first := int64(0); first < v.size; first += verifyStep {
+		v.progress(first, v.size)
+		if err := v.step(first, min(v.size, first+verifyStep)); err != nil {
+			return appliance.AuditReport{}, err
+		}
+	}
+	v.progress(v.size, v.size)
+	return audit.Finish(v.checkpoint), nil
+}
+
+// auditor is one run of Verify.
+type auditor struct {
+	ctx      context.Context
+	store    *Store
+	audit    *appliance.Audit
+	progress func(done, total int64)
+
+	checkpoint []byte
+	size       int64 // of the journal that is verified
+}
+
+// stored is what the database keeps of a record.
+type stored struct {
+	index               int64
+	id                  *uuid.UUID
+	keyID, idempotentBy *string
+	time                time.Time
+	hash, leaf          []byte
+	checked             appliance.CheckedLeaf
+}
+
+func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
+	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
+}
+
+// begin reads the head, and what there is beyond it, at one moment.
+func (v *auditor) begin() error {
+	if err := v.store.watch.wait(v.ctx); v.ctx.Err() != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(v.ctx, statementTimeout)
+	defer cancel()
+	var r row
+	var last, records, roots int64
+	const query = "SELECT log, size, edge, last_time, checkpoint, keys_version, (SELECT coalesce(max(index), -1) FROM records), " +
+		"(SELECT count(*) FROM records WHERE index >= size), (SELECT count(*) FROM hashes) FROM log_head WHERE id = 1"
+	if err := v.store.read.QueryRow(ctx, query).Scan(append(r.into(), &last, &records, &roots)...); err != nil {
+		return answer(v.ctx, "verify", err)
+	}
+	v.size, v.checkpoint = r.size, r.checkpoint
+	if _, err := v.store.check(r, nil); err != nil {
+		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
+	}
+	if records > 0 {
+		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", records, v.size)
+	}
+	want := int64(0)
+	for level := tileHeight; level < 63; level += tileHeight {
+		want += r.size >> level
+	}
+	if roots != want {
+		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes of tiles, not the %d of a tree of %d records", roots, want, v.size)
+	}
+	return nil
+}
+
+// step checks the records from first to before end.
+func (v *auditor) step(first, end int64) error {
+	if v.ctx.Err() != nil {
+		return timeout(v.ctx, "verify")
+	}
+	ctx, cancel := context.WithTimeout(v.ctx, statementTimeout)
+	defer cancel()
+	records := make([]stored, end-first)
+	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf FROM records WHERE index >= $1 AND index < $2", first, end)
+	if err == nil {
+		err = scanStored(rows, records, first)
+	}
+	if err != nil {
+		return answer(v.ctx, "verify", err)
+	}
+	checkLeaves(records)
+	found, err := v.lookUp(ctx, records)
+	if err != nil {
+		return answer(v.ctx, "verify", err)
+	}
+	var roots []root
+	for i := range records {
+		roots = append(roots, v.record(first+int64(i), &records[i], found)...)
+	}
+	if err := v.tiles(ctx, roots); err != nil {
+		return answer(v.ctx, "verify", err)
+	}
+	return nil
+}
+
+func scanStored(rows pgx.Rows, records []stored, first int64) error {
+	for rows.Next() {
+		var r stored
+		if err := rows.Scan(&r.index, &r.id, &r.keyID, &r.idempotentBy, &r.time, &r.hash, &r.leaf); err != nil {
+			return err
+		}
+		records[r.index-first] = r
+	}
+	return rows.Err()
+}
+
+// tiles checks that the roots of tiles are stored.
+func (v *auditor) tiles(ctx context.Context, roots []root) error {
+	for _, want := range roots {
+		var hash []byte
+		err := v.store.read.QueryRow(ctx, "SELECT hash FROM hashes WHERE level = $1 AND n = $2", want.level, want.n).Scan(&hash)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if !bytes.Equal(hash, want.hash[:]) {
+			v.report((want.n+1)<<(tileHeight*want.level)-1, uuid.Nil, "tree", "the hash of the tile that ends here, at level %d, is not the stored one", want.level)
+		}
+	}
+	return nil
+}
+
+// checkLeaves checks leaves on all cores.
+func checkLeaves(records []stored) {
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < len(records); i += workers {
+				if records[i].leaf != nil {
+					records[i].checked = appliance.CheckLeaf(records[i].leaf)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// lookups are the indexes of the records that are found by what they are looked for.
+type lookups struct {
+	byID   map[uuid.UUID]int64
+	byName map[idempotent]int64
+}
+
+// lookUp looks for the records as those do who ask for one.
+func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error) {
+	found := lookups{make(map[uuid.UUID]int64), make(map[idempotent]int64)}
+	var ids []uuid.UUID
+	var keys, names []string
+	for _, r := range records {
+		if id := r.checked.Record.ID; id != uuid.Nil {
+			ids = append(ids, id)
+		}
+		if name := r.checked.Record.IdempotencyKey; name != "" {
+			keys, names = append(keys, r.checked.Record.KeyID), append(names, name)
+		}
+	}
+	q := new(pgx.Batch)
+	q.Queue("SELECT id, index FROM records WHERE id = ANY($1)", ids).Query(func(rows pgx.Rows) error {
+		var id uuid.UUID
+		var index int64
+		_, err := pgx.ForEachRow(rows, []any{&id, &index}, func() error { found.byID[id] = index; return nil })
+		return err
+	})
+	q.Queue("SELECT q.k, q.i, r.index FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
+		"LATERAL (SELECT index FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(func(rows pgx.Rows) error {
+		var name idempotent
+		var index int64
+		_, err := pgx.ForEachRow(rows, []any{&name.key, &name.name, &index}, func() error { found.byName[name] = index; return nil })
+		return err
+	})
+	return found, v.store.read.SendBatch(ctx, q).Close()
+}
+
+// record checks one record in its place. It returns the roots of the tiles that it completes.
+func (v *auditor) record(n int64, r *stored, found lookups) []root {
+	c := r.checked
+	if r.leaf == nil {
+		var hash tlog.Hash
+		copy(hash[:], r.hash)
+		c = appliance.LostLeaf(hash, "record", errLost)
+	}
+	roots := appendRoots(nil, v.audit.Add(c), n)
+	if r.leaf != nil && !bytes.Equal(r.hash, c.Hash[:]) {
+		v.report(n, c.Record.ID, "tree", "its hash is not the one that was stored with it")
+	}
+	v.columns(n, r, c.Record, found)
+	return roots
+}
+
+// columns checks that a record is found by what its leaf says.
+func (v *auditor) columns(n int64, r *stored, record appliance.Record, found lookups) {
+	if record.ID == uuid.Nil {
+		return // not readable, and reported as such
+	}
+	wrong := func(column string) { v.report(n, record.ID, "index", "%s: is not what the record says", column) }
+	if r.id == nil || *r.id != record.ID {
+		wrong("id")
+	}
+	if r.keyID == nil || *r.keyID != record.KeyID {
+		wrong("key_id")
+	}
+	if name := text(r.idempotentBy); name != record.IdempotencyKey {
+		wrong("idempotency_key")
+	}
+	if !r.time.Equal(record.Time) {
+		wrong("time")
+	}
+	if at, ok := found.byID[record.ID]; !ok || at != n {
+		v.report(n, record.ID, "index", "id: leads elsewhere")
+	}
+	if record.IdempotencyKey == "" {
+		return
+	}
+	if at, ok := found.byName[idempotent{record.KeyID, record.IdempotencyKey}]; !ok || at != n {
+		v.report(n, record.ID, "index", "idempotency_key: leads elsewhere")
+	}
+}
+
+// text is "" for NULL.
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }
