@@ -22,7 +22,7 @@ type VerifyOptions struct {
 type Damage struct {
 	Index  int64     `json:"index"` // of the record at fault; -1 where it is not a record's
 	ID     uuid.UUID `json:"id,omitzero"`
-	Part   string    `json:"part"` // record, signature, order, tree, checkpoint, lookup, page
+	Part   string    `json:"part"` // record, event, signature, order, tree, checkpoint, lookup, page
 	Detail string    `json:"detail"`
 }
 
@@ -60,6 +60,7 @@ type Audit struct {
 	report   AuditReport
 	frontier Frontier
 	last     time.Time
+	old      []oldLog // from which this one goes on, newest first
 
 	completed []tlog.Hash // by the last Add
 }
@@ -81,19 +82,29 @@ func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 // Leaf checks the next leaf.
 func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
 
+// oldLog is a log whose leaves follow an EventLogContinued.
+type oldLog struct {
+	tree     tlog.Tree // as the event has it
+	frontier Frontier  // of its leaves so far
+}
+
 // CheckedLeaf is a leaf whose own claims were checked. It is apart from Audit.Add because it takes nearly all of
-// an audit's time and can be done for many leaves at once.
+// an audit's time and can be done for many leaves at once. Its Entry has no Index, and is zero where the leaf cannot be read.
 type CheckedLeaf struct {
-	Hash   tlog.Hash
-	Record Record
-	part   string
-	fault  error
+	Hash tlog.Hash
+	Entry
+	part  string
+	fault error
 }
 
 // CheckLeaf checks what a leaf claims by itself.
 func CheckLeaf(leaf []byte) CheckedLeaf {
 	c := CheckedLeaf{Hash: tlog.RecordHash(leaf), part: "record"}
-	if c.Record, c.fault = DecodeLeaf(leaf); c.fault != nil {
+	if c.Entry, c.fault = DecodeEntry(0, leaf); c.fault != nil {
+		return c
+	}
+	if c.Event != nil {
+		c.part, c.fault = "event", c.Event.Verify()
 		return c
 	}
 	c.part, c.fault = "signature", c.Record.Verify()
@@ -111,21 +122,53 @@ func LostLeaf(hash tlog.Hash, part string, why error) CheckedLeaf {
 func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	index := a.report.Size
 	if c.fault != nil {
-		a.Report(Damage{Index: index, ID: c.Record.ID, Part: c.part, Detail: c.fault.Error()})
+		a.Report(Damage{Index: index, ID: c.ID(), Part: c.part, Detail: c.fault.Error()})
 	}
-	switch {
-	case c.Record.Time.IsZero(): // not readable, and reported as such
-	case c.Record.Time.Before(a.last):
-		a.Report(Damage{Index: index, ID: c.Record.ID, Part: "order", Detail: "is earlier than the record before it"})
-	default:
-		a.last = c.Record.Time
-	}
+	a.order(index, c)
+	a.continued(index, c)
 	a.completed = a.frontier.Add(a.completed[:0], c.Hash)
 	a.report.Size++
 	if a.earlier != nil && a.report.Size == a.earlier.N && a.frontier.Tree() != *a.earlier {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records are not those of the earlier checkpoint", a.earlier.N)})
 	}
 	return a.completed
+}
+
+// order checks that times never decrease. That of an EventLogContinued stands before the leaves that were there when it was made.
+func (a *Audit) order(index int64, c CheckedLeaf) {
+	switch {
+	case c.Time().IsZero(): // not readable, and reported as such
+	case c.Event != nil && c.Event.Kind == EventLogContinued:
+	case c.Time().Before(a.last):
+		a.Report(Damage{Index: index, ID: c.ID(), Part: "order", Detail: "is earlier than the record before it"})
+	default:
+		a.last = c.Time()
+	}
+}
+
+// continued checks that the leaves behind an EventLogContinued are those of the old log. There may be several, one for each time
+// that a log went on from another, before all else.
+func (a *Audit) continued(index int64, c CheckedLeaf) {
+	for i := range a.old {
+		o := &a.old[i]
+		if o.frontier.Size() == o.tree.N {
+			continue
+		}
+		o.frontier.Add(nil, c.Hash)
+		if o.frontier.Size() == o.tree.N && o.frontier.Tree() != o.tree {
+			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("the %d records behind it are not those of the old log's checkpoint that it has", o.tree.N)})
+		}
+	}
+	if c.Event == nil || c.Event.Kind != EventLogContinued {
+		return
+	}
+	if index != int64(len(a.old)) {
+		a.Report(Damage{Index: index, ID: c.ID(), Part: "event", Detail: "only a log's first leaf can continue another log"})
+		return
+	}
+	old, _ := c.Event.Continuation()
+	tree, _ := old.Tree() // an error is the leaf's fault, which is reported
+	a.old = append(a.old, oldLog{tree: tree})
 }
 
 // Report adds a damage that was found outside the leaves.
@@ -141,6 +184,11 @@ func (a *Audit) Report(d Damage) {
 func (a *Audit) Finish(checkpoint []byte) AuditReport {
 	root := a.frontier.Tree().Hash
 	a.report.Root = root[:]
+	for i, o := range a.old {
+		if o.frontier.Size() < o.tree.N {
+			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("it continues a log of %d records, and %d are behind it", o.tree.N, o.frontier.Size())})
+		}
+	}
 	if a.earlier != nil && a.earlier.N > a.report.Size {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records, the journal only %d", a.earlier.N, a.report.Size)})
 	}

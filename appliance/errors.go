@@ -41,6 +41,7 @@ const (
 	CodeOverloaded         Code = "overloaded"
 	CodeHSMUnavailable     Code = "hsm_unavailable"
 	CodeJournalUnavailable Code = "journal_unavailable"
+	CodeJournalLost        Code = "journal_lost" // the journal is not the one that was published; see store/highwater
 	CodeReplicaUnavailable Code = "replica_unavailable"
 	CodeReplicaBehind      Code = "replica_behind"
 	CodeTimeout            Code = "timeout"

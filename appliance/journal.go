@@ -18,7 +18,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records.
+// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records, and events.
 // All methods are safe for concurrent use. Where the storage fails, methods return CodeJournalUnavailable.
 type Journal interface {
 	// Append sets the record's Time and Salt, makes it the next leaf and returns when leaf, tree and checkpoint
@@ -30,7 +30,7 @@ type Journal interface {
 	Append(ctx context.Context, r Record) (e Entry, replayed bool, err error)
 	// Ready returns nil when Append can be expected to succeed: storage open, disk not full.
 	Ready(ctx context.Context) error
-	// ByID returns an attestation's entry, or CodeNotFound.
+	// ByID returns the entry of an attestation or an event, or CodeNotFound.
 	ByID(ctx context.Context, id uuid.UUID) (Entry, error)
 	// ByIdempotencyKey returns the entry that an API key made under an idempotency key, or CodeNotFound.
 	ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (Entry, error)
@@ -51,20 +51,23 @@ type Journal interface {
 	Verify(ctx context.Context, opts VerifyOptions) (AuditReport, error)
 }
 
-// Entry is a record in its place.
+// Entry is a leaf in its place: an attestation's record or an event.
 type Entry struct {
 	Index  int64  `json:"index"` // from 0
-	Record Record `json:"record"`
-	Leaf   []byte `json:"-"` // the record's bytes in the tree, see EncodeLeaf
+	Record Record `json:"record,omitzero"`
+	Event  *Event `json:"event,omitempty"` // nil for an attestation; else Record is zero
+	Leaf   []byte `json:"-"`               // the bytes in the tree, see EncodeLeaf and EncodeEvent
 }
 
 // JournalQuery selects entries. Zero members do not restrict.
 type JournalQuery struct {
-	KeyID  string
+	KeyID  string    // only attestations that this API key asked for
 	From   time.Time // inclusive
 	Until  time.Time // exclusive
 	Before int64     // only indexes below this, for the next page; zero means from the newest
 	Limit  int       // at most this many; zero means DefaultListed, and more than MaxListed means that
+
+	AttestationsOnly bool // no events
 }
 
 // How many entries a JournalQuery selects.

@@ -2,12 +2,16 @@ package appliance
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/note"
 )
 
@@ -16,15 +20,24 @@ type LogKey struct {
 	Signer       note.Signer
 	Verifier     note.Verifier
 	VerifierText string // what an auditor keeps: name+hash+key (C2SP signed-note)
+
+	seed []byte
 }
 
 // NewLogKey makes a key for a log of that origin and returns it with its secret text, which ParseLogKey reads. An
 // origin names one log in the world, like example.com/attestd; it has no spaces and no plus.
 func NewLogKey(origin string) (LogKey, string, error) {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails (Go 1.24)
+	return logKeyOf(origin, seed)
+}
+
+// logKeyOf returns the key of a seed, with its secret text.
+func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
 	if origin == "" || strings.ContainsAny(origin, "+ \t\r\n") {
 		return LogKey{}, "", fmt.Errorf("log origin %q must be a name like example.com/attestd, without spaces or plus", origin)
 	}
-	secret, _, err := note.GenerateKey(rand.Reader, origin)
+	secret, _, err := note.GenerateKey(strings.NewReader(string(seed)), origin)
 	if err != nil {
 		return LogKey{}, "", fmt.Errorf("make log key: %w", err)
 	}
@@ -51,11 +64,74 @@ func ParseLogKey(secret string) (LogKey, error) {
 		return LogKey{}, fmt.Errorf("log key: %w", err)
 	}
 	verifier, err := note.NewVerifier(text)
-	return LogKey{Signer: signer, Verifier: verifier, VerifierText: text}, err
+	return LogKey{Signer: signer, Verifier: verifier, VerifierText: text, seed: raw[1:]}, err
 }
 
 // lastField returns what follows the fourth plus. The base64 of the seed may itself hold pluses.
 func lastField(secret string) string {
 	fields := strings.SplitN(secret, "+", 5)
 	return fields[len(fields)-1]
+}
+
+// Continue returns the key of the log whose first leaf the event is, with its secret text. It is derived from the old log's key and
+// that leaf (HKDF, RFC 5869): whoever holds the old key finds the new one, so that all appliances of a log follow by themselves, and
+// nobody else can make a log that they would follow. No two events lead to the same key, for their salts differ.
+//
+// Errors: the event does not go on from this key's log.
+func (k LogKey) Continue(e Event) (LogKey, string, error) {
+	c, ok := e.Continuation()
+	if !ok || c.Log != k.VerifierText {
+		return LogKey{}, "", fmt.Errorf("the event does not continue log %s", LogName(k.Verifier))
+	}
+	leaf, err := EncodeEvent(e)
+	if err != nil {
+		return LogKey{}, "", err
+	}
+	hash := sha256.Sum256(leaf)
+	seed, err := hkdf.Key(sha256.New, k.seed, hash[:], "attestd log_continued", ed25519.SeedSize)
+	if err != nil {
+		return LogKey{}, "", fmt.Errorf("derive log key: %w", err)
+	}
+	return logKeyOf(c.Origin, seed)
+}
+
+// Follow finds the key of the log that begins with these events, newest first, from that of a log which it continues: itself, or
+// through others.
+func (k LogKey) Follow(events []Event) (next LogKey, secret string, err error) {
+	from := -1
+	for i, e := range events {
+		if c, ok := e.Continuation(); ok && c.Log == k.VerifierText {
+			from = i
+			break
+		}
+	}
+	if from < 0 {
+		return LogKey{}, "", fmt.Errorf("the log does not go on from %s", LogName(k.Verifier))
+	}
+	next = k
+	for i := from; i >= 0; i-- {
+		if next, secret, err = next.Continue(events[i]); err != nil {
+			return LogKey{}, "", err
+		}
+	}
+	return next, secret, nil
+}
+
+// NewContinuation makes the first leaf of a log that goes on from the one of key, whose surviving leaves are those of the
+// checkpoint. published may be empty.
+func NewContinuation(key LogKey, surviving, published []byte, reason, by string, now time.Time) (Event, error) {
+	if err := validReason(reason); err != nil {
+		return Event{}, err
+	}
+	e := Continuation{
+		Log: key.VerifierText, Origin: NextOrigin(key.Verifier.Name(), now),
+		Published: string(published), Surviving: string(surviving), Reason: reason,
+	}.Event()
+	var err error
+	if e.ID, err = uuid.NewV7(); err != nil {
+		return Event{}, err
+	}
+	e.Time, e.By = now.UTC().Truncate(time.Millisecond), by
+	rand.Read(e.Salt[:]) // never fails (Go 1.24)
+	return e, nil
 }

@@ -172,11 +172,11 @@ func readEntry(records *bbolt.Bucket, index []byte) (appliance.Entry, error) {
 		return appliance.Entry{}, unavailable(fmt.Errorf("%w: %w", ErrDamaged, err))
 	}
 	leaf := slices.Clone(records.Get(index))
-	r, err := appliance.DecodeLeaf(leaf)
+	e, err := appliance.DecodeEntry(i, leaf)
 	if err != nil {
 		return appliance.Entry{}, unavailable(fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err))
 	}
-	return appliance.Entry{Index: i, Record: r, Leaf: leaf}, nil
+	return e, nil
 }
 
 // List implements appliance.Journal.
@@ -200,11 +200,22 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 			if err != nil {
 				return err
 			}
-			entries = append(entries, e)
+			if wanted(e, q) {
+				entries = append(entries, e)
+			}
 		}
 		return nil
 	})
 	return entries, err
+}
+
+// wanted says whether an entry in a query's range of indexes is one that it asks for.
+func wanted(e appliance.Entry, q appliance.JournalQuery) bool {
+	if e.Event == nil {
+		return true
+	}
+	at := e.Time()
+	return !q.AttestationsOnly && !at.Before(q.From) && (q.Until.IsZero() || at.Before(q.Until))
 }
 
 // everyIndex returns the index before another; -1 ends it.
@@ -251,17 +262,36 @@ func indexRange(records *bbolt.Bucket, size int64, q appliance.JournalQuery) (fi
 	return first, end, err
 }
 
-// searchTime returns the index of the first record that is not earlier than t.
+// searchTime returns the index of the first record that is not earlier than t. The events with which a continued log begins are of
+// later times than what follows them: they are passed over.
 func searchTime(records *bbolt.Bucket, size int64, t time.Time) (int64, error) {
+	continued, err := countContinued(records, size)
+	if err != nil {
+		return 0, err
+	}
 	var failed error
-	i := sort.Search(int(size), func(i int) bool {
-		at, err := leafTime(records.Get(encodeIndex(int64(i))))
+	i := sort.Search(int(size-continued), func(i int) bool {
+		at, err := leafTime(records.Get(encodeIndex(continued + int64(i))))
 		if err != nil && failed == nil {
-			failed = fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err)
+			failed = fmt.Errorf("%w: record %d: %w", ErrDamaged, continued+int64(i), err)
 		}
 		return !at.Before(t)
 	})
-	return int64(i), failed
+	return continued + int64(i), failed
+}
+
+// countContinued returns how many logs this one continues, each with one event before all else.
+func countContinued(records *bbolt.Bucket, size int64) (n int64, err error) {
+	for ; n < size; n++ {
+		e, err := readEntry(records, encodeIndex(n))
+		if err != nil {
+			return 0, err
+		}
+		if e.Event == nil || e.Event.Kind != appliance.EventLogContinued {
+			break
+		}
+	}
+	return n, nil
 }
 
 // leafTime reads nothing but a leaf's time.

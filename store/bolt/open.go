@@ -69,7 +69,7 @@ func (o *Options) complete() error {
 	if o.Verifier == nil {
 		return errors.New("no log verifier key is given")
 	}
-	if !o.ReadOnly && (o.Signer == nil || logName(o.Signer) != logName(o.Verifier)) {
+	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
 		return errors.New("the log key that signs is not that of the verifier")
 	}
 	if o.Now == nil {
@@ -85,14 +85,6 @@ func (o *Options) complete() error {
 		o.schema = currentSchema()
 	}
 	return nil
-}
-
-// logName is what identifies a log key: its name and hash.
-func logName(key interface {
-	Name() string
-	KeyHash() uint32
-}) string {
-	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
 }
 
 // openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
@@ -191,7 +183,7 @@ func (s *Store) createAt(path string) error {
 		meta := tx.Bucket([]byte(bucketMeta))
 		return errors.Join(
 			meta.Put([]byte(metaVersion), encodeIndex(s.opts.schema.version)),
-			meta.Put([]byte(metaLog), []byte(logName(s.opts.Verifier))),
+			meta.Put([]byte(metaLog), []byte(appliance.LogName(s.opts.Verifier))),
 			meta.Put([]byte(metaCheckpoint), checkpoint),
 		)
 	})
@@ -230,7 +222,7 @@ func (s *Store) checkMeta(p *pages.Reader) error {
 	if err != nil {
 		return err
 	}
-	if want := logName(s.opts.Verifier); string(log) != want {
+	if want := appliance.LogName(s.opts.Verifier); string(log) != want {
 		return fmt.Errorf("%w: it is the journal of %q, the log key is that of %q", ErrOtherLog, log, want)
 	}
 	return nil

@@ -276,8 +276,8 @@ func (v *auditor) records() error {
 				if leaves[k] == nil {
 					c = lostLeaf(stored[0])
 				}
-				v.tree(n, c.Record.ID, v.audit.Add(c), stored)
-				v.lookups(p, n, c.Record)
+				v.tree(n, c.ID(), v.audit.Add(c), stored)
+				v.lookups(p, n, c.Entry)
 			}
 			return nil
 		})
@@ -372,22 +372,26 @@ func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
 }
 
 // lookups checks that the lookup buckets lead to a record.
-func (v *auditor) lookups(p *pages.Reader, n int64, r appliance.Record) {
-	if r.ID == uuid.Nil {
+func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
+	id, r := e.ID(), e.Record
+	if id == uuid.Nil {
 		return // not readable, and reported as such
 	}
 	check := func(bucket string, name, want []byte) {
 		value, err := p.Get(bucket, name)
 		switch {
 		case err != nil:
-			v.report(n, r.ID, "lookup", "%s", err)
+			v.report(n, id, "lookup", "%s", err)
 		case !bytes.Equal(value, want):
-			v.report(n, r.ID, "lookup", "%s: leads elsewhere", bucket)
+			v.report(n, id, "lookup", "%s: leads elsewhere", bucket)
 		default:
 			v.matched[bucket]++
 		}
 	}
-	check(bucketIDs, r.ID[:], encodeIndex(n))
+	check(bucketIDs, id[:], encodeIndex(n))
+	if e.Event != nil {
+		return // it is no API key's
+	}
 	check(bucketByKey, byKeyName(r.KeyID, n), nil)
 	if r.IdempotencyKey != "" {
 		check(bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey), encodeIndex(n))
@@ -432,20 +436,22 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 	if err != nil {
 		return // reported by records
 	}
-	r, _ := appliance.DecodeLeaf(leaf)
-	if r.ID == uuid.Nil {
+	e, _ := appliance.DecodeEntry(n, leaf)
+	id, r := e.ID(), e.Record
+	if id == uuid.Nil {
 		return // likewise
 	}
 	var want []byte
-	switch bucket {
-	case bucketIDs:
-		want = r.ID[:]
-	case bucketByKey:
+	switch {
+	case bucket == bucketIDs:
+		want = id[:]
+	case e.Event != nil: // has no others
+	case bucket == bucketByKey:
 		want = byKeyName(r.KeyID, n)
-	case bucketIdempotency:
+	case bucket == bucketIdempotency:
 		want = idempotencyName(r.KeyID, r.IdempotencyKey)
 	}
 	if !bytes.Equal(name, want) {
-		v.report(n, r.ID, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
+		v.report(n, id, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
 	}
 }

@@ -342,9 +342,10 @@ func (b *batch) put(e appliance.Entry, idempotency []byte) error {
 		err = b.hashes.Put(b.name[:], b.stored[i][:])
 	}
 	if err == nil {
-		err = b.ids.Put(e.Record.ID[:], index)
+		id := e.ID()
+		err = b.ids.Put(id[:], index)
 	}
-	if err == nil {
+	if err == nil && e.Event == nil {
 		err = b.byKey.Put(byKeyName(e.Record.KeyID, e.Index), nil)
 	}
 	if err == nil && idempotency != nil {

@@ -1,0 +1,198 @@
+package appliance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// EventKind names what happened.
+type EventKind string
+
+// EventLogContinued is the first leaf of a log that goes on from another one; see Continuation.
+const EventLogContinued EventKind = "log_continued"
+
+// Event is a leaf that is no attestation: something that an auditor should find in the log. Its JSON begins with the member
+// event, with which no attestation's begins.
+type Event struct {
+	Kind    EventKind         `json:"event"`
+	ID      uuid.UUID         `json:"id"` // UUIDv7
+	Time    time.Time         `json:"time"`
+	By      string            `json:"by,omitempty"`      // who did it
+	Details map[string]string `json:"details,omitempty"` // by kind
+	Salt    Salt              `json:"salt"`              // as a record's
+}
+
+// eventStart is how the leaf of an event begins.
+const eventStart = `{"event":"`
+
+// EncodeEvent returns an event's bytes in the tree: compact JSON, no newline. They are kept as they are.
+func EncodeEvent(e Event) ([]byte, error) {
+	if e.Kind == "" || e.ID == uuid.Nil {
+		return nil, errors.New("event: it has no kind or no id")
+	}
+	leaf, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	return leaf, nil
+}
+
+// DecodeEvent reads the leaf of an event. It refuses bytes that EncodeEvent would not have written.
+func DecodeEvent(leaf []byte) (Event, error) {
+	var e Event
+	if err := json.Unmarshal(leaf, &e); err != nil {
+		return Event{}, fmt.Errorf("event: %w", err)
+	}
+	again, err := EncodeEvent(e)
+	if err != nil {
+		return Event{}, err
+	}
+	if !bytes.Equal(again, leaf) {
+		return e, errors.New("event: not in canonical form")
+	}
+	return e, nil
+}
+
+// IsEvent says whether a leaf is an event's, by how it begins.
+func IsEvent(leaf []byte) bool { return bytes.HasPrefix(leaf, []byte(eventStart)) }
+
+// DecodeEntry reads a leaf of either kind, which becomes the entry's Leaf. Errors are those of DecodeLeaf and DecodeEvent, with
+// what could be read.
+func DecodeEntry(index int64, leaf []byte) (e Entry, err error) {
+	e = Entry{Index: index, Leaf: leaf}
+	if !IsEvent(leaf) {
+		e.Record, err = DecodeLeaf(leaf)
+		return e, err
+	}
+	event, err := DecodeEvent(leaf)
+	e.Event = &event
+	return e, err
+}
+
+// ID is that of the attestation or the event.
+func (e Entry) ID() uuid.UUID {
+	if e.Event != nil {
+		return e.Event.ID
+	}
+	return e.Record.ID
+}
+
+// Time is that of the attestation or the event.
+func (e Entry) Time() time.Time {
+	if e.Event != nil {
+		return e.Event.Time
+	}
+	return e.Record.Time
+}
+
+// Continuation says from which log another one goes on, and why. Its event is the new log's first leaf; behind it are the old
+// log's leaves, each with its bytes unchanged. A log of a database that lost its tail goes on so, or one that was restored from an
+// older copy: nothing signs a second history under the old log's name.
+type Continuation struct {
+	Log       string // the old log's verifier key (C2SP signed-note: name+hash+key)
+	Origin    string // of the new log
+	Published string // the highest checkpoint that is known to have been published; empty where none is known
+	Surviving string // the checkpoint of the leaves that follow, signed by the old log
+	Reason    string
+}
+
+// The details of an EventLogContinued.
+const (
+	detailLog       = "log"
+	detailOrigin    = "origin"
+	detailPublished = "published"
+	detailSurviving = "surviving"
+	detailReason    = "reason"
+)
+
+// Event returns the event, but for who, when and salt.
+func (c Continuation) Event() Event {
+	details := map[string]string{detailLog: c.Log, detailOrigin: c.Origin, detailSurviving: c.Surviving, detailReason: c.Reason}
+	if c.Published != "" {
+		details[detailPublished] = c.Published
+	}
+	return Event{Kind: EventLogContinued, Details: details}
+}
+
+// Continuation reads the event; ok is false for another kind.
+func (e Event) Continuation() (c Continuation, ok bool) {
+	d := e.Details
+	return Continuation{
+		Log: d[detailLog], Origin: d[detailOrigin], Published: d[detailPublished], Surviving: d[detailSurviving], Reason: d[detailReason],
+	}, e.Kind == EventLogContinued
+}
+
+// Verify checks what an event claims by itself.
+func (e Event) Verify() error {
+	c, ok := e.Continuation()
+	if !ok {
+		return nil
+	}
+	if _, err := c.Tree(); err != nil {
+		return fmt.Errorf("the log that it continues: %w", err)
+	}
+	return nil
+}
+
+// Tree is that of the leaves that follow. The error says that no such tree was signed by the log that is named.
+func (c Continuation) Tree() (tlog.Tree, error) {
+	verifier, err := note.NewVerifier(c.Log)
+	if err != nil {
+		return tlog.Tree{}, fmt.Errorf("log %q: %w", c.Log, err)
+	}
+	return OpenCheckpoint([]byte(c.Surviving), verifier)
+}
+
+// Names says whether the log of that name is one from which c goes on: the one whose leaves follow, or the one of the published
+// checkpoint. name is as LogName makes it.
+func (c Continuation) Names(name string) bool {
+	verifier, err := note.NewVerifier(c.Log)
+	return err == nil && LogName(verifier) == name || c.Published != "" && SignerOf([]byte(c.Published)) == name
+}
+
+// LogName identifies a log: its key's name and hash, as in a note's signature line.
+func LogName(key interface {
+	Name() string
+	KeyHash() uint32
+}) string {
+	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
+}
+
+// SignerOf returns the LogName of the first signature of a note, which it does not verify; "" where there is none.
+func SignerOf(signed []byte) string {
+	_, err := note.Open(signed, note.VerifierList())
+	if unverified, ok := errors.AsType[*note.UnverifiedNoteError](err); ok && len(unverified.Note.UnverifiedSigs) > 0 {
+		s := unverified.Note.UnverifiedSigs[0]
+		return fmt.Sprintf("%s+%08x", s.Name, s.Hash)
+	}
+	return ""
+}
+
+// sinceSuffix is what an origin has that was made by NextOrigin.
+var sinceSuffix = regexp.MustCompile(`/since-\d{8}T\d{6}Z$`)
+
+// NextOrigin is the origin of a log that goes on from the one of that origin: example.com/attestd/since-20261122T031500Z.
+func NextOrigin(origin string, now time.Time) string {
+	next := sinceSuffix.ReplaceAllString(origin, "") + now.UTC().Format("/since-20060102T150405Z")
+	if next != origin {
+		return next
+	}
+	return NextOrigin(origin, now.Add(time.Second))
+}
+
+// validReason returns an error for a reason that would not stay one line.
+func validReason(reason string) error {
+	if strings.TrimSpace(reason) == "" || len(reason) > 1000 || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
+		return errors.New("a reason is needed: one line, at most 1000 bytes")
+	}
+	return nil
+}
