@@ -80,7 +80,8 @@ func (b *batch) write(ctx context.Context) error {
 	}
 	b.unknown = false
 	// The head comes before the answers, so that Checkpoint covers every entry that Append has returned.
-	return s.observe(b.next)
+	s.observe(b.next)
+	return nil
 }
 
 func (b *batch) reset() {
@@ -147,10 +148,9 @@ func checkRecord(r appliance.Record) error {
 // begin takes the head's lock and looks at all that decides on the batch, in one round trip. What is asked after the lock is granted
 // sees all that was committed before.
 func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
-	var r row
 	q := new(pgx.Batch)
 	q.Queue("BEGIN")
-	q.Queue(selectHead + " FOR UPDATE").QueryRow(func(row pgx.Row) error { return row.Scan(r.into()...) })
+	q.Queue(selectHead + " FOR UPDATE").QueryRow(func(row pgx.Row) error { return b.scanHead(row) })
 	q.Queue("SELECT id, expires, revoked FROM api_keys WHERE id = ANY($1)", b.keyIDs()).Query(b.scanKeys)
 	if keys, names := b.idempotencyKeys(); len(keys) > 0 {
 		q.Queue("SELECT r.index, r.leaf FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
@@ -162,28 +162,22 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("lock the head: %w", err)
 	}
-	return b.look(ctx, r)
+	return b.look()
 }
 
 // look judges the head on which the batch is to be built.
-func (b *batch) look(ctx context.Context, r row) (err error) {
+func (b *batch) look() error {
 	s := b.store
 	known := s.head.Load()
-	if b.head, err = s.check(r, known); err != nil {
+	if err := s.check(b.head, known); err != nil {
 		return err
 	}
-	if b.head.log == "" {
-		return errors.New("the journal has not begun yet")
+	if err := forgot(b.head, known); err != nil {
+		return err
 	}
-	if err := s.forgot(b.head, known); err != nil {
-		return s.watch.forgotten(err)
-	}
-	if lost := s.watch.lost.Load(); lost != nil {
-		return *lost
-	}
-	if s.opts.Mark != nil {
-		if err := s.opts.Mark.Seen(ctx, b.head.checkpoint, nil); err != nil {
-			return fmt.Errorf("%w: %w", ErrForgot, err)
+	if s.opts.Accept != nil {
+		if err := s.opts.Accept(b.head.tree); err != nil {
+			return err
 		}
 	}
 	b.ahead = s.checkClock(b.head.last)
@@ -220,6 +214,15 @@ func (b *batch) ids() (ids []uuid.UUID) {
 	return ids
 }
 
+func (b *batch) scanHead(from pgx.Row) (err error) {
+	var r row
+	if err := from.Scan(r.into()...); err != nil {
+		return err
+	}
+	b.head, err = r.head()
+	return err
+}
+
 func (b *batch) scanKeys(rows pgx.Rows) error {
 	b.keys = make(map[string]appliance.APIKey)
 	for rows.Next() {
@@ -236,14 +239,14 @@ func (b *batch) scanKeys(rows pgx.Rows) error {
 
 func (b *batch) scanReplays(rows pgx.Rows) error {
 	b.replays = make(map[idempotent]appliance.Entry)
-	return eachEntry(rows, func(e appliance.Entry) {
+	return eachEntry(rows, b.head.continued, func(e appliance.Entry) {
 		b.replays[idempotent{e.Record.KeyID, e.Record.IdempotencyKey}] = e
 	})
 }
 
 func (b *batch) scanIDs(rows pgx.Rows) error {
 	b.byID = make(map[uuid.UUID]appliance.Entry)
-	return eachEntry(rows, func(e appliance.Entry) { b.byID[e.Record.ID] = e })
+	return eachEntry(rows, b.head.continued, func(e appliance.Entry) { b.byID[e.Record.ID] = e })
 }
 
 // build decides on each op and makes the next head.
@@ -267,7 +270,9 @@ func (b *batch) build() error {
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
-	b.next = &head{log: b.head.log, tree: tree, frontier: frontier, checkpoint: checkpoint, last: b.now, keys: b.head.keys}
+	next := *b.head
+	next.tree, next.frontier, next.checkpoint, next.last = tree, frontier, checkpoint, b.now
+	b.next = &next
 	return nil
 }
 
@@ -324,7 +329,7 @@ func (b *batch) commit(conn *pgxpool.Conn) error {
 	defer cancel()
 	q := new(pgx.Batch)
 	b.queueRecords(q)
-	queueRoots(q, b.roots)
+	queueRoots(q, b.head.generation, b.roots)
 	next := b.next
 	// Also where nothing is new: what was looked up is then known to be where this COMMIT is, on a synchronous standby too.
 	q.Queue("UPDATE log_head SET size = $1, edge = $2, last_time = $3, checkpoint = $4, appended_by = $5 WHERE id = 1",
@@ -366,23 +371,25 @@ func (b *batch) queueRecords(q *pgx.Batch) {
 	}
 	q.Queue("INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) "+
 		"SELECT $1 + n - 1, id, k, i, $2, hash, leaf FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) "+
-		"WITH ORDINALITY AS new (id, k, i, hash, leaf, n)", b.entries[0].Index, b.now, ids, keys, names, hashes, leaves)
+		"WITH ORDINALITY AS new (id, k, i, hash, leaf, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys, names, hashes, leaves)
 }
 
-func queueRoots(q *pgx.Batch, roots []root) {
+func queueRoots(q *pgx.Batch, generation int64, roots []root) {
 	for _, r := range roots {
-		q.Queue("INSERT INTO hashes (level, n, hash) VALUES ($1, $2, $3)", r.level, r.n, r.hash[:])
+		q.Queue("INSERT INTO hashes (generation, level, n, hash) VALUES ($1, $2, $3, $4)", generation, r.level, r.n, r.hash[:])
 	}
 }
 
-// eachEntry reads rows of an index and a leaf.
-func eachEntry(rows pgx.Rows, fn func(appliance.Entry)) error {
+// eachEntry reads rows of an index in the table and a leaf.
+func eachEntry(rows pgx.Rows, continued int64, fn func(appliance.Entry)) error {
 	for rows.Next() {
-		var e appliance.Entry
-		if err := rows.Scan(&e.Index, &e.Leaf); err != nil {
+		var index int64
+		var leaf []byte
+		if err := rows.Scan(&index, &leaf); err != nil {
 			return err
 		}
-		if err := decode(&e); err != nil {
+		e, err := entry(index+continued, leaf)
+		if err != nil {
 			return err
 		}
 		fn(e)
@@ -390,10 +397,11 @@ func eachEntry(rows pgx.Rows, fn func(appliance.Entry)) error {
 	return rows.Err()
 }
 
-// decode reads an entry's record from its leaf.
-func decode(e *appliance.Entry) (err error) {
-	if e.Record, err = appliance.DecodeLeaf(e.Leaf); err != nil {
-		return fmt.Errorf("%w: record %d: %w", ErrDamaged, e.Index, err)
+// entry is a leaf in its place in the tree.
+func entry(index int64, leaf []byte) (appliance.Entry, error) {
+	e, err := appliance.DecodeEntry(index, leaf)
+	if err != nil {
+		return appliance.Entry{}, fmt.Errorf("%w: record %d: %w", ErrDamaged, index, err)
 	}
-	return nil
+	return e, nil
 }

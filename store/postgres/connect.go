@@ -158,7 +158,12 @@ func newPool(config *pgx.ConnConfig, size int, name string, mayCancel bool) (*pg
 		dial(config, mayCancel)
 		return nil
 	}
-	c.AfterConnect = prepare
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if mayCancel {
+			return prepare(ctx, conn, auditTimeout)
+		}
+		return prepare(ctx, conn, statementTimeout)
+	}
 	return pgxpool.NewWithConfig(context.Background(), c)
 }
 
@@ -210,9 +215,9 @@ func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
 
 // prepare sets what holds for all that a connection does. No plan reads a whole table, also one that was made when the table
 // was empty.
-func prepare(ctx context.Context, conn *pgx.Conn) error {
+func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) error {
 	_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
 		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off",
-		lockTimeout.Milliseconds(), statementTimeout.Milliseconds(), idleTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
 	return err
 }

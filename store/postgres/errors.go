@@ -18,6 +18,8 @@ const (
 	stateNoDatabase  = "3D000"
 	stateNoPassword  = "28P01"
 	stateNoRole      = "28000"
+	stateRoleExists  = "42710"
+	stateInternal    = "XX000"
 )
 
 // stateOf is the SQLSTATE of an error, "" where the server did not send it.

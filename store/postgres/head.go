@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
@@ -16,64 +16,90 @@ import (
 // head is the row of log_head. It is not changed once made.
 type head struct {
 	log        string
-	tree       tlog.Tree
+	tree       tlog.Tree // of the row's edge
 	frontier   appliance.Frontier
 	checkpoint []byte
 	last       time.Time // of the newest record
+	continued  int64     // what a leaf's place in the tree is beyond its index in the table
+	generation int64     // of the stored hashes
 	keys       int64     // version of the API keys
 }
 
-const selectHead = "SELECT log, size, edge, last_time, checkpoint, keys_version FROM log_head WHERE id = 1"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version"
 
-// row is a head that nobody has checked.
+const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
+
+// row is a head as the database has it.
 type row struct {
 	log        string
 	size       int64
 	edge       []byte
 	last       *time.Time
 	checkpoint []byte
+	continued  int64
+	generation int64
 	keys       int64
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.keys}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys}
 }
 
-// check makes a head of a row: its checkpoint must be signed by the log key, and its edge be that of the checkpoint's tree. known
-// is a head that was checked before; what has not changed since is not checked again.
-func (s *Store) check(r row, known *head) (*head, error) {
-	if want := logName(s.opts.Verifier); r.log != want {
-		if r.log == "" {
-			return s.unclaimed(r)
-		}
-		return nil, fmt.Errorf("%w: it is the journal of %q, the log key here is that of %q", ErrOtherLog, r.log, want)
-	}
-	h := &head{log: r.log, checkpoint: r.checkpoint, keys: r.keys}
-	if r.last != nil {
-		h.last = r.last.UTC()
-	}
-	var err error
-	if known != nil && string(known.checkpoint) == string(r.checkpoint) {
-		h.tree = known.tree
-	} else if h.tree, err = appliance.OpenCheckpoint(r.checkpoint, s.opts.Verifier); err != nil {
+// head makes a head of a row. Nobody has checked that it is the log's.
+func (r row) head() (*head, error) {
+	frontier, err := decodeEdge(r.size, r.edge)
+	if err != nil {
 		return nil, fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
 	}
-	if h.frontier, err = decodeEdge(r.size, r.edge); err != nil {
-		return nil, fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
-	}
-	if h.frontier.Tree() != h.tree {
-		return nil, fmt.Errorf("%w: log_head: size and edge are not those of the checkpoint", ErrDamaged)
-	}
-	return h, nil
+	return &head{
+		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
+		continued: r.continued, generation: r.generation, keys: r.keys,
+	}, nil
 }
 
-// unclaimed is the head of a journal to which no appliance has come yet. Its checkpoint is never served.
-func (s *Store) unclaimed(r row) (*head, error) {
-	if r.size != 0 || len(r.checkpoint) != 0 {
-		return nil, fmt.Errorf("%w: log_head has records, but no log", ErrDamaged)
+// check makes sure that a head is of this log, and signed by its key. known is one that was checked before: what has not changed
+// since is not checked again.
+func (s *Store) check(h, known *head) error {
+	switch {
+	case h.log == "" && h.tree.N == 0 && len(h.checkpoint) == 0:
+		return errUnclaimed
+	case h.log != s.log():
+		return otherLog(h.log, s.log())
+	case s.opts.Copying:
+		return nil // nothing is signed before all is there
+	case known != nil && string(known.checkpoint) == string(h.checkpoint) && known.tree == h.tree:
+		return nil
 	}
-	return &head{tree: appliance.Frontier{}.Tree(), keys: r.keys}, nil
+	tree, err := appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier)
+	if err != nil {
+		return fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
+	}
+	if tree != h.tree {
+		return fmt.Errorf("%w: log_head: size and edge are not those of the checkpoint", ErrDamaged)
+	}
+	return nil
 }
+
+// log is what the database's log is called: by the log key, or, while it is copied there, so that no daemon takes it for its own.
+func (s *Store) log() string {
+	name := appliance.LogName(s.opts.Verifier)
+	if s.opts.Copying {
+		return copying + name
+	}
+	return name
+}
+
+const copying = "copying "
+
+func otherLog(found, want string) error {
+	if name, unfinished := strings.CutPrefix(found, copying); unfinished {
+		return fmt.Errorf("%w: it holds an unfinished copy of %q: finish it: attestd store copy", ErrOtherLog, name)
+	}
+	return fmt.Errorf("%w: it is the journal of %q, the log key here is that of %q", ErrOtherLog, found, want)
+}
+
+// errUnclaimed is a journal to which no appliance has come yet.
+var errUnclaimed = errors.New("no appliance has begun the journal yet")
 
 func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
 	if size < 0 || len(edge)%tlog.HashSize != 0 {
@@ -99,48 +125,40 @@ func encodeEdge(f appliance.Frontier) []byte {
 	return edge
 }
 
-// observe takes note of a head that was seen committed. It returns an error for one that takes back what was seen before.
-func (s *Store) observe(h *head) error {
+// observe takes note of a head that was checked and is committed. One that was read before another, and comes later, changes nothing.
+func (s *Store) observe(h *head) {
 	for {
 		known := s.head.Load()
-		if known != nil && known.tree.N >= h.tree.N && known.log == h.log {
-			if known.tree.N == h.tree.N && known.tree != h.tree {
-				return fmt.Errorf("%w: two trees of %d records", ErrForgot, h.tree.N)
-			}
-			if known.tree.N > h.tree.N || known.keys >= h.keys {
-				return nil // read before the other, and come later
-			}
+		if known != nil && (h.tree.N < known.tree.N || h.tree.N == known.tree.N && h.keys < known.keys) {
+			return
 		}
 		if s.head.CompareAndSwap(known, h) {
-			return nil
+			return
 		}
 	}
 }
 
-// forgot says whether a head that is read now, and not earlier, lacks what was seen before.
-func (s *Store) forgot(h *head, known *head) error {
-	if known == nil || known.log != h.log || h.tree.N > known.tree.N || h.tree == known.tree {
+// forgot returns an error for a head that is read now and lacks what was seen before.
+func forgot(h, known *head) error {
+	if known == nil || h.tree.N > known.tree.N || h.tree == known.tree {
 		return nil
 	}
-	return fmt.Errorf("%w: it has %d records, and had %d", ErrForgot, h.tree.N, known.tree.N)
+	return fmt.Errorf("%w: it has %d records with root %s, and had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
 }
 
-// readHead reads the committed head. Those who ask at the same time share a query that begins after all of them asked.
+// readHead reads the committed head, whichever log it is of. Those who ask at the same time share a query that begins after all of
+// them asked.
 func (s *Store) readHead(ctx context.Context) (*head, error) {
 	h, err := s.reads.do(ctx, func() (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		known := s.head.Load()
 		var r row
 		if err := s.read.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
 			return nil, err
 		}
-		h, err := s.check(r, known)
-		if err == nil {
-			err = s.forgot(h, known)
-		}
-		if err == nil {
-			err = s.observe(h)
+		h, err := r.head()
+		if err == nil && s.check(h, s.head.Load()) == nil {
+			s.observe(h)
 		}
 		return h, err
 	})
@@ -150,28 +168,31 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 	return h, nil
 }
 
-// claimed is readHead for what needs a checkpoint. It waits until this appliance has made one, where it is the first.
-func (s *Store) claimed(ctx context.Context) (*head, error) {
+// begun is readHead for what needs a checkpoint. It waits until this appliance has begun the journal, where it is the first.
+func (s *Store) begun(ctx context.Context) (*head, error) {
 	h, err := s.readHead(ctx)
 	if err == nil && h.log == "" {
-		if err = s.watch.wait(ctx); err == nil {
+		if err = s.watch.ready(ctx); err == nil {
 			h, err = s.readHead(ctx)
 		}
 	}
 	if err == nil && h.log == "" {
-		return nil, unavailable(errors.New("no appliance has begun the journal yet"))
+		return nil, unavailable(errUnclaimed)
 	}
 	return h, err
 }
 
 // claim makes an empty journal the one of this log key.
-func (s *Store) claim(ctx context.Context, tx pgx.Tx) error {
-	tree := appliance.Frontier{}.Tree()
-	checkpoint, err := appliance.SignCheckpoint(tree, s.opts.Signer)
-	if err != nil {
-		return fmt.Errorf("sign checkpoint: %w", err)
+func (s *Store) claim(ctx context.Context) error {
+	var checkpoint []byte
+	var err error
+	if !s.opts.Copying {
+		if checkpoint, err = appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer); err != nil {
+			return fmt.Errorf("sign checkpoint: %w", err)
+		}
 	}
-	_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1 AND log = '' AND size = 0", logName(s.opts.Signer), string(checkpoint))
+	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1 AND log = '' AND size = 0",
+		s.log(), string(checkpoint))
 	return err
 }
 
@@ -186,7 +207,7 @@ type Head struct {
 
 // Head reads the journal's head.
 func (s *Store) Head(ctx context.Context) (Head, error) {
-	h, err := s.claimed(ctx)
+	h, err := s.begun(ctx)
 	if err != nil {
 		return Head{}, err
 	}

@@ -35,7 +35,7 @@ var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	if j.store.writer == nil {
+	if j.store.writer == nil || j.store.opts.Copying {
 		return appliance.Entry{}, false, errReadOnly()
 	}
 	o := &queue.Op[change]{Value: change{record: r}}
@@ -49,7 +49,7 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Ent
 // It is answered from memory, which is at most some seconds old.
 func (j *Journal) Ready(ctx context.Context) error {
 	s := j.store
-	if s.writer == nil {
+	if s.writer == nil || s.opts.Copying {
 		return errReadOnly()
 	}
 	if err := s.watch.ready(ctx); err != nil {
@@ -95,7 +95,7 @@ func (s *Store) checkClock(last time.Time) error {
 
 // ByID implements appliance.Journal.
 func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
-	e, err := j.one(ctx, "SELECT index, leaf FROM records WHERE id = $1", id)
+	e, err := j.one(ctx, "id = $1", id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
 	}
@@ -104,54 +104,71 @@ func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, erro
 
 // ByIdempotencyKey implements appliance.Journal.
 func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
-	e, err := j.one(ctx, "SELECT index, leaf FROM records WHERE key_id = $1 AND idempotency_key = $2", keyID, idempotencyKey)
+	e, err := j.one(ctx, "key_id = $1 AND idempotency_key = $2", keyID, idempotencyKey)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
 	}
 	return e, err
 }
 
-// one reads one entry, or returns pgx.ErrNoRows.
-func (j *Journal) one(ctx context.Context, query string, args ...any) (e appliance.Entry, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// one reads the one entry of which a condition holds, or returns pgx.ErrNoRows.
+func (j *Journal) one(ctx context.Context, condition string, args ...any) (e appliance.Entry, err error) {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	err = j.store.read.QueryRow(ctx, query, args...).Scan(&e.Index, &e.Leaf)
+	var index int64
+	var leaf []byte
+	err = j.store.read.QueryRow(limited, "SELECT index + (SELECT continued FROM log_head WHERE id = 1), leaf FROM records WHERE "+condition, args...).Scan(&index, &leaf)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, err
 	}
 	if err == nil {
-		err = decode(&e)
+		e, err = entry(index, leaf)
 	}
 	if err != nil {
-		return appliance.Entry{}, answer(ctx, "read a record", err)
+		return e, answer(ctx, "read a record", err)
 	}
 	return e, nil
 }
 
 // List implements appliance.Journal.
 func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+	h, err := j.store.readHead(ctx)
+	if err != nil {
+		return nil, err
+	}
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	first, end, err := j.indexRange(ctx, q)
+	first, end, err := j.indexRange(ctx, h, q)
 	if err != nil || first >= end {
 		return nil, err
 	}
-	query, args := "SELECT index, leaf FROM records WHERE index >= $1 AND index < $2 ORDER BY index DESC LIMIT $3", []any{first, end, min(limit, maxLimit)}
-	if q.KeyID != "" {
-		query, args = "SELECT index, leaf FROM records WHERE key_id = $4 AND index >= $1 AND index < $2 ORDER BY index DESC LIMIT $3", append(args, q.KeyID)
+	where, args := "", []any{first - h.continued, end - h.continued, min(limit, maxLimit)}
+	switch {
+	case q.KeyID != "":
+		where, args = " AND key_id = $4", append(args, q.KeyID)
+	case q.AttestationsOnly:
+		where = " AND key_id IS NOT NULL"
 	}
-	return j.entries(ctx, query, args...)
+	if !q.From.IsZero() { // events are not where their time is
+		args = append(args, q.From)
+		where += fmt.Sprintf(" AND time >= $%d", len(args))
+	}
+	if !q.Until.IsZero() {
+		args = append(args, q.Until)
+		where += fmt.Sprintf(" AND time < $%d", len(args))
+	}
+	return j.entries(ctx, h, "index >= $1 AND index < $2"+where+" ORDER BY index DESC LIMIT $3", args...)
 }
 
 // entries reads entries with one question.
-func (j *Journal) entries(ctx context.Context, query string, args ...any) (entries []appliance.Entry, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+func (j *Journal) entries(ctx context.Context, h *head, condition string, args ...any) (entries []appliance.Entry, err error) {
+	limited, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	rows, err := j.store.read.Query(ctx, query, args...)
+	rows, err := j.store.read.Query(limited, "SELECT index, leaf FROM records WHERE "+condition, args...)
 	if err == nil {
-		err = eachEntry(rows, func(e appliance.Entry) { entries = append(entries, e) })
+		err = eachEntry(rows, h.continued, func(e appliance.Entry) { entries = append(entries, e) })
 		rows.Close()
 	}
 	if err != nil {
@@ -160,32 +177,30 @@ func (j *Journal) entries(ctx context.Context, query string, args ...any) (entri
 	return entries, nil
 }
 
-// indexRange returns the first index that a query can mean and the one after the last.
-func (j *Journal) indexRange(ctx context.Context, q appliance.JournalQuery) (first, end int64, err error) {
-	h, err := j.store.readHead(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
+// indexRange returns the first place that a query can mean and the one after the last.
+func (j *Journal) indexRange(ctx context.Context, h *head, q appliance.JournalQuery) (first, end int64, err error) {
 	end = h.tree.N
 	if q.Before > 0 {
 		end = min(end, q.Before)
 	}
 	if !q.Until.IsZero() {
-		until, err := j.searchTime(ctx, h.tree.N, q.Until)
+		until, err := j.searchTime(ctx, h, q.Until)
 		if err != nil {
 			return 0, 0, err
 		}
 		end = min(end, until)
 	}
 	if !q.From.IsZero() {
-		first, err = j.searchTime(ctx, h.tree.N, q.From)
+		if first, err = j.searchTime(ctx, h, q.From); first == h.continued {
+			first = 0 // events stand before all records
+		}
 	}
 	return first, end, err
 }
 
-// searchTime returns the index of the first record that is not earlier than t. Times never decrease, so the database halves the
+// searchTime returns the place of the first record that is not earlier than t. Times never decrease, so the database halves the
 // range until one is left; that costs no index on time.
-func (j *Journal) searchTime(ctx context.Context, size int64, t time.Time) (i int64, err error) {
+func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64, err error) {
 	const halve = `WITH RECURSIVE range (lo, hi) AS (
 		SELECT 0::bigint, $1::bigint
 		UNION ALL
@@ -193,12 +208,12 @@ func (j *Journal) searchTime(ctx context.Context, size int64, t time.Time) (i in
 			SELECT lo, hi, (lo + hi) / 2 AS mid, (SELECT time FROM records WHERE index = (lo + hi) / 2) < $2 AS earlier FROM range WHERE lo < hi
 		) AS step
 	) SELECT lo FROM range WHERE lo >= hi`
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := j.store.read.QueryRow(ctx, halve, size, t).Scan(&i); err != nil {
+	if err := j.store.read.QueryRow(limited, halve, h.tree.N-h.continued, t).Scan(&i); err != nil {
 		return 0, answer(ctx, "find the records of a time", err)
 	}
-	return i, nil
+	return i + h.continued, nil
 }
 
 // Entries implements appliance.Journal. The end is where it is when Entries is called; no connection is held while yield runs.
@@ -209,7 +224,7 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	}
 	for next := max(first, 0); next < h.tree.N; {
 		end := min(h.tree.N, next+entriesStep)
-		step, err := j.entries(ctx, "SELECT index, leaf FROM records WHERE index >= $1 AND index < $2 ORDER BY index", next, end)
+		step, err := j.entries(ctx, h, "index >= $1 AND index < $2 ORDER BY index", next-h.continued, end-h.continued)
 		if err != nil {
 			return err
 		}
@@ -229,9 +244,10 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It is read from the database, so that it also covers what other appliances have answered.
+// Checkpoint implements appliance.Journal. It is the committed one, read from the database, so that it also covers what other
+// appliances have answered; whoever has signed it.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
-	h, err := j.store.claimed(ctx)
+	h, err := j.store.begun(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -46,13 +46,17 @@ type Options struct {
 	Signer   note.Signer      // signs checkpoints; required unless ReadOnly
 	Verifier note.Verifier    // its public half; required
 	ReadOnly bool             // changes nothing, and is no member of the cluster
+	Copying  bool             // for Import, into an empty journal or one to which that was begun; nothing is appended
 	Now      func() time.Time // nil means time.Now
 	MaxAhead time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means 5 min
 	Timeout  time.Duration    // how long a change is tried again; zero means 8 s
 	Readers  int              // connections for reads; zero means 8. Three more are for what is written
 	Logger   *slog.Logger     // nil means none
 	Member   Identity         // who this appliance is among the others; without a name it is no member
-	Mark     Mark             // nil means none
+
+	// Accept is asked about each head on which records are about to be appended, while its lock is held. An error is the answer to all
+	// of them. Nil accepts all.
+	Accept func(head tlog.Tree) error
 
 	// Pending tells how many records are about to be appended, such as those being signed: see store/queue. Nil means that
 	// nothing is known of them.
@@ -63,14 +67,6 @@ type Options struct {
 type Identity struct {
 	Name, Version string
 	Signer        func() string // address of the attestor key, "" while it is not known; nil means never
-}
-
-// Mark is the memory of what was seen committed, outside the database.
-type Mark interface {
-	// Seen is given a signed checkpoint that the database says is committed, before anything is built on it. hashes reads the
-	// hashes of its tree; it is nil inside an append, where there is no time to. An error stops all appends until
-	// a later call returns nil.
-	Seen(ctx context.Context, checkpoint []byte, hashes tlog.HashReader) error
 }
 
 // Store is a database that appliances share. All methods are safe for concurrent use.
@@ -120,7 +116,7 @@ func (o *Options) complete() error {
 	if o.Verifier == nil {
 		return errors.New("no log verifier key is given")
 	}
-	if !o.ReadOnly && (o.Signer == nil || logName(o.Signer) != logName(o.Verifier)) {
+	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
 		return errors.New("the log key that signs is not that of the verifier")
 	}
 	if o.Now == nil {
@@ -139,14 +135,6 @@ func (o *Options) complete() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return nil
-}
-
-// logName is what identifies a log key: its name and hash, as in a note's signature line.
-func logName(key interface {
-	Name() string
-	KeyHash() uint32
-}) string {
-	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
 }
 
 // Keys returns the API keys.
@@ -206,4 +194,4 @@ func timeout(ctx context.Context, doing string) error {
 	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }
 
-func errReadOnly() error { return unavailable(errors.New("it was opened read-only")) }
+func errReadOnly() error { return unavailable(errors.New("it was opened for reading or copying")) }

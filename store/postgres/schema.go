@@ -158,8 +158,8 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 	name := pgx.Identifier{role}.Sanitize()
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil {
-			return err
+		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil && stateOf(err) != stateRoleExists && stateOf(err) != stateUnique {
+			return err // else somebody has just made it
 		}
 	case err != nil:
 		return err
@@ -173,8 +173,12 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, "ALTER ROLE "+name+" PASSWORD '"+secret+"'") // which has no quotes in it
-	return err
+	for attempt := 0; ; attempt++ {
+		_, err = conn.Exec(ctx, "ALTER ROLE "+name+" PASSWORD '"+secret+"'") // which has no quotes in it
+		if stateOf(err) != stateInternal || !pause(ctx, attempt) {           // "tuple concurrently updated"
+			return err
+		}
+	}
 }
 
 // scramSecret is what PostgreSQL keeps of a password (RFC 5803), so that the password itself reaches neither the server nor its log.

@@ -21,14 +21,17 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 	h := j.store.head.Load()
 	if h == nil || index >= h.tree.N { // another appliance may have appended it since
 		var err error
-		if h, err = j.store.claimed(ctx); err != nil {
+		if h, err = j.store.begun(ctx); err == nil {
+			err = j.store.check(h, j.store.head.Load())
+		}
+		if err != nil {
 			return none(err)
 		}
 	}
 	if index < 0 || index >= h.tree.N {
 		return none(appliance.Errorf(appliance.CodeNotFound, "no record %d", index))
 	}
-	hashes := j.store.hashes(ctx, h.tree)
+	hashes := j.store.hashes(ctx, h)
 	path, err := tlog.ProveRecord(h.tree.N, index, hashes)
 	if err != nil {
 		return none(answer(ctx, "prove a record", err))
@@ -48,17 +51,14 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 
 // Tile implements appliance.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
-	h := j.store.head.Load()
-	if h == nil || !inTree(t, h.tree.N) {
-		var err error
-		if h, err = j.store.readHead(ctx); err != nil {
-			return nil, err
-		}
+	h, err := j.store.readHead(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if !inTree(t, h.tree.N) {
 		return nil, appliance.Errorf(appliance.CodeNotFound, "no such tile")
 	}
-	data, err := (&tiles{ctx: ctx, store: j.store}).ReadTiles([]tlog.Tile{t})
+	data, err := (&tiles{ctx: ctx, store: j.store, head: h}).ReadTiles([]tlog.Tile{t})
 	if err != nil {
 		return nil, answer(ctx, "read a tile", err)
 	}
@@ -74,15 +74,16 @@ func inTree(t tlog.Tile, size int64) bool {
 	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
 }
 
-// hashes reads the hashes of a tree, and checks that they are its own.
-func (s *Store) hashes(ctx context.Context, tree tlog.Tree) tlog.HashReader {
-	return tlog.TileHashReader(tree, &tiles{ctx: ctx, store: s})
+// hashes reads the hashes of a head's tree, and checks that they are its own.
+func (s *Store) hashes(ctx context.Context, h *head) tlog.HashReader {
+	return tlog.TileHashReader(h.tree, &tiles{ctx: ctx, store: s, head: h})
 }
 
 // tiles reads tiles from the database. It is used once and then forgotten: what it has read it keeps.
 type tiles struct {
 	ctx   context.Context
 	store *Store
+	head  *head
 	kept  map[tlog.Tile][]byte
 }
 
@@ -110,9 +111,9 @@ func (t *tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
 		}
 		first := tile.N << tileHeight
 		end := first + int64(tile.W)
-		query, args := "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", []any{first, end}
+		query, args := "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", []any{first - t.head.continued, end - t.head.continued}
 		if tile.L > 0 {
-			query, args = "SELECT hash FROM hashes WHERE level = $3 AND n >= $1 AND n < $2 ORDER BY n", append(args, tile.L)
+			query, args = "SELECT hash FROM hashes WHERE generation = $3 AND level = $4 AND n >= $1 AND n < $2 ORDER BY n", []any{first, end, t.head.generation, tile.L}
 		}
 		q.Queue(query, args...).Query(func(rows pgx.Rows) error { return t.read(rows, tile, &data[i]) })
 	}

@@ -16,7 +16,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-const verifyStep = 1024 // records that are read and checked at a time
+const (
+	verifyStep   = 1024        // records that are read and checked at a time
+	auditTimeout = time.Minute // of one question, beside others
+)
 
 var errLost = errors.New("is missing")
 
@@ -54,12 +57,14 @@ type auditor struct {
 
 	checkpoint []byte
 	size       int64 // of the journal that is verified
+	continued  int64
+	generation int64
 }
 
 // stored is what the database keeps of a record.
 type stored struct {
 	index               int64
-	id                  *uuid.UUID
+	id                  uuid.UUID
 	keyID, idempotentBy *string
 	time                time.Time
 	hash, leaf          []byte
@@ -72,33 +77,41 @@ func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ..
 
 // begin reads the head, and what there is beyond it, at one moment.
 func (v *auditor) begin() error {
-	if err := v.store.watch.wait(v.ctx); v.ctx.Err() != nil {
+	if _, err := v.store.begun(v.ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(v.ctx, statementTimeout)
+	ctx, cancel := context.WithTimeout(v.ctx, auditTimeout)
 	defer cancel()
 	var r row
-	var last, records, roots int64
-	const query = "SELECT log, size, edge, last_time, checkpoint, keys_version, (SELECT coalesce(max(index), -1) FROM records), " +
-		"(SELECT count(*) FROM records WHERE index >= size), (SELECT count(*) FROM hashes) FROM log_head WHERE id = 1"
-	if err := v.store.read.QueryRow(ctx, query).Scan(append(r.into(), &last, &records, &roots)...); err != nil {
+	var before, beyond, roots int64
+	const query = "SELECT " + headColumns + ", (SELECT count(*) FROM records WHERE index < -continued), " +
+		"(SELECT count(*) FROM records WHERE index >= size - continued), (SELECT count(*) FROM hashes WHERE hashes.generation = log_head.generation) FROM log_head WHERE id = 1"
+	if err := v.store.read.QueryRow(ctx, query).Scan(append(r.into(), &before, &beyond, &roots)...); err != nil {
 		return answer(v.ctx, "verify", err)
 	}
-	v.size, v.checkpoint = r.size, r.checkpoint
-	if _, err := v.store.check(r, nil); err != nil {
+	h, err := r.head()
+	if err == nil {
+		err = v.store.check(h, nil)
+	}
+	if err != nil {
 		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
 	}
-	if records > 0 {
-		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", records, v.size)
+	v.size, v.checkpoint, v.continued, v.generation = max(r.size, 0), r.checkpoint, r.continued, r.generation
+	if n := before + beyond; n > 0 {
+		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.size)
 	}
-	want := int64(0)
-	for level := tileHeight; level < 63; level += tileHeight {
-		want += r.size >> level
-	}
-	if roots != want {
+	if want := countRoots(v.size); roots != want {
 		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes of tiles, not the %d of a tree of %d records", roots, want, v.size)
 	}
 	return nil
+}
+
+// countRoots is how many tiles of a tree are complete, on all levels.
+func countRoots(size int64) (n int64) {
+	for level := tileHeight; level < 63; level += tileHeight {
+		n += size >> level
+	}
+	return n
 }
 
 // step checks the records from first to before end.
@@ -106,12 +119,13 @@ func (v *auditor) step(first, end int64) error {
 	if v.ctx.Err() != nil {
 		return timeout(v.ctx, "verify")
 	}
-	ctx, cancel := context.WithTimeout(v.ctx, statementTimeout)
+	ctx, cancel := context.WithTimeout(v.ctx, auditTimeout)
 	defer cancel()
 	records := make([]stored, end-first)
-	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf FROM records WHERE index >= $1 AND index < $2", first, end)
+	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf FROM records WHERE index >= $1 AND index < $2",
+		first-v.continued, end-v.continued)
 	if err == nil {
-		err = scanStored(rows, records, first)
+		err = scanStored(rows, records, first-v.continued)
 	}
 	if err != nil {
 		return answer(v.ctx, "verify", err)
@@ -146,7 +160,7 @@ func scanStored(rows pgx.Rows, records []stored, first int64) error {
 func (v *auditor) tiles(ctx context.Context, roots []root) error {
 	for _, want := range roots {
 		var hash []byte
-		err := v.store.read.QueryRow(ctx, "SELECT hash FROM hashes WHERE level = $1 AND n = $2", want.level, want.n).Scan(&hash)
+		err := v.store.read.QueryRow(ctx, "SELECT hash FROM hashes WHERE generation = $1 AND level = $2 AND n = $3", v.generation, want.level, want.n).Scan(&hash)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -185,7 +199,7 @@ func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error)
 	var ids []uuid.UUID
 	var keys, names []string
 	for _, r := range records {
-		if id := r.checked.Record.ID; id != uuid.Nil {
+		if id := r.checked.ID(); id != uuid.Nil {
 			ids = append(ids, id)
 		}
 		if name := r.checked.Record.IdempotencyKey; name != "" {
@@ -196,14 +210,14 @@ func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error)
 	q.Queue("SELECT id, index FROM records WHERE id = ANY($1)", ids).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
 		var index int64
-		_, err := pgx.ForEachRow(rows, []any{&id, &index}, func() error { found.byID[id] = index; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&id, &index}, func() error { found.byID[id] = index + v.continued; return nil })
 		return err
 	})
 	q.Queue("SELECT q.k, q.i, r.index FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
 		"LATERAL (SELECT index FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(func(rows pgx.Rows) error {
 		var name idempotent
 		var index int64
-		_, err := pgx.ForEachRow(rows, []any{&name.key, &name.name, &index}, func() error { found.byName[name] = index; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&name.key, &name.name, &index}, func() error { found.byName[name] = index + v.continued; return nil })
 		return err
 	})
 	return found, v.store.read.SendBatch(ctx, q).Close()
@@ -219,39 +233,29 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	}
 	roots := appendRoots(nil, v.audit.Add(c), n)
 	if r.leaf != nil && !bytes.Equal(r.hash, c.Hash[:]) {
-		v.report(n, c.Record.ID, "tree", "its hash is not the one that was stored with it")
+		v.report(n, c.ID(), "tree", "its hash is not the one that was stored with it")
 	}
-	v.columns(n, r, c.Record, found)
+	v.columns(n, r, c.Entry, found)
 	return roots
 }
 
-// columns checks that a record is found by what its leaf says.
-func (v *auditor) columns(n int64, r *stored, record appliance.Record, found lookups) {
-	if record.ID == uuid.Nil {
+// columns checks that a leaf is found by what it says.
+func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) {
+	id, record := e.ID(), e.Record
+	if id == uuid.Nil {
 		return // not readable, and reported as such
 	}
-	wrong := func(column string) { v.report(n, record.ID, "index", "%s: is not what the record says", column) }
-	if r.id == nil || *r.id != record.ID {
-		wrong("id")
+	check := func(column string, right bool) {
+		if !right {
+			v.report(n, id, "index", "%s: is not what the record says, or leads elsewhere", column)
+		}
 	}
-	if r.keyID == nil || *r.keyID != record.KeyID {
-		wrong("key_id")
-	}
-	if name := text(r.idempotentBy); name != record.IdempotencyKey {
-		wrong("idempotency_key")
-	}
-	if !r.time.Equal(record.Time) {
-		wrong("time")
-	}
-	if at, ok := found.byID[record.ID]; !ok || at != n {
-		v.report(n, record.ID, "index", "id: leads elsewhere")
-	}
-	if record.IdempotencyKey == "" {
-		return
-	}
-	if at, ok := found.byName[idempotent{record.KeyID, record.IdempotencyKey}]; !ok || at != n {
-		v.report(n, record.ID, "index", "idempotency_key: leads elsewhere")
-	}
+	at, ok := found.byID[id]
+	check("id", r.id == id && ok && at == n)
+	check("key_id", text(r.keyID) == record.KeyID)
+	check("time", r.time.Equal(e.Time()))
+	at, ok = found.byName[idempotent{record.KeyID, record.IdempotencyKey}]
+	check("idempotency_key", text(r.idempotentBy) == record.IdempotencyKey && (record.IdempotencyKey == "" || ok && at == n))
 }
 
 // text is "" for NULL.

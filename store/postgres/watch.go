@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/attestd/attestd/appliance"
 )
 
 const (
@@ -21,15 +19,14 @@ const (
 	flushEvery  = 30 * time.Second // between writes of last uses, and reads of others'
 )
 
-// watch looks at the head twice a second, whether anything is asked for or not, so that a database that has forgotten is noticed, and
-// a revoked key is refused early. What it saw last is what Ready says.
+// watch looks at the head twice a second, whether anything is asked for or not, so that a revoked key is refused early. What it saw last
+// is what Ready says.
 type watch struct {
 	store  *Store
 	state  atomic.Pointer[sight]
 	first  chan struct{} // closed after the first look
 	ending chan struct{}
 	ended  chan struct{}
-	lost   atomic.Pointer[error] // that the database has forgotten: it stays so, also when it has grown beyond what was seen
 
 	beaten, flushed time.Time // owned by run
 }
@@ -82,8 +79,6 @@ func (w *watch) saw(err error) {
 	before := w.state.Swap(&sight{at: time.Now(), err: err})
 	logger := w.store.opts.Logger
 	switch {
-	case err != nil && errors.Is(err, ErrForgot) && (before == nil || !errors.Is(before.err, ErrForgot)):
-		logger.Error("journal: the database has forgotten what it had committed; nothing is signed until an operator decides: attestd log accept-loss", "error", err)
 	case err != nil && (before == nil || before.err == nil):
 		logger.Error("journal: the database does not serve; nothing is signed until it does", "error", err)
 	case err == nil && before != nil && before.err != nil:
@@ -94,38 +89,36 @@ func (w *watch) saw(err error) {
 // look reads the head, and does what follows from it.
 func (w *watch) look(ctx context.Context) error {
 	s := w.store
-	known := s.head.Load()
-	h, err := w.ask(ctx, known)
+	h, err := w.ask(ctx)
 	if err != nil {
 		if stateOf(err) == stateReadOnly || !aborted(err) {
 			s.read.Reset() // connections to a server that is no primary any more read an old journal
 		}
 		return explain(err)
 	}
-	if err := w.remember(ctx, h, known); err != nil {
-		return err
-	}
-	if h.log == "" && !s.opts.ReadOnly {
-		if err := pgx.BeginFunc(ctx, s.write, func(tx pgx.Tx) error { return s.claim(ctx, tx) }); err != nil {
+	err = s.check(h, s.head.Load())
+	if errors.Is(err, errUnclaimed) && !s.opts.ReadOnly {
+		if err := s.claim(ctx); err != nil {
 			return explain(err)
 		}
 		return w.look(ctx)
 	}
-	if err := s.observe(h); err != nil {
-		return w.forgotten(err)
+	if err != nil {
+		return err
 	}
+	s.observe(h)
 	return s.keys.refresh(ctx, h.keys)
 }
 
 // ask reads head, schema version and clock in one question.
-func (w *watch) ask(ctx context.Context, known *head) (*head, error) {
+func (w *watch) ask(ctx context.Context) (*head, error) {
 	s := w.store
 	var r row
 	var version int64
 	var clock time.Time
 	var readOnly string
 	before := s.opts.Now()
-	const query = "SELECT log, size, edge, last_time, checkpoint, keys_version, clock_timestamp(), current_setting('transaction_read_only'), " +
+	const query = "SELECT " + headColumns + ", clock_timestamp(), current_setting('transaction_read_only'), " +
 		"(SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied) FROM log_head WHERE id = 1"
 	if err := s.write.QueryRow(ctx, query).Scan(append(r.into(), &clock, &readOnly, &version)...); err != nil {
 		return nil, err
@@ -139,32 +132,7 @@ func (w *watch) ask(ctx context.Context, known *head) (*head, error) {
 	if err := checkVersion(version); err != nil {
 		return nil, err
 	}
-	return s.check(r, known)
-}
-
-// remember holds a head against what was seen before, in this process and outside of the database.
-func (w *watch) remember(ctx context.Context, h, known *head) error {
-	s := w.store
-	if err := s.forgot(h, known); err != nil {
-		return w.forgotten(err)
-	}
-	if s.opts.Mark != nil && h.log != "" {
-		if err := s.opts.Mark.Seen(ctx, h.checkpoint, s.hashes(ctx, h.tree)); err != nil {
-			return fmt.Errorf("%w: %w", ErrForgot, err)
-		}
-	}
-	if lost := w.lost.Load(); lost != nil && known != nil && known.log == h.log {
-		return *lost
-	}
-	return nil
-}
-
-// forgotten keeps that the database has forgotten.
-func (w *watch) forgotten(err error) error {
-	if errors.Is(err, ErrForgot) {
-		w.lost.CompareAndSwap(nil, &err)
-	}
-	return err
+	return r.head()
 }
 
 // tell writes what is written now and then. It matters to nobody but people.
@@ -200,9 +168,6 @@ func (w *watch) ready(ctx context.Context) error {
 	}
 	return nil
 }
-
-// wait waits for the first look, and returns what it came to.
-func (w *watch) wait(ctx context.Context) error { return w.ready(ctx) }
 
 // beat writes this appliance's sign of life.
 func (s *Store) beat(ctx context.Context) error {
@@ -254,5 +219,3 @@ func (s *Store) Members(ctx context.Context) ([]Member, error) {
 	}
 	return members, nil
 }
-
-var _ appliance.Journal = (*Journal)(nil)

@@ -64,6 +64,9 @@ func (w *writer) write(ops []*op, _ bool) error {
 			w.appended(b)
 			return nil
 		}
+		if _, refused := errors.AsType[*appliance.Error](err); refused {
+			return err // by Options.Accept
+		}
 		w.store.opts.Logger.Warn("journal: a batch was not committed", "error", explain(err), "records", len(ops), "attempt", attempt+1, "unknown", b.unknown)
 		if !passes(err) || !pause(ctx, attempt) {
 			return w.failure(b, err)

@@ -11,16 +11,20 @@ CREATE TABLE log_head (
 	edge         bytea       NOT NULL DEFAULT '',           -- the tree's right edge: 32 bytes for each bit that size has set
 	last_time    timestamptz,                               -- of the newest record
 	checkpoint   text        NOT NULL DEFAULT '',           -- the signed checkpoint of this size
+	continued    bigint      NOT NULL DEFAULT 0,            -- how many events stand before record 0, each with which a log goes on as another
+	generation   bigint      NOT NULL DEFAULT 0,            -- which hashes are this log's
 	keys_version bigint      NOT NULL DEFAULT 0,            -- goes up with each change of api_keys
 	appended_by  text        NOT NULL DEFAULT ''            -- the appliance that appended last
 ) WITH (fillfactor = 10);                                   -- a commit writes the row anew: on the same page, while that has room
 
 INSERT INTO log_head DEFAULT VALUES;
 
+-- The leaves. A leaf's place in the tree is its index + log_head.continued: when the journal goes on as another log, the event that says
+-- so has index -1, the next such -2, and no row is written anew.
 CREATE TABLE records (
-	index           bigint      PRIMARY KEY CHECK (index >= 0),
-	id              uuid        UNIQUE,                     -- of the attestation
-	key_id          text        COLLATE "C",                -- API key
+	index           bigint      PRIMARY KEY,
+	id              uuid        NOT NULL UNIQUE,            -- of the attestation or the event
+	key_id          text        COLLATE "C",                -- API key; NULL for an event
 	idempotency_key text        COLLATE "C",
 	time            timestamptz NOT NULL,
 	hash            bytea       NOT NULL,                   -- SHA-256(0x00 ‖ leaf)
@@ -29,12 +33,14 @@ CREATE TABLE records (
 CREATE INDEX records_key ON records (key_id, index);
 CREATE UNIQUE INDEX records_idempotency ON records (key_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- The roots of complete tiles (C2SP tlog-tiles, 256 hashes): entry n of level l covers 256^l records. Level 0 is records.hash.
+-- The roots of complete tiles (C2SP tlog-tiles, 256 hashes): entry n of level l covers 256^l leaves. Level 0 is records.hash. The
+-- log that is now has those of log_head.generation.
 CREATE TABLE hashes (
-	level smallint NOT NULL CHECK (level > 0),
-	n     bigint   NOT NULL CHECK (n >= 0),
-	hash  bytea    NOT NULL,
-	PRIMARY KEY (level, n)
+	generation bigint   NOT NULL,
+	level      smallint NOT NULL CHECK (level > 0),
+	n          bigint   NOT NULL CHECK (n >= 0),
+	hash       bytea    NOT NULL,
+	PRIMARY KEY (generation, level, n)
 );
 
 CREATE TABLE api_keys (

@@ -1,0 +1,234 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Import puts the leaves of another store of this log into this one as they are. first is the place of the first one, and must
+// be the number of leaves that are here: so it can go on where it was interrupted. It needs Options.Copying. The first
+// call has all the events with which the log begins, and the record behind them.
+//
+// Nothing is signed, and no appliance uses the journal, before FinishCopy.
+func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
+	if !s.opts.Copying {
+		return errors.New("import: the store was not opened for copying")
+	}
+	if err := s.watch.ready(ctx); err != nil {
+		return err
+	}
+	err := s.transaction(ctx, func(tx pgx.Tx) error {
+		h, err := s.lock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if h.tree.N != first {
+			return fmt.Errorf("record %d cannot be next: there are %d", first, h.tree.N)
+		}
+		i := &intake{head: h, frontier: h.frontier.Clone(), continued: h.continued}
+		if err := i.take(leaves); err != nil {
+			return err
+		}
+		return i.write(ctx, tx)
+	})
+	if err != nil {
+		return fmt.Errorf("import: %w", explain(err))
+	}
+	return nil
+}
+
+// FinishCopy makes what was imported the journal, where its tree is that of the signed checkpoint.
+func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
+	tree, err := appliance.OpenCheckpoint(checkpoint, s.opts.Verifier)
+	if err != nil {
+		return fmt.Errorf("finish copy: %w", err)
+	}
+	err = s.transaction(ctx, func(tx pgx.Tx) error {
+		h, err := s.lock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if h.tree != tree {
+			return fmt.Errorf("the copy has %d records with root %s, the checkpoint %d with root %s", h.tree.N, h.tree.Hash, tree.N, tree.Hash)
+		}
+		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1", appliance.LogName(s.opts.Verifier), string(checkpoint))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("finish copy: %w", explain(err))
+	}
+	return nil
+}
+
+// lock takes the head's lock.
+func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
+	var r row
+	if err := tx.QueryRow(ctx, selectHead+" FOR UPDATE").Scan(r.into()...); err != nil {
+		return nil, err
+	}
+	h, err := r.head()
+	if err == nil {
+		err = s.check(h, nil)
+	}
+	return h, err
+}
+
+// intake is leaves that are put into the journal as they are.
+type intake struct {
+	head      *head
+	frontier  appliance.Frontier
+	continued int64
+
+	rows  [][]any
+	roots []root
+	last  time.Time
+}
+
+func (i *intake) take(leaves [][]byte) error {
+	entries := make([]appliance.Entry, len(leaves))
+	for k, leaf := range leaves {
+		var err error
+		if entries[k], err = appliance.DecodeEntry(i.frontier.Size()+int64(k), leaf); err != nil {
+			return fmt.Errorf("record %d: %w", i.frontier.Size()+int64(k), err)
+		}
+		if beginning := i.head.tree.N == 0 && i.continued == int64(k); beginning && continues(entries[k]) {
+			i.continued++
+		}
+	}
+	i.last = i.head.last
+	for _, e := range entries {
+		i.add(e)
+	}
+	return nil
+}
+
+// continues says whether an entry is an event with which a log goes on as another.
+func continues(e appliance.Entry) bool {
+	return e.Event != nil && e.Event.Kind == appliance.EventLogContinued
+}
+
+func (i *intake) add(e appliance.Entry) {
+	hash := tlog.RecordHash(e.Leaf)
+	i.roots = appendRoots(i.roots, i.frontier.Add(nil, hash), e.Index)
+	if at := e.Time(); at.After(i.last) && !continues(e) {
+		i.last = at
+	}
+	i.rows = append(i.rows, recordRow(e, e.Index-i.continued, hash))
+}
+
+// recordRow is a leaf as a row of records.
+func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
+	var key, name *string
+	if r := e.Record; e.Event == nil {
+		key = &r.KeyID
+		if r.IdempotencyKey != "" {
+			name = &r.IdempotencyKey
+		}
+	}
+	return []any{index, e.ID(), key, name, e.Time(), hash[:], e.Leaf}
+}
+
+var recordColumns = []string{"index", "id", "key_id", "idempotency_key", "time", "hash", "leaf"}
+
+func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows(i.rows)); err != nil {
+		return err
+	}
+	q := new(pgx.Batch)
+	queueRoots(q, i.head.generation, i.roots)
+	q.Queue("UPDATE log_head SET size = $1, edge = $2, last_time = $3, continued = $4 WHERE id = 1",
+		i.frontier.Size(), encodeEdge(i.frontier), optional(i.last), i.continued)
+	return tx.SendBatch(ctx, q).Close()
+}
+
+// Continue has the journal go on as another log, whose key is given: the event becomes its first leaf, and the leaves that are
+// there follow, unchanged. progress, if not nil, is told how many of how many leaves are done. Until the end nothing has
+// changed; where the journal grows meanwhile, it fails.
+func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
+	if progress == nil {
+		progress = func(done, total int64) {}
+	}
+	leaf, err := appliance.EncodeEvent(event)
+	if err != nil {
+		return err
+	}
+	h, err := s.readHead(ctx)
+	if err != nil {
+		return err
+	}
+	next := *h
+	next.log, next.continued, next.frontier = appliance.LogName(key.Signer), h.continued+1, appliance.Frontier{}
+	if err := s.write.QueryRow(ctx, "SELECT coalesce(max(generation), 0) + 1 FROM hashes").Scan(&next.generation); err != nil {
+		return fmt.Errorf("continue the log: %w", explain(err))
+	}
+	hash := tlog.RecordHash(leaf)
+	next.frontier.Add(nil, hash)
+	if err := s.rehash(ctx, h, &next, progress); err != nil {
+		return fmt.Errorf("continue the log: %w", explain(err))
+	}
+	next.tree = next.frontier.Tree()
+	if next.checkpoint, err = appliance.SignCheckpoint(next.tree, key.Signer); err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
+	}
+	err = s.transaction(ctx, func(tx pgx.Tx) error {
+		return s.replaceHead(ctx, tx, h, &next, recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
+	})
+	if err != nil {
+		return fmt.Errorf("continue the log: %w", explain(err))
+	}
+	return nil
+}
+
+// rehash adds the leaves of a journal to next, and stores the roots of its tiles.
+func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, total int64)) error {
+	for done := int64(0); done < h.tree.N; done += entriesStep {
+		progress(done, h.tree.N)
+		end := min(h.tree.N, done+entriesStep)
+		rows, err := s.read.Query(ctx, "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", done-h.continued, end-h.continued)
+		if err != nil {
+			return err
+		}
+		hashes, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+		if err != nil {
+			return err
+		}
+		if int64(len(hashes)) != end-done {
+			return fmt.Errorf("%w: of records %d to %d there are %d", ErrDamaged, done, end-1, len(hashes))
+		}
+		var roots []root
+		for _, hash := range hashes {
+			roots = appendRoots(roots, next.frontier.Add(nil, tlog.Hash(hash)), next.frontier.Size()-1)
+		}
+		q := new(pgx.Batch)
+		queueRoots(q, next.generation, roots)
+		if err := s.write.SendBatch(ctx, q).Close(); err != nil {
+			return err
+		}
+	}
+	progress(h.tree.N, h.tree.N)
+	return nil
+}
+
+// replaceHead puts the first leaf of the next log, and its head in the place of h.
+func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, leaf []any) error {
+	var r row
+	if err := tx.QueryRow(ctx, selectHead+" FOR UPDATE").Scan(r.into()...); err != nil {
+		return err
+	}
+	if now, err := r.head(); err != nil || now.log != h.log || now.tree != h.tree {
+		return errors.Join(errors.New("the journal has changed meanwhile: try again"), err)
+	}
+	if _, err := tx.Exec(ctx, "INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) VALUES ($1, $2, $3, $4, $5, $6, $7)", leaf...); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6 WHERE id = 1",
+		next.log, next.tree.N, encodeEdge(next.frontier), string(next.checkpoint), next.continued, next.generation)
+	return err
+}
