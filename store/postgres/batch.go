@@ -66,14 +66,12 @@ func (b *batch) write(ctx context.Context) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release() // closes one on which a transaction is left
-	if err := b.begin(ctx, conn); err != nil {
-		return errors.Join(err, rollback(conn))
+	if err = b.begin(ctx, conn); err == nil {
+		err = b.build()
 	}
-	if err := b.build(); err != nil {
-		return errors.Join(err, rollback(conn))
-	}
-	if len(b.entries) == 0 && !b.unknown {
-		return rollback(conn)
+	if err != nil || len(b.entries) == 0 && !b.unknown {
+		s.abandon(conn, err)
+		return err
 	}
 	if err := b.commit(conn); err != nil {
 		return err
@@ -349,7 +347,8 @@ func (b *batch) commit(conn *pgxpool.Conn) error {
 			}
 			b.taken = true
 		}
-		return errors.Join(fmt.Errorf("append: %w", err), rollback(conn))
+		b.store.abandon(conn, err)
+		return fmt.Errorf("append: %w", err)
 	default:
 		b.unknown = true
 	}

@@ -140,7 +140,8 @@ func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error
 		return err
 	}
 	if err := fn(tx); err != nil {
-		return errors.Join(err, rollback(conn))
+		s.abandon(conn, err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
@@ -150,17 +151,21 @@ func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error
 	return replicated(conn)
 }
 
-// rollback ends a transaction that came to nothing. A connection on which that fails is of no use any more.
-func rollback(conn *pgxpool.Conn) error {
-	if conn.Conn().IsClosed() {
-		return nil
-	}
+// abandon ends a transaction that came to nothing because of err, if it is not nil. All connections to a server that has turned into
+// a standby are made anew: the primary is elsewhere.
+func (s *Store) abandon(conn *pgxpool.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
+	if stateOf(err) == stateReadOnly {
+		s.write.Reset()
+		s.read.Reset()
+	}
+	if conn.Conn().IsClosed() {
+		return
+	}
 	if _, err := conn.Exec(ctx, "ROLLBACK"); err != nil {
 		_ = conn.Conn().Close(ctx)
 	}
-	return nil
 }
 
 // errCancelled is a COMMIT that succeeded on the primary alone.

@@ -1,0 +1,259 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// answered keeps what was answered, by id.
+type answered struct {
+	mu      sync.Mutex
+	entries map[uuid.UUID]appliance.Entry
+}
+
+func (a *answered) add(e appliance.Entry) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.entries == nil {
+		a.entries = make(map[uuid.UUID]appliance.Entry)
+	}
+	a.entries[e.Record.ID] = e
+}
+
+// wantKept checks that all that was answered is in the journal as it was, once, and that the tree is sound.
+func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key appliance.LogKey) {
+	t.Helper()
+	found := make(map[uuid.UUID]int)
+	size := 0
+	check(t, journal.Entries(t.Context(), 0, func(e appliance.Entry) error {
+		found[e.Record.ID]++
+		if want, ok := a.entries[e.Record.ID]; ok && (want.Index != e.Index || string(want.Leaf) != string(e.Leaf)) {
+			t.Errorf("%s was answered as record %d, and is %d", e.Record.ID, want.Index, e.Index)
+		}
+		size++
+		return nil
+	}))
+	for id := range a.entries {
+		if found[id] != 1 {
+			t.Errorf("%s was answered, and is there %d times", id, found[id])
+		}
+	}
+	wantClean(t, journal, size)
+}
+
+// load appends from so many callers until the context ends; each failure goes to failed.
+func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Journal, callers int, failed func(error)) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+				e, _, err := journal.Append(limited, storetest.Record(t, "key"))
+				cancel()
+				if err != nil {
+					failed(err)
+					continue
+				}
+				a.add(e)
+			}
+		})
+	}
+	return &wg
+}
+
+// through returns the URL of a new database through a network that can fail, and the one past it.
+func through(t *testing.T) (proxy *postgrestest.Proxy, cut, direct string, d *postgrestest.Database) {
+	t.Helper()
+	direct, d = newDatabase(t)
+	proxy = postgrestest.NewProxy(t, d.Server)
+	return proxy, proxy.RoleURL(url.UserPassword(role, "secret"), d.Database), direct, d
+}
+
+func TestNoRecordIsLostOrDoubledWhenTheConnectionIsCutAroundACommit(t *testing.T) {
+	for name, cut := range map[string]postgrestest.Cut{
+		"before": postgrestest.BeforeCommit, "in": postgrestest.InCommit, "after": postgrestest.AfterCommit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := newLogKey(t)
+			proxy, cutURL, direct, _ := through(t)
+			store, other := open(t, cutURL, options(key)), open(t, direct, options(key))
+			check(t, store.Journal().Ready(t.Context()))
+			end := storetest.WatchCheckpoints(t, key.Verifier, member(other))
+			proxy.Fail(postgrestest.Faults{Cut: cut, CutsLeft: 5})
+			var kept answered
+			for round := range 8 {
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						r := withIdempotencyKey(t, fmt.Sprint(round, " ", i))
+						e, replayed, err := store.Journal().Append(t.Context(), r)
+						if err != nil || replayed || e.Record.ID != r.ID {
+							t.Errorf("append: replayed %v: %v", replayed, err)
+							return
+						}
+						kept.add(e)
+					})
+				}
+				wg.Wait()
+			}
+			if n := proxy.Commits(); n < 8+4 {
+				t.Errorf("%d COMMITs were sent: none was sent again", n)
+			}
+			end()
+			kept.wantKept(t, other.Journal(), key)
+			if head, err := other.Head(t.Context()); err != nil || head.Size != 64 {
+				t.Errorf("%d records, not 64: %v", head.Size, err)
+			}
+		})
+	}
+}
+
+func TestTheConnectionMayBeCutAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	key := newLogKey(t)
+	proxy, cutURL, direct, _ := through(t)
+	store, other := open(t, cutURL, options(key)), open(t, direct, options(key))
+	check(t, store.Journal().Ready(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	var kept answered
+	loads := []*sync.WaitGroup{
+		kept.load(ctx, t, store.Journal(), 8, func(err error) { t.Errorf("what is cut now and then: %v", err) }),
+		kept.load(ctx, t, other.Journal(), 2, func(err error) { t.Errorf("who is not cut: %v", err) }),
+	}
+	for i := range 40 {
+		for before := proxy.Commits(); proxy.Commits() < before+int64(i%3); { // some commits later
+			time.Sleep(time.Millisecond)
+		}
+		proxy.Cut()
+	}
+	cancel()
+	for _, l := range loads {
+		l.Wait()
+	}
+	kept.wantKept(t, other.Journal(), key)
+}
+
+func TestWithoutItsDatabaseAStoreAnswersWithinItsDeadlineAndGoesOnByItself(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]postgrestest.Faults{"refused": {Refuse: true}, "silent": {Silent: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := newLogKey(t)
+			proxy, cutURL, _, _ := through(t)
+			o := options(key)
+			o.Timeout = time.Second
+			store := open(t, cutURL, o)
+			_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+			check(t, err)
+			proxy.Fail(faults)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, _, err = store.Journal().Append(ctx, storetest.Record(t, "key"))
+			if code := appliance.CodeOf(err); code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
+				t.Errorf("without a database: %v", err)
+			}
+			if _, err := store.Journal().ByID(ctx, uuid.New()); err == nil || appliance.CodeOf(err) == appliance.CodeNotFound {
+				t.Errorf("a read without a database: %v", err)
+			}
+			await(t, "Ready fails", func() bool { return store.Journal().Ready(t.Context()) != nil })
+			proxy.Fail(postgrestest.Faults{})
+			await(t, "Ready", func() bool { return store.Journal().Ready(t.Context()) == nil })
+			await(t, "a record is appended", func() bool {
+				_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+				return err == nil
+			})
+		})
+	}
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("in 20 s not: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks
+	}
+}
+
+func TestASerialisationFailureIsTriedAgain(t *testing.T) {
+	for _, state := range []string{"40001", "40P01", "55P03"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			key := newLogKey(t)
+			direct, d := newDatabase(t)
+			d.Exec(t, "CREATE SEQUENCE failures", fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN
+				IF nextval('failures') %% 3 <> 0 THEN RAISE EXCEPTION 'as the test wants' USING ERRCODE = '%s'; END IF; RETURN NEW; END $$`, state),
+				"CREATE TRIGGER fail BEFORE UPDATE OF size ON log_head FOR EACH ROW EXECUTE FUNCTION fail()")
+			store := open(t, direct, options(key))
+			var kept answered
+			for range 5 {
+				e, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+				check(t, err)
+				kept.add(e)
+			}
+			kept.wantKept(t, store.Journal(), key)
+			if n := d.Query(t, "SELECT last_value FROM failures"); n != "15" {
+				t.Errorf("%s tries, not 15", n)
+			}
+		})
+	}
+}
+
+// The primary becomes read-only under its clients, as one that was demoted, and the synchronous standby takes its place.
+func TestAppendsGoOnAtThePromotedStandby(t *testing.T) {
+	t.Parallel()
+	key := newLogKey(t)
+	first := postgrestest.NewServer(t, postgrestest.Settings{"fsync": "off"})
+	check(t, postgres.Init(t.Context(), first.URL(postgrestest.Owner), role, "secret"))
+	second := first.Standby(t, "second")
+	first.Synchronous(t, "second")
+	store := open(t, first.RoleURL(url.UserPassword(role, "secret"), postgrestest.Owner, second), options(key))
+	check(t, store.Journal().Ready(t.Context()))
+	var kept answered
+	var mu sync.Mutex
+	var failures []error
+	ctx, cancel := context.WithCancel(t.Context())
+	load := kept.load(ctx, t, store.Journal(), 8, func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		failures = append(failures, err)
+	})
+	size := func() int {
+		kept.mu.Lock()
+		defer kept.mu.Unlock()
+		return len(kept.entries)
+	}
+	await(t, "records are appended", func() bool { return size() > 20 })
+	first.Set(t, postgrestest.Settings{"default_transaction_read_only": "on"})
+	second.Detach(t)
+	second.Promote(t)
+	promoted, before := time.Now(), size()
+	await(t, "records are appended again", func() bool { return size() > before+20 })
+	t.Logf("attests again %s after the promotion", time.Since(promoted).Round(time.Millisecond))
+	cancel()
+	load.Wait()
+	for _, err := range failures {
+		if appliance.CodeOf(err) != appliance.CodeJournalUnavailable {
+			t.Errorf("at the failover: %v", err)
+		}
+	}
+	kept.wantKept(t, store.Journal(), key)
+	if on := second.Query(t, postgrestest.Owner, "SELECT size FROM log_head"); on == "0" || errors.Is(ctx.Err(), nil) {
+		t.Errorf("the promoted standby has %s records", on)
+	}
+}

@@ -1,0 +1,181 @@
+package postgres_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// What the environment of a child says: the database, the secret log key, and, where it is to be stopped, in which of its batches.
+const (
+	envURL  = "ATTESTD_TEST_POSTGRES_URL"
+	envKey  = "ATTESTD_TEST_POSTGRES_KEY"
+	envStop = "ATTESTD_TEST_POSTGRES_STOP"
+)
+
+// inside is the line of a child that has the head's lock.
+const inside = "inside"
+
+// hungMost is how long others may be held up by an appliance that hangs inside its transaction.
+const hungMost = 10 * time.Second
+
+// TestProcesses has four processes append to one journal. One of them is stopped (SIGSTOP) inside its transaction: the others go on within
+// 10 s, and so does it when it is continued. In the end one more is killed (SIGKILL), as all are.
+func TestProcesses(t *testing.T) {
+	if os.Getenv(envURL) != "" {
+		appendUntilTold(t)
+		return
+	}
+	t.Parallel()
+	key, secret, err := appliance.NewLogKey("example.com/attestd")
+	check(t, err)
+	url, _ := newDatabase(t)
+	store := open(t, url, options(key))
+	check(t, store.Journal().Ready(t.Context()))
+	end := storetest.WatchCheckpoints(t, key.Verifier, member(store))
+	var children []*child
+	for i := range 4 {
+		env := []string{envURL + "=" + url, envKey + "=" + secret}
+		if i == 0 {
+			env = append(env, envStop+"=10")
+		}
+		children = append(children, startChild(t, env))
+	}
+	stopped, others := children[0], children[1:]
+	<-stopped.inside
+	check(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
+	begin := time.Now()
+	for i, c := range others {
+		before := c.count.Load()
+		await(t, fmt.Sprintf("process %d appends", i+1), func() bool { return c.count.Load() > before+10 })
+	}
+	if held := time.Since(begin); held > hungMost {
+		t.Errorf("the others were held up for %s", held)
+	} else {
+		t.Logf("the others were held up for %s", held.Round(time.Millisecond))
+	}
+	before := stopped.count.Load()
+	_, err = io.WriteString(stopped.stdin, "\n")
+	check(t, err)
+	check(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+	await(t, "the process that was stopped appends", func() bool { return stopped.count.Load() > before+10 })
+	var kept answered
+	for _, c := range children {
+		check(t, c.cmd.Process.Kill())
+		c.wait(t, store, &kept)
+	}
+	end()
+	kept.wantKept(t, store.Journal(), key)
+}
+
+// child is a process that appends, and what it has printed: the ids of what was answered.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	inside chan struct{}
+	count  atomic.Int64
+	ids    []uuid.UUID // complete when ended is closed
+	ended  chan struct{}
+}
+
+func startChild(t *testing.T, env []string) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^TestProcesses$"), inside: make(chan struct{}), ended: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), env...)
+	c.cmd.Stderr = os.Stderr
+	out, err := c.cmd.StdoutPipe()
+	check(t, err)
+	c.stdin, err = c.cmd.StdinPipe()
+	check(t, err)
+	check(t, c.cmd.Start())
+	t.Cleanup(func() { _ = c.cmd.Process.Kill() })
+	go c.read(out)
+	return c
+}
+
+func (c *child) read(out io.Reader) {
+	defer close(c.ended)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == inside {
+			close(c.inside)
+			continue
+		}
+		id, err := uuid.Parse(lines.Text())
+		if err != nil {
+			return // cut off by the kill
+		}
+		c.ids = append(c.ids, id)
+		c.count.Add(1)
+	}
+}
+
+// wait waits for the end of a child that was killed, and adds what it had been answered.
+func (c *child) wait(t *testing.T, store *postgres.Store, kept *answered) {
+	t.Helper()
+	<-c.ended
+	_ = c.cmd.Wait()
+	for _, id := range c.ids {
+		e, err := store.Journal().ByID(t.Context(), id)
+		if err != nil {
+			t.Errorf("%s was answered: %v", id, err)
+			continue
+		}
+		kept.add(e)
+	}
+}
+
+// appendUntilTold is the child.
+func appendUntilTold(t *testing.T) {
+	key, err := appliance.ParseLogKey(os.Getenv(envKey))
+	check(t, err)
+	o := options(key)
+	var mu sync.Mutex // of standard output
+	stop, batches := 0, 0
+	_, _ = fmt.Sscan(os.Getenv(envStop), &stop)
+	o.Accept = func(tlog.Tree) error {
+		if batches++; batches == stop {
+			mu.Lock()
+			fmt.Println(inside)
+			mu.Unlock()
+			_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // the lock is held
+		}
+		return nil
+	}
+	store, err := postgres.Open(os.Getenv(envURL), o)
+	check(t, err)
+	record := storetest.Record(t, "key")
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				r := record
+				r.ID = uuid.Must(uuid.NewV7())
+				if _, _, err := store.Journal().Append(context.Background(), r); err != nil {
+					continue // held up for longer than a batch is tried
+				}
+				mu.Lock()
+				_, err := fmt.Println(r.ID)
+				mu.Unlock()
+				if err != nil {
+					return // the parent is gone
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
