@@ -45,10 +45,8 @@ func Redact(raw string) string {
 	if !found {
 		return "(not a URL)"
 	}
-	authority, path := rest, ""
-	if i := strings.IndexAny(rest, "/?"); i >= 0 {
-		authority, path = rest[:i], rest[i:]
-	}
+	end := authorityEnd(rest)
+	authority, path := rest[:end], rest[end:]
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
 		user, _, secret := strings.Cut(authority[:i], ":")
 		if secret {
@@ -60,6 +58,14 @@ func Redact(raw string) string {
 		path = before + "?" + redactQuery(query)
 	}
 	return scheme + "://" + authority + path
+}
+
+// authorityEnd is where user, hosts and ports end, behind "://".
+func authorityEnd(rest string) int {
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		return i
+	}
+	return len(rest)
 }
 
 func redactQuery(query string) string {
@@ -76,6 +82,9 @@ func redactQuery(query string) string {
 func parse(raw string) (*pgx.ConnConfig, error) {
 	if !strings.HasPrefix(raw, "postgres://") && !strings.HasPrefix(raw, "postgresql://") {
 		return nil, errors.New("the database's URL must begin with postgres://")
+	}
+	if _, rest, _ := strings.Cut(raw, "://"); strings.Count(rest[:authorityEnd(rest)], "@") > 1 {
+		return nil, fmt.Errorf("the database's URL %s: an @ in the user's name or password is written %%40", Redact(raw))
 	}
 	config, err := pgx.ParseConfig(raw)
 	if err == nil && !tlsChosen(raw) && len(remote(config)) > 0 {
@@ -101,9 +110,8 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 
 // reason is why pgx does not take a URL, without the URL: it hides the passwords that it finds only.
 func reason(err error) string {
-	text := err.Error()
-	if i := strings.LastIndex(text, "failed to"); i >= 0 {
-		return text[i:]
+	if _, why, found := strings.Cut(err.Error(), "`: "); found {
+		return why
 	}
 	return "it cannot be understood"
 }
