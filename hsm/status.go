@@ -27,6 +27,8 @@ type Status struct {
 	Worker          int       `json:"worker,omitempty"` // process id of the worker; 0 where this process holds the module itself
 	LastError       string    `json:"lastError,omitempty"`
 	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
+
+	Tokens []Standing `json:"tokens,omitempty"` // where there are several: what is above is of the one that signs, and the counts of all
 }
 
 // ModuleStatus describes the PKCS#11 library (CK_INFO).

@@ -29,8 +29,24 @@ type Options struct {
 	// Logger logs faults, repairs and what the module prints. Nil means no log.
 	Logger *slog.Logger
 
-	command func() *exec.Cmd // nil means this program again
+	command  func() *exec.Cmd // nil means this program again
+	attempts *attempts        // nil means the first of its own
 }
+
+// attempts is what one try to open a token tells the next.
+type attempts struct {
+	gate   *gate
+	undead atomic.Int32 // workers that were killed and have not ended
+}
+
+// Opener returns Open with these options, for who tries again where that fails. No try has the PIN that an earlier one was
+// refused, or of which it did not live to tell.
+func Opener(options Options) func(context.Context) (*Signer, error) {
+	options.attempts = newAttempts(options)
+	return func(ctx context.Context) (*Signer, error) { return Open(ctx, options) }
+}
+
+func newAttempts(o Options) *attempts { return &attempts{gate: newGate(o.HSM.URI.ReadPIN)} }
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
@@ -38,6 +54,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.command == nil {
 		o.command = itself
+	}
+	if o.attempts == nil {
+		o.attempts = newAttempts(o)
 	}
 	return o
 }
@@ -52,7 +71,7 @@ type Signer struct {
 	publicKey []byte
 	address   appliance.Address
 	verifier  *appliance.Verifier // of publicKey
-	gate      *gate
+	*attempts
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc
@@ -64,7 +83,6 @@ type Signer struct {
 	wrong       atomic.Uint64
 	restarts    atomic.Uint64
 	lastSuccess atomic.Int64 // Unix nanoseconds
-	undead      atomic.Int32 // workers that were killed and have not ended
 
 	mu       sync.Mutex // guards the fields below, and those of each process that say so
 	current  *process   // nil before the first is open
@@ -102,7 +120,7 @@ func Open(ctx context.Context, options Options) (*Signer, error) {
 		return nil, errors.New("worker.Options: CallTimeout must be set")
 	}
 	options = options.withDefaults()
-	s := &Signer{options: options, gate: newGate(options.HSM.URI.ReadPIN), ended: make(chan struct{}), trouble: make(chan struct{}, 1)}
+	s := &Signer{options: options, attempts: options.attempts, ended: make(chan struct{}), trouble: make(chan struct{}, 1)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.shutDown)
 	opened := make(chan error, 1)

@@ -1,0 +1,342 @@
+package hsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// place is one token of Tokens. Its goroutine, watch, opens the token where it is not open and signs trials.
+type place struct {
+	Place
+	number int // from 1
+	tokens *Tokens
+
+	mu         sync.Mutex // guards the fields below
+	signer     TokenSigner
+	out        error         // why the token is not used; nil while it is well
+	final      bool          // it is not opened again
+	since      time.Time     // it is well, or is not
+	returned   bool          // it was out of use before
+	left       chan struct{} // closed when it is taken out of use
+	calm       time.Duration // how long it must sign trials before it is used again
+	answered   time.Time     // the last signature
+	usually    time.Duration // how long a signature takes: a moving average
+	handedOver uint64        // calls that another token was asked for, in its place
+}
+
+// How long a token that is out of use takes to come back. Nobody sets these.
+const (
+	trialPause = time.Second      // between two trials of a token that is out of use
+	idlePause  = 15 * time.Second // after which a token that has signed nothing signs a trial
+	leastCalm  = 5 * time.Second  // of trials that succeed, before the token is used again; doubles when it fails soon after
+	mostCalm   = 5 * time.Minute
+	leastRetry = time.Second // before another try to open a token; doubles
+	mostRetry  = time.Minute
+)
+
+// opened returns the token's signer, nil before the token was opened.
+func (p *place) opened() TokenSigner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.signer
+}
+
+// well reports whether the token is used. It takes one whose signer knows of a fault out of use.
+func (p *place) well() bool {
+	p.mu.Lock()
+	signer, out := p.signer, p.out
+	p.mu.Unlock()
+	if signer == nil || out != nil {
+		return false
+	}
+	if signer.Usage().Ready {
+		return true
+	}
+	p.leave(knownFault(signer))
+	return false
+}
+
+// knownFault is what a signer that is not ready says without asking the token.
+func knownFault(signer TokenSigner) error {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if err := signer.Ready(ended); err != nil {
+		return err
+	}
+	return errors.New("the HSM worker was not ready")
+}
+
+// leaving is closed when the token is taken out of use; nil while it is.
+func (p *place) leaving() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out != nil {
+		return nil
+	}
+	return p.left
+}
+
+// usual returns how long a signature takes; 0 before the first.
+func (p *place) usual() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.usually
+}
+
+// sign signs, and learns from that how the token is. Where no token is well, the first that signs is used again at once.
+func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
+	began := time.Now()
+	signature, err := p.opened().Sign(ctx, d)
+	if err != nil {
+		return signature, err
+	}
+	p.mu.Lock()
+	p.answered = time.Now()
+	// What hung for long and is released must not make the token be waited for as long.
+	took := min(p.answered.Sub(began), p.tokens.options.CallTimeout/patienceParts)
+	p.usually += (took - p.usually) / 8
+	out := p.out != nil
+	p.mu.Unlock()
+	if out && !p.tokens.anyWell() {
+		p.enter()
+	}
+	return signature, nil
+}
+
+// ended judges a token by the error of what it was asked.
+func (t turn) ended(err error) {
+	switch {
+	case err == nil:
+	case appliance.CodeOf(err) == appliance.CodeTimeout:
+		t.hangs()
+	default:
+		t.leave(err)
+	}
+}
+
+// hangs takes a token out of use that has signed nothing since the turn began.
+func (t turn) hangs() {
+	t.mu.Lock()
+	t.handedOver++
+	silent := !t.answered.After(t.began)
+	t.mu.Unlock()
+	if silent {
+		t.leave(fmt.Errorf("nothing was signed for %s", time.Since(t.began).Round(time.Millisecond)))
+	}
+}
+
+// leave takes the token out of use.
+func (p *place) leave(cause error) {
+	if p.tokens.closing.Err() != nil {
+		return
+	}
+	cause = causeOf(cause)
+	p.mu.Lock()
+	if p.out != nil {
+		p.mu.Unlock()
+		return
+	}
+	if p.returned && time.Since(p.since) < 10*p.calm {
+		p.calm = min(2*p.calm, mostCalm)
+	} else {
+		p.calm = leastCalm
+	}
+	p.out, p.since = cause, time.Now()
+	close(p.left)
+	p.mu.Unlock()
+	level := slog.LevelWarn
+	if serious(cause) {
+		level = slog.LevelError
+	}
+	p.log(level, "HSM token out of use", "err", cause.Error(), "well", p.tokens.countWell())
+}
+
+// enter has the token be used again.
+func (p *place) enter() {
+	p.mu.Lock()
+	if p.out == nil {
+		p.mu.Unlock()
+		return
+	}
+	away := time.Since(p.since)
+	p.out, p.since, p.left, p.returned = nil, time.Now(), make(chan struct{}), true
+	p.mu.Unlock()
+	p.log(slog.LevelInfo, "HSM token in use again", "away", away.Round(time.Millisecond).String(), "well", p.tokens.countWell())
+}
+
+func (p *place) log(level slog.Level, message string, attributes ...any) {
+	p.tokens.options.Logger.Log(context.Background(), level, message, append([]any{"position", p.number, "token", p.label()}, attributes...)...)
+}
+
+// watch keeps an eye on the token until Close.
+func (p *place) watch() {
+	for p.tokens.closing.Err() == nil {
+		signer, left := p.opened(), p.leaving()
+		switch {
+		case signer == nil:
+			p.openLater()
+		case left == nil:
+			p.tryUntilWell()
+		default:
+			p.watchWell(left)
+		}
+	}
+}
+
+// watchWell returns when a token that is well no longer is.
+func (p *place) watchWell(left <-chan struct{}) {
+	tick := time.NewTicker(trialPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-left:
+			return
+		case <-p.tokens.closing.Done():
+			return
+		case <-tick.C:
+		}
+		if !p.well() {
+			return
+		}
+		p.mu.Lock()
+		idle := time.Since(p.answered) >= idlePause
+		p.mu.Unlock()
+		if !idle {
+			continue
+		}
+		if _, err := p.try(); err != nil {
+			p.leave(err)
+		}
+	}
+}
+
+// tryUntilWell has a token that is out of use sign trials until it has done so for as long as calm says, without a fault. With
+// no other token that is well, one is enough.
+func (p *place) tryUntilWell() {
+	var good time.Time // since when trials succeed
+	for sleep(p.tokens.closing, p.tokens.closing, trialPause) {
+		if p.leaving() != nil {
+			return // a client's signature has shown that it is well, where no token was
+		}
+		took, err := p.try()
+		if err != nil || took > p.tokens.patience(context.Background(), p, nil) {
+			good = time.Time{}
+			p.worse(err)
+			continue
+		}
+		if good.IsZero() {
+			good = time.Now()
+		}
+		p.mu.Lock()
+		calm := time.Since(good) >= p.calm
+		p.mu.Unlock()
+		if calm || !p.tokens.anyWell() {
+			p.enter()
+			return
+		}
+	}
+}
+
+// try has the token sign a trial, which is checked.
+func (p *place) try() (took time.Duration, err error) {
+	signer := p.opened()
+	before := signer.Usage()
+	if !before.Ready {
+		return 0, knownFault(signer)
+	}
+	ctx, cancel := context.WithTimeout(p.tokens.closing, p.tokens.options.CallTimeout)
+	defer cancel()
+	began := time.Now()
+	if _, err := p.sign(ctx, trialDigest()); err != nil {
+		return 0, err
+	}
+	if signer.Usage().WrongSignatures != before.WrongSignatures {
+		return 0, ErrWrongKey
+	}
+	return time.Since(began), nil
+}
+
+// openLater opens the token, however often that takes.
+func (p *place) openLater() {
+	if p.isFinal() {
+		<-p.tokens.closing.Done()
+		return
+	}
+	for pause := leastRetry; sleep(p.tokens.closing, p.tokens.closing, jitter(pause)); pause = min(2*pause, mostRetry) {
+		signer, err := p.open(p.tokens.closing)
+		if p.admit(signer, err) || p.isFinal() {
+			return
+		}
+	}
+}
+
+func (p *place) isFinal() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.final
+}
+
+// openTimeout bounds how long opening a token may take; a network HSM may need seconds.
+const openTimeout = time.Minute
+
+func (p *place) open(ctx context.Context) (TokenSigner, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return p.Open(ctx)
+}
+
+// admit takes a token that was opened, if it has the key. It is used once it has signed trials.
+func (p *place) admit(signer TokenSigner, err error) bool {
+	if err == nil && signer.Address() != p.tokens.address {
+		err = otherKey(signer.Address(), p.tokens.address)
+		_ = signer.Close() // it was good for nothing
+	}
+	if err != nil {
+		p.worse(err)
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tokens.closing.Err() != nil { // Close has closed the others
+		go func() { _ = signer.Close() }()
+		return false
+	}
+	p.signer, p.out = signer, errors.New("it was opened just now, and signs trials first")
+	return true
+}
+
+func otherKey(is, expected appliance.Address) error {
+	return fmt.Errorf("%w: its key has the address %s, not %s", ErrWrongKey, is, expected)
+}
+
+// serious reports whether an error is one for a person.
+func serious(err error) bool { return errors.Is(err, ErrWrongKey) || errors.Is(err, ErrPIN) }
+
+// worse keeps why a token that is not used cannot be, where that is the first reason or a serious one, and tells the log once.
+func (p *place) worse(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil || p.tokens.closing.Err() != nil || p.out != nil && (serious(p.out) || !serious(err)) {
+		return
+	}
+	p.out, p.final = causeOf(err), errors.Is(err, ErrPIN)
+	if serious(err) {
+		p.log(slog.LevelError, "HSM token refused", "err", p.out.Error())
+		return
+	}
+	p.log(slog.LevelWarn, "HSM token could not be opened; it is tried again", "err", p.out.Error())
+}
+
+// causeOf is what the operator is told of an error whose text is for clients.
+func causeOf(err error) error {
+	if e, ok := errors.AsType[*appliance.Error](err); ok && e.Cause != nil {
+		return e.Cause
+	}
+	return err
+}

@@ -1,0 +1,172 @@
+package hsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// startGrace is how long OpenTokens waits for the others once a token is open: those that are open by then are checked against
+// each other, later ones against these.
+const startGrace = 5 * time.Second
+
+// OpenTokens opens all tokens at once, and returns when one is well and the others had their time. Those that failed are
+// tried again in the background. With one token it is no more than that token's signer.
+//
+// Errors: those of Open where no token opens, ErrPIN before others; ErrWrongKey where none has the expected key, or where none is
+// expected and they have different ones.
+func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tokens, error) {
+	if len(order) == 0 || len(order) > MostTokens {
+		return nil, fmt.Errorf("open the tokens: there must be 1 to %d, not %d", MostTokens, len(order))
+	}
+	t := &Tokens{options: options.withDefaults()}
+	t.closing, t.stop = context.WithCancel(context.Background())
+	t.closed = sync.OnceValue(t.shutDown)
+	for i, o := range order {
+		t.places = append(t.places, &place{Place: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}), calm: leastCalm})
+	}
+	var err error
+	if len(t.places) == 1 {
+		err = t.openOne(ctx, t.places[0])
+	} else {
+		err = t.openAll(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func (t *Tokens) openOne(ctx context.Context, p *place) (err error) {
+	if p.signer, err = p.Open(ctx); err != nil {
+		return err
+	}
+	t.publicKey, t.address = p.signer.PublicKey(), p.signer.Address()
+	return nil
+}
+
+// opening is how opening a token ended.
+type opening struct {
+	*place
+	signer TokenSigner
+	err    error
+}
+
+func (t *Tokens) openAll(ctx context.Context) error {
+	ended := make(chan opening, len(t.places))
+	for _, p := range t.places {
+		t.watching.Go(func() {
+			signer, err := p.open(t.closing)
+			ended <- opening{p, signer, err}
+		})
+	}
+	early, err := t.gather(ctx, ended)
+	if err == nil {
+		err = t.choose(early)
+	}
+	if err != nil {
+		t.stop()
+		t.watching.Wait()
+		close(ended)
+		for o := range ended {
+			early = append(early, o)
+		}
+		return errors.Join(err, closeAll(early))
+	}
+	for _, o := range early {
+		o.begin()
+		t.watching.Go(o.place.watch)
+	}
+	t.watching.Go(func() {
+		for range len(t.places) - len(early) {
+			o := <-ended
+			o.place.admit(o.signer, o.err)
+			t.watching.Go(o.place.watch)
+		}
+	})
+	return nil
+}
+
+// gather returns the tokens that have opened, or failed to, by the time that one fits and the others had their grace.
+func (t *Tokens) gather(ctx context.Context, ended <-chan opening) (early []opening, err error) {
+	var grace <-chan time.Time
+	for len(early) < len(t.places) {
+		select {
+		case o := <-ended:
+			early = append(early, o)
+			if grace == nil && o.err == nil && t.fits(o.signer) {
+				grace = time.After(startGrace)
+			}
+		case <-grace:
+			return early, nil
+		case <-ctx.Done():
+			return early, fmt.Errorf("open the tokens: %w", errors.Join(ctx.Err(), failuresOf(early)))
+		}
+	}
+	return early, nil
+}
+
+func (t *Tokens) fits(signer TokenSigner) bool {
+	return t.options.Expected == nil || signer.Address() == *t.options.Expected
+}
+
+// choose learns the key from the tokens that are open.
+func (t *Tokens) choose(early []opening) error {
+	slices.SortFunc(early, func(a, b opening) int { return a.number - b.number })
+	var told []string
+	agree := true
+	for i, o := range early {
+		switch {
+		case o.err != nil:
+		case !t.fits(o.signer):
+			early[i].err = otherKey(o.signer.Address(), *t.options.Expected)
+		case t.publicKey == nil:
+			t.publicKey, t.address = o.signer.PublicKey(), o.signer.Address()
+			fallthrough
+		default:
+			agree = agree && o.signer.Address() == t.address
+			told = append(told, fmt.Sprintf("token %d, %s, has %s", o.number, o.label(), o.signer.Address()))
+		}
+	}
+	switch {
+	case t.publicKey == nil:
+		return failuresOf(early)
+	case !agree:
+		return fmt.Errorf("%w: the tokens of hsm.uris have different keys: %s; say in hsm.address which is meant", ErrWrongKey, strings.Join(told, "; "))
+	}
+	return nil
+}
+
+// begin has a token start as it was found.
+func (o opening) begin() {
+	if o.err == nil {
+		o.place.signer = o.signer
+		return
+	}
+	_ = closeAll([]opening{o}) // it was good for nothing
+	o.place.worse(o.err)
+}
+
+func failuresOf(all []opening) error {
+	var failures []error
+	for _, o := range all {
+		if o.err != nil {
+			failures = append(failures, fmt.Errorf("token %d, %s: %w", o.number, o.label(), o.err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func closeAll(all []opening) error {
+	var failures []error
+	for _, o := range all {
+		if o.signer != nil {
+			failures = append(failures, o.signer.Close())
+		}
+	}
+	return errors.Join(failures...)
+}
