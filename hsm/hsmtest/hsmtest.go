@@ -57,19 +57,27 @@ func (p *place) makeToken() (*Token, error) {
 		return nil, err
 	}
 	u := folder.URI("attestd", "attestor")
-	u.ModulePath = filepath.Join(p.dir, fmt.Sprintf("module-%d", p.uses), filepath.Base(folder.Module))
-	if err := os.MkdirAll(filepath.Dir(u.ModulePath), 0o700); err != nil {
-		return nil, err
-	}
-	if err := copyModule(folder.Module, u.ModulePath, p.variable); err != nil {
+	if u.ModulePath, err = p.copyOfModule(folder.Module); err != nil {
 		return nil, err
 	}
 	made, err := hsm.Init(context.Background(), hsm.InitOptions{URI: u, SOPIN: folder.SOPIN})
 	if err != nil {
 		return nil, err
 	}
-	env := []string{softhsm.ConfVariable + "=" + folder.Conf, p.variable + "=" + folder.Conf}
-	return &Token{URI: u, Key: made.Key, PINFile: folder.PIN, SOPIN: folder.SOPIN, Env: env}, nil
+	return &Token{URI: u, Key: made.Key, PINFile: folder.PIN, SOPIN: folder.SOPIN, Env: p.env(folder.Conf)}, nil
+}
+
+func (p *place) env(conf string) []string {
+	return []string{softhsm.ConfVariable + "=" + conf, p.variable + "=" + conf}
+}
+
+// copyOfModule returns the path of a copy of the library for this place.
+func (p *place) copyOfModule(library string) (string, error) {
+	path := filepath.Join(p.dir, fmt.Sprintf("module-%d", p.uses), filepath.Base(library))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	return path, copyModule(library, path, p.variable)
 }
 
 // copyModule copies the library. The copy reads the path of its configuration from another variable.

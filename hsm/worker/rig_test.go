@@ -85,7 +85,7 @@ func mustSign(t testing.TB, s *worker.Signer) {
 }
 
 // checkSignature asks go-ethereum, by the way a contract takes: ecrecover of the digest gives the address.
-func checkSignature(t testing.TB, s *worker.Signer, d appliance.Digest, signature appliance.Signature) {
+func checkSignature(t testing.TB, s interface{ Address() appliance.Address }, d appliance.Digest, signature appliance.Signature) {
 	t.Helper()
 	rsv := append(append(append([]byte(nil), signature.R[:]...), signature.S[:]...), signature.V-27)
 	key, err := crypto.SigToPub(d[:], rsv)

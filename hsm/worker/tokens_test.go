@@ -1,0 +1,213 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
+	"github.com/attestd/attestd/hsm/worker"
+)
+
+// openTokens opens several tokens, each by a worker of its own.
+func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
+	t.Helper()
+	var log logged
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	var places []hsm.Place
+	for i, uri := range uris {
+		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: callTimeout, Logger: logger.With("position", i+1)})
+		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
+			signer, err := open(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return signer, nil
+		}})
+	}
+	tokens, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{CallTimeout: callTimeout, Logger: logger})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	t.Cleanup(func() {
+		_ = tokens.Close() // an error says that a call hung, which tests do
+		if t.Failed() {
+			t.Logf("the log:\n%s", log.String())
+		}
+	})
+	return tokens, &log
+}
+
+// steady is clients that sign without a pause, each signature with a deadline, and check each.
+type steady struct {
+	signed, slowest, last, gap atomic.Int64 // times in nanoseconds
+}
+
+const steadyDeadline = 5 * time.Second
+
+func signSteadily(t *testing.T, tokens *hsm.Tokens, clients int) (*steady, func()) {
+	s := &steady{}
+	s.last.Store(time.Now().UnixNano())
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				s.one(t, tokens)
+				time.Sleep(2 * time.Millisecond) // leaves the machine to other tests
+			}
+		})
+	}
+	eventually(t, "under load", func() bool { return s.signed.Load() > 20 })
+	s.gap.Store(0)
+	end := sync.OnceFunc(func() { stop(); all.Wait() })
+	t.Cleanup(end)
+	return s, end
+}
+
+func (s *steady) one(t *testing.T, tokens *hsm.Tokens) {
+	ctx, cancel := context.WithTimeout(context.Background(), steadyDeadline)
+	defer cancel()
+	d, began := randomDigest(), time.Now()
+	signature, err := tokens.Sign(ctx, d)
+	if err != nil {
+		t.Errorf("a signature failed after %s: %v", time.Since(began), err)
+		time.Sleep(10 * time.Millisecond)
+		return
+	}
+	checkSignature(t, tokens, d, signature)
+	s.signed.Add(1)
+	now := time.Now()
+	raise(&s.slowest, int64(now.Sub(began)))
+	raise(&s.gap, now.UnixNano()-s.last.Swap(now.UnixNano()))
+}
+
+// raise sets a value that is higher than before.
+func raise(value *atomic.Int64, to int64) {
+	for was := value.Load(); to > was && !value.CompareAndSwap(was, to); was = value.Load() {
+	}
+}
+
+func stateOf(tokens *hsm.Tokens, position int) string { return tokens.Standings()[position-1].State }
+
+func awaitState(t *testing.T, tokens *hsm.Tokens, position int, want string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("token %d %s", position, want), func() bool { return stateOf(tokens, position) == want })
+}
+
+// Whatever the first token does under load: no request fails, every answer verifies, and it signs again when it is well.
+func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
+	for name, fail := range map[string]func(*testing.T, *hsm.Tokens, *hsmtest.Faults){
+		"returns an error": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
+			f.Set("C_Sign", hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED})
+		},
+		"hangs": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) { f.Set("C_Sign", hsmtest.Fault{Hang: true}) },
+		"crashes its library": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
+			f.Set("C_Sign", hsmtest.Fault{Crash: true})
+		},
+		"signs wrongly": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
+			f.Set("C_Sign", hsmtest.Fault{Answer: hsmtest.BitFlipped})
+		},
+		"is away": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) { f.Down(pkcs11.CKR_DEVICE_REMOVED); f.Restart() },
+		"has its worker killed": func(t *testing.T, tokens *hsm.Tokens, _ *hsmtest.Faults) {
+			if err := syscall.Kill(workerOfFirst(t, tokens), syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := hsmtest.New(t)
+			second := first.Clone(t)
+			faults := hsmtest.NewFaults(t, first.URI.ModulePath)
+			first.URI.ModulePath = faults.Module
+			tokens, log := openTokens(t, first.URI, second.URI)
+			load, stop := signSteadily(t, tokens, 8)
+			began := time.Now()
+			fail(t, tokens, faults)
+			awaitState(t, tokens, 2, hsm.TokenSigns)
+			before := load.signed.Load()
+			eventually(t, "signing with the second", func() bool { return load.signed.Load() > before+50 })
+			faults.Clear()
+			awaitState(t, tokens, 1, hsm.TokenSigns)
+			took := time.Since(began)
+			stop()
+			t.Logf("%d signatures, the longest gap %s, the slowest %s; in use again after %s", load.signed.Load(),
+				time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond), took.Round(time.Millisecond))
+			wantLog(t, log, "HSM token out of use", "HSM token in use again")
+		})
+	}
+}
+
+func workerOfFirst(t *testing.T, tokens *hsm.Tokens) int {
+	t.Helper()
+	status, err := tokens.Status(t.Context())
+	if err != nil || len(status.Tokens) == 0 || status.Tokens[0].Worker == 0 {
+		t.Fatalf("%+v, %v", status, err)
+	}
+	return status.Tokens[0].Worker
+}
+
+// The first token is behind a server, whose module is of another make than SoftHSM: p11-kit's client. The server is killed under
+// load, and comes back.
+func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
+	first := hsmtest.New(t)
+	second := first.Clone(t)
+	module, err := softhsm.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := hsmtest.NewServer(t, module, first.Env...)
+	for _, variable := range server.Env {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value) // which the workers get
+	}
+	first.URI.ModulePath = server.Module
+	tokens, _ := openTokens(t, first.URI, second.URI)
+	load, stop := signSteadily(t, tokens, 8)
+	server.Kill()
+	awaitState(t, tokens, 2, hsm.TokenSigns)
+	before := load.signed.Load()
+	eventually(t, "signing with the second", func() bool { return load.signed.Load() > before+50 })
+	server.Start()
+	awaitState(t, tokens, 1, hsm.TokenSigns)
+	stop()
+	t.Logf("%d signatures, the longest gap %s, the slowest %s", load.signed.Load(),
+		time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond))
+}
+
+// A token that came back as another's is never used, however often it is tried.
+func TestATokenThatComesBackWithAnotherKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	first := hsmtest.New(t)
+	second := first.Clone(t)
+	other := hsmtest.New(t)
+	tokens, log := openTokens(t, first.URI, second.URI)
+	first.Become(t, other)
+	if err := syscall.Kill(workerOfFirst(t, tokens), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, tokens, 1, hsm.TokenRefused)
+	for range 20 {
+		d := randomDigest()
+		signature, err := tokens.Sign(t.Context(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkSignature(t, tokens, d, signature)
+	}
+	wantLog(t, log, "HSM token refused")
+	if signs := stateOf(tokens, 2); signs != hsm.TokenSigns {
+		t.Errorf("the second %s", signs)
+	}
+}
