@@ -24,6 +24,8 @@ var (
 	ErrAmbiguous = errors.New("ambiguous")
 	// ErrWrongKey is wrapped when a signature of the token does not verify.
 	ErrWrongKey = errors.New("the token signed with another key, or wrongly")
+	// ErrOtherKey is wrapped when one of several tokens has another key than the others, or than is expected.
+	ErrOtherKey = errors.New("another key than expected")
 	// ErrExists is wrapped when a key of that label already exists.
 	ErrExists = errors.New("exists already")
 	// ErrLost is wrapped by the errors of a Signer whose module would have to be loaded again.

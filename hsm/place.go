@@ -55,11 +55,11 @@ func (p *place) well() bool {
 	if signer == nil || out != nil {
 		return false
 	}
-	if signer.Usage().Ready {
-		return true
+	ready := signer.Usage().Ready
+	if !ready && !p.tokens.single() { // there is nothing to use instead of the only one
+		p.leave(knownFault(signer))
 	}
-	p.leave(knownFault(signer))
-	return false
+	return ready
 }
 
 // knownFault is what a signer that is not ready says without asking the token.
@@ -312,11 +312,13 @@ func (p *place) admit(signer TokenSigner, err error) bool {
 }
 
 func otherKey(is, expected appliance.Address) error {
-	return fmt.Errorf("%w: its key has the address %s, not %s", ErrWrongKey, is, expected)
+	return fmt.Errorf("%w: its address is %s, not %s", ErrOtherKey, is, expected)
 }
 
 // serious reports whether an error is one for a person.
-func serious(err error) bool { return errors.Is(err, ErrWrongKey) || errors.Is(err, ErrPIN) }
+func serious(err error) bool {
+	return errors.Is(err, ErrOtherKey) || errors.Is(err, ErrWrongKey) || errors.Is(err, ErrPIN)
+}
 
 // worse keeps why a token that is not used cannot be, where that is the first reason or a serious one, and tells the log once.
 func (p *place) worse(err error) {

@@ -79,9 +79,12 @@ func (t *Tokens) PublicKey() []byte { return slices.Clone(t.publicKey) }
 // Address returns the key's address.
 func (t *Tokens) Address() appliance.Address { return t.address }
 
+// single reports whether there is one token only, which is then used as it is.
+func (t *Tokens) single() bool { return len(t.places) == 1 }
+
 // Sign implements appliance.Signer. A context without a deadline gets one of 30 seconds.
 func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
-	if len(t.places) == 1 {
+	if t.single() {
 		return t.places[0].signer.Sign(ctx, d)
 	}
 	return ask(ctx, t, func(ctx context.Context, p *place) (appliance.Signature, error) { return p.sign(ctx, d) })
@@ -89,7 +92,7 @@ func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 
 // Ready returns nil if a token that is in use answers and has the key.
 func (t *Tokens) Ready(ctx context.Context) error {
-	if len(t.places) == 1 {
+	if t.single() {
 		return t.places[0].signer.Ready(ctx)
 	}
 	if !t.anyWell() {

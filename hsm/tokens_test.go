@@ -381,7 +381,7 @@ func TestTokensOfDifferentKeys(t *testing.T) {
 				}
 				s, err := openStandIns(t, each, test.expected)
 				if test.states == nil {
-					if !errors.Is(err, hsm.ErrWrongKey) || !strings.Contains(err.Error(), test.err) {
+					if !errors.Is(err, hsm.ErrOtherKey) || !strings.Contains(err.Error(), test.err) {
 						t.Errorf("%v", err)
 					}
 					return

@@ -17,7 +17,7 @@ const startGrace = 5 * time.Second
 // OpenTokens opens all tokens at once, and returns when one is well and the others had their time. Those that failed are
 // tried again in the background. With one token it is no more than that token's signer.
 //
-// Errors: those of Open where no token opens, ErrPIN before others; ErrWrongKey where none has the expected key, or where none is
+// Errors: those of Open where no token opens, ErrPIN before others; ErrOtherKey where none has the expected key, or where none is
 // expected and they have different ones.
 func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tokens, error) {
 	if len(order) == 0 || len(order) > MostTokens {
@@ -30,7 +30,7 @@ func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tok
 		t.places = append(t.places, &place{Place: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}), calm: leastCalm})
 	}
 	var err error
-	if len(t.places) == 1 {
+	if t.single() {
 		err = t.openOne(ctx, t.places[0])
 	} else {
 		err = t.openAll(ctx)
@@ -136,7 +136,7 @@ func (t *Tokens) choose(early []opening) error {
 	case t.publicKey == nil:
 		return failuresOf(early)
 	case !agree:
-		return fmt.Errorf("%w: the tokens of hsm.uris have different keys: %s; say in hsm.address which is meant", ErrWrongKey, strings.Join(told, "; "))
+		return fmt.Errorf("the tokens have different keys: %s; say in hsm.address which is meant (%w)", strings.Join(told, "; "), ErrOtherKey)
 	}
 	return nil
 }

@@ -28,15 +28,18 @@ type Standing struct {
 	Status               // its own
 }
 
-// Standing of each token, in order, without asking the tokens.
+// Standings are those of all tokens, in order. It asks no token.
 func (t *Tokens) Standings() []Standing {
 	all := make([]Standing, len(t.places))
 	signs := false
 	for i, p := range t.places {
 		well := p.well()
 		all[i] = p.standing()
-		if well && !signs {
+		switch {
+		case well && !signs:
 			all[i].State, signs = TokenSigns, true
+		case !well && t.single():
+			all[i].State, all[i].Reason, all[i].Ready = TokenFailing, knownFault(p.opened()).Error(), false
 		}
 	}
 	return all
@@ -71,7 +74,7 @@ func (p *place) label() string {
 
 // Status returns the status of the token that signs, with the counts of all, and with several tokens the standing of each.
 func (t *Tokens) Status(ctx context.Context) (Status, error) {
-	if len(t.places) == 1 {
+	if t.single() {
 		return t.places[0].signer.Status(ctx)
 	}
 	all := t.Standings()
@@ -108,7 +111,7 @@ func (s *Standing) ask(ctx context.Context, signer TokenSigner) {
 
 // Usage returns the counts of all tokens, and the sessions of the one that signs. It never waits.
 func (t *Tokens) Usage() Usage {
-	if len(t.places) == 1 {
+	if t.single() {
 		return t.places[0].signer.Usage()
 	}
 	var all Usage

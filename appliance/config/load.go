@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -33,7 +34,12 @@ func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, layer := range []map[string]any{s.defaults(), fromFile, fromEnv, flags} {
+	defaults := s.defaults()
+	layers := map[string]map[string]any{"file": fromFile, "environment": fromEnv, "flags": flags}
+	if err := chooseTokens(cmp.Or(path, DefaultFile), defaults, layers); err != nil {
+		return nil, err
+	}
+	for _, layer := range []map[string]any{defaults, fromFile, fromEnv, flags} {
 		if err := k.Load(confmap.Provider(layer, "."), nil); err != nil {
 			return nil, err
 		}

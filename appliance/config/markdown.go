@@ -18,7 +18,7 @@ Durations have a unit, as in 30s, 5m or 24h; so have sizes, as in 64KiB or 16MiB
 the environment. A name that is not here is an error, which names the nearest one that is.
 
 'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and the packages install all of them with
-their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri says where it is.
+their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri or hsm.uris says where it is.
 
 Changes take a restart, but for the values marked *reload*: 'systemctl reload attestd' has a running daemon follow them.
 `

@@ -11,21 +11,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
-	"github.com/attestd/attestd/hsm"
 )
 
 // RequireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
-// hsm.uri, and the PIN that its default names is not there either.
+// token, and the PIN that its default names is not there either.
 func RequireSetup(from *config.Source, c *config.Config) error {
 	path := from.Path()
-	if _, set := from.Lookup(config.EnvName("hsm.uri")); set || files.Exists(path) {
+	_, one := from.Lookup(config.EnvName("hsm.uri"))
+	_, several := from.Lookup(config.EnvName("hsm.uris"))
+	if one || several || files.Exists(path) {
 		return nil
 	}
-	uri, err := hsm.ParseURI(c.HSM.URI)
+	uris, err := TokenURIs(c)
 	if err != nil {
-		return fmt.Errorf("hsm.uri: %w", err)
+		return err
 	}
-	if files.Exists(strings.TrimPrefix(uri.PINSource, "file:")) {
+	if files.Exists(strings.TrimPrefix(uris[0].PINSource, "file:")) {
 		return nil
 	}
 	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)
@@ -33,8 +34,8 @@ func RequireSetup(from *config.Source, c *config.Config) error {
 
 // CheckReferences checks what the configuration points at, as far as that can be done without the HSM.
 func CheckReferences(c *config.Config) error {
-	if _, err := hsm.ParseURI(c.HSM.URI); err != nil {
-		return fmt.Errorf("hsm.uri: %w", err)
+	if _, err := TokenURIs(c); err != nil {
+		return err
 	}
 	for name, path := range map[string]string{"cert": c.Server.TLS.Cert, "key": c.Server.TLS.Key, "client_ca": c.Server.TLS.ClientCA} {
 		if path == "" {

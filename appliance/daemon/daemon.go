@@ -26,7 +26,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
-	"github.com/attestd/attestd/hsm/worker"
+	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -56,7 +56,7 @@ type running struct {
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
-	signer   *worker.Signer
+	signer   *hsm.Tokens
 	attestor *appliance.Attestor
 	public   *api.Server
 	address  net.Addr // where the API listens
@@ -128,11 +128,15 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := r.openUpstream(); err != nil {
 		return err
 	}
-	if r.signer, err = OpenHSM(ctx, r.config, r.logger); err != nil {
-		return err
-	}
 	newest, err := newestSigner(ctx, r.attestor.Journal)
 	if err != nil {
+		return err
+	}
+	expected, err := expectedSigner(r.config, newest)
+	if err != nil {
+		return err
+	}
+	if r.signer, err = OpenHSM(ctx, r.config, expected, r.logger); err != nil {
 		return err
 	}
 	if err := CheckSigner(r.config, r.signer.Address(), newest); err != nil {

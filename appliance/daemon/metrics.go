@@ -31,6 +31,7 @@ func (r *running) measure() {
 		)
 	}
 	hsm := r.signer.Usage
+	r.registry.MustRegister(newTokenMetrics(r.signer.Standings))
 	r.registry.MustRegister(
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal.", func() float64 { return float64(r.records()) }),

@@ -13,7 +13,6 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/text"
-	"github.com/attestd/attestd/hsm"
 )
 
 // PlainHTTPRemedy is what to do about an API without TLS that other machines reach.
@@ -60,15 +59,27 @@ func Secrets(c *config.Config) []Secret {
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
 		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
 	}
-	if uri, err := hsm.ParseURI(c.HSM.URI); err == nil && uri.Credential() == "" && uri.PINSource != "" {
+	uris, _ := TokenURIs(c) // an error is told where they are opened
+	for i, uri := range uris {
+		if uri.Credential() != "" || uri.PINSource == "" {
+			continue
+		}
 		if path, err := uri.PINFile(); err == nil {
-			secrets = append(secrets, Secret{"PIN", path, 0o640})
+			secrets = append(secrets, Secret{pinName(i, len(uris)), path, 0o640})
 		}
 	}
 	if c.Server.TLS.Key != "" {
 		secrets = append(secrets, Secret{"TLS key", c.Server.TLS.Key, 0o640})
 	}
 	return secrets
+}
+
+// pinName is the PIN of one of so many tokens.
+func pinName(i, of int) string {
+	if of == 1 {
+		return "PIN"
+	}
+	return fmt.Sprintf("PIN of token %d", i+1)
 }
 
 // checkModes returns an error for each secret that others may use.
@@ -94,13 +105,13 @@ func (e *OtherKey) Error() string { return e.Detail + ": " + e.Remedy }
 // CheckSigner returns an OtherKey where the key is not the one that the configuration pins or, without that, the one that
 // signed the journal's newest record. newest is its address; nil where there is none.
 func CheckSigner(c *config.Config, key appliance.Address, newest *appliance.Address) error {
-	expected, says := newest, "the journal's newest record was signed by"
+	expected, err := expectedSigner(c, newest)
+	if err != nil {
+		return err
+	}
+	says := "the journal's newest record was signed by"
 	if c.HSM.Address != "" {
-		pinned, err := appliance.ParseAddress(c.HSM.Address)
-		if err != nil {
-			return fmt.Errorf("hsm.address %w", err)
-		}
-		expected, says = &pinned, "hsm.address says"
+		says = "hsm.address says"
 	}
 	if expected == nil || *expected == key {
 		return nil
@@ -110,6 +121,19 @@ func CheckSigner(c *config.Config, key appliance.Address, newest *appliance.Addr
 		Remedy: fmt.Sprintf("name the right token and key in hsm.uri, or restore the HSM's backup. Where the new key is meant, set its address as attestor "+
 			"on chain, then in the configuration, under hsm, address: %q", key),
 	}
+}
+
+// expectedSigner is the address that the key must have: the one that the configuration pins, or else that of the journal's newest
+// record; nil where neither says.
+func expectedSigner(c *config.Config, newest *appliance.Address) (*appliance.Address, error) {
+	if c.HSM.Address == "" {
+		return newest, nil
+	}
+	pinned, err := appliance.ParseAddress(c.HSM.Address)
+	if err != nil {
+		return nil, fmt.Errorf("hsm.address %w", err)
+	}
+	return &pinned, nil
 }
 
 // newestSigner is the address of the journal's newest record; nil where there is none.

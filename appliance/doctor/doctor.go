@@ -56,11 +56,12 @@ func checks() []checkup {
 	return []checkup{
 		{"daemon", checkDaemon},
 		{"socket", checkSocket},
-		{"SoftHSM", checkSoftHSM},
-		{"module", checkModule},
-		{"token", checkToken},
-		{"PIN", checkPIN},
-		{"key", checkKey},
+		{"SoftHSM", ofEachToken(checkSoftHSM)},
+		{"module", ofEachToken(checkModule)},
+		{"token", ofEachToken(checkToken)},
+		{"PIN", ofEachToken(checkPIN)},
+		{"key", ofEachToken(checkKey)},
+		{"tokens", checkTokens},
 		{"journal", checkJournal},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
@@ -76,8 +77,9 @@ func checks() []checkup {
 // Subject is the appliance that is examined, as a command sees it.
 type Subject struct {
 	Source  *config.Source
-	Version string                                        // of this command
-	Inspect func(ctx context.Context) (Inspection, error) // looks at the token in a process of its own
+	Version string // of this command
+	// Inspect looks at a token in a process of its own: the one at that position of hsm.uris, from 1.
+	Inspect func(ctx context.Context, position int) (Inspection, error)
 }
 
 // subject is what the checks look at. It is asked once, whatever the number of checks.
@@ -91,9 +93,8 @@ type subject struct {
 
 	socket socketUnit
 
-	hsm        Inspection
-	hsmErr     error // why nothing is known of the HSM
-	credential error // why the PIN cannot be had of it
+	tokens []token
+	token  // the one that is looked at
 }
 
 func (p *subject) running() bool { return p.daemonErr == nil }

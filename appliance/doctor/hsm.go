@@ -18,37 +18,38 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// ask asks the daemon and, while it does not run, the token.
+// ask asks the daemon and, while it does not run, each token.
 func (p *subject) ask(ctx context.Context) {
 	p.socket = askSystemd(ctx)
-	p.credential = p.tryCredential(ctx)
+	p.tokens = p.tokensOf(ctx)
 	admin := client.NewAdmin(p.config.Admin.Socket)
 	defer func() { _ = admin.Close() }()
 	p.daemon, p.daemonErr = admin.Status(ctx)
 	if p.running() {
-		p.hsm.Status, p.hsmErr = DaemonHSM(ctx, p.config)
+		status, err := DaemonHSM(ctx, p.config)
+		for i := range p.tokens {
+			p.tokens[i].told(status, err)
+		}
 		return
 	}
-	if !errors.Is(p.daemonErr, client.ErrNotRunning) {
-		p.hsmErr = errors.New("not looked at, since the daemon may hold the token")
-		return
+	for i := range p.tokens {
+		t := &p.tokens[i]
+		switch {
+		case !errors.Is(p.daemonErr, client.ErrNotRunning):
+			t.hsmErr = errors.New("not looked at, since the daemon may hold the token")
+		case t.credential != nil || p.softHSMFault(t.uri) != "":
+			t.hsmErr = errNotLooked
+		default:
+			t.hsm, t.hsmErr = p.Inspect(ctx, t.position)
+		}
 	}
-	if p.credential != nil || p.softHSMFault() != "" {
-		p.hsmErr = errNotLooked
-		return
-	}
-	p.hsm, p.hsmErr = p.Inspect(ctx)
 }
 
 // errNotLooked says that something else has to be mended first, of which its own check tells.
 var errNotLooked = errors.New("not looked at")
 
 // tryCredential decrypts the PIN where it is a credential, as systemd does before it starts the service. Only root can.
-func (p *subject) tryCredential(ctx context.Context) error {
-	uri, err := hsm.ParseURI(p.config.HSM.URI)
-	if err != nil {
-		return err
-	}
+func (p *subject) tryCredential(ctx context.Context, uri hsm.URI) error {
 	if _, given := p.Source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
 		return nil
 	}
@@ -59,19 +60,10 @@ func (p *subject) tryCredential(ctx context.Context) error {
 	return os.RemoveAll(folder)
 }
 
-// modulePath is the HSM's library, as configured.
-func (p *subject) modulePath() string {
-	uri, err := hsm.ParseURI(p.config.HSM.URI)
-	if err != nil {
-		return ""
-	}
-	return uri.ModulePath
-}
-
 // softHSMFault is what is not there of SoftHSM's files, "" where all is, or another HSM is configured.
-func (p *subject) softHSMFault() string {
+func (p *subject) softHSMFault(uri hsm.URI) string {
 	conf := p.Source.Getenv(softhsm.ConfVariable)
-	if conf == "" || !softhsm.IsModule(p.modulePath()) {
+	if conf == "" || !softhsm.IsModule(uri.ModulePath) {
 		return ""
 	}
 	if _, err := os.Stat(conf); errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +79,7 @@ func (p *subject) softHSMFault() string {
 
 // checkSoftHSM comes before the module, which says of a folder that is gone no more than CKR_GENERAL_ERROR.
 func checkSoftHSM(_ context.Context, p *subject) []Finding {
-	gone := p.softHSMFault()
+	gone := p.softHSMFault(p.uri)
 	if gone == "" {
 		return nil
 	}
@@ -103,7 +95,7 @@ func restoreSoftHSM(folder string) string {
 func checkModule(_ context.Context, p *subject) []Finding {
 	const remedy = "install the HSM's PKCS#11 library, or correct module-path in hsm.uri"
 	m := p.hsm.Module
-	switch path := p.modulePath(); {
+	switch path := p.uri.ModulePath; {
 	case errors.Is(p.hsmErr, errNotLooked) && path != "" && !files.Exists(path):
 		return []Finding{fail(remedy, "%s is not there", path)}
 	case errors.Is(p.hsmErr, errNotLooked):
@@ -133,7 +125,7 @@ func (p *subject) tokenRemedy() string {
 		return "see that the HSM's device or server is up, and that the library's own configuration names it"
 	}
 	restore := "restore the HSM's own backup to it"
-	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.modulePath()) {
+	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.uri.ModulePath) {
 		restore = restoreSoftHSM(tokens)
 	}
 	return "correct hsm.uri; where the token is lost, " + restore + ". On a new appliance: attestd hsm init makes it"
@@ -169,10 +161,7 @@ func checkPIN(_ context.Context, p *subject) []Finding {
 }
 
 // hasCredential says whether the PIN is a credential of the service.
-func (p *subject) hasCredential() bool {
-	uri, err := hsm.ParseURI(p.config.HSM.URI)
-	return err == nil && uri.Credential() != ""
-}
+func (p *subject) hasCredential() bool { return p.uri.Credential() != "" }
 
 func checkKey(ctx context.Context, p *subject) []Finding {
 	k, other := p.hsm.Key, p.otherKey(ctx)

@@ -44,6 +44,9 @@ func (s *setup) makeKey(ctx context.Context) error {
 	if err := s.ensureFolder(s.config.DataDir, 0o700, s.service); err != nil {
 		return err
 	}
+	if s.severalTokens() {
+		return s.findKeys(ctx)
+	}
 	if s.takesOver || s.bundle != nil {
 		return s.findKey(ctx)
 	}
@@ -73,7 +76,7 @@ func (s *setup) findKey(ctx context.Context) error {
 	if tokens := s.emptyTokens(); tokens != "" {
 		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
 	}
-	found, err := s.Inspect(ctx)
+	found, err := s.Inspect(ctx, 1)
 	switch {
 	case err != nil:
 		return err

@@ -54,6 +54,9 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 // A PIN that is given is of a token that exists: neither it nor its key is made then, unless the security officer's is
 // given, too.
 func (s *setup) adoptPIN(ctx context.Context) error {
+	if s.severalTokens() {
+		return s.adoptPINs(ctx)
+	}
 	uri, err := hsm.ParseURI(s.config.HSM.URI)
 	if err != nil {
 		return fmt.Errorf("hsm.uri: %w", err)

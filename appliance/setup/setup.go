@@ -220,7 +220,8 @@ func (s *setup) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, configured := present["hsm.uri"]; configured {
+	_, configured := present["hsm.uri"]
+	if _, several := present["hsm.uris"]; configured || several {
 		s.kept(s.result.Configuration, "names the token already; flags and questions about it are left out")
 		if s.bundle != nil {
 			if err := s.writeConfiguration(present, map[string]any{}); err != nil {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,34 +24,27 @@ func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
 
 func newHSM(a *app) *cobra.Command {
 	return group("hsm", "The HSM: init, status, keygen, bench",
-		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN.",
+		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN. Where hsm.uris names several tokens, --token says which is meant.",
 		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a), newHSMInspect(a))
 }
 
 // withToken is the body of a command that opens the configured HSM itself. args repeat the command line.
-func (a *app) withToken(cmd *cobra.Command, args []string, do func(hsm.Options) error) error {
-	c, err := a.config(nil)
+func (a *app) withToken(cmd *cobra.Command, which string, args []string, do func(hsm.Options) error) error {
+	c, uri, args, err := a.chooseToken(which, args)
 	if err != nil {
 		return err
 	}
-	if err := daemon.RequireSetup(&a.source, c); err != nil {
-		return err
-	}
-	if done, err := a.atToken(cmd.Context(), c, nil, args...); done || err != nil {
+	if done, err := a.atToken(cmd.Context(), c, uri, nil, args...); done || err != nil {
 		return err
 	}
 	if err := forbidDumps(); err != nil {
 		return err
 	}
-	opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
-	if err != nil {
-		return err
-	}
-	return do(opts)
+	return do(daemon.HSMOptions(c, uri, newLogger(c, a.err)))
 }
 
 func newHSMInit(a *app) *cobra.Command {
-	var soPINFile string
+	var soPINFile, which string
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Initialise the token and generate the attestor key; a second time changes nothing",
@@ -61,46 +52,44 @@ func newHSMInit(a *app) *cobra.Command {
 and not extractable, unless it is there. The user PIN is what pin-source holds. A new token gets the
 security officer's PIN from --so-pin-file; without one a random PIN is made and shown once.
 
-A token that exists is never initialised again: that would destroy its keys.`,
+A token that exists is never initialised again: that would destroy its keys. Where hsm.uris names several
+tokens, make the key in one of them: the HSM's own tools bring it into the others, for each key that is made
+is another.`,
 		Example: "  attestd hsm init\n  attestd hsm init --so-pin-file /root/so-pin",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.config(nil)
+			c, uri, args, err := a.chooseToken(which, []string{"hsm", "init"})
 			if err != nil {
-				return err
-			}
-			if err := daemon.RequireSetup(&a.source, c); err != nil {
 				return err
 			}
 			soPIN, made, err := a.soPIN(soPINFile)
 			if err != nil {
 				return err
 			}
-			args := []string{"hsm", "init"}
 			if !made {
 				args = append(args, "--so-pin-file", "-")
 			}
-			if done, err := a.atToken(cmd.Context(), c, bytes.NewReader(soPIN), args...); done || err != nil {
+			if done, err := a.atToken(cmd.Context(), c, uri, bytes.NewReader(soPIN), args...); done || err != nil {
 				return err
 			}
 			if err := forbidDumps(); err != nil {
 				return err
 			}
-			opts, err := daemon.HSMOptions(c, newLogger(c, a.err))
-			if err != nil {
-				return err
-			}
-			result, err := hsm.Init(cmd.Context(), hsm.InitOptions{URI: opts.URI, SOPIN: soPIN, Logger: opts.Logger})
+			result, err := hsm.Init(cmd.Context(), hsm.InitOptions{URI: uri, SOPIN: soPIN, Logger: newLogger(c, a.err)})
 			if err != nil {
 				return err
 			}
 			if made && result.TokenCreated {
 				a.say("The security officer's PIN of the new token is %s. Keep it apart; it is not shown again.", soPIN)
 			}
+			if result.Created && len(c.TokenURIs()) > 1 {
+				a.say("No other token has this key. Bring it there by the HSM's own tools; 'attestd doctor' examines each.")
+			}
 			return a.print(result, func(w io.Writer) { writeInit(w, result) })
 		},
 	}
 	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "", "file that holds the security officer's PIN for a new token; - for standard input")
+	tokenFlag(cmd, &which)
 	return cmd
 }
 
@@ -142,7 +131,14 @@ func newHSMStatus(a *app) *cobra.Command {
 			if !errors.Is(err, client.ErrNotRunning) {
 				return err
 			}
-			return a.withToken(cmd, []string{"hsm", "status"}, func(opts hsm.Options) error {
+			if len(c.TokenURIs()) > 1 {
+				status, err := a.inspectEach(cmd.Context(), c)
+				if err != nil {
+					return err
+				}
+				return a.print(status, func(w io.Writer) { writeStatus(w, status) })
+			}
+			return a.withToken(cmd, "", []string{"hsm", "status"}, func(opts hsm.Options) error {
 				opts.Logger = nil
 				status, err := hsm.Inspect(cmd.Context(), opts)
 				if err != nil {
@@ -157,13 +153,14 @@ func newHSMStatus(a *app) *cobra.Command {
 // newHSMInspect is for doctor, which does not load a library of an HSM itself: one that crashes takes its process with
 // it, and doctor must live to tell.
 func newHSMInspect(a *app) *cobra.Command {
-	return &cobra.Command{
+	var which string
+	cmd := &cobra.Command{
 		Use:    "inspect",
 		Short:  "Tell as JSON what can be found of the token, up to the first fault",
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withToken(cmd, []string{"hsm", "inspect"}, func(opts hsm.Options) error {
+			return a.withToken(cmd, which, []string{"hsm", "inspect"}, func(opts hsm.Options) error {
 				opts.Logger = nil
 				status, err := hsm.Inspect(cmd.Context(), opts)
 				if err != nil {
@@ -175,10 +172,12 @@ func newHSMInspect(a *app) *cobra.Command {
 			})
 		},
 	}
+	tokenFlag(cmd, &which)
+	return cmd
 }
 
 func newHSMKeygen(a *app) *cobra.Command {
-	var label string
+	var label, which string
 	cmd := &cobra.Command{
 		Use:   "keygen --label LABEL",
 		Short: "Generate another secp256k1 key in the token",
@@ -191,7 +190,7 @@ once the contract on chain knows it.`,
 			if label == "" {
 				return usagef(cmd, "--label is required")
 			}
-			return a.withToken(cmd, []string{"hsm", "keygen", "--label", label}, func(opts hsm.Options) error {
+			return a.withToken(cmd, which, []string{"hsm", "keygen", "--label", label}, func(opts hsm.Options) error {
 				key, err := hsm.Keygen(cmd.Context(), opts, label)
 				if err != nil {
 					return err
@@ -201,10 +200,12 @@ once the contract on chain knows it.`,
 		},
 	}
 	cmd.Flags().StringVar(&label, "label", "", "label of the new key (required)")
+	tokenFlag(cmd, &which)
 	return cmd
 }
 
 func newHSMBench(a *app) *cobra.Command {
+	var which string
 	var sessions []int
 	var duration time.Duration
 	cmd := &cobra.Command{
@@ -216,7 +217,7 @@ The signatures are of random bytes with a prefix that no attestation has, and ar
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			args := []string{"hsm", "bench", "--duration", duration.String(), "--sessions", join(sessions)}
-			return a.withToken(cmd, args, func(opts hsm.Options) error {
+			return a.withToken(cmd, which, args, func(opts hsm.Options) error {
 				results, err := hsm.Bench(cmd.Context(), opts, sessions, duration)
 				if err != nil {
 					return err
@@ -227,6 +228,7 @@ The signatures are of random bytes with a prefix that no attestation has, and ar
 	}
 	cmd.Flags().IntSliceVar(&sessions, "sessions", []int{1, 2, 4, 8}, "numbers of sessions to try")
 	cmd.Flags().DurationVar(&duration, "duration", 3*time.Second, "how long to measure each")
+	tokenFlag(cmd, &which)
 	return cmd
 }
 
@@ -248,16 +250,21 @@ func writeKey(w io.Writer, k hsm.KeyInfo) {
 }
 
 func writeStatus(w io.Writer, s hsm.Status) {
+	if len(s.Tokens) > 0 {
+		writeTokens(w, s)
+		return
+	}
 	address := ""
 	if s.Key.Address != nil {
 		address = s.Key.Address.String()
 	}
 	yes := map[bool]string{true: "yes", false: "no"}
-	fields(w, [][2]string{
+	fields(w, append([][2]string{
 		{"ready", yes[s.Ready]},
 		{"module", s.Module.Path},
 		{"", s.Module.Description + " " + s.Module.Version + " (" + s.Module.Manufacturer + ", PKCS#11 " + s.Module.Cryptoki + ")"},
-		{"token", fmt.Sprintf("%s (serial %s, %s %s, slot %d)", s.Token.Label, s.Token.Serial, s.Token.Manufacturer, s.Token.Model, s.Token.Slot)},
+		{"token", fmt.Sprintf("%s (serial %s)", s.Token.Label, s.Token.Serial)},
+		{"", fmt.Sprintf("%s %s, slot %d", s.Token.Manufacturer, s.Token.Model, s.Token.Slot)},
 		{"PIN", pinState(s.Token)},
 		{"mechanisms", strings.Join(s.Token.Mechanisms, ", ")},
 		{"key", fmt.Sprintf("%s (id %s, %s)", s.Key.Label, orDash(s.Key.ID), s.Key.Curve)},
@@ -266,8 +273,7 @@ func writeStatus(w io.Writer, s hsm.Status) {
 		{"sessions", fmt.Sprintf("%d in use, %d open, at most %s", s.Session.InUse, s.Session.Open, orUnlimited(s.Session.Max))},
 		{"worker", workerState(s)},
 		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
-		{"last error", strings.TrimSpace(s.LastError + " " + text.Time(s.LastErrorTime))},
-	})
+	}, told("last error", s.LastError+" "+text.Time(s.LastErrorTime))...))
 }
 
 // workerState is empty where this process looked at the token itself.
@@ -303,24 +309,6 @@ func writeBench(w io.Writer, results []hsm.BenchResult) {
 		rows[i] = []string{fmt.Sprint(r.Sessions), fmt.Sprintf("%.0f", r.PerSecond), fmt.Sprintf("%.0f µs", r.CPUMicros), r.P50.Round(time.Microsecond).String(), r.P99.Round(time.Microsecond).String()}
 	}
 	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
-}
-
-// inspectToken looks at the token in a process of its own.
-func (a *app) inspectToken(ctx context.Context) (found doctor.Inspection, err error) {
-	cmd, err := a.self(ctx, "hsm", "inspect")
-	if err != nil {
-		return found, err
-	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: ")
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
-			said = "the module ended the process that loaded it: " + lastOf(said, 500)
-		}
-		return found, fmt.Errorf("%s (%w)", said, err)
-	}
-	return found, json.Unmarshal(stdout.Bytes(), &found)
 }
 
 // lastOf is the end of a text.

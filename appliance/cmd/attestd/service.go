@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -21,11 +20,7 @@ import (
 //
 // What a library of an HSM writes, such as SoftHSM's token files, must belong to the daemon; what root writes there the
 // daemon cannot open. And only the daemon's own process is given a credential by systemd; root can decrypt it.
-func (a *app) atToken(ctx context.Context, c *config.Config, stdin io.Reader, args ...string) (done bool, err error) {
-	uri, err := hsm.ParseURI(c.HSM.URI)
-	if err != nil {
-		return false, fmt.Errorf("hsm.uri: %w", err)
-	}
+func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin io.Reader, args ...string) (done bool, err error) {
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
 		return false, err

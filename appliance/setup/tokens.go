@@ -1,0 +1,85 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/hsm"
+)
+
+// severalTokens says whether the configuration names several tokens. Setup finds them, their PINs and their key, and makes none:
+// each key that is made is another.
+func (s *setup) severalTokens() bool { return len(s.config.TokenURIs()) > 1 }
+
+// adoptPINs sees to it that the PIN of each of several tokens is where the configuration says.
+func (s *setup) adoptPINs(ctx context.Context) error {
+	uris, err := daemon.TokenURIs(s.config)
+	if err != nil {
+		return err
+	}
+	if s.PINFile != "" {
+		return errors.New("--pin-file: hsm.uris names several tokens; put each PIN where its pin-source says, and leave --pin-file out")
+	}
+	running, err := s.daemonRuns(ctx)
+	if err != nil || running {
+		return err
+	}
+	s.takesOver = true // the key exists, and perhaps a backup
+	var missing []error
+	for i, uri := range uris {
+		if uri.PINSource == "" {
+			continue
+		}
+		if _, err := s.currentPIN(ctx, uri); err != nil {
+			missing = append(missing, fmt.Errorf("the PIN of token %d is not where hsm.uris says (%s): %w\n%s", i+1, uri.PINSource, err, placeRemedy(uri)))
+		}
+	}
+	return errors.Join(missing...)
+}
+
+// placeRemedy is how a PIN comes to where a URI says.
+func placeRemedy(uri hsm.URI) string {
+	if name := uri.Credential(); name != "" {
+		return fmt.Sprintf("with the PIN in a file: systemd-creds encrypt --name=%s FILE %s", name, service.CredentialPath(name))
+	}
+	return "put it there, readable for the service's user only"
+}
+
+// findKeys learns the address of the key that several tokens hold. One that is well is enough; doctor tells of the others.
+func (s *setup) findKeys(ctx context.Context) error {
+	uris, err := daemon.TokenURIs(s.config)
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for i, uri := range uris {
+		found, err := s.Inspect(ctx, i+1)
+		if err == nil && (!found.Ready || found.Key.Address == nil) {
+			err = errors.New(found.LastError)
+		}
+		if found.WrongPIN {
+			err = &PINRefused{found.LastError}
+		}
+		switch {
+		case err != nil:
+			failures = append(failures, fmt.Errorf("token %d, %s: %w", i+1, uri.Token, err))
+			continue
+		case s.result.Address == nil:
+			s.result.Address = found.Key.Address
+		case *s.result.Address != *found.Key.Address:
+			return fmt.Errorf("the tokens of hsm.uris have different keys: token %d has %s, and one before it %s: bring the key into all by the HSM's own tools",
+				i+1, found.Key.Address, s.result.Address)
+		}
+		s.say("kept  token %d, %q, and its key %q  (address %s)", i+1, found.Token.Label, found.Key.Label, found.Key.Address)
+	}
+	if s.result.Address == nil {
+		return errors.Join(failures...)
+	}
+	for _, err := range failures {
+		s.say("not usable now: %v", err)
+	}
+	return nil
+}
