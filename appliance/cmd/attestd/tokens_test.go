@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// twoTokens has the appliance use its token twice: first by another module, then by SoftHSM itself.
+func (d *daemonProcess) twoTokens(tb testing.TB, first string) {
+	tb.Helper()
+	module, err := softhsm.Module()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	path := filepath.Join(d.dir, "attestd.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	before, after, _ := strings.Cut(string(text), `uri: "`)
+	uri, after, found := strings.Cut(after, `"`)
+	changed := fmt.Sprintf("%suris: [%q, %q]%s", before, strings.Replace(uri, module, first, 1), uri, after)
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil || !found || !strings.Contains(changed, first) {
+		tb.Fatalf("%s does not name %s: %v", path, module, err)
+	}
+}
+
+// tokens asks the daemon how its tokens stand.
+func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
+	tb.Helper()
+	var status hsm.Status
+	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil || len(status.Tokens) != 2 {
+		tb.Fatalf("%+v, %v", status, err)
+	}
+	return status.Tokens
+}
+
+func (d *daemonProcess) awaitSigning(tb testing.TB, position int) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); d.tokens(tb)[position-1].State != hsm.TokenSigns; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("token %d does not sign\n%s", position, d.events())
+		}
+	}
+}
+
+// While the first of two tokens is killed, hangs or is cut off, and comes back, every request is answered, and what was answered
+// is in the journal.
+func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
+	module, err := softhsm.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"killed", "hanging", "cut off"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			var end, mend func()
+			if name == "cut off" {
+				server := hsmtest.NewServer(t, module, softhsm.ConfVariable+"="+filepath.Join(d.dir, softhsm.ConfName))
+				d.environ = append(d.environ, server.Env...)
+				d.twoTokens(t, server.Module)
+				end, mend = server.Kill, server.Start
+			} else {
+				faults := hsmtest.NewFaults(t, module)
+				d.twoTokens(t, faults.Module)
+				end, mend = func() { faults.Set("C_Sign", hsmtest.Fault{Hang: true}) }, faults.Clear
+			}
+			if name == "killed" {
+				end = func() {
+					if err := syscall.Kill(d.tokens(t)[0].Worker, syscall.SIGKILL); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			t.Parallel() // from here: this process makes the tokens
+			d.start(t)
+			defer d.kill(t)
+			answered, outage := attestWhile(t, d, 8, func() {
+				d.awaitSigning(t, 1)
+				end()
+				d.awaitSigning(t, 2)
+				mend()
+				d.awaitSigning(t, 1)
+			})
+			recorded := exported(t, d)
+			for _, a := range answered {
+				if r, ok := recorded[a.ID]; !ok || r.Attestation != a {
+					t.Errorf("attestation %s was answered but is not in the journal: %+v", a.ID, r)
+				}
+			}
+			// An eighth of a call's timeout, which is a third of 10 s, and as much for a machine that does other things.
+			if outage > time.Second {
+				t.Errorf("nothing was attested for %s\n%s", outage, d.events())
+			}
+			t.Logf("%d attestations answered, the longest gap %s", len(answered), outage.Round(time.Millisecond))
+		})
+	}
+}
