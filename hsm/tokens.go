@@ -125,6 +125,7 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	type answer struct {
+		from  *place
 		value T
 		err   error
 	}
@@ -141,24 +142,29 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 				defer cancel()
 				value, err := do(limit, now.place)
 				now.ended(err)
-				answers <- answer{value, err}
+				answers <- answer{now.place, value, err}
 			}()
 			defer now.slow.Stop()
 		case waiting == 0:
 			return none, Unavailable(errors.Join(failures...), time.Second)
 		}
-		select {
-		case a := <-answers:
-			if a.err == nil {
-				return a.value, nil
+		for over := false; !over; {
+			select {
+			case a := <-answers:
+				if a.err == nil {
+					return a.value, nil
+				}
+				waiting--
+				failures = append(failures, a.err)
+				over = a.from == now.place || waiting == 0
+			case <-now.slow.C:
+				now.hangs()
+				over = true
+			case <-now.left:
+				over = true
+			case <-ctx.Done():
+				return none, TimedOut("a token to answer", errors.Join(append(failures, ctx.Err())...))
 			}
-			waiting--
-			failures = append(failures, a.err)
-		case <-now.slow.C:
-			now.hangs()
-		case <-now.left:
-		case <-ctx.Done():
-			return none, TimedOut("a token to answer", errors.Join(append(failures, ctx.Err())...))
 		}
 	}
 }

@@ -21,7 +21,8 @@ type standIn struct {
 	number  byte
 	address appliance.Address
 
-	ended chan struct{} // closed by Close
+	ended   chan struct{} // closed by Close
+	instant bool          // else it takes as long as own
 
 	mu     sync.Mutex
 	fault  error // of Sign, and of opening
@@ -63,7 +64,9 @@ func (s *standIn) Sign(ctx context.Context, _ appliance.Digest) (appliance.Signa
 	if fault != nil {
 		return appliance.Signature{}, hsm.Unavailable(fault, time.Second)
 	}
-	time.Sleep(time.Millisecond)
+	if !s.instant {
+		time.Sleep(own)
+	}
 	return appliance.Signature{V: s.number}, nil
 }
 
@@ -85,6 +88,11 @@ func (s *standIn) Close() error {
 // count returns how often the token was asked to sign since the last call.
 func (s *standIn) count() (n int) {
 	s.set(func() { n, s.asked = s.asked, 0 })
+	return n
+}
+
+func (s *standIn) openings() (n int) {
+	s.set(func() { n = s.opened })
 	return n
 }
 
@@ -124,9 +132,11 @@ func openStandIns(t *testing.T, each []*standIn, expected *appliance.Address) (*
 			t.Error(err)
 		}
 		for _, one := range each {
-			if one.set(func() {}); !one.closed && one.opened > 0 && one.fault == nil {
-				t.Errorf("token %d was not closed", one.number)
-			}
+			one.set(func() {
+				if !one.closed && one.fault == nil {
+					t.Errorf("token %d was not closed", one.number)
+				}
+			})
 		}
 	})
 	return s, nil
@@ -328,7 +338,7 @@ func TestATokenThatIsAwayAtTheStartIsUsedLater(t *testing.T) {
 		s.wantSignedBy(2, own)
 		s.wantStates(hsm.TokenFailing, hsm.TokenSigns)
 		time.Sleep(time.Hour)
-		if n := each[0].opened; n < 50 || n > 140 {
+		if n := each[0].openings(); n < 50 || n > 140 {
 			t.Errorf("opened %d times in an hour, want about one each minute", n)
 		}
 		each[0].set(func() { each[0].fault = nil })
@@ -350,8 +360,8 @@ func TestATokenThatRefusesThePINIsNotOpenedAgain(t *testing.T) {
 		s.wantSignedBy(2, own)
 		s.wantStates(hsm.TokenRefused, hsm.TokenSigns)
 		s.wantLogged(1, "level=ERROR")
-		if each[0].opened != 1 {
-			t.Errorf("opened %d times", each[0].opened)
+		if n := each[0].openings(); n != 1 {
+			t.Errorf("opened %d times", n)
 		}
 	})
 }
@@ -393,8 +403,10 @@ func TestTokensOfDifferentKeys(t *testing.T) {
 				s.wantStates(test.states...)
 				s.wantLogged(1, "HSM token refused")
 				for i, state := range test.states {
-					if refused := state == hsm.TokenRefused; refused != each[i].closed || refused && each[i].count() > 0 {
-						t.Errorf("token %d: closed %t, or asked", i+1, each[i].closed)
+					var closed bool
+					each[i].set(func() { closed = each[i].closed })
+					if refused := state == hsm.TokenRefused; refused != closed || refused && each[i].count() > 0 {
+						t.Errorf("token %d: closed %t, or asked", i+1, closed)
 					}
 				}
 			})
@@ -410,4 +422,29 @@ func TestWithoutAnyTokenTheStartFails(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// What choosing among tokens costs a signature.
+func BenchmarkTokens(b *testing.B) {
+	for _, n := range []int{1, 2} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var places []hsm.Place
+			for _, one := range standIns(n) {
+				one.instant = true
+				places = append(places, hsm.Place{Open: one.open})
+			}
+			tokens, err := hsm.OpenTokens(b.Context(), places, hsm.TokensOptions{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer tokens.Close()
+			ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
+			defer cancel()
+			for b.Loop() {
+				if _, err := tokens.Sign(ctx, appliance.Digest{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -79,13 +79,13 @@ func (t *Tokens) openAll(ctx context.Context) error {
 	}
 	for _, o := range early {
 		o.begin()
-		t.watching.Go(o.place.watch)
+		t.watching.Go(o.watch)
 	}
 	t.watching.Go(func() {
 		for range len(t.places) - len(early) {
 			o := <-ended
-			o.place.admit(o.signer, o.err)
-			t.watching.Go(o.place.watch)
+			o.admit(o.signer, o.err)
+			t.watching.Go(o.watch)
 		}
 	})
 	return nil

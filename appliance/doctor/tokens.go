@@ -82,10 +82,10 @@ func checkTokens(_ context.Context, p *subject) (all []Finding) {
 				"token %d, %s, is out of use: %s", s.Position, s.Name, s.Reason))
 		}
 	}
-	switch {
-	case well == 0:
+	switch well {
+	case 0:
 		return append(all, fail("mend one of them first", "none of %d can sign", len(p.tokens)))
-	case well == 1:
+	case 1:
 		return append(all, warn("mend the others: where this one fails, too, nothing is attested", "one of %d is left", len(p.tokens)))
 	}
 	return append(all, ok("%d of %d can sign", well, len(p.tokens)))

@@ -142,7 +142,7 @@ func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
 			awaitState(t, tokens, 1, hsm.TokenSigns)
 			took := time.Since(began)
 			stop()
-			t.Logf("%d signatures, the longest gap %s, the slowest %s; in use again after %s", load.signed.Load(),
+			t.Logf("%s: %d signatures, the longest gap %s, the slowest %s; in use again after %s", name, load.signed.Load(),
 				time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond), took.Round(time.Millisecond))
 			wantLog(t, log, "HSM token out of use", "HSM token in use again")
 		})
