@@ -64,7 +64,7 @@ func signSteadily(t *testing.T, tokens *hsm.Tokens, clients int) (*steady, func(
 		all.Go(func() {
 			for ctx.Err() == nil {
 				s.one(t, tokens)
-				time.Sleep(2 * time.Millisecond) // leaves the machine to other tests
+				time.Sleep(20 * time.Millisecond) // leaves the machine to other tests
 			}
 		})
 	}
