@@ -148,7 +148,7 @@ func (o opening) begin() {
 		return
 	}
 	_ = closeAll([]opening{o}) // it was good for nothing
-	o.place.worse(o.err)
+	o.worse(o.err)
 }
 
 func failuresOf(all []opening) error {

@@ -27,7 +27,6 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 	if err != nil || running {
 		return err
 	}
-	s.takesOver = true // the key exists, and perhaps a backup
 	var missing []error
 	for i, uri := range uris {
 		if uri.PINSource == "" {

@@ -76,9 +76,11 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 				end, mend = func() { faults.Set("C_Sign", hsmtest.Fault{Hang: true}) }, faults.Clear
 			}
 			if name == "killed" {
-				end = func() {
-					if err := syscall.Kill(d.tokens(t)[0].Worker, syscall.SIGKILL); err != nil {
-						t.Error(err)
+				end = func() { // another is there within 0.2 s, often before a request has missed the first
+					for all := d.tokens(t); all[1].State != hsm.TokenSigns; all = d.tokens(t) {
+						if worker := all[0].Worker; worker > 0 {
+							_ = syscall.Kill(worker, syscall.SIGKILL) // fails where it has ended already
+						}
 					}
 				}
 			}
