@@ -40,6 +40,7 @@ func (d Damage) String() string {
 // AuditReport is what an audit found.
 type AuditReport struct {
 	Size    int64    `json:"size"`     // leaves checked
+	Events  int64    `json:"events"`   // of them, those that are no attestations
 	Root    []byte   `json:"rootHash"` // as computed from them
 	Damages []Damage `json:"damages"`  // at most MaxDamages
 	More    int64    `json:"more"`     // damages beyond those listed
@@ -56,7 +57,8 @@ func (r AuditReport) OK() bool { return len(r.Damages) == 0 }
 // It is not safe for concurrent use.
 type Audit struct {
 	verifier note.Verifier
-	earlier  *tlog.Tree
+	earlier  *tlog.Tree // nil where there is none, or it is an old log's
+	foreign  []byte     // an earlier checkpoint of another log, until the leaf is found that continues that
 	report   AuditReport
 	frontier Frontier
 	last     time.Time
@@ -65,16 +67,20 @@ type Audit struct {
 	completed []tlog.Hash // by the last Add
 }
 
-// NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint, the leaves must also begin
-// with that checkpoint's tree; the error says that earlier is not a checkpoint of this log.
+// NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint of it or of a log that it continues, the leaves of
+// that log must also begin with that checkpoint's tree; the error says that earlier is no checkpoint.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 	a := &Audit{verifier: verifier}
 	if earlier != nil {
 		tree, err := OpenCheckpoint(earlier, verifier)
-		if err != nil {
+		switch other := SignerOf(earlier); {
+		case err == nil:
+			a.earlier = &tree
+		case other != "" && other != LogName(verifier):
+			a.foreign = earlier
+		default:
 			return nil, fmt.Errorf("earlier %w", err)
 		}
-		a.earlier = &tree
 	}
 	return a, nil
 }
@@ -86,6 +92,7 @@ func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
 type oldLog struct {
 	tree     tlog.Tree // as the event has it
 	frontier Frontier  // of its leaves so far
+	earlier  tlog.Tree // what an earlier checkpoint of it says; zero where there is none
 }
 
 // CheckedLeaf is a leaf whose own claims were checked. It is apart from Audit.Add because it takes nearly all of
@@ -124,6 +131,9 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	if c.fault != nil {
 		a.Report(Damage{Index: index, ID: c.ID(), Part: c.part, Detail: c.fault.Error()})
 	}
+	if c.Event != nil {
+		a.report.Events++
+	}
 	a.order(index, c)
 	a.continued(index, c)
 	a.completed = a.frontier.Add(a.completed[:0], c.Hash)
@@ -158,6 +168,9 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 		if o.frontier.Size() == o.tree.N && o.frontier.Tree() != o.tree {
 			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("the %d records behind it are not those of the old log's checkpoint that it has", o.tree.N)})
 		}
+		if o.frontier.Size() == o.earlier.N && o.frontier.Tree() != o.earlier {
+			a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records of the old log are not those of the earlier checkpoint", o.earlier.N)})
+		}
 	}
 	if c.Event == nil || c.Event.Kind != EventLogContinued {
 		return
@@ -168,7 +181,25 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 	}
 	old, _ := c.Event.Continuation()
 	tree, _ := old.Tree() // an error is the leaf's fault, which is reported
-	a.old = append(a.old, oldLog{tree: tree})
+	a.old = append(a.old, oldLog{tree: tree, earlier: a.earlierOf(old, tree)})
+}
+
+// earlierOf is the tree of the earlier checkpoint where that is the old log's.
+func (a *Audit) earlierOf(old Continuation, kept tlog.Tree) tlog.Tree {
+	verifier, err := note.NewVerifier(old.Log)
+	if a.foreign == nil || err != nil {
+		return tlog.Tree{}
+	}
+	tree, err := OpenCheckpoint(a.foreign, verifier)
+	if err != nil {
+		return tlog.Tree{}
+	}
+	a.foreign = nil
+	if tree.N > kept.N {
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records of %s, of which %d were left when this log went on from there: %s",
+			tree.N, LogName(verifier), kept.N, old.Reason)})
+	}
+	return tree
 }
 
 // Report adds a damage that was found outside the leaves.
@@ -184,6 +215,9 @@ func (a *Audit) Report(d Damage) {
 func (a *Audit) Finish(checkpoint []byte) AuditReport {
 	root := a.frontier.Tree().Hash
 	a.report.Root = root[:]
+	if a.foreign != nil {
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint is of another log, %s, which this one does not continue", SignerOf(a.foreign))})
+	}
 	for i, o := range a.old {
 		if o.frontier.Size() < o.tree.N {
 			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("it continues a log of %d records, and %d are behind it", o.tree.N, o.frontier.Size())})

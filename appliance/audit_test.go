@@ -193,8 +193,20 @@ func TestAuditReportIsBounded(t *testing.T) {
 
 func TestAuditRefusesAnotherLogsCheckpoint(t *testing.T) {
 	l := newAuditLog(t, 1)
-	if _, err := appliance.NewAudit(testLogKey(t, "example.com/other").Verifier, l.checkpoints[1]); err == nil {
+	other := l
+	other.key = testLogKey(t, "example.com/other")
+	checkpoint, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash(l.leaves[0])}, other.key.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report := other.audit(t, l.leaves, nil, checkpoint); !report.OK() {
+		t.Fatal(report)
+	}
+	if report := other.audit(t, l.leaves, l.checkpoints[1], checkpoint); report.OK() {
 		t.Error("it was accepted")
+	}
+	if _, err := appliance.NewAudit(l.key.Verifier, []byte("rubbish")); err == nil {
+		t.Error("rubbish was accepted")
 	}
 }
 

@@ -22,15 +22,15 @@ func (b *batch) importLeaves(o *op) error {
 	}
 	entries := make([]appliance.Entry, len(o.Value.leaves))
 	for i, leaf := range o.Value.leaves {
-		r, err := appliance.DecodeLeaf(leaf)
-		if err == nil && b.ids.Get(r.ID[:]) != nil {
-			err = fmt.Errorf("id %s is taken", r.ID)
+		e, err := appliance.DecodeEntry(first+int64(i), leaf)
+		if id := e.ID(); err == nil && b.ids.Get(id[:]) != nil {
+			err = fmt.Errorf("id %s is taken", id)
 		}
 		if err != nil {
 			o.Err = fmt.Errorf("import record %d: %w", first+int64(i), err)
 			return nil
 		}
-		entries[i] = appliance.Entry{Index: first + int64(i), Record: r, Leaf: leaf}
+		entries[i] = e
 	}
 	for _, e := range entries {
 		var idempotency []byte
@@ -40,7 +40,7 @@ func (b *batch) importLeaves(o *op) error {
 		if err := b.put(e, idempotency); err != nil {
 			return err
 		}
-		b.now = e.Record.Time
+		b.now = e.Time()
 	}
 	return nil
 }

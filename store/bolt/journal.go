@@ -192,19 +192,29 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 		if q.KeyID != "" {
 			previous = indexOfKey(tx.Bucket([]byte(bucketByKey)), q.KeyID)
 		}
-		for i := previous(end); i >= first && len(entries) < limit; i = previous(i) {
-			if ctx.Err() != nil {
-				return timeout(ctx, "read")
+		list := func(first, end int64) error {
+			for i := previous(end); i >= first && len(entries) < limit; i = previous(i) {
+				if ctx.Err() != nil {
+					return timeout(ctx, "read")
+				}
+				e, err := readEntry(records, encodeIndex(i))
+				if err != nil {
+					return err
+				}
+				if wanted(e, q) {
+					entries = append(entries, e)
+				}
 			}
-			e, err := readEntry(records, encodeIndex(i))
-			if err != nil {
-				return err
-			}
-			if wanted(e, q) {
-				entries = append(entries, e)
-			}
+			return nil
 		}
-		return nil
+		if err := list(first, end); err != nil || first == 0 {
+			return err
+		}
+		continued, err := countContinued(records, h.tree.N) // these stand before all that is older
+		if err != nil {
+			return err
+		}
+		return list(0, min(continued, first, end))
 	})
 	return entries, err
 }

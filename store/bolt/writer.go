@@ -223,8 +223,8 @@ func (b *batch) dueKeys() []appliance.APIKey {
 	return w.store.keys.takeDirty()
 }
 
-func (b *batch) begin(tx *bbolt.Tx) error {
-	w := b.writer
+// buckets opens the buckets of a transaction.
+func (b *batch) buckets(tx *bbolt.Tx) error {
 	into := [len(buckets)]**bbolt.Bucket{&b.meta, &b.keys, &b.records, &b.hashes, &b.ids, &b.byKey, &b.idempotency}
 	for i, name := range buckets {
 		if *into[i] = tx.Bucket([]byte(name)); *into[i] == nil {
@@ -233,6 +233,20 @@ func (b *batch) begin(tx *bbolt.Tx) error {
 	}
 	// These grow at their end only: full pages are never split again.
 	b.records.FillPercent, b.hashes.FillPercent, b.ids.FillPercent = 1, 1, 1
+	return nil
+}
+
+// room makes room for so many records behind those of a size: what is put must stay where it is until the commit.
+func (b *batch) room(size int64, records int) {
+	b.stored = make([]tlog.Hash, 0, tlog.StoredHashCount(size+int64(records))-tlog.StoredHashCount(size))
+	b.indexes = make([]byte, 0, 8*records)
+}
+
+func (b *batch) begin(tx *bbolt.Tx) error {
+	w := b.writer
+	if err := b.buckets(tx); err != nil {
+		return err
+	}
 	b.head = w.store.head.Load()
 	if !bytes.Equal(b.meta.Get([]byte(metaCheckpoint)), b.head.checkpoint) {
 		return errors.New("the file is not as the last commit left it")
@@ -243,9 +257,7 @@ func (b *batch) begin(tx *bbolt.Tx) error {
 	if b.now.Before(b.head.last) {
 		b.now = b.head.last
 	}
-	size := b.head.tree.N
-	b.stored = make([]tlog.Hash, 0, tlog.StoredHashCount(size+int64(len(b.ops)))-tlog.StoredHashCount(size))
-	b.indexes = make([]byte, 0, 8*len(b.ops))
+	b.room(b.head.tree.N, len(b.ops))
 	return nil
 }
 

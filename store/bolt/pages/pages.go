@@ -41,7 +41,7 @@ var (
 	ErrNoBucket = errors.New("there is no such bucket")
 	ErrStale    = errors.New("the file has moved on")
 
-	errNoEntry = errors.New("there is no such entry")
+	ErrNoEntry = errors.New("there is no such entry")
 )
 
 // CheckMeta returns an error unless one of the file's first two pages is a valid meta page. Without one, bbolt panics when a
@@ -394,7 +394,7 @@ func (r *Reader) lookup(bucket string, key []byte) ([]byte, error) {
 	}
 	i := pg.search(key)
 	if i == pg.count || !bytes.Equal(pg.key(i), key) || pg.leafFlags(i) != 0 {
-		return nil, errNoEntry
+		return nil, ErrNoEntry
 	}
 	return pg.value(i), nil
 }

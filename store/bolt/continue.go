@@ -1,0 +1,177 @@
+package bolt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
+	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Beginning returns the appliance.LogName of the journal in a file and the events with which it begins, without knowing its log
+// key: so one finds whether it continues another log.
+func Beginning(path string) (log string, events []appliance.Event, err error) {
+	s := &Store{path: path, opts: Options{ReadOnly: true, LockTimeout: defaultLockTimeout}}
+	if err := s.openFile(); err != nil {
+		return "", nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, s.db.Close()) }()
+	err = s.pages(func(p *pages.Reader) error {
+		name, err := p.Get(bucketMeta, []byte(metaLog))
+		if err != nil {
+			return err
+		}
+		log = string(name)
+		for i := int64(0); ; i++ {
+			leaf, err := p.Get(bucketRecords, encodeIndex(i))
+			if errors.Is(err, pages.ErrNoEntry) || err == nil && !appliance.IsEvent(leaf) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			event, err := appliance.DecodeEvent(leaf)
+			if err != nil {
+				return fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err)
+			}
+			events = append(events, event)
+		}
+	})
+	return log, events, err
+}
+
+// ContinueTo makes, at a path where there is none, the file of the log that goes on from this one: its first leaf is the event, the
+// leaves of this journal follow with their bytes unchanged, and the API keys are as they are here. The store may be read-only, and
+// must not be appended to meanwhile. progress may be nil. The file is whole on the disk when ContinueTo returns nil, and of no use after
+// an error or a kill.
+func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
+	if err := s.continueTo(ctx, path, event, key, progress); err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return nil
+}
+
+func (s *Store) continueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) (err error) {
+	h, err := s.journal.head(ctx)
+	if err != nil {
+		return err
+	}
+	c, _ := event.Continuation()
+	if tree, err := c.Tree(); err != nil || tree != h.tree {
+		return errors.Join(errors.New("the event is not of this journal's head"), err)
+	}
+	made := &Store{path: path, opts: Options{Signer: key.Signer, Verifier: key.Verifier, schema: currentSchema()}}
+	if err := made.createAt(path); err != nil {
+		return err
+	}
+	// Nobody uses the file before all is on the disk, which one sync at the end brings there.
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoSync: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	copier := &copier{db: db, total: h.tree.N, progress: progress}
+	first, err := firstEntry(event)
+	if err != nil {
+		return err
+	}
+	if err := copier.write([]appliance.Entry{first}, nil); err != nil {
+		return err
+	}
+	if err := s.copyTo(ctx, copier); err != nil {
+		return err
+	}
+	if copier.survivors.Tree() != h.tree {
+		return fmt.Errorf("%w: its records do not make the tree of its checkpoint: attestd log verify", ErrDamaged)
+	}
+	keys, err := s.keys.List(ctx)
+	if err != nil {
+		return err
+	}
+	checkpoint, err := appliance.SignCheckpoint(copier.batch.frontier.Tree(), key.Signer)
+	if err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
+	}
+	if err := copier.write(nil, func(b *batch) error {
+		for _, k := range keys {
+			if err := putKey(b.keys, k); err != nil {
+				return err
+			}
+		}
+		return b.meta.Put([]byte(metaCheckpoint), checkpoint)
+	}); err != nil {
+		return err
+	}
+	return db.Sync()
+}
+
+func firstEntry(event appliance.Event) (appliance.Entry, error) {
+	leaf, err := appliance.EncodeEvent(event)
+	return appliance.Entry{Event: &event, Leaf: leaf}, err
+}
+
+// copyTo has all entries written, in order.
+func (s *Store) copyTo(ctx context.Context, to *copier) error {
+	var step []appliance.Entry
+	flush := func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		defer func() { step = step[:0] }()
+		return to.write(step, nil)
+	}
+	err := s.journal.Entries(ctx, 0, func(e appliance.Entry) error {
+		to.survivors.Add(nil, tlog.RecordHash(e.Leaf))
+		step = append(step, e)
+		if len(step) < copyStep {
+			return nil
+		}
+		return flush()
+	})
+	return errors.Join(err, flush())
+}
+
+// copyStep is how many entries are written at once.
+const copyStep = 4096
+
+// copier writes entries into a new file.
+type copier struct {
+	db        *bbolt.DB
+	batch     batch // whose frontier is that of the new file
+	survivors appliance.Frontier
+	total     int64
+	progress  func(done, total int64)
+}
+
+// write writes entries behind those that are there, and what else does, in one transaction.
+func (c *copier) write(entries []appliance.Entry, also func(b *batch) error) error {
+	err := c.db.Update(func(tx *bbolt.Tx) error {
+		b := &c.batch
+		if err := b.buckets(tx); err != nil {
+			return err
+		}
+		size := b.frontier.Size()
+		b.room(size, len(entries))
+		for i, e := range entries {
+			e.Index = size + int64(i)
+			var idempotency []byte
+			if e.Record.IdempotencyKey != "" {
+				idempotency = idempotencyName(e.Record.KeyID, e.Record.IdempotencyKey)
+			}
+			if err := b.put(e, idempotency); err != nil {
+				return err
+			}
+		}
+		if also != nil {
+			return also(b)
+		}
+		return nil
+	})
+	if err == nil && c.progress != nil && len(entries) > 0 {
+		c.progress(c.survivors.Size(), c.total)
+	}
+	return err
+}

@@ -1,0 +1,266 @@
+package bolt_test
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// continued is a log that goes on from another one, in a file of its own.
+type continued struct {
+	*bolt.Store
+	path  string
+	key   appliance.LogKey
+	event appliance.Event
+}
+
+func openContinued(t *testing.T, path string, key appliance.LogKey) *bolt.Store {
+	t.Helper()
+	s, err := bolt.Open(path, bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// goOn has a store's journal go on as another log.
+func goOn(t *testing.T, from *bolt.Store, key appliance.LogKey) (c continued) {
+	t.Helper()
+	head, err := from.Journal().Checkpoint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.event, err = appliance.NewContinuation(key, head, nil, "a test", "root", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if c.key, _, err = key.Continue(c.event); err != nil {
+		t.Fatal(err)
+	}
+	c.path = filepath.Join(t.TempDir(), "continued.db")
+	var last int64
+	if err := from.ContinueTo(t.Context(), c.path, c.event, c.key, func(done, _ int64) { last = done }); err != nil {
+		t.Fatal(err)
+	}
+	if tree, _ := appliance.OpenCheckpoint(head, key.Verifier); last != tree.N {
+		t.Errorf("the progress ends at %d of %d", last, tree.N)
+	}
+	c.Store = openContinued(t, c.path, c.key)
+	return c
+}
+
+func allOf(t *testing.T, s *bolt.Store) (leaves [][]byte, entries []appliance.Entry) {
+	t.Helper()
+	err := s.Journal().Entries(t.Context(), 0, func(e appliance.Entry) error {
+		leaves, entries = append(leaves, e.Leaf), append(entries, e)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaves, entries
+}
+
+func newLog(t *testing.T) (*bolt.Store, appliance.LogKey) {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openContinued(t, filepath.Join(t.TempDir(), "attestd.db"), key), key
+}
+
+func appendRecords(t *testing.T, s *bolt.Store, n int) {
+	t.Helper()
+	for range n {
+		r := storetest.Record(t, "key")
+		r.IdempotencyKey = r.ID.String()
+		if _, _, err := s.Journal().Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestALogGoesOnAsAnother(t *testing.T) {
+	for _, size := range []int{0, 1, 300, 5000} {
+		from, key := newLog(t)
+		apiKey, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "a"}, time.Now())
+		if err == nil {
+			err = from.Keys().Create(t.Context(), apiKey)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var records []appliance.Record
+		for range size {
+			records = append(records, storetest.Record(t, "key"))
+		}
+		concurrently(t, from, records)
+		before, _ := allOf(t, from)
+		to := goOn(t, from, key)
+
+		event, err := appliance.EncodeEvent(to.event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, entries := allOf(t, to.Store)
+		if !reflect.DeepEqual(after, append([][]byte{event}, before...)) {
+			t.Fatalf("%d records: the leaves are not the event and those of before", size)
+		}
+		if e := entries[0]; e.Event == nil || !reflect.DeepEqual(*e.Event, to.event) || e.Index != 0 {
+			t.Errorf("the first leaf is %+v", e)
+		}
+		verifies(t, to.Store, int64(size)+1)
+		keys, err := to.Keys().List(t.Context())
+		if err != nil || len(keys) != 1 || keys[0].ID != apiKey.ID {
+			t.Errorf("the API keys are %v (%v)", keys, err)
+		}
+		isAsBefore(t, to, entries[1:])
+		appendRecords(t, to.Store, 3)
+		verifies(t, to.Store, int64(size)+4)
+	}
+}
+
+// concurrently appends records, so that a commit has many of them.
+func concurrently(t *testing.T, s *bolt.Store, records []appliance.Record) {
+	t.Helper()
+	failed := make(chan error, len(records))
+	for _, r := range records {
+		r.IdempotencyKey = r.ID.String()
+		go func() {
+			_, _, err := s.Journal().Append(context.WithoutCancel(t.Context()), r)
+			failed <- err
+		}()
+	}
+	for range records {
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// isAsBefore checks that records are found, proven and replayed as ever.
+func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
+	t.Helper()
+	for i := 0; i < len(entries); i += 1 + len(entries)/20 {
+		e := entries[i]
+		byID, idErr := to.Journal().ByID(t.Context(), e.Record.ID)
+		byKey, keyErr := to.Journal().ByIdempotencyKey(t.Context(), "key", e.Record.IdempotencyKey)
+		if idErr != nil || keyErr != nil || byID.Index != int64(i)+1 || byKey.Index != int64(i)+1 || !bytes.Equal(byID.Leaf, e.Leaf) {
+			t.Errorf("record %d: %v, %v, at %d and %d", i, idErr, keyErr, byID.Index, byKey.Index)
+		}
+		proof, err := to.Journal().Prove(t.Context(), byID.Index)
+		if err == nil {
+			err = proof.Verify(e.Leaf, to.key.Verifier)
+		}
+		if err != nil {
+			t.Errorf("proof of record %d: %v", i, err)
+		}
+		again, replayed, err := to.Journal().Append(t.Context(), e.Record)
+		if err != nil || !replayed || again.Index != byID.Index {
+			t.Errorf("record %d again: %d, %v (%v)", i, again.Index, replayed, err)
+		}
+	}
+}
+
+func verifies(t *testing.T, s *bolt.Store, size int64) {
+	t.Helper()
+	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+	if err != nil || !report.OK() || report.Size != size {
+		t.Fatalf("of %d leaves: %+v (%v)", size, report, err)
+	}
+}
+
+// A log may go on from one that went on from another.
+func TestALogGoesOnTwice(t *testing.T) {
+	from, key := newLog(t)
+	appendRecords(t, from, 10)
+	second := goOn(t, from, key)
+	appendRecords(t, second.Store, 5)
+	third := goOn(t, second.Store, second.key)
+	appendRecords(t, third.Store, 2)
+	verifies(t, third.Store, 19)
+
+	if err := third.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log, events, err := bolt.Beginning(third.path)
+	if err != nil || log != appliance.LogName(third.key.Verifier) || len(events) != 2 || events[1].ID != second.event.ID {
+		t.Fatalf("it begins with %v of %s (%v)", events, log, err)
+	}
+	for name, held := range map[string]appliance.LogKey{"the first key": key, "the second": second.key} {
+		if next, _, err := held.Follow(events); err != nil || next.VerifierText != third.key.VerifierText {
+			t.Errorf("%s leads to %s (%v)", name, next.VerifierText, err)
+		}
+	}
+	other, _, err := appliance.NewLogKey("example.com/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := other.Follow(events); err == nil {
+		t.Error("another log's key follows")
+	}
+}
+
+// Times never decrease but at the event, which is newer than all that follows it.
+func TestAListOfAContinuedLog(t *testing.T) {
+	from, key := newLog(t)
+	appendRecords(t, from, 5)
+	for last := time.Now(); time.Since(last) < 2*time.Millisecond; { // times are by the millisecond
+	}
+	to := goOn(t, from, key)
+	appendRecords(t, to.Store, 2)
+	_, entries := allOf(t, to.Store)
+	for name, test := range map[string]struct {
+		query appliance.JournalQuery
+		want  []int64
+	}{
+		"all":                {appliance.JournalQuery{}, []int64{7, 6, 5, 4, 3, 2, 1, 0}},
+		"attestations":       {appliance.JournalQuery{AttestationsOnly: true}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"of the API key":     {appliance.JournalQuery{KeyID: "key"}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"a page":             {appliance.JournalQuery{Before: 2}, []int64{1, 0}},
+		"since the event":    {appliance.JournalQuery{From: to.event.Time}, []int64{7, 6, 0}},
+		"until the event":    {appliance.JournalQuery{Until: to.event.Time, From: entries[1].Record.Time}, []int64{5, 4, 3, 2, 1}},
+		"long before":        {appliance.JournalQuery{Until: entries[1].Record.Time}, nil},
+		"after all":          {appliance.JournalQuery{From: time.Now().Add(time.Hour)}, nil},
+		"from the beginning": {appliance.JournalQuery{From: entries[1].Record.Time, Limit: 3}, []int64{7, 6, 5}},
+	} {
+		got, err := to.Journal().List(t.Context(), test.query)
+		var indexes []int64
+		for _, e := range got {
+			indexes = append(indexes, e.Index)
+		}
+		if err != nil || !reflect.DeepEqual(indexes, test.want) {
+			t.Errorf("%s: %v, not %v (%v)", name, indexes, test.want, err)
+		}
+	}
+}
+
+func TestOnlyItsHeadIsContinued(t *testing.T) {
+	from, key := newLog(t)
+	appendRecords(t, from, 2)
+	other, err := appliance.SignCheckpoint(tlog.Tree{N: 2}, key.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := appliance.NewContinuation(key, other, nil, "a test", "root", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := key.Continue(event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := from.ContinueTo(t.Context(), filepath.Join(t.TempDir(), "next.db"), event, next, nil); err == nil {
+		t.Error("an event of another head was taken")
+	}
+}
