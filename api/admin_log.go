@@ -35,6 +35,7 @@ func (a *Admin) records(c *fiber.Ctx) error {
 
 func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 	q.KeyID = strings.Clone(c.Query("key"))
+	q.AttestationsOnly = c.QueryBool("attestations")
 	if q.From, err = queryTime(c, "from"); err != nil {
 		return q, err
 	}

@@ -68,6 +68,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeOverloaded:         fiber.StatusServiceUnavailable,
 	appliance.CodeHSMUnavailable:     fiber.StatusServiceUnavailable,
 	appliance.CodeJournalUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeJournalLost:        fiber.StatusServiceUnavailable,
 	appliance.CodeReplicaUnavailable: fiber.StatusServiceUnavailable,
 	appliance.CodeReplicaBehind:      fiber.StatusServiceUnavailable,
 	appliance.CodeTimeout:            fiber.StatusServiceUnavailable,

@@ -75,7 +75,7 @@ func ValidateIdempotencyKey(s string) error {
 //
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
 // record is written; CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey,
-// CodeHSMUnavailable, CodeJournalUnavailable, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
+// CodeHSMUnavailable, CodeJournalUnavailable, CodeJournalLost, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
@@ -170,7 +170,8 @@ func (a *Attestor) Saturated() bool { return a.turns.saturated(a.maxWaiting()) }
 func (a *Attestor) Signing() int { return int(a.signing.Load()) }
 
 // ReadBack returns the entry of an attestation that this API key was issued, with its proof. Another key's
-// attestation is CodeNotFound, as one that never was.
+// attestation is CodeNotFound, as one that never was. While no checkpoint may be given out, because the journal is CodeJournalLost or
+// the disk takes no high-water mark, the proof is zero.
 func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entry, InclusionProof, error) {
 	e, err := a.Journal.ByID(ctx, id)
 	if err != nil {
@@ -180,6 +181,9 @@ func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entr
 		return Entry{}, InclusionProof{}, Errorf(CodeNotFound, "no attestation %s", id)
 	}
 	proof, err := a.Journal.Prove(ctx, e.Index)
+	if code := CodeOf(err); code == CodeJournalLost || code == CodeJournalUnavailable {
+		return e, InclusionProof{}, nil
+	}
 	return e, proof, err
 }
 

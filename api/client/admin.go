@@ -96,10 +96,13 @@ func queryOf(q appliance.JournalQuery) url.Values {
 	if q.Limit != 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
 	}
+	if q.AttestationsOnly {
+		v.Set("attestations", "true")
+	}
 	return v
 }
 
-// Record returns an attestation's entry.
+// Record returns the entry of an attestation or an event.
 func (a *Admin) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
 	var e wire.Entry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String(), into: &e})

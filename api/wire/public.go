@@ -28,8 +28,8 @@ type ReadBack struct {
 	Scheme string                   `json:"scheme"`
 	Domain *appliance.EIP712Domain  `json:"domain,omitempty"` // nil unless the scheme is EIP-712
 	Time   time.Time                `json:"time"`
-	Leaf   []byte                   `json:"leaf"` // what Proof proves; base64
-	Proof  appliance.InclusionProof `json:"proof"`
+	Leaf   []byte                   `json:"leaf"`           // what Proof proves; base64
+	Proof  appliance.InclusionProof `json:"proof,omitzero"` // none while no checkpoint may be given out
 }
 
 // Attestor is the answer of GET /functions/v1/attestor: what it takes to check attestations and the log.

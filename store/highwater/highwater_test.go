@@ -1,0 +1,404 @@
+package highwater_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// rig is a journal in a folder of its own, and what its log says.
+type rig struct {
+	t    *testing.T
+	dir  string
+	key  appliance.LogKey
+	text *logText
+}
+
+// logText is what a logger wrote.
+type logText struct {
+	mu sync.Mutex
+	bytes.Buffer
+	wrote chan struct{} // has one element after a line
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.wrote <- struct{}{}:
+	default:
+	}
+	return l.Buffer.Write(p)
+}
+
+// wait returns once the text has a line with that in it.
+func (l *logText) wait(t *testing.T, what string) {
+	t.Helper()
+	late := time.After(30 * time.Second)
+	for l.count(what) == 0 {
+		select {
+		case <-l.wrote:
+		case <-late:
+			t.Fatalf("%q is not in the log: %s", what, l)
+		}
+	}
+}
+
+func (l *logText) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.String(), what)
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{t: t, dir: t.TempDir(), key: key, text: &logText{wrote: make(chan struct{}, 1)}}
+}
+
+func (r *rig) mark() string { return filepath.Join(r.dir, highwater.FileName) }
+
+// store opens the file of that name, which has its API key.
+func (r *rig) store(name string) *bolt.Store {
+	r.t.Helper()
+	s, err := bolt.Open(filepath.Join(r.dir, name), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// open guards a journal that others write, too, and is looked at only when asked for: a test says when.
+func (r *rig) open(journal appliance.Journal) *highwater.Journal {
+	r.t.Helper()
+	g, err := highwater.Open(r.t.Context(), r.mark(), journal, highwater.Options{
+		Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Hour,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return g
+}
+
+func (r *rig) append(j appliance.Journal, n int) (entries []appliance.Entry) {
+	r.t.Helper()
+	for range n {
+		e, _, err := j.Append(r.t.Context(), storetest.Record(r.t, "key"))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+func (r *rig) copy(from, to string) {
+	r.t.Helper()
+	b, err := os.ReadFile(filepath.Join(r.dir, from))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(r.dir, to), b, 0o600)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func closeAll(t *testing.T, parts ...interface{ Close() error }) {
+	t.Helper()
+	for _, p := range parts {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// switching is a journal whose store changes under it, as a database does at a failover.
+type switching struct {
+	mu sync.Mutex
+	appliance.Journal
+}
+
+func (s *switching) to(j appliance.Journal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Journal = j
+}
+
+func (s *switching) now() appliance.Journal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Journal
+}
+
+func (s *switching) Checkpoint(ctx context.Context) ([]byte, error) { return s.now().Checkpoint(ctx) }
+
+func (s *switching) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
+	return s.now().Tile(ctx, t)
+}
+
+func (s *switching) Ready(ctx context.Context) error { return s.now().Ready(ctx) }
+
+func (s *switching) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+	return s.now().Append(ctx, r)
+}
+
+func TestAGuardedJournalIsAJournal(t *testing.T) {
+	r := newRig(t)
+	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+		dir := t.TempDir()
+		s, err := bolt.Open(filepath.Join(dir, "journal"), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier, Now: now, MaxAhead: 24 * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := highwater.Open(t.Context(), filepath.Join(dir, highwater.FileName), s.Journal(), highwater.Options{Key: r.key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { closeAll(t, g, s) })
+		return g
+	}, r.key.Verifier)
+}
+
+func TestACheckpointIsGivenOutOnceTheMarkCoversIt(t *testing.T) {
+	r := newRig(t)
+	g := r.open(r.store("journal").Journal())
+	for n := range int64(5) {
+		e := r.append(g, 1)[0]
+		for what, signed := range map[string]func() ([]byte, error){
+			"checkpoint": func() ([]byte, error) { return g.Checkpoint(t.Context()) },
+			"proof": func() ([]byte, error) {
+				p, err := g.Prove(t.Context(), e.Index)
+				return []byte(p.Checkpoint), err
+			},
+		} {
+			given, err := signed()
+			if err != nil {
+				t.Fatal(err)
+			}
+			mark, err := highwater.Read(r.mark(), r.key.Verifier)
+			if err != nil || mark.Tree.N != n+1 || !bytes.Equal(mark.Signed, given) {
+				t.Errorf("the %s is %q, the mark on the disk %q (%v)", what, given, mark.Signed, err)
+			}
+		}
+	}
+	if stat, err := os.Stat(r.mark()); err != nil || stat.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", stat, err)
+	}
+	closeAll(t, g)
+}
+
+func TestTheMarkFollowsWithoutBeingAsked(t *testing.T) {
+	r := newRig(t)
+	s := r.store("journal")
+	g, err := highwater.Open(t.Context(), r.mark(), s.Journal(), highwater.Options{Key: r.key, Every: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.append(g, 3)
+	for deadline := time.Now().Add(10 * time.Second); g.Mark().Tree.N < 3; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the mark is of %d records", g.Mark().Tree.N)
+		}
+	}
+	r.append(g, 2)
+	closeAll(t, g)
+	if mark, err := highwater.Read(r.mark(), r.key.Verifier); err != nil || mark.Tree.N != 5 {
+		t.Errorf("after the end the mark is of %d records (%v)", mark.Tree.N, err)
+	}
+}
+
+func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
+	for name, test := range map[string]struct {
+		common, published, copied int    // records of both; more that were published; more that the copy has instead
+		why                       string // empty: nothing is lost
+	}{
+		"the same":        {common: 310},
+		"a newer one":     {common: 310, copied: 300},
+		"an older copy":   {common: 10, published: 300, why: "fewer records than were published"},
+		"a fork, shorter": {common: 10, published: 300, copied: 299, why: "fewer records than were published"},
+		"a fork, as long": {common: 10, published: 300, copied: 300, why: "parted from what was published"},
+		"a fork, longer":  {common: 10, published: 300, copied: 700, why: "parted from what was published"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.store("journal")
+			r.append(s.Journal(), test.common)
+			closeAll(t, s)
+			r.copy("journal", "copy")
+			s = r.store("journal")
+			g := r.open(s.Journal())
+			r.append(g, test.published)
+			published, err := g.Checkpoint(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAll(t, g, s)
+
+			copied := r.store("copy")
+			r.append(copied.Journal(), test.copied)
+			g = r.open(copied.Journal())
+			defer func() { closeAll(t, g) }()
+			if test.why == "" {
+				if g.Loss() != nil || g.Ready(t.Context()) != nil {
+					t.Errorf("%v, %v", g.Loss(), g.Ready(t.Context()))
+				}
+				return
+			}
+			r.checkLost(g, test.why)
+			if n := r.text.count("level=ERROR"); n != 1 {
+				t.Errorf("%d errors in the log: %s", n, r.text)
+			}
+			if mark, err := os.ReadFile(r.mark()); err != nil || !bytes.Equal(mark, published) {
+				t.Errorf("the mark is now %q (%v)", mark, err)
+			}
+		})
+	}
+}
+
+// checkLost checks that nothing is signed, nothing given out that could contradict, and all else is read.
+func (r *rig) checkLost(g *highwater.Journal, why string) {
+	r.t.Helper()
+	ctx := r.t.Context()
+	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), why) || !strings.Contains(loss.Error(), "attestd log accept-loss") {
+		r.t.Fatalf("the loss is %v", loss)
+	}
+	_, _, appendErr := g.Append(ctx, storetest.Record(r.t, "key"))
+	_, checkpointErr := g.Checkpoint(ctx)
+	_, proofErr := g.Prove(ctx, 0)
+	_, tileErr := g.Tile(ctx, tlog.Tile{H: 8, W: 1})
+	for what, err := range map[string]error{
+		"append": appendErr, "ready": g.Ready(ctx), "checkpoint": checkpointErr, "proof": proofErr, "tile": tileErr, "accept": g.Accept(tlog.Tree{N: 1 << 20}),
+	} {
+		if appliance.CodeOf(err) != appliance.CodeJournalLost {
+			r.t.Errorf("%s: %v", what, err)
+		}
+	}
+	if entries, err := g.List(ctx, appliance.JournalQuery{Limit: 1}); err != nil || len(entries) != 1 {
+		r.t.Errorf("list: %v, %v", entries, err)
+	}
+}
+
+func TestAStoreThatForgetsWhileItIsUsed(t *testing.T) {
+	for name, after := range map[string]int{"it lost its tail": 0, "it went on from there, as far": 5, "it went on from there, further": 9} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.store("journal")
+			r.append(s.Journal(), 10)
+			closeAll(t, s)
+			r.copy("journal", "standby")
+			primary, standby := r.store("journal"), r.store("standby")
+			store := &switching{Journal: primary.Journal()}
+			g, err := highwater.Open(t.Context(), r.mark(), store, highwater.Options{
+				Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Millisecond, Shared: true,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.append(g, 5)
+			if _, err := g.Checkpoint(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.append(standby.Journal(), after)
+			store.to(standby.Journal())
+			r.text.wait(t, "LOST")
+			if err := g.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeJournalLost {
+				t.Errorf("ready: %v", err)
+			}
+			store.to(primary.Journal())
+			r.text.wait(t, "attesting goes on")
+			r.append(g, 1)
+			closeAll(t, g)
+			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 { // no mark at first, and all is well again
+				t.Errorf("the log is %s", r.text)
+			}
+		})
+	}
+}
+
+// What was answered here and lost before the mark covered it is missed, too.
+func TestAnAnswerThatIsLostBeforeTheMarkCoversIt(t *testing.T) {
+	r := newRig(t)
+	s := r.store("journal")
+	r.append(s.Journal(), 10)
+	closeAll(t, s)
+	r.copy("journal", "standby")
+	primary, standby := r.store("journal"), r.store("standby")
+	store := &switching{Journal: primary.Journal()}
+	g := r.open(store)
+	r.append(g, 1)
+	r.append(standby.Journal(), 1)
+	store.to(standby.Journal())
+	if _, err := g.Checkpoint(t.Context()); appliance.CodeOf(err) != appliance.CodeJournalLost {
+		t.Errorf("checkpoint: %v", err)
+	}
+	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Why, "lacks an attestation") {
+		t.Errorf("loss: %v", loss)
+	}
+	closeAll(t, g)
+}
+
+func TestAcceptRefusesAHeadThatWentBack(t *testing.T) {
+	r := newRig(t)
+	s := r.store("journal")
+	g := r.open(s.Journal())
+	r.append(g, 3)
+	if _, err := g.Checkpoint(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.append(g, 1)
+	for name, test := range map[string]struct {
+		head tlog.Tree
+		code appliance.Code
+	}{
+		"below the mark":         {tlog.Tree{N: 2}, appliance.CodeJournalLost},
+		"another of its size":    {tlog.Tree{N: 3}, appliance.CodeJournalLost},
+		"below what it answered": {g.Mark().Tree, appliance.CodeJournalLost},
+		"what it answered":       {tlog.Tree{N: 4}, ""},
+		"what others went on to": {tlog.Tree{N: 9}, ""},
+	} {
+		if err := g.Accept(test.head); appliance.CodeOf(err) != test.code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	closeAll(t, g)
+}
+
+// A store that cannot be read is no loss.
+func TestAStoreThatDoesNotAnswer(t *testing.T) {
+	r := newRig(t)
+	s := r.store("journal")
+	r.append(s.Journal(), 1)
+	store := &switching{Journal: s.Journal()}
+	g := r.open(store)
+	store.to(silent{s.Journal()})
+	if _, err := g.Checkpoint(t.Context()); !errors.Is(err, errSilent) || g.Loss() != nil {
+		t.Errorf("%v, %v", err, g.Loss())
+	}
+	closeAll(t, g)
+}
+
+var errSilent = errors.New("no answer")
+
+type silent struct{ appliance.Journal }
+
+func (silent) Checkpoint(context.Context) ([]byte, error) {
+	return nil, appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available").Because(errSilent)
+}

@@ -1,0 +1,275 @@
+package highwater
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// How a journal contradicts the mark.
+var (
+	errShorter = errors.New("the journal has fewer records than were published")
+	errForked  = errors.New("the journal parted from what was published")
+	errMissing = errors.New("the journal lacks an attestation that this appliance has answered")
+)
+
+// Loss says that the journal is not the one that the mark tells.
+type Loss struct {
+	Why    string
+	Remedy string    // empty means attestd log accept-loss, or the right journal
+	Mark   []byte    // the signed checkpoint of the mark; nil where the mark is of no use
+	Head   []byte    // the signed checkpoint of the journal; may be nil
+	High   tlog.Tree // of Mark
+	Low    tlog.Tree // of Head
+}
+
+// Error tells the operator both trees, and what to do.
+func (l *Loss) Error() string {
+	text := l.Why
+	if l.Mark != nil {
+		text += fmt.Sprintf(": the high-water mark is of %d records, root hash %s, the journal has %d, root hash %s", l.High.N, l.High.Hash, l.Low.N, l.Low.Hash)
+	}
+	if l.Remedy != "" {
+		return text + "; " + l.Remedy
+	}
+	return text + "; nothing is attested. Put the newer journal back, and attestd goes on; where it is gone for good, " +
+		"a new log goes on from what is left: attestd log accept-loss --reason …"
+}
+
+// refusal is what a client is told.
+func (l *Loss) refusal() error {
+	return &appliance.Error{
+		Code: appliance.CodeJournalLost, Detail: "the journal has lost what was published; the operator must act",
+		RetryAfter: time.Minute, Cause: l,
+	}
+}
+
+// finding is what a look found.
+type finding struct {
+	head Mark
+	err  error // *Loss, or why nothing could be found
+}
+
+// look reads the head, compares it with all that was seen before, brings the mark up to it and answers those who wait. Only one is
+// under way.
+func (j *Journal) look(ctx context.Context) {
+	j.looking.Lock()
+	defer j.looking.Unlock()
+	j.mu.Lock()
+	waiting := j.waiting
+	j.waiting = nil
+	j.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	j.soon.Store(false)
+	before := j.state.Load()
+	found := j.find(ctx, before, waiting)
+	after := j.judge(before, found)
+	j.state.Store(after)
+	j.report(before, after)
+	if _, lost := errors.AsType[*Loss](found.err); after.failed != nil || found.err != nil && !lost {
+		j.signalSoon() // again
+	}
+	for _, w := range waiting {
+		w.done <- after.answer(found.err)
+	}
+}
+
+// answer is what those are told who wait for a checkpoint.
+func (s *state) answer(err error) error {
+	switch {
+	case s.lost != nil:
+		return s.lost.refusal()
+	case s.failed != nil:
+		return unavailable(s.failed)
+	}
+	return err
+}
+
+// find compares the head with the mark, with what this appliance appended and with the checkpoints that are waited for, all of which
+// were committed before the head is read.
+func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding {
+	last := j.last.Load()
+	signed, err := j.Journal.Checkpoint(ctx)
+	if err != nil {
+		return finding{err: err}
+	}
+	if j.problem == nil && s.lost == nil && string(signed) == string(s.mark.Signed) && len(waiting) == 0 {
+		return finding{head: s.mark}
+	}
+	head, err := parse(signed, j.opts.Key.Verifier)
+	if err != nil {
+		return finding{head: Mark{Signed: signed}, err: j.otherLog(ctx, signed, err)}
+	}
+	if j.problem != nil {
+		if err := j.adopt(ctx, head); err != nil {
+			return finding{head, err}
+		}
+	}
+	t := newTiles(ctx, j.Journal, head.Tree.N)
+	older := []Mark{s.mark}
+	if j.higher != nil {
+		older = append(older, *j.higher)
+	}
+	for _, w := range waiting {
+		older = append(older, w.mark)
+	}
+	for _, m := range older {
+		if m.Signed == nil {
+			continue // there is no mark yet
+		}
+		if err := t.extends(head.Tree, m.Tree); err != nil {
+			if m.Tree.N > s.mark.Tree.N {
+				j.higher = &m
+			}
+			return finding{head, lossOr(err, m, head)}
+		}
+	}
+	if last != nil {
+		if err := t.has(head.Tree, *last); err != nil {
+			return finding{head, lossOr(err, s.mark, head)}
+		}
+	}
+	return finding{head: head}
+}
+
+// lossOr is a Loss where the error is one, else the error.
+func lossOr(err error, mark, head Mark) error {
+	for _, loss := range []error{errShorter, errForked, errMissing} {
+		if errors.Is(err, loss) {
+			return &Loss{Why: err.Error(), Mark: mark.Signed, High: mark.Tree, Head: head.Signed, Low: head.Tree}
+		}
+	}
+	return err
+}
+
+// judge makes the next state, and writes the mark where the head is higher.
+func (j *Journal) judge(s *state, f finding) *state {
+	next := *s
+	if loss, ok := errors.AsType[*Loss](f.err); ok {
+		next.lost, next.at = loss, time.Now()
+		return &next
+	}
+	if f.err != nil {
+		if next.lost == nil && appliance.CodeOf(f.err) == appliance.CodeInternal {
+			next.failed = f.err // not the store's own trouble, of which its Ready tells
+		}
+		return &next
+	}
+	next.lost, next.failed, next.at = nil, nil, time.Now()
+	if string(f.head.Signed) == string(s.mark.Signed) && j.problem == nil {
+		return &next
+	}
+	if err := Write(j.path, f.head.Signed); err != nil {
+		next.failed = err
+		return &next
+	}
+	next.mark, j.problem = f.head, nil
+	return &next
+}
+
+// report tells the log what has changed.
+func (j *Journal) report(before, after *state) {
+	switch {
+	case before.lost == nil && after.lost != nil:
+		j.opts.Logger.Error("journal: LOST: "+after.lost.Error(), "published", string(after.lost.Mark), "found", string(after.lost.Head))
+	case before.lost != nil && after.lost == nil:
+		j.opts.Logger.Warn("journal: it has again what was published, and attesting goes on", "records", after.mark.Tree.N)
+	}
+	if before.failed == nil && after.failed != nil {
+		j.opts.Logger.Error("journal: the high-water mark cannot be kept; nothing is signed until it can", "file", j.path, "error", after.failed.Error())
+	}
+	if before.failed != nil && after.failed == nil {
+		j.opts.Logger.Warn("journal: the high-water mark is kept again, and attesting goes on", "file", j.path)
+	}
+}
+
+// adopt returns nil where the head becomes the mark though there is no usable one: at the first start, or where the head's log goes on
+// from the mark's.
+func (j *Journal) adopt(ctx context.Context, head Mark) error {
+	if errors.Is(j.problem, fs.ErrNotExist) {
+		if head.Tree.N > 0 && j.state.Load().failed == nil {
+			j.opts.Logger.Warn("journal: there is no high-water mark yet, and the head becomes it: that nothing was lost before cannot be told",
+				"file", j.path, "records", head.Tree.N)
+		}
+		return nil
+	}
+	if errors.Is(j.problem, ErrOtherLog) {
+		events, err := Beginning(ctx, j.Journal)
+		if err != nil {
+			return err
+		}
+		name := appliance.SignerOf(j.foreign)
+		for _, e := range events {
+			if c, ok := e.Continuation(); ok && c.Names(name) {
+				j.opts.Logger.Warn("journal: it goes on from another log, whose loss was accepted", "log", appliance.LogName(j.opts.Key.Verifier),
+					"before", name, "reason", c.Reason, "by", e.By, "records", head.Tree.N)
+				return nil
+			}
+		}
+		return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "nothing is attested. Put back the journal and the log.key " +
+			"to which the mark belongs; or go on with this journal, as another log: attestd log accept-loss --reason …"}
+	}
+	return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "nothing is attested. Where a checkpoint that was kept elsewhere " +
+		"shows that the journal is whole (attestd log verify --since-checkpoint FILE), remove the file and start attestd again; else: attestd log accept-loss --reason …"}
+}
+
+// otherLog is what is found where the head is not this log's.
+func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) error {
+	events, err := Beginning(ctx, j.Journal)
+	if err != nil {
+		return err
+	}
+	loss := &Loss{Why: fmt.Sprintf("the journal is of another log (%s)", cause), Head: signed, Remedy: "nothing is attested. " +
+		"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
+	next, secret, err := j.opts.Key.Follow(events)
+	if err != nil {
+		return loss
+	}
+	if _, err := appliance.OpenCheckpoint(signed, next.Verifier); err != nil {
+		return loss
+	}
+	if !j.told && j.opts.Continued != nil {
+		j.told = true
+		j.opts.Continued(next, secret)
+	}
+	loss.Why, loss.Remedy = "the journal goes on as "+next.Verifier.Name(), "attestd follows when it is started again: systemctl restart attestd"
+	return loss
+}
+
+// Beginning returns the events with which a journal begins.
+func Beginning(ctx context.Context, journal appliance.Journal) (events []appliance.Event, err error) {
+	enough := errors.New("enough")
+	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
+		if e.Event == nil {
+			return enough
+		}
+		events = append(events, *e.Event)
+		return nil
+	})
+	if errors.Is(err, enough) {
+		err = nil
+	}
+	return events, err
+}
+
+// has returns an error unless an entry that was appended is in its place.
+func (t *tiles) has(tree tlog.Tree, e appliance.Entry) error {
+	if e.Index >= tree.N {
+		return errMissing
+	}
+	hashes, err := t.ReadHashes([]int64{tlog.StoredHashIndex(0, e.Index)})
+	if err != nil {
+		return fmt.Errorf("read the tree: %w", err)
+	}
+	if hashes[0] != tlog.RecordHash(e.Leaf) {
+		return errMissing
+	}
+	return nil
+}
