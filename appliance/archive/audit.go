@@ -20,7 +20,9 @@ func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) 
 		if key, err = readLogKey(dir); err != nil {
 			return err
 		}
-		store, err = bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+		store, key, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+			return bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+		})
 		return err
 	})
 	return store, key, err

@@ -12,6 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
 )
 
 // RestoreOptions say what Restore may move aside.
@@ -21,13 +22,25 @@ type RestoreOptions struct {
 	// Auditing is called before each of the two times that the backup may be read through, and returns what the audit reports its
 	// progress to, and what to call when it has ended. Nil means that nobody is told.
 	Auditing func() (progress func(done, total int64), ended func())
+	// Published is the newest checkpoint that was published, where it was kept elsewhere: with it, it is known without a high-water mark
+	// what the backup must hold for its log to stay what it is. Nil means that none is known.
+	Published []byte
+	By        string // who restores
 }
 
 // Restored is what Restore has done.
 type Restored struct {
 	Manifest
 	MovedAside []string `json:"movedAside,omitempty"` // paths
+	Log        *NewLog  `json:"log,omitempty"`        // as which the journal goes on; nil where its log stays what it is
 	Lost       string   `json:"-"`                    // which records what was moved aside has and the backup lacks; empty for none
+}
+
+// NewLog is the log as which a restored journal goes on.
+type NewLog struct {
+	Origin      string `json:"origin"`
+	VerifierKey string `json:"verifierKey"` // C2SP signed-note
+	Why         string `json:"why"`         // it could not stay what it was
 }
 
 // InPlaceError is returned by Restore where there are keys or a journal that it may not move aside.
@@ -74,11 +87,15 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 	if done.Lost, err = o.mayReplace(ctx, dir, scratch, done.Manifest); err != nil {
 		return done, err
 	}
+	checkpoint, err := o.identify(ctx, dir, scratch, &done)
+	if err != nil {
+		return done, err
+	}
 	if done.MovedAside, err = Replace(dir, scratch, time.Now()); err != nil {
 		return done, err
 	}
 	now, err := ReadHead(ctx, dir)
-	if err == nil && string(now.Checkpoint) != done.Checkpoint {
+	if err == nil && string(now.Checkpoint) != string(checkpoint) {
 		err = errors.New("what is in place is not what the backup holds")
 	}
 	return done, err
@@ -115,10 +132,13 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	if err != nil {
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
+	if in, err = beforeContinued(dir, scratch, in); err != nil {
+		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+	}
 	if in.Tree.N == 0 {
 		return "", nil
 	}
-	if in.Tree.N > m.Records {
+	if in.Tree.N > m.Records && sameLog(in, scratch) {
 		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
@@ -135,13 +155,14 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 
 // Replace puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a
 // power cut, a daemon that starts finds nothing and begins a new journal; and with one file new and the other old it
-// refuses to start.
+// refuses to start, or brings the other to it.
 func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	if err := giveAway(dir, scratch); err != nil {
 		return nil, err
 	}
+	names := []string{StoreFile, LogKeyFile, highwater.FileName}
 	suffix := freeSuffix(dir, ".before-restore-"+now.UTC().Format("20060102T150405Z"))
-	for _, name := range []string{StoreFile, LogKeyFile} {
+	for _, name := range names {
 		from := filepath.Join(dir, name)
 		if !files.Exists(from) {
 			continue
@@ -151,12 +172,16 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 		}
 		aside = append(aside, from+suffix)
 	}
-	for _, name := range []string{StoreFile, LogKeyFile} {
-		if err := os.Rename(filepath.Join(scratch, name), filepath.Join(dir, name)); err != nil {
-			return aside, err
+	retired, err := filepath.Glob(filepath.Join(scratch, LogKeyFile+".retired-*"))
+	for _, path := range retired { // after the journal that goes on from it
+		names = append(names, filepath.Base(path))
+	}
+	for _, name := range names {
+		if from := filepath.Join(scratch, name); err == nil && files.Exists(from) {
+			err = os.Rename(from, filepath.Join(dir, name))
 		}
 	}
-	return aside, files.SyncFolder(dir)
+	return aside, errors.Join(err, files.SyncFolder(dir))
 }
 
 // freeSuffix returns the suffix, with a number where names with it are taken.

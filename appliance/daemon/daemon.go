@@ -64,6 +64,7 @@ type running struct {
 	registry *prometheus.Registry
 	started  time.Time
 
+	continued    chan successor    // has the log as which the journal goes on
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
 }
@@ -71,7 +72,7 @@ type running struct {
 // Serve runs the daemon until ctx ends or a part of it fails.
 func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options) (err error) {
 	tuneMemory(c)
-	r := &running{config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+	r := &running{continued: make(chan successor, 1), config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
 	defer signal.Stop(hangup)
@@ -118,7 +119,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := checkModes(r.config); err != nil {
 		return err
 	}
-	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing}); err != nil {
+	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal = r.store.Keys, r.store.Journal
@@ -181,7 +182,7 @@ func (r *running) announce() {
 func (r *running) records() int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	checkpoint, err := r.attestor.Journal.Checkpoint(ctx)
+	checkpoint, err := r.store.Guard.Journal.Checkpoint(ctx) // given out to nobody, so that the mark need not cover it
 	if err != nil {
 		return 0
 	}
@@ -213,6 +214,8 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 			return err
 		case err := <-r.store.Failed():
 			return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
+		case next := <-r.continued:
+			return r.follows(next)
 		case <-hangup:
 			_, _ = r.reload() // logs how it went
 		}

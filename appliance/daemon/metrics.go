@@ -34,7 +34,11 @@ func (r *running) measure() {
 	r.registry.MustRegister(newTokenMetrics(r.signer.Standings))
 	r.registry.MustRegister(
 		build,
-		gauge("attestd_journal_records", "Attestations in the journal.", func() float64 { return float64(r.records()) }),
+		gauge("attestd_journal_records", "Attestations in the journal, and events.", func() float64 { return float64(r.records()) }),
+		gauge("attestd_journal_lost", "1 while the journal is not the one that was published, and nothing is attested; else 0.",
+			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
+		gauge("attestd_journal_mark_records", "Records that the high-water mark covers: the highest checkpoint that was published here, on the disk.",
+			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
 		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0; a call that hangs is one after hsm.call_timeout.", func() float64 { return oneIf(hsm().Ready) }),
 		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
 			func() float64 { return r.store.Ahead().Seconds() }),

@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/store/highwater"
 )
 
 // PlainHTTPRemedy is what to do about an API without TLS that other machines reach.
@@ -57,6 +58,7 @@ type Secret struct {
 func Secrets(c *config.Config) []Secret {
 	secrets := []Secret{
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
+		{"high-water mark", filepath.Join(c.DataDir, highwater.FileName), 0o600},
 		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
 	}
 	uris, _ := TokenURIs(c) // an error is told where they are opened
@@ -138,7 +140,7 @@ func expectedSigner(c *config.Config, newest *appliance.Address) (*appliance.Add
 
 // newestSigner is the address of the journal's newest record; nil where there is none.
 func newestSigner(ctx context.Context, journal appliance.Journal) (*appliance.Address, error) {
-	entries, err := journal.List(ctx, appliance.JournalQuery{Limit: 1})
+	entries, err := journal.List(ctx, appliance.JournalQuery{Limit: 1, AttestationsOnly: true})
 	if err != nil || len(entries) == 0 {
 		return nil, err
 	}

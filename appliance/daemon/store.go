@@ -17,14 +17,25 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
 )
 
 // Store holds API keys and journal: in the file in data_dir, or in the database that store.url names.
 type Store struct {
 	Keys    appliance.Keys
-	Journal appliance.Journal
+	Journal appliance.Journal // guarded by Guard, where there is one
+	Guard   *highwater.Journal
 	LogKey  appliance.LogKey // signs the journal's checkpoints
 	storage
+}
+
+// Close brings the high-water mark up to the journal's head and closes the store.
+func (s *Store) Close() error {
+	var err error
+	if s.Guard != nil {
+		err = s.Guard.Close()
+	}
+	return errors.Join(err, s.storage.Close())
 }
 
 // storage is what is needed of either store beside appliance.Keys and appliance.Journal.
@@ -45,6 +56,11 @@ type storage interface {
 type StoreOptions struct {
 	Logger  *slog.Logger // nil means none
 	Pending func() int   // how many records are about to come; nil where none do by themselves
+
+	// Watch keeps the high-water mark up to the journal's head all the time, as a daemon must; without it, the two are compared when a
+	// checkpoint is asked for. Continued is highwater.Options.Continued.
+	Watch     bool
+	Continued func(next appliance.LogKey, secret string)
 }
 
 // OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists.
@@ -52,13 +68,13 @@ func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
 	return asOwner(c, func() (*Store, error) { return openFile(c, o) })
 }
 
-// ReadStore opens the store to read, which must be there.
+// ReadStore opens the store to read, which must be there. Its journal is not guarded: it is not to be published from.
 func ReadStore(c *config.Config) (*Store, error) {
 	store, key, err := archive.OpenStore(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	return fileStore(store, key), nil
+	return unguarded(store, key), nil
 }
 
 // asOwner opens what is in data_dir as its owner, where root does: see service.User.Do.
@@ -77,8 +93,20 @@ func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error
 	return s, err
 }
 
-func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
+func unguarded(store *bolt.Store, key appliance.LogKey) *Store {
 	return &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store}
+}
+
+// guarded guards a store's journal by the high-water mark in data_dir, or closes the store.
+func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
+	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal, highwater.Options{
+		Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Continued: o.Continued,
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.storage.Close())
+	}
+	s.Journal = s.Guard
+	return s, nil
 }
 
 func openFile(c *config.Config, o StoreOptions) (*Store, error) {
@@ -86,8 +114,10 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
-		Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+		return bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
+			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +125,7 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return fileStore(store, key), nil
+	return guarded(c, unguarded(store, key), o)
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with

@@ -63,6 +63,7 @@ func checks() []checkup {
 		{"key", ofEachToken(checkKey)},
 		{"tokens", checkTokens},
 		{"journal", checkJournal},
+		{"mark", checkMark},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
 		{"clock", checkClock},

@@ -41,6 +41,8 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		}
 	}
 	switch {
+	case client.CodeOf(err) == appliance.CodeJournalLost:
+		return nil // of which the check of the mark tells
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	case files.Exists(db) && !files.Exists(key):

@@ -110,7 +110,7 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 // newestRecord is the journal's; nil where there is none, or none can be read.
 func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 	var entries []appliance.Entry
-	query := appliance.JournalQuery{Limit: 1}
+	query := appliance.JournalQuery{Limit: 1, AttestationsOnly: true}
 	if p.running() {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		entries, _ = daemon.Records(ctx, query)

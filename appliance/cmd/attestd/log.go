@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,11 +22,11 @@ import (
 )
 
 func newLog(a *app) *cobra.Command {
-	return group("log", "The journal: list, show, verify, export, checkpoint, prove",
+	return group("log", "The journal: list, show, verify, export, checkpoint, prove, accept-loss",
 		`The journal holds every attestation that was ever answered, as leaves of a Merkle tree (RFC 6962) whose
 root is signed (C2SP tlog-checkpoint). While the daemon runs these commands go through its admin socket;
 while it does not, they read the files.`,
-		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a))
+		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a))
 }
 
 func newLogList(a *app) *cobra.Command {
@@ -31,7 +34,7 @@ func newLogList(a *app) *cobra.Command {
 	var since, until string
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List attestations, newest first",
+		Short: "List attestations and events, newest first",
 		Example: `  attestd log list --limit 20
   attestd log list --key k3x5wq7mzp2n4r6t --since 24h
   attestd log list --before 4711`,
@@ -80,6 +83,10 @@ func parseSince(s string, now time.Time) (time.Time, error) {
 func (a *app) printEntries(entries []appliance.Entry) error {
 	rows := make([][]string, len(entries))
 	for i, e := range entries {
+		if e.Event != nil {
+			rows[i] = []string{fmt.Sprint(e.Index), text.Time(e.Event.Time), e.Event.ID.String(), "-", "event: " + string(e.Event.Kind), e.Event.Details["reason"]}
+			continue
+		}
 		r := e.Record
 		rows[i] = []string{fmt.Sprint(e.Index), text.Time(r.Time), r.ID.String(), r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String()}
 	}
@@ -98,7 +105,7 @@ func (a *app) printEntries(entries []appliance.Entry) error {
 func newLogShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show ID",
-		Short:   "Show one attestation's record",
+		Short:   "Show one attestation's record, or an event",
 		Example: "  attestd log show 0198c1f2-7a3b-7def-8123-456789abcdef",
 		Args:    oneArg("attestation ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -126,6 +133,10 @@ func attestationID(cmd *cobra.Command, s string) (uuid.UUID, error) {
 }
 
 func showEntry(w io.Writer, e appliance.Entry) {
+	if e.Event != nil {
+		showEvent(w, e)
+		return
+	}
 	r := e.Record
 	fields(w, [][2]string{
 		{"index", fmt.Sprint(e.Index)},
@@ -144,13 +155,27 @@ func showEntry(w io.Writer, e appliance.Entry) {
 	})
 }
 
+func showEvent(w io.Writer, e appliance.Entry) {
+	v := e.Event
+	fields(w, [][2]string{
+		{"index", fmt.Sprint(e.Index)},
+		{"event", string(v.Kind)},
+		{"id", v.ID.String()},
+		{"time", v.Time.Format(time.RFC3339Nano)},
+		{"by", v.By},
+	})
+	for _, name := range slices.Sorted(maps.Keys(v.Details)) {
+		fmt.Fprintf(w, "%s:\n  %s\n", name, strings.ReplaceAll(strings.TrimSpace(v.Details[name]), "\n", "\n  "))
+	}
+}
+
 func newLogExport(a *app) *cobra.Command {
 	var from int64
 	var output string
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write the records as NDJSON, each line a leaf of the tree",
-		Long: `Write the records as NDJSON, oldest first. Each line is exactly the bytes of a leaf:
+		Long: `Write the records as NDJSON, and events, which begin with the member event. Each line is exactly the bytes of a leaf:
 SHA-256(0x00 ‖ line without its newline) is its hash in the tree. 'attestd log verify FILE' checks such a
 file anywhere, without the appliance. Records say who was attested to whom: keep the file secret.`,
 		Example: `  attestd log export --file journal.ndjson
@@ -394,7 +419,11 @@ func (a *app) printReport(r appliance.AuditReport) error {
 			fmt.Fprintf(w, "… and %d more\n", r.More)
 		}
 		if r.OK() {
-			fmt.Fprintf(w, "The journal is whole: %d records, each signature good, none changed, dropped or reordered.\n", r.Size)
+			events := ""
+			if r.Events > 0 {
+				events = fmt.Sprintf(" and %d events", r.Events)
+			}
+			fmt.Fprintf(w, "The journal is whole: %d records%s, each signature good, none changed, dropped or reordered.\n", r.Size-r.Events, events)
 			fmt.Fprintf(w, "root hash %x\n", r.Root)
 		} else {
 			fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)

@@ -25,9 +25,14 @@ Where there are keys or a journal already, nothing is done without --force, whic
 and never removes them.
 
 A journal with records that the backup does not hold is newer than the backup, or another one: restoring would take
-attestations out of the journal that were answered to clients. That is refused unless --discard-newer says so.`,
-		Example: "  systemctl stop attestd\n  attestd restore /var/backups/attestd/attestd-20261101T023000Z.tar.zst\n  systemctl start attestd",
-		Args:    oneArg("backup file"),
+attestations out of the journal that were answered to clients. That is refused unless --discard-newer says so.
+
+Unless it is proven that the backup holds all that was published, by the high-water mark in data_dir or by --published,
+the journal goes on as another log, with a name and a key of its own, whose first leaf says from which: nothing signs a
+second history under the old name. The old log's key stays in data_dir as a retired one.`,
+		Example: "  systemctl stop attestd\n  attestd restore /var/backups/attestd/attestd-20261101T023000Z.tar.zst\n  systemctl start attestd\n" +
+			"  attestd restore moved.tar.zst --published newest.checkpoint",
+		Args: oneArg("backup file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if r.discardNewer && !r.force {
 				return usagef(cmd, "--discard-newer goes with --force")
@@ -37,6 +42,7 @@ attestations out of the journal that were answered to clients. That is refused u
 	}
 	cmd.Flags().BoolVar(&r.force, "force", false, "move what is in place aside")
 	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false, "with --force: also where what is in place has records that the backup lacks")
+	cmd.Flags().StringVar(&r.published, "published", "", "a file with the newest checkpoint that was published, where data_dir has no high-water mark: a log whose backup holds all of it stays what it is")
 	return cmd
 }
 
@@ -44,6 +50,7 @@ attestations out of the journal that were answered to clients. That is refused u
 type restore struct {
 	*app
 	force, discardNewer bool
+	published           string
 }
 
 func (r restore) run(ctx context.Context, name string) error {
@@ -54,13 +61,19 @@ func (r restore) run(ctx context.Context, name string) error {
 	if err := refuseWhileRunning(ctx, c, "restore"); err != nil {
 		return err
 	}
+	var published []byte
+	if r.published != "" {
+		if published, err = r.readSmall(r.published, maxCheckpoint); err != nil {
+			return err
+		}
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
 	defer f.Close()
 	done, err := archive.Restore(ctx, f, c.DataDir, archive.RestoreOptions{
-		Force: r.force, DiscardNewer: r.discardNewer,
+		Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(),
 		Auditing: func() (func(done, total int64), func()) { return r.progress("check", "records") },
 	})
 	if err != nil {
@@ -76,6 +89,10 @@ func (r restore) run(ctx context.Context, name string) error {
 		fmt.Fprintf(w, "%d records as of %s are in place, each signature good.\n", done.Records, text.Time(done.Time))
 		for _, path := range done.MovedAside {
 			fmt.Fprintf(w, "What was there is now %s.\n", path)
+		}
+		if l := done.Log; l != nil {
+			fmt.Fprintf(w, "The log goes on as another one, for %s:\n", l.Why)
+			printLog(w, l.Origin, l.VerifierKey)
 		}
 		fmt.Fprintln(w, "What happened after that time is not in it: attestations that were answered, and API keys that were revoked.")
 	})

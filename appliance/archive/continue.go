@@ -1,0 +1,148 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/highwater"
+)
+
+// ContinueOptions say why a journal goes on as another log.
+type ContinueOptions struct {
+	Reason, By string
+	Published  []byte // the highest checkpoint that is known to have been published; nil where none is
+	Now        time.Time
+	Progress   func(done, total int64) // of the records; may be nil
+}
+
+// Continued is a log that goes on from another one.
+type Continued struct {
+	Key   appliance.LogKey
+	Head  Head
+	Aside string // the old journal, which stays
+}
+
+// Continue has the journal in a folder, which no daemon uses, go on as another log: see appliance.Continuation. The new journal is made
+// beside the old one, and one rename puts it in its place: a kill leaves the one or the other, whole, and the next start brings log.key
+// and the mark to it.
+func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
+	store, key, err := OpenStore(dir)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }() // until then its lock keeps the daemon from starting
+	surviving, err := store.Journal().Checkpoint(ctx)
+	if err != nil {
+		return c, err
+	}
+	event, err := appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now)
+	if err != nil {
+		return c, err
+	}
+	next, secret, err := key.Continue(event)
+	if err != nil {
+		return c, err
+	}
+	c.Key = next
+	if err := removeLeftovers(dir); err != nil {
+		return c, err
+	}
+	scratch, err := os.MkdirTemp(dir, continueScratch)
+	if err != nil {
+		return c, err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	made := filepath.Join(scratch, StoreFile)
+	if err := store.ContinueTo(ctx, made, event, next, o.Progress); err != nil {
+		return c, err
+	}
+	c.Aside = filepath.Join(dir, StoreFile+freeSuffix(dir, ".before-continue-"+o.Now.UTC().Format("20060102T150405Z")))
+	if err := putInPlace(dir, made, c.Aside); err != nil {
+		return c, err
+	}
+	if err := ReplaceLogKey(dir, key, secret); err != nil {
+		return c, err
+	}
+	if c.Head, err = ReadHead(ctx, dir); err != nil {
+		return c, err
+	}
+	return c, highwater.Write(filepath.Join(dir, highwater.FileName), c.Head.Checkpoint)
+}
+
+// continueScratch is the name of the folder in which the new journal is made.
+const continueScratch = ".continue-*"
+
+// removeLeftovers removes what runs that were killed have left.
+func removeLeftovers(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, continueScratch))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
+// putInPlace replaces the journal, which keeps a second name.
+func putInPlace(dir, made, aside string) error {
+	journal := filepath.Join(dir, StoreFile)
+	if err := os.Link(journal, aside); err != nil {
+		return err
+	}
+	if err := os.Rename(made, journal); err != nil {
+		return err
+	}
+	if err := files.HandOver(dir, StoreFile); err != nil {
+		return err
+	}
+	return files.SyncFolder(dir)
+}
+
+// ErrNothingLost is AcceptLoss's where the journal has all that the mark says.
+var ErrNothingLost = errors.New("nothing is lost: the journal has all that was published")
+
+// AcceptLoss is Continue where the journal in a folder is not the one that the high-water mark tells, and else ErrNothingLost.
+func AcceptLoss(ctx context.Context, dir string, o ContinueOptions) (c Continued, loss *highwater.Loss, err error) {
+	err = asOwner(dir, func() error {
+		if loss, o.Published, err = findLoss(ctx, dir); err != nil {
+			return err
+		}
+		if loss == nil {
+			return ErrNothingLost
+		}
+		c, err = Continue(ctx, dir, o)
+		return err
+	})
+	return c, loss, err
+}
+
+// findLoss compares the journal with the mark, and returns the highest checkpoint that is known to have been published.
+func findLoss(ctx context.Context, dir string) (loss *highwater.Loss, published []byte, err error) {
+	store, key, err := OpenStore(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	path := filepath.Join(dir, highwater.FileName)
+	if published, err = PublishedMark(path, key); err != nil {
+		return nil, nil, err
+	}
+	_, loss, err = highwater.Compare(ctx, path, store.Journal(), key)
+	return loss, published, err
+}
+
+// PublishedMark returns what the mark in a file says was published, be it of another log; nil where it says nothing.
+func PublishedMark(path string, key appliance.LogKey) ([]byte, error) {
+	mark, err := highwater.Read(path, key.Verifier)
+	if errors.Is(err, highwater.ErrOtherLog) || errors.Is(err, highwater.ErrDamaged) || errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("high-water mark: %w", err)
+	}
+	return mark.Signed, nil
+}

@@ -1,0 +1,135 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
+)
+
+// identify has the journal in scratch go on as another log, unless it is proven that nothing was published beyond it: then the log
+// stays what it is. It returns the checkpoint of the journal as it will be in place, which becomes the mark.
+func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done *Restored) (checkpoint []byte, err error) {
+	key, err := readLogKey(scratch)
+	if err != nil {
+		return nil, err
+	}
+	missing, published, err := o.missing(ctx, dir, scratch, key, done.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	if missing == "" {
+		checkpoint = []byte(done.Checkpoint)
+		return checkpoint, highwater.Write(filepath.Join(scratch, highwater.FileName), checkpoint)
+	}
+	next, err := Continue(ctx, scratch, ContinueOptions{
+		Reason:    "restored from the backup of " + done.Manifest.Time.UTC().Format(time.RFC3339) + ": " + missing,
+		By:        o.By,
+		Published: published, Now: time.Now(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	done.Log = &NewLog{next.Key.Verifier.Name(), next.Key.VerifierText, missing}
+	return next.Head.Checkpoint, nil
+}
+
+// missing says why records may have been published that the backup lacks, and the highest checkpoint that is known to have been
+// published. "" says that there are none: the backup holds all that the mark in dir, or what stands for it, covers.
+func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey, m Manifest) (why string, published []byte, err error) {
+	path := filepath.Join(dir, highwater.FileName)
+	mark, err := highwater.Read(path, key.Verifier)
+	switch {
+	case errors.Is(err, highwater.ErrOtherLog):
+		return "the high-water mark is of another log", mark.Signed, nil
+	case errors.Is(err, highwater.ErrDamaged):
+		return "the high-water mark is damaged", o.Published, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", nil, err
+	}
+	// Each of these was signed, and may have been published.
+	for _, signed := range [][]byte{mark.Signed, o.Published, headOf(ctx, dir, key)} {
+		if signed == nil {
+			continue
+		}
+		covered, err := o.covers(ctx, scratch, key, m, signed)
+		if err != nil {
+			return "", nil, err
+		}
+		if !covered {
+			return "the backup lacks records that were published", signed, nil
+		}
+		published = signed
+	}
+	switch {
+	case IsRetired(dir, key):
+		return "its log had gone on as another one", published, nil
+	case published == nil:
+		return "there is no high-water mark, so that what was published after it is not known", nil, nil
+	}
+	return "", published, nil
+}
+
+// headOf is the checkpoint of the journal in a folder where it is of that log; nil where it is not, or cannot be read.
+func headOf(ctx context.Context, dir string, key appliance.LogKey) []byte {
+	in, err := ReadHead(ctx, dir)
+	if err != nil {
+		return nil
+	}
+	if _, err := appliance.OpenCheckpoint(in.Checkpoint, key.Verifier); err != nil {
+		return nil
+	}
+	return in.Checkpoint
+}
+
+// covers says whether the backup begins with the records of a checkpoint.
+func (o RestoreOptions) covers(ctx context.Context, scratch string, key appliance.LogKey, m Manifest, signed []byte) (bool, error) {
+	tree, err := appliance.OpenCheckpoint(signed, key.Verifier)
+	if err != nil {
+		return false, fmt.Errorf("the published %w", err)
+	}
+	if tree.N > m.Records {
+		return false, nil
+	}
+	store, key, err := OpenStore(scratch)
+	if err != nil {
+		return false, err
+	}
+	extends, err := highwater.Extends(ctx, store.Journal(), key, signed)
+	return extends, errors.Join(err, store.Close())
+}
+
+// beforeContinued is the head of the journal in dir as it was before it went on as another log, where it was of the log of the backup
+// in scratch then, and nothing came since; else in.
+func beforeContinued(dir, scratch string, in Head) (Head, error) {
+	key, err := readLogKey(scratch)
+	if err != nil {
+		return in, err
+	}
+	_, events, err := bolt.Beginning(filepath.Join(dir, StoreFile))
+	if err != nil {
+		return in, err
+	}
+	for i, e := range events {
+		c, ok := e.Continuation()
+		if !ok || c.Log != key.VerifierText {
+			continue
+		}
+		if tree, err := c.Tree(); err == nil && tree.N+int64(i)+1 == in.Tree.N {
+			return Head{tree, []byte(c.Surviving)}, nil
+		}
+	}
+	return in, nil
+}
+
+// sameLog says whether a head is of the log of the backup in scratch.
+func sameLog(in Head, scratch string) bool {
+	key, err := readLogKey(scratch)
+	return err == nil && appliance.SignerOf(in.Checkpoint) == appliance.LogName(key.Verifier)
+}

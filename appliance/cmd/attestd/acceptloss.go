@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/appliance/archive"
+)
+
+func newLogAcceptLoss(a *app) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "accept-loss --reason REASON",
+		Short: "Go on after the journal lost what was published: as a new log",
+		Long: `Go on after the journal lost records that were published, when they are gone for good: a database lost its tail, or an
+older copy is all there is. While attestd is stopped.
+
+The journal goes on as another log, with a name and a key of its own, so that nothing signs a second history under the
+old name. Its first leaf says from which log, the highest checkpoint that was published, what is left of it, why, when
+and who; all records that are left follow with their bytes unchanged. The old journal stays in data_dir, and so does
+the old log's key, as a retired one.
+
+Who pinned the old verifier key must be told the new one, and why. A kill leaves the old journal or the new one: the
+same command goes on.`,
+		Example: `  systemctl stop attestd
+  attestd log accept-loss --reason 'disk of 3 November lost, restored from its snapshot'
+  systemctl start attestd`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if reason == "" {
+				return usagef(cmd, "--reason is required: it is recorded in the new log's first leaf")
+			}
+			return a.acceptLoss(cmd, reason)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the loss is accepted; it is recorded (required)")
+	return cmd
+}
+
+func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	if err := refuseWhileRunning(cmd.Context(), c, "accept-loss"); err != nil {
+		return err
+	}
+	update, end := a.progress("copy", "records")
+	next, loss, err := archive.AcceptLoss(cmd.Context(), c.DataDir, archive.ContinueOptions{
+		Reason: reason, By: operator(), Now: time.Now(), Progress: update,
+	})
+	end()
+	if err != nil {
+		return fmt.Errorf("accept-loss: %w", err)
+	}
+	return a.print(struct {
+		OK          bool   `json:"ok"`
+		Origin      string `json:"origin"`
+		VerifierKey string `json:"verifierKey"`
+		Records     int64  `json:"records"`
+		MovedAside  string `json:"movedAside"`
+		Lost        string `json:"lost"`
+	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why}, func(w io.Writer) {
+		fmt.Fprintf(w, "%d records are left, and go on as another log:\n", next.Head.Tree.N-1)
+		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
+		fmt.Fprintf(w, "What was there is now %s.\n", next.Aside)
+	})
+}
+
+// printLog tells the operator a new log's name, which others must learn.
+func printLog(w io.Writer, origin, verifierKey string) {
+	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
+	fmt.Fprintln(w, "Tell the verifier key to all who pinned the old one: it signs nothing any more. The first leaf says why (attestd log list).")
+}
+
+// operator is who runs this command, as an auditor should find it in the log: sudo's user, too.
+func operator() string {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if sudo := os.Getenv("SUDO_USER"); sudo != "" && sudo != name {
+		name += " (" + sudo + ")"
+	}
+	return name
+}

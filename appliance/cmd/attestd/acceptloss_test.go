@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+const (
+	keptRecords = 40 // of a journal that lost some
+	lostRecords = 7
+)
+
+// lostJournal makes a data_dir whose journal lost records that were published, and returns the log's key.
+func lostJournal(t *testing.T, dir string) appliance.LogKey {
+	t.Helper()
+	key, secret, err := appliance.NewLogKey("example.com/attestd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
+	journal := filepath.Join(dir, archive.StoreFile)
+	var older []byte
+	for _, n := range []int{keptRecords, lostRecords} {
+		store, err := bolt.Open(journal, bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			if _, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkpoint, err := store.Journal().Checkpoint(t.Context())
+		if err == nil {
+			err = highwater.Write(filepath.Join(dir, highwater.FileName), checkpoint)
+		}
+		if err == nil {
+			err = store.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if older == nil {
+			if older, err = os.ReadFile(journal); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(t, journal, older)
+	return key
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// acceptLoss is the command on a data_dir, under strace where arguments for that are given.
+func acceptLoss(dir string, strace ...string) *exec.Cmd {
+	args := append(strace, "attestd", "log", "accept-loss", "--reason", "a test")
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "ATTESTD_DATA_DIR="+dir, "ATTESTD_ADMIN_SOCKET="+filepath.Join(dir, "admin.sock"),
+		"ATTESTD_CONFIG="+filepath.Join(dir, "attestd.yaml"))
+	return cmd
+}
+
+// A SIGKILL before any call that changes a name or syncs leaves the old journal as it was, or the new one whole; the next start and the
+// same command go on from either.
+func TestAcceptLossIsKilledAtEachStep(t *testing.T) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Skip("no strace: packaging/deps.sh installs it")
+	}
+	base := t.TempDir()
+	write(t, filepath.Join(base, "attestd.yaml"), nil)
+	old := lostJournal(t, base)
+	seen := make(map[bool]int) // kills before and after the new journal was in place
+	for _, call := range []string{"linkat", "renameat", "mkdirat", "unlinkat", "fsync", "fdatasync"} {
+		for n := 1; ; n++ {
+			dir := filepath.Join(t.TempDir(), "data")
+			if err := os.CopyFS(dir, os.DirFS(base)); err != nil {
+				t.Fatal(err)
+			}
+			chmodAll(t, dir)
+			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e", "inject="+call+":signal=KILL:when="+strconv.Itoa(n))
+			cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // strace counts the calls of each thread
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				break // there is no such call
+			}
+			if exit, ok := err.(*exec.ExitError); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("%s %d: %v: %s", call, n, err, out)
+			}
+			seen[wholeOrAsBefore(t, dir, old, n%2 == 0)]++
+		}
+	}
+	t.Logf("%d kills before the new journal was in place, %d after", seen[false], seen[true])
+	if seen[false] < 3 || seen[true] < 3 {
+		t.Error("those are too few")
+	}
+}
+
+// wholeOrAsBefore checks what a kill has left, has the command or a start go on from it, and returns whether the new journal is there.
+func wholeOrAsBefore(t *testing.T, dir string, old appliance.LogKey, start bool) (isNew bool) {
+	t.Helper()
+	log, events, err := bolt.Beginning(filepath.Join(dir, archive.StoreFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	isNew = log != appliance.LogName(old.Verifier)
+	if isNew != (len(events) == 1) {
+		t.Fatalf("the journal is of %s, with %d events", log, len(events))
+	}
+	if start {
+		store := openAsDaemon(t, dir)
+		if lost := store.Guard.Loss() != nil; lost == isNew {
+			t.Errorf("lost: %v, and the new journal is in place: %v", lost, isNew)
+		}
+		checkStore(t, store, isNew)
+	}
+	if out, err := acceptLoss(dir).CombinedOutput(); (err == nil) == isNew || isNew && !bytes.Contains(out, []byte("nothing is lost")) {
+		t.Errorf("the command again, with the new journal in place %v: %v: %s", isNew, err, out)
+	}
+	store := openAsDaemon(t, dir)
+	if loss := store.Guard.Loss(); loss != nil {
+		t.Error(loss)
+	}
+	checkStore(t, store, true)
+	if left, _ := filepath.Glob(filepath.Join(dir, ".continue-*")); left != nil && !isNew {
+		t.Errorf("left: %v", left)
+	}
+	return isNew
+}
+
+func openAsDaemon(t *testing.T, dir string) *daemon.Store {
+	t.Helper()
+	c := &config.Config{DataDir: dir}
+	store, err := daemon.OpenStore(c, daemon.StoreOptions{Watch: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// checkStore audits the journal and closes the store.
+func checkStore(t *testing.T, store *daemon.Store, isNew bool) {
+	t.Helper()
+	want := int64(keptRecords)
+	if isNew {
+		want++
+	}
+	report, err := store.Journal.Verify(t.Context(), appliance.VerifyOptions{})
+	if err != nil || !report.OK() || report.Size != want {
+		t.Errorf("%+v (%v)", report, err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func chmodAll(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Chmod(filepath.Join(dir, e.Name()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// With the old log's key nothing is signed again, whatever is put back.
+func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
+	for name, putBack := range map[string]func(t *testing.T, dir string, old map[string][]byte){
+		"nothing": func(*testing.T, string, map[string][]byte) {},
+		"the old key": func(t *testing.T, dir string, old map[string][]byte) {
+			write(t, filepath.Join(dir, archive.LogKeyFile), old[archive.LogKeyFile])
+		},
+		"the old key and journal": func(t *testing.T, dir string, old map[string][]byte) {
+			write(t, filepath.Join(dir, archive.LogKeyFile), old[archive.LogKeyFile])
+			write(t, filepath.Join(dir, archive.StoreFile), old[archive.StoreFile])
+		},
+		"all of it": func(t *testing.T, dir string, old map[string][]byte) {
+			for name, content := range old {
+				write(t, filepath.Join(dir, name), content)
+			}
+		},
+		"the old key and journal, without a mark": func(t *testing.T, dir string, old map[string][]byte) {
+			write(t, filepath.Join(dir, archive.LogKeyFile), old[archive.LogKeyFile])
+			write(t, filepath.Join(dir, archive.StoreFile), old[archive.StoreFile])
+			if err := os.Remove(filepath.Join(dir, highwater.FileName)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "attestd.yaml"), nil)
+			old := lostJournal(t, dir)
+			before := make(map[string][]byte)
+			for _, name := range []string{archive.LogKeyFile, archive.StoreFile, highwater.FileName} {
+				content, err := os.ReadFile(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				before[name] = content
+			}
+			if out, err := acceptLoss(dir).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			putBack(t, dir, before)
+			store, err := daemon.OpenStore(&config.Config{DataDir: dir}, daemon.StoreOptions{Watch: true})
+			if err != nil {
+				if !strings.Contains(err.Error(), "retired") {
+					t.Errorf("refused, but for %v", err)
+				}
+				return
+			}
+			signsAs(t, store, old, name)
+		})
+	}
+}
+
+// signsAs checks that what is appended is not signed by the old log's key.
+func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name string) {
+	t.Helper()
+	if strings.Contains(name, "journal") || name == "all of it" {
+		t.Errorf("it opens")
+	}
+	if _, _, err := store.Journal.Append(t.Context(), storetest.Record(t, "key")); err != nil {
+		t.Error(err)
+	}
+	checkpoint, err := store.Journal.Checkpoint(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := appliance.OpenCheckpoint(checkpoint, old.Verifier); err == nil {
+		t.Error("the old key has signed")
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,48 @@
+package doctor
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/highwater"
+)
+
+// lostRemedy is what to do about a journal that is not the one that the high-water mark tells.
+const lostRemedy = "put the newer journal back, and attestd goes on; where it is gone for good: systemctl stop attestd && " +
+	"attestd log accept-loss --reason … && systemctl start attestd"
+
+// checkMark compares the journal with the highest checkpoint that this appliance has seen.
+func checkMark(ctx context.Context, p *subject) []Finding {
+	path := filepath.Join(p.config.DataDir, highwater.FileName)
+	if p.running() {
+		daemon := client.NewAdmin(p.config.Admin.Socket)
+		defer func() { _ = daemon.Close() }()
+		if _, err := daemon.Checkpoint(ctx); client.CodeOf(err) == appliance.CodeJournalLost {
+			return []Finding{fail(lostRemedy, "%s", err)}
+		}
+		return []Finding{ok("%s covers what was published", path)}
+	}
+	if !files.Exists(filepath.Join(p.config.DataDir, archive.StoreFile)) {
+		return nil
+	}
+	store, err := daemon.ReadStore(p.config)
+	if err != nil {
+		return nil // of which the check of the journal tells
+	}
+	defer func() { _ = store.Close() }()
+	mark, loss, err := highwater.Compare(ctx, path, store.Journal, store.LogKey)
+	switch {
+	case loss != nil:
+		return []Finding{fail(lostRemedy, "%s", loss.Why)}
+	case err != nil:
+		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+	case mark.Signed == nil:
+		return []Finding{warn("start attestd, which makes it; what was lost before is not noticed", "%s is not there", path)}
+	}
+	return []Finding{ok("the journal has the %d records that were published", mark.Tree.N)}
+}
