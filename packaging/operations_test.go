@@ -52,6 +52,8 @@ func TestOperations(t *testing.T) {
 		{"a lost key", o.lostKey},
 		{"a mistake", o.mistake},
 		{"a damaged journal", o.damagedJournal},
+		{"a moved journal", o.movedJournal},
+		{"a lost tail", o.lostTail},
 		{"a full disk", o.fullDisk},
 		{"a failed disk", o.failedDisk},
 		{"others' hands", o.othersHands},

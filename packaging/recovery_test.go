@@ -75,6 +75,48 @@ func (o *operator) damagedJournal(t *testing.T) {
 	o.works(t)
 }
 
+// logKey is the verifier key of the log that attests now.
+func (o *operator) logKey(t *testing.T) string {
+	t.Helper()
+	return o.run(t, "curl -sS --fail "+onLoopback+"/functions/v1/attestor | sed 's/.*\"verifierKey\":\"//; s/\".*//'")
+}
+
+func (o *operator) movedJournal(t *testing.T) {
+	before := o.logKey(t)
+	o.types(t, "Backup and restore, console 6")
+	o.run(t, "cd /var/lib/attestd && rm attestd.db log.key high-water-mark")
+	o.types(t, "Backup and restore, console 7")
+	o.works(t)
+	if after := o.logKey(t); after != before {
+		t.Errorf("it was the log %s, and is %s", before, after)
+	}
+	o.run(t, "attestd log verify --since-checkpoint /root/newest.checkpoint")
+}
+
+// lostTail puts the disk back to a snapshot.
+func (o *operator) lostTail(t *testing.T) {
+	before := o.logKey(t)
+	o.run(t, "systemctl stop attestd && cp -a /var/lib/attestd/attestd.db /root/snapshot.db && systemctl start attestd")
+	o.works(t)
+	o.run(t, "attestd log checkpoint >/root/published.checkpoint && systemctl stop attestd && cp -a /root/snapshot.db /var/lib/attestd/attestd.db && systemctl start attestd")
+	if got, err := o.try(t, "curl -sS "+onLoopback+"/readyz"); err != nil || !strings.Contains(got, `"journal":"journal_lost"`) {
+		t.Errorf("readyz: %s (%v)", got, err)
+	}
+	out, err := o.tries(t, "The journal lost what was published, console 1")
+	if err == nil || !strings.Contains(out, "journal: LOST") || !strings.Contains(out, "attestd log accept-loss") {
+		t.Errorf("it is not told: %s (%v)", out, err)
+	}
+	accepted := o.types(t, "The journal lost what was published, console 2")
+	if after := o.logKey(t); after == before || !strings.Contains(accepted, strings.TrimSpace(after)) || !strings.Contains(accepted, "event: log_continued") {
+		t.Errorf("it was the log %s, and is %s: %s", before, after, accepted)
+	}
+	o.works(t)
+	if out, err := o.try(t, "attestd log verify --since-checkpoint /root/published.checkpoint"); err == nil || !strings.Contains(out, "were left when this log went on") {
+		t.Errorf("what was lost is not told: %s (%v)", out, err)
+	}
+	o.run(t, "attestd log verify && rm -r /root/before-accept-loss /root/snapshot.db && systemctl start attestd-backup")
+}
+
 // edit changes attestd's file in the machine, where attestd is stopped.
 func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
 	t.Helper()
