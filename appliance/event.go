@@ -78,6 +78,14 @@ func DecodeEntry(index int64, leaf []byte) (e Entry, err error) {
 	return e, err
 }
 
+// Verify checks what the record or the event claims by itself.
+func (e Entry) Verify() error {
+	if e.Event != nil {
+		return e.Event.Verify()
+	}
+	return e.Record.Verify()
+}
+
 // ID is that of the attestation or the event.
 func (e Entry) ID() uuid.UUID {
 	if e.Event != nil {

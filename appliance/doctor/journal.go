@@ -152,14 +152,14 @@ func sampledPlaces(size int64) (before []int64) {
 
 // checkEntry checks a record by itself, and that it is in the tree of the newest checkpoint.
 func checkEntry(ctx context.Context, from journal, verifier note.Verifier, e appliance.Entry) error {
-	r, err := appliance.DecodeLeaf(e.Leaf)
+	read, err := appliance.DecodeEntry(e.Index, e.Leaf)
+	if err == nil {
+		err = read.Verify()
+	}
 	if err != nil {
 		return err
 	}
-	if err := r.Verify(); err != nil {
-		return err
-	}
-	_, proof, err := from.Prove(ctx, r.ID)
+	_, proof, err := from.Prove(ctx, read.ID())
 	if err != nil {
 		return err
 	}
