@@ -225,7 +225,8 @@ func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
 // was empty.
 func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) error {
 	_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
-		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off",
-		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off; "+
+		"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d", // as noticeSilence, on the other side
+		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds(), silence.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,7 @@ const usedStep = 30 * time.Second
 type Keys struct {
 	store *Store
 	asked flight[struct{}]
+	begun atomic.Int64 // when the newest change under way began, in Unix nanoseconds of the system's clock; 0 while there is none
 
 	mu      sync.RWMutex // protects all below; never held while the database is asked
 	version int64        // of byID; -1 before it was read
@@ -156,6 +158,8 @@ func (k *Keys) change(ctx context.Context, doing string, do func(ctx context.Con
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.store.opts.Timeout)
 	defer cancel()
+	k.begun.Store(time.Now().UnixNano())
+	defer k.begun.Store(0)
 	for attempt := 0; ; attempt++ {
 		version, err = k.changeOnce(ctx, func(tx pgx.Tx) error { return do(ctx, tx) })
 		if _, ready := errors.AsType[*appliance.Error](err); err == nil || ready {

@@ -170,10 +170,23 @@ func (s *Store) Close() error {
 			s.writer.queue.Close()
 		}
 		s.watch.close()
-		s.write.Close()
-		s.read.Close()
+		s.closePools()
 	})
 	return nil
+}
+
+// closePools ends the connections, but waits no longer than is needed where the other side answers.
+func (s *Store) closePools() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.write.Close()
+		s.read.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(connectTimeout):
+	}
 }
 
 // Ahead is by how much the newest record is ahead of the clock; 0 where it is not.

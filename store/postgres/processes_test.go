@@ -18,6 +18,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
 )
 
@@ -81,6 +82,42 @@ func TestProcesses(t *testing.T) {
 	}
 	end()
 	kept.wantKept(t, store.Journal(), key)
+}
+
+// What an appliance sends for a COMMIT arrives in part: then no timeout of the database's own runs.
+func TestHalfACommitHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	key := newLogKey(t)
+	proxy, cutURL, direct, _ := through(t)
+	hung, other := open(t, cutURL, options(key)), open(t, direct, options(key))
+	check(t, hung.Journal().Ready(t.Context()))
+	check(t, other.Journal().Ready(t.Context()))
+	before := proxy.Commits()
+	proxy.Fail(postgrestest.Faults{CommitDelay: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _, _ = hung.Journal().Append(ctx, storetest.Record(t, "key")) })
+	await(t, "the lock is held", func() bool { return proxy.Commits() > before })
+	begin := time.Now()
+	await(t, "another appends", func() bool {
+		_, _, err := other.Journal().Append(t.Context(), storetest.Record(t, "key"))
+		return err == nil
+	})
+	if held := time.Since(begin); held > hungMost || held < time.Second {
+		t.Errorf("the other was held up for %s", held)
+	}
+	cancel()
+	wg.Wait()
+	proxy.Fail(postgrestest.Faults{})
+	proxy.Cut()
+	await(t, "the one that hung appends", func() bool {
+		_, _, err := hung.Journal().Append(t.Context(), storetest.Record(t, "key"))
+		return err == nil
+	})
+	head, err := other.Head(t.Context())
+	check(t, err)
+	wantClean(t, other.Journal(), int(head.Size))
 }
 
 // child is a process that appends, and what it has printed: the ids of what was answered.

@@ -52,6 +52,7 @@ func (w *watch) run() {
 		w.saw(err)
 		once.Do(func() { close(w.first) })
 		if err == nil && !w.store.opts.ReadOnly {
+			w.free(ctx)
 			w.tell(ctx)
 		}
 		cancel()
@@ -133,6 +134,31 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 		return nil, err
 	}
 	return r.head()
+}
+
+// free ends what holds the head's lock and has not been heard of for idleTimeout, where something here waits for long. The database
+// does that itself for a transaction between two questions; for one of which half a question has arrived, since its appliance or the network
+// stopped there, no timeout of its own runs. A COMMIT that waits for a standby is left alone: it is the database that works.
+func (w *watch) free(ctx context.Context) {
+	if begun := w.store.waitsSince(); begun.IsZero() || time.Since(begun) < idleTimeout-time.Second {
+		return
+	}
+	const query = "SELECT a.pid, pg_terminate_backend(a.pid) FROM pg_stat_activity AS a WHERE a.usename = current_user AND a.datname = current_database() " +
+		"AND a.wait_event = 'ClientRead' AND a.xact_start IS NOT NULL AND greatest(a.query_start, a.state_change) < clock_timestamp() - $1::interval " +
+		"AND a.pid IN (SELECT unnest(pg_blocking_pids(b.pid)) FROM pg_stat_activity AS b WHERE b.datname = current_database() AND b.wait_event_type = 'Lock')"
+	rows, err := w.store.write.Query(ctx, query, idleTimeout)
+	if err != nil {
+		return
+	}
+	var pid int
+	var ended bool
+	_, err = pgx.ForEachRow(rows, []any{&pid, &ended}, func() error {
+		w.store.opts.Logger.Warn("journal: an appliance hung inside its transaction, and the database was told to end it", "backend", pid, "ended", ended)
+		return nil
+	})
+	if err != nil { // other databases that speak the protocol may not know the question; their own timeouts are what there is
+		w.store.opts.Logger.Debug("journal: what holds the head up is not known", "error", err)
+	}
 }
 
 // tell writes what is written now and then. It matters to nobody but people.

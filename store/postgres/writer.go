@@ -103,6 +103,16 @@ func (w *writer) responds() error {
 	return nil
 }
 
+// waitsSince is since when a change has been under way; the zero time while there is none.
+func (s *Store) waitsSince() (since time.Time) {
+	for _, begun := range []int64{s.writer.begun.Load(), s.keys.begun.Load()} {
+		if at := time.Unix(0, begun); begun != 0 && (since.IsZero() || at.Before(since)) {
+			since = at
+		}
+	}
+	return since
+}
+
 // stuck returns an error while a batch takes so long that the next would hardly be answered.
 func (w *writer) stuck() error {
 	begun := w.begun.Load()
