@@ -118,7 +118,7 @@ func owner(ctx context.Context, url string, fn func(ctx context.Context, conn *p
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	return fn(ctx, conn)
 }
 
@@ -128,7 +128,7 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 		return 0, 0, err
 	}
 	db := stdlib.OpenDB(*config)
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
 	files, err := fs.Sub(migrations, "migrations")
@@ -151,11 +151,14 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 	return from, newestVersion(), nil
 }
 
+// quoted is a name as SQL has it.
+func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
 // makeRole makes a role that may log in and nothing else.
 func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error {
 	var powerful bool
 	err := conn.QueryRow(ctx, "SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
-	name := pgx.Identifier{role}.Sanitize()
+	name := quoted(role)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil && stateOf(err) != stateRoleExists && stateOf(err) != stateUnique {
@@ -202,14 +205,14 @@ func scramSecret(password string) (string, error) {
 
 // grant gives a role its rights, and no others.
 func grant(ctx context.Context, conn *pgx.Conn, role string) error {
-	name := pgx.Identifier{role}.Sanitize()
+	name := quoted(role)
 	var database, schema string
 	if err := conn.QueryRow(ctx, "SELECT current_database(), current_schema()").Scan(&database, &schema); err != nil {
 		return err
 	}
 	statements := []string{
-		"GRANT CONNECT ON DATABASE " + pgx.Identifier{database}.Sanitize() + " TO " + name,
-		"GRANT USAGE ON SCHEMA " + pgx.Identifier{schema}.Sanitize() + " TO " + name,
+		"GRANT CONNECT ON DATABASE " + quoted(database) + " TO " + name,
+		"GRANT USAGE ON SCHEMA " + quoted(schema) + " TO " + name,
 	}
 	for table, rights := range grants {
 		statements = append(statements, "REVOKE ALL ON "+table+" FROM "+name, "GRANT "+rights+" ON "+table+" TO "+name)
