@@ -2,11 +2,8 @@ package hsmtest
 
 import (
 	_ "embed"
-	"errors"
-	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"sync"
@@ -115,20 +112,11 @@ func (f *Faults) place(library []byte, real string) error {
 	if err := os.Symlink(real, f.Module+".real"); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(f.Module+".control", os.O_RDWR|os.O_CREATE, 0o600)
+	shared, err := mapFile(f.Module+".control", unsafe.Sizeof(control{}))
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	size := int(unsafe.Sizeof(control{}))
-	if err := file.Truncate(int64(size)); err != nil {
-		return err
-	}
-	shared, err := syscall.Mmap(int(file.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	f.control = (*control)(unsafe.Pointer(&shared[0])) // stays mapped: a call that hangs may outlive the test
+	f.control = (*control)(shared) // stays mapped: a call that hangs may outlive the test
 	f.control.magic.Store(complete)
 	return nil
 }
@@ -251,20 +239,4 @@ var functions = sync.OnceValue(func() map[string]int {
 })
 
 // compiled returns the library.
-var compiled = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "attestd-faults-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	file := filepath.Join(dir, "module.c")
-	if err := os.WriteFile(file, source, 0o600); err != nil {
-		return nil, err
-	}
-	library := filepath.Join(dir, "module.so")
-	cc := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, file, "-ldl", "-lpthread")
-	if text, err := cc.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("compile the fault module (`make deps` installs a compiler): %w", err), errors.New(string(text)))
-	}
-	return os.ReadFile(library)
-})
+var compiled = sync.OnceValues(func() ([]byte, error) { return compile(source) })

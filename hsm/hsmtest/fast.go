@@ -1,0 +1,140 @@
+package hsmtest
+
+import (
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/hsm"
+)
+
+// Fast is a PKCS#11 module in C that signs as a fast network HSM does: little CPU, a latency, many sessions. It shows what
+// everything around C_Sign costs, which the CPU of SoftHSM's own signatures hides. Fast and the module share a mapped file,
+// so that it does not matter which process loads it.
+type Fast struct {
+	Module string // path of the module; the URI of Token names it
+
+	control *fastControl
+}
+
+// FastOptions are what the HSM is like.
+type FastOptions struct {
+	Latency  time.Duration // from the call of C_Sign to its return, in which it sleeps but for some 30 us; 0 means no sleep
+	Sessions int           // that a process may have open, before C_OpenSession returns CKR_SESSION_COUNT; 0 means 4096
+	Untold   bool          // C_GetTokenInfo does not tell the maximum of sessions
+	Engines  int           // signatures that are made at the same time, however many sessions ask; 0 means one for each session
+}
+
+// fastControl mirrors struct control of the module.
+type fastControl struct{ latency, most, untold, engines, signs, cpu atomic.Uint64 }
+
+// What the module has in it.
+const (
+	fastPIN      = "1234"
+	fastKey      = "attestd: the key of a fast HSM!!"
+	fastSessions = 4096
+)
+
+// NewFast makes a module, and with it a token with one secp256k1 key. Each has variables of its own.
+func NewFast(tb testing.TB, o FastOptions) (*Token, *Fast) {
+	tb.Helper()
+	library, err := compiledFast()
+	if err != nil {
+		tb.Fatalf("hsmtest: %v", err)
+	}
+	dir := tb.TempDir()
+	f := &Fast{Module: filepath.Join(dir, "fast.so")}
+	if err := f.place(library); err != nil {
+		tb.Fatalf("hsmtest: %v", err)
+	}
+	f.Set(o)
+	key, err := crypto.ToECDSA([]byte(fastKey))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pinFile := filepath.Join(dir, "pin")
+	if err := os.WriteFile(pinFile, []byte(fastPIN+"\n"), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return &Token{
+		URI: hsm.URI{Token: "attestd", Object: "attestor", ModulePath: f.Module, PINSource: "file:" + pinFile},
+		Key: hsm.KeyInfo{
+			Label: "attestor", ID: "01", Address: appliance.Address(crypto.PubkeyToAddress(key.PublicKey)),
+			PublicKey: "0x" + hex.EncodeToString(crypto.FromECDSAPub(&key.PublicKey)),
+		},
+		PINFile: pinFile,
+	}, f
+}
+
+// place copies the library, for every copy has variables of its own, and puts beside it what it looks for.
+func (f *Fast) place(library []byte) error {
+	if err := os.WriteFile(f.Module, library, 0o700); err != nil {
+		return err
+	}
+	shared, err := mapFile(f.Module+".control", unsafe.Sizeof(fastControl{}))
+	if err != nil {
+		return err
+	}
+	f.control = (*fastControl)(shared) // stays mapped: a call may outlive the test
+	return nil
+}
+
+// Set makes the HSM another. Sessions that are open stay.
+func (f *Fast) Set(o FastOptions) {
+	if o.Sessions == 0 {
+		o.Sessions = fastSessions
+	}
+	f.control.latency.Store(uint64(o.Latency))
+	f.control.most.Store(uint64(o.Sessions))
+	f.control.engines.Store(uint64(o.Engines))
+	f.control.untold.Store(0)
+	if o.Untold {
+		f.control.untold.Store(1)
+	}
+}
+
+// Spent returns how many signatures all processes have had so far, and the CPU time that C_Sign took for them.
+func (f *Fast) Spent() (signatures int, cpu time.Duration) {
+	return int(f.control.signs.Load()), time.Duration(f.control.cpu.Load())
+}
+
+//go:embed testdata/fastmodule/module.c
+var fastSource []byte
+
+// compiledFast returns the library, compiled with the C sources that two of our dependencies have.
+var compiledFast = sync.OnceValues(func() ([]byte, error) {
+	secp256k1, err := moduleDir("github.com/ethereum/go-ethereum")
+	if err != nil {
+		return nil, err
+	}
+	headers, err := moduleDir("github.com/miekg/pkcs11")
+	if err != nil {
+		return nil, err
+	}
+	return compile(fastSource, "-I", filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)
+})
+
+// moduleDir returns the folder in which go has a Go module.
+func moduleDir(path string) (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", path).Output()
+	if dir := string(out[:max(0, len(out)-1)]); err == nil && dir != "" {
+		return dir, nil
+	}
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		err = fmt.Errorf("%w: %s", err, failed.Stderr)
+	}
+	return "", fmt.Errorf("find the sources of %s: %w; `go mod download` fetches them", path, err)
+}
