@@ -1,6 +1,7 @@
 package hsmtest
 
 import (
+	"context"
 	_ "embed"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -83,11 +85,11 @@ func (f *Fast) place(library []byte) error {
 	if err := os.WriteFile(f.Module, library, 0o700); err != nil {
 		return err
 	}
-	shared, err := mapFile(f.Module+".control", unsafe.Sizeof(fastControl{}))
+	mapped, err := mapFile(f.Module+".control", unsafe.Sizeof(fastControl{}))
 	if err != nil {
 		return err
 	}
-	f.control = (*fastControl)(shared) // stays mapped: a call may outlive the test
+	f.control = (*fastControl)(mapped) // stays mapped: a call may outlive the test
 	return nil
 }
 
@@ -123,12 +125,14 @@ var compiledFast = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compile(fastSource, "-I", filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)
+	return compile(fastSource, append(slices.Clone(shared), "-I", filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)...)
 })
 
 // moduleDir returns the folder in which go has a Go module.
 func moduleDir(path string) (string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", path).Output()
+	ctx, cancel := context.WithTimeout(context.Background(), toolTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", path).Output()
 	if dir := string(out[:max(0, len(out)-1)]); err == nil && dir != "" {
 		return dir, nil
 	}

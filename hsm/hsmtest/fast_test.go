@@ -170,3 +170,16 @@ func TestTheFastModuleIsAnHSMForPackageHSM(t *testing.T) {
 		t.Errorf("%+v, %v", results, err)
 	}
 }
+
+func TestRawSignaturesAreThoseThatTheModuleMakes(t *testing.T) {
+	t.Parallel()
+	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: time.Millisecond})
+	r := hsmtest.Raw(t, token, 8, 200*time.Millisecond)
+	n, cpu := fast.Spent()
+	if r.PerSecond < 500 || r.PerSecond > 8000 || n == 0 || r.CPU < cpu/time.Duration(n) {
+		t.Errorf("%+v of %d signatures that took %s", r, n, cpu)
+	}
+	if r := hsmtest.Raw(t, hsmtest.New(t), 2, 200*time.Millisecond); r.PerSecond < 10 {
+		t.Errorf("SoftHSM: %+v", r)
+	}
+}

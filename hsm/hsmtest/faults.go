@@ -112,11 +112,11 @@ func (f *Faults) place(library []byte, real string) error {
 	if err := os.Symlink(real, f.Module+".real"); err != nil {
 		return err
 	}
-	shared, err := mapFile(f.Module+".control", unsafe.Sizeof(control{}))
+	mapped, err := mapFile(f.Module+".control", unsafe.Sizeof(control{}))
 	if err != nil {
 		return err
 	}
-	f.control = (*control)(shared) // stays mapped: a call that hangs may outlive the test
+	f.control = (*control)(mapped) // stays mapped: a call that hangs may outlive the test
 	f.control.magic.Store(complete)
 	return nil
 }
@@ -239,4 +239,4 @@ var functions = sync.OnceValue(func() map[string]int {
 })
 
 // compiled returns the library.
-var compiled = sync.OnceValues(func() ([]byte, error) { return compile(source) })
+var compiled = sync.OnceValues(func() ([]byte, error) { return compile(source, shared...) })

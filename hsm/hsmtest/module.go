@@ -1,16 +1,24 @@
 package hsmtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
-// compile makes a shared library of a C source.
+// toolTime bounds what the compiler and go take.
+const toolTime = 2 * time.Minute
+
+// shared are the options of a library.
+var shared = []string{"-shared", "-fPIC"}
+
+// compile makes a program of a C source, or with shared a library.
 func compile(source []byte, options ...string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "attestd-module-")
 	if err != nil {
@@ -21,13 +29,15 @@ func compile(source []byte, options ...string) ([]byte, error) {
 	if err := os.WriteFile(file, source, 0o600); err != nil {
 		return nil, err
 	}
-	library := filepath.Join(dir, "module.so")
-	options = append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, file}, options...)
-	cc := exec.Command("cc", append(options, "-ldl", "-lpthread")...)
+	made := filepath.Join(dir, "made")
+	options = append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", made, file}, options...)
+	ctx, cancel := context.WithTimeout(context.Background(), toolTime)
+	defer cancel()
+	cc := exec.CommandContext(ctx, "cc", append(options, "-ldl", "-lpthread")...)
 	if text, err := cc.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("compile a PKCS#11 module for tests (`make deps` installs a compiler): %w", err), errors.New(string(text)))
+		return nil, errors.Join(fmt.Errorf("compile C for tests (`make deps` installs a compiler): %w", err), errors.New(string(text)))
 	}
-	return os.ReadFile(library)
+	return os.ReadFile(made)
 }
 
 // mapFile makes a file that this process and a module share, and maps it for as long as the process lives.
@@ -40,9 +50,9 @@ func mapFile(path string, size uintptr) (unsafe.Pointer, error) {
 	if err := file.Truncate(int64(size)); err != nil {
 		return nil, err
 	}
-	shared, err := syscall.Mmap(int(file.Fd()), 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	mapped, err := syscall.Mmap(int(file.Fd()), 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
-	return unsafe.Pointer(&shared[0]), nil
+	return unsafe.Pointer(&mapped[0]), nil
 }

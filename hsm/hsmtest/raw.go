@@ -1,0 +1,58 @@
+package hsmtest
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// RawResult is what a module gave to a program in C that does nothing else.
+type RawResult struct {
+	PerSecond float64
+	CPU       time.Duration // of a signature, whole process
+}
+
+// Raw signs in a process of its own for d, with so many sessions and a thread for each.
+func Raw(tb testing.TB, token *Token, sessions int, d time.Duration) (r RawResult) {
+	tb.Helper()
+	program, err := rawProgram()
+	if err != nil {
+		tb.Fatalf("hsmtest: %v", err)
+	}
+	path := filepath.Join(tb.TempDir(), "rawsign")
+	if err := os.WriteFile(path, program, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.CommandContext(tb.Context(), path, token.URI.ModulePath, token.PINFile, strconv.Itoa(sessions), strconv.FormatInt(d.Milliseconds(), 10))
+	cmd.Env = append(os.Environ(), token.Env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("hsmtest: raw signatures: %v: %s", err, stderr.Bytes())
+	}
+	var n, ns, cpu int64
+	if _, err := fmt.Sscan(string(out), &n, &ns, &cpu); err != nil || n == 0 {
+		tb.Fatalf("hsmtest: raw signatures: %q: %v", out, err)
+	}
+	return RawResult{PerSecond: float64(n) / time.Duration(ns).Seconds(), CPU: time.Duration(cpu / n)}
+}
+
+//go:embed testdata/rawsign.c
+var rawSource []byte
+
+// rawProgram returns the program.
+var rawProgram = sync.OnceValues(func() ([]byte, error) {
+	headers, err := moduleDir("github.com/miekg/pkcs11")
+	if err != nil {
+		return nil, err
+	}
+	return compile(rawSource, "-I", headers)
+})
