@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-greedy power-cuts test-restarts fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-greedy power-cuts test-restarts fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,10 +76,17 @@ lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL f
 power-cuts: deps ## simulate CUTS power cuts while the journal is written (make test does 300)
 	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
-bench: deps build ## measure: attestations against raw HSM signatures, reads over a million transfers, following and forwarding
-	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following and forwarding
+	@$(MAKE) bench-attestations ARGS='$(ARGS)'
 	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+
+bench-attestations: deps build ## measure attestations only: some four minutes (ARGS='-window 5s -rounds 5' takes longer, -help lists more)
+	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/cmd/attestd -results $(CURDIR)/bin/performance.json $(ARGS)
+
+bench-page: ## make the tables of docs/performance.md from docs/performance.json
+	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/cmd/attestd -hsms= -systems= \
+	  -results $(CURDIR)/docs/performance.json -page $(CURDIR)/docs/performance.md >/dev/null
 
 bench-greedy: deps build ## measure attestations while strangers take what they can of the reads
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd

@@ -1,202 +1,195 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
+	"flag"
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/attestd/attestd/hsm"
 )
 
-// What one measurement gave.
-type figure struct {
-	perSecond float64
-	cpuMicros float64 // of the process under test, for each signature or attestation
-	p50, p99  time.Duration
+// How BenchmarkAttestations measures. `make bench ARGS='-window 5s -rounds 5'` takes longer and is surer.
+var (
+	benchWindow      = flag.Duration("window", time.Second, "BenchmarkAttestations: how long one measurement takes")
+	benchRounds      = flag.Int("rounds", 3, "BenchmarkAttestations: measurements of each, in turns; their medians are the result")
+	benchHSMs        = flag.String("hsms", "0s,1ms,5ms,"+softHSM, "BenchmarkAttestations: latencies of C_Sign of a fast HSM, and "+softHSM)
+	benchConnections = flag.String("connections", "1,64,256,1024", "BenchmarkAttestations: numbers of them")
+	benchCores       = flag.String("cores", everyCores(), "BenchmarkAttestations: numbers of cores that the server has, in turns, to see how it grows with them")
+	benchSystems     = flag.String("systems", strings.Join(everySystem, ","), "BenchmarkAttestations: what is measured")
+	benchProgram     = flag.String("program", "", "BenchmarkAttestations: the attestd that is measured; empty: what this test is compiled with")
+	benchBefore      = flag.String("before", "", "BenchmarkAttestations: an earlier attestd, measured in turns with it")
+	benchResults     = flag.String("results", "", "BenchmarkAttestations: a JSON file that takes the results; others in it stay")
+	benchPage        = flag.String("page", "", "BenchmarkAttestations: a page whose tables are made anew from that file")
+)
+
+// benchSettings are the flags, read.
+type benchSettings struct {
+	window, warm time.Duration
+	rounds       int
+	connections  []int
+	cores        int // that the server has
+	systems      []string
+	program      string
+	before       string
 }
 
-// BenchmarkAttestations measures raw C_Sign calls on a token and whole attestations over HTTP with the same token, each
-// synced to disk before it is answered. The two alternate in one run, because the machine's speed changes while it
-// lasts; each figure is the median of its rounds. The load generator shares the cores with the server.
-func BenchmarkAttestations(b *testing.B) {
-	const rounds, each = 5, 2 * time.Second
-	sessions, connections := []int{1, 2, 4, 8}, []int{1, 8, 64}
-	d := newDaemonFolder(b)
-	d.start(b)
-	defer d.kill(b)
-	raw, whole := make(map[int][]figure), make(map[int][]figure)
-	for b.Loop() {
-		for range rounds {
-			for _, n := range sessions {
-				raw[n] = append(raw[n], benchRaw(b, d, n, each))
-			}
-			for _, n := range connections {
-				whole[n] = append(whole[n], benchWhole(b, d, n, each))
-			}
-		}
-	}
-	report(b, raw, whole, sessions, connections)
-}
-
-func report(b *testing.B, raw, whole map[int][]figure, sessions, connections []int) {
-	var best figure
-	fmt.Printf("\n%-26s %10s %10s %10s %10s\n", "", "per second", "CPU each", "p50", "p99")
-	row := func(name string, f figure) {
-		fmt.Printf("%-26s %10.0f %7.0f µs %10s %10s\n", name, f.perSecond, f.cpuMicros, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond))
-	}
-	for _, n := range sessions {
-		f := median(raw[n])
-		row(fmt.Sprintf("raw C_Sign, %d sessions", n), f)
-		if f.perSecond > best.perSecond {
-			best = f
-		}
-	}
-	for _, n := range connections {
-		row(fmt.Sprintf("attest, %d connections", n), median(whole[n]))
-	}
-	full := median(whole[64])
-	fmt.Printf("\nattestations a second at 64 connections: %.2f of raw C_Sign (aim: at least 0.75)\n", full.perSecond/best.perSecond)
-	fmt.Printf("CPU of an attestation in the server:     %.2f of a raw signature (aim: at most 1.35)\n\n", full.cpuMicros/best.cpuMicros)
-	b.ReportMetric(full.perSecond/best.perSecond, "of-raw-rate")
-	b.ReportMetric(full.cpuMicros/best.cpuMicros, "of-raw-CPU")
-}
-
-// median takes each member's median by itself.
-func median(figures []figure) figure {
-	return figure{
-		middle(figures, func(f figure) float64 { return f.perSecond }),
-		middle(figures, func(f figure) float64 { return f.cpuMicros }),
-		time.Duration(middle(figures, func(f figure) float64 { return float64(f.p50) })),
-		time.Duration(middle(figures, func(f figure) float64 { return float64(f.p99) })),
+func readBenchSettings(tb testing.TB) benchSettings {
+	tb.Helper()
+	return benchSettings{
+		window: *benchWindow, warm: *benchWindow * 3 / 10, rounds: *benchRounds, cores: runtime.NumCPU(), connections: listed(tb, *benchConnections, strconv.Atoi),
+		systems: split(*benchSystems), program: *benchProgram, before: *benchBefore,
 	}
 }
 
-func middle(figures []figure, of func(figure) float64) float64 {
-	values := make([]float64, len(figures))
-	for i, f := range figures {
-		values[i] = of(f)
-	}
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-// benchRaw measures in a process of its own, as the server is one.
-func benchRaw(b *testing.B, d *daemonProcess, sessions int, each time.Duration) figure {
-	out := d.run(b, "hsm", "bench", "--sessions", strconv.Itoa(sessions), "--duration", each.String(), "--output", "json")
-	var results []hsm.BenchResult
-	if err := json.Unmarshal([]byte(out), &results); err != nil || len(results) != 1 {
-		b.Fatalf("%v: %s", err, out)
-	}
-	r := results[0]
-	return figure{r.PerSecond, r.CPUMicros, r.P50, r.P99}
-}
-
-// benchWhole keeps the load generator on one thread: more of them only take the cores from the server.
-func benchWhole(b *testing.B, d *daemonProcess, connections int, each time.Duration) figure {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	before, start := cpuTime(b, d.cmd.Process.Pid), time.Now()
-	latencies := make([][]time.Duration, connections)
-	var wg sync.WaitGroup
-	for i := range connections {
-		wg.Go(func() { latencies[i] = attestFor(b, d, each) })
-	}
-	wg.Wait()
-	elapsed, used := time.Since(start), cpuTime(b, d.cmd.Process.Pid)-before
-	all := slices.Concat(latencies...)
-	slices.Sort(all)
-	if len(all) == 0 {
-		b.Fatal("no attestation was answered")
-	}
-	return figure{
-		perSecond: float64(len(all)) / elapsed.Seconds(),
-		cpuMicros: float64(used.Microseconds()) / float64(len(all)),
-		p50:       all[len(all)/2], p99: all[len(all)*99/100],
-	}
-}
-
-// attestFor asks for one attestation after the other on one connection. It writes a request made beforehand and reads
-// just what delimits the answer, since every cycle it takes is one that the server on the same cores does not get.
-func attestFor(b *testing.B, d *daemonProcess, each time.Duration) (latencies []time.Duration) {
-	address := strings.TrimPrefix(d.url, "http://")
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		b.Error(err)
+// split returns the parts of a list with commas.
+func split(text string) []string {
+	if text == "" {
 		return nil
 	}
-	defer conn.Close()
-	r := randomRequest()
-	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, r.UnspendableAddress, r.Beneficiary)
-	request := fmt.Appendf(nil, "POST /functions/v1/attest HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
-		address, d.token, len(body), body)
-	in := bufio.NewReader(conn)
-	for end := time.Now().Add(each); time.Now().Before(end); {
-		begin := time.Now()
-		if _, err := conn.Write(request); err != nil {
-			b.Error(err)
-			return latencies
-		}
-		if err := readAnswer(in); err != nil {
-			b.Error(err)
-			return latencies
-		}
-		latencies = append(latencies, time.Since(begin))
-	}
-	return latencies
+	return strings.Split(text, ",")
 }
 
-// readAnswer reads one response and requires it to be a 200.
-func readAnswer(in *bufio.Reader) error {
-	status, err := in.ReadSlice('\n')
-	if err != nil {
-		return err
-	}
-	if !strings.HasPrefix(string(status), "HTTP/1.1 200 ") {
-		return fmt.Errorf("answered %q", status)
-	}
-	length := 0
-	for {
-		line, err := in.ReadSlice('\n')
+// listed reads a list with commas.
+func listed[T any](tb testing.TB, text string, read func(string) (T, error)) []T {
+	tb.Helper()
+	var list []T
+	for _, part := range split(text) {
+		value, err := read(part)
 		if err != nil {
-			return err
+			tb.Fatalf("%q: %v", text, err)
 		}
-		if len(line) == 2 {
-			_, err := io.CopyN(io.Discard, in, int64(length))
-			return err
-		}
-		if name, value, _ := strings.Cut(string(line), ":"); strings.EqualFold(name, "Content-Length") {
-			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
-				return err
-			}
-		}
+		list = append(list, value)
 	}
+	return list
 }
 
-// cpuTime is the user and system time that a process has used (proc(5), stat, in ticks of 10 ms).
-func cpuTime(b *testing.B, pid int) time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func (s benchSettings) wants(name string) bool { return slices.Contains(s.systems, name) }
+
+// BenchmarkAttestations measures whole attestations over HTTP, each synced to disk before it is answered: with an HSM that signs
+// as a fast one in the network does, after 0, 1 and 5 ms, and with SoftHSM; beside what C_Sign gives to a program that does
+// nothing else, and beside a peer. What is compared alternates in one run, because the machine's speed changes while it
+// lasts; each figure is the median of its rounds.
+func BenchmarkAttestations(b *testing.B) {
+	s := readBenchSettings(b)
+	var rows []row
+	for b.Loop() {
+		printHead()
+		for _, hsm := range split(*benchHSMs) {
+			b.Run(hsm, func(b *testing.B) { rows = append(rows, s.measure(b, hsm)...) })
+		}
+		b.Run("cores", func(b *testing.B) { rows = append(rows, s.measureCores(b, listed(b, *benchCores, strconv.Atoi))...) })
+		b.Run("journal", func(b *testing.B) { rows = append(rows, s.measureJournal(b)...) })
+	}
+	if *benchResults == "" {
+		return
+	}
+	all, err := keep(*benchResults, rows)
+	if err == nil && *benchPage != "" {
+		err = writePage(*benchPage, all)
+	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	const utime, stime, tick = 14 - 3, 15 - 3, 10 * time.Millisecond
-	var sum int
-	for _, f := range []string{fields[utime], fields[stime]} {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			b.Fatal(err)
+}
+
+// measure measures with an HSM; and the peer, which has none, beside one that takes no time.
+func (s benchSettings) measure(tb testing.TB, hsm string) (rows []row) {
+	tb.Helper()
+	systems, program := s.newRig(tb, hsm).systems(tb), ""
+	if latency, err := time.ParseDuration(hsm); err == nil && latency == 0 && (s.wants(integrated) || s.wants(sequenced)) {
+		if program, err = buildPeer(tb); err != nil {
+			fmt.Printf("The peer is left out: %v\n", err)
 		}
-		sum += n
 	}
-	return time.Duration(sum) * tick
+	for _, n := range s.connections {
+		if hsm == softHSM && n > mostSoft {
+			continue
+		}
+		peers, stop := s.startPeers(tb, program, n)
+		rows = append(rows, s.inTurns(tb, slices.Concat(systems, peers), n)...)
+		stop()
+	}
+	return rows
+}
+
+// mostSoft are the connections that SoftHSM is measured with: more only wait for the same CPU.
+const mostSoft = 64
+
+// measureCores measures attestd with an HSM that takes no time, on some of the cores. The clients have the others, if there are any.
+func (s benchSettings) measureCores(tb testing.TB, cores []int) []row {
+	tb.Helper()
+	if !s.wants(now) {
+		return nil
+	}
+	var systems []system
+	for _, s.cores = range cores {
+		systems = append(systems, s.newRig(tb, "0s").start(tb, now, s.program, 0))
+	}
+	return s.inTurns(tb, systems, coresConnections)
+}
+
+// coresConnections are enough for every core to have work.
+const coresConnections = 128
+
+// everyCores are numbers of cores of this machine: some, all but one, and all, which the clients share.
+func everyCores() string {
+	list := []string{}
+	for n := 1; n < runtime.NumCPU()-1; n *= 2 {
+		list = append(list, strconv.Itoa(n))
+	}
+	if all := runtime.NumCPU(); all > 1 {
+		list = append(list, strconv.Itoa(all-1))
+	}
+	return strings.Join(append(list, strconv.Itoa(runtime.NumCPU())), ",")
+}
+
+func (s benchSettings) measureJournal(tb testing.TB) (rows []row) {
+	tb.Helper()
+	if !s.wants(alone) {
+		return nil
+	}
+	journal := []system{s.journalAlone(tb)}
+	for _, n := range s.connections {
+		rows = append(rows, s.inTurns(tb, journal, n)...)
+	}
+	return rows
+}
+
+// systems are those that use the rig's token. None is started that is not wanted.
+func (r rig) systems(tb testing.TB) []system {
+	tb.Helper()
+	var list []system
+	for _, raw := range []system{{inC, r.fromC}, {inGo, r.fromGo}} {
+		if r.settings.wants(raw.name) {
+			list = append(list, raw)
+		}
+	}
+	if r.settings.before != "" && r.settings.wants(before) {
+		list = append(list, r.start(tb, before, r.settings.before, r.sessionsBefore()))
+	}
+	if r.settings.wants(now) {
+		list = append(list, r.start(tb, now, r.settings.program, 0))
+	}
+	return list
+}
+
+// inTurns measures each system, and takes the medians of the rounds.
+func (s benchSettings) inTurns(tb testing.TB, systems []system, connections int) []row {
+	tb.Helper()
+	measured := make([][]row, len(systems))
+	for range s.rounds {
+		for i, system := range systems {
+			measured[i] = append(measured[i], system.measure(tb, connections))
+		}
+	}
+	medians := make([]row, len(systems))
+	for i, system := range systems {
+		medians[i] = medianRow(measured[i])
+		medians[i].System = system.name
+		medians[i].print()
+	}
+	return medians
 }

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/hsmtest"
+)
+
+// What is measured, by the names in the results.
+const (
+	inC        = "C_Sign from C"      // sessions of a program in C that does nothing else
+	inGo       = "C_Sign from Go"     // `attestd hsm bench`
+	before     = "attestd before"     // -before
+	now        = "attestd"            // -program, or what was compiled with this test
+	integrated = "Tessera integrated" // the peer, which answers with a checkpoint
+	sequenced  = "Tessera sequenced"
+	alone      = "the journal alone" // callers of Append
+
+	fastHSM = "fast"
+	softHSM = "SoftHSM"
+)
+
+// everySystem are those names.
+var everySystem = []string{inC, inGo, before, now, integrated, sequenced, alone}
+
+// system is a thing that is measured, with so many connections, sessions or callers.
+type system struct {
+	name    string
+	measure func(tb testing.TB, connections int) row
+}
+
+// rig has what one HSM needs to be measured in all ways.
+type rig struct {
+	settings benchSettings
+	hsm      string
+	token    *hsmtest.Token
+	spent    func() (signatures int, cpu time.Duration) // of C_Sign; nil: not known
+	latency  time.Duration
+}
+
+// measuredDaemon is attestd on the token of a rig.
+type measuredDaemon struct {
+	*daemonProcess
+	worker int
+	rig    rig
+}
+
+// newRig makes the HSM: SoftHSM, or one that signs as a fast one in the network does, with that latency.
+func (s benchSettings) newRig(tb testing.TB, hsm string) rig {
+	tb.Helper()
+	if hsm == softHSM {
+		return rig{settings: s, hsm: softHSM, token: hsmtest.New(tb)}
+	}
+	latency, err := time.ParseDuration(hsm)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	token, fast := hsmtest.NewFast(tb, hsmtest.FastOptions{Latency: latency})
+	return rig{settings: s, hsm: fastHSM, token: token, spent: fast.Spent, latency: latency}
+}
+
+// start starts an appliance of its own on the rig's token.
+func (r rig) start(tb testing.TB, name, program string, sessions int) system {
+	tb.Helper()
+	d := measuredDaemon{rig: r, daemonProcess: &daemonProcess{dir: tb.TempDir(), environ: r.token.Env, program: program}}
+	listen := freeAddress(tb)
+	d.url = "http://" + listen
+	settings := fmt.Sprintf(`data_dir: %q
+server: { listen: %q }
+admin: { socket: %q }
+metrics: { listen: "127.0.0.1:0" }
+hsm: { uri: %q, sessions: %d }
+journal: { origin: attestd.invalid/bench }
+`, filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), r.token.URI.String(), sessions)
+	if err := os.WriteFile(filepath.Join(d.dir, "attestd.yaml"), []byte(settings), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	d.token = strings.TrimSpace(d.run(tb, "key", "create", "--name", "bench", "--rate", "unlimited"))
+	r.settings.onServerCores(tb, func() { d.start(tb) })
+	tb.Cleanup(func() { d.kill(tb) })
+	d.worker = d.daemonProcess.worker(tb)
+	r.settings.load(tb, d.url, d.token, 64, func(int) {}) // an HSM's number of sessions may be found under load
+	return system{name, d.measure}
+}
+
+func (d measuredDaemon) measure(tb testing.TB, connections int) row {
+	r := d.rig.row(connections)
+	var daemon, worker, sign, signs [2]float64
+	f := d.rig.settings.load(tb, d.url, d.token, connections, func(edge int) {
+		daemon[edge], worker[edge] = cpuOf(tb, d.cmd.Process.Pid), cpuOf(tb, d.worker)
+		if d.rig.spent != nil {
+			n, cpu := d.rig.spent()
+			signs[edge], sign[edge] = float64(n), micros(cpu)
+		}
+	})
+	r.take(f, daemon[1]-daemon[0], worker[1]-worker[0])
+	if signs[1] > signs[0] {
+		r.Sign = (sign[1] - sign[0]) / (signs[1] - signs[0])
+	}
+	return r
+}
+
+// sessionsBefore are the sessions that an earlier attestd is told to open. It did not look for a good number.
+func (r rig) sessionsBefore() int {
+	if r.hsm == softHSM {
+		return 0
+	}
+	return 64
+}
+
+func (r rig) row(connections int) row {
+	return row{HSM: r.hsm, Latency: r.latency.Seconds() * 1000, Connections: connections, Cores: r.settings.cores}
+}
+
+// fromC is what the token gives to C.
+func (r rig) fromC(tb testing.TB, sessions int) row {
+	tb.Helper()
+	row := r.row(sessions)
+	sessions = r.useful(sessions)
+	var result hsmtest.RawResult
+	r.settings.onServerCores(tb, func() { result = hsmtest.Raw(tb, r.token, sessions, r.settings.window) })
+	row.PerSecond, row.Sign = result.PerSecond, micros(result.CPU)
+	return row
+}
+
+// useful are the sessions that give the most: SoftHSM, which has the CPU alone, gets slower with more than there are cores.
+func (r rig) useful(sessions int) int {
+	if r.hsm == softHSM {
+		return min(sessions, r.settings.cores)
+	}
+	return sessions
+}
+
+// fromGo measures in a process of its own, as the server is one.
+func (r rig) fromGo(tb testing.TB, sessions int) row {
+	tb.Helper()
+	row := r.row(sessions)
+	sessions = r.useful(sessions)
+	cmd := exec.CommandContext(tb.Context(), "attestd", "hsm", "bench", "--sessions", strconv.Itoa(sessions), "--duration", r.settings.window.String(),
+		"--output", "json", "--config", os.DevNull)
+	cmd.Env = append(os.Environ(), r.token.Env...)
+	cmd.Env = append(cmd.Env, "ATTESTD_HSM_URI="+r.token.URI.String(), "ATTESTD_DATA_DIR="+tb.TempDir())
+	var out []byte
+	var err error
+	r.settings.onServerCores(tb, func() { out, err = cmd.Output() })
+	var results []hsm.BenchResult
+	if err == nil {
+		err = json.Unmarshal(out, &results)
+	}
+	if err != nil || len(results) != 1 {
+		tb.Fatalf("attestd hsm bench: %v: %s", err, out)
+	}
+	row.PerSecond, row.Sign, row.P50, row.P99 = results[0].PerSecond, results[0].CPUMicros, micros(results[0].P50), micros(results[0].P99)
+	return row
+}
+
+// load asks on so many connections, from the cores that the server does not have, as far as there are any.
+func (s benchSettings) load(tb testing.TB, url, key string, connections int, mark func(edge int)) (f loaded) {
+	tb.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	run := func() { f = runLoad(tb, strings.TrimPrefix(url, "http://"), key, connections, s.warm, s.window, mark) }
+	if s.cores < runtime.NumCPU() {
+		onCores(tb, s.cores, runtime.NumCPU(), run)
+	} else {
+		run()
+	}
+	return f
+}
+
+func (s benchSettings) onServerCores(tb testing.TB, f func()) {
+	tb.Helper()
+	onCores(tb, 0, s.cores, f)
+}
+
+// onCores calls f on a thread that runs on some of the cores that it may use only, as do the processes that f starts: from
+// the one numbered first up to end.
+func onCores(tb testing.TB, first, end int, f func()) {
+	tb.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, some unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		tb.Fatal(err)
+	}
+	for core, n := 0, 0; n < min(end, all.Count()); core++ {
+		if all.IsSet(core) {
+			if n >= first {
+				some.Set(core)
+			}
+			n++
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &some); err != nil {
+		tb.Fatalf("use cores %d to %d: %v", first, end-1, err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &all) }()
+	f()
+}
+
+// cpuOf is the CPU time that a process has used, in microseconds (clock_getcpuclockid(3)).
+func cpuOf(tb testing.TB, pid int) float64 {
+	tb.Helper()
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid)<<3|2, &t); err != nil {
+		tb.Fatalf("CPU clock of process %d: %v", pid, err)
+	}
+	return micros(time.Duration(t.Nano()))
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
