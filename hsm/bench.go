@@ -80,8 +80,8 @@ func Bench(ctx context.Context, options Options, sessions []int, d time.Duration
 
 // Bench measures raw signatures with n sessions of the pool for d. The CPU time includes other work of the process.
 func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult, error) {
-	if n < 1 || n > cap(s.idle) {
-		return BenchResult{}, fmt.Errorf("bench with %d sessions: the pool has %d", n, cap(s.idle))
+	if size := int(s.size.Load()); n < 1 || n > size {
+		return BenchResult{}, fmt.Errorf("bench with %d sessions: the pool has %d", n, size)
 	}
 	raw := make([]*RawSession, 0, n)
 	defer func() {

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/miekg/pkcs11"
+)
+
+// The sizes of a pool without Options.Sessions.
+const (
+	fewSessions  = 2   // to begin with: one signs while the answer of the other is on its way
+	mostSessions = 128 // what no HSM is known to have use for more than
 )
 
 // session belongs to the goroutine that took it from the pool. It is opened by its first use.
@@ -24,9 +29,10 @@ func (s *Signer) openPool() error {
 	if err != nil {
 		return err
 	}
-	size := poolSize(s.options, t.info.MaxSessionCount)
-	s.idle = make(chan *session, size)
+	size, most := poolSize(s.options, t.info.MaxSessionCount)
+	s.idle = make(chan *session, most)
 	s.idle <- first
+	s.size.Store(int32(size))
 	for range size - 1 {
 		next := &session{}
 		err := s.openSession(next, t.slot)
@@ -45,16 +51,53 @@ func (s *Signer) openPool() error {
 	return nil
 }
 
-func poolSize(o Options, tokenMaximum uint) int {
-	n := o.Sessions
-	if n <= 0 {
-		n = max(4, 2*runtime.GOMAXPROCS(0))
+// poolSize returns how many sessions the pool begins with, and how many it can have: with Options.Sessions so many and no
+// more; else few, and as many as the token allows.
+func poolSize(o Options, tokenMaximum uint) (size, most int) {
+	size, most = o.Sessions, o.Sessions
+	if o.Sessions <= 0 {
+		size, most = fewSessions, mostSessions
 	}
-	if tokenMaximum != pkcs11.CK_EFFECTIVELY_INFINITE && tokenMaximum != pkcs11.CK_UNAVAILABLE_INFORMATION && uint(n) > tokenMaximum {
-		o.Logger.Warn("fewer sessions than asked for: the token's maximum", "asked", n, "maximum", tokenMaximum)
-		n = int(tokenMaximum)
+	if tokenMaximum == pkcs11.CK_EFFECTIVELY_INFINITE || tokenMaximum == pkcs11.CK_UNAVAILABLE_INFORMATION || uint(most) <= tokenMaximum {
+		return size, most
 	}
-	return n
+	if o.Sessions > 0 {
+		o.Logger.Warn("fewer sessions than asked for: the token's maximum", "asked", size, "maximum", tokenMaximum)
+	}
+	return min(size, int(tokenMaximum)), int(tokenMaximum)
+}
+
+// Resize opens or closes sessions, one after the other, until there are n: no fewer than one, and no more than Usage tells
+// and the token gives. It returns how many there are. Without Options.Sessions, it is what makes a pool of the right size.
+func (s *Signer) Resize(ctx context.Context, n int) (int, error) {
+	s.mu.Lock()
+	if s.closing.Err() != nil || s.refusal != nil {
+		s.mu.Unlock()
+		return s.sessions(), Unavailable(ErrClosed, 0)
+	}
+	s.repairs.Add(1) // so that Close waits for it
+	slot := s.handles.slot
+	s.mu.Unlock()
+	defer s.repairs.Done()
+	for int(s.size.Load()) < min(n, cap(s.idle)) {
+		one := &session{}
+		if err := s.openSession(one, slot); err != nil {
+			return s.sessions(), err
+		}
+		s.size.Add(1)
+		s.release(one)
+	}
+	for s.sessions() > max(n, 1) {
+		one, err := s.take(ctx)
+		if err != nil {
+			return s.sessions(), err
+		}
+		s.size.Add(-1)
+		if one.open {
+			_ = s.module.CloseSession(one.handle) // where this fails, the token has closed it
+		}
+	}
+	return s.sessions(), nil
 }
 
 // take takes a session from the pool. It waits until one is free, ctx ends, or the Signer is closed.
@@ -83,7 +126,7 @@ func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 		case one := <-s.idle:
 			all = append(all, one)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), cap(s.idle))
+			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), s.size.Load())
 		}
 	}
 	return all, nil
@@ -134,7 +177,7 @@ var errRetired = errors.New("the token gives fewer sessions than before")
 func (s *Signer) retire(one *session) bool {
 	for {
 		n := s.retired.Load()
-		if int(n) >= cap(s.idle)-1 {
+		if n >= s.size.Load()-1 {
 			return false
 		}
 		if s.retired.CompareAndSwap(n, n+1) {
@@ -167,7 +210,7 @@ func (s *Signer) tryLater(one *session) {
 }
 
 // sessions returns how many signatures can be made at the same time now.
-func (s *Signer) sessions() int { return cap(s.idle) - int(s.retired.Load()) }
+func (s *Signer) sessions() int { return int(s.size.Load() - s.retired.Load()) }
 
 // await calls f, which may hang inside the module, and returns when ctx ends even if f does not. If abandoned is not nil,
 // it gets the value that f returns after that.

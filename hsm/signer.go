@@ -20,8 +20,8 @@ import (
 // Options configure a Signer.
 type Options struct {
 	URI URI
-	// Sessions is the size of the pool of sessions, which is how many signatures can be made concurrently. Zero means
-	// twice the number of CPUs, at least 4. The maximum of the token is never exceeded.
+	// Sessions is the size of the pool of sessions, which is how many signatures can be made concurrently. Zero means a few,
+	// which Resize can change. The maximum of the token is never exceeded.
 	Sessions int
 	// PIN returns the PIN for one login, in the place of what pin-source names, and is told what C_Login gave: nil, an error
 	// that wraps ErrPIN, or another. It is wiped then. Nil means that the file of pin-source is read.
@@ -72,8 +72,9 @@ type Signer struct {
 	module    module
 	publicKey []byte
 	address   appliance.Address
-	idle      chan *session // the pool; its capacity is its size
-	retired   atomic.Int32  // sessions that the token does not open now
+	idle      chan *session // the pool; its capacity is the size that it can have
+	size      atomic.Int32  // of the pool
+	retired   atomic.Int32  // sessions of it that the token does not open now
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc

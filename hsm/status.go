@@ -69,7 +69,9 @@ type KeyStatus struct {
 type SessionStatus struct {
 	InUse int  `json:"inUse"`
 	Open  int  `json:"open"`
-	Max   uint `json:"max"` // the maximum of the token; 0 means none
+	Most  int  `json:"most"` // that are ever opened
+	Auto  bool `json:"auto"` // how many are open follows from what the HSM has use for
+	Max   uint `json:"max"`  // the maximum of the token; 0 means none
 }
 
 // Status returns the status of the signer. It asks the token for its part. If the token does not answer before ctx ends,
@@ -90,7 +92,8 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 	status.Module.Path = s.path
 	status.Key.Address, status.Key.PublicKey = &s.address, "0x"+hex.EncodeToString(s.publicKey)
 	usage := s.Usage()
-	status.Session.Open, status.Session.InUse = usage.Sessions, usage.InUse
+	status.Session.Open, status.Session.InUse, status.Session.Most = usage.Sessions, usage.InUse, usage.MostSessions
+	status.Session.Auto = s.options.Sessions == 0
 	status.Signatures, status.WrongSignatures, status.Repairs = usage.Signatures, usage.WrongSignatures, usage.Repairs
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,13 +114,14 @@ type Usage struct {
 	Repairs         uint64 // including sessions that were opened again
 	Restarts        uint64 // workers that were started in the place of another
 	InUse, Sessions int    // sessions inside a call, and all sessions
+	MostSessions    int    // that the pool can have
 }
 
 // Usage returns the counts. It never waits.
 func (s *Signer) Usage() Usage {
 	return Usage{
 		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.repaired.Load(),
-		InUse: max(0, s.sessions()-len(s.idle)), Sessions: s.sessions(),
+		InUse: max(0, s.sessions()-len(s.idle)), Sessions: s.sessions(), MostSessions: cap(s.idle),
 	}
 }
 

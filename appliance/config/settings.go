@@ -174,7 +174,7 @@ func attestingSettings() []Setting {
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.uris", []string{}, "instead of hsm.uri, up to 8 such URIs of tokens that hold the same key, in the order in which they are used: the next where one fails"},
-		{"hsm.sessions", 0, "signatures made at once; 0 chooses by cores and by what the token allows"},
+		{"hsm.sessions", 0, "signatures made at once; 0 finds out how many the HSM has use for, up to the token's maximum"},
 		{"hsm.call_timeout", "0s", "longest time of one call of the HSM's library, after which its process is replaced; shorter than server.request_timeout; 0s is a third of that"},
 		{"hsm.address", "", "address of the key, which setup writes; with another key attestd does not start. Empty: that of the journal's newest record"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},

@@ -144,8 +144,8 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Signer = r.signer
-	// While the sessions sign, the cores check what was signed before.
-	r.attestor.Concurrency = func() int { return r.signer.Usage().Sessions + runtime.GOMAXPROCS(0) }
+	// While the sessions sign, their next requests are on hand, and the cores check what was signed before.
+	r.attestor.Concurrency = func() int { return 2*r.signer.Usage().Sessions + runtime.GOMAXPROCS(0) }
 	r.measure()
 	return nil
 }

@@ -43,6 +43,7 @@ func (r *running) measure() {
 		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
 			func() float64 { return r.store.Ahead().Seconds() }),
 		gauge("attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func() float64 { return float64(hsm().Sessions) }),
+		gauge("attestd_hsm_sessions_most", "PKCS#11 sessions that are ever opened: hsm.sessions, or where that is 0 the token's maximum, 128 at most.", func() float64 { return float64(hsm().MostSessions) }),
 		gauge("attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func() float64 { return float64(hsm().InUse) }),
 		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
 		counter("attestd_hsm_signatures_total", "Signatures made and checked.", func() uint64 { return hsm().Signatures }),

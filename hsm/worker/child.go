@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,10 +58,12 @@ func Main() {
 // child is the worker's own side.
 type child struct {
 	wire   wire
-	pin    *os.File
-	pins   chan frame // answers to kindWantPIN
+	pin    *os.File // answers to kindWantPIN
 	signer *hsm.Signer
+	tuner  *tuner
 	ended  chan error
+
+	working, wanted atomic.Int32 // goroutines that receive requests, and how many there shall be
 }
 
 func serve() error {
@@ -74,20 +77,14 @@ func serve() error {
 		return errors.New("this command is for the daemon, which starts it with a socket")
 	}
 	c := &child{
-		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"),
-		pins: make(chan frame, 1), ended: make(chan error, 1),
+		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"), ended: make(chan error, 1),
 	}
 	first, err := c.wire.receive(make([]byte, mostPayload))
 	if err != nil {
 		return err
 	}
-	go c.work() // for the PIN
 	if !c.open(first) {
 		return nil // the daemon was told why
-	}
-	// The daemon asks for no more at a time than there are sessions, so that one goroutine is always left that receives.
-	for range c.signer.Usage().Sessions {
-		go c.work()
 	}
 	if err := <-c.ended; !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		return err
@@ -115,8 +112,7 @@ func (c *child) open(f frame) bool {
 		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)}) // where this fails, the daemon is gone
 		return false
 	}
-	// A call that waits for the HSM holds one of Go's processors. With one for each session, none waits for another.
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), c.signer.Usage().Sessions+2))
+	c.staff(c.signer.Usage().Sessions)
 	c.answer(f.id, answer)
 	return true
 }
@@ -126,11 +122,15 @@ func (c *child) opened(f frame) ([]byte, error) {
 	if err := json.Unmarshal(f.payload, &told); err != nil || f.kind != kindOpen {
 		return nil, errGarbage
 	}
-	signer, err := c.openSigner(told)
+	log := slog.New(slog.NewJSONHandler(logWriter{c.wire}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	signer, err := c.openSigner(told, log)
 	if err != nil {
 		return nil, err
 	}
 	c.signer = signer
+	if told.Sessions == 0 {
+		c.tuner = newTuner(c.resize, log, signer.Usage())
+	}
 	status, err := signer.Status(context.Background())
 	if err != nil {
 		return nil, err
@@ -138,14 +138,14 @@ func (c *child) opened(f frame) ([]byte, error) {
 	return json.Marshal(opened{PublicKey: signer.PublicKey(), Status: status})
 }
 
-func (c *child) openSigner(told settings) (*hsm.Signer, error) {
+func (c *child) openSigner(told settings, log *slog.Logger) (*hsm.Signer, error) {
 	uri, err := hsm.ParseURI(told.URI)
 	if err != nil {
 		return nil, err
 	}
 	return hsm.Open(context.Background(), hsm.Options{
 		URI: uri, Sessions: told.Sessions, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
-		Logger: slog.New(slog.NewJSONHandler(logWriter{c.wire}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: log,
 	})
 }
 
@@ -161,7 +161,10 @@ func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	if err := c.wire.send(frame{kind: kindWantPIN}); err != nil {
 		return nil, nil, err
 	}
-	f := <-c.pins
+	f, err := receiveAll(c.pin)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the PIN from the daemon: %w", err)
+	}
 	if f.id == 0 {
 		return nil, nil, decodeError(f.payload)
 	}
@@ -177,25 +180,53 @@ func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	}, nil
 }
 
+// staff has so many goroutines receive requests. A call that waits for the HSM holds one of Go's processors: with one for each
+// session, none waits for another.
+func (c *child) staff(n int) {
+	if procs := max(runtime.NumCPU(), n+2); procs != runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(procs)
+	}
+	c.wanted.Store(int32(n))
+	for int(c.working.Load()) < n {
+		c.working.Add(1)
+		go c.work()
+	}
+}
+
+// spare says whether a goroutine that receives is one too many, and may end.
+func (c *child) spare() bool {
+	n := c.working.Load()
+	return n > c.wanted.Load() && c.working.CompareAndSwap(n, n-1)
+}
+
+// resize changes how many sessions there are, and tells how many there are then.
+func (c *child) resize(n int) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), resizeLimit)
+	defer cancel()
+	got, err := c.signer.Resize(ctx, n)
+	c.staff(got)
+	return got, err
+}
+
+// resizeLimit bounds the wait for a session that is inside a call.
+const resizeLimit = 5 * time.Second
+
 // work receives a request and answers it, one after the other. One goroutine does all of that: handing a request to another
 // takes longer than some modules sign.
 func (c *child) work() {
 	buffer := make([]byte, 8<<10)
-	for {
+	for !c.spare() {
 		f, err := c.wire.receive(buffer)
-		switch {
-		case err != nil:
+		if err != nil {
 			select {
 			case c.ended <- err:
 			default: // another was told the same
 			}
 			return
-		case f.kind == kindPIN:
-			f.payload = bytes.Clone(f.payload)
-			c.pins <- f
-		default:
-			c.handle(f)
 		}
+		began := time.Now()
+		c.handle(f)
+		c.tuner.note(time.Since(began))
 	}
 }
 

@@ -34,12 +34,12 @@ func newGate(read func() (*hsm.PIN, error)) *gate {
 func (g *gate) hand(p *process) {
 	pin, err := g.admit(p)
 	if err != nil {
-		_ = p.wire.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
+		_ = wire{p.pin}.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
 		return
 	}
 	defer pin.Wipe()
-	if _, err := p.pin.Write(pin.Bytes()); err == nil { // a pipe takes 4 KiB at once, and a PIN has less
-		_ = p.wire.send(frame{kind: kindPIN, id: uint32(len(pin.Bytes()))})
+	if (wire{p.pin}).send(frame{kind: kindPIN, id: uint32(len(pin.Bytes()))}) == nil {
+		_, _ = p.pin.Write(pin.Bytes())
 	}
 }
 

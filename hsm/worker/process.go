@@ -34,6 +34,7 @@ type process struct {
 	killed sync.Once
 
 	pending  map[uint32]*request // sent to it and not answered
+	behind   []*request          // of these, that no session has begun with, the oldest first
 	lastID   uint32
 	sessions int
 	repairs  uint64        // the worker's own
@@ -239,10 +240,12 @@ func (p *process) log(line []byte) error {
 	return nil
 }
 
-// oldest returns how long the oldest request waits for its answer. The caller holds Signer.mu.
+// oldest returns how long the oldest request is inside a call. The caller holds Signer.mu.
 func (p *process) oldest(now time.Time) (longest time.Duration) {
 	for _, r := range p.pending {
-		longest = max(longest, now.Sub(r.sent))
+		if !r.inside.IsZero() {
+			longest = max(longest, now.Sub(r.inside))
+		}
 	}
 	return longest
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// do has a worker do what is asked, and waits for the answer until ctx ends. No more is with a worker than it has sessions, so
-// that what it has not answered is inside a call.
+// do has a worker do what is asked, and waits for the answer until ctx ends.
 func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error) {
 	r := &request{kind: k, payload: payload, done: make(chan answer, 1)}
 	s.mu.Lock()
@@ -65,7 +64,7 @@ func (s *Signer) dispatch() {
 	}
 	var few [4]frame
 	frames := few[:0]
-	for s.waiting.Len() > 0 && len(p.pending) < max(1, p.sessions) {
+	for s.waiting.Len() > 0 && len(p.pending) < 2*max(1, p.sessions) {
 		r := s.waiting.Remove(s.waiting.Front()).(*request)
 		r.place = nil
 		frames = append(frames, p.assign(r))
@@ -76,16 +75,26 @@ func (s *Signer) dispatch() {
 	}
 }
 
-// assign makes the request the worker's, and returns it as a frame. The caller holds mu.
+// assign makes the request the worker's, and returns it as a frame. As many as there are sessions are taken to be inside a call,
+// the oldest first; as many again are there for a session to go on with at once. The caller holds mu.
 func (p *process) assign(r *request) frame {
 	p.lastID++
-	r.sent = time.Now()
 	p.pending[p.lastID] = r
+	p.behind = append(p.behind, r)
+	p.advance()
 	if !p.watched {
 		p.watched = true
 		time.AfterFunc(p.signer.options.CallTimeout/4, p.watch)
 	}
 	return frame{kind: r.kind, id: p.lastID, payload: r.payload}
+}
+
+// advance notes which requests are inside a call from now on. The caller holds mu.
+func (p *process) advance() {
+	for len(p.behind) > 0 && len(p.pending)-len(p.behind) < max(1, p.sessions) {
+		p.behind[0].inside = time.Now()
+		p.behind = p.behind[1:]
+	}
 }
 
 // watch looks for requests that hang, for as long as there are any.
@@ -123,7 +132,11 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 		return fmt.Errorf("%w: an answer to nothing that was asked", errGarbage)
 	}
 	delete(p.pending, f.id)
+	if r.inside.IsZero() { // overtook another
+		p.behind = slices.DeleteFunc(p.behind, func(one *request) bool { return one == r })
+	}
 	p.sessions, p.repairs = int(f.sessions), uint64(f.repairs)
+	p.advance()
 	if a.err == nil && (r.kind == kindSign || r.kind == kindProbe) {
 		p.useful.Store(true)
 	}
@@ -192,8 +205,10 @@ func (s *Signer) lost(p *process, err error) {
 func (s *Signer) reclaim(p *process) {
 	for _, id := range slices.SortedFunc(maps.Keys(p.pending), func(a, b uint32) int { return cmp.Compare(b, a) }) {
 		if r := p.pending[id]; !r.left && r.kind != kindOpen && r.kind != kindClose {
+			r.inside = time.Time{}
 			r.place = s.waiting.PushFront(r)
 		}
 	}
 	clear(p.pending)
+	p.behind = nil
 }

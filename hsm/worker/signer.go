@@ -101,7 +101,7 @@ type request struct {
 	kind    kind
 	payload []byte
 	done    chan answer   // has room for one
-	sent    time.Time     // to the worker
+	inside  time.Time     // when a session began with it; zero before
 	place   *list.Element // in waiting; nil while a worker has it
 	left    bool          // nobody waits for the answer
 }
@@ -267,6 +267,7 @@ func (s *Signer) Usage() hsm.Usage {
 	if p := s.current; p != nil {
 		u.Repairs += p.repairs
 		u.Sessions, u.InUse = p.sessions, min(len(p.pending), p.sessions)
+		u.MostSessions = s.snapshot.Session.Most
 	}
 	return u
 }

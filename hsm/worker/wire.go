@@ -23,7 +23,7 @@ const (
 	kindFind                   // find the token and the key again
 	kindStatus                 // the answer is an hsm.Status as JSON
 	kindClose                  // close the sessions, finalise the module and end
-	kindPIN                    // to the worker, after wantPIN: how many bytes of PIN are in the pipe, or an error
+	kindPIN                    // in the pipe for the PIN, after wantPIN: how many bytes of PIN follow, or an error
 
 	kindAnswered
 	kindFailed   // payload: an error; see encodeError
@@ -104,7 +104,29 @@ func (w wire) receive(buffer []byte) (frame, error) {
 	if err != nil {
 		return frame{}, err
 	}
-	b := buffer[:n]
+	return parse(buffer[:n])
+}
+
+// receiveAll is receive for what keeps no messages apart, and reads no further than the frame's end.
+func receiveAll(from io.Reader) (frame, error) {
+	b := make([]byte, headerSize, 256)
+	if _, err := io.ReadFull(from, b); err != nil {
+		return frame{}, err
+	}
+	length := binary.LittleEndian.Uint32(b[12:])
+	if length > mostPayload {
+		return frame{}, fmt.Errorf("%w: a payload of %d bytes", errGarbage, length)
+	}
+	b = append(b, make([]byte, length)...)
+	if _, err := io.ReadFull(from, b[headerSize:]); err != nil {
+		return frame{}, err
+	}
+	return parse(b)
+}
+
+// parse reads a frame, whose payload stays where it is.
+func parse(b []byte) (frame, error) {
+	n := len(b)
 	if n < headerSize || b[0] != headMark {
 		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:min(n, headerSize)])
 	}

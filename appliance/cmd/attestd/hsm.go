@@ -270,7 +270,7 @@ func writeStatus(w io.Writer, s hsm.Status) {
 		{"key", fmt.Sprintf("%s (id %s, %s)", s.Key.Label, orDash(s.Key.ID), s.Key.Curve)},
 		{"key policy", fmt.Sprintf("sensitive %s, extractable %s, may sign %s", yes[s.Key.Sensitive], yes[s.Key.Extractable], yes[s.Key.Sign])},
 		{"address", address},
-		{"sessions", fmt.Sprintf("%d in use, %d open, at most %s", s.Session.InUse, s.Session.Open, orUnlimited(s.Session.Max))},
+		{"sessions", sessionsShown(s.Session)},
 		{"worker", workerState(s)},
 		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
 	}, told("last error", s.LastError+" "+text.Time(s.LastErrorTime))...))
@@ -296,11 +296,16 @@ func pinState(t hsm.TokenStatus) string {
 	return "good"
 }
 
-func orUnlimited(n uint) string {
-	if n == 0 {
-		return "unlimited"
+// sessionsShown tells how many sessions there are, and why not more.
+func sessionsShown(s hsm.SessionStatus) string {
+	shown := fmt.Sprintf("%d in use, %d open, at most %d", s.InUse, s.Open, s.Most)
+	if s.Auto {
+		shown += ", as many as the HSM has use for"
 	}
-	return fmt.Sprint(n)
+	if s.Max > 0 {
+		shown += fmt.Sprintf("; the token allows %d", s.Max)
+	}
+	return shown
 }
 
 func writeBench(w io.Writer, results []hsm.BenchResult) {

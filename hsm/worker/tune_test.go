@@ -1,0 +1,89 @@
+package worker_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/worker"
+)
+
+// Without a number of sessions to keep to, a worker has as many as the HSM has use for.
+func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
+	for name, c := range map[string]struct {
+		hsm         hsmtest.FastOptions
+		least, most int // sessions, in the end
+	}{
+		"many engines":                       {hsmtest.FastOptions{Latency: 5 * time.Millisecond}, 16, 64},
+		"one engine":                         {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Engines: 1}, 1, 2},
+		"eight engines":                      {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Engines: 8}, 8, 8},
+		"no latency":                         {hsmtest.FastOptions{}, 1, 4 * runtime.NumCPU()},
+		"a maximum that the token tells":     {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 12}, 12, 12},
+		"a maximum that the token tells not": {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 12, Untold: true}, 12, 12},
+		"a maximum of one":                   {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 1}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			token, fast := hsmtest.NewFast(t, c.hsm)
+			s, _ := open(t, sessions(0, token.URI))
+			underDemand(t, s, 64)
+			eventually(t, "as many as pay", func() bool { return s.Usage().Sessions >= c.least })
+			before, _ := fast.Spent()
+			eventually(t, "measured once more", func() bool { n, _ := fast.Spent(); return n > before+300 })
+			if n := s.Usage().Sessions; n > 2*c.most { // a trial may be under way, and no more than one
+				t.Errorf("%d sessions, not up to %d", n, c.most)
+			}
+			eventually(t, "no more than pay", func() bool { n := s.Usage().Sessions; return n >= c.least && n <= c.most })
+		})
+	}
+}
+
+// A HSM that becomes slower or faster, or takes sessions away, is followed.
+func TestTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
+	slow := hsmtest.FastOptions{Latency: 20 * time.Millisecond}
+	token, fast := hsmtest.NewFast(t, slow)
+	s, _ := open(t, sessions(0, token.URI))
+	underDemand(t, s, 64)
+	has := func(least, most int) {
+		t.Helper()
+		eventually(t, "of the right size", func() bool { n := s.Usage().Sessions; return n >= least && n <= most })
+	}
+	has(32, 64)
+	slow.Engines = 2
+	fast.Set(slow)
+	has(1, 8)
+	slow.Engines = 0
+	fast.Set(slow)
+	has(32, 64)
+}
+
+// Who asks for a number gets it.
+func TestANumberOfSessionsThatIsSetStays(t *testing.T) {
+	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: time.Millisecond})
+	s, _ := open(t, sessions(3, token.URI))
+	underDemand(t, s, 16)
+	eventually(t, "in use", func() bool { n, _ := fast.Spent(); return n > 1500 })
+	if u := s.Usage(); u.Sessions != 3 || u.MostSessions != 3 {
+		t.Errorf("%d sessions of at most %d, not 3", u.Sessions, u.MostSessions)
+	}
+}
+
+// underDemand signs on so many goroutines until the test ends.
+func underDemand(t *testing.T, s *worker.Signer, clients int) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := s.Sign(ctx, randomDigest()); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); all.Wait() })
+}
