@@ -3,6 +3,7 @@ package appliance
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/consensys/gnark-crypto/ecc/secp256k1"
 	"github.com/consensys/gnark-crypto/ecc/secp256k1/fp"
@@ -12,7 +13,7 @@ import (
 
 // Verifier makes Signatures as NewSignature does, for a key that signs many. Recovery finds an unknown key; with the key
 // known, R = e/s·G + r/s·Q (SEC 1, section 4.1.4) tells both whether the signature is valid and its v, and multiples of G and
-// Q are looked up. The tables take 1 MiB. It is safe for concurrent use.
+// Q are looked up. The tables take 3 MiB. It is safe for concurrent use.
 //
 // It computes on public values only, so its time may depend on them.
 type Verifier struct {
@@ -30,7 +31,12 @@ func NewVerifier(publicKey []byte) (*Verifier, error) {
 	point.X.SetBytes(publicKey[1:33])
 	point.Y.SetBytes(publicKey[33:])
 	_, generator := secp256k1.Generators()
-	return &Verifier{generator: multiplesOf(generator), key: multiplesOf(point)}, nil
+	v := new(Verifier)
+	var both sync.WaitGroup
+	both.Go(func() { v.generator = multiplesOf(generator) })
+	both.Go(func() { v.key = multiplesOf(point) })
+	both.Wait()
+	return v, nil
 }
 
 // Signature is NewSignature with the Verifier's key.
@@ -68,35 +74,64 @@ func (v *Verifier) point(digest Digest, sig Signature) secp256k1.G1Jac {
 	return sum
 }
 
-// multiples are those of a point by j·256^i, for each byte j of a scalar but zero and each place i that it may have.
-type multiples [fr.Bytes][255]secp256k1.G1Affine
+// A scalar is read in signed digits of window bits: with half as many multiples for each as without a sign, it takes fewer
+// additions than with bytes.
+const (
+	window = 11
+	places = (fr.Bits + window) / window // the last has room for a carry
+	half   = 1 << (window - 1)
+)
+
+// multiples are those of a point by j·2^(window·i), for each place i and each digit j from 1 to half.
+type multiples [places][half]secp256k1.G1Affine
 
 func multiplesOf(point secp256k1.G1Affine) *multiples {
 	var next secp256k1.G1Jac
 	next.FromAffine(&point)
-	all := make([]secp256k1.G1Jac, 0, fr.Bytes*255)
-	for range fr.Bytes {
+	all := make([]secp256k1.G1Jac, 0, places*half)
+	for range places {
 		base := next
-		for range 255 {
+		for range half {
 			all = append(all, next)
 			next.AddAssign(&base)
 		}
+		next.DoubleAssign().SubAssign(&base).SubAssign(&base) // of half+1 times the base: 2·half times
 	}
 	table := new(multiples)
 	for i, one := range secp256k1.BatchJacobianToAffineG1(all) {
-		table[i/255][i%255] = one
+		table[i/half][i%half] = one
 	}
 	return table
 }
 
 // addTo adds scalar times the point to sum.
 func (m *multiples) addTo(sum *secp256k1.G1Jac, scalar *fr.Element) {
-	digits := scalar.Bytes() // big-endian
+	bits, carry := scalar.Bits(), 0 // little-endian
 	for i := range m {
-		if digit := digits[fr.Bytes-1-i]; digit != 0 {
+		digit := windowOf(&bits, i) + carry
+		if carry = 0; digit > half {
+			digit, carry = digit-2*half, 1
+		}
+		switch {
+		case digit > 0:
 			sum.AddMixed(&m[i][digit-1])
+		case digit < 0:
+			negative := m[i][-digit-1]
+			negative.Y.Neg(&negative.Y)
+			sum.AddMixed(&negative)
 		}
 	}
+}
+
+// windowOf returns the bits at a place.
+func windowOf(bits *[fr.Limbs]uint64, place int) int {
+	at := place * window
+	limb, shift := at/64, at%64
+	word := bits[limb] >> shift
+	if shift > 64-window && limb+1 < fr.Limbs {
+		word |= bits[limb+1] << (64 - shift)
+	}
+	return int(word & (2*half - 1))
 }
 
 var errNotOurs = errors.New("the signature does not recover to the key's own address")
