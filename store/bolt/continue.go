@@ -135,7 +135,7 @@ func (s *Store) copyTo(ctx context.Context, to *copier) error {
 }
 
 // copyStep is how many entries are written at once.
-const copyStep = 4096
+const copyStep = 256
 
 // copier writes entries into a new file.
 type copier struct {

@@ -107,6 +107,21 @@ var disasters = []disaster{
 		d.attests(t)
 		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
 	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all`}},
+	{"journal_lost", func(t *testing.T, d *daemonProcess) {
+		d.start(t)
+		d.attests(t)
+		d.kill(t)
+		journal := filepath.Join(d.dir, "data", archive.StoreFile)
+		older, err := os.ReadFile(journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.start(t)
+		d.attests(t)
+		d.run(t, "log", "checkpoint")
+		d.kill(t)
+		write(t, journal, older)
+	}, []string{`fail +mark .*fewer records than were published\n +→ put the newer journal back.*attestd log accept-loss`}},
 }
 
 func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
