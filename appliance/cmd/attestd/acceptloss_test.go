@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,7 +104,7 @@ func TestAcceptLossIsKilledAtEachStep(t *testing.T) {
 			if err == nil {
 				break // there is no such call
 			}
-			if exit, ok := err.(*exec.ExitError); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)
 			}
 			seen[wholeOrAsBefore(t, dir, old, n%2 == 0)]++
