@@ -10,4 +10,6 @@ const (
 	CodeMethodNotAllowed     appliance.Code = "method_not_allowed"
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeNotAcceptable        appliance.Code = "not_acceptable"
+	// CodePersistedQueryNotSupported is in capitals, as Apollo's and urql's clients look for it.
+	CodePersistedQueryNotSupported appliance.Code = "PERSISTED_QUERY_NOT_SUPPORTED"
 )

@@ -82,7 +82,10 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	} else {
 		r, err = requestFromBody(body)
 	}
-	if err != nil {
+	switch {
+	case err != nil && err.Code() == CodePersistedQueryNotSupported && string(c.Response().Header.ContentType()) != typeGraphQL:
+		return refuse(c, http.StatusOK, err) // as Apollo's servers do
+	case err != nil:
 		return refuse(c, http.StatusBadRequest, err)
 	}
 	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: c.Get(fiber.HeaderAccept)}

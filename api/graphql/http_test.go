@@ -60,6 +60,7 @@ func TestHTTP(t *testing.T) {
 		{"GET", "GET", get, "", nil, 200, mediaJSON, ""},
 		{"GET with all parameters", "GET", "/v1/graphql?operationName=A&variables=" + url.QueryEscape(`{"n":1}`) + "&extensions=" + url.QueryEscape(`{}`) +
 			"&query=" + url.QueryEscape("query A($n: Int) { __typename v2_chains(args: {p_limit: $n}) { rpc_type } } query B { x }"), "", nil, 200, mediaJSON, "validation_failed"},
+		{"a query with its hash", "POST", "/v1/graphql", `{"query":"{__typename}","extensions":{"persistedQuery":{"version":1,"sha256Hash":"ab"}}}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, ""},
 		{"null parameters", "POST", "/v1/graphql", `{"query":"{__typename}","operationName":null,"variables":null,"extensions":null}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, ""},
 
 		{"either type, the newer named first", "GET", get, "", []string{"Accept", mediaGraphQL + ", " + mediaJSON + ";q=0.9"}, 200, mediaGraphQL, ""},
@@ -90,6 +91,9 @@ func TestHTTPRefusesRequests(t *testing.T) {
 		{"variables that are no JSON", "GET", get + "&variables=%7B", "", nil, 400, mediaJSON, "invalid_field"},
 		{"extensions of another type", "POST", "/v1/graphql", `{"query":"{__typename}","extensions":0}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
 		{"operationName of another type", "POST", "/v1/graphql", `{"query":"{__typename}","operationName":7}`, []string{"Content-Type", mediaJSON}, 400, mediaJSON, "invalid_field"},
+		{"the hash of a query, older", "POST", "/v1/graphql", `{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"ab"}}}`, []string{"Content-Type", mediaJSON}, 200, mediaJSON, "PERSISTED_QUERY_NOT_SUPPORTED"},
+		{"the hash of a query, newer", "POST", "/v1/graphql", `{"operationName":"A","extensions":{"persistedQuery":{"version":1,"sha256Hash":"ab"}}}`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "PERSISTED_QUERY_NOT_SUPPORTED"},
+		{"the hash of a query by GET", "GET", "/v1/graphql?extensions=" + url.QueryEscape(`{"persistedQuery":{"version":1,"sha256Hash":"ab"}}`), "", nil, 200, mediaJSON, "PERSISTED_QUERY_NOT_SUPPORTED"},
 		{"no JSON", "POST", "/v1/graphql", `{"query`, []string{"Content-Type", mediaJSON, "Accept", mediaGraphQL}, 400, mediaGraphQL, "invalid_json"},
 		{"a batch", "POST", "/v1/graphql", " [" + query + "]", []string{"Content-Type", mediaJSON}, 400, mediaJSON, "batching_unsupported"},
 

@@ -131,7 +131,7 @@ func requestFromBody(body []byte) (request, *document.Error) {
 	}
 	query, has := members["query"]
 	if !has || isNull(query) {
-		return request{}, missingQuery()
+		return request{}, missingQuery(members["extensions"])
 	}
 	if !isString(query, &r.query) {
 		return request{}, document.NewError(appliance.CodeInvalidField, "query must be a string")
@@ -160,7 +160,7 @@ func requestFromQuery(c *fiber.Ctx) (request, *document.Error) {
 		return request{}, refusedJSON(err)
 	}
 	if _, has := given["query"]; !has {
-		return request{}, missingQuery()
+		return request{}, missingQuery([]byte(given["extensions"]))
 	}
 	for name, raw := range map[string]*[]byte{"variables": &r.variables, "extensions": &r.extensions} {
 		value := []byte(given[name])
@@ -224,7 +224,12 @@ func isRepeated(name string) *document.Error {
 	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
 }
 
-func missingQuery() *document.Error {
+// missingQuery is the error for a request without query. One that has the hash of a query instead (automatic persisted queries)
+// gets the message at which Apollo's and urql's links send the query itself, and no more hashes.
+func missingQuery(extensions []byte) *document.Error {
+	if members, err := wire.ReadMembers(extensions); err == nil && !isNull(members["persistedQuery"]) {
+		return document.NewError(CodePersistedQueryNotSupported, "PersistedQueryNotSupported")
+	}
 	return document.NewError(appliance.CodeMissingField, "the parameter query is required")
 }
 

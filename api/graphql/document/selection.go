@@ -121,19 +121,37 @@ func (f *Field) addAlternative(place int, guards []guard) {
 }
 
 // placeWith reports whether the field is selected with these variables, and its place.
-func (f *Field) placeWith(variables map[string]any) (place int, asked bool) {
+//
+// Errors: CodeInvalidVariable for a condition that is null.
+func (f *Field) placeWith(variables map[string]any) (place int, asked bool, err *Error) {
 	if len(f.alternatives) == 0 {
-		return f.place, true
+		return f.place, true, nil
 	}
 	for _, a := range f.alternatives {
-		if !slices.ContainsFunc(a.guards, func(g guard) bool {
-			value, _ := g.condition.Value(variables)
-			return value != g.value
-		}) {
-			return a.place, true
+		if asked, err = hold(a.guards, variables); asked || err != nil {
+			return a.place, asked, err
 		}
 	}
-	return 0, false
+	return 0, false, nil
+}
+
+// hold reports whether all guards do. They are asked from the outermost on, up to the first that does not.
+func hold(guards []guard, variables map[string]any) (bool, *Error) {
+	for _, g := range guards {
+		value, _ := g.condition.Value(variables)
+		switch {
+		case value == nil:
+			return false, nullVariable(g.condition, "Boolean!")
+		case value != g.value:
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// nullVariable is the error for a variable that is null where its default is not (GraphQL, section 6.4.1).
+func nullVariable(v *ast.Value, wanted string) *Error {
+	return NewError(CodeInvalidVariable, fmt.Sprintf(`Variable "$%s" must not be null where %q is expected.`, v.Raw, wanted)).At(v.Position)
 }
 
 // Selection is a field that is selected, with the values of its arguments.
@@ -159,14 +177,16 @@ func bind(fields []*Field, variables map[string]any) ([]*Selection, []*Error) {
 	block := make([]Selection, len(fields)) // one allocation for all
 	moved := false
 	for i, f := range fields {
-		place, asked := f.placeWith(variables)
-		if !asked {
+		place, asked, err := f.placeWith(variables)
+		switch {
+		case err != nil:
+			return nil, []*Error{err.WithPath(f.Key)}
+		case !asked:
 			continue
 		}
 		s := &block[i]
 		s.Field, s.place = f, place
 		moved = moved || place != f.place
-		var err *Error
 		if s.Args, err = f.bindArguments(variables); err != nil {
 			return nil, []*Error{err}
 		}

@@ -144,6 +144,8 @@ func Show(value any) string {
 // coerceLiteral coerces a literal, which has been validated. The variables are coerced already.
 func coerceLiteral(schema *ast.Schema, t *ast.Type, v *ast.Value, variables map[string]any) (any, *Error) {
 	switch {
+	case v.Kind == ast.Variable && t.NonNull && variables[v.Raw] == nil:
+		return nil, nullVariable(v, t.String())
 	case v.Kind == ast.Variable:
 		return variables[v.Raw], nil
 	case v.Kind == ast.NullValue:
