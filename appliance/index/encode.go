@@ -75,15 +75,33 @@ func (r Row) validateKey() error {
 		}
 	}
 	if f, ok := r.t.Field("sort_order"); ok {
-		if n := len(r.value(f.Number)); n < 2 || n > maxSortOrder {
-			return appliance.Errorf(appliance.CodeInvalidField, "must have 1 to %d bytes", maxSortOrder).In(f.Name)
+		var buf [MaxSortOrder + 1]byte
+		if n := len(r.AppendText(buf[:0], f.Number)); n < 1 || n > MaxSortOrder {
+			return appliance.Errorf(appliance.CodeInvalidField, "must have 1 to %d bytes", MaxSortOrder).In(f.Name)
 		}
 	}
 	return nil
 }
 
-// maxSortOrder is the most bytes of a sort_order: stores use it in keys, whose size they bound.
-const maxSortOrder = 1024
+// MaxSortOrder is the most bytes of a sort_order: stores use it in keys, whose size they bound.
+const MaxSortOrder = 1024
+
+// The most bytes of other fields. Stores have chain ids in keys, two of them in one, and the denoms of tokens; the others are
+// bounded so that no row takes a store's memory for itself.
+const (
+	maxChainID = 256
+	maxDenom   = 16 << 10
+	maxField   = 256 << 10 // a name, a hash, a logo
+	maxPayload = 8 << 20   // what a packet carries, JSON, lists and objects
+)
+
+// check refuses a value that is larger than its field may be, in its plain form.
+func (f *Field) check(size int) error {
+	if size > f.max {
+		return appliance.Errorf(appliance.CodeInvalidField, "has %d bytes, more than %d", size, f.max).In(f.Name)
+	}
+	return nil
+}
 
 // encoder builds rows. A value is first appended to buf in plain form; when its object is complete, finish replaces
 // the object's values by the row.
@@ -329,6 +347,9 @@ func (e *encoder) object(t *Type, v reflect.Value) error {
 		}
 		start := len(e.buf)
 		if err := e.member(f, member); err != nil {
+			return err
+		}
+		if err := f.check(len(e.buf) - start); err != nil {
 			return err
 		}
 		e.set(base+i, start)

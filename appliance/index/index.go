@@ -7,6 +7,7 @@ package index
 import (
 	"context"
 	"time"
+	"unicode/utf8"
 )
 
 // Index answers queries over rows, and takes rows. Package store/replica implements it.
@@ -166,5 +167,14 @@ func (w *Written) Add(other Written) {
 
 // TieBreak returns the sort_order under which a row is kept when another of its type has the one it came with.
 // key is the row's own key as text (a packet's hash, a transfer's hash and index, …), so the result is unique,
-// sorts directly after the other row, and is found again when the row is written a second time.
-func TieBreak(sortOrder, key string) string { return sortOrder + "~" + key }
+// sorts directly after the other row, and is found again when the row is written a second time. Of a long sort_order the end
+// is left out, so that the result has at most MaxSortOrder bytes where the key leaves room for that.
+func TieBreak(sortOrder, key string) string {
+	if most := max(0, MaxSortOrder-len(key)-1); len(sortOrder) > most {
+		for most > 0 && !utf8.RuneStart(sortOrder[most]) {
+			most--
+		}
+		sortOrder = sortOrder[:most]
+	}
+	return sortOrder + "~" + key
+}

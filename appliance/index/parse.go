@@ -126,6 +126,9 @@ func (p *parser) object(t *Type, line bool) error {
 		if err := p.value(f); err != nil {
 			return err
 		}
+		if err := f.check(len(p.e.buf) - start); err != nil {
+			return err
+		}
 		p.e.set(base+i, start)
 		p.e.dropEmpty(f, base+i)
 	}

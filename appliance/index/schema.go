@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type Field struct {
 	Elem     *Type // of FieldObject and FieldList
 
 	member int // of the Go struct
+	max    int // bytes of its plain value
 }
 
 // FieldKind is what a field holds.
@@ -154,10 +156,27 @@ func typeOf(name string, goType reflect.Type) *Type {
 		if f.Kind == FieldJSON || f.Kind == FieldTexts {
 			f.Required = false
 		}
+		f.max = mostOf(f)
 		t.byName[f.Name] = number
 		t.Fields[number] = f
 	}
 	return t
+}
+
+// payloads are the texts that may be as large as what a packet carries.
+var payloads = []string{"data", "acknowledgement", "packet_recv_maker_msg"}
+
+// mostOf returns how many bytes a field may have.
+func mostOf(f Field) int {
+	switch {
+	case f.Kind != FieldText || slices.Contains(payloads, f.Name):
+		return maxPayload
+	case strings.HasSuffix(f.Name, "universal_chain_id"):
+		return maxChainID
+	case f.Name == "denom":
+		return maxDenom
+	}
+	return maxField
 }
 
 func kindOf(name string, goType reflect.Type) (FieldKind, *Type) {

@@ -115,6 +115,27 @@ func TestImportNamesBadLines(t *testing.T) {
 	}
 }
 
+// TestImportOfLongSortOrders: rows with sort_orders as long as may be, and two with the same, are written, and found again.
+func TestImportOfLongSortOrders(t *testing.T) {
+	r := newReplica(t)
+	line := func(id int, order string) string {
+		return fmt.Sprintf(`{"kind":"packet","packet_hash":"0x%064x","sort_order":%q,"source_universal_chain_id":"a.b","destination_universal_chain_id":"c.d"}`+"\n", id, order)
+	}
+	long, longest := strings.Repeat("7", 1000), strings.Repeat("8", 1024)
+	in := line(1, long) + line(2, long) + line(3, longest) + line(4, longest)
+	for i, want := range []index.Written{{Inserted: 4}, {Unchanged: 4}} {
+		got, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in), dataset.ImportOptions{})
+		if err != nil || got.Written != want {
+			t.Fatalf("import %d: %+v, %v", i, got.Written, err)
+		}
+	}
+	_, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in+line(5, longest+"8")), dataset.ImportOptions{})
+	var bad dataset.BadLine
+	if !errors.As(err, &bad) || bad.Line != 5 || !strings.Contains(bad.Error(), "1 to 1024 bytes") {
+		t.Errorf("one byte more: %v", err)
+	}
+}
+
 // TestImportResumes interrupts an import by a bad line, which is then mended, and by a writer that fails.
 func TestImportResumes(t *testing.T) {
 	source := newReplica(t)
