@@ -159,7 +159,7 @@ type ChannelQuery struct {
 	SourcePort          string
 	DestinationPort     string
 	Version             string
-	Tags                []string // channels that have all of these
+	Tags                []string // channels that have one of these; nil does not restrict, an empty list that is not nil matches nothing
 	Recommended         *bool
 }
 

@@ -67,17 +67,13 @@ func (s *snapshot) Channels(ctx context.Context, q index.ChannelQuery) ([]index.
 	})
 }
 
+// hasTags tells whether a channel has one of the tags.
 func hasTags(channel index.Row, tags []string) bool {
-	if len(tags) == 0 {
+	if tags == nil {
 		return true
 	}
 	has := channel.Texts(index.ChannelTagsColumn)
-	for _, tag := range tags {
-		if !slices.Contains(has, tag) {
-			return false
-		}
-	}
-	return true
+	return slices.ContainsFunc(tags, func(tag string) bool { return slices.Contains(has, tag) })
 }
 
 // Clients implements index.Snapshot.

@@ -285,10 +285,9 @@ func (m *model) late(packet index.Row, of index.SLA) bool {
 
 func (m *model) channels(q index.ChannelQuery) []index.Row {
 	return m.list(index.ChannelType, func(row index.Row) bool {
-		for _, tag := range q.Tags {
-			if !slices.Contains(row.Texts(row.Type().MustField("tags").Number), tag) {
-				return false
-			}
+		tagged := func(tag string) bool { return slices.Contains(row.Texts(row.Type().MustField("tags").Number), tag) }
+		if q.Tags != nil && !slices.ContainsFunc(q.Tags, tagged) {
+			return false
 		}
 		return isEnd(row, "source", q.Source) && isEnd(row, "destination", q.Destination) &&
 			isNumber(row, "source_channel_id", q.SourceChannel) && isNumber(row, "destination_channel_id", q.DestinationChannel) &&

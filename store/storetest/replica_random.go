@@ -118,10 +118,18 @@ func (h *harness) packetQuery() index.PacketQuery {
 func (h *harness) channelQuery() index.ChannelQuery {
 	q := index.ChannelQuery{
 		Source: index.End{Chain: h.sometimes(h.one(someChains))}, Destination: index.End{Chain: h.sometimes(h.one(someChains))},
-		Version: h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: someKinds[:h.rng.IntN(2)],
+		Version: h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: h.tags(),
 	}
 	if h.rng.IntN(4) == 0 {
 		q.Source.Client, q.Recommended = new(int32(1)), new(true)
 	}
 	return q
+}
+
+// tags are none, or a list that may be empty.
+func (h *harness) tags() []string {
+	if h.rng.IntN(3) > 0 {
+		return nil
+	}
+	return someKinds[:h.rng.IntN(3)]
 }
