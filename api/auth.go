@@ -48,7 +48,7 @@ func (s *Server) take(x *exchange) error {
 		wait = min(wait, max(tightened, client.wait(now, usual)))
 	}
 	e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", x.bill.rate)
-	e.RetryAfter = wait
+	e.RetryAfter, x.wait = wait, wait
 	return e
 }
 

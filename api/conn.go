@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
 )
 
 const (
@@ -91,6 +93,9 @@ type httpConn struct {
 	net.Conn // raw, or TLS over it
 	raw      *conn
 	framing  framing
+	tls      *tls.Config // of the handshake that is still to come; nil means none
+	secure   bool        // TLS is spoken
+	plain    bool        // plain HTTP came where TLS is spoken
 
 	held    []byte // came, and did not pass yet
 	again   bool   // held may be more than the beginning of something
@@ -103,11 +108,48 @@ type httpConn struct {
 }
 
 func newHTTPConn(raw *conn, config *tls.Config) *httpConn {
-	c := &httpConn{Conn: raw, raw: raw}
-	if config != nil {
-		c.Conn = tls.Server(raw, config) // shakes hands in the first Read, within its deadline
+	return &httpConn{Conn: raw, raw: raw, tls: config}
+}
+
+// begin reads the first byte of a connection that should speak TLS. Whoever begins with a letter speaks plain HTTP, and is told
+// so instead of getting a TLS alert, which few programs can show.
+func (c *httpConn) begin() error {
+	first := make([]byte, 1)
+	if n, err := c.raw.Read(first); n == 0 {
+		return err
 	}
-	return c
+	c.plain, c.secure = isLetter(first[0]), !isLetter(first[0])
+	begun := &begunConn{Conn: c.raw, first: first}
+	if c.Conn = begun; c.secure {
+		c.Conn = tls.Server(begun, c.tls) // shakes hands in the first Read, within its deadline
+	}
+	c.tls = nil
+	return nil
+}
+
+func isLetter(b byte) bool { return b|0x20 >= 'a' && b|0x20 <= 'z' }
+
+// begunConn is a connection of which the first bytes were read before.
+type begunConn struct {
+	net.Conn
+	first []byte
+}
+
+func (c *begunConn) Read(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// check is framing.pass for a connection that speaks what it should.
+func (c *httpConn) check(in []byte) (passed []byte, used int, err error) {
+	if c.plain {
+		return nil, 0, appliance.Errorf(CodeInvalidRequest, "this port speaks HTTPS, and this request came as plain HTTP: use https://")
+	}
+	return c.framing.pass(in)
 }
 
 func (c *httpConn) SetReadDeadline(t time.Time) error {
@@ -143,7 +185,7 @@ func (c *httpConn) receive(p []byte) (int, error) {
 			in = append(c.held, in...)
 		}
 	}
-	passed, used, err := c.framing.pass(in)
+	passed, used, err := c.check(in)
 	rest := in[used:]
 	c.again = err == nil && used > 0 && c.framing.part == atHead && len(rest) > 0
 	if c.begun && len(passed) > 0 {
@@ -186,6 +228,11 @@ func (c *httpConn) wait(p []byte) (int, error) {
 		if until := time.Now().Add(limit); c.deadline.IsZero() || until.Before(c.deadline) {
 			_ = c.raw.SetReadDeadline(until)
 			defer func() { _ = c.raw.SetReadDeadline(c.deadline) }()
+		}
+	}
+	if c.tls != nil {
+		if err := c.begin(); err != nil {
+			return 0, err
 		}
 	}
 	return c.Conn.Read(p)

@@ -21,6 +21,7 @@ type exchange struct {
 	keyID  string           // of the API key, also of one that may not be used here; for the log
 	key    appliance.APIKey // zero without one that may be used here
 	bill   bill
+	wait   time.Duration  // until the client may ask again, where it was refused for its rate
 	body   []byte         // of a route with a BodyLimit
 	read   bool           // the body was read to its end
 	code   appliance.Code // of the problem that was answered
@@ -47,7 +48,8 @@ func (h *httpServer) begin(rctx *fasthttp.RequestCtx) *exchange {
 	if c := connOf(rctx); c != nil {
 		c.raw.working.Store(true)
 	}
-	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.greet(rctx, x.id)
+	h.pages.allow(rctx)
 	h.metrics.begin()
 	return x
 }
@@ -89,6 +91,7 @@ func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
 		}
 		h.connections.answered(c.raw, x.key.ID != "")
 	}
+	setRateLimit(&rctx.Response.Header, x, h.now())
 	setDate(&rctx.Response.Header, h.now())
 	h.logRequest(rctx, x)
 }

@@ -42,6 +42,8 @@ type httpServer struct {
 	// showCauses adds the cause of an error to its problem. Only the operator may see that.
 	showCauses bool
 
+	pages *pages // that may read answers; nil for none
+
 	// unmatched admits a request that no route matches, and onAnswer is told of each answer; nil means nobody.
 	unmatched func(c *fiber.Ctx, x *exchange) error
 	onAnswer  func(x *exchange, status int)
@@ -118,17 +120,20 @@ func (h *httpServer) handle(rctx *fasthttp.RequestCtx) {
 	x := h.begin(rctx)
 	defer h.end(rctx, x)
 	defer h.recover(rctx, x)
-	if h.stopping.Load() && !isProbe(rctx.Path()) {
-		rctx.SetConnectionClose()
-		h.fail(rctx, x, appliance.Errorf(appliance.CodeShuttingDown, "the server is shutting down"))
-		return
-	}
 	if c := connOf(rctx); c != nil {
 		if err := c.next(); err != nil {
 			rctx.SetConnectionClose()
 			h.fail(rctx, x, err)
 			return
 		}
+	}
+	if h.pages.preflight(rctx, x) { // of a request that may be refused, too: then readably
+		return
+	}
+	if h.stopping.Load() && !isProbe(rctx.Path()) {
+		rctx.SetConnectionClose()
+		h.fail(rctx, x, appliance.Errorf(appliance.CodeShuttingDown, "the server is shutting down"))
+		return
 	}
 	h.route(rctx)
 }
@@ -142,7 +147,8 @@ func (h *httpServer) recover(rctx *fasthttp.RequestCtx, x *exchange) {
 	}
 	h.logger.Error("panic", "panic", fmt.Sprint(p), "request_id", x.id, "stack", string(debug.Stack()))
 	wipe(&rctx.Response)
-	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.greet(rctx, x.id)
+	h.pages.allow(rctx)
 	h.fail(rctx, x, appliance.Errorf(appliance.CodeInternal, "internal error"))
 }
 
@@ -154,7 +160,8 @@ func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 	}
 	e := asError(err)
 	if e.Code == CodeMethodNotAllowed && x.method == fiber.MethodOptions {
-		rctx.Response.Header.Add(fiber.HeaderAllow, fiber.MethodOptions)
+		header := &rctx.Response.Header
+		header.Set(fiber.HeaderAllow, string(header.Peek(fiber.HeaderAllow))+", "+fiber.MethodOptions)
 		rctx.Response.SetStatusCode(fiber.StatusNoContent)
 		return
 	}
@@ -173,7 +180,10 @@ func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	e := readError(err)
 	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
 	wipe(&rctx.Response)
-	rctx.Response.Header.Set(fiber.HeaderXRequestID, x.id)
+	h.greet(rctx, x.id)
+	if h.pages != nil {
+		allowAny(&rctx.Response.Header) // nobody knows of which path, and it says nothing but what is wrong with the request
+	}
 	h.fail(rctx, x, e)
 	setDate(&rctx.Response.Header, h.now())
 	c := connOf(rctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"strconv"
 	"time"
 
@@ -115,7 +114,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	status := statuses[e.Code]
 	body, _ := json.Marshal(wire.Problem{ // strings and numbers only: cannot fail
 		Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status,
-		Detail: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID,
+		Detail: e.Detail, Message: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID,
 	})
 	resp := &rctx.Response
 	resp.Header.SetContentType("application/problem+json")
@@ -136,5 +135,5 @@ func retryAfter(e *appliance.Error) string {
 	if wait <= 0 {
 		wait = defaultRetryAfter
 	}
-	return strconv.Itoa(max(1, int(math.Ceil(wait.Seconds()))))
+	return strconv.Itoa(wholeSeconds(wait))
 }

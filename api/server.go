@@ -49,6 +49,9 @@ type Options struct {
 	MaxConnectionsPerAddress int           // of one client address (IPv6: one /64)
 	AnonymousIdleTimeout     time.Duration // instead of IdleTimeout, and before the first request, until a valid API key was shown
 
+	// Origins are the origins whose pages may ask for attestations and read them (CORS), or AnyOrigin; none means no page.
+	Origins []string
+
 	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored. They, and
 	// clients on this machine, may open MaxConnections, and have IdleTimeout.
 	TrustedProxies []netip.Prefix
@@ -125,6 +128,8 @@ type Route struct {
 	BodyLimit int64
 	// ReadsBody says that Handler reads the body itself. If it stops before the end, it must close the connection.
 	ReadsBody bool
+	// Origins are the origins whose pages may read answers, or AnyOrigin; none means no page. The methods of a path have the same.
+	Origins []string
 	// EndsWithClient says that c.UserContext() ends soon after the client has closed the connection.
 	EndsWithClient bool
 	// Handler answers. An *appliance.Error that it returns becomes a problem. It must copy what it keeps of c.
@@ -193,6 +198,7 @@ func New(opts Options) (*Server, error) {
 			AnonymousIdleTimeout: opts.AnonymousIdleTimeout, Trusted: slices.Concat(thisMachine, opts.TrustedProxies),
 		},
 	})
+	s.pages = newPages(s.routes)
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
 	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
@@ -212,15 +218,16 @@ func New(opts Options) (*Server, error) {
 
 func (s *Server) ownRoutes() []Route {
 	const attest = "/functions/v1/attest"
+	own, anyone := s.opts.Origins, []string{AnyOrigin}
 	return []Route{
-		{Method: fiber.MethodPost, Path: attest, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Handler: s.attest},
-		{Method: fiber.MethodGet, Path: attest + "/:id", Scope: appliance.ScopeAttest, Handler: s.readBack},
-		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Handler: s.describe},
-		{Method: fiber.MethodGet, Path: "/log/checkpoint", Handler: s.checkpoint},
-		{Method: fiber.MethodGet, Path: "/log/tile/*", Handler: s.tile},
-		{Method: fiber.MethodGet, Path: "/openapi.yaml", Handler: s.openAPI},
-		{Method: fiber.MethodGet, Path: "/healthz", Probe: true, Handler: s.healthz},
-		{Method: fiber.MethodGet, Path: "/readyz", Probe: true, Handler: s.readyz},
+		{Method: fiber.MethodPost, Path: attest, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
+		{Method: fiber.MethodGet, Path: attest + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
+		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
+		{Method: fiber.MethodGet, Path: "/log/checkpoint", Origins: anyone, Handler: s.checkpoint},
+		{Method: fiber.MethodGet, Path: "/log/tile/*", Origins: anyone, Handler: s.tile},
+		{Method: fiber.MethodGet, Path: "/openapi.yaml", Origins: anyone, Handler: s.openAPI},
+		{Method: fiber.MethodGet, Path: "/healthz", Probe: true, Origins: anyone, Handler: s.healthz},
+		{Method: fiber.MethodGet, Path: "/readyz", Probe: true, Origins: anyone, Handler: s.readyz},
 	}
 }
 

@@ -101,7 +101,7 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 	go func() { down <- second.Shutdown(context.Background()) }()
 	r.waitRefused()
 	w.send("ckpoint HTTP/1.1\r\nHost: x\r\n\r\n")
-	if a := w.receive(); a.status != 503 || a.problem().Code != appliance.CodeShuttingDown || !a.last || a.header.Get("Retry-After") == "" {
+	if a := w.receive(); a.status != 503 || a.problem().Code != appliance.CodeShuttingDown || !a.last || a.header.Get("Retry-After") == "" || a.header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("%s %v", a, a.header)
 	}
 	w.receiveEnd()

@@ -47,8 +47,8 @@ const (
 	CodeTimeout            Code = "timeout"
 	CodeShuttingDown       Code = "shutting_down"
 
-	// The upstream of the reads is at fault for now. In capitals: GraphQL clients know such codes so.
-	CodeUpstreamUnavailable Code = "UPSTREAM_UNAVAILABLE"
+	// The upstream of the reads is at fault for now.
+	CodeUpstreamUnavailable Code = "upstream_unavailable"
 
 	// A defect of ours.
 	CodeInternal Code = "internal"

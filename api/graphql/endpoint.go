@@ -66,10 +66,6 @@ type Options struct {
 	// NoIntrospection refuses __schema and __type. The schema is public all the same.
 	NoIntrospection bool
 
-	// Origins are the origins whose pages may read answers (CORS). None means any; no cookie or other credential
-	// is ever taken from a browser, so a page can read no more than its own server could.
-	Origins []string
-
 	Registry prometheus.Registerer // of the cache's metrics; nil means none
 	Log      *slog.Logger          // nil means none
 	Now      func() time.Time      // nil means time.Now
@@ -118,7 +114,6 @@ type Endpoint struct {
 	bodies          *budget // for requests
 	charge          func(*fiber.Ctx, float64)
 	noIntrospection bool
-	origins         []string
 	log             *slog.Logger
 	now             func() time.Time
 }
@@ -133,7 +128,7 @@ func New(o Options) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		lag: o.Lag, limits: o.Limits, noIntrospection: o.NoIntrospection,
-		origins: o.Origins, log: o.Log, now: o.Now, charge: o.Charge,
+		log: o.Log, now: o.Now, charge: o.Charge,
 	}
 	if e.charge == nil {
 		e.charge = func(*fiber.Ctx, float64) {}

@@ -15,6 +15,7 @@ type Problem struct {
 	Title     string         `json:"title"`
 	Status    int            `json:"status"`
 	Detail    string         `json:"detail,omitempty"`
+	Message   string         `json:"message,omitempty"` // Detail again, for clients of the hosted service
 	Code      appliance.Code `json:"code"`
 	Field     string         `json:"field,omitempty"` // the member of the request that is at fault
 	RequestID string         `json:"requestId,omitempty"`

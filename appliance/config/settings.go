@@ -39,6 +39,7 @@ type Config struct {
 			Key      string `koanf:"key"`
 			ClientCA string `koanf:"client_ca"`
 		} `koanf:"tls"`
+		Origins         []string       `koanf:"origins"`
 		TrustedProxies  []netip.Prefix `koanf:"trusted_proxies"`
 		AttestBodyLimit Size           `koanf:"attest_body_limit"`
 		RequestTimeout  time.Duration  `koanf:"request_timeout"`
@@ -156,6 +157,7 @@ func attestingSettings() []Setting {
 		{"server.tls.key", "", "PEM file of the certificate's private key"},
 		{"server.tls.client_ca", "", "PEM file of authorities; if set, clients must present a certificate of theirs"},
 		{"server.trusted_proxies", []string{}, "networks of reverse proxies, such as 10.0.0.0/8: their X-Forwarded-For is believed"},
+		{"server.origins", []string{}, "origins whose pages may ask for attestations and read them (CORS), such as https://app.example.com, or * for any; none means no page: whoever opens a page can read the API key in it"},
 		{"server.attest_body_limit", "16KiB", "largest body of an attestation request"},
 		{"server.request_timeout", "10s", "longest time an attestation may take, waiting for the HSM included"},
 		{"server.read_timeout", "10s", "longest time to send a request"},

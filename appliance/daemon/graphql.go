@@ -32,7 +32,6 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Charge:          api.Charge,
 		CacheBytes:      int64(c.CacheSize),
 		NoIntrospection: !c.Introspection,
-		Origins:         c.Origins,
 		Registry:        r.registry,
 		Log:             r.logger,
 	}
@@ -49,15 +48,19 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graphql: %w", err)
 	}
+	origins := c.Origins
+	if len(origins) == 0 {
+		origins = []string{api.AnyOrigin}
+	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, EndsWithClient: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Handler: endpoint.Handle}
 		if method == fiber.MethodOptions {
-			route.Open = true // a browser asks without the key whether it may send one
+			route.Open = true
 		}
 		routes = append(routes, route)
 	}
-	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Handler: endpoint.Health})
+	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Origins: origins, Handler: endpoint.Health})
 	if c.Playground {
 		playground := graphiql.New(graphiql.Options{Endpoint: GraphQLPath})
 		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {

@@ -130,6 +130,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		ReadTimeout:     s.ReadTimeout,
 		WriteTimeout:    s.WriteTimeout,
 		IdleTimeout:     s.IdleTimeout,
+		Origins:         s.Origins,
 		TrustedProxies:  s.TrustedProxies,
 
 		MaxConnections:           r.maxConnections(),

@@ -29,6 +29,9 @@ const (
 	CodeResponseTooLarge     appliance.Code = "response_too_large"
 )
 
+// CodeUpstreamUnavailable is appliance.CodeUpstreamUnavailable in GraphQL, whose clients know it in capitals.
+const CodeUpstreamUnavailable appliance.Code = "UPSTREAM_UNAVAILABLE"
+
 // Error is an error of a GraphQL response (GraphQL, section 7.1.2). Its extensions always contain a code.
 type Error struct {
 	Message    string         `json:"message"`
@@ -45,6 +48,9 @@ type Location struct {
 
 // NewError returns an error without location and path.
 func NewError(code appliance.Code, message string) *Error {
+	if code == appliance.CodeUpstreamUnavailable {
+		code = CodeUpstreamUnavailable
+	}
 	return &Error{Message: message, Extensions: map[string]any{"code": code}}
 }
 

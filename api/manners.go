@@ -1,0 +1,63 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// strictTransport has browsers use HTTPS alone for a year (RFC 6797). Other names below the host's are none of ours.
+const strictTransport = "max-age=31536000"
+
+// greet sets the headers that every answer has, whatever it turns out to be.
+func (h *httpServer) greet(rctx *fasthttp.RequestCtx, requestID string) {
+	header := &rctx.Response.Header
+	header.Set(fiber.HeaderXRequestID, requestID)
+	header.Set(fiber.HeaderXContentTypeOptions, "nosniff")
+	if c := connOf(rctx); c != nil && c.secure { // RFC 6797, section 7.2: never in plain HTTP
+		header.Set(fiber.HeaderStrictTransportSecurity, strictTransport)
+	}
+}
+
+// setRateLimit tells the client its rate and what is left of it, as draft-ietf-httpapi-ratelimit-headers-11 has it. A request that
+// is charged to nobody, or without a limit, has neither header.
+func setRateLimit(h *fasthttp.ResponseHeader, x *exchange, now time.Time) {
+	if x.bill.account == nil || x.bill.rate == appliance.Unlimited {
+		return
+	}
+	policy := "address"
+	if x.key.ID != "" {
+		policy = "api-key"
+	}
+	quota, window := x.bill.quota()
+	left, until := x.bill.account.left(now, x.bill.rate)
+	if x.code == appliance.CodeRateLimited {
+		left, until = 0, x.wait
+	}
+	h.Set("RateLimit-Policy", fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, window))
+	h.Set("RateLimit", fmt.Sprintf(`"%s";r=%d;t=%d`, policy, left, wholeSeconds(until)))
+}
+
+// wholeSeconds rounds up, to at least one.
+func wholeSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
+
+// quota returns the rate as a number of requests in so many seconds.
+func (b bill) quota() (requests, seconds int) {
+	return max(1, int(b.rate.PerSecond)), wholeSeconds(priceOf(b.rate))
+}
+
+// left returns how many requests at that rate the bucket has, and how long until it is full; where it has none, until it has one.
+func (a *account) left(now time.Time, r appliance.Rate) (requests int, until time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	price, owed := priceOf(r), max(0, later(a.paid, now).Sub(now))
+	if requests = int((max(burst, price) - owed) / price); requests > 0 {
+		return requests, owed
+	}
+	return 0, a.lacks(now, r)
+}
