@@ -10,6 +10,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -19,6 +20,8 @@ import (
 type AdminOptions struct {
 	Attestor  *appliance.Attestor
 	HSMStatus func(ctx context.Context) (any, error) // the answer of GET /hsm
+	// Cluster tells of the appliances that share the store. Nil means that there are none.
+	Cluster func(ctx context.Context) (wire.Cluster, error)
 	// Reload loads the configuration again and returns the settings that changed but need a restart. After an error the
 	// old configuration stays in effect. Nil means that there is no reload.
 	Reload func() (needRestart []string, err error)
@@ -89,6 +92,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
+		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},
 		{Method: fiber.MethodGet, Path: "/backup", Handler: a.backup},
 	}

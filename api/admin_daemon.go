@@ -24,6 +24,19 @@ func (a *Admin) hsm(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, status)
 }
 
+func (a *Admin) cluster(c *fiber.Ctx) error {
+	if a.opts.Cluster == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this appliance has its journal in a file of its own, and is in no cluster (store.url)")
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	status, err := a.opts.Cluster(ctx)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, status)
+}
+
 // reload loads the configuration again and answers when it is in effect or refused.
 func (a *Admin) reload(c *fiber.Ctx) error {
 	if a.opts.Reload == nil {

@@ -168,6 +168,13 @@ func (a *Admin) HSMStatus(ctx context.Context, status any) error {
 	return a.do(ctx, call{method: http.MethodGet, path: "/hsm", into: status})
 }
 
+// Cluster returns the appliances that share the daemon's store.
+func (a *Admin) Cluster(ctx context.Context) (wire.Cluster, error) {
+	var c wire.Cluster
+	err := a.do(ctx, call{method: http.MethodGet, path: "/cluster", into: &c})
+	return c, err
+}
+
 // Reload has the daemon load its configuration again, and returns the names of values that changed but need a restart.
 // After an error the daemon goes on with the old configuration.
 func (a *Admin) Reload(ctx context.Context) (needRestart []string, err error) {

@@ -114,3 +114,31 @@ type Batch struct {
 	Positions map[string]string `json:"positions,omitempty"`
 	Index     string            `json:"index,omitempty"` // see index.Batch
 }
+
+// Cluster is the answer of GET /cluster: the appliances that share a store, and what they share.
+type Cluster struct {
+	Members  []Member        `json:"members"` // by name
+	Database ClusterDatabase `json:"database"`
+	Head     ClusterHead     `json:"head"`
+}
+
+// Member is an appliance as it last showed itself.
+type Member struct {
+	Name          string    `json:"name"`
+	Version       string    `json:"version"`
+	SignerAddress string    `json:"signerAddress"` // empty where it is not known
+	Size          int64     `json:"size"`          // records of the head that it saw last
+	LastSeen      time.Time `json:"lastSeen"`      // by the database's clock
+}
+
+// ClusterDatabase is where the journal is.
+type ClusterDatabase struct {
+	Primary     string `json:"primary"`     // host:port, or the folder of its socket
+	Synchronous bool   `json:"synchronous"` // a commit waits for a standby
+}
+
+// ClusterHead is how far the journal goes.
+type ClusterHead struct {
+	Size     int64  `json:"size"`
+	RootHash string `json:"rootHash"` // hex
+}

@@ -25,10 +25,23 @@ type CopySource struct {
 type CopyTarget struct {
 	Keys    appliance.Keys
 	Journal appliance.Journal
+	// Tree returns how far the copy is.
+	Tree func(ctx context.Context) (tlog.Tree, error)
 	// Import appends leaves as they are, all or none of them; first is the index of the first. See bolt.Store.Import.
 	Import func(ctx context.Context, first int64, leaves [][]byte) error
 	// Finish makes the copy a store that can be used. Until then it is not.
 	Finish func(ctx context.Context, checkpoint []byte) error
+}
+
+// TreeOf is the tree of a journal's newest checkpoint.
+func TreeOf(ctx context.Context, journal interface {
+	Checkpoint(ctx context.Context) ([]byte, error)
+}, verifier note.Verifier) (tlog.Tree, error) {
+	signed, err := journal.Checkpoint(ctx)
+	if err != nil {
+		return tlog.Tree{}, err
+	}
+	return appliance.OpenCheckpoint(signed, verifier)
 }
 
 // Copied is what a copy holds.
@@ -69,7 +82,7 @@ func Copy(ctx context.Context, from CopySource, to CopyTarget, progress func(don
 	if err := to.Finish(ctx, run.checkpoint); err != nil {
 		return Copied{}, fmt.Errorf("finish the copy: %w", err)
 	}
-	return Copied{run.tree.N, fmt.Sprintf("%x", run.tree.Hash[:]), run.keys, run.resumed}, nil
+	return Copied{run.tree.N, fmt.Sprintf("%x", run.tree.Hash[:]), len(run.keys), run.resumed}, nil
 }
 
 // copying is one run of Copy.
@@ -80,22 +93,21 @@ type copying struct {
 	checkpoint    []byte    // of the source
 	tree          tlog.Tree // that is to be copied
 	done, resumed int64
-	keys          int
+	keys          []appliance.APIKey // of the source, as of the beginning
 }
 
 // begin finds out what is to be copied, and what is there.
 func (c *copying) begin(ctx context.Context) (err error) {
+	if c.keys, err = c.from.Keys.List(ctx); err != nil {
+		return err
+	}
 	if c.checkpoint, err = c.from.Journal.Checkpoint(ctx); err != nil {
 		return err
 	}
 	if c.tree, err = appliance.OpenCheckpoint(c.checkpoint, c.from.Verifier); err != nil {
 		return err
 	}
-	there, err := c.to.Journal.Checkpoint(ctx)
-	if err != nil {
-		return err
-	}
-	half, err := appliance.OpenCheckpoint(there, c.from.Verifier)
+	half, err := c.to.Tree(ctx)
 	if err != nil {
 		return fmt.Errorf("what is in the target: %w", err)
 	}
@@ -124,12 +136,13 @@ func (c *copying) copyRecords(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if e.Index >= c.tree.N {
+		place := tree.Size() // an event that begins the log has a place, but no index of a record
+		if place >= c.tree.N {
 			return errEnough
 		}
 		scratch = tree.Add(scratch[:0], tlog.RecordHash(e.Leaf))
-		if e.Index < c.resumed {
-			if e.Index == c.resumed-1 {
+		if place < c.resumed {
+			if place == c.resumed-1 {
 				return c.compareHalf(ctx, tree)
 			}
 			return nil
@@ -155,32 +168,20 @@ var errEnough = errors.New("enough")
 
 // compareHalf returns an error unless the target has the tree of the source's first records.
 func (c *copying) compareHalf(ctx context.Context, tree appliance.Frontier) error {
-	there, err := c.targetTree(ctx)
+	there, err := c.to.Tree(ctx)
 	if err == nil && there != tree.Tree() {
 		err = fmt.Errorf("the %d records in the target are not the source's first: it is no unfinished copy of it", there.N)
 	}
 	return err
 }
 
-func (c *copying) targetTree(ctx context.Context) (tlog.Tree, error) {
-	signed, err := c.to.Journal.Checkpoint(ctx)
-	if err != nil {
-		return tlog.Tree{}, err
-	}
-	return appliance.OpenCheckpoint(signed, c.from.Verifier)
-}
-
 // copyKeys makes the keys that are not there yet, and ends those that were ended since.
 func (c *copying) copyKeys(ctx context.Context) error {
-	keys, err := c.from.Keys.List(ctx)
-	if err != nil {
-		return err
-	}
 	there, err := c.keysThere(ctx)
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
+	for _, k := range c.keys {
 		copied, found := there[k.ID]
 		switch {
 		case !found:
@@ -192,7 +193,6 @@ func (c *copying) copyKeys(ctx context.Context) error {
 			return fmt.Errorf("API key %s: %w", k.ID, err)
 		}
 	}
-	c.keys = len(keys)
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (c *copying) compare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the copy back: %w", err)
 	}
-	there, err := c.targetTree(ctx)
+	there, err := c.to.Tree(ctx)
 	if err != nil {
 		return err
 	}
@@ -227,21 +227,17 @@ func (c *copying) compare(ctx context.Context) error {
 }
 
 func (c *copying) compareKeys(ctx context.Context) error {
-	keys, err := c.from.Keys.List(ctx)
-	if err != nil {
-		return err
-	}
 	copied, err := c.keysThere(ctx)
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
+	for _, k := range c.keys {
 		if !sameKey(k, copied[k.ID]) {
 			return fmt.Errorf("the copy is not good: API key %s is not as in the source; do not use it", k.ID)
 		}
 	}
-	if len(copied) != len(keys) {
-		return fmt.Errorf("the copy is not good: it has %d API keys, the source %d; do not use it", len(copied), len(keys))
+	if len(copied) != len(c.keys) {
+		return fmt.Errorf("the copy is not good: it has %d API keys, the source %d; do not use it", len(copied), len(c.keys))
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/store/bolt"
@@ -66,6 +68,9 @@ func (s *stores) copy(ctx context.Context, progress func(done, total int64)) (ar
 	return archive.Copy(ctx,
 		archive.CopySource{Keys: s.from.Keys(), Journal: s.from.Journal(), Verifier: s.key.Verifier},
 		archive.CopyTarget{Keys: s.to.Keys(), Journal: s.to.Journal(), Import: s.to.Import,
+			Tree: func(ctx context.Context) (tlog.Tree, error) {
+				return archive.TreeOf(ctx, s.to.Journal(), s.key.Verifier)
+			},
 			Finish: func(context.Context, []byte) error { s.finished = true; return nil }},
 		progress)
 }

@@ -54,6 +54,28 @@ func (u DatabaseURL) WithoutPassword() DatabaseURL {
 	return DatabaseURL(strings.TrimSuffix(base+"?"+strings.Join(kept, "&"), "?"))
 }
 
+// As is the URL as another user has it, without a password.
+func (u DatabaseURL) As(user string) (DatabaseURL, error) {
+	bare := string(u.WithoutPassword())
+	scheme, rest, found := strings.Cut(bare, "://")
+	if !found {
+		return "", errors.New("not a URL of PostgreSQL")
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		end = i
+	}
+	if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
+		rest = rest[at+1:]
+	}
+	base, query, _ := strings.Cut(rest, "?")
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool { return p == "" || strings.HasPrefix(p, "user=") })
+	if len(kept) > 0 {
+		base += "?" + strings.Join(kept, "&")
+	}
+	return DatabaseURL(scheme + "://" + url.PathEscape(user) + "@" + base), nil
+}
+
 // split returns the URL before the question mark of its parameters, and these.
 func (u DatabaseURL) split() (base, query string, hasQuery bool) {
 	base, query, hasQuery = strings.Cut(string(u), "?")

@@ -54,3 +54,17 @@ func TestWhatIsNoDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDaemonsURLIsTheOwnersForAnotherUser(t *testing.T) {
+	for url, want := range map[string]config.DatabaseURL{
+		"postgres://postgres@db:5432/attestd":                        "postgres://attestd@db:5432/attestd",
+		"postgres://postgres:swordfish@a:5432,b:5433/attestd":        "postgres://attestd@a:5432,b:5433/attestd",
+		"postgres://db/attestd?sslmode=verify-full&sslrootcert=/a@b": "postgres://attestd@db/attestd?sslmode=verify-full&sslrootcert=/a@b",
+		"postgres:///attestd?host=/run/postgresql&user=postgres":     "postgres://attestd@/attestd?host=/run/postgresql",
+		"postgres://db?password=swordfish&user=postgres":             "postgres://attestd@db",
+	} {
+		if got, err := config.DatabaseURL(url).As("attestd"); got != want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", url, got, err, want)
+		}
+	}
+}

@@ -11,9 +11,9 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,7 +23,6 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/hsm"
@@ -57,6 +56,7 @@ type running struct {
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
 	signer   *hsm.Tokens
+	signs    atomic.Value // the signer's address, once it is known: a string
 	attestor *appliance.Attestor
 	public   *api.Server
 	address  net.Addr // where the API listens
@@ -119,7 +119,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := checkModes(r.config); err != nil {
 		return err
 	}
-	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Watch: true, Continued: r.goesOn}); err != nil {
+	member := &Member{Version: r.options.Version, Signer: func() string { text, _ := r.signs.Load().(string); return text }}
+	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal = r.store.Keys, r.store.Journal
@@ -129,7 +130,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := r.openUpstream(); err != nil {
 		return err
 	}
-	newest, err := newestSigner(ctx, r.attestor.Journal)
+	newest, err := r.newestSigner(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,6 +144,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := CheckSigner(r.config, r.signer.Address(), newest); err != nil {
 		return err
 	}
+	r.signs.Store(r.signer.Address().String())
 	r.attestor.Signer = r.signer
 	// While the sessions sign, their next requests are on hand, and the cores check what was signed before.
 	r.attestor.Concurrency = func() int { return 2*r.signer.Usage().Sessions + runtime.GOMAXPROCS(0) }
@@ -150,13 +152,35 @@ func (r *running) open(ctx context.Context) (err error) {
 	return nil
 }
 
+// newestSigner is the address of the journal's newest record; nil where there is none. Where a database does not answer, it is asked before
+// the first append.
+func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) {
+	journal := r.attestor.Journal
+	newest, err := newestSigner(ctx, journal)
+	code := appliance.CodeOf(err)
+	if r.config.Store.URL == "" || code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
+		return newest, err
+	}
+	r.logger.Warn("journal: the database does not serve yet; attestd starts without it, and attests once it does", "error", err.Error())
+	if r.config.HSM.Address == "" {
+		r.attestor.Journal = &unproven{Journal: journal, check: func(ctx context.Context) error {
+			newest, err := newestSigner(ctx, journal)
+			if err != nil {
+				return err
+			}
+			return CheckSigner(r.config, r.signer.Address(), newest)
+		}}
+	}
+	return nil, nil
+}
+
 func (r *running) adminOptions() api.AdminOptions {
 	o := api.AdminOptions{
 		Attestor:  r.attestor,
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
 		Reload:    r.reload,
-		Backup: func(_ context.Context, w io.Writer) error {
-			return archive.Write(w, r.store, filepath.Join(r.config.DataDir, archive.LogKeyFile), r.options.Version, time.Now())
+		Backup: func(ctx context.Context, w io.Writer) error {
+			return r.store.Backup(ctx, w, r.config.DataDir, r.options.Version)
 		},
 		ReplicaReady: r.replicaReady(),
 		Version:      r.options.Version,
@@ -164,6 +188,9 @@ func (r *running) adminOptions() api.AdminOptions {
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil
 		o.Replica = r.replica
+	}
+	if r.store.Database != nil {
+		o.Cluster = r.store.Cluster
 	}
 	if r.follower != nil {
 		o.Follower, o.Upstream = r.follower, r.upstream

@@ -138,6 +138,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		AnonymousIdleTimeout:     s.AnonymousIdleTimeout,
 
 		TLS:          certificates,
+		SharedRates:  r.store.Rates,
 		Routes:       reads,
 		ReplicaReady: r.replicaReady(),
 		Logger:       r.logger,

@@ -18,6 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
+	"github.com/attestd/attestd/store/postgres"
 )
 
 // Store holds API keys and journal: in the file in data_dir, or in the database that store.url names.
@@ -25,8 +26,21 @@ type Store struct {
 	Keys    appliance.Keys
 	Journal appliance.Journal // guarded by Guard, where there is one
 	Guard   *highwater.Journal
-	LogKey  appliance.LogKey // signs the journal's checkpoints
+	LogKey  appliance.LogKey      // signs the journal's checkpoints
+	Rates   appliance.SharedRates // of API keys; nil where this appliance has no others beside it
+
+	Database *postgres.Store // nil where the store is a file
 	storage
+	// snapshot returns the store as a file, as it is now, and what ends that.
+	snapshot func(ctx context.Context) (file archive.Snapshotter, end func() error, err error)
+}
+
+// Unguarded is the journal for what stays with the operator: a copy is made of one that has lost something, too.
+func (s *Store) Unguarded() appliance.Journal {
+	if s.Guard == nil {
+		return s.Journal
+	}
+	return s.Guard.Journal
 }
 
 // Close brings the high-water mark up to the journal's head and closes the store.
@@ -48,7 +62,6 @@ type storage interface {
 	Responds(ctx context.Context) error
 	// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
 	Ahead() time.Duration
-	archive.Snapshotter
 	io.Closer
 }
 
@@ -56,6 +69,7 @@ type storage interface {
 type StoreOptions struct {
 	Logger  *slog.Logger // nil means none
 	Pending func() int   // how many records are about to come; nil where none do by themselves
+	Member  *Member      // the daemon, among others; nil for a command
 
 	// Watch keeps the high-water mark up to the journal's head all the time, as a daemon must; without it, the two are compared when a
 	// checkpoint is asked for. Continued is highwater.Options.Continued.
@@ -63,18 +77,38 @@ type StoreOptions struct {
 	Continued func(next appliance.LogKey, secret string)
 }
 
-// OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists.
+// Member is how a daemon shows up among others that share a store.
+type Member struct {
+	Version string
+	Signer  func() string // address of the attestor key; "" while it is not known
+}
+
+// OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists, but no
+// database: that is its owner's to do. A database that does not answer is no error: what needs it fails until it does.
 func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
-	return asOwner(c, func() (*Store, error) { return openFile(c, o) })
+	return asOwner(c, func() (*Store, error) {
+		if c.Store.URL != "" {
+			return openDatabase(c, o)
+		}
+		return openFile(c, o)
+	})
+}
+
+// StoreExists says whether there is a store to ask, other than one that asking would make.
+func StoreExists(c *config.Config) bool {
+	return c.Store.URL != "" || files.Exists(filepath.Join(c.DataDir, archive.StoreFile))
 }
 
 // ReadStore opens the store to read, which must be there. Its journal is not guarded: it is not to be published from.
 func ReadStore(c *config.Config) (*Store, error) {
+	if c.Store.URL != "" {
+		return asOwner(c, func() (*Store, error) { return readDatabase(c) })
+	}
 	store, key, err := archive.OpenStore(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	return unguarded(store, key), nil
+	return fileStore(store, key), nil
 }
 
 // asOwner opens what is in data_dir as its owner, where root does: see service.User.Do.
@@ -93,14 +127,29 @@ func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error
 	return s, err
 }
 
-func unguarded(store *bolt.Store, key appliance.LogKey) *Store {
-	return &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store}
+func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
+	return &Store{
+		Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store,
+		snapshot: func(context.Context) (archive.Snapshotter, func() error, error) {
+			return store, func() error { return nil }, nil
+		},
+	}
+}
+
+// Backup writes an archive with a consistent copy of keys and journal, and the log key in dataDir.
+func (s *Store) Backup(ctx context.Context, w io.Writer, dataDir, version string) (err error) {
+	file, end, err := s.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	return archive.Write(w, file, filepath.Join(dataDir, archive.LogKeyFile), version, time.Now())
 }
 
 // guarded guards a store's journal by the high-water mark in data_dir, or closes the store.
 func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
 	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal, highwater.Options{
-		Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Continued: o.Continued,
+		Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Shared: s.Database != nil, Continued: o.Continued,
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.storage.Close())
@@ -125,7 +174,7 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return guarded(c, unguarded(store, key), o)
+	return guarded(c, fileStore(store, key), o)
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with

@@ -62,6 +62,7 @@ func checks() []checkup {
 		{"PIN", ofEachToken(checkPIN)},
 		{"key", ofEachToken(checkKey)},
 		{"tokens", checkTokens},
+		{"database", checkDatabase},
 		{"journal", checkJournal},
 		{"mark", checkMark},
 		{"replica", checkReplica},

@@ -29,7 +29,7 @@ const (
 
 func checkJournal(ctx context.Context, p *subject) []Finding {
 	db, key := filepath.Join(p.config.DataDir, archive.StoreFile), filepath.Join(p.config.DataDir, archive.LogKeyFile)
-	if !p.running() && !files.Exists(db) && !files.Exists(key) {
+	if !p.running() && !daemon.StoreExists(p.config) && !files.Exists(key) {
 		return []Finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
 	}
 	journal, verifier, err := p.openJournal()
@@ -45,6 +45,8 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		return nil // of which the check of the mark tells
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+	case p.config.Store.URL != "":
+		return []Finding{fail("attestd log verify tells all that is damaged; what is wrong with the database is told above", "%s", oneLine(err))}
 	case files.Exists(db) && !files.Exists(key):
 		return []Finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/doctor"
@@ -426,7 +425,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 	if s.bundle != nil {
 		return nil // those of the cluster hold here, too
 	}
-	if s.result.AwaitsJournal = s.takesOver && !files.Exists(filepath.Join(s.config.DataDir, archive.StoreFile)); s.result.AwaitsJournal {
+	if s.result.AwaitsJournal = s.takesOver && !daemon.StoreExists(s.config); s.result.AwaitsJournal {
 		return nil
 	}
 	o, err := s.OpenKeys(ctx)

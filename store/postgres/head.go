@@ -63,6 +63,8 @@ func (s *Store) check(h, known *head) error {
 	switch {
 	case h.log == "" && h.tree.N == 0 && len(h.checkpoint) == 0:
 		return errUnclaimed
+	case s.opts.Copying && h.log == appliance.LogName(s.opts.Verifier) && h.tree.N == 0:
+		return errUnclaimed // a daemon of this log came first, and has found nothing
 	case h.log != s.log():
 		return otherLog(h.log, s.log())
 	case s.opts.Copying:
@@ -94,6 +96,9 @@ const copying = "copying "
 func otherLog(found, want string) error {
 	if name, unfinished := strings.CutPrefix(found, copying); unfinished {
 		return fmt.Errorf("%w: it holds an unfinished copy of %q: finish it: attestd store copy", ErrOtherLog, name)
+	}
+	if strings.HasPrefix(want, copying) {
+		return fmt.Errorf("%w: there is the journal %q already: a copy is made in an empty store only", ErrOtherLog, found)
 	}
 	return fmt.Errorf("%w: it is the journal of %q, the log key here is that of %q", ErrOtherLog, found, want)
 }
@@ -191,8 +196,8 @@ func (s *Store) claim(ctx context.Context) error {
 			return fmt.Errorf("sign checkpoint: %w", err)
 		}
 	}
-	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1 AND log = '' AND size = 0",
-		s.log(), string(checkpoint))
+	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
+		s.log(), string(checkpoint), s.opts.Copying, appliance.LogName(s.opts.Verifier))
 	return err
 }
 

@@ -44,6 +44,14 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 	return nil
 }
 
+// Copied reads how far an unfinished copy is. It is an error where there is a journal, which is no copy or a finished one.
+func (s *Store) Copied(ctx context.Context) (Head, error) {
+	if err := s.watch.ready(ctx); err != nil {
+		return Head{}, err
+	}
+	return s.Head(ctx)
+}
+
 // FinishCopy makes what was imported the journal, where its tree is that of the signed checkpoint.
 func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 	tree, err := appliance.OpenCheckpoint(checkpoint, s.opts.Verifier)

@@ -30,6 +30,7 @@ var grants = map[string]string{
 	"hashes":           "SELECT, INSERT",
 	"api_keys":         "SELECT, INSERT, UPDATE",
 	"members":          "SELECT, INSERT, UPDATE, DELETE",
+	"rates":            "SELECT, INSERT, UPDATE",
 	"goose_db_version": "SELECT",
 }
 

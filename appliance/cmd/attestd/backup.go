@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -110,28 +111,28 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	})
 }
 
-// takeBackup writes the archive: the daemon's while it runs, else one of the files.
+// takeBackup writes the archive: the daemon's while it runs, else one that this command makes.
 func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
-	daemon := client.NewAdmin(c.Admin.Socket)
-	err := daemon.Backup(ctx, w)
+	running := client.NewAdmin(c.Admin.Socket)
+	err := running.Backup(ctx, w)
 	if !errors.Is(err, client.ErrNotRunning) {
-		return errors.Join(err, daemon.Close())
+		return errors.Join(err, running.Close())
 	}
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
 		return err
 	}
-	return owner.Do(func() error { return copyFiles(c, w) })
+	return owner.Do(func() error { return copyStore(ctx, c, w) })
 }
 
-// copyFiles writes the archive of the files, which no daemon uses.
-func copyFiles(c *config.Config, w io.Writer) error {
-	store, _, err := archive.OpenStore(c.DataDir)
+// copyStore writes the archive of the store, which no daemon of this machine uses.
+func copyStore(ctx context.Context, c *config.Config, w io.Writer) error {
+	store, err := daemon.ReadStore(c)
 	if errors.Is(err, bolt.ErrInUse) {
 		return fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(archive.Write(w, store, filepath.Join(c.DataDir, archive.LogKeyFile), version(), time.Now()), store.Close())
+	return errors.Join(store.Backup(ctx, w, c.DataDir, version()), store.Close())
 }

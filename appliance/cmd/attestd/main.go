@@ -28,6 +28,8 @@ const (
 	// exitPIN says that the token refused the PIN. It is apart so that a service manager does not start again
 	// with it: tokens lock after a few wrong tries.
 	exitPIN = 3
+	// exitInterrupted is what a shell has for SIGINT: a command was interrupted, and says what it has kept.
+	exitInterrupted = 130
 )
 
 func main() {
@@ -73,6 +75,9 @@ func exitStatus(stderr io.Writer, err error) int {
 	if isWrongPIN(err) {
 		return exitPIN
 	}
+	if interrupted := (interruptedError{}); errors.As(err, &interrupted) {
+		return exitInterrupted
+	}
 	return exitFailure
 }
 
@@ -80,6 +85,12 @@ func exitStatus(stderr io.Writer, err error) int {
 type silentFailure struct{}
 
 func (silentFailure) Error() string { return "failed" }
+
+// interruptedError ends a command with exitInterrupted.
+type interruptedError struct{ err error }
+
+func (e interruptedError) Error() string { return e.err.Error() }
+func (e interruptedError) Unwrap() error { return e.err }
 
 // usageError is a command line that cannot be understood.
 type usageError struct {
@@ -96,7 +107,7 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
-	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: daemon.CheckUpstream}}
+	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: daemon.CheckClients}}
 	app.source.SoftHSM, _ = softhsm.Module() // or where it would be
 	root := &cobra.Command{
 		Use:   "attestd",
@@ -126,7 +137,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
-		newReload(app), newHealth(app), newBackup(app), newRestore(app), newSetup(app), newDoctor(app), newMan(app),
+		newReload(app), newHealth(app), newBackup(app), newRestore(app), newStore(app), newCluster(app), newSetup(app), newDoctor(app), newMan(app),
 	)
 	return root
 }

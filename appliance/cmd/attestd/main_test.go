@@ -35,20 +35,25 @@ func TestMain(m *testing.M) {
 }
 
 // Each script is a session at a terminal: see testdata/script.
-func TestCommands(t *testing.T) {
-	testscript.Run(t, testscript.Params{
+func TestCommands(t *testing.T) { testscript.Run(t, scripts(t)) }
+
+func scripts(t *testing.T) testscript.Params {
+	return testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
 			e.Setenv("LISTEN", freeAddress(t))
+			e.Setenv("LISTEN2", freeAddress(t))
 			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
 			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
+			"members": members, "remedy": remedy, "sql": sql,
+			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
 		},
-	})
+	}
 }
 
 // freeAddress is an address on which nothing listens. Its port is below those that the kernel gives to connections and to

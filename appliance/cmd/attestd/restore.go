@@ -12,6 +12,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -26,6 +27,9 @@ and never removes them.
 
 A journal with records that the backup does not hold is newer than the backup, or another one: restoring would take
 attestations out of the journal that were answered to clients. That is refused unless --discard-newer says so.
+
+With store.url, the backup is copied into that database, which must be empty: its owner makes one, and then 'attestd store
+init'. A backup of a file restores into a database, and the other way round.
 
 Unless it is proven that the backup holds all that was published, by the high-water mark in data_dir or by --published,
 the journal goes on as another log, with a name and a key of its own, whose first leaf says from which: nothing signs a
@@ -72,10 +76,15 @@ func (r restore) run(ctx context.Context, name string) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	defer f.Close()
-	done, err := archive.Restore(ctx, f, c.DataDir, archive.RestoreOptions{
-		Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(),
-		Auditing: func() (func(done, total int64), func()) { return r.progress("check", "records") },
-	})
+	auditing := func() (func(done, total int64), func()) { return r.progress("check", "records") }
+	var done archive.Restored
+	if c.Store.URL != "" {
+		done.Manifest, err = daemon.RestoreDatabase(ctx, c, f, auditing)
+	} else {
+		done, err = archive.Restore(ctx, f, c.DataDir, archive.RestoreOptions{
+			Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing,
+		})
+	}
 	if err != nil {
 		return r.explain(name, err)
 	}
@@ -115,9 +124,9 @@ func (r restore) explain(name string, err error) error {
 
 // refuseWhileRunning returns an error unless no daemon uses the files.
 func refuseWhileRunning(ctx context.Context, c *config.Config, what string) error {
-	daemon := client.NewAdmin(c.Admin.Socket)
-	defer func() { _ = daemon.Close() }()
-	_, err := daemon.Status(ctx)
+	running := client.NewAdmin(c.Admin.Socket)
+	defer func() { _ = running.Close() }()
+	_, err := running.Status(ctx)
 	if errors.Is(err, client.ErrNotRunning) {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
@@ -145,7 +143,7 @@ func (k *known) ask(ctx context.Context, a *app, id uuid.UUID) error {
 func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uuid.UUID) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, askAppliance)
 	defer cancel()
-	if !files.Exists(c.Admin.Socket) && !files.Exists(filepath.Join(c.DataDir, archive.StoreFile)) { // asking makes none
+	if !files.Exists(c.Admin.Socket) && !daemon.StoreExists(c) { // asking makes none
 		return fmt.Errorf("no daemon is running, and %s has no journal", c.DataDir)
 	}
 	journal, err := a.backend(ctx)

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+)
+
+func newCluster(a *app) *cobra.Command {
+	return group("cluster", "Several appliances on one database: status",
+		"Several appliances that share a PostgreSQL (store.url) attest as one: any of them answers any request.",
+		newClusterStatus(a))
+}
+
+func newClusterStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the appliances, their database and the head of the journal",
+		Long: `Show the appliances that share the database, when each was last seen, and by how many records it is behind; the database's primary and
+whether a commit waits for a standby; and the head of the journal. It asks the daemon, and the database itself while none runs.`,
+		Example: "  attestd cluster status\n  attestd cluster status --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config(nil)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
+			defer cancel()
+			status, err := clusterStatus(ctx, c)
+			if err != nil {
+				return fmt.Errorf("cluster status: %w", err)
+			}
+			return a.print(status, func(w io.Writer) { writeCluster(w, status, time.Now()) })
+		},
+	}
+}
+
+// clusterStatus asks the daemon while it runs, else the database.
+func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, err error) {
+	if c.Store.URL == "" {
+		return status, errors.New("this appliance has its journal in a file of its own, and is in no cluster (store.url)")
+	}
+	running := client.NewAdmin(c.Admin.Socket)
+	defer func() { _ = running.Close() }()
+	if status, err = running.Cluster(ctx); !errors.Is(err, client.ErrNotRunning) {
+		return status, err
+	}
+	store, err := daemon.ReadStore(c)
+	if err != nil {
+		return status, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return store.Cluster(ctx)
+}
+
+// writeCluster keeps to 80 columns.
+func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
+	rows := make([][]string, len(s.Members))
+	for i, m := range s.Members {
+		rows[i] = []string{short(m.Name, 24), short(m.Version, 12), shortAddress(m.SignerAddress), fmt.Sprint(m.Size), fmt.Sprint(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
+	}
+	if len(rows) > 0 {
+		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows)
+	}
+	synchronous := "a commit does not wait for a standby"
+	if s.Database.Synchronous {
+		synchronous = "a commit waits for a standby"
+	}
+	fmt.Fprintf(w, "\ndatabase  %s\n          %s\n", s.Database.Primary, synchronous)
+	fmt.Fprintf(w, "head      %d records\n          %s\n", s.Head.Size, s.Head.RootHash)
+}
+
+// short cuts a text that is longer than n characters.
+func short(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return orDash(s)
+}
+
+// shortAddress is how people compare addresses.
+func shortAddress(a string) string {
+	if len(a) < 12 {
+		return orDash(a)
+	}
+	return a[:6] + "…" + a[len(a)-4:]
+}
+
+// since is how long ago something was, as people say it.
+func since(t, now time.Time) string {
+	switch ago := max(0, now.Sub(t)); {
+	case ago < 2*time.Minute:
+		return fmt.Sprintf("%ds ago", int(ago.Seconds()))
+	case ago < 2*time.Hour:
+		return fmt.Sprintf("%dm ago", int(ago.Minutes()))
+	case ago < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(ago.Hours()))
+	default:
+		return fmt.Sprintf("%dd ago", int(ago.Hours()/24))
+	}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+)
+
+// The role of daemons in tests, and its password.
+const (
+	databaseRole     = "attestd"
+	databasePassword = "swordfish"
+)
+
+// database makes an empty database, and sets OWNER to its owner's URL. With a word, the tables are made, and DATABASE and PGPASSFILE are
+// the daemons'.
+func database(t *testing.T, ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) > 1 || len(args) == 1 && args[0] != "initialised" {
+		ts.Fatalf("usage: database [initialised]")
+	}
+	server := postgrestest.NewServer(t, postgrestest.Settings{}) // one that doctor has nothing to say of but that it is alone
+	const name = "attestd"
+	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
+	ts.Setenv("OWNER", server.URL(name))
+	ts.Setenv("DATABASE", server.RoleURL(url.User(databaseRole), name))
+	passfile := ts.MkAbs("pgpass")
+	ts.Check(os.WriteFile(passfile, []byte("*:*:*:"+databaseRole+":"+databasePassword+"\n"), 0o600))
+	ts.Setenv("PGPASSFILE", passfile)
+	if len(args) == 1 {
+		ts.Check(postgres.Init(t.Context(), server.URL(name), databaseRole, databasePassword))
+	}
+}
+
+// What works with a file works with a database, word for word. The other scripts are about the file itself, or about what has
+// nothing to do with API keys and journal.
+func TestCommandsOnADatabase(t *testing.T) {
+	p := scripts(t)
+	p.Dir = ""
+	for _, name := range []string{"audit", "dev", "health", "hsm_address", "reload", "screening"} {
+		p.Files = append(p.Files, "testdata/script/"+name+".txtar")
+	}
+	setup := p.Setup
+	server := postgrestest.NewServer(t, postgrestest.Settings{}) // with which doctor finds no fault
+	var databases atomic.Int64
+	p.Setup = func(e *testscript.Env) error {
+		name := fmt.Sprintf("attestd%d", databases.Add(1))
+		server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
+		e.Setenv("ATTESTD_STORE_URL", server.RoleURL(url.UserPassword(databaseRole, databasePassword), name))
+		return errors.Join(setup(e), postgres.Init(t.Context(), server.URL(name), databaseRole, databasePassword))
+	}
+	testscript.Run(t, p)
+}
+
+// remedy FILE TEXT types the command that is beneath a finding with that text.
+func remedy(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: remedy FILE TEXT")
+	}
+	found := regexp.MustCompile(`(?m)^.*` + args[1] + `.*\n +→ (.*)$`).FindStringSubmatch(ts.ReadFile(args[0]))
+	if found == nil {
+		ts.Fatalf("no finding with %q", args[1])
+	}
+	command := found[1]
+	for _, end := range []string{", once ", ", then ", "; or ", "; look "} {
+		command, _, _ = strings.Cut(command, end)
+	}
+	ts.Check(ts.Exec("sh", "-c", command))
+}
+
+// sql STATEMENT… runs statements as the owner.
+func sql(ts *testscript.TestScript, negated bool, args []string) {
+	conn, err := pgx.Connect(context.Background(), ts.Getenv("OWNER"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	for _, statement := range args {
+		_, err = conn.Exec(context.Background(), statement)
+		ts.Check(err)
+	}
+}
+
+// members N SOCKET waits until the daemon there knows so many members that were seen just now.
+func members(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: members N SOCKET")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	daemon := client.NewAdmin(ts.MkAbs(args[1]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(time.Minute); ; {
+		status, err := daemon.Cluster(context.Background())
+		current := 0
+		for _, m := range status.Members {
+			if m.Size == status.Head.Size && m.SignerAddress != "" {
+				current++
+			}
+		}
+		if err == nil && current == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v, %v", status, err)
+		}
+		time.Sleep(50 * time.Millisecond) // between two questions; members show themselves every other second
+	}
+}

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/store/postgres"
+)
+
+func newStore(a *app) *cobra.Command {
+	return group("store", "Where API keys and journal are: init, migrate, copy, status",
+		`API keys and journal are in the file attestd.db in data_dir, or in a PostgreSQL that several appliances share (store.url).
+These commands prepare such a database, and move an appliance into it and back.
+
+A database is named by libpq's URL, as in postgres://attestd@db.example.com/attestd. Passwords do not belong on a command line,
+where everybody on the machine reads them: put them into a passfile (PGPASSFILE, ~/.pgpass) or into PGPASSWORD.`,
+		newStoreInit(a), newStoreMigrate(a), newStoreCopy(a), newStoreStatus(a))
+}
+
+// databaseFlag is what a URL on the command line must be.
+func databaseFlag(cmd *cobra.Command, flag, url string) error {
+	switch u := config.DatabaseURL(url); {
+	case url == "":
+		return usagef(cmd, "%s is required: the URL of the database, as its owner has it", flag)
+	case !config.IsDatabaseURL(url):
+		return usagef(cmd, "%s must be a URL such as postgres://owner@db.example.com/attestd", flag)
+	case u.HasPassword():
+		return usagef(cmd, "%s: everybody on this machine reads the password of a command line: put it into a passfile (PGPASSFILE, ~/.pgpass) or PGPASSWORD, and give %s", flag, u.WithoutPassword())
+	}
+	if err := postgres.Check(url); err != nil {
+		return usagef(cmd, "%s: %w", flag, err)
+	}
+	return nil
+}
+
+func newStoreInit(a *app) *cobra.Command {
+	var url, role, passwordFile string
+	cmd := &cobra.Command{
+		Use:   "init --url URL",
+		Short: "Make the tables in a database, and a role for the daemons",
+		Long: `Make attestd's tables in a database that is there, and a role for the daemons which may use them and change none of them.
+The URL is that of the tables' owner, who must be able to make roles, unless the role is there. What is there already stays, so
+that it can be run again.
+
+It prints the URL that goes into each appliance's configuration as store.url.`,
+		Example: `  attestd store init --url postgres://postgres@db.example.com/attestd
+  attestd store init --url postgres:///attestd?host=/run/postgresql --role attestd
+  attestd store init --url postgres://postgres@db.example.com/attestd --password-file /root/attestd.password`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := databaseFlag(cmd, "--url", url); err != nil {
+				return err
+			}
+			password := ""
+			if passwordFile != "" {
+				p, err := a.readPIN(passwordFile)
+				if err != nil {
+					return fmt.Errorf("--password-file: %w", err)
+				}
+				password = string(p)
+			}
+			if err := postgres.Init(cmd.Context(), url, role, password); err != nil {
+				return fmt.Errorf("store init: %w", err)
+			}
+			return a.printInit(url, role, password != "")
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&url, "url", "", "URL of the database, as its owner has it (required)")
+	f.StringVar(&role, "role", "attestd", "role of the daemons; it is made where there is none")
+	f.StringVar(&passwordFile, "password-file", "", "file that holds the role's new password; - for standard input (default: it has none, or keeps its own)")
+	return cmd
+}
+
+func (a *app) printInit(url, role string, hasPassword bool) error {
+	daemons, err := config.DatabaseURL(url).As(role)
+	if err != nil {
+		return err
+	}
+	return a.print(map[string]string{"url": string(daemons), "role": role}, func(w io.Writer) {
+		a.say("The tables are there, and the role %s may use them. In the configuration of each appliance:", role)
+		fmt.Fprintf(w, "store: { url: %q }\n", daemons)
+		if hasPassword {
+			a.say("The password goes into a passfile of the daemon's user, mode 0600, which the environment file names: PGPASSFILE=/etc/attestd/pgpass")
+		}
+		a.say("An appliance that has attested moves with its journal: attestd store copy --from bolt:/var/lib/attestd --to %s", text.ShellWord(string(daemons)))
+	})
+}
+
+func newStoreMigrate(a *app) *cobra.Command {
+	var url, role string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "migrate --url URL",
+		Short: "Bring the tables to the version of this attestd",
+		Long: `Bring the tables of a database to the version of this attestd. It says first what it will do. The URL is that of the tables'
+owner. Run it from the newer attestd before the daemons are upgraded: an appliance of the version before goes on beside
+newer ones, so that they can be upgraded one by one.`,
+		Example: `  attestd store migrate --url postgres://postgres@db.example.com/attestd --dry-run
+  attestd store migrate --url postgres://postgres@db.example.com/attestd`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := databaseFlag(cmd, "--url", url); err != nil {
+				return err
+			}
+			return a.migrate(cmd.Context(), url, role, dryRun)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&url, "url", "", "URL of the database, as its owner has it (required)")
+	f.StringVar(&role, "role", "attestd", "role of the daemons, which is given its rights on what is new")
+	f.BoolVar(&dryRun, "dry-run", false, "only say what would be done")
+	return cmd
+}
+
+func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error {
+	now, err := postgres.Status(ctx, url)
+	if err != nil {
+		return fmt.Errorf("store migrate: %w", err)
+	}
+	if now.Version == 0 {
+		return errors.New("store migrate: there are no tables of attestd in this database: attestd store init makes them")
+	}
+	pending := postgres.Pending(now.Version)
+	for _, m := range pending {
+		a.say("%s", m)
+	}
+	to := now.Version
+	if !dryRun {
+		if _, to, err = postgres.Migrate(ctx, url, role); err != nil {
+			return fmt.Errorf("store migrate: %w", err)
+		}
+	}
+	return a.print(struct {
+		From    int64    `json:"from"`
+		To      int64    `json:"to"`
+		Newest  int64    `json:"newest"`
+		Pending []string `json:"migrations"`
+	}{now.Version, to, now.Newest, pending}, func(w io.Writer) {
+		switch {
+		case len(pending) == 0:
+			fmt.Fprintf(w, "The tables are of version %d already, the newest that this attestd knows.\n", now.Version)
+		case dryRun:
+			fmt.Fprintf(w, "%d migrations would bring the tables from version %d to %d; nothing was done.\n", len(pending), now.Version, now.Newest)
+		default:
+			fmt.Fprintf(w, "The tables are of version %d now; they were of %d.\n", to, now.Version)
+		}
+	})
+}
+
+func newStoreCopy(a *app) *cobra.Command {
+	var from, to string
+	cmd := &cobra.Command{
+		Use:   "copy --from STORE --to STORE",
+		Short: "Copy API keys and journal from one store into an empty one",
+		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays the same. A store is
+bolt:DATA_DIR or a database's URL. No appliance may use the source meanwhile, else what it attests is in no copy.
+
+At the end the copy is read back, and compared with the source: every leaf, the root, the number of records, and the API keys. Until
+then no appliance can use it. A copy that was interrupted goes on where it was.`,
+		Example: `  systemctl stop attestd
+  attestd store copy --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
+  attestd store copy --from postgres://attestd@db.example.com/attestd --to bolt:/var/lib/attestd-alone`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if from == "" || to == "" {
+				return usagef(cmd, "--from and --to are required: bolt:DATA_DIR, or the URL of a database")
+			}
+			if from == to {
+				return usagef(cmd, "--from and --to are the same store")
+			}
+			for flag, ref := range map[string]string{"--from": from, "--to": to} {
+				if _, isFile := daemon.BoltDir(ref); !isFile {
+					if err := databaseFlag(cmd, flag, ref); err != nil {
+						return err
+					}
+				}
+			}
+			return a.copyStore(cmd.Context(), from, to)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&from, "from", "", "store that is copied: bolt:DATA_DIR or a database's URL (required)")
+	f.StringVar(&to, "to", "", "store that is made: bolt:DATA_DIR or a database's URL (required)")
+	return cmd
+}
+
+func (a *app) copyStore(ctx context.Context, from, to string) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	update, end := a.progress("copy", "records")
+	began := time.Now()
+	copied, err := daemon.CopyStore(ctx, c, from, to, update)
+	end()
+	if interrupted, is := errors.AsType[*archive.Interrupted](err); is {
+		return interruptedError{fmt.Errorf("store copy: %w", interrupted)}
+	}
+	if err != nil {
+		return fmt.Errorf("store copy: %w", err)
+	}
+	return a.print(copied, func(w io.Writer) {
+		fmt.Fprintf(w, "%d records and %d API keys are copied, and compared: the same tree, root hash %s.\n", copied.Records, copied.Keys, copied.RootHash)
+		if copied.Resumed > 0 {
+			fmt.Fprintf(w, "%d of the records were there from an earlier run.\n", copied.Resumed)
+		}
+		a.say("It took %s. The source is as it was: see to it that no appliance goes on with it, or there would be two journals of one name.", time.Since(began).Round(time.Second/10))
+	})
+}
+
+func newStoreStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show where API keys and journal are, and in what state",
+		Long: `Show where the configured API keys and journal are, and in what state: the tables' version, the log, the number of records and of
+API keys. It asks the daemon while it runs.`,
+		Example: "  attestd store status\n  attestd store status --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config(nil)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
+			defer cancel()
+			status, err := a.storeStatus(ctx, c)
+			if err != nil {
+				return fmt.Errorf("store status: %w", err)
+			}
+			return a.print(status, func(w io.Writer) { status.write(w) })
+		},
+	}
+}
+
+// statusTimeout bounds what a person waits for.
+const statusTimeout = 20 * time.Second
+
+// storeStatus is what 'store status' shows.
+type storeStatus struct {
+	Store    string `json:"store"`            // bolt or postgres
+	At       string `json:"at"`               // the file, or the URL without its password
+	Schema   *int64 `json:"schema,omitempty"` // version of the tables
+	Newest   *int64 `json:"newest,omitempty"` // that this attestd knows
+	Log      string `json:"log"`
+	Records  int64  `json:"records"`
+	RootHash string `json:"rootHash"`
+	Keys     int    `json:"keys"`
+}
+
+func (a *app) storeStatus(ctx context.Context, c *config.Config) (s storeStatus, err error) {
+	s = storeStatus{Store: "bolt", At: filepath.Join(c.DataDir, archive.StoreFile)}
+	if c.Store.URL != "" {
+		s.Store, s.At = "postgres", c.Store.URL.String()
+		schema, err := postgres.Status(ctx, string(c.Store.URL))
+		if err != nil {
+			return s, err
+		}
+		s.Schema, s.Newest = &schema.Version, &schema.Newest
+	}
+	store, err := a.backend(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	key, err := archive.ReadLogKey(c.DataDir)
+	if err != nil {
+		return s, err
+	}
+	tree, err := archive.TreeOf(ctx, store, key.Verifier)
+	if err != nil {
+		return s, err
+	}
+	keys, err := store.ListKeys(ctx)
+	s.Log, s.Records, s.RootHash, s.Keys = key.Verifier.Name(), tree.N, hex.EncodeToString(tree.Hash[:]), len(keys)
+	return s, err
+}
+
+func (s storeStatus) write(w io.Writer) {
+	rows := [][2]string{{"store", s.Store + "  " + s.At}}
+	if s.Schema != nil {
+		version := fmt.Sprint(*s.Schema)
+		if *s.Schema < *s.Newest {
+			version += fmt.Sprintf(", and this attestd knows %d: attestd store migrate", *s.Newest)
+		}
+		rows = append(rows, [2]string{"schema", version})
+	}
+	fields(w, append(rows, [][2]string{
+		{"log", s.Log}, {"records", fmt.Sprint(s.Records)}, {"root hash", s.RootHash}, {"API keys", fmt.Sprint(s.Keys)},
+	}...))
+}

@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/postgres"
+)
+
+// unfinishedCopy is the name of a file with a copy that is not finished.
+const unfinishedCopy = archive.StoreFile + ".copy"
+
+// liveMember is how long ago a member was seen that is taken to be running.
+const liveMember = 10 * time.Second
+
+// BoltDir is the folder of a store that is named bolt:DATA_DIR.
+func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(ref, "bolt:") }
+
+// CopyStore copies API keys and journal from one store into an empty one, each of which is bolt:DATA_DIR or a database's URL. See
+// archive.Copy.
+func CopyStore(ctx context.Context, c *config.Config, from, to string, progress func(done, total int64)) (copied archive.Copied, err error) {
+	source, err := openSource(ctx, c, from)
+	if err != nil {
+		return copied, fmt.Errorf("the source: %w", err)
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	target, end, err := openTarget(at(c, from), to, source.LogKey)
+	if err != nil {
+		return copied, fmt.Errorf("the target: %w", err)
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	return archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Journal: source.Journal, Verifier: source.LogKey.Verifier}, target, progress)
+}
+
+// at is the configuration of an appliance whose store is the one that is named.
+func at(c *config.Config, ref string) *config.Config {
+	other := *c
+	if dir, isFile := BoltDir(ref); isFile {
+		other.DataDir, other.Store.URL = dir, ""
+	} else {
+		other.Store.URL = config.DatabaseURL(ref)
+	}
+	return &other
+}
+
+// openSource opens a store that nobody appends to.
+func openSource(ctx context.Context, c *config.Config, ref string) (*Store, error) {
+	s, err := ReadStore(at(c, ref))
+	if errors.Is(err, bolt.ErrInUse) {
+		return nil, fmt.Errorf("%w: stop it first, for what it attests meanwhile would be in no copy: systemctl stop attestd", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.Database != nil {
+		if err := refuseLiveMembers(ctx, s.Database); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
+	members, err := database.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if ago := time.Since(m.LastSeen); ago < liveMember {
+			return fmt.Errorf("the appliance %s uses it (seen %s ago): stop it first, for what it attests meanwhile would be in no copy", m.Name, max(0, ago).Round(time.Second))
+		}
+	}
+	return nil
+}
+
+// openTarget opens an empty store, or one with an unfinished copy.
+func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.CopyTarget, func() error, error) {
+	if dir, isFile := BoltDir(ref); isFile {
+		return openFileTarget(c, dir, key)
+	}
+	store, err := postgres.Open(ref, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, Copying: true})
+	if err != nil {
+		return archive.CopyTarget{}, nil, err
+	}
+	return archive.CopyTarget{
+		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import, Finish: store.FinishCopy,
+		Tree: func(ctx context.Context) (tlog.Tree, error) {
+			head, err := store.Copied(ctx)
+			return tlog.Tree{N: head.Size, Hash: head.Root}, err
+		},
+	}, store.Close, nil
+}
+
+// openFileTarget makes the copy under another name, which becomes that of the store once it is finished.
+func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
+	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
+	if files.Exists(name) {
+		return t, nil, fmt.Errorf("%s is there already: a copy is made in an empty store only", name)
+	}
+	var store *bolt.Store
+	_, err = asOwner(at(c, "bolt:"+dir), func() (*Store, error) {
+		if err := bringLogKey(c, dir, key); err != nil {
+			return nil, err
+		}
+		if store, err = bolt.Open(unfinished, bolt.Options{Signer: key.Signer, Verifier: key.Verifier}); err != nil {
+			return nil, err
+		}
+		return nil, files.HandOver(dir, unfinishedCopy, archive.LogKeyFile)
+	})
+	if err != nil {
+		if store != nil {
+			err = errors.Join(err, store.Close())
+		}
+		return t, nil, err
+	}
+	return archive.CopyTarget{
+		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
+		Tree: func(ctx context.Context) (tlog.Tree, error) {
+			return archive.TreeOf(ctx, store.Journal(), key.Verifier)
+		},
+		Finish: func(context.Context, []byte) error {
+			if err := errors.Join(store.Close(), os.Link(unfinished, name)); err != nil { // unlike a rename, it replaces nothing
+				return err
+			}
+			return errors.Join(os.Remove(unfinished), files.SyncFolder(dir))
+		},
+	}, store.Close, nil
+}
+
+// bringLogKey sees to it that the log key is in the folder of a copy.
+func bringLogKey(c *config.Config, dir string, key appliance.LogKey) error {
+	there, err := archive.ReadLogKey(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
+		if err != nil {
+			return fmt.Errorf("log key: %w", err)
+		}
+		if here, err := appliance.ParseLogKey(string(secret)); err != nil || here.VerifierText != key.VerifierText {
+			return errors.Join(errors.New("log key: the one in data_dir is not the source's"), err)
+		}
+		return files.Write(filepath.Join(dir, archive.LogKeyFile), secret, 0o600)
+	}
+	if err == nil && there.VerifierText != key.VerifierText {
+		err = fmt.Errorf("%s is of another log than the source", filepath.Join(dir, archive.LogKeyFile))
+	}
+	return err
+}

@@ -1,0 +1,201 @@
+package daemon
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
+	"github.com/attestd/attestd/store/postgres"
+)
+
+// databaseStartTimeout bounds what a start asks the database, which it does only where there is no log key yet.
+const databaseStartTimeout = 10 * time.Second
+
+// CheckStore checks what the client of a database refuses.
+func CheckStore(c *config.Config) error {
+	if c.Store.URL == "" || !config.IsDatabaseURL(string(c.Store.URL)) { // of which the configuration tells
+		return nil
+	}
+	if err := postgres.Check(string(c.Store.URL)); err != nil {
+		return fmt.Errorf("store.url: %w", err)
+	}
+	return nil
+}
+
+// MemberName is what this appliance is called among those that share its store.
+func MemberName(c *config.Config) (string, error) {
+	if c.Cluster.Name != "" {
+		return c.Cluster.Name, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("cluster.name is not set, and the host has no name: %w", err)
+	}
+	return host, nil
+}
+
+func openDatabase(c *config.Config, o StoreOptions) (*Store, error) {
+	key, err := sharedLogKey(c)
+	if err != nil {
+		return nil, err
+	}
+	options := postgres.Options{
+		Signer: key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+	}
+	if o.Member != nil {
+		name, err := MemberName(c)
+		if err != nil {
+			return nil, err
+		}
+		options.Member = postgres.Identity{Name: name, Version: o.Member.Version, Signer: o.Member.Signer}
+	}
+	var guard atomic.Pointer[highwater.Journal] // nothing is appended before there is one
+	options.Accept = func(head tlog.Tree) error {
+		if g := guard.Load(); g != nil {
+			return g.Accept(head)
+		}
+		return nil
+	}
+	s, err := databaseStore(c, key, options)
+	if err != nil {
+		return nil, err
+	}
+	if s, err = guarded(c, s, o); err == nil {
+		guard.Store(s.Guard)
+	}
+	return s, err
+}
+
+func readDatabase(c *config.Config) (*Store, error) {
+	key, err := archive.ReadLogKey(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	return databaseStore(c, key, postgres.Options{Verifier: key.Verifier, ReadOnly: true})
+}
+
+func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (*Store, error) {
+	store, err := postgres.Open(string(c.Store.URL), o)
+	if err != nil {
+		return nil, fmt.Errorf("store.url: %w", err)
+	}
+	s := &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, Rates: store.Rates(), Database: store, storage: store}
+	s.snapshot = func(ctx context.Context) (archive.Snapshotter, func() error, error) {
+		return copyIntoFile(ctx, s, c.DataDir)
+	}
+	return s, nil
+}
+
+// Cluster tells of the appliances that share the database.
+func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
+	head, err := s.Database.Head(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.Head = wire.ClusterHead{Size: head.Size, RootHash: hex.EncodeToString(head.Root[:])}
+	server, err := s.Database.Server(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.Database = wire.ClusterDatabase{Primary: server.Address, Synchronous: server.Synchronous()}
+	members, err := s.Database.Members(ctx)
+	c.Members = make([]wire.Member, len(members))
+	for i, m := range members {
+		c.Members[i] = wire.Member{Name: m.Name, Version: m.Version, SignerAddress: m.Signer, Size: m.Size, LastSeen: m.LastSeen}
+	}
+	return c, err
+}
+
+// sharedLogKey reads log.key. It is made where the database has no journal yet: with a key of its own, an appliance that comes
+// later could not go on with the others' journal.
+func sharedLogKey(c *config.Config) (appliance.LogKey, error) {
+	path := filepath.Join(c.DataDir, archive.LogKeyFile)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return openLogKey(c)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
+	defer cancel()
+	log, err := postgres.LogOf(ctx, string(c.Store.URL))
+	if err != nil {
+		return appliance.LogKey{}, fmt.Errorf("%s is not there, and whether the database has a journal already cannot be asked: %w", path, err)
+	}
+	if log != "" {
+		return appliance.LogKey{}, fmt.Errorf("%s is not there, but the database has the journal %s: bring it from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, log)
+	}
+	return openLogKey(c)
+}
+
+// copyIntoFile copies journal and API keys into a file as an appliance of its own has it, in a folder of dataDir that end removes.
+func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.Snapshotter, end func() error, err error) {
+	dir, err := os.MkdirTemp(dataDir, ".backup-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile), bolt.Options{Signer: s.LogKey.Signer, Verifier: s.LogKey.Verifier})
+	if err != nil {
+		return nil, nil, err
+	}
+	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Journal: s.Unguarded(), Verifier: s.LogKey.Verifier}, archive.CopyTarget{
+		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
+		Tree: func(ctx context.Context) (tlog.Tree, error) {
+			return archive.TreeOf(ctx, store.Journal(), s.LogKey.Verifier)
+		},
+		Finish: func(context.Context, []byte) error { return nil },
+	}, func(int64, int64) {})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return store, func() error { return errors.Join(store.Close(), os.RemoveAll(dir)) }, nil
+}
+
+// unproven is a journal of which it is not known yet whether this appliance's key signed its newest record. Nothing is appended
+// until it is.
+type unproven struct {
+	appliance.Journal
+	check  func(ctx context.Context) error
+	proven atomic.Bool
+}
+
+func (j *unproven) prove(ctx context.Context) error {
+	if j.proven.Load() {
+		return nil
+	}
+	err := j.check(ctx)
+	j.proven.Store(err == nil)
+	return err
+}
+
+// Ready implements appliance.Journal.
+func (j *unproven) Ready(ctx context.Context) error {
+	if err := j.prove(ctx); err != nil {
+		return err
+	}
+	return j.Journal.Ready(ctx)
+}
+
+// Append implements appliance.Journal.
+func (j *unproven) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+	if err := j.prove(ctx); err != nil {
+		return appliance.Entry{}, false, err
+	}
+	return j.Journal.Append(ctx, r)
+}

@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/store/postgres"
+)
+
+const (
+	databasePatience = 15 * time.Second
+	// clockApart is by how much the database's clock may be apart: that of records is the appliance's, and never goes back.
+	clockApart = time.Second
+	// fewConnections is what one appliance may use, and something to spare.
+	fewConnections = 12
+)
+
+// checkDatabase looks at the database as the daemon's role sees it, and at how it keeps what was committed.
+func checkDatabase(ctx context.Context, p *subject) []Finding {
+	if p.config.Store.URL == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, databasePatience)
+	defer cancel()
+	url := p.config.Store.URL
+	schema, err := postgres.Status(ctx, string(url))
+	if err != nil {
+		return []Finding{fail("psql "+text.ShellWord(string(url.WithoutPassword()))+" -c 'SELECT 1' tells more; look at store.url, the passfile (PGPASSFILE), pg_hba.conf and the network",
+			"%s: %s", url, oneLine(err))}
+	}
+	if f, fits := schemaFinding(url, schema); !fits {
+		return []Finding{f}
+	}
+	store, err := daemon.ReadStore(p.config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Finding{warn("attestd setup --join FILE, or start the first appliance", "%s: reachable, but the log key is not there yet: %s", url, err)}
+	}
+	if err != nil {
+		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+	}
+	defer func() { _ = store.Close() }()
+	server, err := store.Database.Server(ctx)
+	if err != nil {
+		return []Finding{fail("journalctl -u attestd and the database's log tell more", "%s: %s", url, oneLine(err))}
+	}
+	findings := []Finding{ok("%s: PostgreSQL %s, tables of version %d", server.Address, server.Version, schema.Version)}
+	return slices.Concat(findings, keeping(url, server), reaching(url, server), mayDo(url, server))
+}
+
+// schemaFinding says whether the tables fit this attestd.
+func schemaFinding(url config.DatabaseURL, s postgres.Schema) (f Finding, fits bool) {
+	owner := text.ShellWord(string(ownerOf(url)))
+	switch {
+	case s.Version == 0:
+		return fail("attestd store init --url "+owner, "%s: it has no tables of attestd", url), false
+	case s.Version < s.Newest:
+		return fail("attestd store migrate --url "+owner, "%s: its tables are of version %d, this attestd needs %d", url, s.Version, s.Newest), false
+	}
+	return f, true
+}
+
+// ownerOf is the URL as the owner may have it.
+func ownerOf(url config.DatabaseURL) config.DatabaseURL {
+	owner, err := url.As("postgres")
+	if err != nil {
+		return url
+	}
+	return owner
+}
+
+// keeping is whether what was committed stays.
+func keeping(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
+	alter := func(setting, value string) string {
+		return fmt.Sprintf("psql "+text.ShellWord(string(ownerOf(url)))+" -c \"ALTER SYSTEM SET %s = '%s'\" -c 'SELECT pg_reload_conf()'", setting, value)
+	}
+	if s.InRecovery {
+		findings = append(findings, fail("name the primary in store.url, or all servers: postgres://attestd@a,b/attestd?target_session_attrs=read-write", "%s is a standby: it takes no writes", s.Address))
+	}
+	if !s.Fsync {
+		findings = append(findings, fail(alter("fsync", "on"), "fsync is off: a power cut loses attestations that were answered, or the database"))
+	}
+	if !s.FullPageWrites {
+		findings = append(findings, fail(alter("full_page_writes", "on"), "full_page_writes is off: a power cut may damage the database"))
+	}
+	switch {
+	case s.SynchronousCommit == "off" || s.SynchronousCommit == "local" && s.SynchronousFor != "":
+		findings = append(findings, fail(alter("synchronous_commit", "on"), "synchronous_commit is %s: attestations that were answered are lost when the server or the primary dies", s.SynchronousCommit))
+	case s.SynchronousFor == "":
+		findings = append(findings, warn(alter("synchronous_standby_names", "ANY 1 (*)")+", once a standby replicates",
+			"synchronous_standby_names is empty: a commit waits for no standby, and a standby that is promoted may lack attestations that were answered"))
+	case !s.Synchronous():
+		findings = append(findings, warn(alter("synchronous_commit", "on"), "synchronous_commit is %s: a standby may lose what it has not written to its disk", s.SynchronousCommit))
+	default:
+		findings = append(findings, ok("a commit is on the disk of a standby (synchronous_commit %s, %s)", s.SynchronousCommit, s.SynchronousFor))
+	}
+	return findings
+}
+
+// reaching is how the server is reached, and what time it has.
+func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
+	if apart := s.Offset.Abs(); apart > clockApart {
+		findings = append(findings, warn("keep the clocks right, here and there: systemctl enable --now systemd-timesyncd (or chrony)",
+			"its clock is %s apart from this machine's", apart.Round(time.Millisecond)))
+	}
+	switch verified := strings.Contains(string(url), "sslmode=verify-ca") || strings.Contains(string(url), "sslmode=require"); {
+	case s.Remote && s.TLS == "":
+		findings = append(findings, fail("set sslmode=verify-full in store.url", "it is reached over the network without TLS"))
+	case s.Remote && verified:
+		findings = append(findings, warn("set sslmode=verify-full in store.url, and sslrootcert where its authority is not the system's", "%s, but whether the server is the one that is meant is not checked", s.TLS))
+	case s.Remote:
+		findings = append(findings, ok("reached by %s", s.TLS))
+	}
+	if left := s.Most - s.Connections; left < fewConnections {
+		findings = append(findings, warn("psql "+text.ShellWord(string(ownerOf(url)))+" -c 'ALTER SYSTEM SET max_connections = 200', then restart the server; or end what uses them: SELECT * FROM pg_stat_activity",
+			"%d of %d connections are used: an appliance uses up to %d", s.Connections, s.Most, fewConnections))
+	}
+	return findings
+}
+
+// mayDo is whether the daemon's role may do what it must, and no more.
+func mayDo(url config.DatabaseURL, s postgres.Server) []Finding {
+	owner := text.ShellWord(string(ownerOf(url)))
+	switch {
+	case len(s.Missing) > 0:
+		return []Finding{fail("attestd store init --url "+owner+" --role "+s.Role, "the role %s lacks %s", s.Role, strings.Join(s.Missing, ", "))}
+	case slices.Contains(s.Powers, "SUPERUSER") || len(s.Owned) > 0:
+		return []Finding{fail("attestd store init --url "+owner+" --role attestd, then set store.url as it prints",
+			"the daemon's role owns the tables, or may change them: whoever takes over the daemon could rewrite the journal")}
+	case len(s.Powers) > 0:
+		return []Finding{warn(revoke(owner, s), "the daemon's role may do what it need not: %s", strings.Join(s.Powers, ", "))}
+	}
+	return []Finding{ok("the role %s may do what it must, and change no table", s.Role)}
+}
+
+// revoke is what takes the powers from the role.
+func revoke(url string, s postgres.Server) string {
+	var statements []string
+	for _, p := range s.Powers {
+		if schema, create := strings.CutPrefix(p, "CREATE in the schema "); create {
+			statements = append(statements, "REVOKE CREATE ON SCHEMA "+schema+" FROM PUBLIC, "+s.Role)
+		} else {
+			statements = append(statements, "ALTER ROLE "+s.Role+" NO"+p)
+		}
+	}
+	return "psql " + url + " -c \"" + strings.Join(statements, "; ") + "\""
+}
+
+// oneLine is an error of several lines on one.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
