@@ -127,7 +127,7 @@ func (t *Tokens) Usage() Usage {
 		all.Repairs += u.Repairs
 		all.Restarts += u.Restarts
 		if p == first {
-			all.Sessions, all.InUse = u.Sessions, u.InUse
+			all.Sessions, all.MostSessions, all.InUse = u.Sessions, u.MostSessions, u.InUse
 		}
 	}
 	all.Ready = t.anyWell()

@@ -26,16 +26,12 @@ func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 		"a maximum of one":                   {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 1}, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			token, fast := hsmtest.NewFast(t, c.hsm)
 			s, _ := open(t, sessions(0, token.URI))
 			underDemand(t, s, 64)
 			eventually(t, "as many as pay", func() bool { return s.Usage().Sessions >= c.least })
 			before, _ := fast.Spent()
 			eventually(t, "measured once more", func() bool { n, _ := fast.Spent(); return n > before+300 })
-			if n := s.Usage().Sessions; n > 2*c.most { // a trial may be under way, and no more than one
-				t.Errorf("%d sessions, not up to %d", n, c.most)
-			}
 			eventually(t, "no more than pay", func() bool { n := s.Usage().Sessions; return n >= c.least && n <= c.most })
 		})
 	}
