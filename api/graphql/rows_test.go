@@ -91,7 +91,7 @@ type generator struct {
 }
 
 var allRoots = []string{"v2_transfers", "v2_transfers", "v2_packets", "v1_packets", "v2_tokens", "v2_chains", "v2_channels", "v2_clients",
-	"v2_connections", "v2_stats_count", "v2_health_check"}
+	"v2_connections", "v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws", "v2_stats_count", "v2_health_check"}
 
 func (g *generator) query() (query, variables string) {
 	roots := g.roots

@@ -12,6 +12,11 @@ var (
 	TokenDenomColumn     = TokenType.column("denom")
 	TokenRankColumn      = TokenType.column("rank")
 	TokenWhitelistColumn = TokenType.column("whitelist")
+	TokenWrappingColumn  = TokenType.column("wrapping")
+
+	WrappingUnwrappedChainColumn     = TokenWrappingType.column("unwrapped_universal_chain_id")
+	WrappingUnwrappedDenomColumn     = TokenWrappingType.column("unwrapped_denom")
+	WrappingDestinationChannelColumn = TokenWrappingType.column("destination_channel_id")
 
 	ClientChainColumn        = ClientType.column("universal_chain_id")
 	ClientCounterpartyColumn = ClientType.column("counterparty_universal_chain_id")
@@ -53,6 +58,10 @@ var (
 	PacketSendBlockColumn          = PacketType.column("packet_send_block_hash")
 	PacketSendTransactionColumn    = PacketType.column("packet_send_transaction_hash")
 	PacketReceivedColumn           = PacketType.column("packet_recv_timestamp")
+	PacketReceiveTransactionColumn = PacketType.column("packet_recv_transaction_hash")
+	PacketTimeoutTransactionColumn = PacketType.column("packet_timeout_transaction_hash")
+	PacketSuccessColumn            = PacketType.column("success")
+	PacketStructureColumn          = PacketType.column("structure")
 	PacketAckWrittenColumn         = PacketType.column("write_ack_timestamp")
 	PacketAckedColumn              = PacketType.column("packet_ack_timestamp")
 	PacketTimedOutColumn           = PacketType.column("packet_timeout_timestamp") // when it did

@@ -54,6 +54,7 @@ type Lists interface {
 	Channels(ctx context.Context, q ChannelQuery) ([]Row, error)       // of ChannelType
 	Clients(ctx context.Context, q ClientQuery) ([]Row, error)         // of ClientType
 	Connections(ctx context.Context, q ConnectionQuery) ([]Row, error) // of ConnectionType
+	Stakes(ctx context.Context, q StakeQuery) ([]Row, error)           // of BondType, UnbondType, WithdrawalType or DustWithdrawalType, made of packets
 
 	// Related returns the row that a relation of row's type leads to: a transfer's source_chain, the packet that
 	// has its traces, a trace's chain. A chain or packet that is not in the index is a row with nothing but its

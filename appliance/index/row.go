@@ -354,6 +354,11 @@ func (r Row) AppendKey(dst []byte, fields []int) []byte {
 	return dst
 }
 
+// ChannelKey is the Key of the channel of a chain.
+func ChannelKey(chain string, channel int32) string {
+	return chain + "/" + strconv.Itoa(int(channel))
+}
+
 // FoldHex puts a text into the form in which hashes and addresses are compared: where it begins with 0x or 0X, its
 // ASCII letters become lower case. Other texts, such as chain ids, are compared as they are.
 func FoldHex(text []byte) {

@@ -36,6 +36,10 @@ func (g guarded) Connections(ctx context.Context, q index.ConnectionQuery) ([]in
 	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Connections(ctx, q) })
 }
 
+func (g guarded) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row, error) {
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Stakes(ctx, q) })
+}
+
 func (g guarded) TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
 	return guard(ctx, g, func(s *snapshot) ([]index.DayCount, error) { return s.TransfersDaily(ctx, q) })
 }

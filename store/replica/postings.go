@@ -33,7 +33,7 @@ func (a postingChange) compare(b postingChange) int {
 // repost notes how the postings change when old, under its sort_order, becomes row. The zero Row is in none.
 func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
 	for _, x := range c.postings {
-		var before, after [2]uint64
+		var before, after [maxTerms]uint64
 		nBefore, nAfter := 0, 0
 		if !old.IsZero() {
 			x.terms(old, func(term uint64) { before[nBefore] = term; nBefore++ })

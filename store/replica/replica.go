@@ -35,7 +35,7 @@ import (
 
 // layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
 // file in which either is another is refused: it is filled again, not migrated.
-const layoutVersion = 4
+const layoutVersion = 5
 
 // pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.

@@ -10,6 +10,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
 // rowQueries are the queries of the index for the root fields that return rows.
@@ -22,6 +23,11 @@ var rowQueries = map[string]func(ctx context.Context, snap index.Lists, a argume
 	"v2_channels":    channels,
 	"v2_clients":     clients,
 	"v2_connections": connections,
+
+	"v2_bonds":          stakes(zkgm.Bond),
+	"v2_unbonds":        stakes(zkgm.Unbond),
+	"v2_withdraws":      stakes(zkgm.Withdraw),
+	"v2_dust_withdraws": stakes(zkgm.DustWithdraw),
 }
 
 // fault keeps the error of the first invalid argument.
@@ -246,6 +252,23 @@ func clients(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, e
 
 func connections(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
+}
+
+func stakes(kind zkgm.StakeKind) func(context.Context, index.Lists, arguments) ([]index.Row, error) {
+	return func(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
+		return read(ctx, &a, index.StakeQuery{
+			Page:             a.page(),
+			Kind:             kind,
+			Addresses:        a.texts("p_addresses_canonical"),
+			TransactionHash:  a.filter("p_transaction_hash"),
+			PacketHash:       a.filter("p_packet_hash"),
+			BlockHash:        a.filter("p_block_hash"),
+			SourceChain:      a.filter("p_source_universal_chain_id"),
+			RemoteChain:      a.filter("p_remote_universal_chain_id"),
+			DestinationChain: a.filter("p_destination_universal_chain_id"),
+			Network:          parseArgument(&a, "p_network", index.ParseNetwork),
+		}, snap.Stakes)
+	}
 }
 
 // Warnings returns the extension that names what was accepted and ignored, which is where on a root field. nil means nothing.

@@ -1,6 +1,10 @@
 package document
 
-import "github.com/attestd/attestd/appliance/index"
+import (
+	"strings"
+
+	"github.com/attestd/attestd/appliance/index"
+)
 
 // RowsOf returns the type of the rows that a root field returns, nil if it does not return rows.
 func RowsOf(root string) *index.Type { return rootRows[root] }
@@ -14,6 +18,11 @@ var rootRows = map[string]*index.Type{
 	"v2_channels":    index.ChannelType,
 	"v2_clients":     index.ClientType,
 	"v2_connections": index.ConnectionType,
+
+	"v2_bonds":          index.BondType,
+	"v2_unbonds":        index.UnbondType,
+	"v2_withdraws":      index.WithdrawalType,
+	"v2_dust_withdraws": index.DustWithdrawalType,
 }
 
 // Access says how the value of a field is read from a row of the index.
@@ -36,7 +45,7 @@ const (
 	AccessObject                         // an object in a column
 	AccessList                           // a list of objects in a column
 	AccessRelation                       // a related row
-	AccessPacketTraces                   // a transfer's traces, which are its packet's
+	AccessPacketTraces                   // the traces of a related packet, such as a transfer's
 )
 
 // AccessOf returns how a field is read from rows of a type.
@@ -60,11 +69,23 @@ func AccessOf(t *index.Type, name string) Access {
 		}
 		return a
 	}
-	if packet, ok := t.Relation("packet"); ok && name == "traces" {
-		traces := packet.To.MustField(name)
+	if packet, ok := tracesOf(t, name); ok {
+		traces := packet.To.MustField("traces")
 		return Access{Kind: AccessPacketTraces, Relation: packet, Number: traces.Number, To: traces.Elem}
 	}
 	return Access{}
+}
+
+// tracesOf returns the relation to the packet whose traces a field shows: packet for traces, delivery for delivery_traces.
+func tracesOf(t *index.Type, field string) (index.Relation, bool) {
+	if field == "traces" {
+		return t.Relation("packet")
+	}
+	of, ok := strings.CutSuffix(field, "_traces")
+	if !ok {
+		return index.Relation{}, false
+	}
+	return t.Relation(of)
 }
 
 // resolveAccess sets Access in the fields below f, which holds rows of that type. nil is for fields that do not hold rows.

@@ -50,6 +50,8 @@ type generator struct {
 	pause  time.Duration // between packets, on average
 	serial uint32        // of packets
 
+	owed []owed // the one that is sent soonest first
+
 	lastRoute *route // of the packet before, whose transaction may have sent the next too
 	lastTx    string
 }
@@ -76,8 +78,8 @@ func (g *generator) spread(over time.Duration) {
 	g.pause = time.Duration(float64(over) / packets)
 }
 
-// transfersPerPacket is what the shapes below give on average.
-const transfersPerPacket = 1.23
+// transfersPerPacket is what the shapes below give on average; packets that proxies owe take no time of their own.
+const transfersPerPacket = 1.25
 
 // flight is a packet with its transfers, as far as it has come.
 type flight struct {
@@ -91,13 +93,18 @@ type flight struct {
 
 // send makes the next packet and its transfers, and lets it travel until now.
 func (g *generator) send() *flight {
+	last := g.at
 	g.at = g.at.Add(time.Duration(float64(g.pause) * (0.2 + 1.6*g.rng.Float64())))
 	if g.at.After(g.latest) {
 		g.at = g.latest
 	}
 	g.serial++
-	r := g.route()
-	instruction := g.instruction(r)
+	delivery, owed := g.due(last)
+	r, instruction := delivery.route, delivery.instruction
+	if !owed {
+		r = g.route()
+		instruction = g.instruction(r)
+	}
 	var salt [32]byte
 	g.fill(salt[:])
 	data := zkgm.Packet{Salt: salt, Path: new(big.Int), Instruction: instruction}.Encode()
@@ -105,6 +112,10 @@ func (g *generator) send() *flight {
 	hash := zkgm.PacketHash(uint32(r.channel), uint32(r.back.channel), data, 0, uint64(timeout.UnixNano()))
 
 	f := &flight{route: r, instruction: instruction, journey: g.journey(r, timeout)}
+	if owed {
+		f.journey.steps[0].tx = delivery.tx
+	}
+	g.owe(f, data)
 	f.packet = g.packetRow(f, data, timeout, hexText(hash[:]))
 	g.travel(f)
 	for i, order := range instruction.Orders() {
@@ -126,6 +137,9 @@ func (g *generator) addFlight(f *flight) {
 // instruction makes one of the shapes that are seen, with at most as many orders as are left to make.
 func (g *generator) instruction(r *route) zkgm.Instruction {
 	order := func() zkgm.Instruction { return g.order(r).Instruction() }
+	if staked := r.staked(); staked != nil && g.rng.IntN(stakesPerPacket) == 0 {
+		return g.stake(r, staked)
+	}
 	switch dice := g.rng.IntN(100); {
 	case dice < 55 || g.exact && g.left < 5:
 		return g.orderV2(r).Instruction()

@@ -294,6 +294,7 @@ func (g *generator) chainRow(c *chain) index.Chain {
 	if c.testnet {
 		environment, edition = "staging", "btc"
 	}
+	feature := strings.ToUpper(environment) // as the hosted API has it: editions are in lower case
 	family := index.ChainFamily{Name: new("cosmos"), IBCInterface: new("ibc-cosmwasm")}
 	rpcType := "cosmos"
 	if c.prefix == "" {
@@ -318,7 +319,7 @@ func (g *generator) chainRow(c *chain) index.Chain {
 			LogoURI: new("https://assets.example/explorer.svg"),
 		}},
 		Features: []index.ChainFeatures{{
-			Environment: new(environment), PacketList: new(true), TransferList: new(true), ConnectionList: new(true), ChannelList: new(true),
+			Environment: new(feature), PacketList: new(true), TransferList: new(true), ConnectionList: new(true), ChannelList: new(true),
 			IndexStatus: new(true), TransferSubmission: new(true),
 		}},
 		RPCs: []index.ChainRPC{{URL: new("https://rpc." + strings.ReplaceAll(c.id, ".", "-") + ".example"), Type: new("rpc"), Description: new("public"), Contact: new("ops@example.com")}},

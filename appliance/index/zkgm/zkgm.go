@@ -116,15 +116,22 @@ func Decode(data []byte) (Packet, error) {
 	return p, r.err
 }
 
+// Encode returns the ABI encoding, as a contract that sends the instruction takes it.
+func (i Instruction) Encode() []byte { return i.encode() }
+
 func (i Instruction) encode() []byte {
 	return newWriter(3).uint(uint64(i.Version)).uint(uint64(i.Opcode)).bytes(i.Operand).encoded()
 }
 
 func decodeInstruction(r *reader) Instruction {
 	tuple := reader{in: r.dynamic(), err: r.err}
-	i := Instruction{Version: uint8(tuple.uint(8)), Opcode: uint8(tuple.uint(8)), Operand: tuple.bytes()}
+	i := readInstruction(&tuple)
 	r.err = tuple.err
 	return i
+}
+
+func readInstruction(r *reader) Instruction {
+	return Instruction{Version: uint8(r.uint(8)), Opcode: uint8(r.uint(8)), Operand: r.bytes()}
 }
 
 // ErrUnknownInstruction is returned for a version or opcode that UCS-03 does not define.

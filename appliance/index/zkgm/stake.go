@@ -1,0 +1,158 @@
+package zkgm
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+)
+
+// StakeKind is what a packet asks of the liquid staking hub.
+type StakeKind uint8
+
+// The kinds of stakes.
+const (
+	Bond         StakeKind = iota + 1 // tokens for staked ones
+	Unbond                            // staked tokens for a claim
+	Withdraw                          // what claims have become
+	DustWithdraw                      // staked tokens that were left at the proxy
+)
+
+// Stake is a packet that calls the sender's proxy on the chain of the staking hub. What the proxy executes is the calldata: a
+// JSON list of messages to contracts (CosmWasm).
+type Stake struct {
+	Kind   StakeKind
+	Staker []byte // the sender of the call
+	// Order brings the tokens of a bond or of an unbond; nil for the other kinds.
+	Order *TokenOrderV2
+	// Delivery is what sends the tokens of all kinds but Unbond back.
+	Delivery Delivery
+	Batches  []json.Number // that are withdrawn
+}
+
+// Delivery is a packet that the proxy sends.
+type Delivery struct {
+	Channel     uint32 // where it is sent from
+	Instruction Instruction
+	Order       *TokenOrderV2
+}
+
+// Stake reads a packet as a stake; ok is false for another packet.
+func (p Packet) Stake() (s Stake, ok bool) {
+	o, err := p.Instruction.Operation()
+	if err != nil {
+		return s, false
+	}
+	call, isCall := o.(*Call)
+	if batch, isBatch := o.(*Batch); isBatch && len(batch.Instructions) == 2 {
+		order, orderErr := batch.Instructions[0].Operation()
+		called, callErr := batch.Instructions[1].Operation()
+		if orderErr != nil || callErr != nil {
+			return s, false
+		}
+		s.Order, _ = order.(*TokenOrderV2)
+		call, isCall = called.(*Call)
+		isCall = isCall && s.Order != nil
+	}
+	if !isCall {
+		return s, false
+	}
+	s.Staker = call.Sender
+	return s, s.read(messagesOf(call.ContractCalldata))
+}
+
+// read reads what the proxy is to execute.
+func (s *Stake) read(messages []message) bool {
+	var steps []string
+	allowance := false
+	for _, m := range messages {
+		if m.does == "increase_allowance" {
+			allowance = true
+			continue
+		}
+		if m.does == "withdraw" {
+			s.Batches = append(s.Batches, m.what.BatchID)
+			if len(s.Batches) > 1 {
+				continue // one step, however many
+			}
+		}
+		if m.does == "send" && !s.Delivery.read(m.what) {
+			return false
+		}
+		steps = append(steps, m.does)
+	}
+	switch done := strings.Join(steps, " "); {
+	case done == "bond send" && s.Order != nil:
+		s.Kind = Bond
+	case done == "unbond" && s.Order != nil:
+		s.Kind = Unbond
+	case done == "withdraw send" && s.Order == nil:
+		s.Kind = Withdraw
+	case done == "send" && allowance && s.Order == nil:
+		s.Kind = DustWithdraw
+	}
+	return s.Kind != 0
+}
+
+func (d *Delivery) read(what content) bool {
+	raw, err := hex.DecodeString(strings.TrimPrefix(what.Instruction, "0x"))
+	if err != nil {
+		return false
+	}
+	r := &reader{in: raw}
+	d.Channel, d.Instruction = what.Channel, readInstruction(r)
+	if r.err != nil {
+		return false
+	}
+	o, err := d.Instruction.Operation()
+	if err != nil {
+		return false
+	}
+	order, isOrder := o.(*TokenOrderV2)
+	d.Order = order
+	return isOrder
+}
+
+// message is what a contract is asked to do.
+type message struct {
+	does string
+	what content
+}
+
+// content is what stakes need of messages.
+type content struct {
+	Channel     uint32      `json:"channel_id"`
+	Instruction string      `json:"instruction"`
+	BatchID     json.Number `json:"batch_id"`
+}
+
+// messagesOf reads calldata; nil where it is no list of messages of one action each.
+func messagesOf(calldata []byte) (messages []message) {
+	if !bytes.HasPrefix(calldata, []byte("[")) {
+		return nil
+	}
+	var list []struct {
+		Wasm struct {
+			Execute struct {
+				Msg []byte `json:"msg"` // base64 of JSON
+			} `json:"execute"`
+		} `json:"wasm"`
+	}
+	if json.Unmarshal(calldata, &list) != nil {
+		return nil
+	}
+	for _, m := range list {
+		var actions map[string]json.RawMessage
+		if json.Unmarshal(m.Wasm.Execute.Msg, &actions) != nil || len(actions) != 1 {
+			return nil
+		}
+		for does, raw := range actions {
+			made := message{does: does}
+			if (does == "send" || does == "withdraw") && json.Unmarshal(raw, &made.what) != nil {
+				return nil
+			}
+			messages = append(messages, made)
+		}
+	}
+	return messages
+}

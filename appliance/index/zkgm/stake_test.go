@@ -1,0 +1,81 @@
+package zkgm
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// calldataOf is what a proxy takes: each message is base64 of JSON.
+func calldataOf(messages ...string) []byte {
+	var list []string
+	for _, m := range messages {
+		list = append(list, fmt.Sprintf(`{"wasm":{"execute":{"contract_addr":"union1x","funds":[],"msg":%q}}}`, base64.StdEncoding.EncodeToString([]byte(m))))
+	}
+	return []byte("[" + strings.Join(list, ",") + "]")
+}
+
+func TestStake(t *testing.T) {
+	order := &TokenOrderV2{
+		Sender: []byte("union1proxy"), Receiver: []byte{1}, BaseToken: []byte("eu"), BaseAmount: big.NewInt(5), QuoteToken: []byte{4},
+		QuoteAmount: big.NewInt(6), Kind: OrderSolve, Metadata: []byte{},
+	}
+	send := `{"send":{"channel_id":7,"timeout_height":"0","timeout_timestamp":"1","salt":"0x00","instruction":"0x` + hex.EncodeToString(order.Instruction().Encode()) + `"}}`
+	const (
+		bond   = `{"bond":{"mint_to_address":"union1x","min_mint_amount":"1"}}`
+		unbond = `{"unbond":{"amount":"1"}}`
+		allow  = `{"increase_allowance":{"spender":"union1x","amount":"1"}}`
+	)
+	withdraw := func(batch int) string {
+		return fmt.Sprintf(`{"withdraw":{"withdraw_to_address":"union1x","batch_id":%d}}`, batch)
+	}
+	call := func(messages ...string) Instruction {
+		return (&Call{Sender: []byte{1}, ContractAddress: []byte("union1proxy"), ContractCalldata: calldataOf(messages...)}).Instruction()
+	}
+	brings := func(called Instruction) Instruction {
+		return (&Batch{Instructions: []Instruction{orderV2.Instruction(), called}}).Instruction()
+	}
+	for _, test := range []struct {
+		name    string
+		i       Instruction
+		kind    StakeKind
+		batches string
+	}{
+		{"a bond", brings(call(bond, allow, send)), Bond, "[]"},
+		{"an unbond", brings(call(allow, unbond)), Unbond, "[]"},
+		{"a withdrawal", call(withdraw(3), send), Withdraw, "[3]"},
+		{"a withdrawal of two batches", call(withdraw(3), withdraw(9), send), Withdraw, "[3 9]"},
+		{"a dust withdrawal", call(allow, send), DustWithdraw, "[]"},
+
+		{"a bond without tokens", call(bond, allow, send), 0, ""},
+		{"a withdrawal with tokens", brings(call(withdraw(3), send)), 0, ""},
+		{"a bond that is not delivered", brings(call(bond)), 0, ""},
+		{"a send alone", call(send), 0, ""},
+		{"something else", call(`{"mint":{}}`, send), 0, ""},
+		{"two actions in a message", call(`{"bond":{},"send":{}}`), 0, ""},
+		{"a send of no instruction", brings(call(bond, allow, `{"send":{"channel_id":7,"instruction":"0x00"}}`)), 0, ""},
+		{"calldata that is no JSON", (&Call{ContractCalldata: []byte("[wasm")}).Instruction(), 0, ""},
+		{"a transfer", orderV2.Instruction(), 0, ""},
+		{"a batch of three", (&Batch{Instructions: []Instruction{orderV2.Instruction(), call(allow, unbond), orderV2.Instruction()}}).Instruction(), 0, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, ok := Packet{Instruction: test.i}.Stake()
+			if ok != (test.kind != 0) || ok && s.Kind != test.kind {
+				t.Fatalf("%+v, %v", s, ok)
+			}
+			if !ok {
+				return
+			}
+			if fmt.Sprint(s.Batches) != test.batches || string(s.Staker) != "\x01" {
+				t.Errorf("batches %v of %x", s.Batches, s.Staker)
+			}
+			if delivered := s.Delivery.Order != nil; delivered != (test.kind != Unbond) || delivered && (s.Delivery.Channel != 7 || !reflect.DeepEqual(s.Delivery.Order, order)) {
+				t.Errorf("delivery %+v", s.Delivery)
+			}
+		})
+	}
+}

@@ -1,0 +1,186 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
+)
+
+// packetByStake has the packets that are stakes: all of a kind, those of an address, and those whose delivery leaves by a
+// channel, for that tells where it goes.
+var packetByStake = &postings{bucket: []byte("packet.stake"), fill: fillRandom, terms: stakeTerms}
+
+func stakeTerms(packet index.Row, add func(uint64)) {
+	stake, ok := index.StakeOf(packet)
+	if !ok {
+		return
+	}
+	add(kindTerm(stake.Kind))
+	staker := index.AddressOf(stake.Staker).Canonical
+	add(stakeAddressTerm(stake.Kind, staker))
+	if stake.Delivery.Order == nil {
+		return
+	}
+	if receiver := index.AddressOf(stake.Delivery.Order.Receiver).Canonical; receiver != staker {
+		add(stakeAddressTerm(stake.Kind, receiver))
+	}
+	hub, _ := packet.Text(index.PacketDestinationChainColumn)
+	add(deliveryTerm(stake.Kind, hub, stake.Delivery.Channel))
+}
+
+func kindTerm(kind zkgm.StakeKind) uint64 { return termOf([]byte{byte(kind)}) }
+
+func stakeAddressTerm(kind zkgm.StakeKind, address string) uint64 {
+	return termOf(append([]byte{byte(kind), 'a'}, fold(address)...))
+}
+
+func deliveryTerm(kind zkgm.StakeKind, hub string, channel uint32) uint64 {
+	return termOf(binary.BigEndian.AppendUint32(append([]byte{byte(kind), 'd'}, hub...), channel))
+}
+
+// Stakes implements index.Snapshot. A page costs what one of packets does, and a look-up for each delivery.
+func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row, error) {
+	p, err := s.query(ctx, packets, q.Page)
+	if err != nil {
+		return nil, err
+	}
+	if len(q.Addresses) > index.MaxAddresses {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", index.MaxAddresses).In("p_addresses_canonical")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	made := make(map[string]index.Row) // by sort_order, of what has passed
+	p.text(packetByTx, index.PacketSendTransactionColumn, q.TransactionHash)
+	p.text(packetByHash, index.PacketHashColumn, q.PacketHash)
+	p.text(packetByBlock, index.PacketSendBlockColumn, q.BlockHash)
+	p.stakers(q.Kind, q.Addresses)
+	if q.Kind == zkgm.Unbond {
+		p.route(packetByRoute, q.SourceChain, q.DestinationChain, q.Network)
+	} else {
+		p.route(packetByRoute, q.SourceChain, q.RemoteChain, q.Network)
+		p.deliveredTo(q.Kind, q.DestinationChain)
+	}
+	p.checks = append(p.checks, func(packet index.Row) bool {
+		var row index.Row
+		if row, err = s.stake(packet, q, &p.meter); !row.IsZero() {
+			made[packet.SortOrder()] = row
+		}
+		return !row.IsZero()
+	})
+	found, failed := p.run()
+	if failed != nil || err != nil {
+		return nil, firstOf(failed, err)
+	}
+	for i, packet := range found {
+		found[i] = made[packet.SortOrder()]
+	}
+	return found, nil
+}
+
+func firstOf(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// stakers restricts to stakes of a kind, and of one of the addresses.
+func (p *query) stakers(kind zkgm.StakeKind, addresses []string) {
+	if addresses == nil {
+		p.ranges = append(p.ranges, p.rangeOf(packetByStake, kindTerm(kind)))
+		return
+	}
+	var members []orders
+	for i, a := range addresses {
+		if a != "" && !containsFolded(addresses[:i], a) {
+			members = append(members, p.rangeOf(packetByStake, stakeAddressTerm(kind, a)))
+		}
+	}
+	p.any(members)
+}
+
+func containsFolded(addresses []string, a string) bool {
+	for _, other := range addresses {
+		if bytes.Equal(fold(other), fold(a)) {
+			return true
+		}
+	}
+	return false
+}
+
+// deliveredTo restricts to stakes whose delivery leaves by a channel to that chain.
+func (p *query) deliveredTo(kind zkgm.StakeKind, chain string) {
+	if chain == "" {
+		return
+	}
+	var members []orders
+	for _, channel := range p.s.tables.of[index.ChannelType].sorted {
+		if to, _ := channel.Text(index.ChannelDestinationChainColumn); to == chain {
+			hub, _ := channel.Text(index.ChannelSourceChainColumn)
+			number, _ := channel.Int(index.ChannelSourceChannelColumn)
+			members = append(members, p.rangeOf(packetByStake, deliveryTerm(kind, hub, uint32(number))))
+		}
+	}
+	p.any(members)
+}
+
+// stake returns the row of a packet that is asked for, else the zero Row.
+func (s *snapshot) stake(packet index.Row, q index.StakeQuery, m *meter) (index.Row, error) {
+	stake, ok := index.StakeOf(packet)
+	if !ok || stake.Kind != q.Kind || !ofAddresses(stake, q.Addresses) {
+		return index.Row{}, nil
+	}
+	destination, _ := packet.Text(index.PacketDestinationChainColumn)
+	var delivery index.Row
+	if stake.Kind != zkgm.Unbond {
+		delivery = s.delivery(packet, stake.Delivery, m)
+		destination = s.destination(packet, destination, stake.Delivery.Channel)
+		if q.DestinationChain != "" && destination != q.DestinationChain {
+			return index.Row{}, nil
+		}
+	}
+	return index.NewStake(stake, packet, delivery, destination)
+}
+
+func ofAddresses(stake zkgm.Stake, addresses []string) bool {
+	if addresses == nil || containsFolded(addresses, index.AddressOf(stake.Staker).Canonical) {
+		return true
+	}
+	order := stake.Delivery.Order
+	return order != nil && containsFolded(addresses, index.AddressOf(order.Receiver).Canonical)
+}
+
+// destination is where the hub's channel leads; back to the staker's chain where the channel is not known.
+func (s *snapshot) destination(packet index.Row, hub string, channel uint32) string {
+	row, known := s.tables.of[index.ChannelType].byKey[index.ChannelKey(hub, int32(channel))]
+	if known {
+		to, _ := row.Text(index.ChannelDestinationChainColumn)
+		return to
+	}
+	source, _ := packet.Text(index.PacketSourceChainColumn)
+	return source
+}
+
+// delivery returns the packet that delivers, the zero Row where there is none yet: it was sent in the transaction that received the
+// stake's. Of several that are the same, which differ by their salts alone, it is the first.
+func (s *snapshot) delivery(packet index.Row, d zkgm.Delivery, m *meter) (found index.Row) {
+	var buf [256]byte
+	tx := packet.AppendText(buf[:0], index.PacketReceiveTransactionColumn)
+	if len(tx) == 0 {
+		return found
+	}
+	index.FoldHex(tx)
+	of := ordersOf(s.tx, packetByTx, termOf(tx), true, m)
+	rows := s.tx.Bucket(packets.rows)
+	for order := of.seek(nil); order != nil; order = of.next() {
+		row := packets.row(rows.Get(order))
+		if has(row, index.PacketSendTransactionColumn, tx) && index.Delivers(row, d) {
+			return row
+		}
+	}
+	return found
+}

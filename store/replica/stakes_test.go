@@ -1,0 +1,205 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
+	"github.com/attestd/attestd/appliance/index/zkgm"
+)
+
+// staked returns a replica of made-up data, and its packets, newest first.
+func staked(t *testing.T, transfers int) (*Store, []index.Packet) {
+	t.Helper()
+	r, err := Open(filepath.Join(t.TempDir(), "replica.db"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	var all []index.Packet
+	o := dataset.GenerateOptions{Transfers: transfers, Seed: 5, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC), Chains: 4}
+	err = dataset.Generate(t.Context(), o, func(rows []index.Row) error {
+		for _, row := range rows {
+			var p index.Packet
+			if row.Type() == index.PacketType && row.Decode(&p) == nil {
+				all = append(all, p)
+			}
+		}
+		_, err := r.Write(t.Context(), index.Batch{Rows: rows})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b index.Packet) int { return strings.Compare(b.SortOrder, a.SortOrder) })
+	return r, all
+}
+
+// ask returns the stakes of a query, all pages of them.
+func ask(t *testing.T, r *Store, q index.StakeQuery) (rows []index.Row) {
+	t.Helper()
+	err := r.View(t.Context(), func(s index.Snapshot) error {
+		for {
+			page, err := s.Stakes(context.Background(), q)
+			if err != nil || len(page) == 0 {
+				return err
+			}
+			rows = append(rows, page...)
+			q.Cursor = page[len(page)-1].SortOrder()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// like are the packets of which each kind of stakes is made, as their calldata says it.
+func like(all []index.Packet, does, not string) (found []index.Packet) {
+	for _, p := range all {
+		row, err := index.NewRow(p)
+		if err != nil {
+			panic(err)
+		}
+		decoded := string(row.AppendJSON(nil, index.PacketDecodedColumn))
+		if strings.Contains(decoded, fmt.Sprintf("%x", "wasm")) && strings.Contains(*p.Structure, does) && !strings.Contains(*p.Structure, not) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func TestStakes(t *testing.T) {
+	r, all := staked(t, 4000)
+	kinds := []zkgm.StakeKind{zkgm.Bond, zkgm.Unbond, zkgm.Withdraw, zkgm.DustWithdraw}
+	seen := make(map[string]bool)
+	for _, kind := range kinds {
+		rows := ask(t, r, index.StakeQuery{Kind: kind, Page: index.Page{Limit: new(int32(3))}})
+		if len(rows) == 0 {
+			t.Fatalf("no stakes of kind %d", kind)
+		}
+		last := "~"
+		for _, row := range rows {
+			if row.SortOrder() >= last || seen[row.Key()] {
+				t.Fatalf("%s of %s comes after %s, or twice", row.Key(), row.SortOrder(), last)
+			}
+			last, seen[row.Key()] = row.SortOrder(), true
+		}
+		t.Logf("kind %d: %d stakes", kind, len(rows))
+		filters(t, r, kind, rows)
+	}
+	want := append(like(all, "batch_v0(token_order_v2,call_v0)", "forward"), like(all, "call_v0", "batch")...)
+	for _, p := range want {
+		if !seen[p.PacketHash] {
+			t.Errorf("packet %s is no stake", p.PacketHash)
+		}
+	}
+	if len(seen) != len(want) {
+		t.Errorf("%d stakes, want %d", len(seen), len(want))
+	}
+	deliveries(t, r, all)
+}
+
+// filters asks for each row by each of its own values, and for what it has not.
+func filters(t *testing.T, r *Store, kind zkgm.StakeKind, rows []index.Row) {
+	t.Helper()
+	value := func(row index.Row, name string) string {
+		text, _ := row.Text(row.Type().MustField(name).Number)
+		return text
+	}
+	row := rows[len(rows)/2]
+	sent := map[zkgm.StakeKind]string{zkgm.Bond: "bond", zkgm.Unbond: "unbond", zkgm.Withdraw: "withdraw", zkgm.DustWithdraw: "dust_withdraw"}[kind]
+	for name, q := range map[string]index.StakeQuery{
+		"staker":      {Addresses: []string{"0x01", strings.ToUpper(value(row, "staker_canonical"))}},
+		"packet":      {PacketHash: row.Key()},
+		"transaction": {TransactionHash: value(row, sent+"_send_transaction_hash")},
+		"chains":      {SourceChain: value(row, "source_universal_chain_id"), DestinationChain: value(row, "destination_universal_chain_id")},
+		"network":     {Network: index.Mainnet},
+	} {
+		q.Kind = kind
+		found := ask(t, r, q)
+		if !slices.ContainsFunc(found, func(f index.Row) bool { return string(f.Bytes()) == string(row.Bytes()) }) {
+			t.Errorf("kind %d by %s: not among %d", kind, name, len(found))
+		}
+		for _, f := range found {
+			if name == "staker" && value(f, "staker_canonical") != value(row, "staker_canonical") {
+				t.Errorf("kind %d by staker: one of %s", kind, value(f, "staker_canonical"))
+			}
+		}
+	}
+	for name, q := range map[string]index.StakeQuery{
+		"nobody": {Addresses: []string{}}, "a stranger": {Addresses: []string{"0xdead"}}, "another network": {Network: index.Testnet},
+		"another source": {SourceChain: "osmosis.osmosis-1"}, "another destination": {DestinationChain: "osmosis.osmosis-1"},
+	} {
+		q.Kind = kind
+		if found := ask(t, r, q); len(found) > 0 {
+			t.Errorf("kind %d of %s: %d rows", kind, name, len(found))
+		}
+	}
+}
+
+// deliveries holds what bonds say of their deliveries against the packets.
+func deliveries(t *testing.T, r *Store, all []index.Packet) {
+	t.Helper()
+	byHash := make(map[string]index.Packet)
+	for _, p := range all {
+		byHash[p.PacketHash] = p
+	}
+	delivered := 0
+	for _, row := range ask(t, r, index.StakeQuery{Kind: zkgm.Bond}) {
+		var b index.Bond
+		if err := row.Decode(&b); err != nil {
+			t.Fatal(err)
+		}
+		p := byHash[b.PacketHash]
+		if b.DeliveryPacketHash == nil {
+			if p.Success != nil && *p.Success && b.SendTimestamp.Before(time.Date(2026, 5, 19, 0, 0, 0, 0, time.UTC)) {
+				t.Errorf("bond %s was received in %s, and has no delivery", b.PacketHash, *p.RecvTransactionHash)
+			}
+			continue
+		}
+		delivered++
+		d := byHash[*b.DeliveryPacketHash]
+		if *d.SendTransactionHash != *p.RecvTransactionHash || d.DestUniversalChainID != b.DestUniversalChainID || b.DestUniversalChainID != p.SourceUniversalChainID {
+			t.Errorf("bond %s is delivered by %s to %s", b.PacketHash, d.PacketHash, d.DestUniversalChainID)
+		}
+		if *b.ReceiverCanonical != *b.StakerCanonical || *b.SenderCanonical != *b.StakerCanonical || *b.QuoteAmount != *b.RemoteQuoteAmount {
+			t.Errorf("bond %+v", b)
+		}
+	}
+	if delivered < 10 {
+		t.Errorf("only %d bonds are delivered", delivered)
+	}
+}
+
+// TestStakesPageCost: what a page looks at does not grow with the packets that are no stakes, nor with stakes beyond it.
+func TestStakesPageCost(t *testing.T) {
+	var looked [2]uint64
+	for i, transfers := range []int{1500, 6000} {
+		r, _ := staked(t, transfers)
+		before := r.touched.Load()
+		err := r.View(t.Context(), func(s index.Snapshot) error {
+			for _, q := range []index.StakeQuery{{}, {SourceChain: "ethereum.1"}, {DestinationChain: "ethereum.1"}, {DestinationChain: "xion.none-1"}} {
+				q.Kind, q.Limit = zkgm.Bond, new(int32(5))
+				if _, err := s.Stakes(t.Context(), q); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looked[i] = r.touched.Load() - before
+	}
+	t.Logf("keys looked at: %d and %d", looked[0], looked[1])
+	if looked[1] > looked[0]*3/2 {
+		t.Errorf("%d keys are looked at among 4 times the packets, %d before", looked[1], looked[0])
+	}
+}
