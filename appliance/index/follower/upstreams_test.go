@@ -94,6 +94,9 @@ func TestAnUpstreamThatIsFilledBackwardsIsFollowed(t *testing.T) {
 		}
 	}
 	newest := len(all) * 4 / 5
+	for all[newest].Type() != index.PacketType {
+		newest++ // a packet and its transfers come together
+	}
 	write(all[newest:])
 	r.start()
 	r.awaitEqual()
