@@ -294,7 +294,7 @@ func TestDocsNameWhatIsNotServed(t *testing.T) {
 	doc := readDocument(t, "graphql.md")
 	schema := loadSchema(t)
 	names := codeSpans(doc.section("What the replica does not answer"))
-	if len(names) != 5 {
+	if len(names) != 4 {
 		t.Errorf("%s names %d queries that are not served: %q", doc.path, len(names), names)
 	}
 	for _, name := range names {

@@ -35,7 +35,7 @@ func madeUp(t testing.TB) *replica.Store {
 	return r
 }
 
-var stakeRoots = []string{"v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws"}
+var stakeRoots = []string{"v2_instructions", "v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws"}
 
 // Stakes are rows like others: what is written of them is byte for byte graph-gophers' own.
 func TestStakesEqualGophers(t *testing.T) {

@@ -47,14 +47,15 @@ type Snapshot interface {
 // Lists are the pages of rows that clients ask for. They come in the order of the query's Page: newest first by default, which is
 // sort_order descending, bytewise.
 type Lists interface {
-	Transfers(ctx context.Context, q TransferQuery) ([]Row, error)     // of TransferType
-	Packets(ctx context.Context, q PacketQuery) ([]Row, error)         // of PacketType
-	Tokens(ctx context.Context, q TokenQuery) ([]Row, error)           // of TokenType, by rank, those without one last, then chain and denom
-	Chains(ctx context.Context, q ChainQuery) ([]Row, error)           // of ChainType; its sort order is universal_chain_id
-	Channels(ctx context.Context, q ChannelQuery) ([]Row, error)       // of ChannelType
-	Clients(ctx context.Context, q ClientQuery) ([]Row, error)         // of ClientType
-	Connections(ctx context.Context, q ConnectionQuery) ([]Row, error) // of ConnectionType
-	Stakes(ctx context.Context, q StakeQuery) ([]Row, error)           // of BondType, UnbondType, WithdrawalType or DustWithdrawalType, made of packets
+	Transfers(ctx context.Context, q TransferQuery) ([]Row, error)       // of TransferType
+	Packets(ctx context.Context, q PacketQuery) ([]Row, error)           // of PacketType
+	Tokens(ctx context.Context, q TokenQuery) ([]Row, error)             // of TokenType, by rank, those without one last, then chain and denom
+	Chains(ctx context.Context, q ChainQuery) ([]Row, error)             // of ChainType; its sort order is universal_chain_id
+	Channels(ctx context.Context, q ChannelQuery) ([]Row, error)         // of ChannelType
+	Clients(ctx context.Context, q ClientQuery) ([]Row, error)           // of ClientType
+	Connections(ctx context.Context, q ConnectionQuery) ([]Row, error)   // of ConnectionType
+	Instructions(ctx context.Context, q InstructionQuery) ([]Row, error) // of InstructionType, made of packets; those of a packet from the last one on
+	Stakes(ctx context.Context, q StakeQuery) ([]Row, error)             // of BondType, UnbondType, WithdrawalType or DustWithdrawalType, made of packets
 
 	// Related returns the row that a relation of row's type leads to: a transfer's source_chain, the packet that
 	// has its traces, a trace's chain. A chain or packet that is not in the index is a row with nothing but its

@@ -2,8 +2,10 @@ package index
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/btcsuite/btcd/btcutil/bech32"
@@ -182,6 +184,8 @@ func (v values) row(t *Type) (Row, error) {
 			err = e.text(f, value)
 		case bool:
 			e.bool(value)
+		case int32:
+			e.buf = binary.AppendVarint(e.buf, int64(value))
 		case time.Time:
 			err = e.time(f, value)
 		case json.RawMessage:
@@ -214,6 +218,15 @@ func AddressOf(carried []byte) Address {
 		a.Display = common.BytesToAddress(carried).Hex()
 	}
 	return a
+}
+
+// Unhex returns the bytes of 0x and hex digits, in any case; nil for another text.
+func Unhex(text string) []byte {
+	raw, err := hex.DecodeString(strings.TrimPrefix(strings.ToLower(text), "0x"))
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 func hexOf(b []byte) string { return "0x" + hex.EncodeToString(b) }

@@ -23,11 +23,9 @@ type postings struct {
 	// recent is the bucket that new keys go to first where they come in no order; nil where they come mostly
 	// in order. See batchWriter.merge.
 	recent []byte
-	// terms calls add with each term of a row, 0 to maxTerms of them.
+	// terms calls add with each term of a row, the same one perhaps twice.
 	terms func(row index.Row, add func(term uint64))
 }
-
-const maxTerms = 4
 
 // row returns the row that was sealed; the zero Row for nil.
 func (c *collection) row(sealed []byte) index.Row { return index.RowOf(c.t, unseal(sealed)) }
@@ -58,7 +56,7 @@ var (
 	}
 	packets = &collection{
 		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), hash: packetByHash,
-		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled, packetByStake},
+		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled, packetByStake, packetByCall},
 		order:    index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
 		destination: index.PacketDestinationChainColumn, sent: index.PacketSentColumn,
 	}

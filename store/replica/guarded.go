@@ -40,6 +40,10 @@ func (g guarded) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row, e
 	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Stakes(ctx, q) })
 }
 
+func (g guarded) Instructions(ctx context.Context, q index.InstructionQuery) ([]index.Row, error) {
+	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Instructions(ctx, q) })
+}
+
 func (g guarded) TransfersDaily(ctx context.Context, q index.DayQuery) ([]index.DayCount, error) {
 	return guard(ctx, g, func(s *snapshot) ([]index.DayCount, error) { return s.TransfersDaily(ctx, q) })
 }

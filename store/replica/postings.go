@@ -33,22 +33,21 @@ func (a postingChange) compare(b postingChange) int {
 // repost notes how the postings change when old, under its sort_order, becomes row. The zero Row is in none.
 func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
 	for _, x := range c.postings {
-		var before, after [maxTerms]uint64
-		nBefore, nAfter := 0, 0
+		w.before, w.after = w.before[:0], w.after[:0]
 		if !old.IsZero() {
-			x.terms(old, func(term uint64) { before[nBefore] = term; nBefore++ })
+			x.terms(old, func(term uint64) { w.before = append(w.before, term) })
 		}
 		if !row.IsZero() {
-			x.terms(row, func(term uint64) { after[nAfter] = term; nAfter++ })
+			x.terms(row, func(term uint64) { w.after = append(w.after, term) })
 		}
-		if oldOrder == order && before == after && nBefore == nAfter {
+		if oldOrder == order && slices.Equal(w.before, w.after) {
 			continue
 		}
 		// Removals first: what is still there is put again.
-		for _, term := range before[:nBefore] {
+		for _, term := range w.before {
 			w.change(x, term, oldOrder, true)
 		}
-		for _, term := range after[:nAfter] {
+		for _, term := range w.after {
 			w.change(x, term, order, false)
 		}
 	}

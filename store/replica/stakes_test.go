@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -175,6 +176,81 @@ func deliveries(t *testing.T, r *Store, all []index.Packet) {
 	}
 	if delivered < 10 {
 		t.Errorf("only %d bonds are delivered", delivered)
+	}
+}
+
+// TestInstructions walks all instructions to and fro, in pages that end within packets.
+func TestInstructions(t *testing.T) {
+	r, all := staked(t, 600)
+	walk := func(q index.InstructionQuery) (rows []index.Row) {
+		err := r.View(t.Context(), func(s index.Snapshot) error {
+			for {
+				page, err := s.Instructions(context.Background(), q)
+				for _, row := range page {
+					rows = append(rows, row.Clone())
+				}
+				if err != nil || len(page) < 7 {
+					return err
+				}
+				q.Cursor = page[len(page)-1].SortOrder()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	seven := index.Page{Limit: new(int32(7))}
+	older := walk(index.InstructionQuery{Page: seven})
+	want := 0
+	for _, p := range all {
+		row, err := index.NewRow(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want += strings.Count(string(row.AppendJSON(nil, index.PacketDecodedFlattenedColumn)), `"_index"`)
+	}
+	if len(older) != want {
+		t.Errorf("%d instructions, want %d", len(older), want)
+	}
+	for i := 1; i < len(older); i++ {
+		if older[i].SortOrder() >= older[i-1].SortOrder() {
+			t.Fatalf("%s comes behind %s", older[i].SortOrder(), older[i-1].SortOrder())
+		}
+	}
+	oldest := older[len(older)-1]
+	newer := walk(index.InstructionQuery{Page: index.Page{Limit: seven.Limit, Cursor: oldest.SortOrder(), Direction: index.Newer}})
+	slices.Reverse(newer)
+	if !slices.EqualFunc(newer, older[:len(older)-1], func(a, b index.Row) bool { return string(a.Bytes()) == string(b.Bytes()) }) {
+		t.Errorf("%d instructions from the oldest on, want %d", len(newer), len(older)-1)
+	}
+	calls(t, walk, older)
+}
+
+// calls asks for those of each sender and contract.
+func calls(t *testing.T, walk func(index.InstructionQuery) []index.Row, all []index.Row) {
+	t.Helper()
+	operand := index.InstructionType.MustField("operand").Number
+	by := make(map[index.InstructionQuery]int)
+	for _, row := range all {
+		var call struct{ Sender, ContractAddress string }
+		if err := json.Unmarshal(row.AppendJSON(nil, operand), &call); err != nil {
+			t.Fatal(err)
+		}
+		if call.ContractAddress != "" {
+			by[index.InstructionQuery{Sender: call.Sender}]++
+			by[index.InstructionQuery{Contract: call.ContractAddress}]++
+			by[index.InstructionQuery{Sender: call.Sender, Contract: call.ContractAddress}]++
+		}
+	}
+	if len(by) < 20 {
+		t.Errorf("only %d queries", len(by))
+	}
+	for q, want := range by {
+		q.Limit = new(int32(7))
+		if got := walk(q); len(got) != want {
+			t.Errorf("%d of %+v, want %d", len(got), q, want)
+		}
 	}
 }
 

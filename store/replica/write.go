@@ -106,6 +106,8 @@ type batchWriter struct {
 	changes map[*postings][]postingChange
 	arena   []byte // memory for keys of postings
 
+	before, after []uint64 // terms of the row that is changed; see repost
+
 	tableOrders   map[*index.Type]map[string]string // who holds each sort_order; see orders
 	changedTables map[*index.Type]bool
 	routesChanged bool

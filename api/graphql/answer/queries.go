@@ -24,6 +24,7 @@ var rowQueries = map[string]func(ctx context.Context, snap index.Lists, a argume
 	"v2_clients":     clients,
 	"v2_connections": connections,
 
+	"v2_instructions":   instructions,
 	"v2_bonds":          stakes(zkgm.Bond),
 	"v2_unbonds":        stakes(zkgm.Unbond),
 	"v2_withdraws":      stakes(zkgm.Withdraw),
@@ -252,6 +253,18 @@ func clients(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, e
 
 func connections(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
 	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
+}
+
+func instructions(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
+	return read(ctx, &a, index.InstructionQuery{
+		Page:            a.page(),
+		Sender:          a.filter("p_multiplex_sender"),
+		Contract:        a.filter("p_multiplex_contract_address"),
+		TransactionHash: a.filter("p_transaction_hash"),
+		PacketHash:      a.filter("p_packet_hash"),
+		BlockHash:       a.filter("p_block_hash"),
+		Network:         parseArgument(&a, "p_network", index.ParseNetwork),
+	}, snap.Instructions)
 }
 
 func stakes(kind zkgm.StakeKind) func(context.Context, index.Lists, arguments) ([]index.Row, error) {

@@ -211,7 +211,7 @@ await run({
       descriptions: true, specifiedByUrl: true, directiveIsRepeatable: true, schemaDescription: true, inputValueDeprecation: true,
     })))
     // Answered only when proxying.
-    const absent = /dashboard|v2_errors|v2_error_type|v2_instruction/
+    const absent = /dashboard|v2_errors|v2_error_type/
     const differences = []
     for (const [name, type] of Object.entries(hosted.getTypeMap())) {
       if (name.startsWith("__") || absent.test(name) || !(isObjectType(type) || isInputObjectType(type))) continue

@@ -19,6 +19,7 @@ var rootRows = map[string]*index.Type{
 	"v2_clients":     index.ClientType,
 	"v2_connections": index.ConnectionType,
 
+	"v2_instructions":   index.InstructionType,
 	"v2_bonds":          index.BondType,
 	"v2_unbonds":        index.UnbondType,
 	"v2_withdraws":      index.WithdrawalType,
