@@ -2,6 +2,7 @@ package index
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestFieldsAreBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 				row, err := ParseRow(test.of, object)
-				switch refused, _ := err.(*appliance.Error); {
+				switch refused, _ := errors.AsType[*appliance.Error](err); {
 				case n <= test.most && err != nil:
 					t.Errorf("%d bytes: %v", n, err)
 				case n > test.most && (refused == nil || refused.Field != test.field || refused.Code != appliance.CodeInvalidField):

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 
@@ -64,28 +65,24 @@ func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row,
 		p.route(packetByRoute, q.SourceChain, q.RemoteChain, q.Network)
 		p.deliveredTo(q.Kind, q.DestinationChain)
 	}
+	var failed error
 	p.checks = append(p.checks, func(packet index.Row) bool {
-		var row index.Row
-		if row, err = s.stake(packet, q, &p.meter); !row.IsZero() {
-			made[packet.SortOrder()] = row
+		row, err := s.stake(packet, q, &p.meter)
+		failed = cmp.Or(failed, err)
+		if row.IsZero() {
+			return false
 		}
-		return !row.IsZero()
+		made[packet.SortOrder()] = row
+		return true
 	})
-	found, failed := p.run()
-	if failed != nil || err != nil {
-		return nil, firstOf(failed, err)
+	found, err := p.run()
+	if err := cmp.Or(err, failed); err != nil {
+		return nil, err
 	}
 	for i, packet := range found {
 		found[i] = made[packet.SortOrder()]
 	}
 	return found, nil
-}
-
-func firstOf(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // stakers restricts to stakes of a kind, and of one of the addresses.

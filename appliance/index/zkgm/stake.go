@@ -72,7 +72,7 @@ func (s *Stake) read(messages []message) bool {
 		}
 		if m.does == "withdraw" {
 			s.Batches = append(s.Batches, m.what.BatchID)
-			if len(s.Batches) > 1 {
+			if n := len(steps); n > 0 && steps[n-1] == m.does {
 				continue // one step, however many
 			}
 		}

@@ -19,17 +19,19 @@ func calldataOf(messages ...string) []byte {
 	return []byte("[" + strings.Join(list, ",") + "]")
 }
 
+// Messages that the hub and the staked token take.
+const (
+	bondMessage   = `{"bond":{"mint_to_address":"union1x","min_mint_amount":"1"}}`
+	unbondMessage = `{"unbond":{"amount":"1"}}`
+	allowMessage  = `{"increase_allowance":{"spender":"union1x","amount":"1"}}`
+)
+
 func TestStake(t *testing.T) {
 	order := &TokenOrderV2{
 		Sender: []byte("union1proxy"), Receiver: []byte{1}, BaseToken: []byte("eu"), BaseAmount: big.NewInt(5), QuoteToken: []byte{4},
 		QuoteAmount: big.NewInt(6), Kind: OrderSolve, Metadata: []byte{},
 	}
 	send := `{"send":{"channel_id":7,"timeout_height":"0","timeout_timestamp":"1","salt":"0x00","instruction":"0x` + hex.EncodeToString(order.Instruction().Encode()) + `"}}`
-	const (
-		bond   = `{"bond":{"mint_to_address":"union1x","min_mint_amount":"1"}}`
-		unbond = `{"unbond":{"amount":"1"}}`
-		allow  = `{"increase_allowance":{"spender":"union1x","amount":"1"}}`
-	)
 	withdraw := func(batch int) string {
 		return fmt.Sprintf(`{"withdraw":{"withdraw_to_address":"union1x","batch_id":%d}}`, batch)
 	}
@@ -45,22 +47,23 @@ func TestStake(t *testing.T) {
 		kind    StakeKind
 		batches string
 	}{
-		{"a bond", brings(call(bond, allow, send)), Bond, "[]"},
-		{"an unbond", brings(call(allow, unbond)), Unbond, "[]"},
+		{"a bond", brings(call(bondMessage, allowMessage, send)), Bond, "[]"},
+		{"an unbond", brings(call(allowMessage, unbondMessage)), Unbond, "[]"},
 		{"a withdrawal", call(withdraw(3), send), Withdraw, "[3]"},
 		{"a withdrawal of two batches", call(withdraw(3), withdraw(9), send), Withdraw, "[3 9]"},
-		{"a dust withdrawal", call(allow, send), DustWithdraw, "[]"},
+		{"a dust withdrawal", call(allowMessage, send), DustWithdraw, "[]"},
 
-		{"a bond without tokens", call(bond, allow, send), 0, ""},
+		{"a bond without tokens", call(bondMessage, allowMessage, send), 0, ""},
 		{"a withdrawal with tokens", brings(call(withdraw(3), send)), 0, ""},
-		{"a bond that is not delivered", brings(call(bond)), 0, ""},
+		{"a bond that is not delivered", brings(call(bondMessage)), 0, ""},
+		{"a withdrawal behind the delivery", call(withdraw(3), send, withdraw(4)), 0, ""},
 		{"a send alone", call(send), 0, ""},
 		{"something else", call(`{"mint":{}}`, send), 0, ""},
 		{"two actions in a message", call(`{"bond":{},"send":{}}`), 0, ""},
-		{"a send of no instruction", brings(call(bond, allow, `{"send":{"channel_id":7,"instruction":"0x00"}}`)), 0, ""},
+		{"a send of no instruction", brings(call(bondMessage, allowMessage, `{"send":{"channel_id":7,"instruction":"0x00"}}`)), 0, ""},
 		{"calldata that is no JSON", (&Call{ContractCalldata: []byte("[wasm")}).Instruction(), 0, ""},
 		{"a transfer", orderV2.Instruction(), 0, ""},
-		{"a batch of three", (&Batch{Instructions: []Instruction{orderV2.Instruction(), call(allow, unbond), orderV2.Instruction()}}).Instruction(), 0, ""},
+		{"a batch of three", (&Batch{Instructions: []Instruction{orderV2.Instruction(), call(allowMessage, unbondMessage), orderV2.Instruction()}}).Instruction(), 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, ok := Packet{Instruction: test.i}.Stake()
