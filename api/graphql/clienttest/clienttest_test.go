@@ -15,3 +15,9 @@ func TestPublishedClients(t *testing.T) {
 		t.Run(script, func(t *testing.T) { clienttest.Node(t, script, endpoint) })
 	}
 }
+
+func TestTheDescriptionOfTheAPIPassesALinter(t *testing.T) {
+	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
+	clienttest.Require(t, "./node_modules/@redocly/openapi-core", "make clients")
+	clienttest.Node(t, "openapi.mjs", "../../openapi.yaml")
+}
