@@ -47,14 +47,22 @@ func newTurns(atOnce int, line line, refused func()) *turns {
 	return &turns{free: semaphore.NewWeighted(int64(atOnce)), line: line, refused: refused}
 }
 
-// take waits for a turn, to be given back by end. Its error is overloaded, or that ctx has ended.
+// take waits for a turn, to be given back by end. Its error is overloaded, which is counted, or that ctx has ended.
 func (t *turns) take(ctx context.Context) *document.Error {
+	err := t.wait(ctx)
+	if err != nil && err.Code() == appliance.CodeOverloaded {
+		t.refused()
+	}
+	return err
+}
+
+// wait is take for those who can do without.
+func (t *turns) wait(ctx context.Context) *document.Error {
 	if t.free.TryAcquire(1) {
 		return nil
 	}
 	defer t.waiting.Add(-1)
 	if t.waiting.Add(1) > t.line.waiting {
-		t.refused()
 		return overloaded()
 	}
 	within, cancel := context.WithTimeout(ctx, t.line.wait)
@@ -65,7 +73,6 @@ func (t *turns) take(ctx context.Context) *document.Error {
 	case ctx.Err() != nil:
 		return givenUp()
 	}
-	t.refused()
 	return overloaded()
 }
 

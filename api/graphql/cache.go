@@ -30,6 +30,7 @@ type cacheKey [sha256.Size]byte
 // cacheEntry is an answer without errors.
 type cacheEntry struct {
 	kept
+	tag    string // a strong validator of the body
 	stored time.Time
 	ttl    time.Duration
 	stale  time.Duration // how much longer it is kept; see job

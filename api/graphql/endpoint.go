@@ -25,7 +25,9 @@ import (
 	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vektah/gqlparser/v2/ast"
+	"golang.org/x/sync/singleflight"
 
+	"github.com/attestd/attestd/api/coding"
 	"github.com/attestd/attestd/api/graphql/answer"
 	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
@@ -65,6 +67,9 @@ type Options struct {
 
 	// NoIntrospection refuses __schema and __type. The schema is public all the same.
 	NoIntrospection bool
+
+	// RequireKey says that answers are for those with an API key: other caches must not share them.
+	RequireKey bool
 
 	Registry prometheus.Registerer // of the cache's metrics; nil means none
 	Log      *slog.Logger          // nil means none
@@ -114,6 +119,9 @@ type Endpoint struct {
 	bodies          *budget // for requests
 	charge          func(*fiber.Ctx, float64)
 	noIntrospection bool
+	keyed           bool // Options.RequireKey
+	encoders        coding.Encoders
+	encodings       singleflight.Group // of cache.entries
 	log             *slog.Logger
 	now             func() time.Time
 }
@@ -127,7 +135,7 @@ func New(o Options) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{
-		lag: o.Lag, limits: o.Limits, noIntrospection: o.NoIntrospection,
+		lag: o.Lag, limits: o.Limits, noIntrospection: o.NoIntrospection, keyed: o.RequireKey,
 		log: o.Log, now: o.Now, charge: o.Charge,
 	}
 	if e.charge == nil {

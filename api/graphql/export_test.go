@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/coding"
 )
 
 // Execute answers a query without HTTP.
@@ -88,4 +90,14 @@ func (e *Endpoint) KeptFor() (kept []time.Duration) {
 		kept = append(kept, entry.ExpiresAfter().Round(time.Second))
 	}
 	return kept
+}
+
+// Compress returns how many bytes a text has in a coding.
+func (e *Endpoint) Compress(text, name string) int {
+	small, err := e.encode(context.Background(), pieces{[]byte(text)}, coding.Coding(name))
+	if err != nil {
+		panic(err.Message)
+	}
+	defer e.reuse(small)
+	return small.body.size()
 }

@@ -123,7 +123,8 @@ func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j j
 		}
 		return r, nil
 	}
-	entry := &cacheEntry{kept: kept{body: e.keep(r)}, stored: e.cache.now(), ttl: p.TTL, stale: j.stale}
+	body := e.keep(r)
+	entry := &cacheEntry{kept: kept{body: body}, tag: tagOf(body), stored: e.cache.now(), ttl: p.TTL, stale: j.stale}
 	e.cache.entries.Set(key, entry)
 	return response{}, entry
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/attestd/attestd/api/coding"
 	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/appliance"
 )
@@ -52,12 +53,15 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 		c.Set(fiber.HeaderAllow, allowedMethods)
 		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET and POST are allowed"))
 	}
-	c.Response().Header.Add(fiber.HeaderVary, fiber.HeaderAccept)
+	e.vary(c)
 	contentType, ok := negotiate(c.Get(fiber.HeaderAccept))
 	if !ok {
 		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
 	}
 	c.Response().Header.SetContentType(contentType)
+	if chosen, plain := codingOf(c); chosen == coding.Identity && !plain {
+		return refuse(c, http.StatusNotAcceptable, notAcceptable())
+	}
 	return e.answerHTTP(c, body)
 }
 
@@ -103,17 +107,42 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Status(httpStatus(c, r, resp))
-	return e.sendBody(c, resp)
+	return e.sendLight(c, resp)
+}
+
+// sendLight sends an answer unless the client has it already.
+func (e *Endpoint) sendLight(c *fiber.Ctx, r response) error {
+	if !e.validate(c, r) {
+		return e.sendBody(c, r)
+	}
+	if r.held != nil {
+		e.reuse(r)
+	}
+	return notModified(c)
 }
 
 // sendCached sends a cached answer with its age (RFC 9111, section 5).
 func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
+	h := &c.Response().Header
+	h.Set(fiber.HeaderCacheControl, e.caching("max-age="+strconv.Itoa(int(entry.ttl/time.Second))))
+	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
+	h.Set(fiber.HeaderETag, entry.tag)
+	if matches(c.Get(fiber.HeaderIfNoneMatch), entry.tag) {
+		return notModified(c)
+	}
+	if chosen := code(c, entry.body.size()); chosen != coding.Identity {
+		coded := e.codedEntry(c.UserContext(), entry, chosen)
+		if _, plain := codingOf(c); coded == nil && !plain {
+			return refuseOverloaded(c)
+		}
+		if coded != nil {
+			entry = coded
+			setCoding(c, chosen)
+		}
+	}
 	if !entry.hold(e.budget) {
 		return refuseOverloaded(c)
 	}
-	h := &c.Response().Header
-	h.Set(fiber.HeaderCacheControl, "max-age="+strconv.Itoa(int(entry.ttl/time.Second)))
-	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
 	send(c, entry.body, entry.release)
 	return nil
 }
@@ -154,6 +183,9 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 		c.Response().Header.SetContentType(typeJSON)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
+	for _, name := range []string{fiber.HeaderAge, fiber.HeaderContentEncoding, fiber.HeaderETag} { // of what could not be sent
+		c.Response().Header.Del(name)
+	}
 	c.Status(status)
 	c.Response().SetBodyRaw(document.ErrorBody(err))
 	return nil

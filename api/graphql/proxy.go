@@ -180,7 +180,7 @@ func (e *Endpoint) sendForwarded(c *fiber.Ctx, r response) error {
 		setRetryAfter(c, r.upstream.RetryAfter)
 	}
 	c.Status(r.upstream.Status)
-	return e.sendBody(c, r)
+	return e.sendLight(c, r)
 }
 
 // staleOr returns the stale answer of a key, or failed if there is none.
@@ -218,7 +218,7 @@ func markStale(body []byte, age time.Duration) []byte {
 // sendStale sends a stale answer (RFC 5861, section 4), with Cache-Status (RFC 9211).
 func (e *Endpoint) sendStale(c *fiber.Ctx, r response) error {
 	h := &c.Response().Header
-	h.Set(fiber.HeaderCacheControl, "max-age=0")
+	h.Set(fiber.HeaderCacheControl, e.caching("max-age=0"))
 	h.Set(fiber.HeaderAge, strconv.Itoa(int(r.age/time.Second)))
 	h.Set("Cache-Status", "attestd; hit; detail=stale")
 	return e.sendBody(c, r)

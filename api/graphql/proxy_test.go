@@ -30,8 +30,8 @@ func TestProxyForwardsWhatCame(t *testing.T) {
 		t.Errorf("GET came as %+v", got[1])
 	}
 	for i, want := range []string{
-		"map[Accept:[application/graphql-response+json, */*;q=0.1] Accept-Encoding:[gzip] Content-Length:[" + fmt.Sprint(len(body)) + "] Content-Type:[application/json; Charset=UTF-8] User-Agent:[attestd] X-Api-Key:[the upstream's]]",
-		"map[Accept-Encoding:[gzip] User-Agent:[attestd] X-Api-Key:[the upstream's]]",
+		"map[Accept:[application/graphql-response+json, */*;q=0.1] Accept-Encoding:[zstd, gzip] Content-Length:[" + fmt.Sprint(len(body)) + "] Content-Type:[application/json; Charset=UTF-8] User-Agent:[attestd] X-Api-Key:[the upstream's]]",
+		"map[Accept-Encoding:[zstd, gzip] User-Agent:[attestd] X-Api-Key:[the upstream's]]",
 	} {
 		if fmt.Sprint(got[i].header) != want {
 			t.Errorf("headers %v\nwant    %v", got[i].header, want)

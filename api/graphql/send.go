@@ -12,6 +12,13 @@ const unheldBytes = 16 << 10
 
 // sendBody sends the body of a response, which is given back when it was sent.
 func (e *Endpoint) sendBody(c *fiber.Ctx, r response) error {
+	r, err := e.coded(c, r)
+	if err != nil {
+		if r.held != nil {
+			e.reuse(r)
+		}
+		return refuseOverloaded(c)
+	}
 	if r.held == nil {
 		if r.body.size() <= unheldBytes {
 			c.Response().SetBodyRaw(r.body.whole())

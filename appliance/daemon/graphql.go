@@ -32,6 +32,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Charge:          api.Charge,
 		CacheBytes:      int64(c.CacheSize),
 		NoIntrospection: !c.Introspection,
+		RequireKey:      c.RequireKey,
 		Registry:        r.registry,
 		Log:             r.logger,
 	}
