@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/attestd/attestd/api/coding"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -24,6 +25,7 @@ type Request struct {
 	Body        []byte // of a POST: as received; it must not be modified, not even after Forward
 	ContentType string // of Body
 	Accept      string // the client's; empty sends none
+	IfNoneMatch string // a tag, so that the answer may be 304; empty sends none
 	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
 	// Room is called with the size that the answer is about to have in memory, again and again as it grows. False gives it up. Nil
 	// means that there is room.
@@ -34,6 +36,7 @@ type Request struct {
 type Response struct {
 	Status      int
 	ContentType string
+	ETag        string        // weak or strong; empty without
 	RetryAfter  time.Duration // zero where it said nothing; at most MaxRetryAfter
 	Body        []byte        // whole, decompressed
 }
@@ -134,7 +137,11 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	}
 	defer resp.Body.Close()
 	answer := Response{
-		Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), RetryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+		Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), ETag: resp.Header.Get("ETag"),
+		RetryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+	}
+	if resp.StatusCode == http.StatusNotModified && r.IfNoneMatch != "" {
+		return answer, nil
 	}
 	if resp.StatusCode/100 == 3 {
 		return answer, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered %d", resp.StatusCode).
@@ -164,13 +171,17 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 	if r.Accept != "" {
 		req.Header.Set("Accept", r.Accept)
 	}
+	req.Header.Set("Accept-Encoding", coding.Accepted)
+	if r.IfNoneMatch != "" {
+		req.Header.Set("If-None-Match", r.IfNoneMatch)
+	}
 	if r.ContentType != "" {
 		req.Header.Set("Content-Type", r.ContentType)
 	}
 	return req, nil
 }
 
-// readBody reads a body, which net/http decompresses, up to a limit, and as far as there is room.
+// readBody reads and decompresses a body up to a limit, which holds before and after, and as far as there is room.
 func readBody(resp *http.Response, limit int64, room func(size int) bool) ([]byte, error) {
 	if resp.ContentLength > limit {
 		return nil, ErrTooLarge
@@ -178,12 +189,17 @@ func readBody(resp *http.Response, limit int64, room func(size int) bool) ([]byt
 	if room == nil {
 		room = func(int) bool { return true }
 	}
+	decoded, err := coding.NewReader(resp.Header.Get("Content-Encoding"), io.LimitReader(resp.Body, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	defer decoded.Close()
 	var body bytes.Buffer
 	if !room(int(max(resp.ContentLength, 0)) + bytes.MinRead) {
 		return nil, ErrNoRoom
 	}
 	body.Grow(int(max(resp.ContentLength, 0)) + bytes.MinRead)
-	_, err := body.ReadFrom(&roomyReader{Reader: io.LimitReader(resp.Body, limit+1), room: room})
+	_, err = body.ReadFrom(&roomyReader{Reader: io.LimitReader(decoded, limit+1), room: room})
 	switch {
 	case errors.Is(err, ErrNoRoom):
 		return nil, ErrNoRoom

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 		return nil, fmt.Errorf("variables: %w", err)
 	}
 	began := time.Now()
-	resp, err := c.send(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
+	resp, err := c.sendAgain(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
 	var data json.RawMessage
 	switch {
 	case errors.Is(err, ErrTooLarge):
@@ -39,6 +40,34 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 	}
 	c.metrics.observe(useQuery, resp.Status, err, time.Since(began))
 	return data, err
+}
+
+// knownBytes bounds the answers that are remembered, and knownAnswer each.
+const (
+	knownBytes  = 4 << 20
+	knownAnswer = 1 << 20
+)
+
+// noTag is no answer's: it asks an upstream that has tags for the one of its answer.
+const noTag = `"-"`
+
+// sendAgain sends a request, unless the upstream says that its answer is the one from before: the follower asks for much that rarely
+// changes.
+func (c *Client) sendAgain(ctx context.Context, r Request) (Response, error) {
+	key := sha256.Sum256(r.Body)
+	before, known := c.known.GetIfPresent(key)
+	if r.IfNoneMatch = noTag; known {
+		r.IfNoneMatch = before.ETag
+	}
+	resp, err := c.send(ctx, r)
+	switch {
+	case err != nil:
+	case resp.Status == http.StatusNotModified && known:
+		return before, nil
+	case resp.Status == http.StatusOK && resp.ETag != "" && !hasControl(resp.ETag) && len(resp.Body) <= knownAnswer:
+		c.known.Set(key, resp)
+	}
+	return resp, err
 }
 
 // data returns the data of a response without errors.

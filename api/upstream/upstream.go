@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -41,6 +43,7 @@ type Client struct {
 	http    *http.Client
 	timeout time.Duration
 	max     int64
+	known   *otter.Cache[[sha256.Size]byte, Response] // answers to queries, by the hash of what was sent
 	metrics metrics
 }
 
@@ -81,6 +84,10 @@ func New(o Options) (*Client, error) {
 	if c.max <= 0 {
 		c.max = DefaultMaxResponse
 	}
+	c.known = otter.Must(&otter.Options[[sha256.Size]byte, Response]{
+		MaximumWeight: knownBytes,
+		Weigher:       func(_ [sha256.Size]byte, r Response) uint32 { return uint32(cap(r.Body)) },
+	})
 	c.metrics, err = newMetrics(o.Registry)
 	return c, err
 }
@@ -126,7 +133,7 @@ func isLoopback(host string) bool {
 // ownHeaders are those that a request has by itself.
 var ownHeaders = []string{
 	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host",
-	"Idempotency-Key", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent",
+	"Idempotency-Key", "If-None-Match", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent",
 }
 
 // checkHeaders returns a copy of headers with canonical names. Its errors do not repeat values: they may be secret.

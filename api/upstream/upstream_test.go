@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/attestd/attestd/api/upstream"
@@ -130,8 +131,8 @@ func TestQuerySendsAGraphQLRequest(t *testing.T) {
 		h := r.Header
 		h.Del("Content-Length")
 		got := fmt.Sprintf("%s %s %v %s", r.Method, r.URL, h, body)
-		want := `POST /v1/graphql?tenant=1 map[Accept:[application/graphql-response+json, application/json;q=0.9] Accept-Encoding:[gzip] ` +
-			`Content-Type:[application/json] User-Agent:[attestd/1.0] X-Api-Key:[key]] {"query":"query($n: Int) { a }","variables":{"n":1}}`
+		want := `POST /v1/graphql?tenant=1 map[Accept:[application/graphql-response+json, application/json;q=0.9] Accept-Encoding:[zstd, gzip] ` +
+			`Content-Type:[application/json] If-None-Match:["-"] User-Agent:[attestd/1.0] X-Api-Key:[key]] {"query":"query($n: Int) { a }","variables":{"n":1}}`
 		if got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -270,14 +271,23 @@ func TestTimeoutIncludesTheBody(t *testing.T) {
 	}
 }
 
-func TestGzipIsBoundedAfterDecompression(t *testing.T) {
+func TestAnswersAreBoundedAfterDecompression(t *testing.T) {
+	for _, name := range []string{"gzip", "zstd"} {
+		t.Run(name, func(t *testing.T) { testBoundAfterDecompression(t, name) })
+	}
+}
+
+func testBoundAfterDecompression(t *testing.T, name string) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Accept-Encoding") != "gzip" {
+		if r.Header.Get("Accept-Encoding") != "zstd, gzip" {
 			t.Errorf("Accept-Encoding: %q", r.Header.Get("Accept-Encoding"))
 		}
 		w.Header().Set("Content-Type", mediaJSON)
-		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
+		w.Header().Set("Content-Encoding", name)
+		var z io.WriteCloser = gzip.NewWriter(w)
+		if name == "zstd" {
+			z, _ = zstd.NewWriter(w) // of no options, which are what fails
+		}
 		defer z.Close()
 		io.WriteString(z, `{"data": {"a": "`+r.URL.RawQuery)
 		if r.URL.RawQuery == "bomb" {
