@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	defaultEvery = 500 * time.Millisecond // promised is once a second
+	defaultEvery = time.Second
+	sharedEvery  = 500 * time.Millisecond // promised is once a second
 	lookTimeout  = 5 * time.Second        // of one look, but for the mark's fsync
 	coverTimeout = time.Second            // how long a checkpoint waits for the mark
 	unseenMost   = 3 * time.Second        // how old the newest look may be for the journal to be ready
@@ -26,7 +27,7 @@ const (
 type Options struct {
 	Key    appliance.LogKey // the log's; required
 	Logger *slog.Logger     // nil means none
-	Every  time.Duration    // how often the head is looked at, at most while it grows; zero means 500 ms
+	Every  time.Duration    // how often the head is looked at, at most while it grows; zero means 1 s, 500 ms where Shared
 
 	// Shared says that others write the store too: the head is looked at all the time. Without it, it is once something was appended
 	// here: nobody else can move it.
@@ -47,7 +48,7 @@ type Journal struct {
 	path  string
 	opts  Options
 	state atomic.Pointer[state]
-	last  atomic.Pointer[appliance.Entry] // the highest that Append has returned here
+	last  newest
 
 	wake    chan struct{} // has one element when a look is wanted at once
 	soon    atomic.Bool   // one is wanted after Every
@@ -98,6 +99,9 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 func newJournal(path string, journal appliance.Journal, o Options) (*Journal, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Every == 0 && o.Shared {
+		o.Every = sharedEvery
 	}
 	if o.Every == 0 {
 		o.Every = defaultEvery
@@ -174,8 +178,7 @@ func (j *Journal) Accept(head tlog.Tree) error {
 	if s.lost != nil {
 		return s.lost.refusal()
 	}
-	last := j.last.Load()
-	if head.N >= s.mark.Tree.N && (head.N != s.mark.Tree.N || head == s.mark.Tree) && (last == nil || last.Index < head.N) {
+	if head.N >= s.mark.Tree.N && (head.N != s.mark.Tree.N || head == s.mark.Tree) && j.last.size.Load() <= head.N {
 		return nil
 	}
 	j.signal()
@@ -189,27 +192,41 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Ent
 	}
 	e, replayed, err := j.Journal.Append(ctx, r)
 	if err == nil && !replayed {
-		j.appended(&e)
+		j.last.raise(e.Index, e.Leaf)
+		j.signalSoon()
 	}
 	return e, replayed, err
 }
 
-func (j *Journal) appended(e *appliance.Entry) {
-	for {
-		last := j.last.Load()
-		if last != nil && last.Index >= e.Index {
-			return
-		}
-		if j.last.CompareAndSwap(last, e) {
-			j.signalSoon()
-			return
-		}
+// newest is the highest leaf that Append has returned here. All methods are safe for concurrent use.
+type newest struct {
+	mu   sync.Mutex
+	size atomic.Int64 // 0 means none; else the leaf's index is one less
+	leaf []byte       // guarded by mu
+}
+
+// raise takes a leaf that is higher.
+func (n *newest) raise(index int64, leaf []byte) {
+	if n.size.Load() > index {
+		return
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.size.Load() <= index {
+		n.size.Store(index + 1)
+		n.leaf = leaf
+	}
+}
+
+func (n *newest) get() (size int64, leaf []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.size.Load(), n.leaf
 }
 
 // signalSoon has the head looked at once Every has passed.
 func (j *Journal) signalSoon() {
-	if !j.opts.Shared && j.soon.CompareAndSwap(false, true) {
+	if !j.opts.Shared && !j.soon.Load() && j.soon.CompareAndSwap(false, true) {
 		time.AfterFunc(j.opts.Every, j.signal)
 	}
 }

@@ -95,7 +95,7 @@ func (s *state) answer(err error) error {
 // find compares the head with the mark, with what this appliance appended and with the checkpoints that are waited for, all of which
 // were committed before the head is read.
 func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding {
-	last := j.last.Load()
+	size, leaf := j.last.get()
 	signed, err := j.Journal.Checkpoint(ctx)
 	if err != nil {
 		return finding{err: err}
@@ -131,8 +131,8 @@ func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding
 			return finding{head, lossOr(err, m, head)}
 		}
 	}
-	if last != nil {
-		if err := t.has(head.Tree, *last); err != nil {
+	if size > 0 {
+		if err := t.has(head.Tree, size-1, leaf); err != nil {
 			return finding{head, lossOr(err, s.mark, head)}
 		}
 	}
@@ -259,16 +259,16 @@ func Beginning(ctx context.Context, journal appliance.Journal) (events []applian
 	return events, err
 }
 
-// has returns an error unless an entry that was appended is in its place.
-func (t *tiles) has(tree tlog.Tree, e appliance.Entry) error {
-	if e.Index >= tree.N {
+// has returns an error unless a leaf that was appended is in its place.
+func (t *tiles) has(tree tlog.Tree, index int64, leaf []byte) error {
+	if index >= tree.N {
 		return errMissing
 	}
-	hashes, err := t.ReadHashes([]int64{tlog.StoredHashIndex(0, e.Index)})
+	hashes, err := t.ReadHashes([]int64{tlog.StoredHashIndex(0, index)})
 	if err != nil {
 		return fmt.Errorf("read the tree: %w", err)
 	}
-	if hashes[0] != tlog.RecordHash(e.Leaf) {
+	if hashes[0] != tlog.RecordHash(leaf) {
 		return errMissing
 	}
 	return nil
