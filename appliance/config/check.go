@@ -38,18 +38,7 @@ func (c *Config) validate() error {
 	}
 	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout}, {"write_timeout", c.Server.WriteTimeout},
-		{"idle_timeout", c.Server.IdleTimeout}, {"shutdown_timeout", c.Server.ShutdownTimeout},
-		{"anonymous_idle_timeout", c.Server.AnonymousIdleTimeout},
-	} {
-		check(d.value > 0, "server.%s: must be more than zero", d.name)
-	}
-	check(c.Server.MaxConnections > 0 && c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
-	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
+	c.validateServer(check)
 	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
@@ -80,6 +69,22 @@ func (c *Config) validate() error {
 	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
+}
+
+// validateServer checks the bounds of the API's server.
+func (c *Config) validateServer(check func(ok bool, format string, args ...any)) {
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout}, {"write_timeout", c.Server.WriteTimeout},
+		{"idle_timeout", c.Server.IdleTimeout}, {"shutdown_timeout", c.Server.ShutdownTimeout},
+		{"anonymous_idle_timeout", c.Server.AnonymousIdleTimeout},
+	} {
+		check(d.value > 0, "server.%s: must be more than zero", d.name)
+	}
+	check(c.Server.MaxConnections > 0 && c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
+	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
 }
 
 // maxConnections is far more than there is memory for.
