@@ -4,6 +4,7 @@
 package postgrestest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -85,7 +86,7 @@ var findTools = sync.OnceValues(func() (t tools, err error) {
 // findPrograms finds the newest version's. Debian has only the client's on the PATH.
 func findPrograms() (string, error) {
 	patterns := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin"}
-	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+	if out, err := exec.CommandContext(context.Background(), "pg_config", "--bindir").Output(); err == nil {
 		patterns = append(patterns, strings.TrimSpace(string(out)))
 	}
 	for _, pattern := range patterns {
@@ -115,7 +116,7 @@ func somebody() (*syscall.Credential, error) {
 
 // command runs in a process group of its own, so that Ctrl-C does not reach it.
 func (t tools) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(name, args...)
+	cmd := exec.CommandContext(context.Background(), name, args...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: t.as, Setpgid: true}
@@ -129,7 +130,7 @@ func (t tools) run(name string, args ...string) error {
 		return err
 	}
 	defer out.Close()
-	defer os.Remove(out.Name())
+	defer func() { _ = os.Remove(out.Name()) }()
 	cmd := t.command(filepath.Join(t.bin, name), args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {

@@ -82,3 +82,28 @@ func TestAFrozenServerAnswersNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAServerWhoseDiskIsFull(t *testing.T) {
+	server := postgrestest.NewSmallServer(t, 200<<20, nil)
+	server.Exec(t, postgrestest.Owner, "CREATE TABLE seen (text text)")
+	free := server.Fill(t)
+	insert := func() error {
+		conn, err := pgx.Connect(t.Context(), server.URL(postgrestest.Owner))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.Background())
+		_, err = conn.Exec(t.Context(), "INSERT INTO seen SELECT repeat(md5(random()::text), 1000) FROM generate_series(1, 2000)")
+		return err
+	}
+	if err := insert(); err == nil {
+		t.Error("it takes what it has no room for")
+	}
+	free()
+	if server.PID() == 0 { // it ends where its log has no room
+		server.Start(t)
+	}
+	if err := insert(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,6 +1,7 @@
 package postgrestest
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -34,6 +35,7 @@ type Faults struct {
 	Refuse      bool          // connections, those that are made and new ones, are reset
 	Silent      bool          // nothing arrives in either direction; connections stay, as when a cable is pulled
 	CommitDelay time.Duration // before each COMMIT reaches the server
+	HoldDelay   time.Duration // before what a client sends inside a transaction reaches the server
 }
 
 // Proxy is a network between clients and a server, which fails when it is told to.
@@ -51,16 +53,19 @@ type Proxy struct {
 // NewProxy makes a network to the server for as long as the test runs.
 func NewProxy(tb testing.TB, server *Server) *Proxy {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	check(tb, err)
 	p := &Proxy{listener: l, server: server, change: make(chan struct{}), open: map[net.Conn]struct{}{}}
 	go p.serve()
-	tb.Cleanup(func() { l.Close(); p.Fail(Faults{Refuse: true}) })
+	tb.Cleanup(func() { _ = l.Close(); p.Fail(Faults{Refuse: true}) })
 	return p
 }
 
 // Address is where it listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
+// Server is the server that it leads to.
+func (p *Proxy) Server() *Server { return p.server }
 
 // URL is the owner's for a database, through the proxy.
 func (p *Proxy) URL(database string) string { return p.RoleURL(url.User(Owner), database) }
@@ -113,7 +118,7 @@ func (p *Proxy) serve() {
 			reset(client)
 			continue
 		}
-		server, err := net.Dial("unix", p.server.socket())
+		server, err := new(net.Dialer).DialContext(context.Background(), "unix", p.server.socket())
 		if err != nil {
 			reset(client)
 			continue
@@ -182,6 +187,7 @@ type connection struct {
 	ended          chan struct{} // closed when either has ended
 	commit         commits       // owned by fromClient
 	cutting        atomic.Int32  // the Cut of the COMMIT whose answer is awaited
+	idle           atomic.Bool   // the server waits for the client inside a transaction
 }
 
 func (c *connection) end() {
@@ -208,6 +214,9 @@ func (c *connection) fromClient() {
 			}
 			continue
 		}
+		if c.idle.Swap(false) && !c.wait(c.proxy.now().HoldDelay) {
+			return
+		}
 		if started && c.commit.sent(frame) && !c.beforeCommit() {
 			return
 		}
@@ -221,13 +230,21 @@ func (c *connection) fromClient() {
 // beforeCommit reports whether the COMMIT is passed on.
 func (c *connection) beforeCommit() bool {
 	cut, delay := c.proxy.cut()
-	select {
-	case <-time.After(delay): // a slow database
-	case <-c.ended:
+	if !c.wait(delay) {
 		return false
 	}
 	c.cutting.Store(int32(cut))
 	return cut != BeforeCommit
+}
+
+// wait waits as a slow network does. It reports whether the connection is still there.
+func (c *connection) wait(delay time.Duration) bool {
+	select {
+	case <-time.After(delay):
+		return true
+	case <-c.ended:
+		return false
+	}
 }
 
 // fromServer passes on what the server answers.
@@ -238,6 +255,9 @@ func (c *connection) fromServer() {
 		if err != nil || !c.silence() {
 			return
 		}
+		if frame[0] == 'Z' { // ReadyForQuery
+			c.idle.Store(frame[5] == 'T')
+		}
 		cut := Cut(c.cutting.Load())
 		if cut == InCommit && ended(frame) {
 			return
@@ -245,7 +265,7 @@ func (c *connection) fromServer() {
 		if _, err := c.client.Write(frame); err != nil {
 			return
 		}
-		if cut == AfterCommit && frame[0] == 'Z' { // ReadyForQuery
+		if cut == AfterCommit && frame[0] == 'Z' {
 			return
 		}
 	}

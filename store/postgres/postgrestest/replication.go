@@ -99,7 +99,7 @@ func (s *Server) kill() bool {
 	pids := s.signal(syscall.SIGSTOP) // so that it starts no more
 	s.signal(syscall.SIGKILL)
 	for _, pid := range pids {
-		for gone(pid) != nil {
+		for runs(pid) {
 			time.Sleep(time.Millisecond) // nobody tells of the end of what is no child
 		}
 	}
@@ -134,13 +134,9 @@ func (s *Server) signal(sig syscall.Signal) []int {
 		first = syscall.SIGSTOP
 	}
 	_ = syscall.Kill(server, first)
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", server, server))
-	pids := []int{server}
-	for field := range strings.FieldsSeq(string(text)) {
-		if pid, err := strconv.Atoi(field); err == nil {
-			pids = append(pids, pid)
-			_ = syscall.Kill(pid, sig)
-		}
+	pids := append([]int{server}, children(server)...)
+	for _, pid := range pids[1:] {
+		_ = syscall.Kill(pid, sig)
 	}
 	_ = syscall.Kill(server, sig)
 	return pids
@@ -154,17 +150,14 @@ func (s *Server) PID() int {
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(line)
-	if err != nil || gone(pid) == nil {
+	if err != nil || !runs(pid) {
 		return 0
 	}
 	return pid
 }
 
-// gone is nil when no program runs as that process.
-func gone(pid int) error {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil || strings.Contains(string(text), ") Z ") || !strings.Contains(string(text), "(postgres)") {
-		return nil
-	}
-	return fmt.Errorf("process %d runs", pid)
+// runs reports whether a server runs as that process.
+func runs(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	return strings.Contains(string(text), "(postgres)") && !strings.Contains(string(text), ") Z ")
 }

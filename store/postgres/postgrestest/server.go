@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,6 +48,35 @@ func NewServer(tb testing.TB, settings Settings) *Server {
 	check(tb, s.initialise())
 	check(tb, s.start())
 	return s
+}
+
+// NewSmallServer starts a server on a file system of so many bytes, and skips the test where none can be mounted.
+func NewSmallServer(tb testing.TB, size int64, settings Settings) *Server {
+	tb.Helper()
+	s := newServer(tb, "first", settings)
+	if err := syscall.Mount("tmpfs", s.Dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		tb.Skipf("no small file system can be mounted here (needs root): %v", err)
+	}
+	tb.Cleanup(func() { s.kill(); check(tb, syscall.Unmount(s.Dir, syscall.MNT_DETACH)) })
+	check(tb, s.tools.give(s.Dir))
+	check(tb, s.initialise())
+	check(tb, s.start())
+	return s
+}
+
+// Fill takes all the space that the server's file system has left, until free is called.
+func (s *Server) Fill(tb testing.TB) (free func()) {
+	tb.Helper()
+	ballast := filepath.Join(s.Dir, "ballast")
+	f, err := os.Create(ballast)
+	check(tb, err)
+	defer f.Close()
+	for block := make([]byte, 64<<10); len(block) >= 512; {
+		if _, err := f.Write(block); err != nil {
+			block = block[:len(block)/2]
+		}
+	}
+	return func() { check(tb, os.Remove(ballast)) }
 }
 
 // Standby starts a copy of the server that follows it for as long as the test runs. It is asynchronous unless Synchronous names it.
@@ -167,7 +197,7 @@ func freePort() (int, error) {
 	const first, last = 10_000, 32_000 // Linux gives 32768 and up
 	for range 100 {
 		port := first + rand.N(last-first)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+		if l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			return port, l.Close()
 		}
 	}
@@ -223,7 +253,7 @@ func (s *Server) exec(database string, statements ...string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
@@ -239,7 +269,7 @@ func (s *Server) Query(tb testing.TB, database, statement string) string {
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.SocketURL(database))
 	check(tb, err)
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	var value *string
 	check(tb, conn.QueryRow(ctx, "SELECT ("+statement+")::text").Scan(&value))
 	return *cmp.Or(value, new(string))
