@@ -335,7 +335,7 @@ func (p *person) seePlayground(t *testing.T, banner string) {
 }
 
 // A test may skip for what it is, or for who runs it, and not because something is missing.
-var maySkip = regexp.MustCompile(`root may|only root|needs root|root's commands|cannot mount|no file system .*can be (mounted|made)|(serves|asks for) Benchmark\w+ alone`)
+var maySkip = regexp.MustCompile(`root may|only root|needs root|root's commands|cannot mount|no file system .*can be (mounted|made)|(serves|asks for) Benchmark\w+ alone|asks for -drills`)
 
 // makeTest runs every test. All that it prints is in a file of bin.
 func (p *person) makeTest(t *testing.T) {

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+)
+
+// An asynchronous standby takes over that has not all. Every appliance notices, and none signs on until an operator decides. What the
+// standby has is there then, under a new log identity.
+func TestClusterNoticesALostTail(t *testing.T) {
+	c := startCluster(t, postgrestest.NewServer(t, nil))
+	c.standby.Detach(c)                // no commit is answered from here on
+	time.Sleep(100 * time.Millisecond) // until what was answered is known here
+	kept, ids, _ := c.load.sofar()
+	c.primary.Synchronous(c)
+	c.backWithin(time.Now(), afterPromotion, c.members...)
+	c.watch.await(c.size(c.standby) + 100)
+	c.watch.end()
+	c.primary.Kill(c)
+	c.standby.Promote(c)
+	promoted := time.Now()
+	c.signsNothing(promoted, longer(5*time.Second, 15*time.Second))
+	c.load.lose(kept, ids)
+
+	c.primary, c.standby = c.standby, c.primary
+	before := c.verifierKey(c.members[0])
+	c.acceptLoss(c.members[1])
+	back := c.backWithin(time.Now(), afterPromotion, c.members...)
+	t.Logf("after log accept-loss all attest again after %s", back.Round(time.Millisecond))
+	if after := c.verifierKey(c.members[0]); after == before {
+		t.Errorf("it signs on as the same log, %s", after)
+	}
+	c.watch = watchCheckpoints(c)
+	c.watch.await(c.size(c.primary) + 10)
+	c.check(c.members[2])
+}
+
+// acceptLoss is the operator's decision, at one appliance. The others follow it: they end, and the service manager starts them again.
+func (c *cluster) acceptLoss(at *member) {
+	c.Helper()
+	for _, m := range c.members {
+		m.take()
+	}
+	at.kill(c)
+	at.run(c, "log", "accept-loss", "--reason", "an asynchronous standby was promoted")
+	at.start(c)
+	for _, m := range c.others(at) {
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = m.cmd.Wait() }() // its status says that it wants to be started again
+		select {
+		case <-ended:
+			m.start(c)
+		case <-time.After(30 * time.Second):
+			c.Fatalf("%s does not follow\n%s", m.name, m.events())
+		}
+	}
+	for _, m := range c.members {
+		m.give()
+	}
+}
+
+// signsNothing expects of each member that it says within three seconds that it has noticed, and then attests nothing.
+func (c *cluster) signsNothing(since time.Time, during time.Duration) {
+	c.Helper()
+	for _, m := range c.members {
+		await(c.T, m.name+" has noticed", func() (bool, string) {
+			events := m.events()
+			return bytes.Contains(events, []byte(`"level":"ERROR"`)) && m.readiness(c.T) == 503, string(events)
+		})
+	}
+	if took := time.Since(since); took > 5*time.Second {
+		c.Errorf("all have noticed after %s", took)
+	} else {
+		c.Logf("all have noticed after %s", took.Round(time.Millisecond))
+	}
+	for time.Since(since) < during {
+		for _, m := range c.members {
+			if m.newest.Load() > since.UnixNano() {
+				c.Fatalf("%s signs on\n%s", m.name, m.events())
+			}
+			if status := m.readiness(c.T); status != 503 {
+				c.Errorf("%s: /readyz is %d", m.name, status)
+			}
+		}
+		time.Sleep(100 * time.Millisecond) // between two looks
+	}
+}
+
+// lose forgets what was answered but these.
+func (l *clusterLoad) lose(kept map[uuid.UUID]appliance.Attestation, ids map[string]uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answered, l.ids = kept, ids
+}

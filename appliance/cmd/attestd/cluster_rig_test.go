@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+)
+
+const clusterDatabase = "attestd"
+
+// cluster is appliances over one PostgreSQL, each a process of its own with a copy of one token, and a load on all of them.
+type cluster struct {
+	*testing.T
+	primary, standby *postgrestest.Server // as of now
+	members          []*member
+	role             *url.Userinfo // the appliances'
+	load             *clusterLoad
+	watch            *checkpointWatch
+}
+
+// member is an appliance of a cluster.
+type member struct {
+	*daemonProcess
+	name    string
+	proxies []*postgrestest.Proxy // the network to each server
+	down    atomic.Bool           // a drill has killed or stopped it: it owes no answer
+	changes atomic.Int64          // of down
+	newest  atomic.Int64          // when the newest request began that it answered with an attestation, Unix nanoseconds
+}
+
+// startCluster starts a synchronous standby of the primary, and three appliances, of which each reaches both by a network of its own.
+// They may be other programs than attestd.
+func startCluster(t *testing.T, primary *postgrestest.Server, programs ...string) *cluster {
+	t.Helper()
+	c := &cluster{T: t, primary: primary}
+	primary.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
+	c.standby = primary.Standby(t, "second")
+	primary.Synchronous(t, c.standby.Name)
+	first := newDaemonFolder(t)
+	c.role = url.UserPassword("attestd", "of the appliances")
+	initStore(t, primary, c.role)
+	for i := range 3 {
+		d := first
+		if i > 0 {
+			d = first.twin(t)
+		}
+		if len(programs) > i {
+			d.program = programs[i]
+		}
+		m := &member{daemonProcess: d, name: fmt.Sprintf("appliance %d", i+1)}
+		m.proxies = []*postgrestest.Proxy{postgrestest.NewProxy(t, primary), postgrestest.NewProxy(t, c.standby)}
+		m.configure("ATTESTD_STORE_URL=" + c.urlThrough(m.proxies))
+		m.start(t)
+		t.Cleanup(func() { c.end(m) })
+		c.members = append(c.members, m)
+	}
+	c.watch = watchCheckpoints(c)
+	c.load = startLoad(c, createKey(t, first))
+	c.backWithin(time.Now(), time.Minute, c.members...)
+	return c
+}
+
+// initStore makes the schema, and the role of the appliances.
+func initStore(tb testing.TB, primary *postgrestest.Server, role *url.Userinfo) {
+	tb.Helper()
+	password, _ := role.Password()
+	if err := postgres.Init(tb.Context(), primary.URL(clusterDatabase), role.Username(), password); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// urlThrough is what an appliance is configured with: whichever of the servers is the primary.
+func (c *cluster) urlThrough(proxies []*postgrestest.Proxy) string {
+	var hosts []string
+	for _, p := range proxies {
+		hosts = append(hosts, p.Address())
+	}
+	u := url.URL{Scheme: "postgres", User: c.role, Host: strings.Join(hosts, ","), Path: "/" + clusterDatabase,
+		RawQuery: "sslmode=disable&target_session_attrs=read-write&connect_timeout=3"}
+	return u.String()
+}
+
+// twin is another appliance with a copy of the token and the log's key.
+func (d *daemonProcess) twin(tb testing.TB) *daemonProcess {
+	tb.Helper()
+	t := &daemonProcess{dir: tb.TempDir(), token: d.token, program: d.program}
+	listen := freeAddress(tb)
+	t.url = "http://" + listen
+	for _, name := range []string{"tokens", "pin", "so-pin"} {
+		copyAll(tb, filepath.Join(d.dir, name), filepath.Join(t.dir, name))
+	}
+	copyAll(tb, filepath.Join(d.dir, "data", archive.LogKeyFile), filepath.Join(t.dir, "data", archive.LogKeyFile))
+	for _, name := range []string{"attestd.yaml", "softhsm2.conf"} {
+		text, err := os.ReadFile(filepath.Join(d.dir, name))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		text = bytes.ReplaceAll(text, []byte(d.dir), []byte(t.dir))
+		text = bytes.ReplaceAll(text, []byte(strings.TrimPrefix(d.url, "http://")), []byte(listen))
+		t.write(tb, name, string(text))
+	}
+	return t
+}
+
+// copyAll copies a file, or a folder with all that is in it.
+func copyAll(tb testing.TB, from, to string) {
+	tb.Helper()
+	stat, err := os.Stat(from)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	if stat.IsDir() {
+		err = os.CopyFS(to, os.DirFS(from))
+	} else {
+		var text []byte
+		if text, err = os.ReadFile(from); err == nil {
+			err = os.WriteFile(to, text, 0o600)
+		}
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// createKey makes an API key without a rate, which all members know.
+func createKey(tb testing.TB, d *daemonProcess) string {
+	tb.Helper()
+	admin := client.NewAdmin(filepath.Join(d.dir, "admin.sock"))
+	defer admin.Close()
+	_, token, err := admin.CreateKey(context.Background(), appliance.KeyRequest{Name: "cluster", Rate: appliance.Unlimited})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return token
+}
+
+// end ends a member, whatever a drill has left it in.
+func (c *cluster) end(m *member) {
+	if m.cmd.ProcessState == nil {
+		_ = m.cmd.Process.Signal(syscall.SIGCONT)
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
+	}
+}
+
+// take marks a member as down, give as up.
+func (m *member) take() { m.down.Store(true); m.changes.Add(1) }
+func (m *member) give() { m.changes.Add(1); m.down.Store(false) }
+
+// others are the members but one.
+func (c *cluster) others(one *member) (others []*member) {
+	for _, m := range c.members {
+		if m != one {
+			others = append(others, m)
+		}
+	}
+	return others
+}
+
+// network makes the networks of members fail.
+func (c *cluster) network(f postgrestest.Faults, members ...*member) {
+	for _, m := range members {
+		for _, p := range m.proxies {
+			p.Fail(f)
+		}
+	}
+}
+
+// backWithin waits until each of these members has answered with an attestation a request that began later than since, and returns
+// how long after since the last of them did.
+func (c *cluster) backWithin(since time.Time, bound time.Duration, members ...*member) time.Duration {
+	c.Helper()
+	for _, m := range members {
+		for m.newest.Load() <= since.UnixNano() {
+			if time.Since(since) > bound+5*time.Second {
+				c.Fatalf("%s does not attest %s after: %v\n%s", m.name, time.Since(since).Round(time.Millisecond), c.load.refusals(), m.events())
+			}
+			time.Sleep(time.Millisecond) // between two looks
+		}
+	}
+	took := time.Since(since)
+	if took > bound {
+		c.Errorf("attests again after %s, want at most %s", took.Round(time.Millisecond), bound)
+	}
+	return took
+}
+
+// anyWithin waits until some member has answered with an attestation a request that began later than since.
+func (c *cluster) anyWithin(since time.Time, bound time.Duration) {
+	c.Helper()
+	for time.Since(since) < bound {
+		for _, m := range c.members {
+			if m.newest.Load() > since.UnixNano() {
+				return
+			}
+		}
+		time.Sleep(time.Millisecond) // between two looks
+	}
+	c.Errorf("none attests within %s: %v", bound, c.load.refusals())
+}
+
+// size is how many records a server has.
+func (c *cluster) size(s *postgrestest.Server) int64 {
+	c.Helper()
+	n, err := strconv.ParseInt(s.Query(c, clusterDatabase, "SELECT size FROM log_head"), 10, 64)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return n
+}
+
+// verifierKey is the key by which a member's log is known now.
+func (c *cluster) verifierKey(m *member) string {
+	c.Helper()
+	api, err := client.New(m.url, "", client.Options{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	attestor, err := api.Attestor(c.Context())
+	if err != nil {
+		c.Fatal(err)
+	}
+	return attestor.Log.VerifierKey
+}
+
+// readiness is what a member's /readyz says.
+func (m *member) readiness(t *testing.T) int {
+	t.Helper()
+	h := http.Client{Timeout: 20 * time.Second}
+	resp, err := h.Get(m.url + "/readyz")
+	if err != nil {
+		t.Fatalf("%s: %v", m.name, err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+// refuses waits until these members say that they are not ready.
+func (c *cluster) refuses(members ...*member) {
+	c.Helper()
+	for _, m := range members {
+		await(c.T, m.name+" is not ready", func() (bool, string) {
+			status := m.readiness(c.T)
+			return status == http.StatusServiceUnavailable, http.StatusText(status)
+		})
+	}
+}
