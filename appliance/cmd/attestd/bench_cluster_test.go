@@ -1,0 +1,186 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+)
+
+// BenchmarkCluster measures one, two and three appliances on one PostgreSQL, and one with its own file in the same run, with an HSM
+// that is not what is measured and with SoftHSM. Appliances, database, standby and load share the machine's cores.
+func BenchmarkCluster(b *testing.B) {
+	const rounds = 3
+	fmt.Printf("\n%-8s %-38s %11s %10s %8s %8s %10s %10s %8s %8s\n", "HSM", "", "connections", "per second", "p50", "p99", "commits/s", "a commit", "CPU", "database")
+	for b.Loop() {
+		for _, hsm := range []string{fastHSM, softHSM} {
+			c := newBenchCluster(b, hsm)
+			results := make([][]clusterFigure, len(c.cases()))
+			for range rounds {
+				for i, k := range c.cases() {
+					results[i] = append(results[i], c.measure(k))
+				}
+			}
+			for i, k := range c.cases() {
+				k.print(hsm, results[i])
+			}
+			c.end()
+		}
+	}
+}
+
+// benchCluster is three appliances on a database, and one that has a file.
+type benchCluster struct {
+	*testing.B
+	primary *postgrestest.Server
+	alone   *daemonProcess
+	members []*daemonProcess
+}
+
+// clusterCase is what is measured: so many appliances of the cluster, none being the one that has a file, and clients of all of them.
+type clusterCase struct {
+	appliances, connections int
+	synchronous             bool
+}
+
+func (c *benchCluster) cases() []clusterCase {
+	return []clusterCase{
+		{0, 64, false}, {1, 64, false}, {2, 64, false}, {3, 64, false},
+		{0, 192, false}, {1, 192, false}, {2, 192, false}, {3, 192, false},
+		{1, 64, true}, {3, 192, true},
+	}
+}
+
+type clusterFigure struct {
+	perSecond, commits, cpu, database float64 // the last two in processors
+	p50, p99                          time.Duration
+}
+
+func newBenchCluster(b *testing.B, hsm string) *benchCluster {
+	b.Helper()
+	token := hsmToken(b, hsm)
+	c := &benchCluster{B: b, primary: postgrestest.NewServer(b, nil)}
+	c.primary.Exec(b, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
+	c.primary.Standby(b, "second")
+	role := url.UserPassword("attestd", "of the appliances")
+	initStore(b, c.primary, role)
+	c.alone = benchAppliance(b, token, "")
+	c.alone.start(b)
+	c.alone.token = createKey(b, c.alone)
+	for i := range 3 {
+		d := benchAppliance(b, token, c.primary.SocketURL(clusterDatabase))
+		if i > 0 {
+			copyAll(b, filepath.Join(c.members[0].dir, "data", archive.LogKeyFile), filepath.Join(d.dir, "data", archive.LogKeyFile))
+		}
+		d.start(b)
+		c.members = append(c.members, d)
+	}
+	key := createKey(b, c.members[0])
+	for _, d := range c.members {
+		d.token = key
+	}
+	return c
+}
+
+func hsmToken(b *testing.B, hsm string) *hsmtest.Token {
+	b.Helper()
+	if hsm == softHSM {
+		return hsmtest.New(b)
+	}
+	token, _ := hsmtest.NewFast(b, hsmtest.FastOptions{})
+	return token
+}
+
+// benchAppliance is an appliance that has not been started.
+func benchAppliance(b *testing.B, token *hsmtest.Token, store string) *daemonProcess {
+	b.Helper()
+	d := &daemonProcess{dir: b.TempDir(), environ: token.Env}
+	listen := freeAddress(b)
+	d.url = "http://" + listen
+	d.write(b, "attestd.yaml", fmt.Sprintf("data_dir: %q\nserver: { listen: %q }\nadmin: { socket: %q }\nmetrics: { listen: \"127.0.0.1:0\" }\n"+
+		"hsm: { uri: %q }\njournal: { origin: attestd.invalid/bench }\nstore: { url: %q }\ncluster: { name: %q }\n",
+		filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), token.URI.String(), store, listen))
+	return d
+}
+
+func (c *benchCluster) end() {
+	for _, d := range append(c.members, c.alone) {
+		d.kill(c)
+	}
+	c.primary.Stop(c)
+}
+
+// measure loads the appliances.
+func (c *benchCluster) measure(k clusterCase) (f clusterFigure) {
+	c.primary.Synchronous(c, map[bool][]string{true: {"second"}}[k.synchronous]...)
+	loaded := c.members[:k.appliances]
+	if k.appliances == 0 {
+		loaded = []*daemonProcess{c.alone}
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i, d := range loaded {
+		all.Go(func() {
+			before := func(edge int) {
+				if i == 0 {
+					c.mark(&f, loaded, map[int]float64{0: -1, 1: 1}[edge])
+				}
+			}
+			r := runLoad(c, strings.TrimPrefix(d.url, "http://"), d.token, k.connections/len(loaded), 500*time.Millisecond, clusterWindow, before)
+			mu.Lock()
+			defer mu.Unlock()
+			f.perSecond += r.perSecond
+			f.p50, f.p99 = max(f.p50, r.p50), max(f.p99, r.p99)
+		})
+	}
+	all.Wait()
+	return f
+}
+
+const clusterWindow = 2 * time.Second
+
+// mark adds what was counted so far, times a sign.
+func (c *benchCluster) mark(f *clusterFigure, loaded []*daemonProcess, sign float64) {
+	n, err := strconv.ParseFloat(c.primary.Query(c, clusterDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"), 64)
+	if err != nil {
+		c.Error(err)
+	}
+	f.commits += sign * n / clusterWindow.Seconds()
+	f.database += sign * c.primary.CPU().Seconds() / clusterWindow.Seconds()
+	for _, d := range loaded {
+		f.cpu += sign * (cpuOf(c, d.cmd.Process.Pid) + cpuOf(c, d.worker(c))) / 1e6 / clusterWindow.Seconds()
+	}
+}
+
+func (k clusterCase) print(hsm string, figures []clusterFigure) {
+	name := fmt.Sprintf("%d on PostgreSQL", k.appliances)
+	switch {
+	case k.appliances == 0:
+		name = "1 with its own file"
+	case k.synchronous:
+		name += ", synchronous standby"
+	}
+	of := func(value func(clusterFigure) float64) float64 {
+		sorted := slices.SortedFunc(slices.Values(figures), func(a, b clusterFigure) int { return cmp.Compare(value(a), value(b)) })
+		return value(sorted[len(sorted)/2])
+	}
+	perSecond, commits := of(func(f clusterFigure) float64 { return f.perSecond }), of(func(f clusterFigure) float64 { return f.commits })
+	fmt.Printf("%-8s %-38s %11d %10.0f %6.1fms %6.1fms", hsm, name, k.connections, perSecond, of(func(f clusterFigure) float64 { return f.p50.Seconds() * 1000 }),
+		of(func(f clusterFigure) float64 { return f.p99.Seconds() * 1000 }))
+	cpu := of(func(f clusterFigure) float64 { return f.cpu })
+	if k.appliances == 0 {
+		fmt.Printf(" %10s %10s %8.2f %8s\n", "", "", cpu, "")
+		return
+	}
+	fmt.Printf(" %10.0f %10.1f %8.2f %8.2f\n", commits, perSecond/commits, cpu, of(func(f clusterFigure) float64 { return f.database }))
+}
