@@ -9,6 +9,7 @@ FUZZTIME  ?= 30s
 CUTS      ?= 5000
 SOAK      ?= 5m
 ARGS      ?=
+ROUNDS    ?= 1
 SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh
 # Published clients replace dependencies of dependencies, which npm understands since 10; Debian 12 and 13 have npm 9.
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-greedy power-cuts test-restarts fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +94,13 @@ bench-greedy: deps build ## measure attestations while strangers take what they 
 
 test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
 	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
+
+test-cluster: test-deps ## three appliances on a PostgreSQL with its standby, under load, while each part fails, ROUNDS times (1)
+	$(GO) test -run '^TestCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/cmd/attestd -drills
+
+bench-cluster: test-deps build ## measure one, two and three appliances on a PostgreSQL, and how much that takes
+	$(GO) test -run '^$$' -bench '^BenchmarkCluster$$' -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench '^BenchmarkCeiling$$' -benchtime 1x -timeout 30m ./store/postgres
 
 soak: test-deps ## load the appliance in every way for SOAK (5m) while token, upstream and clients fail
 	$(GO) test -run '^TestSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)

@@ -44,6 +44,9 @@ var elsewhere = map[string]string{
 	"configure-pkcs11 -a ADDRESS": "it wants a CloudHSM",
 	"rpm --erase attestd":         "TestRPMLifeCycle does it",
 	"promtool test rules":         "TestAlertsFireWhenTheyShould runs it",
+	"make test-cluster":           "it is for who changes attestd",
+	"make bench-cluster":          "it is for who changes attestd",
+	"make test":                   "it is for who changes attestd",
 	"dnf remove attestd":          "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
 }
 

@@ -1,0 +1,343 @@
+//go:build packages
+
+package packaging
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The Debian of the machines that have the database and the load balancer.
+const includedWithDatabase = "systemd,systemd-sysv,softhsm2,ca-certificates,curl,postgresql,haproxy,keepalived"
+
+// network connects machines that are booted, by a switch of their own. Each is known to the others by a name.
+type network struct {
+	bridge string
+	names  []string
+}
+
+func newNetwork(t *testing.T) *network {
+	t.Helper()
+	need(t, "ip", "nsenter")
+	n := &network{bridge: "att" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
+	host(t, "ip", "link", "add", n.bridge, "type", "bridge")
+	t.Cleanup(func() {
+		if out, err := exec.Command("ip", "link", "delete", n.bridge).CombinedOutput(); err != nil { // the test's context has ended
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	host(t, "ip", "link", "set", n.bridge, "up")
+	return n
+}
+
+// add connects a machine under a name, which the machines know that are added later and, once all are added, all.
+func (n *network) add(t *testing.T, m *machine, name string) {
+	t.Helper()
+	n.names = append(n.names, name)
+	at, pid := len(n.names), strconv.Itoa(m.leader)
+	port := fmt.Sprintf("%s-%d", n.bridge, at)
+	host(t, "ip", "link", "add", port, "type", "veth", "peer", "name", "host0", "netns", pid)
+	host(t, "ip", "link", "set", port, "master", n.bridge, "up")
+	host(t, "nsenter", "--target", pid, "--net", "ip", "address", "add", n.address(at)+"/24", "dev", "host0")
+	host(t, "nsenter", "--target", pid, "--net", "ip", "link", "set", "host0", "up")
+	m.run(t, "hostname "+name)
+}
+
+func (n *network) address(at int) string { return fmt.Sprintf("10.213.77.%d", at) }
+
+// introduce tells a machine the names of all.
+func (n *network) introduce(t *testing.T, m *machine) {
+	t.Helper()
+	var hosts strings.Builder
+	hosts.WriteString("127.0.0.1 localhost\n")
+	for i, name := range n.names {
+		fmt.Fprintf(&hosts, "%s %s %s.example.com\n", n.address(i+1), name, name)
+	}
+	m.write(t, "/etc/hosts", hosts.String())
+	m.run(t, "chmod 644 /etc/hosts")
+}
+
+// team is the machines of docs/cluster.md, at which an operator types what it says.
+type team struct {
+	*network
+	manual   *manual
+	machines map[string]*operator
+}
+
+func newTeam(t *testing.T) *team {
+	t.Helper()
+	team := &team{network: newNetwork(t), manual: readManual(t, "../docs/cluster.md"), machines: map[string]*operator{}}
+	for _, name := range []string{"db1", "db2"} {
+		team.machines[name] = &operator{manual: team.manual, folder: "/root", lifeCycle: &lifeCycle{machine: newTree(t, suite, includedWithDatabase)}}
+	}
+	for _, name := range []string{"one", "two", "three"} {
+		team.machines[name] = &operator{manual: team.manual, folder: "/root", lifeCycle: &lifeCycle{machine: newMachine(t)}}
+	}
+	for _, name := range []string{"db1", "db2", "one", "two", "three"} {
+		m := team.machines[name]
+		m.boot(t)
+		team.add(t, m.machine, name)
+	}
+	for _, m := range team.machines {
+		team.introduce(t, m.machine)
+	}
+	return team
+}
+
+// TestCluster is docs/cluster.md as an operator types it: from one appliance to three, and what it says for each failure.
+func TestCluster(t *testing.T) {
+	need(t, "dpkg-deb")
+	needsBoot(t)
+	team := newTeam(t)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"the database", team.database},
+		{"one appliance", team.first},
+		{"from one", team.fromOne},
+		{"to three", team.toThree},
+		{"the load balancer", team.loadBalancer},
+		{"a lost appliance", team.lostAppliance},
+		{"a lost primary", team.lostPrimary},
+		{"a standby that is away", team.standbyAway},
+		{"said of the database", team.ofTheDatabase},
+		{"an upgrade", team.upgrade},
+		{"back to one", team.backToOne},
+	} {
+		started := time.Now()
+		if !t.Run(scenario.name, scenario.run) {
+			t.Fatalf("%s failed: the scenarios after it are left out", scenario.name)
+		}
+		t.Logf("MEASURED %s: %s", scenario.name, time.Since(started).Round(100*time.Millisecond))
+	}
+	team.manual.checkAllRan(t)
+	team.checkREADME(t)
+}
+
+// checkREADME expects that each command of README's short way was typed.
+func (team *team) checkREADME(t *testing.T) {
+	t.Helper()
+	_, section, found := strings.Cut(readText(t, "../README.md"), "\n### From one appliance to three\n")
+	section, _, _ = strings.Cut(section, "\n[docs/cluster.md]")
+	lines := 0
+	for line := range strings.Lines(section) {
+		if line, isCommand := strings.CutPrefix(line, "# "); isCommand {
+			if lines++; !strings.Contains(team.manual.typed, strings.TrimSpace(line)) {
+				t.Errorf("README has a command that nobody has typed: %s", line)
+			}
+		}
+	}
+	if !found || lines == 0 {
+		t.Error("README has no way from one appliance to three")
+	}
+}
+
+// types has the operator type a block at a machine.
+func (team *team) types(t *testing.T, at, block string, answers ...string) string {
+	t.Helper()
+	return team.machines[at].types(t, block, answers...)
+}
+
+func (team *team) database(t *testing.T) {
+	crt, key := databaseCertificate(t)
+	for _, name := range []string{"db1", "db2"} {
+		m := team.machines[name]
+		m.run(t, "hostname "+name)
+		conf := team.manual.read(t, "The database, ini 1")
+		m.write(t, "/etc/postgresql/15/main/conf.d/attestd.conf", strings.ReplaceAll(conf, "cluster_name = 'db1'", "cluster_name = '"+name+"'"))
+		m.write(t, "/etc/postgresql/tls.crt", crt)
+		m.write(t, "/etc/postgresql/tls.key", key)
+		m.run(t, "chown postgres /etc/postgresql/tls.* /etc/postgresql/15/main/conf.d/attestd.conf && chmod 600 /etc/postgresql/tls.key")
+		m.types(t, "The database, console 1")
+	}
+	team.types(t, "db1", "The database, console 2", "of the owner", "of the owner", "of the standby", "of the standby")
+	team.types(t, "db2", "The database, console 3", "of the standby")
+	team.types(t, "db1", "The database, console 4")
+	team.types(t, "db2", "The database, console 4")
+	if out := team.waits(t, "db1"); !strings.Contains(team.types(t, "db1", "The database, console 5"), "quorum") {
+		t.Errorf("commits wait for no standby:\n%s", out)
+	}
+}
+
+// waits returns when a server's commits wait for a standby.
+func (team *team) waits(t *testing.T, at string) string {
+	t.Helper()
+	return team.machines[at].run(t, `for i in $(seq 100); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
+}
+
+// databaseCertificate is one that both servers show, and its own authority.
+func databaseCertificate(t *testing.T) (crt, key string) {
+	t.Helper()
+	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "databases"}, DNSNames: []string{"db1.example.com", "db2.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, secret.Public(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pemOf := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return pemOf("CERTIFICATE", cert), pemOf("PRIVATE KEY", der)
+}
+
+// first is the appliance that attests already, by docs/operations.md.
+func (team *team) first(t *testing.T) {
+	one := team.machines["one"]
+	one.carry(t, "/root", deb(dist, version(t)))
+	one.run(t, "hostname one; apt-get install -y ./root/attestd_*.deb >/dev/null 2>&1 && attestd setup --yes >/root/setup && systemctl enable --quiet --now attestd")
+	one.address = address(t, one.run(t, "cat /root/setup"))
+	one.answer = one.post(t, onLoopback+"/functions/v1/attest")
+	(&operator{lifeCycle: one.lifeCycle}).first(t)
+	crt, err := os.ReadFile(filepath.Join(team.machines["db1"].root, "etc/postgresql/tls.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.write(t, "/etc/attestd/database-ca.crt", string(crt))
+	one.run(t, "chmod 644 /etc/attestd/database-ca.crt")
+}
+
+func (team *team) fromOne(t *testing.T) {
+	one := team.machines["one"]
+	one.types(t, "From one appliance to three, console 1", "of the owner")
+	one.configures(t, "From one appliance to three, yaml 1")
+	if out := one.types(t, "From one appliance to three, console 2"); !strings.Contains(out, "a commit waits for a standby") {
+		t.Error("cluster status does not say that a commit waits for a standby")
+	}
+	one.works(t)
+	one.types(t, "From one appliance to three, console 3")
+}
+
+func (team *team) toThree(t *testing.T) {
+	one := team.machines["one"]
+	from := func(file string) string { return filepath.Join(one.root, file) }
+	for _, name := range []string{"two", "three"} {
+		m := team.machines[name]
+		m.carry(t, "/root/carried", deb(dist, version(t)), from("root/member.bundle"), from("root/passphrase"), from("root/token.tar.gz"),
+			from("etc/attestd/database-ca.crt"), from("etc/attestd/pgpass"))
+		m.write(t, "/root/carried/pin", team.pin(t))
+		m.run(t, "hostname "+name)
+		out := m.types(t, "From one appliance to three, console 4", "y")
+		if !strings.Contains(out, one.address) || !strings.Contains(out, name) {
+			t.Errorf("%s does not sign with %s, or is no member", name, one.address)
+		}
+		m.address, m.id = one.address, one.id
+		host(t, "cp", from("etc/attestd/api-key"), filepath.Join(m.root, "etc/attestd/api-key"))
+		m.works(t) // and has the first attestation, which another has made
+	}
+	if out := one.run(t, "attestd cluster status"); !strings.Contains(out, "two ") || !strings.Contains(out, "three ") {
+		t.Errorf("the members:\n%s", out)
+	}
+}
+
+// pin is the PIN of the token, which setup has made and keeps encrypted.
+func (team *team) pin(t *testing.T) string {
+	t.Helper()
+	return team.machines["one"].run(t, "systemd-creds decrypt --name=pin "+credential+" - 2>/dev/null || cat /etc/attestd/pin")
+}
+
+// loadBalancer is at db1, where nothing else has port 443. The appliances show no certificates there: that is the one change.
+func (team *team) loadBalancer(t *testing.T) {
+	lb := team.machines["db1"]
+	conf := team.manual.read(t, "HAProxy, haproxy 1")
+	lb.write(t, "/etc/haproxy/haproxy.cfg", conf)
+	lb.run(t, "cat /etc/postgresql/tls.crt /etc/postgresql/tls.key >/etc/haproxy/attestd.pem; cp /etc/postgresql/tls.crt /etc/haproxy/appliances-ca.pem")
+	lb.types(t, "HAProxy, console 1")
+	lb.write(t, "/etc/keepalived/keepalived.conf", team.manual.read(t, "keepalived, keepalived 1"))
+	lb.types(t, "keepalived, console 1")
+	plain := strings.NewReplacer(" ssl verify required ca-file /etc/haproxy/appliances-ca.pem", "", ".example.com:443", ".example.com:8080").Replace(conf)
+	lb.write(t, "/etc/haproxy/haproxy.cfg", plain)
+	for _, name := range []string{"one", "two", "three"} {
+		team.machines[name].run(t, "printf 'ATTESTD_SERVER_LISTEN=0.0.0.0:8080\nATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\n' >>/etc/attestd/environment && systemctl restart attestd")
+	}
+	lb.run(t, "systemctl restart haproxy && sleep 4")
+	host(t, "cp", filepath.Join(team.machines["one"].root, "etc/attestd/api-key"), lb.root+"/root/api-key")
+	for range 6 {
+		lb.run(t, `curl -sS --insecure --fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" -d '{"unspendableAddress":"`+unspendable+`","beneficiary":"`+beneficiary+`"}' https://127.0.0.1/functions/v1/attest`)
+	}
+}
+
+func (team *team) lostAppliance(t *testing.T) {
+	team.machines["three"].run(t, "systemctl kill --signal=KILL attestd; systemctl stop attestd")
+	one := team.machines["one"]
+	one.works(t)
+	one.types(t, "An appliance is lost, console 1")
+	team.types(t, "one", "When something fails, console 1")
+	team.machines["three"].run(t, "systemctl start attestd")
+}
+
+func (team *team) lostPrimary(t *testing.T) {
+	team.machines["db1"].run(t, "systemctl kill --signal=KILL postgresql@15-main; systemctl stop postgresql@15-main")
+	team.types(t, "db2", "The primary is lost, console 1")
+	team.types(t, "db1", "The primary is lost, console 2", "of the standby")
+	team.waits(t, "db2")
+	team.everyoneWorks(t)
+}
+
+func (team *team) everyoneWorks(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"one", "two", "three"} {
+		team.machines[name].works(t)
+	}
+}
+
+func (team *team) standbyAway(t *testing.T) {
+	team.machines["db1"].run(t, "systemctl stop postgresql@15-main")
+	if out, err := team.machines["one"].try(t, "curl -sS --fail http://127.0.0.1:8080/readyz; sleep 8; curl -sS --fail http://127.0.0.1:8080/readyz"); err != nil {
+		t.Logf("while the standby is away: %s", out)
+	}
+	team.types(t, "db2", "The standby is away, console 1")
+	team.everyoneWorks(t)
+	team.machines["db1"].run(t, "systemctl start postgresql@15-main")
+	team.types(t, "db2", "The standby is away, console 2")
+	team.waits(t, "db2")
+	team.everyoneWorks(t)
+}
+
+// ofTheDatabase types what is said of a database that is full or has no connections left, and of clocks.
+func (team *team) ofTheDatabase(t *testing.T) {
+	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; sleep 1")
+	team.types(t, "db2", "The database is full, console 1")
+	team.types(t, "db2", "No connections are left, console 1")
+	team.types(t, "two", "Clocks apart, console 1")
+	team.everyoneWorks(t)
+}
+
+func (team *team) upgrade(t *testing.T) {
+	one := team.machines["one"]
+	one.carry(t, "/root/newer", deb(next(t), nextVersion(t)))
+	one.types(t, "Upgrade, console 1", "y")
+	one.folder = "/root"
+	team.everyoneWorks(t)
+}
+
+func (team *team) backToOne(t *testing.T) {
+	for _, name := range []string{"two", "three"} {
+		team.machines[name].run(t, "systemctl disable --quiet --now attestd")
+	}
+	team.machines["one"].types(t, "Back to one, console 1")
+	team.machines["one"].works(t)
+}
