@@ -91,9 +91,14 @@ journal: { origin: attestd.invalid/bench }
 	r.settings.onServerCores(tb, func() { d.start(tb) })
 	tb.Cleanup(func() { d.kill(tb) })
 	d.worker = d.daemonProcess.worker(tb)
-	r.settings.load(tb, d.url, d.token, 64, func(int) {}) // an HSM's number of sessions may be found under load
+	settle := r.settings // attestd finds out under load how many sessions the HSM has use for
+	settle.window *= 5
+	settle.load(tb, d.url, d.token, settleConnections, func(int) {})
 	return system{name, d.measure}
 }
+
+// settleConnections are more than sessions.
+const settleConnections = 256
 
 func (d measuredDaemon) measure(tb testing.TB, connections int) row {
 	r := d.rig.row(connections)
