@@ -47,6 +47,7 @@ func (all results) tables() string {
 	all.peers(&t)
 	all.soft(&t)
 	all.scaling(&t)
+	all.aims(&t)
 	return t.String()
 }
 
@@ -91,6 +92,9 @@ func (all results) fast(t *strings.Builder) {
 	for _, latency := range each(all, func(r row) float64 { return r.Latency }, isFast) {
 		for _, n := range each(all, func(r row) int { return r.Connections }, isFast) {
 			c, g := all.get(inC, fastHSM, latency, n), all.get(inGo, fastHSM, latency, n)
+			if g.PerSecond == 0 { // measured for the table of cores
+				continue
+			}
 			old, r := all.get(before, fastHSM, latency, n), all.get(now, fastHSM, latency, n)
 			fmt.Fprintf(t, "| %g ms | %s | %s, %s | %s | **%s** | %.2f | %s | %s | %s | %.0f µs |\n", latency, thousands(float64(n)), thousands(c.PerSecond), thousands(g.PerSecond),
 				old.speed(), thousands(r.PerSecond), r.PerSecond/g.PerSecond, r.waits(), old.cpu(), r.cpu(), r.Clients)
@@ -123,7 +127,31 @@ func (all results) peers(t *strings.Builder) {
 	}
 }
 
-// speed is the rate, and what the rounds were between.
+// aims are what this project wants of itself, and what came of it.
+func (all results) aims(t *strings.Builder) {
+	t.WriteString("\n**Aims** on four cores:\n\n| | aim | measured |\n| --- | --- | --- |\n")
+	aim := func(what, aim, format string, value float64) {
+		if !math.IsNaN(value) && !math.IsInf(value, 0) && value != 0 {
+			fmt.Fprintf(t, "| %s | %s | "+format+" |\n", what, aim, value)
+		}
+	}
+	at := func(system string, latency float64, n int) row { return all.get(system, fastHSM, latency, n) }
+	aim("5 ms, 64 connections: of what the module gives Go", "at least 0.85", "%.2f", at(now, 5, 64).PerSecond/at(inGo, 5, 64).PerSecond)
+	aim("1 ms, 64 connections: of what the module gives Go", "at least 0.8", "%.2f", at(now, 1, 64).PerSecond/at(inGo, 1, 64).PerSecond)
+	aim("0 ms, 256 connections: a second", "at least 30,000", "%.0f", at(now, 0, 256).PerSecond)
+	r := at(now, 0, 256)
+	aim("0 ms, 256 connections: CPU beside `C_Sign`", "at most 80 µs", "%.0f µs", r.Daemon+r.Worker-r.Sign)
+	aim("0 ms, 64 connections: p99", "below 5 ms", "%.1f ms", at(now, 0, 64).P99/1000)
+	aim("0 ms, one connection: p50", "0.35 ms", "%.2f ms", at(now, 0, 1).P50/1000)
+	whole, early := all.get(integrated, "", 0, 256), all.get(sequenced, "", 0, 256)
+	aim("256 connections: of Tessera's rate when it answers at the sequencing", "at least 1", "%.2f", r.PerSecond/early.PerSecond)
+	aim("256 connections: of Tessera's CPU when it answers under a checkpoint", "at most 1", "%.2f", (r.Daemon+r.Worker)/whole.Daemon)
+	soft, c := all.get(now, softHSM, 0, 64), all.get(inC, softHSM, 0, 64)
+	aim("SoftHSM, 64 connections: of raw `C_Sign`", "at least 0.85", "%.2f", soft.PerSecond/c.PerSecond)
+	aim("SoftHSM, 64 connections: CPU of a raw signature's", "at most 1.2", "%.2f", (soft.Daemon+soft.Worker)/c.Sign)
+}
+
+// speed is the rate, "" where nothing was measured.
 func (r row) speed() string {
 	if r.PerSecond == 0 {
 		return ""
