@@ -91,8 +91,23 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 		close(j.ended)
 		return j, nil
 	}
-	j.look(ctx)
-	go j.run(running)
+	if !o.Shared {
+		j.look(ctx)
+		go j.run(running)
+		return j, nil
+	}
+	// Such a store may not answer for a while: nothing is appended before it has.
+	j.state.Store(&state{mark: j.Mark()})
+	looked := make(chan struct{})
+	go func() {
+		j.look(running)
+		close(looked)
+		j.run(running)
+	}()
+	select {
+	case <-looked:
+	case <-time.After(coverTimeout):
+	}
 	return j, nil
 }
 
@@ -178,6 +193,9 @@ func (j *Journal) Accept(head tlog.Tree) error {
 	if s.lost != nil {
 		return s.lost.refusal()
 	}
+	if s.at.IsZero() {
+		return unavailable(errNotYet)
+	}
 	if head.N >= s.mark.Tree.N && (head.N != s.mark.Tree.N || head == s.mark.Tree) && j.last.size.Load() <= head.N {
 		return nil
 	}
@@ -187,8 +205,11 @@ func (j *Journal) Accept(head tlog.Tree) error {
 
 // Append implements appliance.Journal.
 func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	if lost := j.Loss(); lost != nil {
-		return appliance.Entry{}, false, lost.refusal()
+	switch s := j.state.Load(); {
+	case s.lost != nil:
+		return appliance.Entry{}, false, s.lost.refusal()
+	case s.at.IsZero():
+		return appliance.Entry{}, false, unavailable(errNotYet)
 	}
 	e, replayed, err := j.Journal.Append(ctx, r)
 	if err == nil && !replayed {
@@ -242,6 +263,9 @@ func (j *Journal) Ready(ctx context.Context) error {
 	}
 	if s.failed != nil {
 		return unavailable(s.failed)
+	}
+	if s.at.IsZero() {
+		return unavailable(errNotYet)
 	}
 	if unseen := time.Since(s.at); unseen > unseenMost && j.opts.Shared {
 		return unavailable(fmt.Errorf("its head was last seen %s ago", unseen.Round(time.Second)))
@@ -324,6 +348,8 @@ func (j *Journal) signal() {
 	default: // there is a signal already
 	}
 }
+
+var errNotYet = errors.New("the journal's head was not seen yet")
 
 // unavailable is the answer while the mark cannot be kept: attestd goes on by itself when it can.
 func unavailable(cause error) error {

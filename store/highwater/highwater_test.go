@@ -396,6 +396,33 @@ func TestAStoreThatDoesNotAnswer(t *testing.T) {
 	closeAll(t, g)
 }
 
+// Nothing is appended before the head of a shared store was seen.
+func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
+	r := newRig(t)
+	s := r.store("journal")
+	r.append(s.Journal(), 1)
+	store := &switching{Journal: silent{s.Journal()}}
+	g, err := highwater.Open(t.Context(), r.mark(), store, highwater.Options{
+		Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Millisecond, Shared: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, appendErr := g.Append(t.Context(), storetest.Record(t, "key"))
+	for what, err := range map[string]error{"append": appendErr, "accept": g.Accept(tlog.Tree{N: 1}), "ready": g.Ready(t.Context())} {
+		if appliance.CodeOf(err) != appliance.CodeJournalUnavailable {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	store.to(s.Journal())
+	r.text.wait(t, "the head becomes it")
+	if _, err := g.Checkpoint(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.append(g, 1)
+	closeAll(t, g)
+}
+
 var errSilent = errors.New("no answer")
 
 type silent struct{ appliance.Journal }

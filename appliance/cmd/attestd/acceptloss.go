@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 func newLogAcceptLoss(a *app) *cobra.Command {
@@ -19,7 +20,7 @@ func newLogAcceptLoss(a *app) *cobra.Command {
 		Use:   "accept-loss --reason REASON",
 		Short: "Go on after the journal lost what was published: as a new log",
 		Long: `Go on after the journal lost records that were published, when they are gone for good: a database lost its tail, or an
-older copy is all there is. While attestd is stopped.
+older copy is all there is. While attestd is stopped; with a database, run it once, on any appliance: the others follow.
 
 The journal goes on as another log, with a name and a key of its own, so that nothing signs a second history under the
 old name. Its first leaf says from which log, the highest checkpoint that was published, what is left of it, why, when
@@ -52,7 +53,7 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 		return err
 	}
 	update, end := a.progress("copy", "records")
-	next, loss, err := archive.AcceptLoss(cmd.Context(), c.DataDir, archive.ContinueOptions{
+	next, loss, err := daemon.AcceptLoss(cmd.Context(), c, archive.ContinueOptions{
 		Reason: reason, By: operator(), Now: time.Now(), Progress: update,
 	})
 	end()
@@ -64,12 +65,14 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 		Origin      string `json:"origin"`
 		VerifierKey string `json:"verifierKey"`
 		Records     int64  `json:"records"`
-		MovedAside  string `json:"movedAside"`
+		MovedAside  string `json:"movedAside,omitempty"`
 		Lost        string `json:"lost"`
 	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why}, func(w io.Writer) {
 		fmt.Fprintf(w, "%d records are left, and go on as another log:\n", next.Head.Tree.N-1)
 		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
-		fmt.Fprintf(w, "What was there is now %s.\n", next.Aside)
+		if next.Aside != "" {
+			fmt.Fprintf(w, "What was there is now %s.\n", next.Aside)
+		}
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -10,7 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
@@ -257,5 +262,24 @@ func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name strin
 	}
 	if err := store.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// lost SOCKET waits until the daemon there has noticed that the journal lost what was published.
+func lost(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 1 {
+		ts.Fatalf("usage: lost SOCKET")
+	}
+	daemon := client.NewAdmin(ts.MkAbs(args[0]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		status, err := daemon.Status(context.Background())
+		if err == nil && strings.Contains(status.Failing["journal"], "fewer records than were published") {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v, %v", status, err)
+		}
+		time.Sleep(10 * time.Millisecond) // between two questions
 	}
 }
