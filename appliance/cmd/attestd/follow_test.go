@@ -263,7 +263,7 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 
 	up.kill(t)
 	resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery))
-	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, string(appliance.CodeUpstreamUnavailable)) {
+	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "UPSTREAM_UNAVAILABLE") {
 		t.Errorf("without the upstream: %s %s", resp.Status, body)
 	}
 	d.awaitReadiness(t, http.StatusOK, "ok")
