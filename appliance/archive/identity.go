@@ -40,6 +40,17 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 	return next.Head.Checkpoint, nil
 }
 
+// Identify is what Restore does about the log of the journal that a backup has unpacked in scratch, for who puts it elsewhere than into
+// dir: see NewLog. dir has the high-water mark. It returns the checkpoint that the journal in scratch has now.
+func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string, m Manifest) (checkpoint []byte, log *NewLog, err error) {
+	done := Restored{Manifest: m}
+	err = asOwner(dir, func() error {
+		checkpoint, err = o.identify(ctx, dir, scratch, &done)
+		return err
+	})
+	return checkpoint, done.Log, err
+}
+
 // missing says why records may have been published that the backup lacks, and the highest checkpoint that is known to have been
 // published. "" says that there are none: the backup holds all that the mark in dir, or what stands for it, covers.
 func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey, m Manifest) (why string, published []byte, err error) {

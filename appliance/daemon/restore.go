@@ -7,38 +7,67 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/highwater"
 )
 
 // RestoreDatabase audits a backup and copies what is in it into the database that store.url names, which must be empty. Nothing is moved
-// aside: an empty database is its owner's to make. The log key is put into data_dir, unless it is there.
-func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, auditing func() (progress func(done, total int64), ended func())) (m archive.Manifest, err error) {
+// aside: an empty database is its owner's to make. The log key is put into data_dir, unless it is there. As with a file, the journal goes
+// on as another log unless it is proven that nothing was published beyond it. Of the options, those are used that concern this.
+func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o archive.RestoreOptions) (done archive.Restored, err error) {
 	var scratch string
 	_, err = asOwner(c, func() (*Store, error) {
 		if scratch, err = os.MkdirTemp(c.DataDir, ".restore-*"); err != nil {
 			return nil, fmt.Errorf("data_dir: %w", err)
 		}
-		m, err = archive.Read(backup, scratch)
+		done.Manifest, err = archive.Read(backup, scratch)
 		return nil, err
 	})
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	if err != nil {
-		return m, err
+		return done, err
 	}
-	progress, ended := auditing()
-	_, err = archive.Audit(ctx, scratch, m, archive.AuditOptions{Progress: progress})
+	progress, ended := o.Auditing()
+	_, err = archive.Audit(ctx, scratch, done.Manifest, archive.AuditOptions{Progress: progress})
 	ended()
 	if err != nil {
-		return m, err
+		return done, err
 	}
 	if err := restoreLogKey(c, scratch); err != nil {
-		return m, err
+		return done, err
 	}
-	_, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL), func(int64, int64) {})
-	return m, err
+	checkpoint, log, err := o.Identify(ctx, c.DataDir, scratch, done.Manifest)
+	if err != nil {
+		return done, err
+	}
+	if _, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL), func(int64, int64) {}); err != nil {
+		return done, err
+	}
+	done.Log = log
+	_, err = asOwner(c, func() (*Store, error) { return nil, followCopied(c, scratch, log != nil, checkpoint) })
+	return done, err
+}
+
+// followCopied brings log key and mark to what was copied. Where a kill leaves the old key, the next start follows: it leads to the new one.
+func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byte) error {
+	if isNew {
+		old, err := archive.ReadLogKey(c.DataDir)
+		if err != nil {
+			return err
+		}
+		secret, err := os.ReadFile(filepath.Join(scratch, archive.LogKeyFile))
+		if err == nil {
+			err = archive.ReplaceLogKey(c.DataDir, old, strings.TrimSpace(string(secret)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return highwater.Write(filepath.Join(c.DataDir, highwater.FileName), checkpoint)
 }
 
 // restoreLogKey puts the log key of a backup into data_dir, unless that has it. Another one stays.

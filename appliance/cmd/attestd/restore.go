@@ -77,13 +77,12 @@ func (r restore) run(ctx context.Context, name string) error {
 	}
 	defer f.Close()
 	auditing := func() (func(done, total int64), func()) { return r.progress("check", "records") }
+	options := archive.RestoreOptions{Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing}
 	var done archive.Restored
 	if c.Store.URL != "" {
-		done.Manifest, err = daemon.RestoreDatabase(ctx, c, f, auditing)
+		done, err = daemon.RestoreDatabase(ctx, c, f, options)
 	} else {
-		done, err = archive.Restore(ctx, f, c.DataDir, archive.RestoreOptions{
-			Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing,
-		})
+		done, err = archive.Restore(ctx, f, c.DataDir, options)
 	}
 	if err != nil {
 		return r.explain(name, err)
