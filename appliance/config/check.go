@@ -49,11 +49,7 @@ func (c *Config) validate() error {
 	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
 	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
-	for name, origins := range map[string][]string{"server.origins": c.Server.Origins, "graphql.origins": c.GraphQL.Origins} {
-		for _, origin := range origins {
-			check(isOrigin(origin), "%s: %q is not an origin such as https://app.example.com, or * for any", name, origin)
-		}
-	}
+	c.validateOrigins(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{
@@ -134,6 +130,14 @@ func (c *Config) Level() (level slog.Level) {
 		return slog.LevelInfo
 	}
 	return level
+}
+
+func (c *Config) validateOrigins(check func(ok bool, format string, args ...any)) {
+	for name, origins := range map[string][]string{"server.origins": c.Server.Origins, "graphql.origins": c.GraphQL.Origins} {
+		for _, origin := range origins {
+			check(isOrigin(origin), "%s: %q is not an origin such as https://app.example.com, or * for any", name, origin)
+		}
+	}
 }
 
 // isOrigin says whether s is an origin as browsers send it (RFC 6454, section 6.2), or * for any.
