@@ -4,7 +4,7 @@ GO        ?= go
 VERSION   ?= $(shell sh packaging/version.sh)
 LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
-TESTFLAGS ?= -race -timeout 14m
+TESTFLAGS ?= -race -timeout 25m
 FUZZTIME  ?= 30s
 CUTS      ?= 5000
 SOAK      ?= 5m

@@ -52,6 +52,7 @@ func TestADamagedReplicaNeverStopsAttestations(t *testing.T) {
 
 func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the tokens
 	metrics := freeAddress(t)
 	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
 	d.run(t, "replica", "generate", "--transfers", "200", "--file", filepath.Join(d.dir, "records"))

@@ -116,6 +116,7 @@ func (d *daemonProcess) run(tb testing.TB, args ...string) string {
 func TestEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 	const rounds, clients = 20, 16
 	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the tokens
 	answered := make(map[uuid.UUID]appliance.Attestation)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range rounds {
