@@ -36,18 +36,20 @@ var placeholders = map[string]string{
 
 // elsewhere are commands that the text only speaks of, with the reason why they are not run.
 var elsewhere = map[string]string{
-	"man attestd":                 "there is no man in the Debian of the test; TestDeb finds the page",
-	"kill -9":                     "it says what not to do",
-	"vtl createCert":              "it wants a Luna",
-	"clientconfig deploy":         "it wants a Luna",
-	"vtl verify":                  "it wants a Luna",
-	"configure-pkcs11 -a ADDRESS": "it wants a CloudHSM",
-	"rpm --erase attestd":         "TestRPMLifeCycle does it",
-	"promtool test rules":         "TestAlertsFireWhenTheyShould runs it",
-	"make test-cluster":           "it is for who changes attestd",
-	"make bench-cluster":          "it is for who changes attestd",
-	"make test":                   "it is for who changes attestd",
-	"dnf remove attestd":          "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
+	"man attestd":                  "there is no man in the Debian of the test; TestDeb finds the page",
+	"kill -9":                      "it says what not to do",
+	"vtl createCert":               "it wants a Luna",
+	"clientconfig deploy":          "it wants a Luna",
+	"vtl verify":                   "it wants a Luna",
+	"configure-pkcs11 -a ADDRESS":  "it wants a CloudHSM",
+	"yubihsm-shell -a get-wrapped": "it wants a YubiHSM",
+	"systemctl edit attestd":       "it opens an editor; the drop-in is shown below it",
+	"rpm --erase attestd":          "TestRPMLifeCycle does it",
+	"promtool test rules":          "TestAlertsFireWhenTheyShould runs it",
+	"make test-cluster":            "it is for who changes attestd",
+	"make bench-cluster":           "it is for who changes attestd",
+	"make test":                    "it is for who changes attestd",
+	"dnf remove attestd":           "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
 }
 
 var (
