@@ -247,7 +247,7 @@ func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) 
 	}
 	check := func(column string, right bool) {
 		if !right {
-			v.report(n, id, "index", "%s: is not what the record says, or leads elsewhere", column)
+			v.report(n, id, "lookup", "%s: is not what the record says, or leads elsewhere", column)
 		}
 	}
 	at, ok := found.byID[id]
