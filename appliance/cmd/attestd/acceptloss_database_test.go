@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/store/highwater"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// lostDatabase makes a data_dir, and a database that lost records which were published. lose has the database lose them again.
+func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogKey, lose func()) {
+	t.Helper()
+	old, secret, err := appliance.NewLogKey("example.com/attestd")
+	ok(t, err)
+	write(t, filepath.Join(dir, "attestd.yaml"), nil)
+	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
+	d := postgrestest.NewDatabase(t)
+	ok(t, postgres.Init(t.Context(), d.URL(), databaseRole, databasePassword))
+	storeURL = d.RoleURL(url.UserPassword(databaseRole, databasePassword), d.Database)
+	store, err := postgres.Open(storeURL, postgres.Options{Signer: old.Signer, Verifier: old.Verifier})
+	ok(t, err)
+	appendTo := func(n int) {
+		for range n {
+			_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+			ok(t, err)
+		}
+	}
+	appendTo(keptRecords)
+	tables := []string{"log_head", "records", "hashes"}
+	for _, table := range tables {
+		d.Exec(t, "CREATE TABLE kept_"+table+" AS TABLE "+table)
+	}
+	appendTo(lostRecords)
+	published, err := store.Journal().Checkpoint(t.Context())
+	ok(t, err)
+	ok(t, highwater.Write(filepath.Join(dir, highwater.FileName), published))
+	ok(t, store.Close())
+	return storeURL, old, func() {
+		for _, table := range tables {
+			d.Exec(t, "DELETE FROM "+table, "INSERT INTO "+table+" SELECT * FROM kept_"+table)
+		}
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A SIGKILL before any write, to the database or a file, leaves the old journal as it was, or the new one whole.
+func TestAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Skip("no strace: packaging/deps.sh installs it")
+	}
+	base := t.TempDir()
+	storeURL, old, lose := lostDatabase(t, base)
+	seen := make(map[bool]int) // kills before and after the database had the new journal
+	for _, call := range []string{"write", "linkat", "renameat", "unlinkat", "fsync"} {
+		for n := 1; ; n++ {
+			lose()
+			dir := filepath.Join(t.TempDir(), "data")
+			ok(t, os.CopyFS(dir, os.DirFS(base)))
+			chmodAll(t, dir)
+			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e", "inject="+call+":signal=KILL:when="+strconv.Itoa(n))
+			cmd.Env = append(cmd.Env, "GOMAXPROCS=1", "ATTESTD_STORE_URL="+storeURL) // strace counts the calls of each thread
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				break // there is no such call
+			}
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("%s %d: %v: %s", call, n, err, out)
+			}
+			seen[goesOn(t, dir, storeURL, old)]++
+		}
+	}
+	t.Logf("%d kills before the database had the new journal, %d after", seen[false], seen[true])
+	if seen[false] < 3 || seen[true] < 3 {
+		t.Error("those are too few")
+	}
+}
+
+// goesOn checks what a kill has left, goes on from it, and returns whether the database had the new journal: then the next start puts
+// its key in place, and the one after that signs; else the same command does it.
+func goesOn(t *testing.T, dir, storeURL string, old appliance.LogKey) (isNew bool) {
+	t.Helper()
+	log, err := postgres.LogOf(t.Context(), storeURL)
+	ok(t, err)
+	isNew = log != appliance.LogName(old.Verifier)
+	c := &config.Config{DataDir: dir}
+	c.Store.URL = config.DatabaseURL(storeURL)
+	if isNew {
+		startOnce(t, c, old)
+	} else {
+		cmd := acceptLoss(dir)
+		cmd.Env = append(cmd.Env, "ATTESTD_STORE_URL="+storeURL)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("the command again: %v: %s", err, out)
+		}
+	}
+	store, err := daemon.OpenStore(c, daemon.StoreOptions{Watch: true})
+	ok(t, err)
+	if loss := store.Guard.Loss(); loss != nil {
+		t.Error(loss)
+	}
+	checkStore(t, store, true)
+	return isNew
+}
+
+// startOnce opens the store as a daemon does that follows: it puts the new log's key in place, and ends.
+func startOnce(t *testing.T, c *config.Config, old appliance.LogKey) {
+	t.Helper()
+	key, err := archive.ReadLogKey(c.DataDir)
+	ok(t, err)
+	followed := make(chan error, 1)
+	if appliance.LogName(key.Verifier) != appliance.LogName(old.Verifier) {
+		followed <- nil // the command was killed behind this
+	}
+	store, err := daemon.OpenStore(c, daemon.StoreOptions{Watch: true, Continued: func(_ appliance.LogKey, secret string) {
+		followed <- archive.ReplaceLogKey(c.DataDir, old, secret)
+	}})
+	ok(t, err)
+	select {
+	case err := <-followed:
+		ok(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("it does not follow")
+	}
+	ok(t, store.Close())
+}
