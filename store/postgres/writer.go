@@ -38,7 +38,13 @@ type writer struct {
 	queue      *queue.Queue[change]
 	lastAppend atomic.Pointer[time.Time] // by the clock of records
 	begun      atomic.Int64              // when the batch under way began, in Unix nanoseconds of the system's clock; 0 while there is none
+
+	warned time.Time // of the goroutine that writes, as unsaid is
+	unsaid int       // attempts that failed since, of which nothing was logged
 }
+
+// warnEvery is how often failed attempts are logged: where the database refuses for hours, several fail each second.
+const warnEvery = 10 * time.Second
 
 func newWriter(s *Store) *writer {
 	w := &writer{store: s}
@@ -67,11 +73,21 @@ func (w *writer) write(ops []*op, _ bool) error {
 		if _, refused := errors.AsType[*appliance.Error](err); refused {
 			return err // by Options.Accept
 		}
-		w.store.opts.Logger.Warn("journal: a batch was not committed", "error", explain(err), "records", len(ops), "attempt", attempt+1, "unknown", b.unknown)
+		w.warn(b, attempt, err)
 		if !passes(err) || !pause(ctx, attempt) {
 			return w.failure(b, err)
 		}
 	}
+}
+
+func (w *writer) warn(b *batch, attempt int, err error) {
+	if time.Since(w.warned) < warnEvery {
+		w.unsaid++
+		return
+	}
+	w.store.opts.Logger.Warn("journal: a batch was not committed", "error", explain(err), "records", len(b.ops), "attempt", attempt+1,
+		"unknown", b.unknown, "others_since", w.unsaid)
+	w.warned, w.unsaid = time.Now(), 0
 }
 
 func (w *writer) appended(b *batch) {
