@@ -43,6 +43,7 @@ func scripts(t *testing.T) testscript.Params {
 		Setup: func(e *testscript.Env) error {
 			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			e.Setenv("LISTEN", freeAddress(t))
 			e.Setenv("LISTEN2", freeAddress(t))
 			return err
