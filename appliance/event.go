@@ -2,12 +2,14 @@ package appliance
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/note"
@@ -42,6 +44,55 @@ func EncodeEvent(e Event) ([]byte, error) {
 	leaf, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("event: %w", err)
+	}
+	return leaf, nil
+}
+
+// Prepare gives an event that is to be appended its ID and Salt, where it has none. The error says why it cannot be appended.
+func (e *Event) Prepare() error {
+	refuse := func(format string, args ...any) error {
+		return Errorf(CodeInternal, "the event cannot be recorded").Because(fmt.Errorf(format, args...))
+	}
+	if !eventKind.MatchString(string(e.Kind)) || e.Kind == EventLogContinued {
+		return refuse("its kind is %q", e.Kind)
+	}
+	size := len(e.By)
+	valid := utf8.ValidString(e.By)
+	for name, value := range e.Details {
+		size += len(name) + len(value)
+		valid = valid && utf8.ValidString(name) && utf8.ValidString(value)
+	}
+	switch {
+	case !valid:
+		return refuse("%s has text that is not UTF-8", e.Kind)
+	case size > MaxEvent:
+		return refuse("%s has %d bytes of text, the limit is %d", e.Kind, size, MaxEvent)
+	}
+	if e.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return refuse("%w", err)
+		}
+		e.ID = id
+	}
+	if e.Salt == (Salt{}) {
+		rand.Read(e.Salt[:]) // never fails (Go 1.24)
+	}
+	return nil
+}
+
+// eventKind is how a kind is written.
+var eventKind = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
+
+// MaxEvent bounds the text of an event, in bytes.
+const MaxEvent = 16 << 10
+
+// At gives a prepared event its time and returns its leaf.
+func (e *Event) At(now time.Time) ([]byte, error) {
+	e.Time = now
+	leaf, err := EncodeEvent(*e)
+	if err != nil {
+		return nil, Errorf(CodeInternal, "the event cannot be recorded").Because(err)
 	}
 	return leaf, nil
 }

@@ -28,6 +28,10 @@ type Journal interface {
 	//
 	// When ctx ends first the error is CodeTimeout, and the record may or may not have been appended.
 	Append(ctx context.Context, r Record) (e Entry, replayed bool, err error)
+	// AppendEvent makes the event the next leaf and returns as Append does. It sets the event's Time, and its ID and Salt where it has
+	// none. An event whose ID is in the journal is not appended again: the earlier entry is returned, so that one of which it is not
+	// known whether it was appended can be tried again. EventLogContinued is refused: only a log's first leaf is that.
+	AppendEvent(ctx context.Context, e Event) (Entry, error)
 	// Ready returns nil when Append can be expected to succeed: storage open, disk not full.
 	Ready(ctx context.Context) error
 	// ByID returns the entry of an attestation or an event, or CodeNotFound.
@@ -61,13 +65,17 @@ type Entry struct {
 
 // JournalQuery selects entries. Zero members do not restrict.
 type JournalQuery struct {
-	KeyID  string    // only attestations that this API key asked for
+	KeyID       string   // only attestations that this API key asked for
+	Hash        *Digest  // only attestations of this hash
+	Unspendable *Address // only attestations of this unspendable address
+
 	From   time.Time // inclusive
 	Until  time.Time // exclusive
 	Before int64     // only indexes below this, for the next page; zero means from the newest
 	Limit  int       // at most this many; zero means DefaultListed, and more than MaxListed means that
 
 	AttestationsOnly bool // no events
+	EventsOnly       bool // no attestations
 }
 
 // How many entries a JournalQuery selects.
@@ -82,6 +90,19 @@ func (q JournalQuery) Size() int {
 		return DefaultListed
 	}
 	return min(q.Limit, MaxListed)
+}
+
+// Wants says whether the query selects an entry, wherever that stands and however many there are.
+func (q JournalQuery) Wants(e Entry) bool {
+	if at := e.Time(); at.Before(q.From) || !q.Until.IsZero() && !at.Before(q.Until) {
+		return false
+	}
+	if e.Event != nil {
+		return !q.AttestationsOnly && q.KeyID == "" && q.Hash == nil && q.Unspendable == nil
+	}
+	r := e.Record
+	return !q.EventsOnly && (q.KeyID == "" || r.KeyID == q.KeyID) &&
+		(q.Hash == nil || r.Hash == *q.Hash) && (q.Unspendable == nil || r.UnspendableAddress == *q.Unspendable)
 }
 
 // InclusionProof shows that a leaf is in the tree of a signed checkpoint (RFC 6962, section 2.1.1).

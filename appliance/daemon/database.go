@@ -199,3 +199,11 @@ func (j *unproven) Append(ctx context.Context, r appliance.Record) (appliance.En
 	}
 	return j.Journal.Append(ctx, r)
 }
+
+// AppendEvent implements appliance.Journal.
+func (j *unproven) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+	if err := j.prove(ctx); err != nil {
+		return appliance.Entry{}, err
+	}
+	return j.Journal.AppendEvent(ctx, e)
+}

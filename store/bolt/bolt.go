@@ -3,7 +3,7 @@
 //
 // # Layout
 //
-// Schema version 1 (schema.go). Integers are 8 bytes, big-endian. A bucket holds:
+// Schema version 2 (schema.go). Integers are 8 bytes, big-endian. A bucket holds:
 //
 //	meta         version     -> schema version
 //	             log         -> origin+keyhash, the log key's name and hash as in a note's signature line
@@ -11,9 +11,12 @@
 //	keys         API key id  -> SHA-256 of id and JSON, then the appliance.APIKey as JSON
 //	records      index       -> leaf (appliance.EncodeLeaf)
 //	hashes       tlog stored hash index -> 32 bytes
-//	ids          16 bytes of an attestation's id -> index
+//	ids          16 bytes of the id of an attestation or event -> index
 //	by_key       API key id, 0x00, index -> nothing
 //	idempotency  SHA-256 of (length of API key id, API key id, idempotency key) -> index
+//	by_hash      last 8 bytes of an attestation's hash, index -> nothing
+//	by_unspendable  last 8 bytes of its unspendable address, index -> nothing
+//	events       index of an event -> nothing
 //
 // A commit writes a batch of records, their hashes, their lookup entries and the checkpoint of the tree that they
 // make in one transaction, so a file is at every moment a journal of exactly the size its checkpoint says. Entries
@@ -63,6 +66,10 @@ const (
 	bucketByKey       = "by_key"
 	bucketIdempotency = "idempotency"
 
+	bucketByHash        = "by_hash"
+	bucketByUnspendable = "by_unspendable"
+	bucketEvents        = "events"
+
 	metaVersion    = "version"
 	metaLog        = "log"
 	metaCheckpoint = "checkpoint"
@@ -70,7 +77,10 @@ const (
 	defaultLockTimeout = time.Second
 )
 
-var buckets = [...]string{bucketMeta, bucketKeys, bucketRecords, bucketHashes, bucketIDs, bucketByKey, bucketIdempotency}
+var buckets = [...]string{
+	bucketMeta, bucketKeys, bucketRecords, bucketHashes,
+	bucketIDs, bucketByKey, bucketIdempotency, bucketByHash, bucketByUnspendable, bucketEvents,
+}
 
 // addressSpace is how much of the address space the file is mapped into, from the start. bbolt can grow the mapping
 // only while no read is under way, and makes reads that begin meanwhile wait: a long read would stop the appliance.

@@ -221,8 +221,8 @@ func refusals(key, other appliance.LogKey) map[string]refusal {
 			want:  bolt.ErrInUse, says: "is attestd running?",
 		},
 		"a newer schema": {
-			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 2}),
-			want:  bolt.ErrNewerSchema, says: "schema version 2",
+			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 3}),
+			want:  bolt.ErrNewerSchema, says: "schema version 3",
 		},
 		"another log's file": {
 			options: func(o *bolt.Options) { o.Signer, o.Verifier = other.Signer, other.Verifier },

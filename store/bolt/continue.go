@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Beginning returns the appliance.LogName of the journal in a file and the events with which it begins, without knowing its log
+// Beginning returns the appliance.LogName of the journal in a file and the events by which it continues other logs, newest first, without knowing its log
 // key: so one finds whether it continues another log.
 func Beginning(path string) (log string, events []appliance.Event, err error) {
 	s := &Store{path: path, opts: Options{ReadOnly: true, LockTimeout: defaultLockTimeout}}
@@ -36,6 +36,9 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 			event, err := appliance.DecodeEvent(leaf)
 			if err != nil {
 				return fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err)
+			}
+			if _, ok := event.Continuation(); !ok {
+				return nil
 			}
 			events = append(events, event)
 		}
@@ -157,11 +160,7 @@ func (c *copier) write(entries []appliance.Entry, also func(b *batch) error) err
 		b.room(size, len(entries))
 		for i, e := range entries {
 			e.Index = size + int64(i)
-			var idempotency []byte
-			if e.Record.IdempotencyKey != "" {
-				idempotency = idempotencyName(e.Record.KeyID, e.Record.IdempotencyKey)
-			}
-			if err := b.put(e, idempotency); err != nil {
+			if err := b.put(e); err != nil {
 				return err
 			}
 		}

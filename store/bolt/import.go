@@ -23,7 +23,7 @@ func (b *batch) importLeaves(o *op) error {
 	entries := make([]appliance.Entry, len(o.Value.leaves))
 	for i, leaf := range o.Value.leaves {
 		e, err := appliance.DecodeEntry(first+int64(i), leaf)
-		if id := e.ID(); err == nil && b.ids.Get(id[:]) != nil {
+		if id := e.ID(); err == nil && b.lookups[bucketIDs].Get(id[:]) != nil {
 			err = fmt.Errorf("id %s is taken", id)
 		}
 		if err != nil {
@@ -33,11 +33,7 @@ func (b *batch) importLeaves(o *op) error {
 		entries[i] = e
 	}
 	for _, e := range entries {
-		var idempotency []byte
-		if r := e.Record; r.IdempotencyKey != "" {
-			idempotency = idempotencyName(r.KeyID, r.IdempotencyKey)
-		}
-		if err := b.put(e, idempotency); err != nil {
+		if err := b.put(e); err != nil {
 			return err
 		}
 		b.now = e.Time()

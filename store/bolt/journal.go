@@ -1,7 +1,6 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +36,16 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Ent
 		return appliance.Entry{}, false, err
 	}
 	return o.Value.entry, o.Value.replayed, nil
+}
+
+// AppendEvent implements appliance.Journal. When ctx ends before the writer has taken the event, it is not appended.
+func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+	if err := e.Prepare(); err != nil {
+		return appliance.Entry{}, err
+	}
+	o := &op{Value: change{event: &e}}
+	err := j.store.submit(ctx, o)
+	return o.Value.entry, err
 }
 
 // Ready implements appliance.Journal.
@@ -188,10 +197,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 		if err != nil {
 			return err
 		}
-		previous := everyIndex
-		if q.KeyID != "" {
-			previous = indexOfKey(tx.Bucket([]byte(bucketByKey)), q.KeyID)
-		}
+		previous := narrowest(tx, q)
 		list := func(first, end int64) error {
 			for i := previous(end); i >= first && len(entries) < limit; i = previous(i) {
 				if ctx.Err() != nil {
@@ -201,7 +207,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 				if err != nil {
 					return err
 				}
-				if wanted(e, q) {
+				if q.Wants(e) {
 					entries = append(entries, e)
 				}
 			}
@@ -217,40 +223,6 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 		return list(0, min(continued, first, end))
 	})
 	return entries, err
-}
-
-// wanted says whether an entry in a query's range of indexes is one that it asks for.
-func wanted(e appliance.Entry, q appliance.JournalQuery) bool {
-	if e.Event == nil {
-		return true
-	}
-	at := e.Time()
-	return !q.AttestationsOnly && !at.Before(q.From) && (q.Until.IsZero() || at.Before(q.Until))
-}
-
-// everyIndex returns the index before another; -1 ends it.
-func everyIndex(before int64) int64 { return before - 1 }
-
-// indexOfKey returns a function that returns the last index below another among an API key's, or -1.
-func indexOfKey(byKey *bbolt.Bucket, keyID string) func(before int64) int64 {
-	c := byKey.Cursor()
-	return func(before int64) int64 {
-		bound := byKeyName(keyID, before)
-		name, _ := c.Seek(bound)
-		if name == nil {
-			name, _ = c.Last()
-		} else {
-			name, _ = c.Prev()
-		}
-		if len(name) != len(bound) || !bytes.Equal(name[:len(name)-8], bound[:len(bound)-8]) {
-			return -1
-		}
-		i, err := decodeIndex(name[len(name)-8:])
-		if err != nil {
-			return -1
-		}
-		return i
-	}
 }
 
 // indexRange returns the first index that a query can mean and the one after the last.

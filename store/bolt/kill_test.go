@@ -100,12 +100,13 @@ func appendUntilKilled(t *testing.T) {
 				if i%2 == 0 {
 					r.IdempotencyKey = r.ID.String()
 				}
-				if _, _, err := s.Journal().Append(context.Background(), r); err != nil {
+				err := appendRecordOrEvent(s.Journal(), r, i%5 == 4)
+				if err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
-				_, err := fmt.Println(r.ID)
+				_, err = fmt.Println(r.ID)
 				mu.Unlock()
 				if err != nil {
 					return // the parent is gone
@@ -114,4 +115,16 @@ func appendUntilKilled(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// appendRecordOrEvent appends the record, or an event with its id.
+func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
+	if event {
+		e := storetest.Event()
+		e.ID = r.ID
+		_, err = journal.AppendEvent(context.Background(), e)
+		return err
+	}
+	_, _, err = journal.Append(context.Background(), r)
+	return err
 }

@@ -19,7 +19,9 @@ type schema struct {
 }
 
 // currentSchema is the layout that the package comment tells. Version 1 is the first.
-func currentSchema() *schema { return &schema{version: 1} }
+func currentSchema() *schema {
+	return &schema{version: 2, migrations: map[int64]func(tx *bbolt.Tx) error{1: addLookups}}
+}
 
 // check returns nil if a file of version v can be used, after migrate unless it is opened read-only.
 func (s *schema) check(v int64, readOnly bool) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
@@ -40,7 +41,10 @@ func seal(t testing.TB) (j sealed) {
 	j.earlier, err = s.Journal().Checkpoint(t.Context())
 	check(t, err)
 	j.at12 = snapshot(t, s)
-	j.entries = append(j.entries, fill(t, s, 28)...)
+	j.entries = append(j.entries, fill(t, s, 27)...)
+	event, err := s.Journal().AppendEvent(t.Context(), storetest.Event())
+	check(t, err)
+	j.entries = append(j.entries, event)
 	j.file = snapshot(t, s)
 	check(t, s.Close())
 	return j
@@ -134,6 +138,9 @@ func (j sealed) changes() map[string]change {
 	byKey := func(i int64) []byte {
 		return append(append([]byte(j.entries[i].Record.KeyID), 0), index(i)...)
 	}
+	hash := func(i int64) []byte { return j.entries[i].Record.Hash[:] }
+	address := func(i int64) []byte { return j.entries[i].Record.UnspendableAddress[:] }
+	byTail := func(of []byte, i int64) []byte { return append(bytes.Clone(of[len(of)-8:]), index(i)...) }
 	changes := map[string]change{
 		"a leaf's salt":             {salt(7), []damage{{7, "tree"}, {-1, "checkpoint"}}, true},
 		"a leaf's form":             {flip("records", index(7), 1), []damage{{7, "record"}, {7, "tree"}}, false},
@@ -156,6 +163,13 @@ func (j sealed) changes() map[string]change {
 		"an idempotency key's":      {func(tx *bbolt.Tx) error { return put("idempotency", findIndex(tx, "idempotency", 6), index(7))(tx) }, []damage{{6, "lookup"}, {7, "lookup"}}, true},
 		"an idempotency key gone":   {func(tx *bbolt.Tx) error { return remove("idempotency", findIndex(tx, "idempotency", 6))(tx) }, []damage{{6, "lookup"}}, true},
 		"an idempotency key more":   {put("idempotency", make([]byte, 32), index(7)), []damage{{7, "lookup"}}, true},
+		"a by_hash entry dropped":   {remove("by_hash", byTail(hash(7), 7)), []damage{{7, "lookup"}}, true},
+		"a by_hash entry too many":  {put("by_hash", byTail(hash(7), 8), nil), []damage{{8, "lookup"}}, true},
+		"a by_hash entry malformed": {put("by_hash", []byte("x"), nil), []damage{{-1, "lookup"}}, true},
+		"an address's dropped":      {remove("by_unspendable", byTail(address(7), 7)), []damage{{7, "lookup"}}, true},
+		"an address's too many":     {put("by_unspendable", byTail(address(7), 8), nil), []damage{{8, "lookup"}}, true},
+		"an event where none is":    {put("events", index(7), nil), []damage{{7, "lookup"}}, true},
+		"an event's dropped":        {remove("events", index(last)), []damage{{last, "lookup"}}, true},
 		"the checkpoint":            {flip("meta", []byte("checkpoint"), 9), []damage{{-1, "checkpoint"}}, true},
 		"the checkpoint, an older":  {put("meta", []byte("checkpoint"), j.earlier), []damage{{-1, "record"}, {-1, "tree"}}, false},
 		"an API key's name":         {flip("keys", []byte(j.apiKey.ID), 40), []damage{{-1, "key"}}, true},

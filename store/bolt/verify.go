@@ -228,17 +228,6 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 	}
 }
 
-// recordOf returns the record to which an entry of a lookup bucket leads.
-func recordOf(bucket string, name, value []byte) (int64, error) {
-	if bucket != bucketByKey {
-		return decodeIndex(value)
-	}
-	if len(name) < 9 || len(value) != 0 {
-		return 0, errors.New("malformed")
-	}
-	return decodeIndex(name[len(name)-8:])
-}
-
 // freePages checks that each page is either in use or free.
 func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	for _, id := range free {
@@ -373,11 +362,11 @@ func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
 
 // lookups checks that the lookup buckets lead to a record.
 func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
-	id, r := e.ID(), e.Record
+	id := e.ID()
 	if id == uuid.Nil {
 		return // not readable, and reported as such
 	}
-	check := func(bucket string, name, want []byte) {
+	_ = eachLookup(e, encodeIndex(n), func(bucket string, name, want []byte) error {
 		value, err := p.Get(bucket, name)
 		switch {
 		case err != nil:
@@ -387,21 +376,14 @@ func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
 		default:
 			v.matched[bucket]++
 		}
-	}
-	check(bucketIDs, id[:], encodeIndex(n))
-	if e.Event != nil {
-		return // it is no API key's
-	}
-	check(bucketByKey, byKeyName(r.KeyID, n), nil)
-	if r.IdempotencyKey != "" {
-		check(bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey), encodeIndex(n))
-	}
+		return nil
+	})
 }
 
 // surplus finds the entries of the lookup buckets that no record asks for. There are none where as many were found
 // right as there are, since no two records ask for the same.
 func (v *auditor) surplus() error {
-	for _, bucket := range []string{bucketIDs, bucketByKey, bucketIdempotency} {
+	for _, bucket := range lookupBuckets {
 		if v.count[bucket] == v.matched[bucket] {
 			continue
 		}
@@ -437,21 +419,16 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 		return // reported by records
 	}
 	e, _ := appliance.DecodeEntry(n, leaf)
-	id, r := e.ID(), e.Record
+	id := e.ID()
 	if id == uuid.Nil {
 		return // likewise
 	}
-	var want []byte
-	switch {
-	case bucket == bucketIDs:
-		want = id[:]
-	case e.Event != nil: // has no others
-	case bucket == bucketByKey:
-		want = byKeyName(r.KeyID, n)
-	case bucket == bucketIdempotency:
-		want = idempotencyName(r.KeyID, r.IdempotencyKey)
-	}
-	if !bytes.Equal(name, want) {
+	asked := false
+	_ = eachLookup(e, encodeIndex(n), func(of string, want, _ []byte) error {
+		asked = asked || of == bucket && bytes.Equal(name, want)
+		return nil
+	})
+	if !asked {
 		v.report(n, id, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
 	}
 }

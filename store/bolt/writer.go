@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,10 +30,11 @@ const (
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
 )
 
-// change is what a caller waits for: a record to append, a new API key, leaves to import, or, with none of these, that whatever
+// change is what a caller waits for: a record or an event to append, a new API key, leaves to import, or, with none of these, that whatever
 // changed in the API keys is written.
 type change struct {
 	record *appliance.Record
+	event  *appliance.Event
 	newKey *appliance.APIKey
 	leaves [][]byte
 	first  int64 // index of leaves[0]
@@ -149,7 +149,8 @@ type batch struct {
 	ops    []*op
 	last   bool // it is the writer's last: last uses are written too
 
-	meta, keys, records, hashes, ids, byKey, idempotency *bbolt.Bucket
+	meta, keys, records, hashes *bbolt.Bucket
+	lookups                     map[string]*bbolt.Bucket
 
 	head     *head // as it was
 	frontier appliance.Frontier
@@ -214,7 +215,7 @@ func (b *batch) dueKeys() []appliance.APIKey {
 	now := time.Now()
 	due := b.last || now.Sub(w.flushed) >= flushInterval
 	for _, o := range b.ops {
-		due = due || o.Value.record == nil && o.Value.newKey == nil
+		due = due || o.Value.record == nil && o.Value.event == nil && o.Value.newKey == nil
 	}
 	if !due {
 		return nil
@@ -225,14 +226,17 @@ func (b *batch) dueKeys() []appliance.APIKey {
 
 // buckets opens the buckets of a transaction.
 func (b *batch) buckets(tx *bbolt.Tx) error {
-	into := [len(buckets)]**bbolt.Bucket{&b.meta, &b.keys, &b.records, &b.hashes, &b.ids, &b.byKey, &b.idempotency}
-	for i, name := range buckets {
-		if *into[i] = tx.Bucket([]byte(name)); *into[i] == nil {
+	all := make(map[string]*bbolt.Bucket, len(buckets))
+	for _, name := range buckets {
+		if all[name] = tx.Bucket([]byte(name)); all[name] == nil {
 			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, pages.ErrNoBucket)
 		}
 	}
+	b.meta, b.keys, b.records, b.hashes, b.lookups = all[bucketMeta], all[bucketKeys], all[bucketRecords], all[bucketHashes], all
 	// These grow at their end only: full pages are never split again.
-	b.records.FillPercent, b.hashes.FillPercent, b.ids.FillPercent = 1, 1, 1
+	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents} {
+		all[name].FillPercent = 1
+	}
 	return nil
 }
 
@@ -267,6 +271,8 @@ func (b *batch) apply() error {
 		switch {
 		case o.Value.record != nil:
 			err = b.append(o)
+		case o.Value.event != nil:
+			err = b.appendEvent(o)
 		case o.Value.newKey != nil:
 			err = b.createKey(o)
 		case o.Value.leaves != nil:
@@ -296,17 +302,15 @@ func (b *batch) append(o *op) error {
 			return nil //nolint:nilerr // as above
 		}
 	}
-	var idempotency []byte
 	if r.IdempotencyKey != "" {
-		idempotency = idempotencyName(r.KeyID, r.IdempotencyKey)
 		// Finds what is earlier in this batch, too.
-		if index := b.idempotency.Get(idempotency); index != nil {
+		if index := b.lookups[bucketIdempotency].Get(idempotencyName(r.KeyID, r.IdempotencyKey)); index != nil {
 			o.Value.replayed = true
 			o.Value.entry, o.Err = readEntry(b.records, index)
 			return nil
 		}
 	}
-	if b.ids.Get(r.ID[:]) != nil {
+	if b.lookups[bucketIDs].Get(r.ID[:]) != nil {
 		o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
 		return nil
 	}
@@ -318,10 +322,29 @@ func (b *batch) append(o *op) error {
 	leaf, err := appliance.EncodeLeaf(r)
 	if err == nil {
 		o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
-		return b.put(o.Value.entry, idempotency)
+		return b.put(o.Value.entry)
 	}
 	o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
 	return nil
+}
+
+// appendEvent adds one event, unless it is there.
+func (b *batch) appendEvent(o *op) error {
+	e := *o.Value.event
+	if index := b.lookups[bucketIDs].Get(e.ID[:]); index != nil {
+		o.Value.replayed = true
+		o.Value.entry, o.Err = readEntry(b.records, index)
+		return nil
+	}
+	if o.Err = b.ahead; o.Err != nil {
+		return nil //nolint:nilerr // it is the op's, not the batch's
+	}
+	leaf, err := e.At(b.now)
+	if o.Err = err; err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
+	return b.put(o.Value.entry)
 }
 
 // checkRecord refuses what could not be found again, or would not be read as it was written.
@@ -341,7 +364,7 @@ func checkRecord(r appliance.Record) error {
 	return nil
 }
 
-func (b *batch) put(e appliance.Entry, idempotency []byte) error {
+func (b *batch) put(e appliance.Entry) error {
 	b.indexes = binary.BigEndian.AppendUint64(b.indexes, uint64(e.Index))
 	index := b.indexes[len(b.indexes)-8:]
 	first, at := len(b.stored), tlog.StoredHashIndex(0, e.Index)
@@ -353,17 +376,10 @@ func (b *batch) put(e appliance.Entry, idempotency []byte) error {
 		binary.BigEndian.PutUint64(b.name[:], uint64(at+int64(i-first)))
 		err = b.hashes.Put(b.name[:], b.stored[i][:])
 	}
-	if err == nil {
-		id := e.ID()
-		err = b.ids.Put(id[:], index)
+	if err != nil {
+		return err
 	}
-	if err == nil && e.Event == nil {
-		err = b.byKey.Put(byKeyName(e.Record.KeyID, e.Index), nil)
-	}
-	if err == nil && idempotency != nil {
-		err = b.idempotency.Put(idempotency, index)
-	}
-	return err
+	return eachLookup(e, index, func(bucket string, name, value []byte) error { return b.lookups[bucket].Put(name, value) })
 }
 
 func (b *batch) createKey(o *op) error {
@@ -386,20 +402,4 @@ func (b *batch) seal() (*head, error) {
 		return nil, fmt.Errorf("sign checkpoint: %w", err)
 	}
 	return next, b.meta.Put([]byte(metaCheckpoint), next.checkpoint)
-}
-
-// byKeyName is an entry's name in by_key.
-func byKeyName(keyID string, index int64) []byte {
-	name := make([]byte, 0, len(keyID)+9)
-	name = append(append(name, keyID...), 0)
-	return binary.BigEndian.AppendUint64(name, uint64(index))
-}
-
-// idempotencyName is an entry's name in idempotency. The length makes the two strings distinguishable.
-func idempotencyName(keyID, idempotencyKey string) []byte {
-	h := sha256.New()
-	h.Write(encodeIndex(int64(len(keyID))))
-	h.Write([]byte(keyID))
-	h.Write([]byte(idempotencyKey))
-	return h.Sum(nil)
 }

@@ -39,7 +39,7 @@ type Options struct {
 	Continued func(next appliance.LogKey, secret string)
 }
 
-// Journal is a journal that the mark guards. Its Append and Ready fail with CodeJournalLost once a head was seen that contradicts the
+// Journal is a journal that the mark guards. Its Append, AppendEvent and Ready fail with CodeJournalLost once a head was seen that contradicts the
 // mark; so do Checkpoint, Prove and Tile, which give out what could contradict a published checkpoint. Other reads go on. A checkpoint
 // is given out only once the mark, on the disk, covers it. When the journal again has what the mark says, all goes on.
 type Journal struct {
@@ -205,21 +205,45 @@ func (j *Journal) Accept(head tlog.Tree) error {
 
 // Append implements appliance.Journal.
 func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	switch s := j.state.Load(); {
-	case s.lost != nil:
-		return appliance.Entry{}, false, s.lost.refusal()
-	case s.at.IsZero():
-		return appliance.Entry{}, false, unavailable(errNotYet)
+	if err := j.refusal(); err != nil {
+		return appliance.Entry{}, false, err
 	}
 	e, replayed, err := j.Journal.Append(ctx, r)
 	if err == nil && !replayed {
-		j.last.raise(e.Index, e.Leaf)
-		j.signalSoon()
+		j.appended(e)
 	}
 	return e, replayed, err
 }
 
-// newest is the highest leaf that Append has returned here. All methods are safe for concurrent use.
+// AppendEvent implements appliance.Journal.
+func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appliance.Entry, error) {
+	if err := j.refusal(); err != nil {
+		return appliance.Entry{}, err
+	}
+	e, err := j.Journal.AppendEvent(ctx, event)
+	if err == nil {
+		j.appended(e)
+	}
+	return e, err
+}
+
+// refusal returns why nothing may be appended, or nil.
+func (j *Journal) refusal() error {
+	switch s := j.state.Load(); {
+	case s.lost != nil:
+		return s.lost.refusal()
+	case s.at.IsZero():
+		return unavailable(errNotYet)
+	}
+	return nil
+}
+
+func (j *Journal) appended(e appliance.Entry) {
+	j.last.raise(e.Index, e.Leaf)
+	j.signalSoon()
+}
+
+// newest is the highest leaf that was appended here. All methods are safe for concurrent use.
 type newest struct {
 	mu   sync.Mutex
 	size atomic.Int64 // 0 means none; else the leaf's index is one less

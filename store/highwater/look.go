@@ -243,11 +243,14 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	return loss
 }
 
-// Beginning returns the events with which a journal begins.
+// Beginning returns the events by which a journal continues others, newest first.
 func Beginning(ctx context.Context, journal appliance.Journal) (events []appliance.Event, err error) {
 	enough := errors.New("enough")
 	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
 		if e.Event == nil {
+			return enough
+		}
+		if _, ok := e.Event.Continuation(); !ok {
 			return enough
 		}
 		events = append(events, *e.Event)

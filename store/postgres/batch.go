@@ -30,7 +30,7 @@ type batch struct {
 	now     time.Time
 	ahead   error // why none may be appended; nil where they may
 	keys    map[string]appliance.APIKey
-	byID    map[uuid.UUID]appliance.Entry // records with an id of the batch, where taken
+	byID    map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
 	replays map[idempotent]appliance.Entry
 	next    *head
 	entries []appliance.Entry // that are appended
@@ -38,12 +38,11 @@ type batch struct {
 	roots   []root // of the tiles that become complete
 }
 
-// leaf is a record with its time, ready to be appended.
+// leaf is a record or an event with its time, ready to be appended.
 type leaf struct {
-	record appliance.Record
-	bytes  []byte
-	hash   tlog.Hash
-	err    error // what is wrong with the record
+	appliance.Entry // whose Index is not known yet
+	hash            tlog.Hash
+	err             error // what is wrong with it
 }
 
 // idempotent names a record by its API key and idempotency key.
@@ -107,6 +106,13 @@ func (b *batch) make(now time.Time) {
 }
 
 func makeLeaf(c *change, now time.Time) (l leaf) {
+	if c.event != nil {
+		event := *c.event
+		l.Event = &event
+		l.Leaf, l.err = event.At(now)
+		l.hash = tlog.RecordHash(l.Leaf)
+		return l
+	}
 	if l.err = checkRecord(c.record); l.err != nil {
 		return l
 	}
@@ -114,12 +120,12 @@ func makeLeaf(c *change, now time.Time) (l leaf) {
 		rand.Read(c.record.Salt[:]) // never fails (Go 1.24)
 		c.salted = true
 	}
-	l.record = c.record
-	l.record.Time = now
-	if l.bytes, l.err = appliance.EncodeLeaf(l.record); l.err != nil {
+	l.Record = c.record
+	l.Record.Time = now
+	if l.Leaf, l.err = appliance.EncodeLeaf(l.Record); l.err != nil {
 		l.err = refuse(l.err)
 	}
-	l.hash = tlog.RecordHash(l.bytes)
+	l.hash = tlog.RecordHash(l.Leaf)
 	return l
 }
 
@@ -188,9 +194,9 @@ func (b *batch) look() error {
 func (b *batch) keyIDs() (ids []string) {
 	seen := make(map[string]bool)
 	for _, l := range b.leaves {
-		if l.err == nil && !seen[l.record.KeyID] {
-			seen[l.record.KeyID] = true
-			ids = append(ids, l.record.KeyID)
+		if id := l.Record.KeyID; l.err == nil && l.Event == nil && !seen[id] {
+			seen[id] = true
+			ids = append(ids, id)
 		}
 	}
 	return ids
@@ -198,16 +204,16 @@ func (b *batch) keyIDs() (ids []string) {
 
 func (b *batch) idempotencyKeys() (keys, names []string) {
 	for _, l := range b.leaves {
-		if l.err == nil && l.record.IdempotencyKey != "" {
-			keys, names = append(keys, l.record.KeyID), append(names, l.record.IdempotencyKey)
+		if l.err == nil && l.Record.IdempotencyKey != "" {
+			keys, names = append(keys, l.Record.KeyID), append(names, l.Record.IdempotencyKey)
 		}
 	}
 	return keys, names
 }
 
 func (b *batch) ids() (ids []uuid.UUID) {
-	for _, o := range b.ops {
-		ids = append(ids, o.Value.record.ID)
+	for _, l := range b.leaves {
+		ids = append(ids, l.ID())
 	}
 	return ids
 }
@@ -244,7 +250,7 @@ func (b *batch) scanReplays(rows pgx.Rows) error {
 
 func (b *batch) scanIDs(rows pgx.Rows) error {
 	b.byID = make(map[uuid.UUID]appliance.Entry)
-	return eachEntry(rows, b.head.continued, func(e appliance.Entry) { b.byID[e.Record.ID] = e })
+	return eachEntry(rows, b.head.continued, func(e appliance.Entry) { b.byID[e.ID()] = e })
 }
 
 // build decides on each op and makes the next head.
@@ -279,9 +285,13 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 	if o.Err = l.err; o.Err != nil {
 		return
 	}
-	r := l.record
+	if l.Event != nil {
+		b.appendEvent(o, l, frontier)
+		return
+	}
+	r := l.Record
 	if e, found := b.byID[r.ID]; found {
-		if e.Record.Salt == r.Salt { // it was committed by an earlier try
+		if e.Event == nil && e.Record.Salt == r.Salt { // it was committed by an earlier try
 			o.Value.entry = e
 			return
 		}
@@ -298,19 +308,30 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 		o.Value.entry, o.Value.replayed = e, true
 		return
 	}
-	if o.Err = b.ahead; o.Err != nil {
-		return
+	if o.Err = b.ahead; o.Err == nil {
+		b.replays[name] = b.put(o, l, frontier)
 	}
-	e := appliance.Entry{Index: frontier.Size(), Record: r, Leaf: l.bytes}
-	o.Value.entry = e
-	b.put(e, l.hash, frontier)
-	b.byID[r.ID], b.replays[name] = e, e
 }
 
-func (b *batch) put(e appliance.Entry, hash tlog.Hash, frontier *appliance.Frontier) {
+func (b *batch) appendEvent(o *op, l leaf, frontier *appliance.Frontier) {
+	if e, found := b.byID[l.ID()]; found {
+		o.Value.entry, o.Value.replayed = e, true
+		return
+	}
+	if o.Err = b.ahead; o.Err == nil {
+		b.put(o, l, frontier)
+	}
+}
+
+// put gives a leaf its place, and its op the entry.
+func (b *batch) put(o *op, l leaf, frontier *appliance.Frontier) appliance.Entry {
+	e := l.Entry
+	e.Index = frontier.Size()
 	b.entries = append(b.entries, e)
-	b.hashes = append(b.hashes, hash)
-	b.roots = appendRoots(b.roots, frontier.Add(nil, hash), e.Index)
+	b.hashes = append(b.hashes, l.hash)
+	b.roots = appendRoots(b.roots, frontier.Add(nil, l.hash), e.Index)
+	b.byID[e.ID()], o.Value.entry = e, e
+	return e
 }
 
 // appendRoots appends the roots of the tiles that record n completes, given those of all subtrees that it does.
@@ -360,17 +381,35 @@ func (b *batch) queueRecords(q *pgx.Batch) {
 		return
 	}
 	n := len(b.entries)
-	ids, keys, names := make([]uuid.UUID, n), make([]string, n), make([]*string, n)
-	hashes, leaves := make([][]byte, n), make([][]byte, n)
+	ids, keys, names := make([]uuid.UUID, n), make([]*string, n), make([]*string, n)
+	hashes, leaves, digests, addresses := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	for i, e := range b.entries {
-		ids[i], keys[i], leaves[i], hashes[i] = e.Record.ID, e.Record.KeyID, e.Leaf, b.hashes[i][:]
-		if e.Record.IdempotencyKey != "" {
-			names[i] = &b.entries[i].Record.IdempotencyKey
-		}
+		c := columnsOf(e)
+		ids[i], leaves[i], hashes[i] = e.ID(), e.Leaf, b.hashes[i][:]
+		keys[i], names[i], digests[i], addresses[i] = c.keyID, c.idempotentBy, c.digest, c.unspendable
 	}
-	q.Queue("INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) "+
-		"SELECT $1 + n - 1, id, k, i, $2, hash, leaf FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) "+
-		"WITH ORDINALITY AS new (id, k, i, hash, leaf, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys, names, hashes, leaves)
+	q.Queue("INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable) "+
+		"SELECT $1 + n - 1, id, k, i, $2, hash, leaf, d, u FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::bytea[], $9::bytea[]) "+
+		"WITH ORDINALITY AS new (id, k, i, hash, leaf, d, u, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys, names, hashes, leaves, digests, addresses)
+}
+
+// columns are what a leaf is looked for by, beside its id and time: nil is NULL.
+type columns struct {
+	keyID, idempotentBy *string
+	digest, unspendable []byte
+}
+
+// columnsOf returns a leaf's columns. Those of an event are NULL.
+func columnsOf(e appliance.Entry) (c columns) {
+	if e.Event != nil {
+		return c
+	}
+	r := e.Record
+	c = columns{keyID: &r.KeyID, digest: r.Hash[:], unspendable: r.UnspendableAddress[:]}
+	if r.IdempotencyKey != "" {
+		c.idempotentBy = &r.IdempotencyKey
+	}
+	return c
 }
 
 func queueRoots(q *pgx.Batch, generation int64, roots []root) {

@@ -133,17 +133,11 @@ func (i *intake) add(e appliance.Entry) {
 
 // recordRow is a leaf as a row of records.
 func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
-	var key, name *string
-	if r := e.Record; e.Event == nil {
-		key = &r.KeyID
-		if r.IdempotencyKey != "" {
-			name = &r.IdempotencyKey
-		}
-	}
-	return []any{index, e.ID(), key, name, e.Time(), hash[:], e.Leaf}
+	c := columnsOf(e)
+	return []any{index, e.ID(), c.keyID, c.idempotentBy, e.Time(), hash[:], e.Leaf, c.digest, c.unspendable}
 }
 
-var recordColumns = []string{"index", "id", "key_id", "idempotency_key", "time", "hash", "leaf"}
+var recordColumns = []string{"index", "id", "key_id", "idempotency_key", "time", "hash", "leaf", "digest", "unspendable"}
 
 func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows(i.rows)); err != nil {
@@ -233,7 +227,7 @@ func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, leaf 
 	if now, err := r.head(); err != nil || now.log != h.log || now.tree != h.tree {
 		return errors.Join(errors.New("the journal has changed meanwhile: try again"), err)
 	}
-	if _, err := tx.Exec(ctx, "INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) VALUES ($1, $2, $3, $4, $5, $6, $7)", leaf...); err != nil {
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows([][]any{leaf})); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, "UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6 WHERE id = 1",

@@ -17,9 +17,7 @@ import (
 )
 
 const (
-	defaultLimit = 100
-	maxLimit     = 1000
-	entriesStep  = 512 // entries of one question: what a reader has in memory
+	entriesStep = 512 // entries of one question: what a reader has in memory
 
 	clockJitter  = time.Second // by which a clock goes back when it is kept right
 	warnInterval = time.Minute // between warnings that the newest record is ahead of the clock
@@ -43,6 +41,19 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Ent
 		return appliance.Entry{}, false, err
 	}
 	return o.Value.entry, o.Value.replayed, nil
+}
+
+// AppendEvent implements appliance.Journal. When ctx ends before the writer has taken the event, it is not appended.
+func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+	if j.store.writer == nil || j.store.opts.Copying {
+		return appliance.Entry{}, errReadOnly()
+	}
+	if err := e.Prepare(); err != nil {
+		return appliance.Entry{}, err
+	}
+	o := &queue.Op[change]{Value: change{event: &e}}
+	err := j.store.writer.queue.Do(ctx, o)
+	return o.Value.entry, err
 }
 
 // Ready implements appliance.Journal: the primary is reached, takes writes, has a schema that is known and a head that can be read.
@@ -136,28 +147,35 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]applian
 	if err != nil {
 		return nil, err
 	}
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultLimit
-	}
 	first, end, err := j.indexRange(ctx, h, q)
 	if err != nil || first >= end {
 		return nil, err
 	}
-	where, args := "", []any{first - h.continued, end - h.continued, min(limit, maxLimit)}
-	switch {
-	case q.KeyID != "":
-		where, args = " AND key_id = $4", append(args, q.KeyID)
-	case q.AttestationsOnly:
-		where = " AND key_id IS NOT NULL"
+	where, args := "", []any{first - h.continued, end - h.continued, q.Size()}
+	and := func(condition string, value any) {
+		args = append(args, value)
+		where += fmt.Sprintf(" AND "+condition, len(args))
 	}
-	if !q.From.IsZero() { // events are not where their time is
-		args = append(args, q.From)
-		where += fmt.Sprintf(" AND time >= $%d", len(args))
+	if q.KeyID != "" {
+		and("key_id = $%d", q.KeyID)
+	}
+	if q.Hash != nil {
+		and("digest = $%d", q.Hash[:])
+	}
+	if q.Unspendable != nil {
+		and("unspendable = $%d", q.Unspendable[:])
+	}
+	if q.AttestationsOnly {
+		where += " AND key_id IS NOT NULL"
+	}
+	if q.EventsOnly {
+		where += " AND key_id IS NULL"
+	}
+	if !q.From.IsZero() { // EventLogContinued is not where its time is
+		and("time >= $%d", q.From)
 	}
 	if !q.Until.IsZero() {
-		args = append(args, q.Until)
-		where += fmt.Sprintf(" AND time < $%d", len(args))
+		and("time < $%d", q.Until)
 	}
 	return j.entries(ctx, h, "index >= $1 AND index < $2"+where+" ORDER BY index DESC LIMIT $3", args...)
 }

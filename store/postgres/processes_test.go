@@ -199,10 +199,10 @@ func appendUntilTold(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			for {
+			for i := 0; ; i++ {
 				r := record
 				r.ID = uuid.Must(uuid.NewV7())
-				if _, _, err := store.Journal().Append(context.Background(), r); err != nil {
+				if err := appendRecordOrEvent(store.Journal(), r, i%5 == 4); err != nil {
 					continue // held up for longer than a batch is tried
 				}
 				mu.Lock()
@@ -215,4 +215,16 @@ func appendUntilTold(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// appendRecordOrEvent appends the record, or an event with its id.
+func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
+	if event {
+		e := storetest.Event()
+		e.ID = r.ID
+		_, err = journal.AppendEvent(context.Background(), e)
+		return err
+	}
+	_, _, err = journal.Append(context.Background(), r)
+	return err
 }

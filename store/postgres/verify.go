@@ -63,12 +63,12 @@ type auditor struct {
 
 // stored is what the database keeps of a record.
 type stored struct {
-	index               int64
-	id                  uuid.UUID
-	keyID, idempotentBy *string
-	time                time.Time
-	hash, leaf          []byte
-	checked             appliance.CheckedLeaf
+	columns
+	index      int64
+	id         uuid.UUID
+	time       time.Time
+	hash, leaf []byte
+	checked    appliance.CheckedLeaf
 }
 
 func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
@@ -122,8 +122,8 @@ func (v *auditor) step(first, end int64) error {
 	ctx, cancel := context.WithTimeout(v.ctx, auditTimeout)
 	defer cancel()
 	records := make([]stored, end-first)
-	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf FROM records WHERE index >= $1 AND index < $2",
-		first-v.continued, end-v.continued)
+	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable FROM records "+
+		"WHERE index >= $1 AND index < $2", first-v.continued, end-v.continued)
 	if err == nil {
 		err = scanStored(rows, records, first-v.continued)
 	}
@@ -148,7 +148,7 @@ func (v *auditor) step(first, end int64) error {
 func scanStored(rows pgx.Rows, records []stored, first int64) error {
 	for rows.Next() {
 		var r stored
-		if err := rows.Scan(&r.index, &r.id, &r.keyID, &r.idempotentBy, &r.time, &r.hash, &r.leaf); err != nil {
+		if err := rows.Scan(&r.index, &r.id, &r.keyID, &r.idempotentBy, &r.time, &r.hash, &r.leaf, &r.digest, &r.unspendable); err != nil {
 			return err
 		}
 		records[r.index-first] = r
@@ -252,7 +252,10 @@ func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) 
 	}
 	at, ok := found.byID[id]
 	check("id", r.id == id && ok && at == n)
-	check("key_id", text(r.keyID) == record.KeyID)
+	want := columnsOf(e)
+	check("key_id", text(r.keyID) == text(want.keyID) && (r.keyID == nil) == (want.keyID == nil))
+	check("digest", bytes.Equal(r.digest, want.digest))
+	check("unspendable", bytes.Equal(r.unspendable, want.unspendable))
 	check("time", r.time.Equal(e.Time()))
 	at, ok = found.byName[idempotent{record.KeyID, record.IdempotencyKey}]
 	check("idempotency_key", text(r.idempotentBy) == record.IdempotencyKey && (record.IdempotencyKey == "" || ok && at == n))

@@ -20,9 +20,10 @@ const (
 	stuckAfter    = 5 * time.Second  // how long a batch may take before nothing more is signed
 )
 
-// change is what a caller waits for: a record to append.
+// change is what a caller waits for: a record to append, or an event.
 type change struct {
 	record appliance.Record
+	event  *appliance.Event // nil for a record
 
 	// Set by the writer.
 	salted   bool // the record has its salt, by which it is known again
@@ -92,7 +93,7 @@ func (w *writer) warn(b *batch, attempt int, err error) {
 
 func (w *writer) appended(b *batch) {
 	if n := len(b.entries); n > 0 {
-		at := b.entries[n-1].Record.Time
+		at := b.entries[n-1].Time()
 		w.lastAppend.Store(&at)
 	}
 }

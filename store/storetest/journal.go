@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,7 @@ type OpenJournal func(t *testing.T, now func() time.Time) appliance.Journal
 
 // TestJournal tests an implementation of appliance.Journal whose checkpoints are to be checked by the verifier.
 func TestJournal(t *testing.T, open OpenJournal, verifier note.Verifier) {
-	for name, test := range map[string]func(t *testing.T, s suite){
+	tests := map[string]func(t *testing.T, s suite){
 		"an empty journal answers":                           emptyJournal,
 		"an appended record is found as it was":              recordIsFound,
 		"indexes count from 0 in the order of appending":     indexesCount,
@@ -43,7 +44,9 @@ func TestJournal(t *testing.T, open OpenJournal, verifier note.Verifier) {
 		"a standard client checks consistency through tiles": tilesProveConsistency,
 		"tiles outside the tree are not found":               noSuchTile,
 		"a sound journal verifies":                           verifies,
-	} {
+	}
+	maps.Copy(tests, eventTests)
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			clock := &clock{}
 			clock.set(epoch())
@@ -65,7 +68,7 @@ func (c *clock) now() time.Time      { return *c.at.Load() }
 func (c *clock) set(t time.Time)     { c.at.Store(&t) }
 func (c *clock) add(d time.Duration) { c.set(c.now().Add(d)) }
 func sameEntry(a, b appliance.Entry) bool {
-	return a.Index == b.Index && bytes.Equal(a.Leaf, b.Leaf) && reflect.DeepEqual(a.Record, b.Record)
+	return a.Index == b.Index && bytes.Equal(a.Leaf, b.Leaf) && reflect.DeepEqual(a.Record, b.Record) && reflect.DeepEqual(a.Event, b.Event)
 }
 
 func (s suite) append(t *testing.T, r appliance.Record) appliance.Entry {

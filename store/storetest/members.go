@@ -3,12 +3,14 @@ package storetest
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/note"
 )
 
@@ -27,6 +29,7 @@ func TestMembers(t *testing.T, open OpenMembers, verifier note.Verifier) {
 		"what one appended another reads back at once":           readBackElsewhere,
 		"an idempotency key sent to all at once appends once":    idempotentAcross,
 		"all append at once to one tree":                         appendAcross,
+		"events of all are in one tree":                          eventsAcross,
 		"a key that one created another knows at once":           keyAcross,
 		"a key that one revoked gets no record on another":       revokedAcross,
 		"a revocation is seen by the others within a second":     revocationSeen,
@@ -144,6 +147,39 @@ func appendAcross(t *testing.T, c *cluster) {
 	}
 	if tree := (suite{journal: c.members[0].Journal, verifier: c.verifier}).tree(t); tree.N != int64(callers*each*len(c.members)) {
 		t.Errorf("the checkpoint is of %d records", tree.N)
+	}
+}
+
+// All append events and records at once: each is there for all, in one order, and an event that two appended is there once.
+func eventsAcross(t *testing.T, c *cluster) {
+	const each = 10
+	shared := Event()
+	shared.ID = uuid.Must(uuid.NewV7())
+	c.each(func(i int, m Member) {
+		for range each {
+			_, err := m.Journal.AppendEvent(t.Context(), Event())
+			if err == nil {
+				_, _, err = m.Journal.Append(t.Context(), Record(t, fmt.Sprint("key", i)))
+			}
+			if err == nil {
+				_, err = m.Journal.AppendEvent(t.Context(), shared)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	var first []appliance.Entry
+	for i, m := range c.members {
+		events, err := m.Journal.List(t.Context(), appliance.JournalQuery{EventsOnly: true, Limit: appliance.MaxListed})
+		check(t, err)
+		if i == 0 {
+			first = events
+		}
+		if len(events) != each*len(c.members)+1 || !reflect.DeepEqual(events, first) {
+			t.Errorf("member %d lists %d events, and not what the first does", i, len(events))
+		}
 	}
 }
 

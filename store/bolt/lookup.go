@@ -1,0 +1,136 @@
+package bolt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/attestd/attestd/appliance"
+	"go.etcd.io/bbolt"
+)
+
+// lookupBuckets lead to records by what those say. See eachLookup.
+var lookupBuckets = buckets[4:]
+
+// leadsByName says whether the names of a lookup bucket's entries end in the index to which they lead, so that many entries may lead
+// from the same: their values are empty then. In the others the value is the index.
+func leadsByName(bucket string) bool { return bucket != bucketIDs && bucket != bucketIdempotency }
+
+// eachLookup calls fn with each entry of the lookup buckets that leads to a record. index is the record's, encoded.
+func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
+	id := e.ID()
+	err := fn(bucketIDs, id[:], index)
+	if e.Event != nil {
+		return errors.Join(err, fn(bucketEvents, index, nil))
+	}
+	r := e.Record
+	if err == nil {
+		err = fn(bucketByKey, append(keyPrefix(r.KeyID), index...), nil)
+	}
+	if err == nil {
+		err = fn(bucketByHash, append(prefix(r.Hash[:]), index...), nil)
+	}
+	if err == nil {
+		err = fn(bucketByUnspendable, append(prefix(r.UnspendableAddress[:]), index...), nil)
+	}
+	if err == nil && r.IdempotencyKey != "" {
+		err = fn(bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey), index)
+	}
+	return err
+}
+
+// keyPrefix is how the names of an API key's entries in by_key begin.
+func keyPrefix(keyID string) []byte {
+	return append(append(make([]byte, 0, len(keyID)+9), keyID...), 0)
+}
+
+// prefix is how the names of entries in by_hash and by_unspendable begin: the last 8 bytes. Where others have the same, their records
+// are read in vain; whole, both would make the file half as large again.
+func prefix(of []byte) []byte { return append(make([]byte, 0, 16), of[len(of)-8:]...) }
+
+// idempotencyName is an entry's name in idempotency. The length makes the two strings distinguishable.
+func idempotencyName(keyID, idempotencyKey string) []byte {
+	h := sha256.New()
+	h.Write(encodeIndex(int64(len(keyID))))
+	h.Write([]byte(keyID))
+	h.Write([]byte(idempotencyKey))
+	return h.Sum(nil)
+}
+
+// recordOf returns the record to which an entry of a lookup bucket leads.
+func recordOf(bucket string, name, value []byte) (int64, error) {
+	if !leadsByName(bucket) {
+		return decodeIndex(value)
+	}
+	if len(name) < 8 || len(value) != 0 {
+		return 0, errors.New("malformed")
+	}
+	return decodeIndex(name[len(name)-8:])
+}
+
+// narrowest returns a function that returns the last index below another, or -1, of those that a query can mean, by the bucket that
+// has the fewest.
+func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 {
+	switch {
+	case q.Hash != nil:
+		return under(tx.Bucket([]byte(bucketByHash)), prefix(q.Hash[:]))
+	case q.Unspendable != nil:
+		return under(tx.Bucket([]byte(bucketByUnspendable)), prefix(q.Unspendable[:]))
+	case q.EventsOnly:
+		return under(tx.Bucket([]byte(bucketEvents)), nil)
+	case q.KeyID != "":
+		return under(tx.Bucket([]byte(bucketByKey)), keyPrefix(q.KeyID))
+	}
+	return func(before int64) int64 { return before - 1 }
+}
+
+// under returns a function that returns the last index below another of the names in a bucket that are the prefix and an index, or -1.
+func under(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
+	c := bucket.Cursor()
+	return func(before int64) int64 {
+		bound := binary.BigEndian.AppendUint64(bytes.Clone(prefix), uint64(before))
+		name, _ := c.Seek(bound)
+		if name == nil {
+			name, _ = c.Last()
+		} else {
+			name, _ = c.Prev()
+		}
+		if len(name) != len(bound) || !bytes.HasPrefix(name, prefix) {
+			return -1
+		}
+		i, err := decodeIndex(name[len(prefix):])
+		if err != nil {
+			return -1
+		}
+		return i
+	}
+}
+
+// addLookups is the migration to schema version 2: records are found by hash and unspendable address, and events among them.
+func addLookups(tx *bbolt.Tx) error {
+	added := make(map[string]*bbolt.Bucket)
+	for _, name := range []string{bucketByHash, bucketByUnspendable, bucketEvents} {
+		var err error
+		if added[name], err = tx.CreateBucket([]byte(name)); err != nil {
+			return fmt.Errorf("create bucket %s: %w", name, err)
+		}
+	}
+	records := tx.Bucket([]byte(bucketRecords))
+	if records == nil {
+		return fmt.Errorf("%w: bucket %s is missing", ErrDamaged, bucketRecords)
+	}
+	return records.ForEach(func(index, _ []byte) error {
+		e, err := readEntry(records, index)
+		if err != nil {
+			return err
+		}
+		return eachLookup(e, index, func(bucket string, name, value []byte) error {
+			if b := added[bucket]; b != nil {
+				return b.Put(name, value)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,65 @@
+package postgres_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// TestRecordsOfSchemaVersion2GetTheirLookups takes from a database what version 2 did not have, and migrates it.
+func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
+	t.Parallel()
+	raw, d := newDatabase(t)
+	key := newLogKey(t)
+	journal := open(t, raw, options(key)).Journal()
+	fill(t, journal, 3)
+	event, err := journal.AppendEvent(t.Context(), storetest.Event())
+	check(t, err)
+	record, err := journal.ByIdempotencyKey(t.Context(), "key", "1")
+	check(t, err)
+	d.Exec(t, "DROP INDEX records_events", "ALTER TABLE records DROP COLUMN digest, DROP COLUMN unspendable", "DELETE FROM goose_db_version WHERE version_id > 2")
+
+	from, to, err := postgres.Migrate(t.Context(), d.URL(), role)
+	check(t, err)
+	if from != 2 || to != 3 {
+		t.Errorf("migrated from %d to %d", from, to)
+	}
+	wantClean(t, journal, 4)
+	for want, q := range map[int64]appliance.JournalQuery{
+		record.Index: {Hash: &record.Record.Hash, Unspendable: &record.Record.UnspendableAddress}, event.Index: {EventsOnly: true},
+	} {
+		found, err := journal.List(t.Context(), q)
+		check(t, err)
+		if len(found) != 1 || found[0].Index != want {
+			t.Errorf("%+v finds %d entries, not record %d", q, len(found), want)
+		}
+	}
+}
+
+func TestVerifyFindsALookupThatLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	raw, d := newDatabase(t)
+	journal := open(t, raw, options(newLogKey(t))).Journal()
+	fill(t, journal, 2)
+	_, err := journal.AppendEvent(t.Context(), storetest.Event())
+	check(t, err)
+	for column, change := range map[string]string{
+		"digest":      "UPDATE records SET digest = unspendable WHERE index = 1",
+		"unspendable": "UPDATE records SET unspendable = NULL WHERE index = 0",
+		"key_id":      "UPDATE records SET key_id = '' WHERE index = 2",
+	} {
+		d.Exec(t, change)
+		report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+		check(t, err)
+		found := false
+		for _, damage := range report.Damages {
+			found = found || strings.HasPrefix(damage.Detail, column+": is not what the record says")
+		}
+		if !found {
+			t.Errorf("%s: the audit found %v", change, report.Damages)
+		}
+	}
+}
