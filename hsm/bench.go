@@ -38,7 +38,7 @@ func (s *Signer) RawSession(ctx context.Context) (*RawSession, error) {
 }
 
 // Sign makes one signature with C_SignInit and C_Sign. It checks and repairs nothing. No attestation can have the digest
-// that it signs, so the signature is of no use to anyone; see trialDigest.
+// that it signs, so the signature is of no use to anyone; see appliance.TrialDigest.
 func (r *RawSession) Sign() error {
 	_, err := r.signer.signOn(r.one, benchDigest())
 	if err != nil {

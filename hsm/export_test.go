@@ -36,7 +36,6 @@ func (o Options) Within(call, drain, pause time.Duration) Options {
 // Parts of the package that are tested by themselves.
 var (
 	ParsePoint  = parsePoint
-	TrialDigest = trialDigest
 	FindLibrary = findLibrary
 	Registered  = registeredPath
 	CPUTime     = cpuTime

@@ -253,7 +253,7 @@ func (p *place) try() (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(p.tokens.closing, p.tokens.options.CallTimeout)
 	defer cancel()
 	began := time.Now()
-	if _, err := p.sign(ctx, trialDigest()); err != nil {
+	if _, err := p.sign(ctx, appliance.TrialDigest()); err != nil {
 		return 0, err
 	}
 	if signer.Usage().WrongSignatures != before.WrongSignatures {

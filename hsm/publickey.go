@@ -2,8 +2,6 @@ package hsm
 
 import (
 	"bytes"
-	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,7 +98,7 @@ func parsePoint(value []byte) ([]byte, error) {
 func recoverPublicKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle) ([]byte, error) {
 	var common [][]byte
 	for round := range 3 {
-		digest := trialDigest()
+		digest := appliance.TrialDigest()
 		rs, err := signRaw(m, h, key, digest)
 		if err != nil {
 			return nil, fmt.Errorf("recover the public key: %w", err)
@@ -130,24 +128,9 @@ func recoverCandidates(digest appliance.Digest, rs [64]byte) [][]byte {
 	return fits
 }
 
-// trialDigest returns a digest for a trial signature that no attestation can have. The attestor key signs attestations and
-// nothing else, so a trial signature must be of no use to anyone:
-//
-//   - its first byte is 0xff, so as a number it is above the order of the BN254 scalar field, where no digest of
-//     the schemes keccak256-bn254 and mimc-bn254 lies and which the verifying contract refuses;
-//   - the rest is SHA-256 of a tag and 32 random bytes, which meets the Keccak-256 of a chosen pair of addresses
-//     (schemes keccak256 and eip712) only by a preimage found over 248 bits.
-func trialDigest() appliance.Digest {
-	preimage := make([]byte, 32)
-	rand.Read(preimage) // never fails (Go 1.24)
-	digest := sha256.Sum256(append([]byte("attestd trial signature, not an attestation\x00"), preimage...))
-	digest[0] = 0xff
-	return digest
-}
-
 // tryKey makes a trial signature. It returns ErrWrongKey unless the signature verifies with the public key.
 func tryKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publicKey []byte) error {
-	digest := trialDigest()
+	digest := appliance.TrialDigest()
 	rs, err := signRaw(m, h, key, digest)
 	if err != nil {
 		return fmt.Errorf("trial signature: %w", err)

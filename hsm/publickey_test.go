@@ -2,13 +2,11 @@ package hsm_test
 
 import (
 	"bytes"
-	"math/big"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/miekg/pkcs11"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
@@ -62,17 +60,4 @@ func TestPublicKeyIsRecoveredWhereThereIsNoObject(t *testing.T) {
 		t.Errorf("address %s, want %s", s.Address(), token.Key.Address)
 	}
 	mustSign(t, s)
-}
-
-func TestTrialDigestIsNoAttestation(t *testing.T) {
-	t.Parallel()
-	order, _ := new(big.Int).SetString("30644e72e131a029b85045b68181585d2833e84879b9709143e1f593f0000001", 16)
-	seen := make(map[appliance.Digest]bool)
-	for range 100 {
-		d := hsm.TrialDigest()
-		if new(big.Int).SetBytes(d[:]).Cmp(order) < 0 || seen[d] {
-			t.Fatalf("trial digest %s is below the order of BN254, or came twice", d)
-		}
-		seen[d] = true
-	}
 }
