@@ -60,6 +60,9 @@ func (s *Source) defaults() map[string]any {
 	values := make(map[string]any)
 	for _, d := range Settings() {
 		values[d.Name] = d.Default
+		if _, isList := d.Default.(Objects); isList {
+			values[d.Name] = []any{}
+		}
 	}
 	if s.SoftHSM != "" {
 		values["hsm.uri"] = strings.ReplaceAll(values["hsm.uri"].(string), debianSoftHSM, s.SoftHSM)
@@ -125,6 +128,13 @@ func readEnv(environ []string) (map[string]any, error) {
 			return nil, fmt.Errorf("environment: no value %s; did you mean %s?", variable, nearest(variable, variables))
 		}
 		values[name] = value
+		if objects := objectsOf(name); objects != nil {
+			list, err := objects.parse(value)
+			if err != nil {
+				return nil, fmt.Errorf("environment: %s %w", variable, err)
+			}
+			values[name] = list
+		}
 	}
 	return values, nil
 }
@@ -151,7 +161,11 @@ func decode(k *koanf.Koanf, c *Config) error {
 	var failures []error
 	for _, s := range Settings() {
 		target := field(reflect.ValueOf(c).Elem(), s.Name)
-		if err := decodeValue(k.Get(s.Name), target); err != nil {
+		decode := decodeValue
+		if objects, isList := s.Default.(Objects); isList {
+			decode = objects.decode
+		}
+		if err := decode(k.Get(s.Name), target); err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", s.Name, err))
 		}
 	}

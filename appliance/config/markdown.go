@@ -15,7 +15,7 @@ The configuration is YAML, in %[1]s; 'attestd setup' writes it, and --config or 
 can also be set in the environment, which goes over the file: %[2]s sets %[3]s. What is not set has its default.
 
 Durations have a unit, as in 30s, 5m or 24h; so have sizes, as in 64KiB or 16MiB. Lists are written [a, b] in the file, and a,b in
-the environment. A name that is not here is an error, which names the nearest one that is.
+the environment; lists of objects as JSON there. A name that is not here is an error, which names the nearest one that is.
 
 'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and the packages install all of them with
 their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri or hsm.uris says where it is.
@@ -28,19 +28,40 @@ func Markdown() []byte {
 	const example = "server.listen"
 	var b bytes.Buffer
 	fmt.Fprintf(&b, markdownHead, DefaultFile, EnvName(example), example, ReferenceFile)
-	section := "none"
+	section, objects := "none", []Setting(nil)
 	for _, s := range Settings() {
 		if at := sectionOf(s.Name); at != section {
-			section = at
+			writeObjects(&b, objects)
+			section, objects = at, nil
 			title := section
 			if title == "" {
 				title = "At the top"
 			}
-			fmt.Fprintf(&b, "\n## %s\n\n| name | default | what it is for |\n| --- | --- | --- |\n", title)
+			fmt.Fprintf(&b, "\n## %s\n\n%s", title, tableHead)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`), reloadMark(s.Name))
+		writeRow(&b, s)
+		if _, isList := s.Default.(Objects); isList {
+			objects = append(objects, s)
+		}
 	}
+	writeObjects(&b, objects)
 	return b.Bytes()
+}
+
+const tableHead = "| name | default | what it is for |\n| --- | --- | --- |\n"
+
+// writeObjects writes what the objects of each list may have.
+func writeObjects(b *bytes.Buffer, lists []Setting) {
+	for _, list := range lists {
+		fmt.Fprintf(b, "\n### Each of %s\n\n%s", list.Name, tableHead)
+		for _, member := range list.Default.(Objects) {
+			writeRow(b, member)
+		}
+	}
+}
+
+func writeRow(b *bytes.Buffer, s Setting) {
+	fmt.Fprintf(b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`), reloadMark(s.Name))
 }
 
 // sectionOf is a name's first part; empty for a name without a section.
@@ -67,11 +88,16 @@ const (
 )
 
 func showDefault(value any) string {
-	list, isList := value.([]string)
-	switch {
-	case value == "":
-		return emptyDefault
-	case isList && len(list) == 0:
+	switch value := value.(type) {
+	case string:
+		if value == "" {
+			return emptyDefault
+		}
+	case []string:
+		if len(value) == 0 {
+			return noDefaults
+		}
+	case Objects:
 		return noDefaults
 	}
 	return fmt.Sprint(value)

@@ -136,7 +136,7 @@ type Config struct {
 // Setting describes one value.
 type Setting struct {
 	Name    string // dotted: server.listen is listen in the section server
-	Default any    // as it is written in the file
+	Default any    // as it is written in the file; Objects for a list of objects
 	Doc     string // what it is for
 }
 

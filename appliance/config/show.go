@@ -11,7 +11,12 @@ import (
 func (c *Config) Values() map[string]any {
 	values := make(map[string]any)
 	for _, s := range Settings() {
-		values[s.Name] = shown(field(reflect.ValueOf(c).Elem(), s.Name))
+		value := field(reflect.ValueOf(c).Elem(), s.Name)
+		if objects, isList := s.Default.(Objects); isList {
+			values[s.Name] = objects.shown(value)
+		} else {
+			values[s.Name] = shown(value)
+		}
 	}
 	return values
 }
@@ -65,7 +70,11 @@ func WriteYAML(w io.Writer, values map[string]any) {
 		}
 		open = open[:len(sections)]
 		indent := strings.Repeat("  ", len(sections))
-		fmt.Fprintf(w, "%s# %s\n%s%s: %s\n", indent, s.Doc, indent, path[len(path)-1], YAMLValue(values[s.Name]))
+		value := " " + YAMLValue(values[s.Name])
+		if objects, isList := s.Default.(Objects); isList {
+			value = objects.yaml(values[s.Name], indent)
+		}
+		fmt.Fprintf(w, "%s# %s\n%s%s:%s\n", indent, s.Doc, indent, path[len(path)-1], value)
 	}
 }
 
