@@ -170,24 +170,38 @@ func (sig Signature) rsv() []byte {
 	return b
 }
 
+// Bytes returns the form that contracts take: r, s and v, 27 or 28.
+func (sig Signature) Bytes() [65]byte {
+	b := [65]byte(sig.rsv())
+	b[64] = sig.V
+	return b
+}
+
 type signatureJSON struct {
-	R Digest `json:"r"`
-	S Digest `json:"s"`
-	V byte   `json:"v"`
+	R     Digest `json:"r"`
+	S     Digest `json:"s"`
+	V     byte   `json:"v"`
+	Bytes string `json:"bytes"`
 }
 
-// MarshalJSON returns r and s as 0x and 64 hex digits and v as a number.
+// MarshalJSON returns r and s as 0x and 64 hex digits, v as a number and, for contracts, Bytes as 0x and 130 hex digits.
 func (sig Signature) MarshalJSON() ([]byte, error) {
-	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V})
+	b := sig.Bytes()
+	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V, Bytes: "0x" + hex.EncodeToString(b[:])})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads what MarshalJSON writes. The bytes may be left out, as a leaf does, and must else be r, s and v: what a
+// contract is given is what was checked.
 func (sig *Signature) UnmarshalJSON(data []byte) error {
 	var j signatureJSON
 	if err := json.Unmarshal(data, &j); err != nil {
 		return err
 	}
 	*sig = Signature{R: j.R, S: j.S, V: j.V}
+	b := sig.Bytes()
+	if j.Bytes != "" && !strings.EqualFold(j.Bytes, "0x"+hex.EncodeToString(b[:])) {
+		return errors.New("signature.bytes is not r, s and v, one after the other")
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package appliance_test
 import (
 	"crypto/ecdsa"
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"strings"
 	"testing"
@@ -131,7 +132,10 @@ func TestAttestationsHaveTheInterfacesJSON(t *testing.T) {
 	if v, ok := signature["v"].(float64); !ok || v != 27 && v != 28 {
 		t.Errorf("v is %v", signature["v"])
 	}
-	if len(generic) != 4 || len(signature) != 3 || generic["signerAddress"] != address.String() {
+	if want := fmt.Sprintf("%s%s%02x", signature["r"], signature["s"].(string)[2:], int(signature["v"].(float64))); signature["bytes"] != want {
+		t.Errorf("bytes is %v, not %s", signature["bytes"], want)
+	}
+	if len(generic) != 4 || len(signature) != 4 || generic["signerAddress"] != address.String() {
 		t.Errorf("not the interface's members: %s", text)
 	}
 	var back appliance.Attestation
@@ -140,6 +144,10 @@ func TestAttestationsHaveTheInterfacesJSON(t *testing.T) {
 	}
 	if err := back.Verify(); err != nil {
 		t.Error(err)
+	}
+	other := strings.Replace(string(text), fmt.Sprintf("%x", sig.Bytes()), strings.Repeat("1b", 65), 1)
+	if err := json.Unmarshal([]byte(other), &back); err == nil {
+		t.Errorf("a contract and a verifier would see two signatures in %s", other)
 	}
 	back.SignerAddress[3]++
 	if back.Verify() == nil {

@@ -146,7 +146,8 @@ func (p InclusionProof) String() string {
 // EncodeLeaf returns a record's bytes in the tree: compact JSON, members in the order of Record, no newline. The
 // bytes are kept as they are and never made again, so a line of `attestd log export` is a leaf.
 //
-// It is what json.Marshal returns, written out because this is on the way of every attestation.
+// It is what json.Marshal returns but for the signature's bytes, which r, s and v are, written out because this is on the way of
+// every attestation.
 func EncodeLeaf(r Record) ([]byte, error) {
 	b := make([]byte, 0, 768)
 	b = append(append(append(b, `{"id":"`...), r.ID.String()...), `","hash":"0x`...)
