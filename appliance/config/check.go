@@ -49,6 +49,7 @@ func (c *Config) validate() error {
 	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
 	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
+	c.validateSinks(check)
 	c.validateOrigins(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
 	g := c.GraphQL

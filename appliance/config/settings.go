@@ -127,6 +127,9 @@ type Config struct {
 		MaxCost       int           `koanf:"max_cost"`
 		Timeout       time.Duration `koanf:"timeout"`
 	} `koanf:"graphql"`
+	Audit struct {
+		Sinks []Sink `koanf:"sinks"`
+	} `koanf:"audit"`
 	Log struct {
 		Level  string `koanf:"level"`
 		Format string `koanf:"format"`
@@ -142,7 +145,7 @@ type Setting struct {
 
 // Settings are all values, in the order in which they are shown.
 func Settings() []Setting {
-	return slices.Concat(attestingSettings(), graphqlSettings(), []Setting{
+	return slices.Concat(attestingSettings(), auditSettings(), graphqlSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
 	})

@@ -1,0 +1,142 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Sink is one of audit.sinks.
+type Sink struct {
+	Name       string        `koanf:"name"`
+	Type       string        `koanf:"type"`
+	URL        string        `koanf:"url"`
+	Path       string        `koanf:"path"`
+	Format     string        `koanf:"format"`
+	Redact     string        `koanf:"redact"`
+	Start      string        `koanf:"start"`
+	Facility   string        `koanf:"facility"`
+	CA         string        `koanf:"ca"`
+	Cert       string        `koanf:"cert"`
+	Key        string        `koanf:"key"`
+	ServerName string        `koanf:"server_name"`
+	Headers    []Header      `koanf:"headers"`
+	Gzip       bool          `koanf:"gzip"`
+	Batch      int           `koanf:"batch"`
+	BatchBytes Size          `koanf:"batch_bytes"`
+	Interval   time.Duration `koanf:"interval"`
+	Timeout    time.Duration `koanf:"timeout"`
+}
+
+// The types of sinks.
+const (
+	SinkSyslog = "syslog"
+	SinkHTTPS  = "https"
+	SinkFile   = "file"
+)
+
+// The values of Sink.Start.
+const (
+	StartFirst = "first"
+	StartNow   = "now"
+)
+
+// SyslogPort is that of syslog over TLS (RFC 5425, section 4.1).
+const SyslogPort = "6514"
+
+func auditSettings() []Setting {
+	return []Setting{{"audit.sinks", Objects{
+		{"name", "", "names the sink in the log, the metrics and doctor; where it is in the journal is kept under this name in data_dir/sinks"},
+		{"type", "", "syslog (RFC 5424, over TLS as in RFC 5425), https (JSON lines) or file"},
+		{"url", "", "of type syslog: tls://siem.example.com:" + SyslogPort + ", or tcp:// on this machine; of type https: https://…, or http:// on this machine"},
+		{"path", "", "of type file: the file, which is made with mode 0600"},
+		{"format", "json", "json or cef (ArcSight Common Event Format); https takes json alone"},
+		{"redact", "addresses", "what is left out, so that nobody learns who was attested to whom: addresses (both of them), unspendable (one of them), or none: nothing"},
+		{"start", StartFirst, "where a new sink begins: first, with the journal's first record, or now, with what comes"},
+		{"facility", "audit", "of type syslog: audit, auth, authpriv, daemon, user, or local0 to local7"},
+		{"ca", "", "PEM file of the authorities that the sink's certificate may be of; empty for the system's"},
+		{"cert", "", "PEM file of a certificate to show to the sink; with key"},
+		{"key", "", "PEM file of the private key of cert"},
+		{"server_name", "", "name that the sink's certificate must have; empty for the host in url"},
+		{"headers", []string{}, `of type https, each "Name: file:/path" or "Name: credential:NAME", which say where the value is`},
+		{"gzip", false, "of type https: compress what is sent"},
+		{"batch", 1000, "most records that are sent at once"},
+		{"batch_bytes", "1MiB", "most bytes that are sent at once; a record that is larger goes alone"},
+		{"interval", "1s", "how often the journal is looked at for new records"},
+		{"timeout", "30s", "longest time for the sink to take what was sent at once"},
+	}, "where records and events are shipped to, such as a SIEM: docs/siem.md"}}
+}
+
+// sinkName is what a sink may be named: a file, a label of metrics.
+var sinkName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// most that may be sent at once.
+const (
+	maxSinkBatch = 100_000
+	maxSinkBytes = 64 << 20
+)
+
+// validateSinks checks what can be checked of audit.sinks without opening anything.
+func (c *Config) validateSinks(check func(ok bool, format string, args ...any)) {
+	seen := make(map[string]bool)
+	for i, s := range c.Audit.Sinks {
+		one := func(ok bool, format string, args ...any) {
+			check(ok, "audit.sinks: entry %d: %s", i+1, fmt.Sprintf(format, args...))
+		}
+		one(sinkName.MatchString(s.Name), "name: %q is not a name of a-z, 0-9, - and _, such as siem", s.Name)
+		one(!seen[s.Name], "name: %s is another sink's", s.Name)
+		seen[s.Name] = true
+		s.validate(one)
+	}
+}
+
+func (s Sink) validate(check func(ok bool, format string, args ...any)) {
+	check(slices.Contains([]string{SinkSyslog, SinkHTTPS, SinkFile}, s.Type), "type: %q is not syslog, https or file", s.Type)
+	check(slices.Contains([]string{"json", "cef"}, s.Format), "format: %q is not json or cef", s.Format)
+	check(s.Format == "json" || s.Type != SinkHTTPS, "format: type https takes json alone")
+	check(slices.Contains([]string{"addresses", "unspendable", "none"}, s.Redact), "redact: %q is not addresses, unspendable or none", s.Redact)
+	check(slices.Contains([]string{StartFirst, StartNow}, s.Start), "start: %q is not first or now", s.Start)
+	check(s.Batch > 0 && s.Batch <= maxSinkBatch, "batch: must be 1 to %d", maxSinkBatch)
+	check(s.BatchBytes > 0 && s.BatchBytes <= maxSinkBytes, "batch_bytes: must be more than zero, and at most 64MiB")
+	check(s.Interval >= minInterval, "interval: must be at least %s", minInterval)
+	check(s.Timeout > 0, "timeout: must be more than zero")
+	check((s.Cert == "") == (s.Key == ""), "cert and key go together")
+	if s.Type == SinkFile {
+		check(filepath.IsAbs(s.Path), "path: %q is not an absolute path", s.Path)
+		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 && !s.Gzip, "type file has a path, and nothing of the network")
+		return
+	}
+	check(s.Path == "", "path: is for type file")
+	err := s.checkURL()
+	check(err == nil, "url: %v", err)
+	check(s.Type == SinkHTTPS || len(s.Headers) == 0 && !s.Gzip, "headers and gzip are for type https")
+	for _, h := range s.Headers {
+		err := h.Check()
+		check(err == nil, "headers: %v", err)
+		check(err != nil || h.Kept(), "headers: %s: the value is not written here: %s: file:/path says where it is", h.Name, h.Name)
+	}
+}
+
+// checkURL returns what is wrong with the address; it does not repeat what may be a secret.
+func (s Sink) checkURL() error {
+	secure, plain := "tls", "tcp"
+	if s.Type == SinkHTTPS {
+		secure, plain = "https", "http"
+	}
+	u, err := url.Parse(s.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != secure && u.Scheme != plain:
+		return fmt.Errorf("must be like %s://siem.example.com", secure)
+	case u.User != nil || u.RawQuery != "" && s.Type == SinkSyslog || u.Fragment != "":
+		return fmt.Errorf("must have no user or password, query or fragment")
+	case s.Type == SinkSyslog && u.Path != "":
+		return fmt.Errorf("must have a host and a port, and nothing behind them")
+	case u.Scheme == plain && !IsLoopback(net.JoinHostPort(u.Hostname(), "0")):
+		return fmt.Errorf("%s:// is for this machine alone, since anybody on the way reads it: use %s://", plain, secure)
+	}
+	return nil
+}
