@@ -1,0 +1,124 @@
+package witness
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// Types of keys in a vkey (C2SP signed-note).
+const (
+	typeLog         = 0x01 // Ed25519, signs notes
+	typeCosignature = 0x04 // Ed25519, cosignature/v1
+	typeMLDSA       = 0x06 // ML-DSA-44, subtree/v1
+)
+
+// signatureSize is that of an Ed25519 cosignature: 8 bytes of time, big-endian, before the signature itself.
+const signatureSize = 8 + ed25519.SignatureSize
+
+// Cosigner is the key by which a witness cosigns checkpoints (C2SP tlog-cosignature v1.0, Ed25519). It is a note.Verifier.
+type Cosigner struct {
+	name string
+	hash uint32
+	key  ed25519.PublicKey
+}
+
+var _ note.Verifier = (*Cosigner)(nil)
+
+// ParseCosigner reads a vkey of type 0x04: name+hash+key.
+func ParseCosigner(vkey string) (*Cosigner, error) {
+	name, rest, _ := strings.Cut(vkey, "+")
+	hashText, keyText, found := strings.Cut(rest, "+")
+	hash, hashErr := strconv.ParseUint(hashText, 16, 32)
+	key, keyErr := base64.StdEncoding.DecodeString(keyText)
+	if !found || !validName(name) || hashErr != nil || len(hashText) != 8 || keyErr != nil || len(key) == 0 {
+		return nil, errors.New("not a key of the form name+hash+base64 (C2SP signed-note)")
+	}
+	switch kind := key[0]; {
+	case kind == typeLog:
+		return nil, errors.New("it is a log's key (type 0x01), not a witness's (0x04)")
+	case kind == typeMLDSA:
+		return nil, errors.New("it is an ML-DSA-44 key (type 0x06), which is not supported; the witness's Ed25519 key (0x04) is")
+	case kind != typeCosignature:
+		return nil, fmt.Errorf("it is a key of type 0x%02x, not a witness's Ed25519 key (0x04)", kind)
+	case len(key) != 1+ed25519.PublicKeySize:
+		return nil, fmt.Errorf("an Ed25519 key has %d bytes, this one %d", ed25519.PublicKeySize, len(key)-1)
+	}
+	c := &Cosigner{name: name, hash: keyHash(name, key), key: key[1:]}
+	if c.hash != uint32(hash) {
+		return nil, fmt.Errorf("its hash is %08x, not %08x: name or key are not those it was made with", c.hash, hash)
+	}
+	return c, nil
+}
+
+// keyHash is the id of a key: typed is its type and its bytes.
+func keyHash(name string, typed []byte) uint32 {
+	sum := sha256.Sum256(append([]byte(name+"\n"), typed...))
+	return binary.BigEndian.Uint32(sum[:4])
+}
+
+// validName says whether a note can be signed in that name.
+func validName(name string) bool {
+	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsSpace) && !strings.Contains(name, "+")
+}
+
+// Name implements note.Verifier.
+func (c *Cosigner) Name() string { return c.name }
+
+// KeyHash implements note.Verifier.
+func (c *Cosigner) KeyHash() uint32 { return c.hash }
+
+// Verify implements note.Verifier: whether signature, of signatureSize bytes, is this cosigner's of a checkpoint's text.
+func (c *Cosigner) Verify(text, signature []byte) bool {
+	if len(signature) != signatureSize {
+		return false
+	}
+	seconds := binary.BigEndian.Uint64(signature)
+	if seconds > math.MaxInt64 {
+		return false
+	}
+	return ed25519.Verify(c.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", seconds, text), signature[8:])
+}
+
+// line is a signature line of a note.
+type line struct {
+	text string // with its newline
+	time time.Time
+}
+
+// dash begins a signature line.
+const dash = "— "
+
+// find returns this cosigner's line among the signature lines of a checkpoint's text. What is not its own is passed over; ok is false
+// where there is none of its own, and one that does not verify is an error.
+func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err error) {
+	for each := range bytes.Lines(lines) {
+		rest, isSignature := strings.CutPrefix(string(each), dash+c.name+" ")
+		raw, decodeErr := base64.StdEncoding.DecodeString(strings.TrimSuffix(rest, "\n"))
+		if !isSignature || decodeErr != nil || len(raw) < 4 || binary.BigEndian.Uint32(raw) != c.hash {
+			continue
+		}
+		if !c.Verify([]byte(text), raw[4:]) {
+			return line{}, false, fmt.Errorf("the cosignature of %s+%08x does not verify", c.name, c.hash)
+		}
+		return line{text: strings.TrimSuffix(string(each), "\n") + "\n", time: cosignedAt(raw[4:])}, true, nil
+	}
+	return line{}, false, nil
+}
+
+// cosignedAt is the time in a cosignature's bytes.
+func cosignedAt(signature []byte) time.Time {
+	return time.Unix(int64(binary.BigEndian.Uint64(signature)), 0).UTC()
+}

@@ -1,0 +1,77 @@
+package witness_test
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// cosigner is a witness's key with its secret half.
+type cosigner struct {
+	name string
+	key  ed25519.PrivateKey
+}
+
+// newCosigner makes the same key for the same name.
+func newCosigner(name string) cosigner {
+	seed := sha256.Sum256([]byte(name))
+	return cosigner{name, ed25519.NewKeyFromSeed(seed[:])}
+}
+
+// typed is the public key with its type before it.
+func (c cosigner) typed(kind byte) []byte {
+	return append([]byte{kind}, c.key.Public().(ed25519.PublicKey)...)
+}
+
+func (c cosigner) hash(kind byte) []byte {
+	sum := sha256.Sum256(append([]byte(c.name+"\n"), c.typed(kind)...))
+	return sum[:4]
+}
+
+func (c cosigner) vkey() string { return c.vkeyOf(4) }
+
+func (c cosigner) vkeyOf(kind byte) string {
+	return fmt.Sprintf("%s+%x+%s", c.name, c.hash(kind), base64.StdEncoding.EncodeToString(c.typed(kind)))
+}
+
+// cosign returns the signature line for a checkpoint's text.
+func (c cosigner) cosign(text string, at time.Time) string {
+	signature := ed25519.Sign(c.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at.Unix(), text))
+	raw := binary.BigEndian.AppendUint64(c.hash(4), uint64(at.Unix()))
+	return "— " + c.name + " " + base64.StdEncoding.EncodeToString(append(raw, signature...)) + "\n"
+}
+
+// newLog makes a log's key.
+func newLog(t testing.TB, origin string) appliance.LogKey {
+	t.Helper()
+	key, _, err := appliance.NewLogKey(origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// checkpointOf is a checkpoint of a tree that has that many leaves.
+func checkpointOf(t testing.TB, key appliance.LogKey, records int64) string {
+	t.Helper()
+	signed, err := appliance.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))}, key.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(signed)
+}
+
+// textOf is what the signatures of a checkpoint are over.
+func textOf(signed string) string {
+	text, _, _ := strings.Cut(signed, "\n\n")
+	return text + "\n"
+}
