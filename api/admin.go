@@ -24,9 +24,11 @@ type AdminOptions struct {
 	Cluster func(ctx context.Context) (wire.Cluster, error)
 	// Reload loads the configuration again and returns the settings that changed but need a restart. After an error the
 	// old configuration stays in effect. Nil means that there is no reload.
-	Reload func() (needRestart []string, err error)
+	// by is who asked for it.
+	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that there are no backups.
 	Backup  func(ctx context.Context, w io.Writer) error
+	Events  *appliance.Events // told what operators do; nil means that nobody is
 	Version string
 	Replica index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
@@ -126,4 +128,15 @@ func (a *Admin) mount(r Route) {
 
 func (a *Admin) deadline() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.base, adminTimeout)
+}
+
+// recordTimeout bounds how long an operator's command waits for its event: where the journal is not available, it is recorded later.
+const recordTimeout = time.Second
+
+// happened records what the caller did, and waits until it is in the journal, so that who asks next finds it there.
+func (a *Admin) happened(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) {
+	a.opts.Events.Record(appliance.Event{Kind: kind, By: callerOf(c), Details: details})
+	ctx, cancel := context.WithTimeout(a.base, recordTimeout)
+	defer cancel()
+	a.opts.Events.Flush(ctx)
 }

@@ -42,7 +42,7 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	if a.opts.Reload == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
 	}
-	needRestart, err := a.opts.Reload()
+	needRestart, err := a.opts.Reload(callerOf(c))
 	if err != nil {
 		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
 	}
@@ -57,6 +57,7 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	if a.opts.Backup == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
+	a.happened(c, appliance.EventBackup, nil) // before it is made, so that it is in it
 	if err := a.stream(c, a.opts.Backup); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	if err := a.attestor.Keys.Create(ctx, key); err != nil {
 		return err
 	}
+	a.happened(c, appliance.EventKeyCreated, key.Details())
 	return sendJSON(c, fiber.StatusCreated, wire.CreatedKey{Key: wire.NewKey(key), Token: token})
 }
 
@@ -47,5 +48,6 @@ func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
+	a.happened(c, appliance.EventKeyRevoked, key.Details())
 	return sendJSON(c, fiber.StatusOK, wire.RevokedKey{Key: wire.NewKey(key)})
 }

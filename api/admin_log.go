@@ -35,7 +35,20 @@ func (a *Admin) records(c *fiber.Ctx) error {
 
 func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 	q.KeyID = strings.Clone(c.Query("key"))
-	q.AttestationsOnly = c.QueryBool("attestations")
+	q.AttestationsOnly, q.EventsOnly = c.QueryBool("attestations"), c.QueryBool("events")
+	if text := c.Query("hash"); text != "" {
+		q.Hash = new(appliance.Digest)
+		if q.Hash.UnmarshalText([]byte(text)) != nil {
+			return q, appliance.Errorf(appliance.CodeInvalidField, "hash must be 0x and 64 hex digits").In("hash")
+		}
+	}
+	if text := c.Query("unspendable"); text != "" {
+		address, err := appliance.ParseAddress(text)
+		if err != nil {
+			return q, appliance.Errorf(appliance.CodeInvalidField, "unspendable %s", err).In("unspendable")
+		}
+		q.Unspendable = &address
+	}
 	if q.From, err = queryTime(c, "from"); err != nil {
 		return q, err
 	}
@@ -145,6 +158,8 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 		return err
 	}
 	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
-		return a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{Earlier: request.Earlier, Progress: progress})
+		return a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
+			Earlier: request.Earlier, Signers: request.Signers, Own: []appliance.Address{a.attestor.Signer.Address()}, Progress: progress,
+		})
 	})
 }

@@ -46,7 +46,7 @@ func newAdminRig(t testing.TB, change ...func(*appliance.Attestor)) *adminRig {
 	o.open(api.AdminOptions{
 		Attestor: attestor, Version: "v1.2.3",
 		HSMStatus: func(context.Context) (any, error) { return map[string]string{"token": "attestd"}, nil },
-		Reload:    func() ([]string, error) { return o.reload() },
+		Reload:    func(string) ([]string, error) { return o.reload() },
 		Backup:    func(ctx context.Context, w io.Writer) error { return o.backup(ctx, w) },
 	})
 	return o

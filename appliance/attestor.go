@@ -28,6 +28,7 @@ type Attestor struct {
 	Keys    Keys
 	Signer  Signer
 	Journal Journal
+	Events  *Events // told of refusals; nil means that nobody is
 	Scheme  Scheme
 	Now     func() time.Time
 
@@ -86,6 +87,7 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 		return Entry{}, false, err
 	}
 	if err := a.screening.Load().check(call.Request); err != nil {
+		a.Events.Record(Refusal(call.Key.ID, err))
 		return Entry{}, false, err
 	}
 	if call.IdempotencyKey == "" {

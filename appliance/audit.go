@@ -14,6 +14,12 @@ type VerifyOptions struct {
 	// Earlier is a signed checkpoint that the auditor kept. The journal must still begin with exactly the
 	// entries it had then. Nil means none.
 	Earlier []byte
+	// Signers are the attestor keys that may have signed. None means Own, and those that the journal's own events name.
+	Signers []Address
+	// Own are the attestor keys of the appliance that is asked.
+	Own []Address
+	// AnySigner reports signers that nobody knows, and takes them for no damage.
+	AnySigner bool
 	// Progress, if not nil, is called now and then with the number of leaves checked and their total.
 	Progress func(done, total int64)
 }
@@ -22,7 +28,7 @@ type VerifyOptions struct {
 type Damage struct {
 	Index  int64     `json:"index"` // of the record at fault; -1 where it is not a record's
 	ID     uuid.UUID `json:"id,omitzero"`
-	Part   string    `json:"part"` // record, event, signature, order, tree, checkpoint, lookup, page
+	Part   string    `json:"part"` // record, event, signature, signer, order, tree, checkpoint, lookup, page
 	Detail string    `json:"detail"`
 }
 
@@ -44,6 +50,8 @@ type AuditReport struct {
 	Root    []byte   `json:"rootHash"` // as computed from them
 	Damages []Damage `json:"damages"`  // at most MaxDamages
 	More    int64    `json:"more"`     // damages beyond those listed
+
+	Signers []AuditedSigner `json:"signers"` // in the order of their first records
 }
 
 // MaxDamages bounds an AuditReport: a journal that is rubbish throughout needs no longer list.
@@ -63,6 +71,7 @@ type Audit struct {
 	frontier Frontier
 	last     time.Time
 	old      []oldLog // from which this one goes on, newest first
+	signers  signers
 
 	completed []tlog.Hash // by the last Add
 }
@@ -84,6 +93,9 @@ func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 	}
 	return a, nil
 }
+
+// Expect says who may have signed: of the options, those about signers. Without it, those may that the journal's events name.
+func (a *Audit) Expect(opts VerifyOptions) { a.signers.opts = opts }
 
 // Leaf checks the next leaf.
 func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
@@ -133,6 +145,9 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	}
 	if c.Event != nil {
 		a.report.Events++
+	}
+	if c.fault == nil {
+		a.signers.add(index, c.Entry)
 	}
 	a.order(index, c)
 	a.continued(index, c)
@@ -215,6 +230,11 @@ func (a *Audit) Report(d Damage) {
 func (a *Audit) Finish(checkpoint []byte) AuditReport {
 	root := a.frontier.Tree().Hash
 	a.report.Root = root[:]
+	all, unknown := a.signers.finish()
+	a.report.Signers = all
+	for _, d := range unknown {
+		a.Report(d)
+	}
 	if a.foreign != nil {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint is of another log, %s, which this one does not continue", SignerOf(a.foreign))})
 	}

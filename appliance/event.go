@@ -19,8 +19,31 @@ import (
 // EventKind names what happened.
 type EventKind string
 
-// EventLogContinued is the first leaf of a log that goes on from another one; see Continuation.
-const EventLogContinued EventKind = "log_continued"
+// The kinds of events. docs/journal.md has the details of each.
+const (
+	// EventLogContinued is the first leaf of a log that goes on from another one; see Continuation.
+	EventLogContinued EventKind = "log_continued"
+
+	EventStarted        EventKind = "started" // has DetailSigners
+	EventStopped        EventKind = "stopped"
+	EventSignerAdded    EventKind = "signer_added"   // has DetailAddress
+	EventSignerChanged  EventKind = "signer_changed" // likewise
+	EventSignerRemoved  EventKind = "signer_removed"
+	EventKeyCreated     EventKind = "key_created"
+	EventKeyRevoked     EventKind = "key_revoked"
+	EventConfigReloaded EventKind = "config_reloaded"
+	EventHSMLost        EventKind = "hsm_lost"
+	EventHSMFound       EventKind = "hsm_found"
+	EventBackup         EventKind = "backup"
+	EventRestored       EventKind = "restored"
+	EventRefused        EventKind = "refused" // a request that was authorised; RefusalsPerMinute
+)
+
+// Details in which events name attestor keys; see Event.Signers.
+const (
+	DetailSigners = "signers" // addresses, separated by spaces
+	DetailAddress = "address"
+)
 
 // Event is a leaf that is no attestation: something that an auditor should find in the log. Its JSON begins with the member
 // event, with which no attestation's begins.

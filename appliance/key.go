@@ -31,6 +31,18 @@ type APIKey struct {
 	Revoked    time.Time      `json:"revoked,omitzero"`
 }
 
+// Details are what an event tells of the key.
+func (k APIKey) Details() map[string]string {
+	d := map[string]string{"id": k.ID, "name": k.Name, "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
+	if len(k.AllowFrom) > 0 {
+		d["allowFrom"] = strings.Trim(fmt.Sprint(k.AllowFrom), "[]")
+	}
+	if !k.Expires.IsZero() {
+		d["expires"] = k.Expires.Format(time.RFC3339)
+	}
+	return d
+}
+
 // Scope is something an API key may do.
 type Scope string
 

@@ -99,6 +99,15 @@ func queryOf(q appliance.JournalQuery) url.Values {
 	if q.AttestationsOnly {
 		v.Set("attestations", "true")
 	}
+	if q.EventsOnly {
+		v.Set("events", "true")
+	}
+	if q.Hash != nil {
+		v.Set("hash", q.Hash.String())
+	}
+	if q.Unspendable != nil {
+		v.Set("unspendable", q.Unspendable.String())
+	}
 	return v
 }
 
@@ -131,7 +140,7 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 
 // Verify audits the journal inside the daemon. When ctx ends, the audit ends.
 func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	request := wire.VerifyLog{Earlier: opts.Earlier}
+	request := wire.VerifyLog{Earlier: opts.Earlier, Signers: opts.Signers}
 	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request}, opts.Progress)
 }
 

@@ -62,7 +62,8 @@ type ProvenEntry struct {
 
 // VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
 type VerifyLog struct {
-	Earlier []byte `json:"earlier,omitempty"` // a checkpoint that the log must be consistent with; empty checks none
+	Earlier []byte              `json:"earlier,omitempty"` // a checkpoint that the log must be consistent with; empty checks none
+	Signers []appliance.Address `json:"signers,omitempty"` // who may have signed; none means the appliance's own keys, and those its events name
 }
 
 // Progress is a line of an answer that takes long. The last line has a report or a problem, the others how far it is.

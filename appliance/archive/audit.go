@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -122,9 +123,44 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	if o.Quick {
 		return report, nil
 	}
-	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, Progress: o.Progress})
+	// Whoever signed: a backup is to be made, and put in place, of what there is.
+	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
 		err = fmt.Errorf("its journal is damaged: %s", report.Damages[0])
 	}
 	return report, err
+}
+
+// Inspected is what a backup holds.
+type Inspected struct {
+	Manifest
+	Key    appliance.LogKey // which is in the backup
+	Report appliance.AuditReport
+}
+
+// Inspect audits a backup, in a folder that it makes for that and removes.
+func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions) (found Inspected, err error) {
+	scratch, err := os.MkdirTemp("", "attestd-inspect-*")
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	if found.Manifest, err = Read(backup, scratch); err != nil {
+		return found, err
+	}
+	store, key, err := OpenStore(scratch)
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	checkpoint, err := store.Journal().Checkpoint(ctx)
+	if err == nil && string(checkpoint) != found.Checkpoint {
+		err = errors.New("its journal is not the one that its manifest tells")
+	}
+	if err != nil {
+		return found, err
+	}
+	found.Key = key
+	found.Report, err = store.Journal().Verify(ctx, opts)
+	return found, err
 }

@@ -117,8 +117,8 @@ func (o RestoreOptions) covers(ctx context.Context, scratch string, key applianc
 }
 
 // beforeContinued is the head of the journal in dir as it was before it went on as another log, where it was of the log of the backup
-// in scratch then, and nothing came since; else in.
-func beforeContinued(dir, scratch string, in Head) (Head, error) {
+// in scratch then, and nothing but events came since; else in. newest is the index of its newest attestation.
+func beforeContinued(dir, scratch string, in Head, newest int64) (Head, error) {
 	key, err := readLogKey(scratch)
 	if err != nil {
 		return in, err
@@ -132,7 +132,7 @@ func beforeContinued(dir, scratch string, in Head) (Head, error) {
 		if !ok || c.Log != key.VerifierText {
 			continue
 		}
-		if tree, err := c.Tree(); err == nil && tree.N+int64(i)+1 == in.Tree.N {
+		if tree, err := c.Tree(); err == nil && newest < tree.N+int64(i)+1 {
 			return Head{tree, []byte(c.Surviving)}, nil
 		}
 	}

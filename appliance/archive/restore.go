@@ -132,11 +132,15 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	if err != nil {
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
-	if in, err = beforeContinued(dir, scratch, in); err != nil {
+	newest, err := newestAttestation(ctx, dir)
+	if err == nil {
+		in, err = beforeContinued(dir, scratch, in, newest)
+	}
+	if err != nil {
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
-	if in.Tree.N == 0 {
-		return "", nil
+	if newest < 0 || newest < m.Records && beginsWith(ctx, dir, m) {
+		return "", nil // events are not answered to anybody
 	}
 	if in.Tree.N > m.Records && sameLog(in, scratch) {
 		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
@@ -151,6 +155,29 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	}
 	// An error, too, says that the checkpoint is not of this log: the backup itself has passed its audit.
 	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.Tree.N), nil
+}
+
+// newestAttestation is the index of the newest attestation of the journal in dir; -1 where there is none.
+func newestAttestation(ctx context.Context, dir string) (index int64, err error) {
+	store, _, err := OpenStore(dir)
+	if err != nil {
+		return 0, err
+	}
+	newest, err := store.Journal().List(ctx, appliance.JournalQuery{Limit: 1, AttestationsOnly: true})
+	if index = -1; len(newest) > 0 {
+		index = newest[0].Index
+	}
+	return index, errors.Join(err, store.Close())
+}
+
+// beginsWith says whether the journal in dir is of the backup's log, and begins with its records.
+func beginsWith(ctx context.Context, dir string, m Manifest) bool {
+	store, key, err := OpenStore(dir)
+	if err != nil {
+		return false
+	}
+	begins, err := highwater.Extends(ctx, store.Journal(), key, []byte(m.Checkpoint))
+	return errors.Join(err, store.Close()) == nil && begins
 }
 
 // Replace puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a

@@ -49,6 +49,7 @@ type Ready struct {
 // running is the daemon's parts, for as long as it runs.
 type running struct {
 	config   *config.Config
+	loaded   *config.Config // the newest, of which reload has taken over what it can; guarded by reloading
 	options  Options
 	logger   *slog.Logger
 	store    *Store
@@ -58,6 +59,8 @@ type running struct {
 	signer   *hsm.Tokens
 	signs    atomic.Value // the signer's address, once it is known: a string
 	attestor *appliance.Attestor
+	events   *appliance.Events
+	untold   bool // the journal takes no more events
 	public   *api.Server
 	address  net.Addr // where the API listens
 	metrics  net.Addr // nil where there are none
@@ -72,7 +75,7 @@ type running struct {
 // Serve runs the daemon until ctx ends or a part of it fails.
 func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options) (err error) {
 	tuneMemory(c)
-	r := &running{continued: make(chan successor, 1), config: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
 	defer signal.Stop(hangup)
@@ -84,6 +87,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	if err != nil {
 		return err
 	}
+	r.began()
+	defer func() { r.ended(err) }()
 	failed := make(chan error, len(servers))
 	for _, s := range servers {
 		go func() { failed <- s.Serve() }()
@@ -97,6 +102,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // also while what was accepted is finished
 	defer endWatch()
 	go r.watchdog(watching)
+	go r.watchTokens(watching)
 	defer r.follow(ctx)() // ends before the replica is closed
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
@@ -134,6 +140,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	r.openEvents()
 	expected, err := expectedSigner(r.config, newest)
 	if err != nil {
 		return err
@@ -183,6 +190,7 @@ func (r *running) adminOptions() api.AdminOptions {
 			return r.store.Backup(ctx, w, r.config.DataDir, r.options.Version)
 		},
 		ReplicaReady: r.replicaReady(),
+		Events:       r.events,
 		Version:      r.options.Version,
 		Logger:       r.logger,
 	}
@@ -240,11 +248,12 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 			}
 			return err
 		case err := <-r.store.Failed():
+			r.untold = true
 			return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
 		case next := <-r.continued:
 			return r.follows(next)
 		case <-hangup:
-			_, _ = r.reload() // logs how it went
+			_, _ = r.reload("") // logs how it went
 		}
 	}
 }
@@ -258,6 +267,7 @@ func (r *running) close() error {
 	if r.replica != nil {
 		failures = append(failures, r.replica.Close())
 	}
+	r.closeEvents()
 	if r.store != nil {
 		failures = append(failures, r.store.Close())
 	}

@@ -11,50 +11,60 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 )
 
 // reload reads the configuration again and takes over what a running daemon can. It returns the names of values that
-// changed but take a restart. After an error nothing has changed.
-func (r *running) reload() (needRestart []string, err error) {
+// changed but take a restart. After an error nothing has changed. by is who asked for it.
+func (r *running) reload(by string) ([]string, error) {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
 	// Type=notify knows RELOADING=1 too, and takes it for what it is; READY=1 must follow, whatever comes out.
 	r.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, monotonicMicroseconds()))
 	defer r.notify(daemon.SdNotifyReady)
-	needRestart, err = r.reloadConfig()
+	changed, needRestart, err := r.reloadConfig()
 	if err != nil {
 		r.logger.Error("reload: the configuration is refused, and the old one stays", "error", err.Error())
 		return nil, err
 	}
 	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
+	details := make(map[string]string)
+	for name, settings := range map[string][]string{"settings": changed, "needRestart": needRestart} {
+		if len(settings) > 0 {
+			details[name] = strings.Join(settings, " ")
+		}
+	}
+	r.events.Record(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
 	return needRestart, nil
 }
 
-func (r *running) reloadConfig() (needRestart []string, err error) {
+// reloadConfig returns the names of values that are others than when the configuration was last loaded, and of those that take a
+// restart.
+func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if r.options.Load == nil {
-		return nil, errors.New("this daemon does not load its configuration again")
+		return nil, nil, errors.New("this daemon does not load its configuration again")
 	}
 	next, err := r.options.Load()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := errors.Join(CheckReferences(next), checkModes(next)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(r.options.Sockets) == 0 { // else server.listen is not used
 		if err := CheckPlainHTTP(next); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	// All that can fail comes first, so that a configuration is taken over whole or not at all.
 	adoptTLS, err := r.prepareTLS(next)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	screened, err := readScreening(next)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	adoptTLS()
 	r.attestor.Screen(screened)
@@ -62,7 +72,8 @@ func (r *running) reloadConfig() (needRestart []string, err error) {
 		r.options.Level.Set(next.Level())
 	}
 	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
-	return r.changedOtherwise(next), nil
+	changed, r.loaded = r.loaded.Differing(next), next
+	return changed, r.changedOtherwise(next), nil
 }
 
 // prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a

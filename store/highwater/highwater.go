@@ -196,16 +196,17 @@ func (j *Journal) Accept(head tlog.Tree) error {
 	if s.at.IsZero() {
 		return unavailable(errNotYet)
 	}
-	if head.N >= s.mark.Tree.N && (head.N != s.mark.Tree.N || head == s.mark.Tree) && j.last.size.Load() <= head.N {
+	parted := s.mark.Signed != nil && head.N == s.mark.Tree.N && head != s.mark.Tree
+	if head.N >= s.mark.Tree.N && !parted && j.last.size.Load() <= head.N {
 		return nil
 	}
 	j.signal()
 	return (&Loss{Why: errShorter.Error(), Mark: s.mark.Signed, High: s.mark.Tree, Low: head}).refusal()
 }
 
-// Append implements appliance.Journal.
+// Append implements appliance.Journal. With OnDemand, the head is compared with the mark before each.
 func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	if err := j.refusal(); err != nil {
+	if err := j.refusal(ctx); err != nil {
 		return appliance.Entry{}, false, err
 	}
 	e, replayed, err := j.Journal.Append(ctx, r)
@@ -217,7 +218,7 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Ent
 
 // AppendEvent implements appliance.Journal.
 func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appliance.Entry, error) {
-	if err := j.refusal(); err != nil {
+	if err := j.refusal(ctx); err != nil {
 		return appliance.Entry{}, err
 	}
 	e, err := j.Journal.AppendEvent(ctx, event)
@@ -228,8 +229,18 @@ func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appli
 }
 
 // refusal returns why nothing may be appended, or nil.
-func (j *Journal) refusal() error {
-	switch s := j.state.Load(); {
+func (j *Journal) refusal(ctx context.Context) error {
+	s := j.state.Load()
+	if j.opts.OnDemand { // nothing has looked yet
+		j.looking.Lock()
+		err := j.find(ctx, s, nil).err
+		j.looking.Unlock()
+		if loss, lost := errors.AsType[*Loss](err); lost {
+			return loss.refusal()
+		}
+		return err
+	}
+	switch {
 	case s.lost != nil:
 		return s.lost.refusal()
 	case s.at.IsZero():

@@ -31,6 +31,7 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	if err != nil {
 		return appliance.AuditReport{}, err
 	}
+	audit.Expect(opts)
 	v := &auditor{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}

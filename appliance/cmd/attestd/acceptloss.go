@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,17 +80,18 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 // printLog tells the operator a new log's name, which others must learn.
 func printLog(w io.Writer, origin, verifierKey string) {
 	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
-	fmt.Fprintln(w, "Tell the verifier key to all who pinned the old one: it signs nothing any more. The first leaf says why (attestd log list).")
+	fmt.Fprintln(w, "Tell the verifier key to all who pinned the old one: it signs nothing any more. The first leaf says why (attestd log list --events).")
 }
 
 // operator is who runs this command, as an auditor should find it in the log: sudo's user, too.
 func operator() string {
-	name := strconv.Itoa(os.Getuid())
+	uid := os.Getuid()
+	name := fmt.Sprintf("uid %d", uid)
 	if u, err := user.Current(); err == nil {
-		name = u.Username
+		name = fmt.Sprintf("%s (uid %d)", u.Username, uid)
 	}
-	if sudo := os.Getenv("SUDO_USER"); sudo != "" && sudo != name {
-		name += " (" + sudo + ")"
+	if sudo := os.Getenv("SUDO_USER"); sudo != "" && os.Getenv("SUDO_UID") != strconv.Itoa(uid) {
+		name = fmt.Sprintf("%s, by sudo of %s (uid %s)", name, sudo, os.Getenv("SUDO_UID"))
 	}
-	return name
+	return strings.ToValidUTF8(name, "?")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -51,7 +52,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return offline{store}, nil
+	return offline{store, c, a.say}, nil
 }
 
 // withBackend is the body of a command that needs the backend.
@@ -64,14 +65,29 @@ func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
 }
 
 // offline is the backend without a daemon.
-type offline struct{ store *daemon.Store }
+type offline struct {
+	store  *daemon.Store
+	config *config.Config
+	say    func(format string, args ...any)
+}
+
+// happened records what the operator did. It is done, whether or not the journal can be told.
+func (f offline) happened(ctx context.Context, kind appliance.EventKind, details map[string]string) {
+	if err := f.store.RecordEvent(ctx, appliance.Event{Kind: kind, By: operator(), Details: details}); err != nil {
+		f.say("It is done, but the journal could not be told: %s", err)
+	}
+}
 
 func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
 	key, token, err := appliance.NewAPIKey(req, time.Now())
 	if err != nil {
 		return appliance.APIKey{}, "", err
 	}
-	return key, token, f.store.Keys.Create(ctx, key)
+	if err := f.store.Keys.Create(ctx, key); err != nil {
+		return key, token, err
+	}
+	f.happened(ctx, appliance.EventKeyCreated, key.Details())
+	return key, token, nil
 }
 
 func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
@@ -79,7 +95,11 @@ func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 }
 
 func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
-	return f.store.Keys.Revoke(ctx, id, time.Now())
+	key, err := f.store.Keys.Revoke(ctx, id, time.Now())
+	if err == nil {
+		f.happened(ctx, appliance.EventKeyRevoked, key.Details())
+	}
+	return key, err
 }
 
 func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
@@ -108,6 +128,9 @@ func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appl
 }
 
 func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+	if address, err := appliance.ParseAddress(f.config.HSM.Address); err == nil {
+		opts.Own = append(opts.Own, address)
+	}
 	return f.store.Journal.Verify(ctx, opts)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
@@ -121,6 +122,10 @@ func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
 		return err
+	}
+	// Before the copy is made, so that it is in it. One is made of a journal that takes nothing any more, too.
+	if daemon.StoreExists(c) {
+		_ = daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()})
 	}
 	return owner.Do(func() error { return copyStore(ctx, c, w) })
 }

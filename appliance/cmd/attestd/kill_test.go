@@ -191,6 +191,9 @@ func exported(t *testing.T, d *daemonProcess) map[uuid.UUID]appliance.Record {
 	t.Helper()
 	records := make(map[uuid.UUID]appliance.Record)
 	for _, line := range strings.Split(strings.TrimSpace(d.run(t, "log", "export")), "\n") {
+		if appliance.IsEvent([]byte(line)) {
+			continue
+		}
 		var r appliance.Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(fmt.Errorf("%w: %s", err, line))

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/service"
@@ -31,15 +30,19 @@ while it does not, they read the files.`,
 
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
-	var since, until string
+	var since, until, hash, unspendable string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List attestations and events, newest first",
 		Example: `  attestd log list --limit 20
   attestd log list --key k3x5wq7mzp2n4r6t --since 24h
+  attestd log list --events --since 24h
   attestd log list --before 4711`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if q.EventsOnly && q.AttestationsOnly {
+				return usagef(cmd, "--events and --attestations exclude each other")
+			}
 			now := time.Now()
 			if q.From, err = parseSince(since, now); err != nil {
 				return usagef(cmd, "--since: %w", err)
@@ -47,17 +50,24 @@ func newLogList(a *app) *cobra.Command {
 			if q.Until, err = parseSince(until, now); err != nil {
 				return usagef(cmd, "--until: %w", err)
 			}
+			if err := searched(&q, hash, unspendable); err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
 			return a.withBackend(cmd, func(o backend) error {
 				entries, err := o.Records(cmd.Context(), q)
 				if err != nil {
 					return err
 				}
-				return a.printEntries(entries)
+				return a.printEntries(entries, q.EventsOnly)
 			})
 		},
 	}
 	f := cmd.Flags()
+	f.BoolVar(&q.EventsOnly, "events", false, "only events: what operators did and what happened to the appliance")
+	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
 	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
+	f.StringVar(&hash, "hash", "", "only those of this hash")
+	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")
 	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T00:00:00Z, or a duration before now such as 24h")
 	f.StringVar(&until, "until", "", "only before then, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
@@ -80,11 +90,36 @@ func parseSince(s string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
-func (a *app) printEntries(entries []appliance.Entry) error {
+// searched adds to a query what is searched for by flags.
+func searched(q *appliance.JournalQuery, hash, unspendable string) error {
+	if hash != "" {
+		q.Hash = new(appliance.Digest)
+		if err := q.Hash.UnmarshalText([]byte(hash)); err != nil {
+			return fmt.Errorf("--hash: %w", err)
+		}
+	}
+	if unspendable != "" {
+		address, err := appliance.ParseAddress(unspendable)
+		if err != nil {
+			return fmt.Errorf("--unspendable %w", err)
+		}
+		q.Unspendable = &address
+	}
+	return nil
+}
+
+func (a *app) printEntries(entries []appliance.Entry, events bool) error {
+	what, header := "attestations", "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY"
+	if events {
+		what, header = "events", "INDEX\tTIME\tID\tEVENT\tBY\tDETAILS"
+	}
 	rows := make([][]string, len(entries))
 	for i, e := range entries {
-		if e.Event != nil {
-			rows[i] = []string{fmt.Sprint(e.Index), text.Time(e.Event.Time), e.Event.ID.String(), "-", "event: " + string(e.Event.Kind), e.Event.Details["reason"]}
+		if v := e.Event; v != nil {
+			row := []string{fmt.Sprint(e.Index), text.Time(v.Time), v.ID.String()}
+			if rows[i] = append(row, "-", "event: "+string(v.Kind), brief(v.Details)); events {
+				rows[i] = append(row, string(v.Kind), orDash(v.By), brief(v.Details))
+			}
 			continue
 		}
 		r := e.Record
@@ -95,11 +130,23 @@ func (a *app) printEntries(entries []appliance.Entry) error {
 	}
 	return a.print(entries, func(w io.Writer) {
 		if len(entries) == 0 {
-			a.say("No attestations match.")
+			a.say("No %s match.", what)
 			return
 		}
-		table(w, "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY", rows)
+		table(w, header, rows)
 	})
+}
+
+// brief is an event's details on one line: its reason where it has one.
+func brief(details map[string]string) string {
+	if reason := details["reason"]; reason != "" {
+		return reason
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(details)) {
+		parts = append(parts, name+": "+strings.Join(strings.Fields(details[name]), " "))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func newLogShow(a *app) *cobra.Command {
@@ -293,65 +340,6 @@ tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint
 // maxCheckpoint bounds a checkpoint file; real ones have some 200 bytes.
 const maxCheckpoint = 64 << 10
 
-func newLogVerify(a *app) *cobra.Command {
-	var earlier, checkpoint, verifierKey string
-	cmd := &cobra.Command{
-		Use:   "verify [FILE]",
-		Short: "Prove that nothing was changed, dropped or reordered",
-		Long: `Check every record's digest and signature, their order, the tree, the indexes and the signed checkpoint.
-Exit status 1 when anything is damaged; each damage names its record.
-
-With FILE, an export made by 'attestd log export' is checked instead, anywhere and without the appliance:
-give the signed checkpoint and the log's verifier key (GET /functions/v1/attestor shows it).`,
-		Example: `  attestd log verify
-  attestd log verify --since-checkpoint 2026-10.checkpoint
-  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…'`,
-		Args: cobra.MatchAll(func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usagef(cmd, "%s takes at most one FILE", cmd.CommandPath())
-			}
-			if (len(args) == 1) != (checkpoint != "" && verifierKey != "") {
-				return usagef(cmd, "FILE, --checkpoint and --verifier-key go together")
-			}
-			return nil
-		}),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			opts, err := a.verifyOptions(earlier)
-			if err != nil {
-				return err
-			}
-			update, end := a.progress("verify", "records")
-			opts.Progress = update
-			var report appliance.AuditReport
-			if len(args) == 1 {
-				report, err = a.verifyExport(cmd, args[0], checkpoint, verifierKey, opts)
-			} else {
-				err = a.withBackend(cmd, func(o backend) error {
-					report, err = o.Verify(cmd.Context(), opts)
-					return err
-				})
-			}
-			end()
-			if err != nil {
-				return err
-			}
-			return a.printReport(report)
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&earlier, "since-checkpoint", "", "a checkpoint kept from earlier: the journal must still begin with its records")
-	f.StringVar(&checkpoint, "checkpoint", "", "with FILE: the signed checkpoint of its records")
-	f.StringVar(&verifierKey, "verifier-key", "", "with FILE: the log's verifier key, name+hash+key")
-	return cmd
-}
-
-func (a *app) verifyOptions(earlier string) (opts appliance.VerifyOptions, err error) {
-	if earlier != "" {
-		opts.Earlier, err = a.readSmall(earlier, maxCheckpoint)
-	}
-	return opts, err
-}
-
 // readSmall reads a small file, or standard input for "-".
 func (a *app) readSmall(name string, max int64) ([]byte, error) {
 	f, err := a.openInput(name)
@@ -364,73 +352,4 @@ func (a *app) readSmall(name string, max int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return b, nil
-}
-
-// verifyExport audits an NDJSON file of leaves.
-func (a *app) verifyExport(cmd *cobra.Command, name, checkpoint, verifierKey string, opts appliance.VerifyOptions) (report appliance.AuditReport, err error) {
-	verifier, err := note.NewVerifier(verifierKey)
-	if err != nil {
-		return report, usagef(cmd, "--verifier-key: %w", err)
-	}
-	signed, err := a.readSmall(checkpoint, maxCheckpoint)
-	if err != nil {
-		return report, err
-	}
-	tree, err := appliance.OpenCheckpoint(signed, verifier)
-	if err != nil {
-		return report, err
-	}
-	audit, err := appliance.NewAudit(verifier, opts.Earlier)
-	if err != nil {
-		return report, err
-	}
-	f, err := a.openInput(name)
-	if err != nil {
-		return report, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for n := int64(1); lines.Scan(); n++ {
-		audit.Leaf(lines.Bytes())
-		opts.Progress(n, max(n, tree.N))
-		if err := cmd.Context().Err(); err != nil {
-			return report, err
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return report, fmt.Errorf("read %s: %w", name, err)
-	}
-	return audit.Finish(signed), nil
-}
-
-func (a *app) printReport(r appliance.AuditReport) error {
-	if r.Damages == nil {
-		r.Damages = []appliance.Damage{}
-	}
-	err := a.print(struct {
-		OK bool `json:"ok"`
-		appliance.AuditReport
-	}{r.OK(), r}, func(w io.Writer) {
-		for _, d := range r.Damages {
-			fmt.Fprintln(w, d)
-		}
-		if r.More > 0 {
-			fmt.Fprintf(w, "… and %d more\n", r.More)
-		}
-		if r.OK() {
-			events := ""
-			if r.Events > 0 {
-				events = fmt.Sprintf(" and %d events", r.Events)
-			}
-			fmt.Fprintf(w, "The journal is whole: %d records%s, each signature good, none changed, dropped or reordered.\n", r.Size-r.Events, events)
-			fmt.Fprintf(w, "root hash %x\n", r.Root)
-		} else {
-			fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)
-		}
-	})
-	if err == nil && !r.OK() {
-		err = silentFailure{}
-	}
-	return err
 }

@@ -224,7 +224,7 @@ func firstLine(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(line+"\n"), 0o600))
 }
 
-// verifierkey ADDRESS sets VKEY to what the appliance publishes as its log's key.
+// verifierkey ADDRESS sets VKEY and SIGNER to what the appliance publishes as its log's key and its attestor key's address.
 func verifierKey(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 1 {
 		ts.Fatalf("usage: verifierkey ADDRESS")
@@ -234,4 +234,5 @@ func verifierKey(ts *testscript.TestScript, negated bool, args []string) {
 	attestor, err := c.Attestor(context.Background())
 	ts.Check(err)
 	ts.Setenv("VKEY", attestor.Log.VerifierKey)
+	ts.Setenv("SIGNER", attestor.SignerAddress.String())
 }

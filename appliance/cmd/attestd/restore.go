@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
@@ -87,6 +90,9 @@ func (r restore) run(ctx context.Context, name string) error {
 	if err != nil {
 		return r.explain(name, err)
 	}
+	if err := recordRestored(ctx, c, done); err != nil {
+		r.say("It is restored, but the journal could not be told: %s", err)
+	}
 	if done.Lost != "" {
 		r.say("%s; they stay in what is moved aside.", done.Lost)
 	}
@@ -104,6 +110,13 @@ func (r restore) run(ctx context.Context, name string) error {
 		}
 		fmt.Fprintln(w, "What happened after that time is not in it: attestations that were answered, and API keys that were revoked.")
 	})
+}
+
+// recordRestored has the journal say that it is a copy, and of when.
+func recordRestored(ctx context.Context, c *config.Config, done archive.Restored) error {
+	return daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
+		"backup": done.Time.UTC().Format(time.RFC3339), "records": strconv.FormatInt(done.Records, 10),
+	}})
 }
 
 // explain says which flags allow what was refused.

@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/hsm"
+)
+
+const (
+	eventsTimeout  = 3 * time.Second // for the last events of a daemon, or the one of a command
+	startedTimeout = time.Second     // how long a start waits for its event
+	tokensPause    = 3 * time.Second // between two looks at the tokens
+
+	maxWhy = 1000 // bytes of an error in an event
+)
+
+// openEvents begins to record what happens in the journal.
+func (r *running) openEvents() {
+	member := ""
+	if r.store.Database != nil {
+		member, _ = MemberName(r.config) // which opening it has found
+	}
+	r.events = appliance.NewEvents(appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
+	r.attestor.Events = r.events
+}
+
+// closeEvents records the last ones. A journal that is not available does not make the end a failure.
+func (r *running) closeEvents() {
+	ctx, cancel := context.WithTimeout(context.Background(), eventsTimeout)
+	defer cancel()
+	if r.untold {
+		cancel()
+	}
+	if err := r.events.Close(ctx); err != nil {
+		r.logger.Warn("the journal could not be told all", "error", err.Error())
+	}
+}
+
+// began records that the daemon has started, and with which keys: before what it does then, where the journal takes it.
+func (r *running) began() {
+	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
+		"version": r.options.Version, appliance.DetailSigners: r.signer.Address().String(),
+	}})
+	ctx, cancel := context.WithTimeout(context.Background(), startedTimeout)
+	defer cancel()
+	r.events.Flush(ctx)
+}
+
+// ended records that the daemon ends: why, where nobody asked for it.
+func (r *running) ended(why error) {
+	details := map[string]string{"version": r.options.Version}
+	if why != nil {
+		details["why"] = shorten(why.Error())
+	}
+	r.events.Record(appliance.Event{Kind: appliance.EventStopped, Details: details})
+}
+
+func shorten(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) > maxWhy {
+		text = strings.ToValidUTF8(text[:maxWhy], "") + "…"
+	}
+	return text
+}
+
+// watchTokens records when a token of the HSM is lost and found, until ctx ends.
+func (r *running) watchTokens(ctx context.Context) {
+	tick := time.NewTicker(tokensPause)
+	defer tick.Stop()
+	watch := tokenWatch{lost: make(map[int]time.Time)}
+	for {
+		for _, event := range watch.look(r.signer.Standings(), time.Now()) {
+			r.events.Record(event)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// tokenWatch knows which tokens are lost, by their position, and since when.
+type tokenWatch struct{ lost map[int]time.Time }
+
+// look returns the events of what has changed since the last look.
+func (w *tokenWatch) look(all []hsm.Standing, now time.Time) (events []appliance.Event) {
+	ready := 0
+	for _, s := range all {
+		if s.Ready {
+			ready++
+		}
+	}
+	for _, s := range all {
+		since, lost := w.lost[s.Position]
+		if s.Ready != lost {
+			continue
+		}
+		details := map[string]string{"token": s.Name, "position": strconv.Itoa(s.Position), "ready": strconv.Itoa(ready)}
+		event := appliance.Event{Kind: appliance.EventHSMLost, Details: details}
+		if lost {
+			event.Kind = appliance.EventHSMFound
+			details["away"] = now.Sub(since).Round(time.Millisecond).String()
+			delete(w.lost, s.Position)
+		} else {
+			w.lost[s.Position] = now
+			details["why"] = shorten(s.Reason)
+		}
+		events = append(events, event)
+	}
+	return events
+}
+
+// RecordEvent appends an event to the journal of an appliance whose daemon does not run.
+func RecordEvent(ctx context.Context, c *config.Config, event appliance.Event) (err error) {
+	s, err := OpenStore(c, StoreOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.RecordEvent(ctx, event)
+}
+
+// RecordEvent appends an event to the journal, and waits no longer than some seconds.
+func (s *Store) RecordEvent(ctx context.Context, event appliance.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
+	defer cancel()
+	_, err := s.Journal.AppendEvent(ctx, event)
+	return err
+}

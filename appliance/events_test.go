@@ -1,0 +1,203 @@
+package appliance_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// eventJournal takes events, fails on demand, and keeps what it took.
+type eventJournal struct {
+	appliance.Journal
+	mu      sync.Mutex
+	events  []appliance.Event
+	failing []error // of the next calls
+	stuck   chan struct{}
+}
+
+func (j *eventJournal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+	if j.stuck != nil {
+		select {
+		case <-j.stuck:
+		case <-ctx.Done():
+			return appliance.Entry{}, appliance.Errorf(appliance.CodeTimeout, "stuck")
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.failing) > 0 {
+		err := j.failing[0]
+		j.failing = j.failing[1:]
+		return appliance.Entry{}, err
+	}
+	e.Details = maps.Clone(e.Details)
+	j.events = append(j.events, e)
+	return appliance.Entry{Event: &e}, nil
+}
+
+// taken tells what the journal has: kind and details of each.
+func (j *eventJournal) taken() (all []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.events {
+		all = append(all, strings.TrimSuffix(fmt.Sprint(e.Kind, " ", strings.TrimPrefix(fmt.Sprint(e.Details), "map")), " []"))
+	}
+	return all
+}
+
+func closeEvents(t *testing.T, e *appliance.Events) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := e.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func numbered(kind appliance.EventKind, n int) appliance.Event {
+	return appliance.Event{Kind: kind, Details: map[string]string{"n": fmt.Sprint(n)}}
+}
+
+func wantTaken(t *testing.T, j *eventJournal, want ...string) {
+	t.Helper()
+	if got := j.taken(); strings.Join(got, "; ") != strings.Join(want, "; ") {
+		t.Errorf("the journal has %q, want %q", got, want)
+	}
+}
+
+func TestEventsAreRecordedInOrder(t *testing.T) {
+	t.Parallel()
+	j := new(eventJournal)
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j, Member: "one"})
+	for i, kind := range []appliance.EventKind{"a", "b", "a"} {
+		e.Record(numbered(kind, i))
+	}
+	e.Record(appliance.Event{}) // cannot be kept, and harms no other
+	closeEvents(t, e)
+	wantTaken(t, j, "a [member:one n:0]", "b [member:one n:1]", "a [member:one n:2]")
+}
+
+func TestAnEventIsTriedAgainWithTheSameID(t *testing.T) {
+	t.Parallel()
+	away := appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")
+	j := &eventJournal{failing: []error{away, away, appliance.Errorf(appliance.CodeTimeout, "too late")}}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	e.Record(numbered("a", 1))
+	e.Record(numbered("b", 2))
+	closeEvents(t, e)
+	wantTaken(t, j, "a [n:1]", "b [n:2]")
+	if j.events[0].ID == j.events[1].ID || j.events[0].ID.Version() != 7 {
+		t.Errorf("the ids are %s and %s", j.events[0].ID, j.events[1].ID)
+	}
+}
+
+func TestAnEventThatCannotBeKeptHoldsNoOtherUp(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{failing: []error{appliance.Errorf(appliance.CodeInternal, "no")}}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	e.Record(numbered("a", 1))
+	e.Record(numbered("a", 2))
+	closeEvents(t, e)
+	wantTaken(t, j, "a [n:2]")
+}
+
+func TestTooManyOfAKindAreCounted(t *testing.T) {
+	t.Parallel()
+	j := new(eventJournal)
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	for i := range appliance.RefusalsPerMinute + 5 {
+		e.Record(numbered(appliance.EventRefused, i))
+		e.Record(numbered("other", i))
+	}
+	closeEvents(t, e)
+	var refused, others []string
+	for _, text := range j.taken() {
+		if strings.HasPrefix(text, "other") {
+			others = append(others, text)
+		} else {
+			refused = append(refused, text)
+		}
+	}
+	if len(refused) != appliance.RefusalsPerMinute+1 || refused[len(refused)-1] != "refused [leftOut:4 n:14]" {
+		t.Errorf("of 15 refusals the journal has %q", refused)
+	}
+	if len(others) != 15 {
+		t.Errorf("of 15 others the journal has %q", others)
+	}
+}
+
+func TestAMinuteLaterTheNextOfAKindFollowsWhatWasHeldBack(t *testing.T) {
+	t.Parallel()
+	j := new(eventJournal)
+	var mu sync.Mutex
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j, Now: clock})
+	for i := range appliance.RefusalsPerMinute + 2 {
+		e.Record(numbered(appliance.EventRefused, i))
+	}
+	e.Flush(t.Context()) // those that are not held back
+	if n := len(j.taken()); n != appliance.RefusalsPerMinute {
+		t.Errorf("within a minute there are %d", n)
+	}
+	mu.Lock()
+	now = now.Add(time.Minute)
+	mu.Unlock()
+	e.Record(numbered(appliance.EventRefused, 99))
+	closeEvents(t, e)
+	got := j.taken()
+	if tail := got[appliance.RefusalsPerMinute:]; strings.Join(tail, "; ") != "refused [at:2026-01-02T03:04:05Z leftOut:1 n:11]; refused [n:99]" {
+		t.Errorf("then come %q", tail)
+	}
+}
+
+func TestRecordNeverWaits(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{stuck: make(chan struct{})}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	const kinds = 4
+	for i := range appliance.MaxQueuedEvents + 100 { // would wait for ever if it waited at all
+		e.Record(numbered(appliance.EventKind(fmt.Sprint("kind", i%kinds)), i))
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	e.Flush(ended)
+	close(j.stuck)
+	closeEvents(t, e)
+	leftOut := 0
+	for _, event := range j.events {
+		n := 0
+		_, _ = fmt.Sscan(event.Details[appliance.DetailLeftOut], &n)
+		leftOut += n
+	}
+	if n := len(j.events); n != appliance.MaxQueuedEvents+kinds || n+leftOut != appliance.MaxQueuedEvents+100 {
+		t.Errorf("the journal has %d events, which say that %d were left out", n, leftOut)
+	}
+}
+
+func TestWithoutAJournalTheEndComesAllTheSame(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{stuck: make(chan struct{})}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	e.Record(numbered("a", 1))
+	e.Record(numbered("b", 2))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := e.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 events were not recorded, the first of them a") {
+		t.Errorf("the end says %v", err)
+	}
+	e.Flush(t.Context()) // does not wait for what never comes
+}
+
+func TestNoRecorderIsOneToo(t *testing.T) {
+	var e *appliance.Events
+	e.Record(numbered("a", 1))
+	e.Flush(t.Context())
+	closeEvents(t, e)
+}
