@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
@@ -15,15 +17,18 @@ import (
 type Known struct {
 	Request    *appliance.Request   // what it must be for; nil means what the journal or the attestation says
 	Scheme     appliance.SchemeName // how its hash must be made; empty means as the journal, the configuration or the attestation says
-	Signer     *appliance.Address   // who must have signed it; nil means that nobody is known who can be trusted
-	SignerFrom string               // who says that Signer can be trusted: FromCaller, or what a person reads
+	Signers    []appliance.Address  // one of whom must have signed it; none means that nobody is known who can be trusted
+	SignerFrom string               // who says that Signers can be trusted: FromCaller, or what a person reads
 	Configured *appliance.Scheme    // the scheme of this machine's appliance; nil means that there is none
 	Recorded   *appliance.Entry     // what its journal has under the attestation's id; nil means nothing
 	Unknown    error                // why the appliance could not be asked; nil means that it was
 }
 
-// FromCaller is the SignerFrom of a signer that the caller named.
+// FromCaller is the SignerFrom of signers that the caller named.
 const FromCaller = "--signer"
+
+// CheckDigest is the name of the check that takes the two addresses.
+const CheckDigest = "digest"
 
 // Check is one thing that was looked at.
 type Check struct {
@@ -106,26 +111,26 @@ func (k *Known) Check(f File) []Check {
 func (k *Known) checkDigest(f File) Check {
 	request, err := k.requestOf(f)
 	if err != nil {
-		return Check{"digest", Bad, err.Error()}
+		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if request == nil {
-		return Check{"digest", Unchecked, "whether the hash is of the two addresses: give --unspendable and --beneficiary"}
+		return Check{CheckDigest, Unchecked, "whether the hash is of the two addresses: give --unspendable and --beneficiary"}
 	}
 	name, domain, err := k.schemeOf(f)
 	if err != nil {
-		return Check{"digest", Bad, err.Error()}
+		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if name == appliance.SchemeEIP712 && domain == nil {
-		return Check{"digest", Unchecked, "whether the hash is of the two addresses in the EIP-712 domain: set attestation.eip712 in the configuration"}
+		return Check{CheckDigest, Unchecked, "whether the hash is of the two addresses in the EIP-712 domain: set attestation.eip712 in the configuration"}
 	}
 	scheme, err := appliance.NewScheme(name, domain)
 	if err != nil {
-		return Check{"digest", Bad, err.Error()}
+		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if want := scheme.Digest(*request); want != f.Hash {
-		return Check{"digest", Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (--scheme takes another)", f.Hash, name, pairText(*request), want)}
+		return Check{CheckDigest, Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (--scheme takes another)", f.Hash, name, pairText(*request), want)}
 	}
-	return Check{"digest", OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
+	return Check{CheckDigest, OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
 }
 
 // requestOf returns the addresses that all agree on who know them; nil where nobody does.
@@ -194,18 +199,27 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 	switch {
 	case recovered != a.SignerAddress:
 		return Check{"signer", Bad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, a.SignerAddress)}
-	case k.Signer != nil && recovered == *k.Signer:
+	case slices.Contains(k.Signers, recovered):
 		return Check{"signer", OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
 	case isRecorded && k.SignerFrom != FromCaller: // such as an attestor key of before
 		return Check{"signer", OK, fmt.Sprintf("%s (this appliance's journal has the attestation)", recovered)}
-	case k.Signer != nil:
-		return Check{"signer", Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, k.Signer, k.SignerFrom)}
+	case len(k.Signers) > 0:
+		return Check{"signer", Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
 	}
 	why := ""
 	if k.Unknown != nil {
 		why = fmt.Sprintf(" (%s)", k.Unknown)
 	}
 	return Check{"signer", Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
+}
+
+// anyOf tells addresses to a person.
+func anyOf(all []appliance.Address) string {
+	texts := make([]string, len(all))
+	for i, a := range all {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, " or ")
 }
 
 func (k *Known) checkJournal(a appliance.Attestation) Check {

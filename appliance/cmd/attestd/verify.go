@@ -27,8 +27,9 @@ const (
 )
 
 func newVerify(a *app) *cobra.Command {
-	var unspendable, beneficiary, signer, scheme string
-	var allowPartial bool
+	var unspendable, beneficiary, scheme string
+	var signers []string
+	var allow allowance
 	cmd := &cobra.Command{
 		Use:   "verify FILE|-",
 		Short: "Check an attestation offline: digest, signature, signer",
@@ -40,23 +41,24 @@ func newVerify(a *app) *cobra.Command {
 
 FILE is what 'attestd attest' prints, a record of the journal, or the answer of the API.
 
-You trust --signer. Without it, you trust this machine's appliance: hsm.address of the configuration, else the
-daemon's key, and what the journal has under the attestation's id. What FILE says of its own signer proves
-nothing: anybody can sign.
+You trust each --signer. Without it, you trust this machine's appliance: hsm.address of the configuration, else the
+daemon's key, and what the journal has under the attestation's id, also by a key of before. What FILE says of its own
+signer proves nothing: anybody can sign.
 
 The answer of the API does not hold the two addresses: give them, unless this machine's journal has them. FILE must
 not contradict what you give, nor name another digest scheme than --scheme, else the journal, else the
 configuration does.
 
 An attestation of which a check could not be made is self-consistent only: the result says what was not checked
-and what to give, and the exit status is 1, or 0 with --allow-partial. With a check that is bad it is always 1.`,
+and what to give, and the exit status is 1, or 0 with --allow-partial. --require-digest keeps it 1 where the digest was
+not checked. With a check that is bad it is always 1.`,
 		Example: `  attestd attest --unspendable 0x… --beneficiary 0x… | attestd verify -
   attestd verify attestation.json --unspendable 0x… --beneficiary 0x… --signer 0x…
   attestd log show ID --output json | jq .record | attestd verify -`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k := known{verify.Known{Scheme: appliance.SchemeName(scheme)}}
-			if err := k.expect(unspendable, beneficiary, signer); err != nil {
+			if err := k.expect(unspendable, beneficiary, signers); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
 			text, err := a.readSmall(args[0], maxAttestation)
@@ -70,23 +72,31 @@ and what to give, and the exit status is 1, or 0 with --allow-partial. With a ch
 			if err := k.ask(cmd.Context(), a, f.ID); err != nil {
 				return err
 			}
-			return a.printChecks(k.Check(f), allowPartial)
+			return a.printChecks(k.Check(f), allow)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&unspendable, "unspendable", "", "the unspendable address it must be for")
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary it must be for")
-	f.StringVar(&signer, "signer", "", "the address that must have signed it (default: this machine's appliance's)")
+	f.StringArrayVar(&signers, "signer", nil, "the address that must have signed it; may be repeated, for one of several (default: this machine's appliance's)")
 	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the journal's, else the configuration's, else the file's)")
-	f.BoolVar(&allowPartial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
+	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
+	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: exit with 1 all the same where it was not checked that the hash is of the two addresses")
 	return cmd
+}
+
+// allowance is what an attestation that is self-consistent only may lack for the exit status 0.
+type allowance struct{ partial, requireDigest bool }
+
+func (a allowance) allows(unchecked []string) bool {
+	return a.partial && !(a.requireDigest && slices.Contains(unchecked, verify.CheckDigest))
 }
 
 // known is gathered from the command line and from this machine's appliance.
 type known struct{ verify.Known }
 
 // expect takes what the caller says.
-func (k *known) expect(unspendable, beneficiary, signer string) error {
+func (k *known) expect(unspendable, beneficiary string, signers []string) (err error) {
 	if unspendable != "" || beneficiary != "" {
 		pair, err := parsePair(unspendable, beneficiary)
 		if err != nil {
@@ -94,12 +104,11 @@ func (k *known) expect(unspendable, beneficiary, signer string) error {
 		}
 		k.Request = &pair
 	}
-	if signer != "" {
-		address, err := appliance.ParseAddress(signer)
-		if err != nil {
-			return fmt.Errorf("--signer %w", err)
-		}
-		k.Signer, k.SignerFrom = &address, verify.FromCaller
+	if k.Signers, err = parseSigners(signers); err != nil {
+		return err
+	}
+	if len(k.Signers) > 0 {
+		k.SignerFrom = verify.FromCaller
 	}
 	if k.Scheme != "" && !slices.Contains(appliance.SchemeNames, k.Scheme) {
 		_, err := appliance.NewScheme(k.Scheme, nil)
@@ -128,12 +137,12 @@ func (k *known) ask(ctx context.Context, a *app, id uuid.UUID) error {
 		return err
 	}
 	k.Configured = &scheme
-	if k.Signer == nil && c.HSM.Address != "" {
+	if len(k.Signers) == 0 && c.HSM.Address != "" {
 		address, err := appliance.ParseAddress(c.HSM.Address)
 		if err != nil {
 			return fmt.Errorf("hsm.address %w", err)
 		}
-		k.Signer, k.SignerFrom = &address, "this appliance's, hsm.address"
+		k.Signers, k.SignerFrom = []appliance.Address{address}, "this appliance's, hsm.address"
 	}
 	k.Unknown = k.askJournal(ctx, a, c, id)
 	return nil
@@ -151,15 +160,15 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 		return err
 	}
 	defer func() { err = errors.Join(err, journal.Close()) }()
-	if running, ok := journal.(*client.Admin); ok && k.Signer == nil {
+	if running, ok := journal.(*client.Admin); ok && len(k.Signers) == 0 {
 		status, err := running.Status(ctx)
 		if err != nil {
 			return err
 		}
-		k.Signer, k.SignerFrom = &status.SignerAddress, "this appliance's, as its daemon says"
+		k.Signers, k.SignerFrom = []appliance.Address{status.SignerAddress}, "this appliance's, as its daemon says"
 	}
 	e, err := journal.Record(ctx, id)
-	if err == nil {
+	if err == nil && e.Event == nil {
 		k.Recorded = &e
 	}
 	if isNotFound(err) {
@@ -173,17 +182,18 @@ func isNotFound(err error) bool {
 	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }
 
-func (a *app) printChecks(checks []verify.Check, allowPartial bool) error {
+func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 	word, notChecked := verify.Verdict(checks)
 	rows := make([][2]string, len(checks))
 	for i, c := range checks {
 		rows[i] = [2]string{c.Name, fmt.Sprintf("%-9s  %s", c.Result, c.Detail)}
 	}
 	err := a.print(struct {
-		Good    bool           `json:"good"`
-		Verdict string         `json:"verdict"`
-		Checks  []verify.Check `json:"checks"`
-	}{word == verify.Good, word, checks}, func(w io.Writer) {
+		Good      bool           `json:"good"`
+		Verdict   string         `json:"verdict"`
+		Checks    []verify.Check `json:"checks"`
+		Unchecked []string       `json:"unchecked,omitempty"`
+	}{word == verify.Good, word, checks, notChecked}, func(w io.Writer) {
 		fields(w, rows)
 		switch word {
 		case verify.Good:
@@ -194,7 +204,7 @@ func (a *app) printChecks(checks []verify.Check, allowPartial bool) error {
 			fmt.Fprintln(w, "The attestation is BAD: do not use it.")
 		}
 	})
-	if err != nil || word == verify.Good || word == verify.SelfConsistent && allowPartial {
+	if err != nil || word == verify.Good || word == verify.SelfConsistent && allow.allows(notChecked) {
 		return err
 	}
 	return silentFailure{}
