@@ -86,6 +86,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: "/keys", BodyLimit: adminBodyLimit, Handler: a.createKey},
 		{Method: fiber.MethodGet, Path: "/keys", Handler: a.listKeys},
 		{Method: fiber.MethodPost, Path: "/keys/:id/revoke", Handler: a.revokeKey},
+		{Method: fiber.MethodPost, Path: "/keys/:id/bind", BodyLimit: adminBodyLimit, Handler: a.bindKey},
 		{Method: fiber.MethodGet, Path: "/log/records", Handler: a.records},
 		{Method: fiber.MethodGet, Path: "/log/records/:id", Handler: a.record},
 		{Method: fiber.MethodGet, Path: "/log/records/:id/proof", Handler: a.prove},

@@ -70,7 +70,7 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	defer cancel()
 	s := wire.Status{
 		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
-		SignerAddress: a.attestor.Signer.Address(), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
+		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
 	}
 	signed, err := a.attestor.Journal.Checkpoint(ctx)
 	if err == nil {
@@ -83,6 +83,14 @@ func (a *Admin) status(c *fiber.Ctx) error {
 		s.Failing[part] = err.Error()
 	}
 	s.Ready = len(s.Failing) == 0
+	for i, k := range a.attestor.AttestorKeys() {
+		if i < len(s.Keys) && s.Keys[i].Default {
+			continue // which is told of as the HSM
+		}
+		if err := k.Signer.Ready(ctx); err != nil {
+			s.Failing["key "+k.Name] = err.Error()
+		}
+	}
 	return sendJSON(c, fiber.StatusOK, s)
 }
 

@@ -14,6 +14,9 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
+	if err := appliance.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
+		return err
+	}
 	key, token, err := appliance.NewAPIKey(request, a.now())
 	if err != nil {
 		return err
@@ -49,5 +52,23 @@ func (a *Admin) revokeKey(c *fiber.Ctx) error {
 		return err
 	}
 	a.happened(c, appliance.EventKeyRevoked, key.Details())
-	return sendJSON(c, fiber.StatusOK, wire.RevokedKey{Key: wire.NewKey(key)})
+	return sendJSON(c, fiber.StatusOK, wire.ChangedKey{Key: wire.NewKey(key)})
+}
+
+func (a *Admin) bindKey(c *fiber.Ctx) error {
+	var request wire.BindKey
+	if err := wire.ReadObject(Body(c), &request); err != nil {
+		return err
+	}
+	if err := appliance.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
+		return err
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	key, err := a.attestor.Keys.Bind(ctx, strings.Clone(c.Params("id")), request.Attestor)
+	if err != nil {
+		return err
+	}
+	a.happened(c, appliance.EventKeyBound, key.Details())
+	return sendJSON(c, fiber.StatusOK, wire.ChangedKey{Key: wire.NewKey(key)})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
@@ -97,10 +98,26 @@ func parseID(s string) (uuid.UUID, error) {
 // describe is GET /functions/v1/attestor.
 func (s *Server) describe(c *fiber.Ctx) error {
 	a := s.attestor
+	keys := attestorKeys(a)
+	standard := a.DefaultKey().Signer
 	return sendJSON(c, fiber.StatusOK, wire.Attestor{
-		SignerAddress: a.Signer.Address(), PublicKey: hexString(a.Signer.PublicKey()), Scheme: a.Scheme.Name, Domain: a.Scheme.Domain,
-		Log: wire.Log{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
+		SignerAddress: standard.Address(), PublicKey: hexString(standard.PublicKey()), Scheme: a.Scheme.Name, Domain: a.Scheme.Domain,
+		Keys: keys, Log: wire.Log{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
 	})
+}
+
+// attestorKeys are the keys that sign, as they go over the wire.
+func attestorKeys(a *appliance.Attestor) []wire.AttestorKey {
+	all := a.AttestorKeys()
+	standard := slices.IndexFunc(all, func(k appliance.AttestorKey) bool { return k.State == appliance.AttestorKeyActive })
+	keys := make([]wire.AttestorKey, len(all))
+	for i, k := range all {
+		keys[i] = wire.AttestorKey{Name: k.Name, State: k.State, Default: i == standard, SignerAddress: k.Signer.Address()}
+		if public := k.Signer.PublicKey(); public != nil {
+			keys[i].PublicKey = hexString(public)
+		}
+	}
+	return keys
 }
 
 func hexString(b []byte) string { return "0x" + hex.EncodeToString(b) }

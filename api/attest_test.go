@@ -143,8 +143,9 @@ func TestAnyoneLearnsWhoSigns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a := r.do("GET", "/functions/v1/attestor", "")
-	want := fmt.Sprintf(`{"signerAddress":%q,"publicKey":"0x%s","scheme":"keccak256-bn254","log":{"origin":"test.example/log","verifierKey":%q}}`,
-		r.attestor.Signer.Address(), hex.EncodeToString(r.attestor.Signer.PublicKey()), r.log.VerifierText)
+	who := fmt.Sprintf(`"signerAddress":%q,"publicKey":"0x%s"`, r.attestor.Signer.Address(), hex.EncodeToString(r.attestor.Signer.PublicKey()))
+	want := fmt.Sprintf(`{%s,"scheme":"keccak256-bn254","keys":[{"state":"active","default":true,%s}],"log":{"origin":"test.example/log","verifierKey":%q}}`,
+		who, who, r.log.VerifierText)
 	if a.status != 200 || string(a.body) != want {
 		t.Errorf("%s\nwant %s", a, want)
 	}

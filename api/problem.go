@@ -64,14 +64,15 @@ var statuses = map[appliance.Code]int{
 
 	appliance.CodeInternal: fiber.StatusInternalServerError,
 
-	appliance.CodeOverloaded:         fiber.StatusServiceUnavailable,
-	appliance.CodeHSMUnavailable:     fiber.StatusServiceUnavailable,
-	appliance.CodeJournalUnavailable: fiber.StatusServiceUnavailable,
-	appliance.CodeJournalLost:        fiber.StatusServiceUnavailable,
-	appliance.CodeReplicaUnavailable: fiber.StatusServiceUnavailable,
-	appliance.CodeReplicaBehind:      fiber.StatusServiceUnavailable,
-	appliance.CodeTimeout:            fiber.StatusServiceUnavailable,
-	appliance.CodeShuttingDown:       fiber.StatusServiceUnavailable,
+	appliance.CodeOverloaded:             fiber.StatusServiceUnavailable,
+	appliance.CodeHSMUnavailable:         fiber.StatusServiceUnavailable,
+	appliance.CodeAttestorKeyUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeJournalUnavailable:     fiber.StatusServiceUnavailable,
+	appliance.CodeJournalLost:            fiber.StatusServiceUnavailable,
+	appliance.CodeReplicaUnavailable:     fiber.StatusServiceUnavailable,
+	appliance.CodeReplicaBehind:          fiber.StatusServiceUnavailable,
+	appliance.CodeTimeout:                fiber.StatusServiceUnavailable,
+	appliance.CodeShuttingDown:           fiber.StatusServiceUnavailable,
 
 	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
 }

@@ -26,19 +26,18 @@ type Signer interface {
 // Attestor issues attestations. All methods are safe for concurrent use.
 type Attestor struct {
 	Keys    Keys
-	Signer  Signer
+	Signer  Signer // the attestor key, where SetAttestorKeys has not said which there are
 	Journal Journal
 	Events  *Events // told of refusals; nil means that nobody is
 	Scheme  Scheme
 	Now     func() time.Time
 
-	// Concurrency tells how many signatures the signer can make at once: so many calls are let through to it, others wait in
-	// turn. Nil lets all through.
+	// Concurrency is that of Signer; see AttestorKey.
 	Concurrency func() int
-	// MaxWaiting bounds the calls that wait for their turn, over all API keys. Zero means DefaultMaxWaiting.
+	// MaxWaiting bounds the calls that wait for their turn at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
 	MaxWaiting int
 
-	turns     turns
+	seats     atomic.Pointer[seats] // nil while Signer is the only one and was not asked for
 	repeats   repeats
 	signing   atomic.Int64
 	screening atomic.Pointer[Screening]
@@ -76,7 +75,7 @@ func ValidateIdempotencyKey(s string) error {
 //
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
 // record is written; CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey,
-// CodeHSMUnavailable, CodeJournalUnavailable, CodeJournalLost, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
+// CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
@@ -86,6 +85,7 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 	if err != nil {
 		return Entry{}, false, err
 	}
+	call.Key = key
 	if err := a.screening.Load().check(call.Request); err != nil {
 		a.Events.Record(Refusal(call.Key.ID, err))
 		return Entry{}, false, err
@@ -115,6 +115,10 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 }
 
 func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
+	signer, err := a.seatOf(call.Key)
+	if err != nil {
+		return Entry{}, false, err
+	}
 	// Asked first, so that a full disk is found before a signature exists rather than after.
 	if err := a.Journal.Ready(ctx); err != nil {
 		return Entry{}, false, err
@@ -124,13 +128,13 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
 	}
 	digest := a.Scheme.Digest(call.Request)
-	signature, err := a.sign(ctx, call.Key.ID, digest)
+	signature, err := a.sign(ctx, signer, call.Key.ID, digest)
 	if err != nil {
 		return Entry{}, false, err
 	}
 	a.Keys.Used(call.Key.ID, a.Now())
 	return a.Journal.Append(ctx, Record{
-		Attestation:    Attestation{ID: id, Hash: digest, Signature: signature, SignerAddress: a.Signer.Address()},
+		Attestation:    Attestation{ID: id, Hash: digest, Signature: signature, SignerAddress: signer.Signer.Address()},
 		Request:        call.Request,
 		Scheme:         string(a.Scheme.Name),
 		Domain:         a.Scheme.Domain,
@@ -139,18 +143,18 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	})
 }
 
-func (a *Attestor) sign(ctx context.Context, keyID string, d Digest) (Signature, error) {
+func (a *Attestor) sign(ctx context.Context, by *seat, keyID string, d Digest) (Signature, error) {
 	a.signing.Add(1)
 	defer a.signing.Add(-1)
-	if a.Concurrency == nil {
-		return a.Signer.Sign(ctx, d)
+	if by.Concurrency == nil {
+		return by.Signer.Sign(ctx, d)
 	}
-	if err := a.turns.enter(ctx, keyID, a.Concurrency(), a.maxWaiting()); err != nil {
+	if err := by.turns.enter(ctx, keyID, by.Concurrency(), a.maxWaiting()); err != nil {
 		return Signature{}, err
 	}
 	begin := time.Now()
-	defer func() { a.turns.leave(time.Since(begin), a.Concurrency()) }()
-	return a.Signer.Sign(ctx, d)
+	defer func() { by.turns.leave(time.Since(begin), by.Concurrency()) }()
+	return by.Signer.Sign(ctx, d)
 }
 
 func (a *Attestor) maxWaiting() int {
@@ -160,12 +164,17 @@ func (a *Attestor) maxWaiting() int {
 	return a.MaxWaiting
 }
 
-// Waiting returns how many calls wait for their turn at the signer.
-func (a *Attestor) Waiting() int { return a.turns.length() }
+// Waiting returns how many calls wait for their turn, at all attestor keys.
+func (a *Attestor) Waiting() (n int) {
+	for _, s := range a.now().all {
+		n += s.turns.length()
+	}
+	return n
+}
 
-// Saturated says whether more is asked for than the signer can do: half of the calls that may wait do, or one was refused in
-// the last second.
-func (a *Attestor) Saturated() bool { return a.turns.saturated(a.maxWaiting()) }
+// Saturated says whether more is asked for than the default key can do: half of the calls that may wait do, or one was refused in
+// the last second. What is asked of another key slows nobody down who is not bound to it.
+func (a *Attestor) Saturated() bool { return a.now().standard.turns.saturated(a.maxWaiting()) }
 
 // Signing returns how many signatures are being made: records that will reach the journal soon. A journal may wait
 // for some of them, so that they share its next write.
@@ -191,7 +200,7 @@ func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entr
 
 // Ready returns nil when an attestation can be expected to succeed, else what stands in the way.
 func (a *Attestor) Ready(ctx context.Context) error {
-	if err := a.Signer.Ready(ctx); err != nil {
+	if err := a.DefaultKey().Signer.Ready(ctx); err != nil {
 		return err
 	}
 	return a.Journal.Ready(ctx)

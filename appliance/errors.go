@@ -37,15 +37,16 @@ const (
 	CodeScreened Code = "screened"
 
 	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
-	CodeRateLimited        Code = "rate_limited"
-	CodeOverloaded         Code = "overloaded"
-	CodeHSMUnavailable     Code = "hsm_unavailable"
-	CodeJournalUnavailable Code = "journal_unavailable"
-	CodeJournalLost        Code = "journal_lost" // the journal is not the one that was published; see store/highwater
-	CodeReplicaUnavailable Code = "replica_unavailable"
-	CodeReplicaBehind      Code = "replica_behind"
-	CodeTimeout            Code = "timeout"
-	CodeShuttingDown       Code = "shutting_down"
+	CodeRateLimited            Code = "rate_limited"
+	CodeOverloaded             Code = "overloaded"
+	CodeHSMUnavailable         Code = "hsm_unavailable"
+	CodeAttestorKeyUnavailable Code = "attestor_key_unavailable" // the API key is bound to one that is not there
+	CodeJournalUnavailable     Code = "journal_unavailable"
+	CodeJournalLost            Code = "journal_lost" // the journal is not the one that was published; see store/highwater
+	CodeReplicaUnavailable     Code = "replica_unavailable"
+	CodeReplicaBehind          Code = "replica_behind"
+	CodeTimeout                Code = "timeout"
+	CodeShuttingDown           Code = "shutting_down"
 
 	// The upstream of the reads is at fault for now.
 	CodeUpstreamUnavailable Code = "upstream_unavailable"

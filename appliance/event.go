@@ -31,6 +31,7 @@ const (
 	EventSignerRemoved  EventKind = "signer_removed"
 	EventKeyCreated     EventKind = "key_created"
 	EventKeyRevoked     EventKind = "key_revoked"
+	EventKeyBound       EventKind = "key_bound"
 	EventConfigReloaded EventKind = "config_reloaded"
 	EventHSMLost        EventKind = "hsm_lost"
 	EventHSMFound       EventKind = "hsm_found"

@@ -25,6 +25,7 @@ type APIKey struct {
 	Scopes     []Scope        `json:"scopes"`
 	Rate       Rate           `json:"rate"`
 	AllowFrom  []netip.Prefix `json:"allowFrom,omitempty"` // none means any client address
+	Attestor   string         `json:"attestor,omitempty"`  // name of the attestor key that signs for it; empty for the default one
 	Created    time.Time      `json:"created"`
 	Expires    time.Time      `json:"expires,omitzero"`
 	LastUsed   time.Time      `json:"lastUsed,omitzero"` // to about a minute
@@ -39,6 +40,9 @@ func (k APIKey) Details() map[string]string {
 	}
 	if !k.Expires.IsZero() {
 		d["expires"] = k.Expires.Format(time.RFC3339)
+	}
+	if k.Attestor != "" {
+		d["attestor"] = k.Attestor
 	}
 	return d
 }
@@ -69,7 +73,8 @@ type KeyRequest struct {
 	Scopes    []Scope        `json:"scopes"` // none means all
 	Rate      Rate           `json:"rate"`
 	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
-	Expires   time.Time      `json:"expires,omitzero"` // zero means never
+	Attestor  string         `json:"attestor,omitempty"` // see CheckBinding
+	Expires   time.Time      `json:"expires,omitzero"`   // zero means never
 }
 
 const (
@@ -94,7 +99,7 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 	secret := hex.EncodeToString(randomBytes(secretBytes))
 	key = APIKey{
 		ID: id, Name: req.Name, SecretHash: sha256.Sum256([]byte(secret)),
-		Scopes: req.Scopes, Rate: req.Rate, AllowFrom: req.AllowFrom,
+		Scopes: req.Scopes, Rate: req.Rate, AllowFrom: req.AllowFrom, Attestor: req.Attestor,
 		Created: now.UTC().Truncate(time.Second), Expires: req.Expires.UTC(),
 	}
 	if len(key.Scopes) == 0 {
@@ -112,6 +117,9 @@ func (req KeyRequest) validate(now time.Time) error {
 		if _, err := ParseScope(string(scope)); err != nil {
 			return Errorf(CodeInvalidField, "%s", err).In("scopes")
 		}
+	}
+	if req.Attestor != "" && !ValidAttestorKeyName(req.Attestor) {
+		return Errorf(CodeInvalidField, "is no name of an attestor key").In("attestor")
 	}
 	if !req.Expires.IsZero() && !req.Expires.After(now) {
 		return Errorf(CodeInvalidField, "must be in the future").In("expires")
@@ -135,6 +143,9 @@ type Keys interface {
 	List(ctx context.Context) ([]APIKey, error)
 	// Revoke ends a key for good and returns it; a second time changes nothing. CodeNotFound where there is none.
 	Revoke(ctx context.Context, id string, now time.Time) (APIKey, error)
+	// Bind has the attestor key of that name sign for an API key from now on, or the default one where attestor is empty, and returns
+	// the API key. CodeNotFound where there is none. What is already under way may still be signed by the one before.
+	Bind(ctx context.Context, id, attestor string) (APIKey, error)
 	// Used notes that a key was used. It is cheap, and reaches the disk with a later write.
 	Used(id string, now time.Time)
 }

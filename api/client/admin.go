@@ -63,8 +63,15 @@ func (a *Admin) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 
 // RevokeKey ends an API key for good.
 func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
-	var answer wire.RevokedKey
+	var answer wire.ChangedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/revoke", into: &answer})
+	return answer.Key.APIKey, err
+}
+
+// BindKey has the attestor key of that name sign for an API key, or the default one where attestor is empty.
+func (a *Admin) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
+	var answer wire.ChangedKey
+	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/bind", body: wire.BindKey{Attestor: attestor}, into: &answer})
 	return answer.Key.APIKey, err
 }
 

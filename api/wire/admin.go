@@ -24,8 +24,13 @@ type CreatedKey struct {
 	Token string `json:"token"` // cannot be shown again
 }
 
-// RevokedKey is the answer of POST /keys/{id}/revoke.
-type RevokedKey struct {
+// BindKey is the body of POST /keys/{id}/bind.
+type BindKey struct {
+	Attestor string `json:"attestor"` // name of the attestor key; empty for the default one
+}
+
+// ChangedKey is the answer of POST /keys/{id}/revoke and POST /keys/{id}/bind.
+type ChangedKey struct {
 	Key Key `json:"key"`
 }
 
@@ -84,11 +89,12 @@ type Status struct {
 	Version       string               `json:"version"`
 	Started       time.Time            `json:"started"`
 	UptimeSeconds int64                `json:"uptimeSeconds"`
-	SignerAddress appliance.Address    `json:"signerAddress"`
+	SignerAddress appliance.Address    `json:"signerAddress"` // of the default key
+	Keys          []AttestorKey        `json:"keys"`
 	Scheme        appliance.SchemeName `json:"scheme"`
 	TreeSize      int64                `json:"treeSize"`
 	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, replica
+	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, replica; and of each other key, which Ready does not depend on: key NAME
 }
 
 // ReplicaStatus is the answer of GET /replica and POST /replica/sync: what the replica holds, and how far its follower is.

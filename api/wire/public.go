@@ -39,7 +39,17 @@ type Attestor struct {
 	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes in hex: SEC 1, uncompressed
 	Scheme        appliance.SchemeName    `json:"scheme"`
 	Domain        *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
+	Keys          []AttestorKey           `json:"keys"`             // all that sign, of which one is the one above
 	Log           Log                     `json:"log"`
+}
+
+// AttestorKey is a key that signs attestations.
+type AttestorKey struct {
+	Name          string                     `json:"name,omitempty"` // empty where the appliance has one key, which has no name
+	State         appliance.AttestorKeyState `json:"state"`
+	Default       bool                       `json:"default"` // it signs for API keys that are bound to none
+	SignerAddress appliance.Address          `json:"signerAddress"`
+	PublicKey     string                     `json:"publicKey,omitempty"` // as Attestor's; empty while its token has not been opened
 }
 
 // Log identifies the transparency log.

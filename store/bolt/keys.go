@@ -68,21 +68,34 @@ func (k *Keys) List(context.Context) ([]appliance.APIKey, error) {
 // Revoke implements appliance.Keys. The key is revoked from now on even if the error says that this is not on disk
 // yet; the next successful write brings it there.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
+	return k.change(ctx, id, func(key *appliance.APIKey) {
+		if key.Revoked.IsZero() {
+			key.Revoked = now.UTC().Truncate(time.Millisecond) // as a record's time
+		}
+	})
+}
+
+// Bind implements appliance.Keys. As with Revoke, the key is bound from now on whatever the error.
+func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
+	return k.change(ctx, id, func(key *appliance.APIKey) { key.Attestor = attestor })
+}
+
+// change changes a key here, then on disk.
+func (k *Keys) change(ctx context.Context, id string, change func(*appliance.APIKey)) (appliance.APIKey, error) {
 	if k.store.writer == nil {
 		return appliance.APIKey{}, errReadOnly()
 	}
 	k.mu.Lock()
 	key, found := k.byID[id]
-	if found && key.Revoked.IsZero() {
-		key.Revoked = now.UTC().Truncate(time.Millisecond) // as a record's time
+	if found {
+		change(&key)
 		k.byID[id] = key
-		k.dirty[id] = true
+		k.dirty[id] = true // also where nothing has changed: an earlier change may not have reached the disk
 	}
 	k.mu.Unlock()
 	if !found {
 		return appliance.APIKey{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
 	}
-	// Also when it was revoked before: that may not have reached the disk.
 	return key, k.store.submit(ctx, &op{})
 }
 

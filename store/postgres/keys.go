@@ -136,6 +136,32 @@ func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.
 	return key, nil
 }
 
+// Bind implements appliance.Keys. Other appliances know of it within a second.
+func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
+	var key appliance.APIKey
+	version, err := k.change(ctx, "bind an API key", func(ctx context.Context, tx pgx.Tx) (err error) {
+		key, err = scanKey(tx.QueryRow(ctx, "SELECT "+keyColumns+" FROM api_keys WHERE id = $1", id)) // the head's lock is held
+		if errors.Is(err, pgx.ErrNoRows) {
+			return appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
+		}
+		if err != nil {
+			return err
+		}
+		key.Attestor = attestor
+		text, err := encodeKey(key)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "UPDATE api_keys SET key = $2 WHERE id = $1", id, text)
+		return err
+	})
+	if err != nil {
+		return appliance.APIKey{}, err
+	}
+	k.changed(version, key)
+	return key, nil
+}
+
 // Used implements appliance.Keys.
 func (k *Keys) Used(id string, now time.Time) {
 	if key, found := k.known(id); !found || now.Sub(key.LastUsed) < usedStep {
@@ -290,7 +316,7 @@ func (k *Keys) flush(ctx context.Context) error {
 
 const keyColumns = "key, revoked, last_used"
 
-// encodeKey is the JSON of what never changes.
+// encodeKey is the JSON of what no column of its own has.
 func encodeKey(key appliance.APIKey) (string, error) {
 	key.Revoked, key.LastUsed = time.Time{}, time.Time{}
 	text, err := json.Marshal(key)

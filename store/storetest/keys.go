@@ -13,14 +13,15 @@ import (
 // TestKeys tests an implementation of appliance.Keys. open returns an empty one.
 func TestKeys(t *testing.T, open func(t *testing.T) appliance.Keys) {
 	for name, test := range map[string]func(t *testing.T, keys appliance.Keys){
-		"a created key is found with all it was given":  keyKeepsAll,
-		"an unknown key is not found":                   keyNotFound,
-		"an id is created once":                         keyCreatedOnce,
-		"a created key authenticates by its token only": keyAuthenticates,
-		"keys are listed oldest first":                  keysListed,
-		"revocation is immediate and final":             keyRevoked,
-		"the last use is noted":                         keyUsed,
-		"keys can be used from many goroutines":         keysConcurrent,
+		"a created key is found with all it was given":   keyKeepsAll,
+		"an unknown key is not found":                    keyNotFound,
+		"an id is created once":                          keyCreatedOnce,
+		"a created key authenticates by its token only":  keyAuthenticates,
+		"keys are listed oldest first":                   keysListed,
+		"revocation is immediate and final":              keyRevoked,
+		"a key is bound to an attestor key, and to none": keyBound,
+		"the last use is noted":                          keyUsed,
+		"keys can be used from many goroutines":          keysConcurrent,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
@@ -41,7 +42,7 @@ func keyKeepsAll(t *testing.T, keys appliance.Keys) {
 		{
 			Name: "all", Scopes: []appliance.Scope{appliance.ScopeAttest}, Rate: appliance.Rate{PerSecond: 2.5},
 			AllowFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")},
-			Expires:   epoch().Add(time.Hour),
+			Expires:   epoch().Add(time.Hour), Attestor: "attestor-2027",
 		},
 	} {
 		want, _ := newKey(t, keys, request, epoch())
@@ -125,6 +126,33 @@ func keyRevoked(t *testing.T, keys appliance.Keys) {
 	}
 	if got, _ := keys.Key(t.Context(), other.ID); !got.Revoked.IsZero() {
 		t.Error("another key was revoked, too")
+	}
+}
+
+func keyBound(t *testing.T, keys appliance.Keys) {
+	_, err := keys.Bind(t.Context(), "aaaaaaaaaaaaaaaa", "new")
+	wantCode(t, err, appliance.CodeNotFound)
+	key, token := newKey(t, keys, appliance.KeyRequest{Name: "one", Attestor: "old"}, epoch())
+	other, _ := newKey(t, keys, appliance.KeyRequest{Name: "other"}, epoch())
+	keys.Used(key.ID, epoch().Add(time.Hour))
+	for _, attestor := range []string{"new", "new", ""} {
+		bound, err := keys.Bind(t.Context(), key.ID, attestor)
+		check(t, err)
+		got, err := appliance.Authenticate(t.Context(), keys, token)
+		check(t, err)
+		want := key
+		want.Attestor, want.LastUsed = attestor, got.LastUsed
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(bound, want) {
+			t.Errorf("bound to %q: %+v, found %+v", attestor, bound, got)
+		}
+	}
+	revoked, err := keys.Revoke(t.Context(), key.ID, epoch().Add(time.Hour))
+	check(t, err)
+	if bound, err := keys.Bind(t.Context(), key.ID, "new"); err != nil || !bound.Revoked.Equal(revoked.Revoked) {
+		t.Errorf("a revoked key was bound: revoked %s, %v", bound.Revoked, err)
+	}
+	if got, _ := keys.Key(t.Context(), other.ID); got.Attestor != "" {
+		t.Error("another key was bound, too")
 	}
 }
 

@@ -45,7 +45,7 @@ CREATE TABLE hashes (
 
 CREATE TABLE api_keys (
 	id        text        COLLATE "C" PRIMARY KEY,
-	key       text        NOT NULL,                         -- JSON of what never changes
+	key       text        NOT NULL,                         -- JSON of what no other column has
 	expires   timestamptz,
 	revoked   timestamptz,
 	last_used timestamptz                                   -- to about a minute
