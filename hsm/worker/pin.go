@@ -7,9 +7,50 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/attestd/attestd/hsm"
 )
+
+// Logins makes the keys of one token share their logins: a PIN that the token refused for one key is not tried for another, and only one
+// worker logs in at a time. The zero value is ready.
+type Logins struct {
+	mu    sync.Mutex
+	gates map[string]*gate // by the URI without its key
+}
+
+// of returns the gate of a URI's token; one of its own without Logins.
+func (l *Logins) of(u hsm.URI) *gate {
+	if l == nil {
+		return newGate(u.ReadPIN)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u.Object, u.ID = "", nil
+	if l.gates == nil {
+		l.gates = make(map[string]*gate)
+	}
+	token := u.String()
+	if g := l.gates[token]; g == nil || g.outdated() {
+		l.gates[token] = newGate(u.ReadPIN)
+	}
+	return l.gates[token]
+}
+
+// outdated says whether a PIN was refused and another one is there now.
+func (g *gate) outdated() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.final == nil {
+		return false
+	}
+	pin, err := g.read()
+	if err != nil {
+		return false
+	}
+	defer pin.Wipe()
+	return !hmac.Equal(g.sum(pin.Bytes()), g.tried)
+}
 
 // gate hands the PIN to workers, one login at a time. A PIN that a worker was refused is never handed over again, whichever
 // worker asks; nor is one that never was right and whose login a worker did not live to tell of.
@@ -17,11 +58,12 @@ type gate struct {
 	read func() (*hsm.PIN, error)
 
 	mu     sync.Mutex
-	key    []byte   // of the sums, so that they tell nothing of the PIN
-	holder *process // is logging in
-	tried  []byte   // sum of the PIN that the holder has
-	right  []byte   // sum of the PIN that was right last
-	final  error    // why no PIN is handed over any more
+	key    []byte        // of the sums, so that they tell nothing of the PIN
+	holder *process      // is logging in
+	freed  chan struct{} // closed when the holder has told how that went
+	tried  []byte        // sum of the PIN that the holder has
+	right  []byte        // sum of the PIN that was right last
+	final  error         // why no PIN is handed over any more
 }
 
 func newGate(read func() (*hsm.PIN, error)) *gate {
@@ -32,6 +74,7 @@ func newGate(read func() (*hsm.PIN, error)) *gate {
 
 // hand answers kindWantPIN.
 func (g *gate) hand(p *process) {
+	g.wait(p)
 	pin, err := g.admit(p)
 	if err != nil {
 		_ = wire{p.pin}.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
@@ -40,6 +83,32 @@ func (g *gate) hand(p *process) {
 	defer pin.Wipe()
 	if (wire{p.pin}).send(frame{kind: kindPIN, id: uint32(len(pin.Bytes()))}) == nil {
 		_, _ = p.pin.Write(pin.Bytes())
+	}
+}
+
+// mostLogin is how long another key's login is waited for.
+const mostLogin = 3 * time.Second
+
+// wait waits while the worker of another key logs in to the token.
+func (g *gate) wait(p *process) {
+	late := time.NewTimer(mostLogin)
+	defer late.Stop()
+	for {
+		g.mu.Lock()
+		holder, freed := g.holder, g.freed
+		g.mu.Unlock()
+		if holder == nil || holder.signer == p.signer {
+			return
+		}
+		select {
+		case <-freed:
+		case <-holder.exited:
+			return
+		case <-p.exited:
+			return
+		case <-late.C:
+			return
+		}
 	}
 }
 
@@ -63,7 +132,7 @@ func (g *gate) admit(p *process) (*hsm.PIN, error) {
 		pin.Wipe()
 		return nil, g.final
 	}
-	g.holder, g.tried = p, sum
+	g.holder, g.freed, g.tried = p, make(chan struct{}), sum
 	return pin, nil
 }
 
@@ -81,6 +150,7 @@ func (g *gate) told(p *process, err error) {
 		return
 	}
 	g.holder = nil
+	close(g.freed)
 	switch {
 	case err == nil:
 		g.right = g.tried

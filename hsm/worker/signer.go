@@ -26,6 +26,8 @@ type Options struct {
 	// CallTimeout is how long the worker may take for one request before it is replaced: a call of the module hangs, or the
 	// worker does. It must be shorter than what callers wait; Open refuses zero.
 	CallTimeout time.Duration
+	// Logins are shared by the keys of one token. Nil where the token has no other key.
+	Logins *Logins
 	// Logger logs faults, repairs and what the module prints. Nil means no log.
 	Logger *slog.Logger
 
@@ -46,7 +48,7 @@ func Opener(options Options) func(context.Context) (*Signer, error) {
 	return func(ctx context.Context) (*Signer, error) { return Open(ctx, options) }
 }
 
-func newAttempts(o Options) *attempts { return &attempts{gate: newGate(o.HSM.URI.ReadPIN)} }
+func newAttempts(o Options) *attempts { return &attempts{gate: o.Logins.of(o.HSM.URI)} }
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
