@@ -27,9 +27,7 @@ func (c *Config) validate() error {
 	if _, err := c.Scheme(); err != nil {
 		failures = append(failures, fmt.Errorf("attestation: %w", err))
 	}
-	if _, err := appliance.ParseAddress(c.HSM.Address); err != nil && c.HSM.Address != "" {
-		failures = append(failures, fmt.Errorf("hsm.address %w", err))
-	}
+	c.validateKeys(check)
 	check(c.DataDir != "", "data_dir: must not be empty")
 	c.validateStore(check)
 	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}} {

@@ -68,6 +68,7 @@ type Config struct {
 	HSM struct {
 		URI              string        `koanf:"uri"`
 		URIs             []string      `koanf:"uris"`
+		Keys             []AttestorKey `koanf:"keys"`
 		Sessions         int           `koanf:"sessions"`
 		CallTimeout      time.Duration `koanf:"call_timeout"`
 		Address          string        `koanf:"address"`
@@ -179,9 +180,10 @@ func attestingSettings() []Setting {
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.uris", []string{}, "instead of hsm.uri, up to 8 such URIs of tokens that hold the same key, in the order in which they are used: the next where one fails"},
+		{"hsm.keys", attestorKeyMembers(), "instead of hsm.uri, several attestor keys, as while one takes another's place; the first that is active signs for API keys that are bound to none"},
 		{"hsm.sessions", 0, "signatures made at once; 0 finds out how many the HSM has use for, up to the token's maximum"},
 		{"hsm.call_timeout", "0s", "longest time of one call of the HSM's library, after which its process is replaced; shorter than server.request_timeout; 0s is a third of that"},
-		{"hsm.address", "", "address of the key, which setup writes; with another key attestd does not start. Empty: that of the journal's newest record"},
+		{"hsm.address", "", "address of the key, which setup writes; with another key attestd does not start. Empty: that of the journal's newest record. Keys of hsm.keys have their own"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},
@@ -236,6 +238,7 @@ func graphqlSettings() []Setting {
 func Reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
+		"hsm.uri", "hsm.uris", "hsm.keys", "hsm.address",
 		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
 	}
 }

@@ -12,53 +12,69 @@ import (
 const (
 	oneToken      = "hsm.uri"
 	severalTokens = "hsm.uris"
+	severalKeys   = "hsm.keys"
 )
 
-// TokenURIs are the URIs of the tokens, in the order in which they are used: those of hsm.uris, or else hsm.uri.
-func (c *Config) TokenURIs() []string {
-	if len(c.HSM.URIs) > 0 {
-		return c.HSM.URIs
+// TokenURIs are the URIs of the tokens of all attestor keys, in the order in which they are used.
+func (c *Config) TokenURIs() (uris []string) {
+	for _, k := range c.AttestorKeys() {
+		uris = append(uris, k.TokenURIs()...)
 	}
-	return []string{c.HSM.URI}
+	return uris
 }
 
 // TokenSetting names the setting of a token, the first of which is 0, in errors.
 func (c *Config) TokenSetting(i int) string {
-	if len(c.HSM.URIs) > 0 {
+	switch key, at := c.KeyOfToken(i); {
+	case len(c.HSM.Keys) > 0 && len(key.URIs) > 0:
+		return fmt.Sprintf("%s: %s: uris: entry %d", severalKeys, key.Name, at+1)
+	case len(c.HSM.Keys) > 0:
+		return fmt.Sprintf("%s: %s: uri", severalKeys, key.Name)
+	case len(c.HSM.URIs) > 0:
 		return fmt.Sprintf("%s: entry %d", severalTokens, i+1)
 	}
 	return oneToken
 }
 
-// chooseTokens leaves out the default of hsm.uri where hsm.uris is given. To give both is an error that says where they are.
+// chooseTokens leaves out the default of hsm.uri where hsm.uris or hsm.keys is given. To give two of them is an error that says
+// where they are.
 func chooseTokens(path string, defaults map[string]any, layers map[string]map[string]any) error {
-	given := func(name string) (places []string) {
-		for _, layer := range []string{"file", "environment", "flags"} {
-			value, set := layers[layer][name]
-			if list, isList := value.([]any); !set || value == nil || value == "" || isList && len(list) == 0 {
-				continue
-			}
-			switch layer {
-			case "file":
-				places = append(places, fmt.Sprintf("%s, line %d", path, lineOf(path, name)))
-			case "environment":
-				places = append(places, "the variable "+EnvName(name))
-			default:
-				places = append(places, "what is chosen here")
-			}
+	names := []string{oneToken, severalTokens, severalKeys}
+	var given []string
+	told := make(map[string]string)
+	for _, name := range names {
+		if places := placesOf(path, name, layers); len(places) > 0 {
+			given = append(given, name)
+			told[name] = fmt.Sprintf("%s (%s)", name, strings.Join(places, "; "))
 		}
-		return places
 	}
-	one, several := given(oneToken), given(severalTokens)
-	if len(several) == 0 {
+	if len(given) > 0 && given[0] != oneToken {
+		defaults[oneToken] = ""
+	}
+	if len(given) < 2 {
 		return nil
 	}
-	defaults[oneToken] = ""
-	if len(one) == 0 {
-		return nil
+	return fmt.Errorf("%s and %s are both set: keep %s for one token, %s for several of the same key, or %s for several keys",
+		told[given[0]], told[given[1]], oneToken, severalTokens, severalKeys)
+}
+
+// placesOf says where a value is given that is not empty.
+func placesOf(path, name string, layers map[string]map[string]any) (places []string) {
+	for _, layer := range []string{"file", "environment", "flags"} {
+		value, set := layers[layer][name]
+		if list, isList := value.([]any); !set || value == nil || value == "" || isList && len(list) == 0 {
+			continue
+		}
+		switch layer {
+		case "file":
+			places = append(places, fmt.Sprintf("%s, line %d", path, lineOf(path, name)))
+		case "environment":
+			places = append(places, "the variable "+EnvName(name))
+		default:
+			places = append(places, "what is chosen here")
+		}
 	}
-	return fmt.Errorf("%s (%s) and %s (%s) are both set: keep %s for one token, or %s for several of the same key",
-		oneToken, strings.Join(one, "; "), severalTokens, strings.Join(several, "; "), oneToken, severalTokens)
+	return places
 }
 
 // lineOf is the line of a dotted name in a YAML file; 0 where it cannot be told.

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// AttestorKey is a key with which the appliance signs: an entry of hsm.keys.
+type AttestorKey struct {
+	Name    string                     `koanf:"name"`
+	State   appliance.AttestorKeyState `koanf:"state"`
+	URI     string                     `koanf:"uri"`
+	URIs    []string                   `koanf:"uris"`
+	Address string                     `koanf:"address"`
+}
+
+func attestorKeyMembers() Objects {
+	return Objects{
+		{"name", "", "by which API keys are bound to it: letters, digits, dots, dashes and underscores"},
+		{"state", string(appliance.AttestorKeyActive), "active, or retiring: it signs for the API keys that are bound to it, and no other can be bound"},
+		{"uri", "", "as hsm.uri"},
+		{"uris", []string{}, "as hsm.uris, instead of uri"},
+		{"address", "", "the key's address, as attestd hsm keygen and attestd hsm status print it; another key is refused"},
+	}
+}
+
+// AttestorKeys are the attestor keys in order: those of hsm.keys, or the one of hsm.uri or hsm.uris, which has no name, and an address
+// only where hsm.address is set.
+func (c *Config) AttestorKeys() []AttestorKey {
+	if len(c.HSM.Keys) > 0 {
+		return c.HSM.Keys
+	}
+	return []AttestorKey{{State: appliance.AttestorKeyActive, URI: c.HSM.URI, URIs: c.HSM.URIs, Address: c.HSM.Address}}
+}
+
+// DefaultKey returns the attestor key that signs for API keys that are bound to none.
+func (c *Config) DefaultKey() AttestorKey {
+	for _, k := range c.AttestorKeys() {
+		if k.State == appliance.AttestorKeyActive {
+			return k
+		}
+	}
+	return AttestorKey{} // which validate has refused
+}
+
+// TokenURIs are the URIs of the tokens that hold the key, in the order in which they are used.
+func (k AttestorKey) TokenURIs() []string {
+	if len(k.URIs) > 0 {
+		return k.URIs
+	}
+	return []string{k.URI}
+}
+
+// KeyOfToken returns the attestor key of a token, and which of its tokens it is. The first token is 0; see TokenURIs.
+func (c *Config) KeyOfToken(i int) (key AttestorKey, at int) {
+	for _, k := range c.AttestorKeys() {
+		if n := len(k.TokenURIs()); i >= n {
+			i -= n
+			continue
+		}
+		return k, i
+	}
+	return AttestorKey{}, 0
+}
+
+// Expected is the address that the key must have; nil where that is not told.
+func (k AttestorKey) Expected() (*appliance.Address, error) {
+	if k.Address == "" {
+		return nil, nil
+	}
+	address, err := appliance.ParseAddress(k.Address)
+	if err != nil && k.Name == "" {
+		return nil, fmt.Errorf("hsm.address %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: address %w", severalKeys, k.Name, err)
+	}
+	return &address, nil
+}
+
+// WriteKeys writes hsm.keys as it stands in the file.
+func WriteKeys(w io.Writer, keys []AttestorKey) {
+	fmt.Fprintln(w, "  keys:")
+	for _, k := range keys {
+		fmt.Fprintf(w, "    - name: %s\n      state: %s\n", YAMLValue(k.Name), k.State)
+		if len(k.URIs) > 0 {
+			fmt.Fprintf(w, "      uris: %s\n", YAMLValue(k.URIs))
+		} else {
+			fmt.Fprintf(w, "      uri: %s\n", YAMLValue(k.URI))
+		}
+		fmt.Fprintf(w, "      address: %s\n", YAMLValue(k.Address))
+	}
+}
+
+// validateKeys checks hsm.keys and hsm.address.
+func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
+	for _, k := range c.AttestorKeys() {
+		if _, err := k.Expected(); err != nil {
+			check(false, "%w", err)
+		}
+	}
+	if len(c.HSM.Keys) == 0 {
+		return
+	}
+	check(c.HSM.Address == "", "hsm.address: is of the one key of hsm.uri; with hsm.keys it stands in the key's entry, as address")
+	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries, and may have %d", len(c.HSM.Keys), appliance.MostAttestorKeys)
+	check(c.DefaultKey().Name != "", "hsm.keys: none is active, so that nobody would sign for API keys that are bound to none")
+	names, addresses := make(map[string]bool), make(map[appliance.Address]string)
+	for i, k := range c.HSM.Keys {
+		if !appliance.ValidAttestorKeyName(k.Name) {
+			check(false, "hsm.keys: entry %d: name %.64q must be 1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit", i+1, k.Name)
+			continue
+		}
+		check(!names[k.Name], "hsm.keys: %s: there are two of that name", k.Name)
+		names[k.Name] = true
+		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring, "hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
+		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key", k.Name)
+		expected, _ := k.Expected()
+		check(k.Address != "", "hsm.keys: %s: address is missing: attestd hsm keygen prints it, and attestd hsm status", k.Name)
+		if expected != nil {
+			check(addresses[*expected] == "", "hsm.keys: %s: has the address of %s", k.Name, addresses[*expected])
+			addresses[*expected] = k.Name
+		}
+	}
+}
