@@ -28,7 +28,16 @@ type Status struct {
 	LastError       string    `json:"lastError,omitempty"`
 	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
 
-	Tokens []Standing `json:"tokens,omitempty"` // where there are several: what is above is of the one that signs, and the counts of all
+	Tokens []Standing    `json:"tokens,omitempty"` // where there are several: what is above is of the one that signs, and the counts of all
+	Keys   []NamedStatus `json:"keys,omitempty"`   // where attestor keys have names: what is above is of the default one
+}
+
+// NamedStatus is the status of an attestor key that has a name.
+type NamedStatus struct {
+	Name    string `json:"name"`
+	State   string `json:"state"`   // active or retiring
+	Default bool   `json:"default"` // it signs for API keys that are bound to none
+	Status
 }
 
 // ModuleStatus describes the PKCS#11 library (CK_INFO).

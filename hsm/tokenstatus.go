@@ -19,10 +19,11 @@ const (
 
 // Standing is how one of several tokens stands.
 type Standing struct {
-	Position   int       `json:"position"` // in hsm.uris, from 1
-	Name       string    `json:"name"`     // the token's label or, without one in the URI, another name of it
-	State      string    `json:"state"`    // TokenSigns, TokenReady, TokenFailing or TokenRefused
-	Since      time.Time `json:"since"`    // of being well, or not
+	KeyName    string    `json:"keyName,omitempty"` // name of the attestor key that it holds, where keys have names
+	Position   int       `json:"position"`          // in hsm.uris, from 1; among the tokens of all keys, where there are several
+	Name       string    `json:"name"`              // the token's label or, without one in the URI, another name of it
+	State      string    `json:"state"`             // TokenSigns, TokenReady, TokenFailing or TokenRefused
+	Since      time.Time `json:"since"`             // of being well, or not
 	Reason     string    `json:"reason,omitempty"`
 	HandedOver uint64    `json:"handedOver"` // signatures that another token was asked for, since this one took too long
 	Status               // its own
@@ -66,9 +67,10 @@ func (p *place) standing() Standing {
 	return s
 }
 
-// label names a token for people and metrics.
-func (p *place) label() string {
-	u := p.URI
+func (p *place) label() string { return p.URI.Label() }
+
+// Label names the token for people and metrics.
+func (u URI) Label() string {
 	return strings.ToValidUTF8(cmp.Or(u.Token, u.Serial, u.Object, "unnamed"), "?")
 }
 

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,7 +24,6 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
-	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -56,11 +54,12 @@ type running struct {
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
-	signer   *hsm.Tokens
+	signer   *signers
 	signs    atomic.Value // the signer's address, once it is known: a string
 	attestor *appliance.Attestor
 	events   *appliance.Events
 	untold   bool // the journal takes no more events
+	keysTold keysTold
 	public   *api.Server
 	address  net.Addr // where the API listens
 	metrics  net.Addr // nil where there are none
@@ -141,20 +140,10 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.openEvents()
-	expected, err := expectedSigner(r.config, newest)
+	r.signer, err = openSigners(ctx, r.config, newest, r.logger, r.keysChanged)
 	if err != nil {
 		return err
 	}
-	if r.signer, err = OpenHSM(ctx, r.config, expected, r.logger); err != nil {
-		return err
-	}
-	if err := CheckSigner(r.config, r.signer.Address(), newest); err != nil {
-		return err
-	}
-	r.signs.Store(r.signer.Address().String())
-	r.attestor.Signer = r.signer
-	// While the sessions sign, their next requests are on hand, and the cores check what was signed before.
-	r.attestor.Concurrency = func() int { return 2*r.signer.Usage().Sessions + runtime.GOMAXPROCS(0) }
 	r.measure()
 	return nil
 }
@@ -169,13 +158,13 @@ func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) 
 		return newest, err
 	}
 	r.logger.Warn("journal: the database does not serve yet; attestd starts without it, and attests once it does", "error", err.Error())
-	if r.config.HSM.Address == "" {
+	if key := r.config.DefaultKey(); key.Address == "" {
 		r.attestor.Journal = &unproven{Journal: journal, check: func(ctx context.Context) error {
 			newest, err := newestSigner(ctx, journal)
 			if err != nil {
 				return err
 			}
-			return CheckSigner(r.config, r.signer.Address(), newest)
+			return CheckSigner(key, r.signer.Address(), newest)
 		}}
 	}
 	return nil, nil

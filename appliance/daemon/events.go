@@ -45,7 +45,7 @@ func (r *running) closeEvents() {
 // began records that the daemon has started, and with which keys: before what it does then, where the journal takes it.
 func (r *running) began() {
 	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
-		"version": r.options.Version, appliance.DetailSigners: r.signer.Address().String(),
+		"version": r.options.Version, appliance.DetailSigners: r.keysTold.begin(),
 	}})
 	ctx, cancel := context.WithTimeout(context.Background(), startedTimeout)
 	defer cancel()

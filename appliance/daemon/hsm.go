@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,27 +17,57 @@ import (
 // hsmStartTimeout bounds how long opening the tokens may take; a network HSM may need seconds.
 const hsmStartTimeout = time.Minute
 
-// TokenURIs are the URIs of the configured tokens, in the order in which they are used.
+// TokenURIs are the URIs of the tokens of all attestor keys, in the order in which they are used.
 func TokenURIs(c *config.Config) ([]hsm.URI, error) {
-	texts := c.TokenURIs()
-	if len(texts) > hsm.MostTokens {
-		return nil, fmt.Errorf("hsm.uris: has %d entries, and may have %d", len(texts), hsm.MostTokens)
-	}
-	uris := make([]hsm.URI, len(texts))
-	seen := make(map[string]int)
+	var uris []hsm.URI
 	var failures []error
-	for i, text := range texts {
+	for _, k := range c.AttestorKeys() {
+		if n := len(k.TokenURIs()); n > hsm.MostTokens {
+			return nil, named(k, fmt.Errorf("uris: has %d entries, and may have %d", n, hsm.MostTokens))
+		}
+	}
+	seen := make(map[string]int)
+	for i, text := range c.TokenURIs() {
 		uri, err := hsm.ParseURI(text)
+		uris = append(uris, uri)
 		if err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", c.TokenSetting(i), err))
 			continue
 		}
 		if before, twice := seen[uri.String()]; twice {
-			failures = append(failures, fmt.Errorf("%s: is the same token as entry %d", c.TokenSetting(i), before+1))
+			failures = append(failures, sameToken(c, i, before))
 		}
-		uris[i], seen[uri.String()] = uri, i
+		seen[uri.String()] = i
 	}
 	return uris, errors.Join(failures...)
+}
+
+// sameToken says that two tokens are one.
+func sameToken(c *config.Config, i, before int) error {
+	if len(c.HSM.Keys) == 0 {
+		return fmt.Errorf("%s: is the same token as entry %d", c.TokenSetting(i), before+1)
+	}
+	return fmt.Errorf("%s: is the same token and key as %s", c.TokenSetting(i), c.TokenSetting(before))
+}
+
+// parseTokens reads the URIs of a key's tokens.
+func parseTokens(k config.AttestorKey) (uris []hsm.URI, err error) {
+	for _, text := range k.TokenURIs() {
+		uri, err := hsm.ParseURI(text)
+		if err != nil {
+			return nil, err
+		}
+		uris = append(uris, uri)
+	}
+	return uris, nil
+}
+
+// NamedKeys are the names and states of the configured attestor keys, to which API keys may be bound; they cannot sign.
+func NamedKeys(c *config.Config) (keys []appliance.AttestorKey) {
+	for _, k := range c.HSM.Keys {
+		keys = append(keys, appliance.AttestorKey{Name: k.Name, State: k.State})
+	}
+	return keys
 }
 
 // HSMOptions are those of one of the configured tokens.
@@ -44,22 +75,16 @@ func HSMOptions(c *config.Config, uri hsm.URI, logger *slog.Logger) hsm.Options 
 	return hsm.Options{URI: uri, Sessions: c.HSM.Sessions, AllowExtractable: c.HSM.AllowExtractable, Logger: logger}
 }
 
-// OpenHSM starts for each token the worker that holds its library, and opens the token and the key in it. Of several tokens,
-// those are used whose key has the expected address; nil means that nothing says which.
-func OpenHSM(ctx context.Context, c *config.Config, expected *appliance.Address, logger *slog.Logger) (*hsm.Tokens, error) {
-	uris, err := TokenURIs(c)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, hsmStartTimeout)
-	defer cancel()
+// tokensOpener returns what starts for each token of a key the worker that holds its library, and opens the token and the key in it. Of
+// several tokens, those are used whose key has the expected address; nil means that nothing says which.
+func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins, logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
 	places := make([]hsm.Place, len(uris))
 	for i, uri := range uris {
 		log := logger
 		if len(uris) > 1 {
 			log = logger.With("position", i+1, "token", uri.Token)
 		}
-		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logger: log})
+		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logins: logins, Logger: log})
 		places[i] = hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil { // a nil *Signer would be a TokenSigner that is not nil
@@ -68,14 +93,18 @@ func OpenHSM(ctx context.Context, c *config.Config, expected *appliance.Address,
 			return signer, nil
 		}}
 	}
-	tokens, err := hsm.OpenTokens(ctx, places, hsm.TokensOptions{Expected: expected, CallTimeout: c.HSMCallTimeout(), Logger: logger})
-	switch {
-	case err != nil && len(uris) == 1:
-		return nil, WithRemedy(err)
-	case err != nil:
-		return nil, fmt.Errorf("no token of hsm.uris can be used; 'attestd doctor' says how to mend each:\n%w", err)
+	return func(ctx context.Context, expected *appliance.Address) (*hsm.Tokens, error) {
+		ctx, cancel := context.WithTimeout(ctx, hsmStartTimeout)
+		defer cancel()
+		tokens, err := hsm.OpenTokens(ctx, places, hsm.TokensOptions{Expected: expected, CallTimeout: c.HSMCallTimeout(), Logger: logger})
+		switch {
+		case err != nil && len(uris) == 1:
+			return nil, WithRemedy(err)
+		case err != nil:
+			return nil, fmt.Errorf("no token of %s can be used; 'attestd doctor' says how to mend each:\n%w", cmp.Or(k.Name, "hsm.uris"), err)
+		}
+		return tokens, nil
 	}
-	return tokens, nil
 }
 
 // WithRemedy adds what the operator can do where the token or its key is not there.

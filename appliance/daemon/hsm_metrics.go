@@ -8,51 +8,78 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// tokenMetrics reads how each configured token stands when Prometheus asks. There are as many as the configuration names.
-type tokenMetrics struct {
-	standings func() []hsm.Standing
-	each      []tokenMetric
+// hsmMetrics reads how each attestor key and each token stands when Prometheus asks. There are as many as the configuration names. Where
+// keys have names, the label key says which; a single one without a name has no such label.
+type hsmMetrics struct {
+	signers *signers
+	ofKeys  []metric[hsm.Usage]
+	ofToken []metric[hsm.Standing]
 }
 
-// tokenMetric is a figure of a token.
-type tokenMetric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(hsm.Standing) float64
+// metric is a figure of a key or of a token.
+type metric[T any] struct {
+	kind       prometheus.ValueType
+	name, help string
+	value      func(T) float64
 }
 
-func newTokenMetrics(standings func() []hsm.Standing) *tokenMetrics {
-	m := &tokenMetrics{standings: standings}
-	add := func(kind prometheus.ValueType, name, help string, value func(hsm.Standing) float64) {
-		m.each = append(m.each, tokenMetric{prometheus.NewDesc(name, help, []string{"position", "token"}, nil), kind, value})
-	}
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "attestd_hsm_token_ready", "1 while the token signs or could, else 0.", func(s hsm.Standing) float64 { return oneIf(s.Ready) })
-	add(gauge, "attestd_hsm_token_signing", "1 for the token that is asked first, else 0.",
-		func(s hsm.Standing) float64 { return oneIf(s.State == hsm.TokenSigns) })
-	add(counter, "attestd_hsm_token_signatures_total", "Signatures of the token, made and checked, trials included.",
-		func(s hsm.Standing) float64 { return float64(s.Signatures) })
-	add(counter, "attestd_hsm_token_wrong_signatures_total", "Signatures of the token that were not the key's own, and withheld.",
-		func(s hsm.Standing) float64 { return float64(s.WrongSignatures) })
-	add(counter, "attestd_hsm_token_handed_over_total", "Signatures that another token was asked for, since this one took too long.",
-		func(s hsm.Standing) float64 { return float64(s.HandedOver) })
-	add(counter, "attestd_hsm_token_worker_restarts_total", "Workers of the token that were started in the place of another.",
-		func(s hsm.Standing) float64 { return float64(s.Restarts) })
-	return m
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+func newHSMMetrics(s *signers) *hsmMetrics {
+	return &hsmMetrics{s, []metric[hsm.Usage]{
+		{gauge, "attestd_hsm_ready", "1 while no fault of the HSM is known, else 0; a call that hangs is one after hsm.call_timeout.",
+			func(u hsm.Usage) float64 { return oneIf(u.Ready) }},
+		{gauge, "attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func(u hsm.Usage) float64 { return float64(u.Sessions) }},
+		{gauge, "attestd_hsm_sessions_most", "PKCS#11 sessions that are ever opened: hsm.sessions, or where that is 0 the token's maximum, 128 at most.",
+			func(u hsm.Usage) float64 { return float64(u.MostSessions) }},
+		{gauge, "attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func(u hsm.Usage) float64 { return float64(u.InUse) }},
+		{counter, "attestd_hsm_signatures_total", "Signatures made and checked.", func(u hsm.Usage) float64 { return float64(u.Signatures) }},
+		{counter, "attestd_hsm_wrong_signatures_total", "Signatures that were not the key's own, and withheld.",
+			func(u hsm.Usage) float64 { return float64(u.WrongSignatures) }},
+		{counter, "attestd_hsm_repairs_total", "Repairs of the connection to the HSM, new sessions counted too.", func(u hsm.Usage) float64 { return float64(u.Repairs) }},
+		{counter, "attestd_hsm_worker_restarts_total", "Workers, the processes that hold the HSM's library, that were started in the place of another.",
+			func(u hsm.Usage) float64 { return float64(u.Restarts) }},
+	}, []metric[hsm.Standing]{
+		{gauge, "attestd_hsm_token_ready", "1 while the token signs or could, else 0.", func(s hsm.Standing) float64 { return oneIf(s.Ready) }},
+		{gauge, "attestd_hsm_token_signing", "1 for the token that is asked first, else 0.", func(s hsm.Standing) float64 { return oneIf(s.State == hsm.TokenSigns) }},
+		{counter, "attestd_hsm_token_signatures_total", "Signatures of the token, made and checked, trials included.",
+			func(s hsm.Standing) float64 { return float64(s.Signatures) }},
+		{counter, "attestd_hsm_token_wrong_signatures_total", "Signatures of the token that were not the key's own, and withheld.",
+			func(s hsm.Standing) float64 { return float64(s.WrongSignatures) }},
+		{counter, "attestd_hsm_token_handed_over_total", "Signatures that another token was asked for, since this one took too long.",
+			func(s hsm.Standing) float64 { return float64(s.HandedOver) }},
+		{counter, "attestd_hsm_token_worker_restarts_total", "Workers of the token that were started in the place of another.",
+			func(s hsm.Standing) float64 { return float64(s.Restarts) }},
+	}}
 }
 
-// Describe implements prometheus.Collector.
-func (m *tokenMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, f := range m.each {
-		out <- f.desc
-	}
-}
+// Describe implements prometheus.Collector. Which labels there are depends on the keys, so that nothing is described before.
+func (m *hsmMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (m *tokenMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, s := range m.standings() {
-		for _, f := range m.each {
-			out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(s), strconv.Itoa(s.Position), s.Name)
+func (m *hsmMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, k := range m.signers.states() {
+		labels := prometheus.Labels{}
+		if k.Name != "" {
+			labels["key"] = k.Name
+			out <- prometheus.MustNewConstMetric(prometheus.NewDesc("attestd_attestor_key", "1 for each attestor key, with its name, state and address; default is 1 for the one that signs for API keys bound to none.",
+				[]string{"state", "address", "default"}, labels), gauge, 1, string(k.State), k.Address, strconv.Itoa(int(oneIf(k.standard))))
+		}
+		var usage hsm.Usage // of a key that is not open
+		if k.tokens != nil {
+			usage = k.tokens.Usage()
+		}
+		for _, f := range m.ofKeys {
+			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.name, f.help, nil, labels), f.kind, f.value(usage))
+		}
+		for _, s := range k.standings() {
+			for _, f := range m.ofToken {
+				desc := prometheus.NewDesc(f.name, f.help, []string{"position", "token"}, labels)
+				out <- prometheus.MustNewConstMetric(desc, f.kind, f.value(s), strconv.Itoa(s.Position), s.Name)
+			}
 		}
 	}
 }

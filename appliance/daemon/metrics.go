@@ -30,8 +30,7 @@ func (r *running) measure() {
 			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, each set aside for an empty one.", r.replica.SetAsideCount),
 		)
 	}
-	hsm := r.signer.Usage
-	r.registry.MustRegister(newTokenMetrics(r.signer.Standings))
+	r.registry.MustRegister(newHSMMetrics(r.signer))
 	r.registry.MustRegister(
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal, and events.", func() float64 { return float64(r.records()) }),
@@ -39,17 +38,9 @@ func (r *running) measure() {
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
 		gauge("attestd_journal_mark_records", "Records that the high-water mark covers: the highest checkpoint that was published here, on the disk.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
-		gauge("attestd_hsm_ready", "1 while no fault of the HSM is known, else 0; a call that hangs is one after hsm.call_timeout.", func() float64 { return oneIf(hsm().Ready) }),
 		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
 			func() float64 { return r.store.Ahead().Seconds() }),
-		gauge("attestd_hsm_sessions", "PKCS#11 sessions of the pool.", func() float64 { return float64(hsm().Sessions) }),
-		gauge("attestd_hsm_sessions_most", "PKCS#11 sessions that are ever opened: hsm.sessions, or where that is 0 the token's maximum, 128 at most.", func() float64 { return float64(hsm().MostSessions) }),
-		gauge("attestd_hsm_sessions_in_use", "PKCS#11 sessions inside a call.", func() float64 { return float64(hsm().InUse) }),
 		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
-		counter("attestd_hsm_signatures_total", "Signatures made and checked.", func() uint64 { return hsm().Signatures }),
-		counter("attestd_hsm_wrong_signatures_total", "Signatures that were not the key's own, and withheld.", func() uint64 { return hsm().WrongSignatures }),
-		counter("attestd_hsm_repairs_total", "Repairs of the connection to the HSM, new sessions counted too.", func() uint64 { return hsm().Repairs }),
-		counter("attestd_hsm_worker_restarts_total", "Workers, the processes that hold the HSM's library, that were started in the place of another.", func() uint64 { return hsm().Restarts }),
 	)
 }
 
@@ -84,7 +75,6 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	add := func(kind prometheus.ValueType, name, help string, value func(follower.Status) float64) {
 		m.following = append(m.following, followerMetric{describe(name, help), kind, value})
 	}
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "attestd_replica_lag_seconds", "By how much the replica may be out of date; NaN before all is read.", lagSeconds)
 	add(gauge, "attestd_replica_lag_rows", "Packets and transfers that the upstream has and the replica has not.",
 		func(s follower.Status) float64 { return float64(s.LagRows) })

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,6 +67,11 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	adoptKeys, err := r.prepareKeys(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	adoptKeys()
 	adoptTLS()
 	r.attestor.Screen(screened)
 	if r.options.Level != nil {
@@ -74,6 +80,19 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
 	changed, r.loaded = r.loaded.Differing(next), next
 	return changed, r.changedOtherwise(next), nil
+}
+
+// prepareKeys opens the attestor keys that next names and that are not open, and returns what makes the daemon use them.
+func (r *running) prepareKeys(next *config.Config) (adopt func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), hsmStartTimeout)
+	defer cancel()
+	var newest *appliance.Address
+	if next.DefaultKey().Address == "" { // only then the journal says which key is meant
+		if newest, err = newestSigner(ctx, r.attestor.Journal); err != nil {
+			return nil, err
+		}
+	}
+	return r.signer.prepare(ctx, next, newest)
 }
 
 // prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a

@@ -104,38 +104,37 @@ type OtherKey struct{ Detail, Remedy string }
 
 func (e *OtherKey) Error() string { return e.Detail + ": " + e.Remedy }
 
-// CheckSigner returns an OtherKey where the key is not the one that the configuration pins or, without that, the one that
-// signed the journal's newest record. newest is its address; nil where there is none.
-func CheckSigner(c *config.Config, key appliance.Address, newest *appliance.Address) error {
-	expected, err := expectedSigner(c, newest)
-	if err != nil {
+// CheckSigner returns an OtherKey where the address is not the one that the configuration pins for the attestor key or, without that, the
+// one that signed the journal's newest record. newest is its address; nil where there is none.
+func CheckSigner(k config.AttestorKey, address appliance.Address, newest *appliance.Address) error {
+	expected, err := expectedSigner(k, newest)
+	if err != nil || expected == nil || *expected == address {
 		return err
 	}
+	if k.Name != "" {
+		return &OtherKey{
+			Detail: fmt.Sprintf("the key that hsm.keys names %s has the address %s, and its address says %s", k.Name, address, expected),
+			Remedy: "name the right token and key in its uri, or restore the HSM's backup; or correct its address",
+		}
+	}
 	says := "the journal's newest record was signed by"
-	if c.HSM.Address != "" {
+	if k.Address != "" {
 		says = "hsm.address says"
 	}
-	if expected == nil || *expected == key {
-		return nil
-	}
 	return &OtherKey{
-		Detail: fmt.Sprintf("the key that hsm.uri names has the address %s, and %s %s", key, says, expected),
+		Detail: fmt.Sprintf("the key that hsm.uri names has the address %s, and %s %s", address, says, expected),
 		Remedy: fmt.Sprintf("name the right token and key in hsm.uri, or restore the HSM's backup. Where the new key is meant, set its address as attestor "+
-			"on chain, then in the configuration, under hsm, address: %q", key),
+			"on chain, then in the configuration, under hsm, address: %q", address),
 	}
 }
 
-// expectedSigner is the address that the key must have: the one that the configuration pins, or else that of the journal's newest
-// record; nil where neither says.
-func expectedSigner(c *config.Config, newest *appliance.Address) (*appliance.Address, error) {
-	if c.HSM.Address == "" {
+// expectedSigner is the address that an attestor key must have: the one that the configuration pins, or else that of the journal's
+// newest record; nil where neither says.
+func expectedSigner(k config.AttestorKey, newest *appliance.Address) (*appliance.Address, error) {
+	if k.Address == "" {
 		return newest, nil
 	}
-	pinned, err := appliance.ParseAddress(c.HSM.Address)
-	if err != nil {
-		return nil, fmt.Errorf("hsm.address %w", err)
-	}
-	return &pinned, nil
+	return k.Expected()
 }
 
 // newestSigner is the address of the journal's newest record; nil where there is none.

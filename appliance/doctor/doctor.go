@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
@@ -62,6 +63,7 @@ func checks() []checkup {
 		{"PIN", ofEachToken(checkPIN)},
 		{"key", ofEachToken(checkKey)},
 		{"tokens", checkTokens},
+		{"attestor keys", checkAttestorKeys},
 		{"database", checkDatabase},
 		{"journal", checkJournal},
 		{"mark", checkMark},
@@ -97,6 +99,8 @@ type subject struct {
 
 	tokens []token
 	token  // the one that is looked at
+
+	apiKeys []appliance.APIKey // as the running daemon knows them
 }
 
 func (p *subject) running() bool { return p.daemonErr == nil }

@@ -30,6 +30,9 @@ func (p *subject) ask(ctx context.Context) {
 		for i := range p.tokens {
 			p.tokens[i].told(status, err)
 		}
+		if err == nil {
+			p.apiKeys, _ = admin.ListKeys(ctx) // what the daemon's store has is told by its own check
+		}
 		return
 	}
 	for i := range p.tokens {
@@ -191,7 +194,7 @@ func (p *subject) otherKey(ctx context.Context) *daemon.OtherKey {
 	if r := p.newestRecord(ctx); r != nil {
 		newest = &r.SignerAddress
 	}
-	other, _ := errors.AsType[*daemon.OtherKey](daemon.CheckSigner(p.config, *p.hsm.Key.Address, newest))
+	other, _ := errors.AsType[*daemon.OtherKey](daemon.CheckSigner(p.key, *p.hsm.Key.Address, newest))
 	return other
 }
 

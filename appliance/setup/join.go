@@ -118,7 +118,9 @@ func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 	lacking := make(map[string]any)
 	for name, value := range s.bundle.Settings {
 		there, set := present[name]
+		_, named := present["hsm.keys"]
 		switch {
+		case name == "hsm.address" && named: // each key has its own
 		case !set:
 			lacking[name] = value
 		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(fmt.Sprint(value)).WithoutPassword():

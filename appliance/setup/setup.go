@@ -220,7 +220,8 @@ func (s *setup) configure(ctx context.Context) error {
 		return err
 	}
 	_, configured := present["hsm.uri"]
-	if _, several := present["hsm.uris"]; configured || several {
+	_, several := present["hsm.uris"]
+	if _, named := present["hsm.keys"]; configured || several || named {
 		s.kept(s.result.Configuration, "names the token already; flags and questions about it are left out")
 		if s.bundle != nil {
 			if err := s.writeConfiguration(present, map[string]any{}); err != nil {
@@ -377,10 +378,10 @@ func (s *setup) configuration() []byte {
 // pinAddress adds the key's address to the configuration that this run has written, so that another key under the same label
 // is never taken for it. In a configuration that was there, the operator's word stands.
 func (s *setup) pinAddress(context.Context) error {
-	if err := daemon.CheckSigner(s.config, *s.result.Address, nil); err != nil {
+	if err := daemon.CheckSigner(s.config.DefaultKey(), *s.result.Address, nil); err != nil {
 		return err
 	}
-	if s.chosen == nil {
+	if s.chosen == nil || len(s.config.HSM.Keys) > 0 {
 		return nil
 	}
 	s.chosen["hsm.address"] = s.result.Address.String()

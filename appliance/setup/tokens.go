@@ -6,13 +6,14 @@ import (
 	"fmt"
 
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/doctor"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm"
 )
 
-// severalTokens says whether the configuration names several tokens. Setup finds them, their PINs and their key, and makes none:
-// each key that is made is another.
-func (s *setup) severalTokens() bool { return len(s.config.TokenURIs()) > 1 }
+// severalTokens says whether the configuration names several tokens, or keys by their names. Setup finds them, their PINs and their
+// keys, and makes none: each key that is made is another.
+func (s *setup) severalTokens() bool { return len(s.config.TokenURIs()) > 1 || len(s.config.HSM.Keys) > 0 }
 
 // adoptPINs sees to it that the PIN of each of several tokens is where the configuration says.
 func (s *setup) adoptPINs(ctx context.Context) error {
@@ -21,7 +22,7 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 		return err
 	}
 	if s.PINFile != "" {
-		return errors.New("--pin-file: hsm.uris names several tokens; put each PIN where its pin-source says, and leave --pin-file out")
+		return errors.New("--pin-file: the configuration names several tokens; put each PIN where its pin-source says, and leave --pin-file out")
 	}
 	running, err := s.daemonRuns(ctx)
 	if err != nil || running {
@@ -33,7 +34,7 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 			continue
 		}
 		if _, err := s.currentPIN(ctx, uri); err != nil {
-			missing = append(missing, fmt.Errorf("the PIN of token %d is not where hsm.uris says (%s): %w\n%s", i+1, uri.PINSource, err, placeRemedy(uri)))
+			missing = append(missing, fmt.Errorf("the PIN of token %d is not where %s says (%s): %w\n%s", i+1, s.config.TokenSetting(i), uri.PINSource, err, placeRemedy(uri)))
 		}
 	}
 	return errors.Join(missing...)
@@ -47,30 +48,32 @@ func placeRemedy(uri hsm.URI) string {
 	return "put it there, readable for the service's user only"
 }
 
-// findKeys learns the address of the key that several tokens hold. One that is well is enough; doctor tells of the others.
+// findKeys learns the addresses of the keys that several tokens hold. Of the default key, one token that is well is enough; doctor
+// tells of the others.
 func (s *setup) findKeys(ctx context.Context) error {
 	uris, err := daemon.TokenURIs(s.config)
 	if err != nil {
 		return err
 	}
 	var failures []error
+	standard := s.config.DefaultKey()
 	for i, uri := range uris {
-		found, err := s.Inspect(ctx, i+1)
-		if err == nil && (!found.Ready || found.Key.Address == nil) {
-			err = errors.New(found.LastError)
-		}
-		if found.WrongPIN {
-			err = &PINRefused{found.LastError}
-		}
+		key, _ := s.config.KeyOfToken(i)
+		found, err := s.inspectToken(ctx, i+1)
 		switch {
 		case err != nil:
 			failures = append(failures, fmt.Errorf("token %d, %s: %w", i+1, uri.Token, err))
 			continue
-		case s.result.Address == nil:
-			s.result.Address = found.Key.Address
-		case *s.result.Address != *found.Key.Address:
+		case key.Name != "":
+			if err := daemon.CheckSigner(key, *found.Key.Address, nil); err != nil {
+				return err
+			}
+		case s.result.Address != nil && *s.result.Address != *found.Key.Address:
 			return fmt.Errorf("the tokens of hsm.uris have different keys: token %d has %s, and one before it %s: bring the key into all by the HSM's own tools",
 				i+1, found.Key.Address, s.result.Address)
+		}
+		if key.Name == standard.Name {
+			s.result.Address = found.Key.Address
 		}
 		s.say("kept  token %d, %q, and its key %q  (address %s)", i+1, found.Token.Label, found.Key.Label, found.Key.Address)
 	}
@@ -81,4 +84,16 @@ func (s *setup) findKeys(ctx context.Context) error {
 		s.say("not usable now: %v", err)
 	}
 	return nil
+}
+
+// inspectToken looks at the token at a position, whose key must be found.
+func (s *setup) inspectToken(ctx context.Context, position int) (doctor.Inspection, error) {
+	found, err := s.Inspect(ctx, position)
+	if err == nil && (!found.Ready || found.Key.Address == nil) {
+		err = errors.New(found.LastError)
+	}
+	if found.WrongPIN {
+		err = &PINRefused{found.LastError}
+	}
+	return found, err
 }

@@ -71,7 +71,7 @@ func TestAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	}
 	base := t.TempDir()
 	storeURL, old, lose := lostDatabase(t, base)
-	seen := make(map[bool]int) // kills before and after the database had the new journal
+	seen := make(map[bool]int)                                                                                   // kills before and after the database had the new journal
 	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} { // it writes some twenty times
 		for n := 1; ; n += every {
 			lose()

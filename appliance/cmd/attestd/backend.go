@@ -22,6 +22,7 @@ type backend interface {
 	CreateKey(ctx context.Context, req appliance.KeyRequest) (key appliance.APIKey, token string, err error)
 	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
 	RevokeKey(ctx context.Context, id string) (appliance.APIKey, error)
+	BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error)
 	Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
 	Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error)
 	Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error
@@ -79,6 +80,9 @@ func (f offline) happened(ctx context.Context, kind appliance.EventKind, details
 }
 
 func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
+	if err := appliance.CheckBinding(daemon.NamedKeys(f.config), req.Attestor); err != nil {
+		return appliance.APIKey{}, "", err
+	}
 	key, token, err := appliance.NewAPIKey(req, time.Now())
 	if err != nil {
 		return appliance.APIKey{}, "", err
@@ -98,6 +102,17 @@ func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, er
 	key, err := f.store.Keys.Revoke(ctx, id, time.Now())
 	if err == nil {
 		f.happened(ctx, appliance.EventKeyRevoked, key.Details())
+	}
+	return key, err
+}
+
+func (f offline) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
+	if err := appliance.CheckBinding(daemon.NamedKeys(f.config), attestor); err != nil {
+		return appliance.APIKey{}, err
+	}
+	key, err := f.store.Keys.Bind(ctx, id, attestor)
+	if err == nil {
+		f.happened(ctx, appliance.EventKeyBound, key.Details())
 	}
 	return key, err
 }

@@ -61,9 +61,9 @@ func (a *app) health(ctx context.Context) (wire.Status, error) {
 func writeHealth(w io.Writer, s wire.Status) {
 	if s.Ready {
 		fmt.Fprintf(w, "attestd %s attests as %s\n", s.Version, s.SignerAddress)
-		return
+	} else {
+		fmt.Fprintf(w, "attestd %s answers, but is not ready:\n", s.Version)
 	}
-	fmt.Fprintf(w, "attestd %s answers, but is not ready:\n", s.Version)
 	for _, part := range slices.Sorted(maps.Keys(s.Failing)) {
 		fmt.Fprintf(w, "  %s: %s\n", part, s.Failing[part])
 	}

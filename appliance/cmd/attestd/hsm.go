@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/doctor"
 	"github.com/attestd/attestd/appliance/text"
@@ -24,7 +27,7 @@ func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
 
 func newHSM(a *app) *cobra.Command {
 	return group("hsm", "The HSM: init, status, keygen, bench",
-		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN. Where hsm.uris names several tokens, --token says which is meant.",
+		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN. Where hsm.uris or\nhsm.keys names several tokens, --token says which is meant.",
 		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a), newHSMInspect(a))
 }
 
@@ -82,7 +85,7 @@ is another.`,
 			if made && result.TokenCreated {
 				a.say("The security officer's PIN of the new token is %s. Keep it apart; it is not shown again.", soPIN)
 			}
-			if result.Created && len(c.TokenURIs()) > 1 {
+			if result.Created && len(c.HSM.URIs) > 1 {
 				a.say("No other token has this key. Bring it there by the HSM's own tools; 'attestd doctor' examines each.")
 			}
 			return a.print(result, func(w io.Writer) { writeInit(w, result) })
@@ -131,7 +134,7 @@ func newHSMStatus(a *app) *cobra.Command {
 			if !errors.Is(err, client.ErrNotRunning) {
 				return err
 			}
-			if len(c.TokenURIs()) > 1 {
+			if len(c.TokenURIs()) > 1 || len(c.HSM.Keys) > 0 {
 				status, err := a.inspectEach(cmd.Context(), c)
 				if err != nil {
 					return err
@@ -182,8 +185,8 @@ func newHSMKeygen(a *app) *cobra.Command {
 		Use:   "keygen --label LABEL",
 		Short: "Generate another secp256k1 key in the token",
 		Long: `Generate another secp256k1 key in the token that hsm.uri names, sensitive and not extractable, under a
-label that is not taken. To sign with it, name it in hsm.uri (object=LABEL), and its address in hsm.address,
-once the contract on chain knows it.`,
+label that is not taken. Nothing signs with it yet: the command prints what hsm.keys must be so that it signs beside
+the key that is there, for the API keys that are bound to it. docs/rotation.md tells the way from one key to the next.`,
 		Example: "  attestd hsm keygen --label attestor-2027",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -195,7 +198,7 @@ once the contract on chain knows it.`,
 				if err != nil {
 					return err
 				}
-				return a.print(key, func(w io.Writer) { writeKey(w, key) })
+				return a.print(key, func(w io.Writer) { writeNewKey(w, a.keysWith(opts.URI, key), key) })
 			})
 		},
 	}
@@ -249,7 +252,42 @@ func writeKey(w io.Writer, k hsm.KeyInfo) {
 	fmt.Fprintln(w, "\nSet this address as attestor in the contract on chain.")
 }
 
+// writeNewKey shows a key that was made beside others.
+func writeNewKey(w io.Writer, keys []config.AttestorKey, k hsm.KeyInfo) {
+	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
+	fmt.Fprint(w, "\nTo sign with both, write under hsm, in the place of uri, uris and address, then type attestd reload:\n\n")
+	config.WriteKeys(w, keys)
+}
+
+// keysWith are the configured attestor keys and, last, one in the token of that URI.
+func (a *app) keysWith(token hsm.URI, made hsm.KeyInfo) (keys []config.AttestorKey) {
+	c, err := a.config(nil)
+	if err != nil {
+		return nil
+	}
+	for i, k := range c.AttestorKeys() {
+		if k.Name == "" { // the only one
+			uri, err := hsm.ParseURI(c.TokenURIs()[i])
+			if k.Name = uri.Object; err != nil || !appliance.ValidAttestorKeyName(k.Name) || k.Name == made.Label {
+				k.Name = "attestor-before"
+			}
+			k.Address = cmp.Or(k.Address, "0x…")
+		}
+		keys = append(keys, k)
+	}
+	token.Object, token.ID = made.Label, nil
+	name := made.Label
+	if !appliance.ValidAttestorKeyName(name) {
+		name = "NAME"
+	}
+	return append(keys, config.AttestorKey{Name: name, State: appliance.AttestorKeyActive, URI: token.String(), Address: made.Address.String()})
+}
+
 func writeStatus(w io.Writer, s hsm.Status) {
+	if len(s.Keys) > 0 {
+		writeKeys(w, s.Keys)
+		return
+	}
 	if len(s.Tokens) > 0 {
 		writeTokens(w, s)
 		return

@@ -21,7 +21,7 @@ import (
 )
 
 func tokenFlag(cmd *cobra.Command, which *string) {
-	cmd.Flags().StringVar(which, "token", "", "which token of hsm.uris is meant: its position, from 1, or its label")
+	cmd.Flags().StringVar(which, "token", "", "which token of hsm.uris or hsm.keys is meant: its position, from 1, its label, or the name of its key")
 }
 
 // chooseToken returns the token that is meant, and the command line with it.
@@ -36,7 +36,7 @@ func (a *app) chooseToken(which string, args []string) (c *config.Config, uri hs
 	if err != nil {
 		return nil, uri, nil, err
 	}
-	i, err := tokenMeant(uris, which)
+	i, err := tokenMeant(c, uris, which)
 	if err != nil {
 		return nil, uri, nil, err
 	}
@@ -46,19 +46,23 @@ func (a *app) chooseToken(which string, args []string) (c *config.Config, uri hs
 	return c, uris[i], args, nil
 }
 
-// tokenMeant finds a token by its position or, where only one has it, by its label.
-func tokenMeant(uris []hsm.URI, which string) (int, error) {
+// tokenMeant finds a token by its position or, where only one has it, by its label or the name of its attestor key.
+func tokenMeant(c *config.Config, uris []hsm.URI, which string) (int, error) {
 	if which == "" && len(uris) == 1 {
 		return 0, nil
 	}
 	names := make([]string, len(uris))
 	var meant []int
 	for i, u := range uris {
+		key, _ := c.KeyOfToken(i)
 		names[i] = fmt.Sprintf("%d (%s)", i+1, u.Token)
+		if key.Name != "" {
+			names[i] = fmt.Sprintf("%d (%s, key %s)", i+1, u.Token, key.Name)
+		}
 		if which == strconv.Itoa(i+1) {
 			return i, nil
 		}
-		if which != "" && which == u.Token {
+		if which != "" && (which == u.Token || which == key.Name) {
 			meant = append(meant, i)
 		}
 	}
@@ -66,9 +70,17 @@ func tokenMeant(uris []hsm.URI, which string) (int, error) {
 		return meant[0], nil
 	}
 	if which == "" {
-		return 0, fmt.Errorf("hsm.uris names several tokens: say with --token which is meant: %s", strings.Join(names, ", "))
+		return 0, fmt.Errorf("%s names several tokens: say with --token which is meant: %s", severalIn(c), strings.Join(names, ", "))
 	}
 	return 0, fmt.Errorf("--token %s names %d of the configured tokens; there are %s", which, len(meant), strings.Join(names, ", "))
+}
+
+// severalIn is the setting that names several tokens.
+func severalIn(c *config.Config) string {
+	if len(c.HSM.Keys) > 0 {
+		return "hsm.keys"
+	}
+	return "hsm.uris"
 }
 
 // inspectToken looks at the token at a position in a process of its own.
@@ -90,23 +102,47 @@ func (a *app) inspectToken(ctx context.Context, position int) (found doctor.Insp
 }
 
 // inspectEach looks at each of several tokens while no daemon does.
-func (a *app) inspectEach(ctx context.Context, c *config.Config) (hsm.Status, error) {
-	uris, err := daemon.TokenURIs(c)
-	if err != nil {
-		return hsm.Status{}, err
+func (a *app) inspectEach(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
+	var failures []error
+	position := 1
+	for _, k := range c.AttestorKeys() {
+		one := hsm.NamedStatus{Name: k.Name, State: string(k.State), Default: k.Name == c.DefaultKey().Name}
+		one.Status, err = a.inspectKey(ctx, k, position)
+		position += len(k.TokenURIs())
+		if err != nil {
+			one.LastError = err.Error()
+			failures = append(failures, err)
+		}
+		if one.Default && err == nil {
+			status = one.Status
+		}
+		if k.Name != "" {
+			status.Keys = append(status.Keys, one)
+		}
 	}
-	var all hsm.Status
+	if !status.Ready {
+		return status, errors.Join(failures...)
+	}
+	return status, nil
+}
+
+// inspectKey looks at the tokens of a key, of which the first has that position.
+func (a *app) inspectKey(ctx context.Context, k config.AttestorKey, position int) (all hsm.Status, err error) {
 	var tokens []hsm.Standing
 	var failures []error
-	for i, uri := range uris {
-		found, err := a.inspectToken(ctx, i+1)
+	for i, text := range k.TokenURIs() {
+		uri, err := hsm.ParseURI(text)
+		if err != nil {
+			return all, err
+		}
+		found, err := a.inspectToken(ctx, position+i)
 		if err == nil && found.LastError != "" {
 			err = errors.New(found.LastError)
 		}
-		one := hsm.Standing{Position: i + 1, Name: uri.Token, State: hsm.TokenReady, Since: time.Now().UTC(), Status: found.Status}
+		one := hsm.Standing{KeyName: k.Name, Position: position + i, Name: uri.Token, State: hsm.TokenReady, Since: time.Now().UTC(), Status: found.Status}
 		if err != nil {
 			one.State, one.Reason = hsm.TokenFailing, err.Error()
-			failures = append(failures, fmt.Errorf("token %d, %s: %w", i+1, uri.Token, err))
+			failures = append(failures, fmt.Errorf("token %d, %s: %w", position+i, uri.Token, err))
 		}
 		if one.Ready && !all.Ready {
 			all, one.State = found.Status, hsm.TokenSigns
@@ -116,8 +152,35 @@ func (a *app) inspectEach(ctx context.Context, c *config.Config) (hsm.Status, er
 	if !all.Ready {
 		return all, errors.Join(failures...)
 	}
-	all.Tokens = tokens
+	if len(tokens) > 1 {
+		all.Tokens = tokens
+	}
 	return all, nil
+}
+
+// writeKeys shows attestor keys that have names: a line for each, and what each tells of itself.
+func writeKeys(w io.Writer, keys []hsm.NamedStatus) {
+	rows := make([][]string, len(keys))
+	for i, k := range keys {
+		state := k.State
+		if k.Default {
+			state += ", default"
+		}
+		address := "unknown"
+		if k.Key.Address != nil {
+			address = k.Key.Address.String()
+		}
+		rows[i] = []string{k.Name, state, map[bool]string{true: "yes", false: "no"}[k.Ready], address}
+	}
+	table(w, "KEY\tSTATE\tREADY\tADDRESS", rows)
+	for _, k := range keys {
+		fmt.Fprintf(w, "\nKey %s\n", k.Name)
+		if k.Module.Path == "" {
+			fields(w, told("not open", k.LastError))
+			continue
+		}
+		writeStatus(w, k.Status)
+	}
 }
 
 // writeTokens shows several tokens: what holds for all, a line for each, and what each tells of itself.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,13 +17,13 @@ import (
 )
 
 func newKey(a *app) *cobra.Command {
-	return group("key", "API keys: create, list, revoke",
+	return group("key", "API keys: create, list, bind, revoke",
 		"API keys say who may ask for attestations. While the daemon runs these commands go through its admin\nsocket and take effect at once; while it does not, they change the files.",
-		newKeyCreate(a), newKeyList(a), newKeyRevoke(a))
+		newKeyCreate(a), newKeyList(a), newKeyBind(a), newKeyRevoke(a))
 }
 
 func newKeyCreate(a *app) *cobra.Command {
-	var name, rate, expires string
+	var name, rate, expires, attestor string
 	var scopes, allowFrom []string
 	cmd := &cobra.Command{
 		Use:   "create --name NAME",
@@ -37,6 +39,7 @@ again, since only its SHA-256 is kept.`,
 			if err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
+			req.Attestor = attestor
 			return a.createKey(cmd, req)
 		},
 	}
@@ -46,6 +49,7 @@ again, since only its SHA-256 is kept.`,
 	f.StringVar(&expires, "expires", "", "when it ends: a duration from now such as 90d or 12h, or a time such as 2027-01-31T00:00:00Z")
 	f.StringSliceVar(&scopes, "scope", nil, "what it may do: attest, graphql; may be repeated (default: all)")
 	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use it, such as 10.1.0.0/16; may be repeated (default: any)")
+	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the one that signs for all that are bound to none)")
 	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"attest", "graphql"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -150,6 +154,37 @@ func newKeyList(a *app) *cobra.Command {
 	}
 }
 
+func newKeyBind(a *app) *cobra.Command {
+	var attestor string
+	cmd := &cobra.Command{
+		Use:   "bind ID --attestor NAME",
+		Short: "Have an attestor key sign for an API key",
+		Long: `Have the attestor key of that name sign for an API key, from the next request on, and no other. Its holder need not do
+anything. With --attestor "" it is bound to none, and the first active key of hsm.keys signs. What was attested stays as it is: a
+request repeated under its Idempotency-Key gets the attestation from before.
+
+'attestd hsm status' lists the attestor keys. No API key can be bound to one that is retiring.`,
+		Example: "  attestd key bind k3x5wq7mzp2n4r6t --attestor attestor-2027\n  attestd key bind k3x5wq7mzp2n4r6t --attestor \"\"",
+		Args:    oneArg("key ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("attestor") {
+				return usagef(cmd, "--attestor is required")
+			}
+			return a.withBackend(cmd, func(o backend) error {
+				key, err := o.BindKey(cmd.Context(), args[0], attestor)
+				if err != nil {
+					return err
+				}
+				return a.print(viewKey(key), func(w io.Writer) {
+					fmt.Fprintf(w, "For API key %s (%s) signs %s.\n", key.ID, key.Name, cmp.Or(key.Attestor, "the default attestor key"))
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys; empty for the default one (required)")
+	return cmd
+}
+
 func newKeyRevoke(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "revoke ID",
@@ -183,17 +218,25 @@ func viewKey(k appliance.APIKey) keyView {
 func (a *app) printKeys(keys []appliance.APIKey) error {
 	views := make([]keyView, len(keys))
 	rows := make([][]string, len(keys))
+	bound := slices.ContainsFunc(keys, func(k appliance.APIKey) bool { return k.Attestor != "" })
 	for i, k := range keys {
 		v := viewKey(k)
 		views[i] = v
 		rows[i] = []string{v.ID, v.Name, string(v.State), join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
+		if bound {
+			rows[i] = append(rows[i], orDash(v.Attestor))
+		}
+	}
+	head := "ID\tNAME\tSTATE\tSCOPES\tRATE\tALLOW FROM\tCREATED\tEXPIRES\tLAST USED"
+	if bound {
+		head += "\tATTESTOR"
 	}
 	return a.print(views, func(w io.Writer) {
 		if len(keys) == 0 {
 			a.say("There are no API keys. Make one: attestd key create --name NAME")
 			return
 		}
-		table(w, "ID\tNAME\tSTATE\tSCOPES\tRATE\tALLOW FROM\tCREATED\tEXPIRES\tLAST USED", rows)
+		table(w, head, rows)
 	})
 }
 

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/hsm"
+)
+
+// signedby FILE NAME expects that the attestor key of that name has signed the attestation.
+func signedBy(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: signedby FILE NAME")
+	}
+	var a appliance.Attestation
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &a))
+	ts.Check(a.Verify())
+	var status hsm.Status
+	command := exec.Command("attestd", "hsm", "status", "--output", "json")
+	command.Env = []string{"PATH=" + ts.Getenv("PATH"), "ATTESTD_CONFIG=" + ts.Getenv("ATTESTD_CONFIG"), "ATTESTD_ADMIN_SOCKET=" + ts.Getenv("ATTESTD_ADMIN_SOCKET")}
+	out, err := command.Output()
+	ts.Check(err)
+	ts.Check(json.Unmarshal(out, &status))
+	i := slices.IndexFunc(status.Keys, func(k hsm.NamedStatus) bool { return k.Name == args[1] })
+	if i < 0 || *status.Keys[i].Key.Address != a.SignerAddress {
+		ts.Fatalf("%s was signed by %s, not by %s of %s", args[0], a.SignerAddress, args[1], out)
+	}
+}
+
+// configureKeys has hsm.keys be what is given, in the place of what named the token before.
+func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey) {
+	tb.Helper()
+	path := filepath.Join(d.dir, "attestd.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var written strings.Builder
+	config.WriteKeys(&written, keys)
+	changed := tokenSettings.ReplaceAllLiteralString(string(text), "hsm:\n"+written.String())
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil || !strings.Contains(changed, written.String()) {
+		tb.Fatalf("%s names no token: %v", path, err)
+	}
+}
+
+// tokenSettings are what names the tokens in a configuration that attestd dev has written.
+var tokenSettings = regexp.MustCompile(`(?m)^hsm: .*\n|^hsm:\n(?:^  .*\n)+`)
+
+// keyStatuses are those of the attestor keys that the daemon has.
+func (d *daemonProcess) keyStatuses(tb testing.TB) (keys []hsm.NamedStatus) {
+	tb.Helper()
+	var status hsm.Status
+	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil {
+		tb.Fatal(err)
+	}
+	return status.Keys
+}
+
+// ofKey is the configuration of another key: in the token of the first, or in one of its own.
+func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownToken bool) config.AttestorKey {
+	tb.Helper()
+	next := config.AttestorKey{Name: "next", State: appliance.AttestorKeyActive}
+	uri, err := hsm.ParseURI(first.URI)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	uri.Object = "next"
+	if ownToken {
+		uri.Token = "second"
+	}
+	next.URI = uri.String()
+	make := d.command("hsm", "init", "--output", "json")
+	make.Env = append(make.Env, "ATTESTD_CONFIG="+os.DevNull, "ATTESTD_HSM_URI="+next.URI)
+	out, err := make.Output()
+	var made hsm.InitResult
+	if err == nil {
+		err = json.Unmarshal(out, &made)
+	}
+	if err != nil || made.TokenCreated != ownToken {
+		tb.Fatalf("%s, %v", out, err)
+	}
+	next.Address = made.Key.Address.String()
+	return next
+}
+
+// From one key to the next under load, in one token or into another, without a restart: every request is answered, by the key that was
+// to sign then, and all is in the journal.
+func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
+	for name, ownToken := range map[string]bool{"in one token": false, "into another token": true} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			t.Parallel() // from here: this process makes the token
+			source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
+			c, err := source.Load(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := config.AttestorKey{Name: "first", State: appliance.AttestorKeyActive, URI: c.HSM.URI}
+			next := d.otherKey(t, first, ownToken)
+			d.start(t)
+			defer d.kill(t)
+			first.Address = d.address(t)
+			attestWhile(t, d, 2, func() { time.Sleep(time.Millisecond) })
+			retiring := first
+			retiring.State = appliance.AttestorKeyRetiring
+			answered, outage := attestWhile(t, d, 8, func() {
+				for _, keys := range [][]config.AttestorKey{{first}, {first, next}, {retiring, next}, {next}} {
+					d.configureKeys(t, keys...)
+					d.run(t, "reload")
+					if got := d.keyStatuses(t); len(got) != len(keys) || !got[len(keys)-1].Ready {
+						t.Errorf("%d keys, not %d: %+v", len(got), len(keys), got)
+					}
+				}
+			})
+			recorded, by := exported(t, d), make(map[string]int)
+			for _, a := range answered {
+				by[a.SignerAddress.String()]++
+				if r, ok := recorded[a.ID]; !ok || r.Attestation != a || a.Verify() != nil {
+					t.Errorf("attestation %s was answered but is not in the journal: %+v", a.ID, r)
+				}
+			}
+			if by[first.Address] == 0 || len(by) > 2 || by[first.Address]+by[next.Address] != len(answered) {
+				t.Errorf("signed by %v, want by %s, then by %s", by, first.Address, next.Address)
+			}
+			if got := d.address(t); got != next.Address {
+				t.Errorf("%s signs, not %s", got, next.Address)
+			}
+			t.Logf("%d attestations, by %v, the longest gap %s", len(answered), by, outage.Round(time.Millisecond))
+		})
+	}
+}
+
+// address is of the key that signs for API keys that are bound to none.
+func (d *daemonProcess) address(tb testing.TB) string {
+	tb.Helper()
+	var status wire.Status
+	if err := json.Unmarshal([]byte(d.run(tb, "health", "--output", "json")), &status); err != nil {
+		tb.Fatal(err)
+	}
+	return status.SignerAddress.String()
+}
+
+// A key beside the default one whose token is away neither keeps the daemon from starting nor makes it unready; what is bound to it waits
+// for it, and it signs once its token is back. Without the default key there is no start.
+func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the token
+	source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
+	c, err := source.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := config.AttestorKey{Name: "first", State: appliance.AttestorKeyActive, URI: c.HSM.URI}
+	d.start(t)
+	first.Address = d.address(t)
+	d.kill(t)
+	next := d.otherKey(t, first, false)
+	d.configureKeys(t, first, next)
+	token := strings.TrimSpace(d.run(t, "key", "create", "--name", "bound", "--attestor", "next"))
+	pin, away := filepath.Join(d.dir, "pin"), filepath.Join(d.dir, "pin2") // a token is away to whom its PIN is
+	away2 := next
+	away2.URI = strings.Replace(next.URI, pin, away, 1)
+	d.configureKeys(t, first, away2)
+	d.start(t)
+	defer d.kill(t)
+	if out := d.run(t, "health", "--ready"); !strings.Contains(out, first.Address) || !strings.Contains(out, "key next: ") {
+		t.Errorf("health says %s", out)
+	}
+	attestWhile(t, d, 2, func() {})
+	bound, err := client.New(d.url, token, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := bound.Attest(brief(t), randomRequest(), client.AttestOptions{}); err == nil {
+		t.Errorf("an API key bound to next got %+v", a)
+	}
+	text, err := os.ReadFile(pin)
+	if err == nil {
+		err = os.WriteFile(away, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); !d.keyStatuses(t)[1].Ready; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the key is not opened\n%s", d.log())
+		}
+	}
+	if a, err := bound.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil || a.SignerAddress.String() != next.Address {
+		t.Errorf("an API key bound to next got %+v, %v", a, err)
+	}
+}
+
+// brief is a context for what is not to succeed.
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}

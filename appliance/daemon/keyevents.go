@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// keysChanged has the attestor sign with these keys, and the journal tell what has changed.
+func (r *running) keysChanged(keys []appliance.AttestorKey) {
+	r.attestor.SetAttestorKeys(keys)
+	standard := r.attestor.DefaultKey().Signer.Address()
+	r.signs.Store(standard.String())
+	for _, event := range r.keysTold.look(keys, standard) {
+		r.events.Record(event)
+	}
+}
+
+// keysTold is what the journal was told of the attestor keys: the addresses at the start, and then each change.
+type keysTold struct {
+	mu    sync.Mutex
+	begun bool
+	keys  map[string]map[string]string // the details of each, by address
+}
+
+// begin returns the addresses, separated by spaces, with which the start is recorded.
+func (t *keysTold) begin() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun = true
+	return strings.Join(slices.Sorted(maps.Keys(t.keys)), " ")
+}
+
+// look returns the events of what has changed since the last look. A key whose address is not known is none yet.
+func (t *keysTold) look(keys []appliance.AttestorKey, standard appliance.Address) (events []appliance.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.keys
+	t.keys = make(map[string]map[string]string)
+	for _, k := range keys {
+		address := k.Signer.Address()
+		if address == (appliance.Address{}) {
+			continue
+		}
+		details := map[string]string{appliance.DetailAddress: address.String(), "state": string(k.State)}
+		if k.Name != "" {
+			details["name"] = k.Name
+		}
+		if address == standard {
+			details["default"] = "true"
+		}
+		t.keys[address.String()] = details
+		if old, known := before[address.String()]; !known {
+			events = append(events, appliance.Event{Kind: appliance.EventSignerAdded, Details: details})
+		} else if !maps.Equal(old, details) {
+			events = append(events, appliance.Event{Kind: appliance.EventSignerChanged, Details: details})
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(before)) {
+		if t.keys[address] == nil {
+			events = append(events, appliance.Event{Kind: appliance.EventSignerRemoved, Details: before[address]})
+		}
+	}
+	if !t.begun {
+		return nil
+	}
+	return events
+}

@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"context"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// checkAttestorKeys looks at the keys of hsm.keys that do not sign, or shall not for long, and at the API keys that are bound to one.
+func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
+	keys := make(map[string]appliance.AttestorKeyState)
+	for _, k := range p.config.HSM.Keys {
+		keys[k.Name] = k.State
+	}
+	bound := make(map[string]int)
+	for _, k := range p.apiKeys {
+		if k.State(time.Now()) != appliance.KeyActive || k.Attestor == "" {
+			continue
+		}
+		bound[k.Attestor]++
+		if keys[k.Attestor] == "" {
+			all = append(all, fail("attestd key bind "+k.ID+" --attestor NAME", "nothing is attested for API key %s, %s: it is bound to %s, which hsm.keys does not name", k.ID, k.Name, k.Attestor))
+		}
+	}
+	unopened := make(map[string]string)
+	for _, t := range p.tokens {
+		if s := t.standing; s != nil && s.KeyName == t.key.Name && t.hsm.Module.Path == "" && t.hsmErr == nil {
+			unopened[s.KeyName] = s.Reason
+		}
+	}
+	for _, k := range p.config.HSM.Keys {
+		why := unopened[k.Name]
+		switch standard := p.config.DefaultKey().Name == k.Name; {
+		case why == notLoaded:
+			all = append(all, warn("attestd reload", "%s: %s", k.Name, why))
+		case why != "":
+			all = append(all, fail("see to its token; it is opened again within a minute, after a PIN that was refused by: systemctl restart attestd", "%s cannot be opened: %s", k.Name, why))
+		case k.State == appliance.AttestorKeyRetiring && p.running():
+			all = append(all, warn("once what it signed is redeemed and no API key is bound to it, take it out of hsm.keys and reload: docs/rotation.md",
+				"%s, %s, is retiring; %d API keys are bound to it", k.Name, k.Address, bound[k.Name]))
+		case standard:
+			all = append(all, ok("%s, %s, is the default, for API keys that are bound to none", k.Name, k.Address))
+		default:
+			all = append(all, ok("%s, %s, is %s", k.Name, k.Address, k.State))
+		}
+	}
+	return all
+}
