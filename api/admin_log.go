@@ -159,7 +159,7 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 	}
 	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
 		return a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
-			Earlier: request.Earlier, Signers: request.Signers, Own: []appliance.Address{a.attestor.Signer.Address()}, Progress: progress,
+			Earlier: request.Earlier, Signers: request.Signers, Own: a.attestor.Addresses(), Progress: progress,
 		})
 	})
 }

@@ -101,6 +101,14 @@ func (a *Attestor) AttestorKeys() []AttestorKey {
 	return keys
 }
 
+// Addresses returns those of the attestor keys, in order.
+func (a *Attestor) Addresses() (all []Address) {
+	for _, k := range a.AttestorKeys() {
+		all = append(all, k.Signer.Address())
+	}
+	return all
+}
+
 // DefaultKey returns the attestor key that signs for API keys bound to none.
 func (a *Attestor) DefaultKey() AttestorKey { return a.now().standard.AttestorKey }
 

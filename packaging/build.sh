@@ -75,6 +75,7 @@ common() { # common FOLDER PROGRAM
 	lay -t "$1/doc/deb" docs/*.md docs/performance.json packaging/README.Debian packaging/copyright
 	lay -t "$1/doc/rpm" docs/*.md docs/performance.json
 	lay -t "$1/doc/decisions" docs/decisions/*.md
+	lay -t "$1/doc/contracts" docs/contracts/*
 	lay packaging/README.Debian "$1/doc/rpm/README.first"
 	lay -t "$1" packaging/lintian-overrides LICENSE
 	$GO run ./packaging/release changelog -format debian -version "$VERSION" -date "$SOURCE_DATE_EPOCH" CHANGELOG.md | gzip -9n >"$1/doc/deb/changelog.gz"
@@ -112,6 +113,7 @@ rpm_tree() { # rpm_tree FOLDER-OF-BUILD
 	lay -t "$1/rpm/usr/share/doc/attestd" "$1"/doc/rpm/*
 	lay -t "$1/rpm/usr/share/doc/attestd/examples" "$1"/doc/examples/*
 	lay -t "$1/rpm/usr/share/doc/attestd/decisions" "$1"/doc/decisions/*
+	lay -t "$1/rpm/usr/share/doc/attestd/contracts" "$1"/doc/contracts/*
 }
 
 make_deb() { # make_deb FOLDER-OF-BUILD FILE

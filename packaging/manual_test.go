@@ -31,6 +31,7 @@ type block struct {
 // placeholders are what an operator does not type as it stands, and what the test types instead. Nothing else is changed.
 var placeholders = map[string]string{
 	"key revoke ID":               `key revoke "$(attestd key list | awk '$2 == "payments-2027" { print $1 }')"`,
+	"key bind ID":                 `key bind "$(attestd key list | awk '$2 == "payments-2027" { print $1 }')"`,
 	"https://graphql.example.com": "http://127.0.0.1:8090", // upstream, in this machine
 }
 
@@ -49,7 +50,12 @@ var elsewhere = map[string]string{
 	"make test-cluster":            "it is for who changes attestd",
 	"make bench-cluster":           "it is for who changes attestd",
 	"make test":                    "it is for who changes attestd",
-	"dnf remove attestd":           "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
+	"attestd cluster status":       "TestCluster types it",
+	"attestd setup --join":         "TestCluster types it",
+
+	"attestd verify FILE --signer ADDRESS": "it wants an attestation of a key that is gone; hsm_address.txtar has one",
+
+	"dnf remove attestd": "it wants Red Hat's dnf; TestRPMLifeCycle removes the .rpm",
 }
 
 var (

@@ -48,6 +48,7 @@ func TestOperations(t *testing.T) {
 		{"an upstream", o.upstream},
 		{"a replica without a network", o.replicaByHand},
 		{"a new attestor key", o.newAttestorKey},
+		{"a new attestor key without a pause", o.rotation},
 		{"a lost HSM", o.lostHSM},
 		{"a lost key", o.lostKey},
 		{"a mistake", o.mistake},
@@ -356,6 +357,37 @@ func (o *operator) newAttestorKey(t *testing.T) {
 	if got := o.run(t, "stat -c %a /root/payments-2027.key"); got != "600\n" {
 		t.Errorf("the API key has mode %s", got)
 	}
+}
+
+// rotation is docs/rotation.md. Afterwards all is as before.
+func (o *operator) rotation(t *testing.T) {
+	operations := o.manual
+	o.manual = readManual(t, "../docs/rotation.md")
+	defer func() { o.manual = operations }()
+	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/before-rotation.yaml")
+	o.types(t, "The walk, console 1")
+	keys := o.types(t, "The walk, console 2")
+	if !strings.Contains(keys, "attestor-2027  active, default  yes") || !strings.Contains(keys, "attestor-2028  active           yes") {
+		t.Errorf("keys:\n%s", keys)
+	}
+	if out := o.types(t, "The walk, console 3"); !strings.Contains(out, "The attestation is good.") {
+		t.Errorf("the trial:\n%s", out)
+	}
+	if out := o.types(t, "The walk, console 4"); !strings.Contains(out, "signs attestor-2028.") {
+		t.Errorf("bound:\n%s", out)
+	}
+	if out := o.types(t, "The walk, console 5"); !strings.Contains(out, "is retiring; 0 API keys are bound to it") {
+		t.Errorf("doctor says\n%s", out)
+	}
+	if out := o.types(t, "The walk, console 6"); strings.Contains(out, "attestor-2027") || !strings.Contains(out, "active, default") {
+		t.Errorf("keys:\n%s", out)
+	}
+	if !strings.Contains(o.run(t, "systemctl show -P NRestarts attestd"), "0") {
+		t.Error("attestd was restarted")
+	}
+	o.manual.checkAllRan(t)
+	o.run(t, "attestd key bind $(attestd key list | awk '$2 == \"payments-2027\" { print $1 }') --attestor ''; cp -a /root/before-rotation.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
+	o.works(t)
 }
 
 func (o *operator) newVersion(t *testing.T) {

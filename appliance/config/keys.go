@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/attestd/attestd/appliance"
 )
@@ -92,6 +93,25 @@ func WriteKeys(w io.Writer, keys []AttestorKey) {
 		}
 		fmt.Fprintf(w, "      address: %s\n", YAMLValue(k.Address))
 	}
+}
+
+// SignerAddresses are the addresses that the configuration pins, the default key's first; none where it pins no key.
+func (c *Config) SignerAddresses() (addresses []appliance.Address, err error) {
+	standard := c.DefaultKey()
+	for _, k := range c.AttestorKeys() {
+		expected, err := k.Expected()
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case expected == nil:
+		case k.Name == standard.Name:
+			addresses = slices.Insert(addresses, 0, *expected)
+		default:
+			addresses = append(addresses, *expected)
+		}
+	}
+	return addresses, nil
 }
 
 // validateKeys checks hsm.keys and hsm.address.

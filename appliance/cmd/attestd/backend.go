@@ -143,8 +143,8 @@ func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appl
 }
 
 func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	if address, err := appliance.ParseAddress(f.config.HSM.Address); err == nil {
-		opts.Own = append(opts.Own, address)
+	if pinned, err := f.config.SignerAddresses(); err == nil {
+		opts.Own = append(opts.Own, pinned...)
 	}
 	return f.store.Journal.Verify(ctx, opts)
 }

@@ -185,7 +185,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := bound.Attest(brief(t), randomRequest(), client.AttestOptions{}); err == nil {
+	if a, err := bound.Attest(soon(t), randomRequest(), client.AttestOptions{}); err == nil {
 		t.Errorf("an API key bound to next got %+v", a)
 	}
 	text, err := os.ReadFile(pin)
@@ -206,7 +206,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 }
 
 // brief is a context for what is not to succeed.
-func brief(t *testing.T) context.Context {
+func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx

@@ -41,9 +41,9 @@ func newVerify(a *app) *cobra.Command {
 
 FILE is what 'attestd attest' prints, a record of the journal, or the answer of the API.
 
-You trust each --signer. Without it, you trust this machine's appliance: hsm.address of the configuration, else the
-daemon's key, and what the journal has under the attestation's id, also by a key of before. What FILE says of its own
-signer proves nothing: anybody can sign.
+You trust each --signer. Without it, you trust this machine's appliance: hsm.address or hsm.keys of the configuration,
+else the daemon's keys, and what the journal has under the attestation's id, also by a key of before. What FILE says of
+its own signer proves nothing: anybody can sign.
 
 The answer of the API does not hold the two addresses: give them, unless this machine's journal has them. FILE must
 not contradict what you give, nor name another digest scheme than --scheme, else the journal, else the
@@ -69,7 +69,7 @@ not checked. With a check that is bad it is always 1.`,
 			if err != nil {
 				return fmt.Errorf("verify %s: not an attestation: %w", args[0], err)
 			}
-			if err := k.ask(cmd.Context(), a, f.ID); err != nil {
+			if err := k.ask(cmd.Context(), a, f); err != nil {
 				return err
 			}
 			return a.printChecks(k.Check(f), allow)
@@ -119,7 +119,7 @@ func (k *known) expect(unspendable, beneficiary string, signers []string) (err e
 
 // ask takes what this machine's appliance says. Verify works on any machine: one that has no appliance, or does not let
 // this user ask it, is no error. A configuration that is wrong is one, for it might say what must not be passed over.
-func (k *known) ask(ctx context.Context, a *app, id uuid.UUID) error {
+func (k *known) ask(ctx context.Context, a *app, f verify.File) error {
 	c, err := a.config(nil)
 	if errors.Is(err, fs.ErrPermission) {
 		k.Unknown = err
@@ -137,14 +137,17 @@ func (k *known) ask(ctx context.Context, a *app, id uuid.UUID) error {
 		return err
 	}
 	k.Configured = &scheme
-	if len(k.Signers) == 0 && c.HSM.Address != "" {
-		address, err := appliance.ParseAddress(c.HSM.Address)
-		if err != nil {
-			return fmt.Errorf("hsm.address %w", err)
-		}
-		k.Signers, k.SignerFrom = []appliance.Address{address}, "this appliance's, hsm.address"
+	pinned, err := c.SignerAddresses()
+	if err != nil {
+		return err
 	}
-	k.Unknown = k.askJournal(ctx, a, c, id)
+	if len(k.Signers) == 0 && len(pinned) > 0 {
+		k.Signers, k.SignerFrom = pinned, "this appliance's, hsm.address"
+		if len(c.HSM.Keys) > 0 {
+			k.SignerFrom = "this appliance's, hsm.keys"
+		}
+	}
+	k.Unknown = k.askJournal(ctx, a, c, f.ID)
 	return nil
 }
 
@@ -166,6 +169,9 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 			return err
 		}
 		k.Signers, k.SignerFrom = []appliance.Address{status.SignerAddress}, "this appliance's, as its daemon says"
+		for _, one := range status.Keys {
+			k.Signers = append(k.Signers, one.SignerAddress)
+		}
 	}
 	e, err := journal.Record(ctx, id)
 	if err == nil && e.Event == nil {
