@@ -13,7 +13,9 @@ import (
 
 // severalTokens says whether the configuration names several tokens, or keys by their names. Setup finds them, their PINs and their
 // keys, and makes none: each key that is made is another.
-func (s *setup) severalTokens() bool { return len(s.config.TokenURIs()) > 1 || len(s.config.HSM.Keys) > 0 }
+func (s *setup) severalTokens() bool {
+	return len(s.config.TokenURIs()) > 1 || len(s.config.HSM.Keys) > 0
+}
 
 // adoptPINs sees to it that the PIN of each of several tokens is where the configuration says.
 func (s *setup) adoptPINs(ctx context.Context) error {
