@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,36 @@ func signedBy(ts *testscript.TestScript, negated bool, args []string) {
 		ts.Fatalf("%s was signed by %s, not by %s of %s", args[0], a.SignerAddress, args[1], out)
 	}
 }
+
+// walk N types the console block of that number in docs/rotation.md: with its folders in $WORK, and attestd reload in the place of
+// systemd's. It fails where there is no such block.
+func walk(ts *testscript.TestScript, negated bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: walk N")
+	}
+	number, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	text, err := os.ReadFile("../../../docs/rotation.md")
+	ts.Check(err)
+	blocks := consoleBlock.FindAllStringSubmatch(string(text), -1)
+	if number > len(blocks) {
+		if !negated {
+			ts.Fatalf("docs/rotation.md has %d blocks", len(blocks))
+		}
+		return
+	}
+	typed := strings.NewReplacer("/etc/attestd/", ts.MkAbs("etc")+"/", "/root/", ts.MkAbs("root")+"/", "systemctl reload attestd", "attestd reload",
+		"key bind ID", `key bind "$(attestd key list | awk '$2 == "first" { print $1 }')"`).Replace(prompt.ReplaceAllString(blocks[number-1][1], ""))
+	ts.Check(ts.Exec("bash", "-e", "-o", "pipefail", "-c", typed))
+	if negated {
+		ts.Fatalf("docs/rotation.md has more blocks than are typed")
+	}
+}
+
+var (
+	consoleBlock = regexp.MustCompile("(?s)```console\n(.*?)```")
+	prompt       = regexp.MustCompile(`(?m)^ *# `)
+)
 
 // configureKeys has hsm.keys be what is given, in the place of what named the token before.
 func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey) {
