@@ -1,12 +1,12 @@
 package appliance
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/consensys/gnark-crypto/ecc/secp256k1"
-	"github.com/consensys/gnark-crypto/ecc/secp256k1/fp"
 	"github.com/consensys/gnark-crypto/ecc/secp256k1/fr"
 	"github.com/ethereum/go-ethereum/crypto"
 )
@@ -17,6 +17,7 @@ import (
 //
 // It computes on public values only, so its time may depend on them.
 type Verifier struct {
+	publicKey      []byte
 	generator, key *multiples
 }
 
@@ -31,7 +32,7 @@ func NewVerifier(publicKey []byte) (*Verifier, error) {
 	point.X.SetBytes(publicKey[1:33])
 	point.Y.SetBytes(publicKey[33:])
 	_, generator := secp256k1.Generators()
-	v := new(Verifier)
+	v := &Verifier{publicKey: bytes.Clone(publicKey)}
 	var both sync.WaitGroup
 	both.Go(func() { v.generator = multiplesOf(generator) })
 	both.Go(func() { v.key = multiplesOf(point) })
@@ -45,33 +46,33 @@ func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
 	if err != nil {
 		return sig, err
 	}
-	point := v.point(digest, sig)
-	var r, zz fp.Element
-	r.SetBytes(sig.R[:])
-	zz.Square(&point.Z)
+	point, ok := v.point(digest, sig)
+	if !ok {
+		return NewSignature(digest, rs, v.publicKey)
+	}
+	zz := point.z.square()
 	// An x coordinate of r+n, which ecrecover would tell as v 29 or 30, is refused: no contract takes it.
-	if point.Z.IsZero() || !r.Mul(&r, &zz).Equal(&point.X) {
+	if !elementOf(&sig.R).times(zz).minus(point.x).isZero() {
 		return Signature{}, errNotOurs
 	}
-	var affine secp256k1.G1Affine
-	affine.FromJacobian(&point)
-	sig.V = 27 + byte(affine.Y.Bytes()[fp.Bytes-1]&1)
+	y := point.y.times(zz.times(point.z).inverse())
+	sig.V = 27
+	if y.isOdd() {
+		sig.V = 28
+	}
 	return sig, nil
 }
 
-// point returns R.
-func (v *Verifier) point(digest Digest, sig Signature) secp256k1.G1Jac {
-	var e, r, s fr.Element
+// point returns R. It does not find it where a sum on the way has two equal points or is the point at infinity, which
+// one in 2^240 has that was not made to.
+func (v *Verifier) point(digest Digest, sig Signature) (r jacobian, ok bool) {
+	var e, x, s fr.Element
 	e.SetBytes(digest[:])
-	r.SetBytes(sig.R[:])
+	x.SetBytes(sig.R[:])
 	s.SetBytes(sig.S[:])
 	s.Inverse(&s)
-	var sum secp256k1.G1Jac
-	sum.X.SetOne() // with a Z of zero, the point at infinity
-	sum.Y.SetOne()
-	v.generator.addTo(&sum, e.Mul(&e, &s))
-	v.key.addTo(&sum, r.Mul(&r, &s))
-	return sum
+	sum := jacobian{}
+	return sum, v.generator.addTo(&sum, e.Mul(&e, &s)) && v.key.addTo(&sum, x.Mul(&x, &s)) && !sum.z.isZero()
 }
 
 // A scalar is read in signed digits of window bits: with half as many multiples for each as without a sign, it takes fewer
@@ -83,44 +84,68 @@ const (
 )
 
 // multiples are those of a point by j·2^(window·i), for each place i and each digit j from 1 to half.
-type multiples [places][half]secp256k1.G1Affine
+type multiples [places][half]affine
 
 func multiplesOf(point secp256k1.G1Affine) *multiples {
+	table := new(multiples)
 	var next secp256k1.G1Jac
 	next.FromAffine(&point)
-	all := make([]secp256k1.G1Jac, 0, places*half)
-	for range places {
-		base := next
-		for range half {
-			all = append(all, next)
-			next.AddAssign(&base)
+	for i := range table {
+		var base, twice secp256k1.G1Affine
+		base.FromJacobian(&next)
+		next.DoubleAssign()
+		twice.FromJacobian(&next)
+		fill(&table[i], affineOf(&base), affineOf(&twice))
+		for range window - 1 {
+			next.DoubleAssign()
 		}
-		next.DoubleAssign().SubAssign(&base).SubAssign(&base) // of half+1 times the base: 2·half times
-	}
-	table := new(multiples)
-	for i, one := range secp256k1.BatchJacobianToAffineG1(all) {
-		table[i/half][i%half] = one
 	}
 	return table
 }
 
-// addTo adds scalar times the point to sum.
-func (m *multiples) addTo(sum *secp256k1.G1Jac, scalar *fr.Element) {
+// fill makes the multiples of a point, of which the first two are given. No sum of them is special: the point's order is a
+// large prime.
+func fill(row *[half]affine, once, twice affine) {
+	var points, products [half]jacobian // of products only z, the product of all z up to there
+	points[0], points[1] = jacobian{once.x, once.y, one}, jacobian{twice.x, twice.y, one}
+	for j := 2; j < half; j++ {
+		points[j], _ = points[j-1].plus(once)
+	}
+	product := one
+	for j := range points {
+		products[j].z = product
+		product = product.times(points[j].z)
+	}
+	inverse := product.inverse() // one for all of them
+	for j := half - 1; j >= 0; j-- {
+		z := inverse.times(products[j].z)
+		inverse = inverse.times(points[j].z)
+		zz := z.square()
+		row[j] = affine{points[j].x.times(zz).reduced(), points[j].y.times(zz.times(z)).reduced()}
+	}
+}
+
+// addTo adds scalar times the point to sum. It returns false where that takes more than it knows; see jacobian.plus.
+func (m *multiples) addTo(sum *jacobian, scalar *fr.Element) bool {
 	bits, carry := scalar.Bits(), 0 // little-endian
 	for i := range m {
 		digit := windowOf(&bits, i) + carry
 		if carry = 0; digit > half {
 			digit, carry = digit-2*half, 1
 		}
-		switch {
-		case digit > 0:
-			sum.AddMixed(&m[i][digit-1])
-		case digit < 0:
-			negative := m[i][-digit-1]
-			negative.Y.Neg(&negative.Y)
-			sum.AddMixed(&negative)
+		if digit == 0 {
+			continue
+		}
+		next := m[i][max(digit, -digit)-1]
+		if digit < 0 {
+			next.y = element{}.minus(next.y)
+		}
+		var ok bool
+		if *sum, ok = sum.plus(next); !ok {
+			return false
 		}
 	}
+	return true
 }
 
 // windowOf returns the bits at a place.
