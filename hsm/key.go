@@ -212,7 +212,11 @@ func signRaw(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, digest a
 		return rs, failed("C_Sign", err)
 	}
 	if len(signature) != len(rs) {
-		return rs, fmt.Errorf("C_Sign: %w: the signature has %d bytes, not %d", ErrWrongKey, len(signature), len(rs))
+		return rs, wrongLength(len(signature))
 	}
 	return [64]byte(signature), nil
+}
+
+func wrongLength(n int) error {
+	return fmt.Errorf("C_Sign: %w: the signature has %d bytes, not 64", ErrWrongKey, n)
 }

@@ -17,9 +17,10 @@ const (
 
 // session belongs to the goroutine that took it from the pool. It is opened by its first use.
 type session struct {
-	handle pkcs11.SessionHandle
-	slot   uint
-	open   bool
+	handle     pkcs11.SessionHandle
+	slot       uint
+	open       bool
+	generation uint64 // of handles, when it was last known to be open
 }
 
 // openPool opens all sessions. Those that the token does not give are tried again later, as those that it takes back.
@@ -105,12 +106,27 @@ func (s *Signer) take(ctx context.Context) (*session, error) {
 	if s.closing.Err() != nil {
 		return nil, Unavailable(ErrClosed, 0)
 	}
+	return s.obtain(ctx, s.closing.Done())
+}
+
+// obtain takes a session from the pool, or one that is lent. It waits until there is one, ctx ends, or closing is closed.
+func (s *Signer) obtain(ctx context.Context, closing <-chan struct{}) (*session, error) {
+	select {
+	case one := <-s.idle:
+		return one, nil
+	default:
+	}
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	if one := s.recall(); one != nil {
+		return one, nil
+	}
 	select {
 	case one := <-s.idle:
 		return one, nil
 	case <-ctx.Done():
 		return nil, TimedOut("a free session", ctx.Err())
-	case <-s.closing.Done():
+	case <-closing:
 		return nil, Unavailable(ErrClosed, 0)
 	}
 }
@@ -122,12 +138,11 @@ func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 	defer cancel()
 	var all []*session
 	for len(all) < s.sessions() { // those that are retired are not open
-		select {
-		case one := <-s.idle:
-			all = append(all, one)
-		case <-ctx.Done():
+		one, err := s.obtain(ctx, nil)
+		if err != nil {
 			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), s.size.Load())
 		}
+		all = append(all, one)
 	}
 	return all, nil
 }
@@ -252,7 +267,7 @@ func (s *Signer) openSession(one *session, slot uint) error {
 	if err != nil {
 		return failed("C_OpenSession", err)
 	}
-	*one = session{handle: h, slot: slot, open: true}
+	*one = session{handle: h, slot: slot, open: true, generation: s.currentGeneration()}
 	return nil
 }
 

@@ -81,15 +81,22 @@ const mostTries = 12
 // persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the step
 // for the fault, and a more expensive one each time that the call fails again.
 func (s *Signer) persist(ctx context.Context, call func(context.Context) error) error {
+	return s.persistAfter(ctx, nil, 0, call)
+}
+
+// persistAfter is persist where a first call has failed already, of that generation of handles. A nil failure means that none has.
+func (s *Signer) persistAfter(ctx context.Context, failure error, generation uint64, call func(context.Context) error) error {
 	taken := stepNone
 	for try := 1; ; {
-		if err := s.healthy(ctx); err != nil {
-			return err
-		}
-		generation := s.currentGeneration()
-		err := call(ctx)
-		if err == nil {
-			return nil
+		err := failure
+		if failure = nil; err == nil {
+			if err := s.healthy(ctx); err != nil {
+				return err
+			}
+			generation = s.currentGeneration()
+			if err = call(ctx); err == nil {
+				return nil
+			}
 		}
 		if _, final := errors.AsType[*appliance.Error](err); final {
 			return err // ctx ended, or closed
@@ -286,9 +293,10 @@ func (s *Signer) connect(one *session, reason step) (t token, err error) {
 	}
 	snapshot := describe(s.module, t, k)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.handles = handles{t.slot, k.handle}
 	s.snapshot = snapshot
+	s.mu.Unlock()
+	s.recallAll()
 	return t, nil
 }
 

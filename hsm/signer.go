@@ -70,11 +70,13 @@ type Signer struct {
 	options   Options
 	path      string
 	module    module
+	direct    direct
 	publicKey []byte
 	address   appliance.Address
 	idle      chan *session // the pool; its capacity is the size that it can have
 	size      atomic.Int32  // of the pool
 	retired   atomic.Int32  // sessions of it that the token does not open now
+	waiting   atomic.Int32  // callers that wait for a session of it
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc
@@ -88,6 +90,7 @@ type Signer struct {
 
 	mu         sync.Mutex // guards the fields below
 	handles    handles
+	loans      []*Loan  // that have not ended
 	generation uint64   // of handles: the number of repairs that replaced them
 	attempt    *attempt // the repair that is running; nil if none is
 	refusal    error    // why no repair is tried any more (ErrPIN, ErrLost, ErrClosed); nil while one may be
@@ -118,7 +121,7 @@ func open(options Options) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Signer{options: options, path: path, module: m}
+	s := &Signer{options: options, path: path, module: m, direct: directOf(m, path)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.shutDown)
 	if err := s.openPool(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -62,6 +63,9 @@ type child struct {
 	signer *hsm.Signer
 	tuner  *tuner
 	ended  chan error
+
+	counting sync.Mutex
+	shared   loopWords
 
 	working, wanted atomic.Int32 // goroutines that receive requests, and how many there shall be
 }
@@ -129,7 +133,7 @@ func (c *child) opened(f frame) ([]byte, error) {
 	}
 	c.signer = signer
 	if told.Sessions == 0 {
-		c.tuner = newTuner(c.resize, log, signer.Usage())
+		c.tuner = newTuner(&c.shared, c.resize, log, signer.Usage())
 	}
 	status, err := signer.Status(context.Background())
 	if err != nil {
@@ -204,6 +208,7 @@ func (c *child) resize(n int) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resizeLimit)
 	defer cancel()
 	got, err := c.signer.Resize(ctx, n)
+	c.count()
 	c.staff(got)
 	return got, err
 }
@@ -211,27 +216,51 @@ func (c *child) resize(n int) (int, error) {
 // resizeLimit bounds the wait for a session that is inside a call.
 const resizeLimit = 5 * time.Second
 
-// work receives a request and answers it, one after the other. One goroutine does all of that: handing a request to another
+// work receives requests and answers them, one after the other. One goroutine does all of that: handing a request to another
 // takes longer than some modules sign.
 func (c *child) work() {
 	buffer := make([]byte, 8<<10)
 	for !c.spare() {
-		f, err := c.wire.receive(buffer)
-		if err != nil {
+		if err := c.serveSome(buffer); err != nil {
 			select {
 			case c.ended <- err:
 			default: // another was told the same
 			}
 			return
 		}
-		began := time.Now()
-		c.handle(f)
-		c.tuner.note(time.Since(began))
+		c.tuner.look()
 	}
 }
 
-func (c *child) handle(f frame) {
-	answer, err := c.do(f)
+// serveSome makes some signatures in C, and then or else does one request in Go.
+func (c *child) serveSome(buffer []byte) error {
+	var f frame
+	var err error
+	c.count()
+	loan := c.signer.Lend()
+	if loan == nil {
+		f, err = c.wire.receive(buffer)
+	} else {
+		var failed bool
+		if f, failed, err = c.loop(loan, buffer); failed {
+			c.handle(f, func() ([]byte, error) {
+				rs, err := c.signer.GoOn(context.Background(), loan, appliance.Digest(f.payload))
+				return rs[:], err
+			})
+			return nil
+		}
+		c.signer.Return(loan)
+	}
+	if err == nil && f.kind != 0 {
+		c.handle(f, func() ([]byte, error) { return c.do(f) })
+	}
+	return err
+}
+
+// handle does what a frame asks for, and answers it.
+func (c *child) handle(f frame, do func() ([]byte, error)) {
+	began := time.Now()
+	answer, err := do()
 	switch {
 	case err == nil:
 		c.answer(f.id, answer)
@@ -243,6 +272,8 @@ func (c *child) handle(f frame) {
 	if f.kind == kindClose {
 		os.Exit(0)
 	}
+	c.shared.calls.Add(1)
+	c.shared.busy.Add(int64(time.Since(began)))
 }
 
 // causeOf is what the operator is told; what the client is told, the daemon says.
@@ -284,7 +315,16 @@ func (c *child) answer(id uint32, payload []byte) {
 
 // send adds what the daemon wants to know at all times. An error of the socket shows in read, too.
 func (c *child) send(f frame) {
-	usage := c.signer.Usage()
-	f.sessions, f.repairs = uint16(usage.Sessions), uint32(usage.Repairs)
+	c.count()
+	f.sessions, f.repairs = uint16(c.shared.sessions.Load()), c.shared.repairs.Load()
 	_ = c.wire.send(f)
+}
+
+// count notes what the daemon is told in every answer.
+func (c *child) count() {
+	c.counting.Lock() // so that no older usage comes after a newer one
+	defer c.counting.Unlock()
+	usage := c.signer.Usage()
+	c.shared.sessions.Store(uint32(usage.Sessions))
+	c.shared.repairs.Store(uint32(usage.Repairs))
 }

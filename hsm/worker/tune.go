@@ -33,35 +33,33 @@ type tuner struct {
 	began  time.Time // of the process: what the clock counts from
 
 	// Of the round that is measured.
-	calls atomic.Int64
-	busy  atomic.Int64 // nanoseconds that sessions were
+	done  *loopWords   // calls, and how long sessions were busy with them
 	since atomic.Int64 // nanoseconds
 	size  atomic.Int64 // sessions; 0 while there is no round
 
 	climb climb // owned by whoever has set size to 0
 }
 
-func newTuner(resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
-	t := &tuner{resize: resize, log: log, began: time.Now(), climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
+func newTuner(done *loopWords, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
+	t := &tuner{done: done, resize: resize, log: log, began: time.Now(), climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
 	t.begin()
 	return t
 }
 
 func (t *tuner) begin() {
-	t.calls.Store(0)
-	t.busy.Store(0)
+	t.done.calls.Store(0)
+	t.done.busy.Store(0)
 	t.since.Store(int64(time.Since(t.began)))
 	t.size.Store(int64(t.climb.size))
 }
 
-// note is called after each request, with how long a session was busy with it. When it ends a round, it goes on in the background:
-// opening a session can take its time.
-func (t *tuner) note(took time.Duration) {
+// look is called after a few requests. When it ends a round, it goes on in the background: opening a session can take its time.
+func (t *tuner) look() {
 	if t == nil {
 		return
 	}
-	calls, size := t.calls.Add(1), t.size.Load()
-	busy := time.Duration(t.busy.Add(int64(took)))
+	calls, size := t.done.calls.Load(), t.size.Load()
+	busy := time.Duration(t.done.busy.Load())
 	if size == 0 || calls < tuneCalls*size {
 		return
 	}

@@ -280,6 +280,8 @@ static ulong sign(ulong *a, uint64_t what) {
 	return rv;
 }
 
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* so that no more than the limit are opened at the same time */
+
 static ulong open_session(ulong *a, struct session *s) {
 	if (s == NULL || count_sessions() >= room())
 		return CKR_SESSION_COUNT;
@@ -327,9 +329,11 @@ static inline __attribute__((always_inline)) ulong forward(int function, const c
 	ulong rv = translate(form, a, s);
 	if (rv == CKR_OK && function == C_OpenSession_) {
 		struct session *place = free_session();
+		pthread_mutex_lock(&opening);
 		if ((rv = open_session(a, place)) != CKR_OK && place)
 			place->given = 0;
 		tell_sessions();
+		pthread_mutex_unlock(&opening);
 	} else if (rv == CKR_OK && function == C_Sign_) {
 		rv = sign(a, what);
 	} else if (rv == CKR_OK) {
