@@ -14,8 +14,9 @@ import (
 const (
 	maxBatch = 1024 // operations of one commit, and of those that wait for one
 
-	gatherBatch = 32                   // operations that are worth a commit, whatever is pending
-	gatherTime  = 8 * time.Millisecond // how long a commit waits for pending ones
+	gatherBatch = 32                     // operations that are worth a commit, whatever is pending
+	leastGather = 250 * time.Microsecond // how long a commit waits for pending ones: half as long as the last one took,
+	mostGather  = 8 * time.Millisecond   // within these
 )
 
 // Op is one change that a caller waits for. Its Value holds what is to be written, and what the caller is told.
@@ -35,8 +36,8 @@ type Options[T any] struct {
 	Write func(batch []*Op[T], last bool) error
 	// Every is how often Write is called at least, for what is written now and then.
 	Every time.Duration
-	// Pending tells how many operations are about to be queued. A batch waits for some of them, up to 8 ms. Nil means that
-	// nothing is known of them.
+	// Pending tells how many operations are about to be queued. A batch waits for some of them, for at most half the time that
+	// the last took to write. Nil means that nothing is known of them.
 	Pending func() int
 }
 
@@ -127,17 +128,20 @@ func (q *Queue[T]) run() {
 	defer close(q.ended)
 	tick := time.NewTicker(q.opts.Every)
 	defer tick.Stop()
+	var took time.Duration // of the last batch
 	for {
 		select {
 		case <-q.wake:
 		case <-tick.C:
 		}
-		q.gather()
+		q.gather(min(max(took/2, leastGather), mostGather))
 		q.mu.Lock()
 		batch, closed := q.ops, q.closed
 		q.ops = nil
 		q.mu.Unlock()
+		began := time.Now()
 		q.do(batch, closed)
+		took = time.Since(began)
 		if closed {
 			return // with an empty queue: nothing is queued after closed was set, and all before was taken
 		}
@@ -145,12 +149,13 @@ func (q *Queue[T]) run() {
 }
 
 // gather waits while more are pending than are queued, so that under load a commit is shared by many and yet a lone
-// caller, or the last of some, waits for nobody.
-func (q *Queue[T]) gather() {
+// caller, or the last of some, waits for nobody. Whose signature takes the HSM long is not waited for: the next commit
+// is soon enough.
+func (q *Queue[T]) gather(most time.Duration) {
 	if q.opts.Pending == nil {
 		return
 	}
-	end := time.NewTimer(gatherTime)
+	end := time.NewTimer(most)
 	defer end.Stop()
 	for {
 		pending := q.opts.Pending()
