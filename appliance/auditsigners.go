@@ -105,10 +105,10 @@ func (s *signers) finish() (all []AuditedSigner, damages []Damage) {
 
 // span tells a person which records a signer signed.
 func (a AuditedSigner) span() string {
-	switch {
-	case a.Records == 1:
+	if a.Records == 1 {
 		return fmt.Sprintf("record %d", a.First)
-	case a.Records == a.Last-a.First+1:
+	}
+	if a.Records == a.Last-a.First+1 {
 		return fmt.Sprintf("records %d to %d", a.First, a.Last)
 	}
 	return fmt.Sprintf("%d of the records %d to %d", a.Records, a.First, a.Last)

@@ -54,8 +54,18 @@ func (d *daemonProcess) awaitSigning(tb testing.TB, position int) {
 	}
 }
 
+// awaitEvent waits until the journal has an event of that kind.
+func (d *daemonProcess) awaitEvent(tb testing.TB, kind string) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(d.run(tb, "log", "list", "--events"), " "+kind+" "); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("the journal has no %s\n%s", kind, d.events())
+		}
+	}
+}
+
 // While the first of two tokens is killed, hangs or is cut off, and comes back, every request is answered, and what was answered
-// is in the journal.
+// is in the journal, beside the loss and the return of the token.
 func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 	module, err := softhsm.Module()
 	if err != nil {
@@ -94,6 +104,8 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 				mend()
 				d.awaitSigning(t, 1)
 			})
+			d.awaitEvent(t, "hsm_lost")
+			d.awaitEvent(t, "hsm_found")
 			recorded := exported(t, d)
 			for _, a := range answered {
 				if r, ok := recorded[a.ID]; !ok || r.Attestation != a {

@@ -89,7 +89,7 @@ not checked. With a check that is bad it is always 1.`,
 type allowance struct{ partial, requireDigest bool }
 
 func (a allowance) allows(unchecked []string) bool {
-	return a.partial && !(a.requireDigest && slices.Contains(unchecked, verify.CheckDigest))
+	return a.partial && (!a.requireDigest || !slices.Contains(unchecked, verify.CheckDigest))
 }
 
 // known is gathered from the command line and from this machine's appliance.
