@@ -13,8 +13,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// signedBy is the leaf of a record that the n-th of the tests' attestor keys signed.
-func signedBy(t *testing.T, n int) []byte {
+// leafSignedBy is the leaf of a record that the n-th of the tests' attestor keys signed.
+func leafSignedBy(t *testing.T, n int) []byte {
 	t.Helper()
 	key, err := crypto.ToECDSA(crypto.Keccak256([]byte(fmt.Sprint("attestor ", n))))
 	if err != nil {
@@ -154,7 +154,7 @@ func (test signersTest) leaf(t *testing.T, word string) []byte {
 	case 'x':
 		return eventLeaf(t, appliance.EventKeyCreated, appliance.DetailSigners, named)
 	}
-	return signedBy(t, int(word[0]-'0'))
+	return leafSignedBy(t, int(word[0]-'0'))
 }
 
 // Who writes a journal of rubbish gets no longer list than that of a real one.
@@ -166,7 +166,7 @@ func TestAnAuditTellsSoManySignersApart(t *testing.T) {
 	}
 	const signers = 260
 	for n := range signers {
-		audit.Leaf(signedBy(t, n))
+		audit.Leaf(leafSignedBy(t, n))
 	}
 	report := audit.Finish(nil)
 	last := report.Damages[len(report.Damages)-2] // before the checkpoint's
