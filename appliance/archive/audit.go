@@ -11,6 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -27,6 +28,25 @@ func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) 
 		return err
 	})
 	return store, key, err
+}
+
+// Settle brings what a crash has left in the journal's write-ahead log in a folder into attestd.db, so that this alone is the journal. No daemon
+// may use it.
+func Settle(dir string) error {
+	return asOwner(dir, func() error { return settle(dir) })
+}
+
+func settle(dir string) error {
+	path := filepath.Join(dir, StoreFile)
+	if !files.Exists(bolt.WALPath(path)) {
+		return nil
+	}
+	key, err := readLogKey(dir)
+	if err != nil {
+		return err
+	}
+	_, _, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) { return nil, bolt.Settle(path, key.Verifier) })
+	return err
 }
 
 // asOwner works in a folder as its owner, where root does: see service.User.Do.

@@ -32,6 +32,9 @@ type Continued struct {
 // beside the old one, and one rename puts it in its place: a kill leaves the one or the other, whole, and the next start brings log.key
 // and the mark to it.
 func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
+	if err := Settle(dir); err != nil { // else it would lie beside the new journal
+		return c, err
+	}
 	store, key, err := OpenStore(dir)
 	if err != nil {
 		return c, err

@@ -182,12 +182,14 @@ func beginsWith(ctx context.Context, dir string, m Manifest) bool {
 
 // Replace puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a
 // power cut, a daemon that starts finds nothing and begins a new journal; and with one file new and the other old it
-// refuses to start, or brings the other to it.
+// refuses to start, or brings the other to it. The same goes for a write-ahead log that was not removed yet.
 func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	if err := giveAway(dir, scratch); err != nil {
 		return nil, err
 	}
-	names := []string{StoreFile, LogKeyFile, highwater.FileName}
+	_ = settle(dir) // what cannot be brought into the journal is moved aside with it
+	wal := bolt.WALPath(StoreFile)
+	names := []string{StoreFile, wal, LogKeyFile, highwater.FileName}
 	suffix := freeSuffix(dir, ".before-restore-"+now.UTC().Format("20060102T150405Z"))
 	for _, name := range names {
 		from := filepath.Join(dir, name)
@@ -207,6 +209,9 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 		if from := filepath.Join(scratch, name); err == nil && files.Exists(from) {
 			err = os.Rename(from, filepath.Join(dir, name))
 		}
+	}
+	if err == nil && files.Exists(filepath.Join(dir, wal)) {
+		err = os.Remove(filepath.Join(dir, wal)) // it is of the journal that was moved aside
 	}
 	return aside, errors.Join(err, files.SyncFolder(dir))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
 
@@ -58,6 +59,7 @@ type Secret struct {
 func Secrets(c *config.Config) []Secret {
 	secrets := []Secret{
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
+		{"write-ahead log", bolt.WALPath(filepath.Join(c.DataDir, archive.StoreFile)), 0o600},
 		{"high-water mark", filepath.Join(c.DataDir, highwater.FileName), 0o600},
 		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
 	}

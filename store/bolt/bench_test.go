@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
 )
@@ -26,7 +27,7 @@ func BenchmarkAppend(b *testing.B) {
 
 func benchmarkAppend(b *testing.B, callers int) {
 	path := filepath.Join(b.TempDir(), "attestd.db")
-	s := mustOpen(b, path, options(newLogKey(b)))
+	s := mustOpen(b, path, bolt.WithWAL(options(newLogKey(b)), 0)) // as large as it is in use
 	record := storetest.Record(b, "aaaaaaaaaaaaaaaa")
 	ids := make([]uuid.UUID, b.N)
 	for i := range ids {

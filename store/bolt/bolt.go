@@ -18,9 +18,15 @@
 //	by_unspendable  last 8 bytes of its unspendable address, index -> nothing
 //	events       index of an event -> nothing
 //
-// A commit writes a batch of records, their hashes, their lookup entries and the checkpoint of the tree that they
-// make in one transaction, so a file is at every moment a journal of exactly the size its checkpoint says. Entries
-// are never changed or removed. Times need no lookup: they never decrease, so that a time is found by binary search.
+// A transaction writes leaves, their hashes, their lookup entries and the checkpoint of the tree that they make, so a file is at every
+// moment a journal of exactly the size its checkpoint says. Entries are never changed or removed. Times need no lookup: they never decrease, so that a time is found by binary search.
+//
+// # The newest leaves
+//
+// A commit of bbolt is two syncs and costs as much as a hundred records. So the writer brings a batch to the disk as one frame of the
+// write-ahead log beside the file (wal.go), one sync, and answers. The filer (filer.go) brings what it has into the file, many batches at
+// once. Until then these leaves are also in memory (tail.go, head.go), where reads find them. API keys are written to the file
+// at once. A start, and whoever opens the file for reading, takes over what the write-ahead log has (replay.go).
 //
 // The hash in a keys entry guards against a failing disk, not against whoever can write the file: such a person can
 // also add keys of his own. What he cannot do unseen is to change the journal, for want of the log key.
@@ -45,7 +51,6 @@ import (
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/note"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Errors of Open, for errors.Is.
@@ -75,6 +80,7 @@ const (
 	metaCheckpoint = "checkpoint"
 
 	defaultLockTimeout = time.Second
+	settleTimeout      = 30 * time.Second // how long a copy waits until the file has all
 )
 
 var buckets = [...]string{
@@ -98,11 +104,12 @@ type Options struct {
 	MaxAhead    time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means however far
 	Logger      *slog.Logger     // nil means none
 
-	// Pending tells how many records are about to be appended, such as those being signed. A commit costs about as much
-	// as ten records: it waits for some of the pending ones, up to 8 ms. Nil means that nothing is known of them.
+	// Pending tells how many records are about to be appended, such as those being signed: see store/queue. Nil means that nothing is
+	// known of them.
 	Pending func() int
 
-	schema *schema // nil means currentSchema
+	schema  *schema // nil means currentSchema
+	walSize int64   // zero means walSize
 }
 
 // Store is an open file. All methods are safe for concurrent use.
@@ -114,16 +121,12 @@ type Store struct {
 	keys    *Keys
 	journal *Journal
 	writer  *writer              // nil when read-only
-	head    atomic.Pointer[head] // the newest committed state; set by the writer. Nil when the file is damaged
+	head    atomic.Pointer[head] // the newest state that is on the disk. Nil when the file is damaged
 	damage  error                // why head is nil
 	closing sync.Once
-}
 
-// head is the journal's state after a commit. It is not changed once made.
-type head struct {
-	tree       tlog.Tree
-	checkpoint []byte
-	last       time.Time // of the newest record
+	recent recent
+	filed  []byte // the checkpoint that the file has; of the filer, once it runs
 }
 
 // Keys returns the API keys in the file.
@@ -148,6 +151,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		if s.writer != nil {
 			s.writer.queue.Close()
+			s.writer.filer.close()
 		}
 		err = s.db.Close()
 	})
@@ -163,6 +167,9 @@ func (s *Store) Snapshot(w io.Writer) error {
 // SnapshotTo is Snapshot for those who must know what comes: begin gets the copy's size in bytes and its newest signed
 // checkpoint, and returns where the copy goes.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
+	if err := s.settle(); err != nil {
+		return fmt.Errorf("copy %s: %w", s.path, err)
+	}
 	err := s.view(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte(bucketMeta))
 		if meta == nil {
@@ -179,6 +186,23 @@ func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer,
 		return fmt.Errorf("copy %s: %w", s.path, err)
 	}
 	return nil
+}
+
+// settle returns when the file has all that was answered before.
+func (s *Store) settle() error {
+	h := s.head.Load()
+	if h == nil || len(h.tail) == 0 {
+		return nil
+	}
+	if s.writer == nil {
+		return fmt.Errorf("%d records are in %s only: start attestd once, or see bolt.Settle", h.tree.N-h.inFile(), WALPath(s.path))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	f := s.writer.filer
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.settle(ctx)
 }
 
 // Responds returns when the writer has answered, be it with an error, such as that the disk is full; then it returns

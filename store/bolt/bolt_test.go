@@ -29,16 +29,6 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-func TestJournal(t *testing.T) {
-	key := newLogKey(t)
-	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
-		o := options(key)
-		o.Now = now
-		o.MaxAhead = 24 * time.Hour // that time does not go back is one thing, how far it may stand still another
-		return mustOpen(t, newPath(t), o).Journal()
-	}, key.Verifier)
-}
-
 func TestRevocation(t *testing.T) {
 	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
 		o := options(newLogKey(t))
@@ -411,7 +401,7 @@ func newLogKey(t testing.TB) appliance.LogKey {
 }
 
 func options(key appliance.LogKey) bolt.Options {
-	return bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 50 * time.Millisecond}
+	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 50 * time.Millisecond}, 128<<10)
 }
 
 func mustOpen(t testing.TB, path string, o bolt.Options) *bolt.Store {

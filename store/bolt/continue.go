@@ -94,17 +94,17 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	if err != nil {
 		return err
 	}
-	checkpoint, err := appliance.SignCheckpoint(copier.batch.frontier.Tree(), key.Signer)
+	checkpoint, err := appliance.SignCheckpoint(copier.frontier.Tree(), key.Signer)
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
-	if err := copier.write(nil, func(b *batch) error {
+	if err := copier.write(nil, func(t *tables) error {
 		for _, k := range keys {
-			if err := putKey(b.keys, k); err != nil {
+			if err := putKey(t.keys, k); err != nil {
 				return err
 			}
 		}
-		return b.meta.Put([]byte(metaCheckpoint), checkpoint)
+		return t.meta.Put([]byte(metaCheckpoint), checkpoint)
 	}); err != nil {
 		return err
 	}
@@ -143,31 +143,28 @@ const copyStep = 256
 // copier writes entries into a new file.
 type copier struct {
 	db        *bbolt.DB
-	batch     batch // whose frontier is that of the new file
+	frontier  appliance.Frontier // of the new file
 	survivors appliance.Frontier
 	total     int64
 	progress  func(done, total int64)
 }
 
 // write writes entries behind those that are there, and what else does, in one transaction.
-func (c *copier) write(entries []appliance.Entry, also func(b *batch) error) error {
+func (c *copier) write(entries []appliance.Entry, also func(t *tables) error) error {
 	err := c.db.Update(func(tx *bbolt.Tx) error {
-		b := &c.batch
-		if err := b.buckets(tx); err != nil {
+		t, err := openTables(tx)
+		if err != nil {
 			return err
 		}
-		size := b.frontier.Size()
-		b.room(size, len(entries))
+		next := newSegment(c.frontier.Size())
 		for i, e := range entries {
-			e.Index = size + int64(i)
-			if err := b.put(e); err != nil {
-				return err
-			}
+			e.Index = next.first + int64(i)
+			next.add(&c.frontier, e)
 		}
-		if also != nil {
-			return also(b)
+		if err := t.put(next); err != nil || also == nil {
+			return err
 		}
-		return nil
+		return also(t)
 	})
 	if err == nil && c.progress != nil && len(entries) > 0 {
 		c.progress(c.survivors.Size(), c.total)

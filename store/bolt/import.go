@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/google/uuid"
 )
 
 // Import appends leaves of another store's journal of the same log as they are, all or none of them. first is the index of the first,
@@ -13,30 +14,35 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 	return s.submit(ctx, &op{Value: change{leaves: leaves, first: first}})
 }
 
-// importLeaves adds the leaves to the batch. What is wrong with them is found before anything is put, and is the op's error.
-func (b *batch) importLeaves(o *op) error {
+// appendLeaves adds the leaves to the batch, all or none. Its error is theirs alone.
+func (b *batch) appendLeaves(o *op) error {
 	first, at := o.Value.first, b.frontier.Size()
 	if first != at {
-		o.Err = fmt.Errorf("import: the leaves begin at %d, the journal ends at %d", first, at)
-		return nil
+		return fmt.Errorf("import: the leaves begin at %d, the journal ends at %d", first, at)
 	}
 	entries := make([]appliance.Entry, len(o.Value.leaves))
 	for i, leaf := range o.Value.leaves {
 		e, err := appliance.DecodeEntry(first+int64(i), leaf)
-		if id := e.ID(); err == nil && b.lookups[bucketIDs].Get(id[:]) != nil {
-			err = fmt.Errorf("id %s is taken", id)
+		if err == nil {
+			err = b.checkID(e.ID())
 		}
 		if err != nil {
-			o.Err = fmt.Errorf("import record %d: %w", first+int64(i), err)
-			return nil
+			return fmt.Errorf("import record %d: %w", first+int64(i), err)
 		}
 		entries[i] = e
 	}
 	for _, e := range entries {
-		if err := b.put(e); err != nil {
-			return err
-		}
+		b.next.add(&b.frontier, e)
 		b.now = e.Time()
 	}
 	return nil
+}
+
+// checkID returns an error where an id is taken.
+func (b *batch) checkID(id uuid.UUID) error {
+	taken, err := b.find(lookup{bucketIDs, id[:]})
+	if err == nil && taken != nil {
+		err = fmt.Errorf("id %s is taken", id)
+	}
+	return err
 }

@@ -125,38 +125,41 @@ func (s *Store) checkClock() error {
 
 // ByID implements appliance.Journal.
 func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
-	return j.lookup(ctx, bucketIDs, id[:], func() error {
+	return j.lookup(ctx, lookup{bucketIDs, id[:]}, func() error {
 		return appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
 	})
 }
 
 // ByIdempotencyKey implements appliance.Journal.
 func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
-	return j.lookup(ctx, bucketIdempotency, idempotencyName(keyID, idempotencyKey), func() error {
+	return j.lookup(ctx, lookup{bucketIdempotency, idempotencyName(keyID, idempotencyKey)}, func() error {
 		return appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
 	})
 }
 
-// lookup returns the entry that a bucket names.
-func (j *Journal) lookup(ctx context.Context, bucket string, name []byte, notFound func() error) (e appliance.Entry, err error) {
-	err = j.read(ctx, func(tx *bbolt.Tx, _ *head) error {
-		index := tx.Bucket([]byte(bucket)).Get(name)
+// lookup returns the entry that a name leads to, in what the file may lack or in the file.
+func (j *Journal) lookup(ctx context.Context, l lookup, notFound func() error) (e appliance.Entry, err error) {
+	if found := j.store.recent.find(l); found != nil && ctx.Err() == nil {
+		return *found, nil
+	}
+	err = j.read(ctx, func(v *view) error {
+		index := v.tx.Bucket([]byte(l.bucket)).Get(l.name)
 		if index == nil {
 			return notFound()
 		}
-		e, err = readEntry(tx.Bucket([]byte(bucketRecords)), index)
+		e, err = readEntry(v.records, index)
 		return err
 	})
 	return e, err
 }
 
-// read runs fn on a state of the file that has at least all of the head. Errors are ready for a client.
-func (j *Journal) read(ctx context.Context, fn func(tx *bbolt.Tx, h *head) error) error {
+// read runs fn on the journal as it is now, or later. Errors are ready for a client.
+func (j *Journal) read(ctx context.Context, fn func(v *view) error) error {
 	h, err := j.head(ctx)
 	if err != nil {
 		return err
 	}
-	err = j.store.view(func(tx *bbolt.Tx) error { return fn(tx, h) })
+	err = j.store.view(func(tx *bbolt.Tx) error { return fn(newView(tx, h)) })
 	if _, ready := errors.AsType[*appliance.Error](err); err != nil && !ready {
 		return unavailable(err)
 	}
@@ -191,19 +194,18 @@ func readEntry(records *bbolt.Bucket, index []byte) (appliance.Entry, error) {
 // List implements appliance.Journal.
 func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries []appliance.Entry, err error) {
 	limit := q.Size()
-	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
-		records := tx.Bucket([]byte(bucketRecords))
-		first, end, err := indexRange(records, h.tree.N, q)
+	err = j.read(ctx, func(v *view) error {
+		first, end, err := v.indexRange(q)
 		if err != nil {
 			return err
 		}
-		previous := narrowest(tx, q)
+		previous := v.previous(q)
 		list := func(first, end int64) error {
 			for i := previous(end); i >= first && len(entries) < limit; i = previous(i) {
 				if ctx.Err() != nil {
 					return timeout(ctx, "read")
 				}
-				e, err := readEntry(records, encodeIndex(i))
+				e, err := v.entry(i)
 				if err != nil {
 					return err
 				}
@@ -216,7 +218,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 		if err := list(first, end); err != nil || first == 0 {
 			return err
 		}
-		continued, err := countContinued(records, h.tree.N) // these stand before all that is older
+		continued, err := v.countContinued() // these stand before all that is older
 		if err != nil {
 			return err
 		}
@@ -226,34 +228,34 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 }
 
 // indexRange returns the first index that a query can mean and the one after the last.
-func indexRange(records *bbolt.Bucket, size int64, q appliance.JournalQuery) (first, end int64, err error) {
-	end = size
+func (v *view) indexRange(q appliance.JournalQuery) (first, end int64, err error) {
+	end = v.tree.N
 	if q.Before > 0 {
 		end = min(end, q.Before)
 	}
 	if !q.Until.IsZero() {
-		until, err := searchTime(records, size, q.Until)
+		until, err := v.searchTime(q.Until)
 		if err != nil {
 			return 0, 0, err
 		}
 		end = min(end, until)
 	}
 	if !q.From.IsZero() {
-		first, err = searchTime(records, size, q.From)
+		first, err = v.searchTime(q.From)
 	}
 	return first, end, err
 }
 
 // searchTime returns the index of the first record that is not earlier than t. The events with which a continued log begins are of
 // later times than what follows them: they are passed over.
-func searchTime(records *bbolt.Bucket, size int64, t time.Time) (int64, error) {
-	continued, err := countContinued(records, size)
+func (v *view) searchTime(t time.Time) (int64, error) {
+	continued, err := v.countContinued()
 	if err != nil {
 		return 0, err
 	}
 	var failed error
-	i := sort.Search(int(size-continued), func(i int) bool {
-		at, err := leafTime(records.Get(encodeIndex(continued + int64(i))))
+	i := sort.Search(int(v.tree.N-continued), func(i int) bool {
+		at, err := v.time(continued + int64(i))
 		if err != nil && failed == nil {
 			failed = fmt.Errorf("%w: record %d: %w", ErrDamaged, continued+int64(i), err)
 		}
@@ -263,9 +265,9 @@ func searchTime(records *bbolt.Bucket, size int64, t time.Time) (int64, error) {
 }
 
 // countContinued returns how many logs this one continues, each with one event before all else.
-func countContinued(records *bbolt.Bucket, size int64) (n int64, err error) {
-	for ; n < size; n++ {
-		e, err := readEntry(records, encodeIndex(n))
+func (v *view) countContinued() (n int64, err error) {
+	for ; n < v.tree.N; n++ {
+		e, err := v.entry(n)
 		if err != nil {
 			return 0, err
 		}
@@ -295,10 +297,9 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	for next := max(first, 0); next < h.tree.N; next += int64(len(step)) {
 		step = step[:0]
 		end := min(h.tree.N, next+entriesStep)
-		err := j.read(ctx, func(tx *bbolt.Tx, _ *head) error {
-			records := tx.Bucket([]byte(bucketRecords))
+		err := j.read(ctx, func(v *view) error {
 			for i := next; i < end; i++ {
-				e, err := readEntry(records, encodeIndex(i))
+				e, err := v.entry(i)
 				if err != nil {
 					return err
 				}
@@ -329,21 +330,21 @@ func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 
 // Prove implements appliance.Journal.
 func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.InclusionProof, err error) {
-	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
-		if index < 0 || index >= h.tree.N {
+	err = j.read(ctx, func(v *view) error {
+		if index < 0 || index >= v.tree.N {
 			return appliance.Errorf(appliance.CodeNotFound, "no record %d", index)
 		}
-		hashes := hashReader(tx)
+		hashes := v.hashes()
 		leafHash, err := hashes.ReadHashes([]int64{tlog.StoredHashIndex(0, index)})
 		if err != nil {
 			return err
 		}
-		path, err := tlog.ProveRecord(h.tree.N, index, hashes)
+		path, err := tlog.ProveRecord(v.tree.N, index, hashes)
 		if err != nil {
 			return err
 		}
 		proof = appliance.InclusionProof{
-			Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint),
+			Index: index, TreeSize: v.tree.N, Checkpoint: string(v.checkpoint),
 			LeafHash: leafHash[0][:], Hashes: make([][]byte, len(path)),
 		}
 		for i := range path {
@@ -356,11 +357,11 @@ func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.Inclu
 
 // Tile implements appliance.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) (tile []byte, err error) {
-	err = j.read(ctx, func(tx *bbolt.Tx, h *head) error {
-		if !inTree(t, h.tree.N) {
+	err = j.read(ctx, func(v *view) error {
+		if !inTree(t, v.tree.N) {
 			return appliance.Errorf(appliance.CodeNotFound, "no such tile")
 		}
-		tile, err = tlog.ReadTileData(t, hashReader(tx))
+		tile, err = tlog.ReadTileData(t, v.hashes())
 		return err
 	})
 	return tile, err
@@ -373,20 +374,4 @@ func inTree(t tlog.Tile, size int64) bool {
 	}
 	hashes := size >> (tileHeight * t.L)                                     // that the level has
 	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
-}
-
-// hashReader reads stored hashes.
-func hashReader(tx *bbolt.Tx) tlog.HashReader {
-	bucket := tx.Bucket([]byte(bucketHashes))
-	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
-		hashes := make([]tlog.Hash, len(indexes))
-		for i, index := range indexes {
-			value := bucket.Get(encodeIndex(index))
-			if len(value) != tlog.HashSize {
-				return nil, fmt.Errorf("%w: stored hash %d has %d bytes", ErrDamaged, index, len(value))
-			}
-			hashes[i] = tlog.Hash(value)
-		}
-		return hashes, nil
-	})
 }

@@ -159,6 +159,78 @@ func (k *Keys) setDirty(keys []appliance.APIKey) {
 	}
 }
 
+// writeKeys writes the API keys that are new or due into the file. Where the disk takes nothing, those who wait for it are told, and leaves may
+// find room all the same.
+func (b *batch) writeKeys() error {
+	flush := b.dueKeys()
+	if len(flush) == 0 && !slices.ContainsFunc(b.ops, func(o *op) bool { return o.Value.newKey != nil }) {
+		return nil
+	}
+	keys, w := b.writer.store.keys, b.writer
+	created, err := b.putKeys(flush)
+	if err == nil {
+		for _, key := range created {
+			keys.created(key)
+		}
+		return nil
+	}
+	keys.setDirty(flush)
+	if !notWritten(err) {
+		return w.fail(err)
+	}
+	for _, o := range b.ops {
+		if !o.Value.appends() {
+			o.Err = passing(fmt.Errorf("the disk takes no writes: %w", err))
+		}
+	}
+	return nil
+}
+
+// dueKeys returns the API keys to be written now: with whatever else is written at most every flushInterval, and at
+// once when somebody waits for it.
+func (b *batch) dueKeys() []appliance.APIKey {
+	w := b.writer
+	now := time.Now()
+	due := b.last || now.Sub(w.flushed) >= flushInterval
+	for _, o := range b.ops {
+		due = due || !o.Value.appends() && o.Value.newKey == nil
+	}
+	if !due {
+		return nil
+	}
+	w.flushed = now
+	return w.store.keys.takeDirty()
+}
+
+// putKeys writes API keys in one transaction, and returns those that are new.
+func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, err error) {
+	defer survive(&err)()
+	err = b.writer.store.db.Update(func(tx *bbolt.Tx) error {
+		t, err := openTables(tx)
+		if err != nil {
+			return err
+		}
+		for _, o := range b.ops {
+			key := o.Value.newKey
+			if key == nil {
+				continue
+			}
+			if t.keys.Get([]byte(key.ID)) != nil {
+				o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
+				continue
+			}
+			flush, created = append(flush, *key), append(created, *key)
+		}
+		for _, key := range flush {
+			if err := putKey(t.keys, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return created, err
+}
+
 func putKey(b *bbolt.Bucket, key appliance.APIKey) error {
 	text, err := json.Marshal(key)
 	if err != nil {

@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,9 +28,10 @@ func Open(path string, o Options) (*Store, error) {
 }
 
 func open(path string, o Options) (_ *Store, err error) {
-	if err := o.complete(); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
+	o.complete()
 	s := &Store{path: path, opts: o}
 	s.journal = &Journal{store: s}
 	if !o.ReadOnly {
@@ -51,27 +53,39 @@ func open(path string, o Options) (_ *Store, err error) {
 		}
 	}
 	frontier, err := s.load()
+	if err == nil {
+		frontier, err = s.loadTail(frontier)
+	}
 	switch {
 	case err == nil:
 	case o.ReadOnly && errors.Is(err, ErrDamaged):
 		s.damage = err
+		s.head.Store(nil)
 	default:
 		return nil, err
 	}
 	if !o.ReadOnly {
+		if err := s.fileTail(); err != nil {
+			return nil, err
+		}
 		s.writer = newWriter(s, frontier)
 		_ = s.checkClock() // which tells the log
 	}
 	return s, nil
 }
 
-func (o *Options) complete() error {
+func (o *Options) check() error {
 	if o.Verifier == nil {
 		return errors.New("no log verifier key is given")
 	}
 	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
 		return errors.New("the log key that signs is not that of the verifier")
 	}
+	return nil
+}
+
+// complete sets what is not given.
+func (o *Options) complete() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -81,10 +95,12 @@ func (o *Options) complete() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.walSize == 0 {
+		o.walSize = walSize
+	}
 	if o.schema == nil {
 		o.schema = currentSchema()
 	}
-	return nil
 }
 
 // openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
@@ -147,6 +163,9 @@ func (s *Store) create() error {
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
+	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil || len(frames) > 0 {
+		return fmt.Errorf("%w: it is not there, but %s is, with records of it: put the file back (%w)", ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
+	}
 	dir := filepath.Dir(s.path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(s.path)+"-*") // mode 0600
 	if err != nil {
@@ -205,6 +224,7 @@ func (s *Store) load() (frontier appliance.Frontier, err error) {
 			return err
 		}
 		s.head.Store(h)
+		s.filed = h.checkpoint
 		return nil
 	})
 	return frontier, err

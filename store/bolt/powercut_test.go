@@ -6,10 +6,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,12 +26,16 @@ import (
 
 var powerCuts = flag.Int("powercuts", 300, "how many power cuts TestPowerCuts simulates; more than 300 with more records")
 
-// envPowerCut is the folder in which a child of TestPowerCuts appends.
-const envPowerCut = "ATTESTD_TEST_POWER_CUT"
+// What the environment of a child of TestPowerCuts says: the folder in which it appends, and whether it closes the journal.
+const (
+	envPowerCut = "ATTESTD_TEST_POWER_CUT"
+	envEndsWell = "ATTESTD_TEST_ENDS_WELL"
+)
 
-// TestPowerCuts records what is written to the file and when it is synced. After a power cut a disk holds all that was
-// synced, and of what was written since whatever it got to: any sectors, in any order, one of them half written. Each such
-// file must open, verify, and hold every record that was answered before the cut.
+// TestPowerCuts records what is written to the journal's files, when they are synced, and what becomes of their names. After a power cut a disk
+// holds all that was synced, and of what was written since whatever it got to: any sectors, in any order, one of them half written. Each such
+// folder must open, verify, and hold every record that was answered before the cut. The process that writes is followed by one that takes
+// over what it has left, and goes on.
 func TestPowerCuts(t *testing.T) {
 	if os.Getenv(envPowerCut) != "" {
 		appendAndTell(t)
@@ -41,18 +47,20 @@ func TestPowerCuts(t *testing.T) {
 	check(t, err)
 	key, err := appliance.ParseLogKey(secret)
 	check(t, err)
-	child := exec.Command(os.Args[0], "-test.run=^TestPowerCuts$", fmt.Sprintf("-powercuts=%d", *powerCuts))
-	child.Env = append(os.Environ(), envPowerCut+"="+disk.Dir, envKillKey+"="+secret)
-	if out, err := child.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, ends := range []string{"", "ends well"} {
+		child := exec.Command(os.Args[0], "-test.run=^TestPowerCuts$", fmt.Sprintf("-powercuts=%d", *powerCuts))
+		child.Env = append(os.Environ(), envPowerCut+"="+disk.Dir, envKillKey+"="+secret, envEndsWell+"="+ends)
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
-	r := newRecording(t, disk.Ops())
+	r := recordingOf(t, disk.Ops())
 	cuts := r.cutAtRandom(t, key, *powerCuts, func(int) bool { return true })
 	for _, failure := range cuts.failures {
 		t.Error(failure)
 	}
-	t.Logf("%d cuts in %d writes and syncs left %d different files, with up to %d records", *powerCuts, len(r.ops), cuts.different, cuts.most)
-	if cuts.different < *powerCuts/10 || cuts.most == 0 {
+	t.Logf("%d cuts in %d changes left %d different folders, %d of them with a tail, with up to %d records", *powerCuts, len(r.ops), cuts.different, cuts.tails, cuts.most)
+	if cuts.different < *powerCuts/10 || cuts.most == 0 || cuts.tails < *powerCuts/10 {
 		t.Error("the cuts are too much alike to prove anything")
 	}
 	// What would be found if it were otherwise: a disk that ignores some syncs.
@@ -70,7 +78,8 @@ func appendAndTell(t *testing.T) {
 	dir := os.Getenv(envPowerCut)
 	answered, err := os.OpenFile(filepath.Join(dir, "answered"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	check(t, err)
-	s, err := bolt.Open(filepath.Join(dir, "attestd.db"), options(key))
+	// A half of this write-ahead log has four commits: it turns again and again, and much is filed.
+	s, err := bolt.Open(filepath.Join(dir, "attestd.db"), bolt.WithWAL(options(key), 32<<10))
 	check(t, err)
 	var wg sync.WaitGroup
 	for range 3 {
@@ -89,7 +98,7 @@ func appendAndTell(t *testing.T) {
 			}
 		})
 	}
-	for range 5 {
+	for range 3 {
 		apiKey, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "one"}, time.Now())
 		check(t, err)
 		check(t, s.Keys().Create(t.Context(), apiKey))
@@ -97,55 +106,37 @@ func appendAndTell(t *testing.T) {
 		check(t, err)
 	}
 	wg.Wait()
-	check(t, s.Close())
+	if os.Getenv(envEndsWell) != "" {
+		check(t, s.Close())
+	}
 }
 
-// recording is what happened to the journal's file.
+// recording is what happened on the disk.
 type recording struct {
-	ops      []disktest.Op // of that file, from when it has its name
-	first    []disktest.Op // before that
-	answered map[int][]uuid.UUID
+	ops      []disktest.Op
+	answered map[int][]uuid.UUID // which were told before each op
 }
 
-// newRecording takes apart what happened to the file and what was told of answers. answered says which were told before each op.
-func newRecording(t *testing.T, all []disktest.Op) recording {
+func recordingOf(t *testing.T, all []disktest.Op) recording {
 	t.Helper()
 	r := recording{answered: make(map[int][]uuid.UUID)}
-	journal := uint64(0)
 	for _, op := range all {
-		if op.Kind == disktest.Linked && op.Name == "attestd.db" {
-			journal = op.File
+		if id, err := uuid.Parse(strings.TrimSpace(string(op.Data))); err == nil && op.Kind == disktest.Written {
+			r.answered[len(r.ops)] = append(r.answered[len(r.ops)], id)
+			continue
 		}
-	}
-	named := false
-	for _, op := range all {
-		switch {
-		case op.File == journal && op.Kind == disktest.Linked:
-			named = true
-			if last := r.first[len(r.first)-1]; last.Kind != disktest.Synced {
-				t.Error("the file got its name before it was on the disk")
-			}
-		case op.File == journal && named:
-			r.ops = append(r.ops, op)
-		case op.File == journal:
-			r.first = append(r.first, op)
-		case op.Kind == disktest.Written:
-			id, err := uuid.Parse(strings.TrimSpace(string(op.Data)))
-			if err == nil {
-				r.answered[len(r.ops)] = append(r.answered[len(r.ops)], id)
-			}
-		}
+		r.ops = append(r.ops, op)
 	}
 	if len(r.ops) == 0 || len(r.answered) == 0 {
-		t.Fatalf("%d writes and syncs, %d answers were recorded", len(r.ops), len(r.answered))
+		t.Fatalf("%d changes, %d answers were recorded", len(r.ops), len(r.answered))
 	}
 	return r
 }
 
 // outcome is what became of cuts.
 type outcome struct {
-	failures        []string
-	different, most int
+	failures               []string
+	different, tails, most int
 }
 
 // cutAtRandom makes so many cuts, in a fixed order of chance. honest says whether the disk does the n-th sync.
@@ -157,22 +148,23 @@ func (r recording) cutAtRandom(t *testing.T, key appliance.LogKey, cuts int, hon
 		at[random.IntN(len(r.ops)+1)]++
 	}
 	seen := make(map[[32]byte]bool)
-	d := &platter{random: random}
-	for _, op := range r.first {
-		d.do(op, true)
-	}
+	d := newPlatter(random)
 	var answered []uuid.UUID
 	for i := 0; ; i++ {
 		answered = append(answered, r.answered[i]...)
 		for range at[i] {
-			image := d.afterCut()
-			sum := sha256.Sum256(image)
+			folder := d.afterCut()
+			sum := folder.sum()
 			if seen[sum] {
 				continue
 			}
 			seen[sum] = true
-			if err := opensAndHolds(t, key, image, answered, len(seen)%10 == 0); err != nil {
-				o.failures = append(o.failures, fmt.Sprintf("a cut before write %d of %d: %v", i, len(r.ops), err))
+			tail, err := folder.opensAndHolds(t, key, answered, len(seen)%10 == 0)
+			if err != nil {
+				o.failures = append(o.failures, fmt.Sprintf("a cut before change %d of %d: %v", i, len(r.ops), err))
+			}
+			if tail {
+				o.tails++
 			}
 		}
 		if i == len(r.ops) {
@@ -184,85 +176,86 @@ func (r recording) cutAtRandom(t *testing.T, key appliance.LogKey, cuts int, hon
 	return o
 }
 
-// platter is a disk with a cache that a power cut empties.
-type platter struct {
-	random  *rand.Rand
-	synced  []byte
-	pending []disktest.Op
+// folder is what a cut leaves, by name.
+type folder map[string][]byte
+
+func (f folder) sum() (sum [32]byte) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		fmt.Fprintf(h, "%s %d ", name, len(f[name]))
+		h.Write(written(f[name]))
+	}
+	return [32]byte(h.Sum(nil))
 }
 
-func (p *platter) do(op disktest.Op, honest bool) {
-	switch {
-	case op.Kind != disktest.Synced:
-		p.pending = append(p.pending, op)
-	case honest:
-		for _, op := range p.pending {
-			p.synced = apply(p.synced, op.Kind, op.Offset, op.Data)
-		}
-		p.pending = nil
-	}
-}
+// written is content without the zeros at its end, of which a file of bbolt has many.
+func written(content []byte) []byte { return bytes.TrimRight(content, "\x00") }
 
-func apply(image []byte, kind disktest.Kind, at int64, data []byte) []byte {
-	end := at + int64(len(data))
-	if missing := end - int64(len(image)); missing > 0 {
-		image = append(image, make([]byte, missing)...)
-	}
-	if kind == disktest.Resized {
-		return image[:at]
-	}
-	copy(image[at:end], data)
-	return image
-}
-
-// afterCut is what a cut leaves: of each write since the last sync all, nothing, or some sectors, one of them half.
-func (p *platter) afterCut() []byte {
-	const sector = 512
-	image := bytes.Clone(p.synced)
-	torn := p.random.IntN(2) == 0
-	share := p.random.IntN(4) // of the sectors that get there: none, some, most, all
-	for _, op := range p.pending {
-		if op.Kind == disktest.Resized {
-			if share > 0 {
-				image = apply(image, op.Kind, op.Offset, nil)
-			}
-			continue
-		}
-		for at := 0; at < len(op.Data); at += sector {
-			part := op.Data[at:min(at+sector, len(op.Data))]
-			if p.random.IntN(3) >= share {
-				if !torn {
-					continue
-				}
-				torn = false
-				part = part[:p.random.IntN(len(part))]
-			}
-			image = apply(image, op.Kind, op.Offset+int64(at), part)
-		}
-	}
-	return image
-}
-
-// opensAndHolds returns what is wrong with a file after a cut. thorough also goes on with it.
-func opensAndHolds(t *testing.T, key appliance.LogKey, image []byte, answered []uuid.UUID, thorough bool) (err error) {
+// opensAndHolds returns what is wrong with a folder after a cut, and whether the write-ahead log had records that the file lacked. thorough also
+// goes on with it.
+func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uuid.UUID, thorough bool) (tail bool, err error) {
 	t.Helper()
-	path := newPath(t)
-	check(t, os.WriteFile(path, image, 0o600))
-	defer os.Remove(path)
+	if f["attestd.db"] == nil {
+		if len(answered) > 0 || len(f["attestd.db-wal"]) > 0 {
+			err = fmt.Errorf("there is no journal, and %d records were answered", len(answered))
+		}
+		return false, err
+	}
+	dir, err := os.MkdirTemp(inMemory(), "attestd-powercut-*")
+	check(t, err)
+	defer os.RemoveAll(dir)
+	for name, content := range f {
+		check(t, os.WriteFile(filepath.Join(dir, name), written(content), 0o600))
+		check(t, os.Truncate(filepath.Join(dir, name), int64(len(content))))
+	}
+	path := filepath.Join(dir, "attestd.db")
+	// Who only reads finds the same as the next start, and changes nothing.
+	o := options(key)
+	o.ReadOnly = true
+	read, err := bolt.Open(path, o)
+	if err != nil {
+		return false, err
+	}
+	tail = read.Tail() > 0
+	if err := errors.Join(found(t, read, answered), read.Close()); err != nil {
+		return tail, fmt.Errorf("read only: %w", err)
+	}
 	s, err := bolt.Open(path, options(key))
 	if err != nil {
-		return err
+		return tail, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if thorough {
+		if _, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key")); err != nil {
+			return tail, err
+		}
+	}
+	return tail, holds(t, s, answered)
+}
+
+// inMemory is a folder in memory, where a sync costs nothing; empty where there is none.
+func inMemory() string {
+	const shared = "/dev/shm"
+	if stat, err := os.Stat(shared); err != nil || !stat.IsDir() {
+		return ""
+	}
+	return shared
+}
+
+// found returns an error unless a store has the records.
+func found(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
 	for _, id := range answered {
 		if _, err := s.Journal().ByID(t.Context(), id); err != nil {
 			return fmt.Errorf("%s was answered: %w", id, err)
 		}
 	}
-	if thorough {
-		if _, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key")); err != nil {
-			return err
-		}
+	return nil
+}
+
+// holds returns an error unless a store has the records, and is sound.
+func holds(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
+	if err := found(t, s, answered); err != nil {
+		return err
 	}
 	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
 	if err == nil && !report.OK() {

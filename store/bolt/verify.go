@@ -33,7 +33,7 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 		return appliance.AuditReport{}, err
 	}
 	audit.Expect(opts)
-	v := &auditor{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
+	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: audit, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
@@ -49,12 +49,14 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 type auditor struct {
 	ctx      context.Context
 	store    *Store
+	head     *head // as it was at the beginning, with what the file may lack; nil where the file is damaged
 	audit    *appliance.Audit
 	progress func(done, total int64)
 
 	// Found by file.
 	checkpoint []byte
 	size       int64            // of the journal that is verified
+	filed      int64            // how many of its records are in the file; the others are the tail of head
 	count      map[string]int64 // entries of the lookup buckets
 	beyond     map[string]int64 // entries of records and hashes that the checkpoint does not cover
 	unreadable bool             // a page was
@@ -110,6 +112,9 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 		return nil
 	}
 	v.readMeta(p)
+	if v.store.damage != nil && errors.Is(v.store.damage, errWAL) {
+		v.report(-1, uuid.Nil, "write-ahead log", "%s", v.store.damage)
+	}
 	for _, name := range buckets {
 		if _, ok := found[name]; !ok {
 			v.report(-1, uuid.Nil, "page", "bucket %s is missing", name)
@@ -120,10 +125,10 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 		}
 	}
 	if n := v.beyond[bucketRecords]; n > 0 {
-		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.size)
+		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.filed)
 	}
 	if n := v.beyond[bucketHashes]; n > 0 {
-		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes more than a tree of %d records has", n, v.size)
+		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes more than a tree of %d records has", n, v.filed)
 	}
 	for name := range found {
 		if !slices.Contains(buckets[:], name) {
@@ -146,14 +151,17 @@ func (v *auditor) readMeta(p *pages.Reader) {
 	}
 	tree, err := appliance.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
 	if err == nil {
-		v.size = tree.N
+		v.filed, v.size = tree.N, tree.N
+		if h := v.head; h != nil && h.tree.N > tree.N {
+			v.size, v.checkpoint = h.tree.N, h.checkpoint
+		}
 		return
 	}
 	seen := p.Used
 	p.Used = nil // this walk is not the one that records
 	_ = p.Walk(bucketRecords, nil, func(name, _ []byte) error {
 		if i, err := decodeIndex(name); err == nil {
-			v.size = i + 1
+			v.filed, v.size = i+1, i+1
 		}
 		return nil
 	}, func(_, _ []byte, _ error) error { return nil })
@@ -214,16 +222,16 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 			v.report(-1, uuid.Nil, "key", "%s", err)
 		}
 	case bucketRecords:
-		if i, err := decodeIndex(name); err != nil || i >= v.size {
+		if i, err := decodeIndex(name); err != nil || i >= v.filed {
 			v.beyond[bucket]++
 		}
 	case bucketHashes:
-		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.size) {
+		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.filed) {
 			v.beyond[bucket]++
 		}
 	default:
 		v.count[bucket]++
-		if i, err := recordOf(bucket, name, value); err != nil || i >= v.size {
+		if i, err := recordOf(bucket, name, value); err != nil || i >= v.filed {
 			v.report(-1, uuid.Nil, "lookup", "%s: entry %x leads to no record", bucket, name)
 		}
 	}
@@ -260,6 +268,7 @@ func (v *auditor) records() error {
 			leaves := v.read(p, bucketRecords, first, end)
 			hashStart := tlog.StoredHashCount(first)
 			hashes := v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
+			v.addTail(first, leaves, hashStart, hashes)
 			for k, c := range checkLeaves(leaves) {
 				n := first + int64(k)
 				stored := hashes[tlog.StoredHashIndex(0, n)-hashStart:]
@@ -267,7 +276,9 @@ func (v *auditor) records() error {
 					c = lostLeaf(stored[0])
 				}
 				v.tree(n, c.ID(), v.audit.Add(c), stored)
-				v.lookups(p, n, c.Entry)
+				if n < v.filed {
+					v.lookups(p, n, c.Entry)
+				}
 			}
 			return nil
 		})
@@ -300,6 +311,16 @@ func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byt
 		return nil
 	})
 	return values
+}
+
+// addTail adds what the file may lack.
+func (v *auditor) addTail(first int64, leaves [][]byte, hashStart int64, hashes [][]byte) {
+	for n := max(first, v.filed); n < first+int64(len(leaves)); n++ {
+		leaves[n-first] = v.head.entry(n).Leaf
+		for i := tlog.StoredHashIndex(0, n); i < tlog.StoredHashIndex(0, n+1); i++ {
+			hashes[i-hashStart] = v.head.hash(i)[:]
+		}
+	}
 }
 
 // checkLeaves checks leaves on all cores.
@@ -412,7 +433,7 @@ func (v *auditor) surplus() error {
 // indexEntry checks that the record to which an entry leads asks for it.
 func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
 	n, err := recordOf(bucket, name, value)
-	if err != nil || n >= v.size {
+	if err != nil || n >= v.filed {
 		return // reported by file, or newer than what is verified
 	}
 	leaf, err := p.Get(bucketRecords, encodeIndex(n))

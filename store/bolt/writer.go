@@ -1,10 +1,8 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,11 +13,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/store/bolt/pages"
 	"github.com/attestd/attestd/store/queue"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
-	"golang.org/x/mod/sumdb/tlog"
 )
 
 const (
@@ -46,25 +42,31 @@ type change struct {
 
 type op = queue.Op[change]
 
-// writer owns all writes to the file: it writes the queue's batches, one transaction each.
+// appends says whether the change is leaves.
+func (c *change) appends() bool { return c.record != nil || c.event != nil || c.leaves != nil }
+
+// writer makes all changes: it writes the queue's batches, leaves to the write-ahead log and API keys to the file. Its filer brings the leaves
+// into the file.
 type writer struct {
 	store *Store
 	queue *queue.Queue[change]
+	filer *filer
 
 	failed chan error            // has the fault, once
-	fault  atomic.Pointer[error] // why nothing is written any more; set by write
+	fault  atomic.Pointer[error] // why nothing is written any more; set by fail
 	roomy  atomic.Int64          // when the disk was last seen to have space, in Unix nanoseconds
 	full   atomic.Int64          // when the disk last took no write, in Unix nanoseconds; set by write
 	warned atomic.Int64          // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
 
-	// Owned by write. They describe what is committed: a batch works on copies, which replace them only when its
-	// commit has succeeded.
+	// Owned by write. They describe what is on the disk: a batch works on copies, which replace them only when that has succeeded.
 	frontier appliance.Frontier
 	flushed  time.Time // when the API keys' last uses were last written
 }
 
 func newWriter(s *Store, frontier appliance.Frontier) *writer {
-	w := &writer{store: s, frontier: frontier, failed: make(chan error, 1)}
+	w := &writer{store: s, frontier: frontier, filer: newFiler(s), failed: make(chan error, 1)}
+	w.filer.writer, w.filer.sealed = w, len(s.recent.segments) > 0
+	go w.filer.run()
 	w.queue = queue.New(queue.Options[change]{Write: w.write, Every: flushInterval, Pending: s.opts.Pending})
 	return w
 }
@@ -98,31 +100,42 @@ func (w *writer) refusal() error {
 
 // judge decides what the outcome of a write means for those to come, and returns what those who waited are told.
 //
-// When the disk was full or read-only, bbolt has rolled back: nothing of the transaction was made visible, and the next one
-// may succeed. Any other failure is final. After a failed fsync the kernel may have marked the lost pages as clean, so that
-// reading them back or syncing again seems to succeed (Rebello et al., "Can Applications Recover from fsync Failures?",
-// USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). With bbolt the new meta page may even be visible in the mapping
-// and yet not be on the disk: a next transaction would build on records that are not there. Only a new process that
-// reads what the disk really holds can be trusted: see forgetCached.
+// When the disk was full or read-only, nothing was made visible, and the next write may succeed. Any other failure is final. After a failed fsync
+// the kernel may have marked the lost pages as clean, so that reading them back or syncing again seems to succeed (Rebello et al., "Can
+// Applications Recover from fsync Failures?", USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). Only a new process that reads what the disk really
+// holds can be trusted: see forgetCached.
 func (w *writer) judge(err error) error {
 	if err == nil {
 		return nil
 	}
-	if notWritten(err) {
-		w.full.Store(w.store.opts.Now().UnixNano())
-		w.roomy.Store(0)
-		w.store.opts.Logger.Error("journal: the disk is full or read-only; nothing is signed until it takes writes again", "error", err)
-		return passing(fmt.Errorf("the disk takes no writes: %w", err))
+	answer, judged := errors.AsType[*appliance.Error](err) // by the filer
+	switch {
+	case w.refusal() != nil:
+		return w.refusal()
+	case !judged && !notWritten(err):
+		return w.fail(err)
+	case !judged:
+		answer = passing(fmt.Errorf("the disk takes no writes: %w", err))
 	}
+	w.full.Store(w.store.opts.Now().UnixNano())
+	w.roomy.Store(0)
+	w.store.opts.Logger.Error("journal: the disk is full or read-only; nothing is signed until it takes writes again", "error", answer.Cause)
+	return answer
+}
+
+// fail has nothing written any more.
+func (w *writer) fail(err error) error {
 	answer := unavailable(fmt.Errorf("writing failed for good: %w", err))
-	w.fault.Store(&answer)
+	if !w.fault.CompareAndSwap(nil, &answer) {
+		return w.refusal()
+	}
 	w.failed <- fmt.Errorf("write %s: %w", w.store.path, err)
 	w.store.opts.Logger.Error("journal: writing failed; attestd must be started again", "error", err)
 	return answer
 }
 
 // passing is the answer while the disk is full or read-only: attestd goes on by itself when it is not.
-func passing(cause error) error {
+func passing(cause error) *appliance.Error {
 	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry, Cause: cause}
 }
 
@@ -143,208 +156,171 @@ func notWritten(err error) bool {
 	return false
 }
 
-// batch is one transaction of the writer.
+// batch is what the writer writes at once.
 type batch struct {
 	writer *writer
 	ops    []*op
 	last   bool // it is the writer's last: last uses are written too
 
-	meta, keys, records, hashes *bbolt.Bucket
-	lookups                     map[string]*bbolt.Bucket
-
-	head     *head // as it was
+	tx       *bbolt.Tx // of lookups; nil before the first
 	frontier appliance.Frontier
 	now      time.Time // of all records of the batch
 	ahead    error     // why none may be appended; nil where they may
-	appended int
-	name     [8]byte     // scratch for a key; bbolt copies keys
-	stored   []tlog.Hash // what is put into hashes must stay where it is until the commit
-	indexes  []byte      // likewise for the values of ids and idempotency
-	flush    []appliance.APIKey
-	created  []appliance.APIKey
+	next     *segment  // what is appended
 }
 
-// write does the ops and commits. An error concerns all of them; one that is an op's own is in the op.
-func (b *batch) write() (err error) {
-	w := b.writer
-	b.flush = b.dueKeys()
-	if len(b.ops) == 0 && len(b.flush) == 0 {
-		return nil
+// write does the ops. An error concerns all of them; one that is an op's own is in the op.
+func (b *batch) write() error {
+	if err := b.writeKeys(); err != nil {
+		return err
 	}
-	defer func() {
-		if err != nil {
-			w.store.keys.setDirty(b.flush)
+	for _, o := range b.ops {
+		if o.Value.appends() {
+			return b.writeLeaves()
 		}
-	}()
-	defer survive(&err)()
-	tx, err := w.store.db.Begin(true)
-	if err != nil {
+	}
+	return nil
+}
+
+// writeLeaves appends, and returns when all is on the disk and shown.
+func (b *batch) writeLeaves() error {
+	w := b.writer
+	w.filer.mu.Lock()
+	defer w.filer.mu.Unlock()
+	if err := b.append(); err != nil || len(b.next.entries) == 0 {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	if err := b.begin(tx); err != nil {
-		return err
+	h := &head{tree: b.frontier.Tree(), last: b.next.last}
+	var err error
+	if h.checkpoint, err = appliance.SignCheckpoint(h.tree, w.store.opts.Signer); err != nil {
+		return fmt.Errorf("sign checkpoint: %w", err)
 	}
-	if err := b.apply(); err != nil {
-		return err
-	}
-	if b.appended == 0 && len(b.created) == 0 && len(b.flush) == 0 {
-		return nil
-	}
-	next, err := b.seal()
-	if err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
+	b.next.checkpoint = h.checkpoint
+	if err := w.filer.persist(b.next); err != nil {
 		return err
 	}
 	// Only now is anything true that memory says. The head comes before the answers, so that Checkpoint covers every
 	// entry that Append has returned.
 	w.frontier = b.frontier
-	w.store.head.Store(next)
-	for _, key := range b.created {
-		w.store.keys.created(key)
-	}
+	h.tail = w.store.recent.tail()
+	w.store.head.Store(h)
 	return nil
 }
 
-// dueKeys returns the API keys to be written now: with whatever else is written at most every flushInterval, and at
-// once when somebody waits for it.
-func (b *batch) dueKeys() []appliance.APIKey {
-	w := b.writer
-	now := time.Now()
-	due := b.last || now.Sub(w.flushed) >= flushInterval
-	for _, o := range b.ops {
-		due = due || o.Value.record == nil && o.Value.event == nil && o.Value.newKey == nil
-	}
-	if !due {
-		return nil
-	}
-	w.flushed = now
-	return w.store.keys.takeDirty()
-}
-
-// buckets opens the buckets of a transaction.
-func (b *batch) buckets(tx *bbolt.Tx) error {
-	all := make(map[string]*bbolt.Bucket, len(buckets))
-	for _, name := range buckets {
-		if all[name] = tx.Bucket([]byte(name)); all[name] == nil {
-			return fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, pages.ErrNoBucket)
+// append makes the leaves of the ops.
+func (b *batch) append() (err error) {
+	defer survive(&err)()
+	defer func() {
+		if b.tx != nil {
+			err = errors.Join(err, b.tx.Rollback())
 		}
+	}()
+	s, h := b.writer.store, b.writer.store.head.Load()
+	b.frontier = b.writer.frontier.Clone()
+	b.next = newSegment(h.tree.N)
+	b.ahead = s.checkClock()
+	b.now = s.opts.Now().UTC().Truncate(time.Millisecond)
+	if b.now.Before(h.last) {
+		b.now = h.last
 	}
-	b.meta, b.keys, b.records, b.hashes, b.lookups = all[bucketMeta], all[bucketKeys], all[bucketRecords], all[bucketHashes], all
-	// These grow at their end only: full pages are never split again.
-	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents} {
-		all[name].FillPercent = 1
-	}
-	return nil
-}
-
-// room makes room for so many records behind those of a size: what is put must stay where it is until the commit.
-func (b *batch) room(size int64, records int) {
-	b.stored = make([]tlog.Hash, 0, tlog.StoredHashCount(size+int64(records))-tlog.StoredHashCount(size))
-	b.indexes = make([]byte, 0, 8*records)
-}
-
-func (b *batch) begin(tx *bbolt.Tx) error {
-	w := b.writer
-	if err := b.buckets(tx); err != nil {
-		return err
-	}
-	b.head = w.store.head.Load()
-	if !bytes.Equal(b.meta.Get([]byte(metaCheckpoint)), b.head.checkpoint) {
-		return errors.New("the file is not as the last commit left it")
-	}
-	b.frontier = w.frontier.Clone()
-	b.ahead = w.store.checkClock()
-	b.now = w.store.opts.Now().UTC().Truncate(time.Millisecond)
-	if b.now.Before(b.head.last) {
-		b.now = b.head.last
-	}
-	b.room(b.head.tree.N, len(b.ops))
-	return nil
-}
-
-func (b *batch) apply() error {
 	for _, o := range b.ops {
-		var err error
 		switch {
 		case o.Value.record != nil:
-			err = b.append(o)
+			o.Err = b.appendRecord(o)
 		case o.Value.event != nil:
-			err = b.appendEvent(o)
-		case o.Value.newKey != nil:
-			err = b.createKey(o)
+			o.Err = b.appendEvent(o)
 		case o.Value.leaves != nil:
-			err = b.importLeaves(o)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, key := range b.flush {
-		if err := putKey(b.keys, key); err != nil {
-			return err
+			o.Err = b.appendLeaves(o)
 		}
 	}
 	return nil
 }
 
-// append adds one record. What is wrong with the record alone is found before anything is put, and is the op's error.
-func (b *batch) append(o *op) error {
-	r := *o.Value.record
-	if o.Err = checkRecord(r); o.Err != nil {
-		return nil //nolint:nilerr // it is the op's, not the batch's
+// find returns the entry that a name leads to, be it of this batch; nil where there is none.
+func (b *batch) find(l lookup) (*appliance.Entry, error) {
+	if e := b.next.find(l); e != nil {
+		return e, nil
 	}
-	// Here, in the transaction: a revocation is in memory at once, and returns after a later one.
+	if e := b.writer.store.recent.find(l); e != nil {
+		return e, nil
+	}
+	if b.tx == nil {
+		var err error
+		if b.tx, err = b.writer.store.db.Begin(false); err != nil {
+			return nil, unavailable(err)
+		}
+	}
+	index := b.tx.Bucket([]byte(l.bucket)).Get(l.name)
+	if index == nil {
+		return nil, nil
+	}
+	e, err := readEntry(b.tx.Bucket([]byte(bucketRecords)), index)
+	return &e, err
+}
+
+// appendRecord adds one record. Its error is the record's alone.
+func (b *batch) appendRecord(o *op) error {
+	r := *o.Value.record
+	if err := checkRecord(r); err != nil {
+		return err
+	}
+	// Here, in the writer: a revocation is in memory at once, and returns after a later batch.
 	if key, err := b.writer.store.keys.Key(context.Background(), r.KeyID); err == nil {
-		if o.Err = key.Usable(b.now); o.Err != nil {
-			return nil //nolint:nilerr // as above
+		if err := key.Usable(b.now); err != nil {
+			return err
 		}
 	}
 	if r.IdempotencyKey != "" {
-		// Finds what is earlier in this batch, too.
-		if index := b.lookups[bucketIdempotency].Get(idempotencyName(r.KeyID, r.IdempotencyKey)); index != nil {
-			o.Value.replayed = true
-			o.Value.entry, o.Err = readEntry(b.records, index)
-			return nil
+		earlier, err := b.find(lookup{bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey)})
+		if earlier != nil || err != nil {
+			return o.Value.replay(earlier, err)
 		}
 	}
-	if b.lookups[bucketIDs].Get(r.ID[:]) != nil {
-		o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
-		return nil
-	}
-	if o.Err = b.ahead; o.Err != nil {
-		return nil //nolint:nilerr // it is the op's, not the batch's
+	switch taken, err := b.find(lookup{bucketIDs, r.ID[:]}); {
+	case err != nil:
+		return err
+	case taken != nil:
+		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
+	case b.ahead != nil:
+		return b.ahead
 	}
 	r.Time = b.now
 	rand.Read(r.Salt[:]) // never fails (Go 1.24)
 	leaf, err := appliance.EncodeLeaf(r)
-	if err == nil {
-		o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
-		return b.put(o.Value.entry)
+	if err != nil {
+		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
 	}
-	o.Err = appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
+	o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
+	b.next.add(&b.frontier, o.Value.entry)
 	return nil
 }
 
 // appendEvent adds one event, unless it is there.
 func (b *batch) appendEvent(o *op) error {
 	e := *o.Value.event
-	if index := b.lookups[bucketIDs].Get(e.ID[:]); index != nil {
-		o.Value.replayed = true
-		o.Value.entry, o.Err = readEntry(b.records, index)
-		return nil
-	}
-	if o.Err = b.ahead; o.Err != nil {
-		return nil //nolint:nilerr // it is the op's, not the batch's
+	earlier, err := b.find(lookup{bucketIDs, e.ID[:]})
+	switch {
+	case earlier != nil || err != nil:
+		return o.Value.replay(earlier, err)
+	case b.ahead != nil:
+		return b.ahead
 	}
 	leaf, err := e.At(b.now)
-	if o.Err = err; err != nil {
-		return nil //nolint:nilerr // as above
+	if err != nil {
+		return err
 	}
 	o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
-	return b.put(o.Value.entry)
+	b.next.add(&b.frontier, o.Value.entry)
+	return nil
+}
+
+// replay answers with an entry that is there.
+func (c *change) replay(earlier *appliance.Entry, err error) error {
+	c.replayed = true
+	if err == nil {
+		c.entry = *earlier
+	}
+	return err
 }
 
 // checkRecord refuses what could not be found again, or would not be read as it was written.
@@ -362,44 +338,4 @@ func checkRecord(r appliance.Record) error {
 		return refuse("it has text that is not UTF-8")
 	}
 	return nil
-}
-
-func (b *batch) put(e appliance.Entry) error {
-	b.indexes = binary.BigEndian.AppendUint64(b.indexes, uint64(e.Index))
-	index := b.indexes[len(b.indexes)-8:]
-	first, at := len(b.stored), tlog.StoredHashIndex(0, e.Index)
-	b.stored = b.frontier.Add(b.stored, tlog.RecordHash(e.Leaf))
-	b.appended++
-
-	err := b.records.Put(index, e.Leaf)
-	for i := first; err == nil && i < len(b.stored); i++ {
-		binary.BigEndian.PutUint64(b.name[:], uint64(at+int64(i-first)))
-		err = b.hashes.Put(b.name[:], b.stored[i][:])
-	}
-	if err != nil {
-		return err
-	}
-	return eachLookup(e, index, func(bucket string, name, value []byte) error { return b.lookups[bucket].Put(name, value) })
-}
-
-func (b *batch) createKey(o *op) error {
-	if b.keys.Get([]byte(o.Value.newKey.ID)) != nil {
-		o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", o.Value.newKey.ID))
-		return nil
-	}
-	b.created = append(b.created, *o.Value.newKey)
-	return putKey(b.keys, *o.Value.newKey)
-}
-
-// seal signs the tree and puts its checkpoint into the transaction that makes it.
-func (b *batch) seal() (*head, error) {
-	if b.appended == 0 {
-		return b.head, nil
-	}
-	next := &head{tree: b.frontier.Tree(), last: b.now}
-	var err error
-	if next.checkpoint, err = appliance.SignCheckpoint(next.tree, b.writer.store.opts.Signer); err != nil {
-		return nil, fmt.Errorf("sign checkpoint: %w", err)
-	}
-	return next, b.meta.Put([]byte(metaCheckpoint), next.checkpoint)
 }

@@ -132,7 +132,11 @@ func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
 
 // copyStore writes the archive of the store, which no daemon of this machine uses.
 func copyStore(ctx context.Context, c *config.Config, w io.Writer) error {
-	store, err := daemon.ReadStore(c)
+	var store *daemon.Store
+	err := archive.Settle(c.DataDir)
+	if err == nil {
+		store, err = daemon.ReadStore(c)
+	}
 	if errors.Is(err, bolt.ErrInUse) {
 		return fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)
 	}

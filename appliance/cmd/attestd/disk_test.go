@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
@@ -122,10 +123,15 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 // After a failed sync nobody knows what is on the disk: the process ends, for the service manager to start it again. The
 // disk has lost what was to be synced, while the kernel's cache still has it.
 func TestADiskThatFailsToSync(t *testing.T) {
-	for name, faults := range map[string]disktest.Faults{
-		"of the records":                  {Sync: syscall.EIO},
-		"of the records, for space":       {Sync: syscall.ENOSPC},
-		"of the page that points to them": {Sync: syscall.EIO, SyncsLeft: 1},
+	wal := bolt.WALPath(archive.StoreFile)
+	for name, test := range map[string]struct {
+		disktest.Faults
+		answered bool // the next attestation is all the same: the disk fails at what is done with it later
+	}{
+		"of the records":            {disktest.Faults{Sync: syscall.EIO, SyncOf: wal}, false},
+		"of the records, for space": {disktest.Faults{Sync: syscall.ENOSPC, SyncOf: wal}, false},
+		"of all":                    {disktest.Faults{Sync: syscall.EIO}, false},
+		"of the file to which they are brought from the write-ahead log": {disktest.Faults{Sync: syscall.EIO, SyncOf: archive.StoreFile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDaemonFolder(t)
@@ -144,8 +150,11 @@ func TestADiskThatFailsToSync(t *testing.T) {
 				}
 				answered = append(answered, a)
 			}
-			disk.Fail(faults)
-			if _, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err == nil {
+			disk.Fail(test.Faults)
+			switch a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); {
+			case err == nil && test.answered:
+				answered = append(answered, a)
+			case err == nil:
 				t.Error("what was not synced was answered")
 			}
 			ended := d.cmd.Wait()
@@ -160,19 +169,25 @@ func TestADiskThatFailsToSync(t *testing.T) {
 			d.start(t)
 			defer d.kill(t)
 			d.attests(t)
-			if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
-				t.Error(out)
-			}
-			recorded := exported(t, d)
-			for _, a := range answered {
-				if recorded[a.ID].Attestation != a {
-					t.Errorf("%s was answered, and is lost", a.ID)
-				}
-			}
-			if len(recorded) != len(answered)+1 {
-				t.Errorf("%d records: the one whose sync failed is among them, though it is not on the disk", len(recorded))
-			}
+			d.recorded(t, answered)
 		})
+	}
+}
+
+// recorded checks that the journal is whole, and has what was answered and one more.
+func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation) {
+	t.Helper()
+	if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+		t.Error(out)
+	}
+	recorded := exported(t, d)
+	for _, a := range answered {
+		if recorded[a.ID].Attestation != a {
+			t.Errorf("%s was answered, and is lost", a.ID)
+		}
+	}
+	if len(recorded) != len(answered)+1 {
+		t.Errorf("%d records: the one whose sync failed is among them, though it is not on the disk", len(recorded))
 	}
 }
 

@@ -129,7 +129,10 @@ func TestEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 			t.Fatal(out)
 		}
 	}
-	recorded := exported(t, d)
+	recorded := exported(t, d) // of what the last kill has left, the write-ahead log too
+	if out := d.run(t, "backup", filepath.Join(t.TempDir(), "killed.tar.zst")); !strings.Contains(out, fmt.Sprintf(" %d records,", len(recorded))) {
+		t.Errorf("of %d records, a backup has: %s", len(recorded), out)
+	}
 	for id, a := range answered {
 		if r, ok := recorded[id]; !ok || r.Attestation != a {
 			t.Errorf("attestation %s was answered but is not in the journal: %+v", id, r)

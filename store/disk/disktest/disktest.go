@@ -5,6 +5,7 @@ package disktest
 import (
 	"context"
 	"os"
+	"path"
 	"slices"
 	"sync"
 	"syscall"
@@ -18,8 +19,8 @@ import (
 // Op is something that happened to a file.
 type Op struct {
 	Kind   Kind
-	File   uint64 // which one, whatever its name
-	Name   string // of Linked: its new name
+	File   uint64 // which one, whatever its name; of Removed, none
+	Name   string // of Created, Linked and Renamed, its new name; of Removed, the one that is gone
 	Offset int64  // of Written; of Resized, the new size
 	Data   []byte // of Written
 }
@@ -31,15 +32,18 @@ type Kind int
 const (
 	Written Kind = iota
 	Resized
-	Synced
+	Synced // a file, or the folder and the names in it
+	Created
 	Linked
+	Renamed
+	Removed
 )
 
 // Faults are how the disk fails; the zero value is a disk that is well.
 type Faults struct {
 	Write     syscall.Errno // of each write and each change of a file's size; nothing is written then
-	Sync      syscall.Errno // of each sync; what was written since the one before is lost then, but stays in the kernel's cache
-	SyncsLeft int           // syncs that are well before those
+	Sync      syscall.Errno // of each sync; what was written to the file since the one before is lost then, but stays in the kernel's cache
+	SyncOf    string        // the name of the only file whose syncs fail; empty means all
 	SyncDelay time.Duration // before each sync
 	Full      bool          // the file system has no space to give, as statfs(2) tells
 }
@@ -52,13 +56,13 @@ type Disk struct {
 	mu     sync.Mutex // protects all below
 	faults Faults
 	ops    []Op
-	undo   []func() // takes back what was written since the last sync, in this order
+	undo   map[uint64][]func() // of each file: takes back what was written since its last sync, in this order
 }
 
 // Mount mounts an empty disk for as long as the test runs, and skips the test where there is no FUSE.
 func Mount(t testing.TB) *Disk {
 	t.Helper()
-	d := &Disk{Dir: t.TempDir(), Backing: t.TempDir()}
+	d := &Disk{Dir: t.TempDir(), Backing: t.TempDir(), undo: make(map[uint64][]func())}
 	root := &fs.LoopbackRoot{Path: d.Backing}
 	first := &node{&fs.LoopbackNode{RootData: root}, d}
 	root.RootNode = first
@@ -102,26 +106,28 @@ func (d *Disk) change(op Op, undo func(), do func() syscall.Errno) syscall.Errno
 	if errno := do(); errno != 0 {
 		return errno
 	}
-	d.ops, d.undo = append(d.ops, op), append(d.undo, undo)
+	d.ops = append(d.ops, op)
+	d.undo[op.File] = append(d.undo[op.File], undo)
 	return 0
 }
 
-func (d *Disk) sync(file uint64) syscall.Errno {
+func (d *Disk) sync(n *node) syscall.Errno {
 	d.mu.Lock()
 	delay := d.faults.SyncDelay
 	d.mu.Unlock()
+	name := path.Base(n.Path(n.Root()))
 	time.Sleep(delay) // a slow disk
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.faults.Sync != 0 && d.faults.SyncsLeft == 0 {
-		for _, undo := range slices.Backward(d.undo) {
+	if d.faults.Sync != 0 && (d.faults.SyncOf == "" || d.faults.SyncOf == name) {
+		for _, undo := range slices.Backward(d.undo[n.number()]) {
 			undo()
 		}
-		d.undo = nil
+		delete(d.undo, n.number())
 		return d.faults.Sync
 	}
-	d.faults.SyncsLeft = max(0, d.faults.SyncsLeft-1)
-	d.ops, d.undo = append(d.ops, Op{Kind: Synced, File: file}), nil
+	d.ops = append(d.ops, Op{Kind: Synced, File: n.number()})
+	delete(d.undo, n.number())
 	return 0
 }
 
@@ -158,8 +164,63 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if errno != 0 {
 		return nil, nil, 0, errno
 	}
-	return inode, &file{h.(*fs.LoopbackFile), inode.Operations().(*node)}, fuse.FOPEN_KEEP_CACHE, 0
+	made := inode.Operations().(*node)
+	n.disk.note(Op{Kind: Created, File: made.number(), Name: name})
+	return inode, &file{h.(*fs.LoopbackFile), made}, fuse.FOPEN_KEEP_CACHE, 0
 }
+
+// note remembers what happened to a name.
+func (d *Disk) note(op Op) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ops = append(d.ops, op)
+}
+
+// Rename implements fs.NodeRenamer.
+func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	op := Op{Kind: Renamed, Name: newName}
+	if child := n.GetChild(name); child != nil {
+		op.File = child.StableAttr().Ino
+	}
+	return n.disk.change(op, func() {}, func() syscall.Errno {
+		return n.LoopbackNode.Rename(ctx, name, parent, newName, flags)
+	})
+}
+
+// Unlink implements fs.NodeUnlinker.
+func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
+	return n.disk.change(Op{Kind: Removed, Name: name}, func() {}, func() syscall.Errno { return n.LoopbackNode.Unlink(ctx, name) })
+}
+
+// OpendirHandle implements fs.NodeOpendirHandler.
+func (n *node) OpendirHandle(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	entries, errno := fs.NewLoopbackDirStream(n.backing())
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return &folder{entries, n}, 0, 0
+}
+
+// folder is an open folder.
+type folder struct {
+	entries fs.DirStream
+	node    *node
+}
+
+// Readdirent implements fs.FileReaddirenter.
+func (f *folder) Readdirent(context.Context) (*fuse.DirEntry, syscall.Errno) {
+	if !f.entries.HasNext() {
+		return nil, 0
+	}
+	entry, errno := f.entries.Next()
+	return &entry, errno
+}
+
+// Fsyncdir implements fs.FileFsyncdirer.
+func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno { return f.node.disk.sync(f.node) }
+
+// Releasedir implements fs.FileReleasedirer.
+func (f *folder) Releasedir(context.Context, uint32) { f.entries.Close() }
 
 func (d *Disk) writable() syscall.Errno {
 	d.mu.Lock()
@@ -184,12 +245,12 @@ func (n *node) Setattr(ctx context.Context, _ fs.FileHandle, in *fuse.SetAttrIn,
 	if !resizes {
 		return set()
 	}
-	path := n.backing()
-	stat, err := os.Stat(path)
+	backing := n.backing()
+	stat, err := os.Stat(backing)
 	if err != nil {
 		return fs.ToErrno(err)
 	}
-	undo := func() { _ = os.Truncate(path, stat.Size()) }
+	undo := func() { _ = os.Truncate(backing, stat.Size()) }
 	return n.disk.change(Op{Kind: Resized, File: n.number(), Offset: int64(size)}, undo, set)
 }
 
@@ -218,8 +279,8 @@ func (f *file) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadResult
 // Write implements fs.FileWriter.
 func (f *file) Write(ctx context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
 	before := make([]byte, len(data))
-	path := f.node.backing()
-	backing, err := os.Open(path)
+	name := f.node.backing()
+	backing, err := os.Open(name)
 	if err != nil {
 		return 0, fs.ToErrno(err)
 	}
@@ -227,7 +288,7 @@ func (f *file) Write(ctx context.Context, data []byte, off int64) (n uint32, err
 	stat, _ := backing.Stat()
 	backing.Close()
 	undo := func() {
-		if w, err := os.OpenFile(path, os.O_WRONLY, 0); err == nil {
+		if w, err := os.OpenFile(name, os.O_WRONLY, 0); err == nil {
 			_, _ = w.WriteAt(before[:had], off)
 			_ = w.Truncate(stat.Size())
 			w.Close()
@@ -242,7 +303,7 @@ func (f *file) Write(ctx context.Context, data []byte, off int64) (n uint32, err
 }
 
 // Fsync implements fs.FileFsyncer.
-func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.node.disk.sync(f.node.number()) }
+func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.node.disk.sync(f.node) }
 
 // Flush implements fs.FileFlusher.
 func (f *file) Flush(context.Context) syscall.Errno { return 0 }

@@ -1,0 +1,277 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// fileEvery is how long leaves are in the write-ahead log alone, at most, while the disk is well.
+const fileEvery = time.Second
+
+// filer brings what the write-ahead log has into the file, while the writer goes on.
+type filer struct {
+	store  *Store
+	writer *writer
+	wake   chan struct{} // has one element when there may be something to file
+	stop   chan struct{} // closed by close
+	ended  chan struct{} // closed when run has returned
+
+	// mu is held while a batch is written to the write-ahead log and shown, and while leaves are handed over to be filed. It protects what
+	// follows, and changes of Store.head and Store.recent.
+	mu        sync.Mutex
+	wal       *wal  // nil: none was needed yet, or one took no write
+	sealed    bool  // the first of the recent segments does not grow any more: it is being filed, or is to be
+	begun     int64 // how many times filing was tried
+	concluded int64 // the last of them that ended
+	outcome   error // of that
+	warned    time.Time
+	changed   chan struct{} // closed when one has ended
+}
+
+func newFiler(s *Store) *filer {
+	return &filer{
+		store: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+	}
+}
+
+func (f *filer) run() {
+	defer close(f.ended)
+	for {
+		select {
+		case <-f.wake:
+			f.file()
+		case <-f.stop:
+			return
+		}
+	}
+}
+
+func (f *filer) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default: // there is a signal already
+	}
+}
+
+// persist brings leaves to the disk, with the checkpoint that covers them, and makes them part of what is shown. f.mu is held, but not
+// while it waits. Where it fails, nothing of them will be there, unless the process ends.
+func (f *filer) persist(next *segment) error {
+	if f.wal == nil {
+		if err := f.renew(); err != nil {
+			return err
+		}
+	}
+	frame := f.wal.encode(next)
+	if !f.wal.fits(frame) {
+		return f.pass(next)
+	}
+	if !f.wal.hasRoom(frame) {
+		if err := f.await(context.Background(), func() bool { return !f.sealed || f.wal.hasRoom(frame) }); err != nil {
+			return err
+		}
+		if !f.wal.hasRoom(frame) {
+			f.seal()
+		}
+	}
+	if err := f.wal.write(frame); err != nil {
+		// What of the frame is there is not known: it is never written over, but left behind with this write-ahead log.
+		_ = f.wal.file.Close()
+		f.wal = nil
+		return err
+	}
+	f.add(next)
+	return nil
+}
+
+// add makes leaves that are on the disk part of the last segment, unless that is sealed.
+func (f *filer) add(next *segment) {
+	r := &f.store.recent
+	own := len(r.segments) == 0 || f.sealed && len(r.segments) == 1
+	r.add(next, own)
+	switch {
+	case f.wal != nil && f.wal.halfFull() && !f.sealed:
+		f.seal()
+	case own:
+		time.AfterFunc(fileEvery, f.signal)
+	}
+}
+
+// seal has the first segment filed. What follows goes into the other half of the write-ahead log.
+func (f *filer) seal() {
+	f.sealed = true
+	if f.wal != nil {
+		f.wal.turn()
+	}
+	f.signal()
+}
+
+// renew makes the write-ahead log, once all that the one before had is filed.
+func (f *filer) renew() error {
+	if err := f.settle(context.Background()); err != nil {
+		return err
+	}
+	w, err := createWAL(f.store.path, logMark(appliance.LogName(f.store.opts.Verifier)), f.store.opts.walSize)
+	if err != nil {
+		err = fmt.Errorf("make %s: %w", WALPath(f.store.path), err)
+		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EMFILE, syscall.ENFILE} {
+			if errors.Is(err, errno) { // also of the sync: nothing was in it
+				return passing(err)
+			}
+		}
+		return err
+	}
+	f.wal = w
+	return nil
+}
+
+// pass files leaves of which a half of the write-ahead log is too small to have them.
+func (f *filer) pass(next *segment) error {
+	if err := f.settle(context.Background()); err != nil {
+		return err
+	}
+	return f.store.fileSegment(next)
+}
+
+// settle waits until all that is shown is in the file.
+func (f *filer) settle(ctx context.Context) error {
+	end := f.store.head.Load().tree.N
+	return f.await(ctx, func() bool { return f.store.head.Load().inFile() >= end })
+}
+
+// await waits until something is the case that filing brings about, and returns the error of one that began meanwhile. f.mu is held, but not while
+// it waits.
+func (f *filer) await(ctx context.Context, reached func() bool) error {
+	before := f.begun
+	for !reached() {
+		switch {
+		case f.writer.refusal() != nil:
+			return f.writer.refusal()
+		case f.outcome != nil && f.concluded > before:
+			return f.outcome
+		}
+		f.signal()
+		changed := f.changed
+		f.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		f.mu.Lock()
+		if ctx.Err() != nil {
+			return timeout(ctx, "wait until the file has all records")
+		}
+	}
+	return nil
+}
+
+// file files the first segment, if there is one.
+func (f *filer) file() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	segments := f.store.recent.segments
+	if len(segments) == 0 || f.writer.refusal() != nil {
+		f.conclude(f.begun, f.writer.refusal()) // for those who wait
+		return
+	}
+	if !f.sealed {
+		f.seal()
+	}
+	f.begun++
+	n, first := f.begun, segments[0]
+	f.mu.Unlock()
+	err := f.store.fileSegment(first)
+	f.mu.Lock()
+	if err != nil {
+		f.conclude(n, f.notFiled(err))
+		return
+	}
+	f.sealed = false
+	f.store.recent.drop()
+	h := *f.store.head.Load()
+	h.tail = f.store.recent.tail()
+	f.store.head.Store(&h)
+	if f.wal != nil && f.wal.halfFull() {
+		f.seal()
+	}
+	f.conclude(n, nil)
+}
+
+func (f *filer) conclude(n int64, outcome error) {
+	f.concluded, f.outcome = n, outcome
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// notFiled decides what the failure means, and returns what those who wait are told.
+func (f *filer) notFiled(err error) error {
+	if !notWritten(err) {
+		return f.writer.fail(err)
+	}
+	time.AfterFunc(fullRetry, f.signal)
+	if now := time.Now(); now.Sub(f.warned) >= warnInterval {
+		f.warned = now
+		f.store.opts.Logger.Log(context.Background(), slog.LevelError, "journal: the disk is full or read-only; what is answered is kept in the write-ahead log until that is full",
+			"error", err, "records", f.store.head.Load().tree.N-f.store.head.Load().inFile())
+	}
+	return passing(fmt.Errorf("the disk takes no writes: %w", err))
+}
+
+// close files what is left, and removes the write-ahead log when all of it is. The writer has ended.
+func (f *filer) close() {
+	f.mu.Lock()
+	err := f.settle(context.Background())
+	f.mu.Unlock()
+	close(f.stop)
+	<-f.ended
+	if f.wal != nil {
+		_ = f.wal.file.Close() // all that counts is synced
+	}
+	if err != nil {
+		f.store.opts.Logger.Warn("journal: the newest records stay in the write-ahead log; the next start files them", "file", WALPath(f.store.path), "error", err)
+		return
+	}
+	removeWAL(f.store.path)
+}
+
+// removeWAL removes a write-ahead log of which nothing is needed. Where that fails, it stays and harms nobody.
+func removeWAL(journal string) {
+	_ = os.Remove(WALPath(journal) + ".new")
+	if os.Remove(WALPath(journal)) == nil {
+		_ = syncDir(filepath.Dir(journal))
+	}
+}
+
+// fileSegment writes a segment into the file, and returns when it is on the disk.
+func (s *Store) fileSegment(next *segment) (err error) {
+	defer survive(&err)()
+	tx, err := s.db.Begin(true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	t, err := openTables(tx)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.filed) {
+		return errors.New("the file is not as the last commit left it")
+	}
+	if err := errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint)); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	s.filed = next.checkpoint
+	return nil
+}

@@ -1,0 +1,128 @@
+package bolt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/attestd/attestd/appliance"
+	"golang.org/x/mod/sumdb/note"
+)
+
+var errWAL = errors.New("the write-ahead log")
+
+// loadTail reads what the file lacks, and makes it part of the head. Nothing of the write-ahead log is trusted: what it has must go on from the
+// file's head, and make the trees of its checkpoints.
+func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error) {
+	path := WALPath(s.path)
+	frames, err := readFrames(path, appliance.LogName(s.opts.Verifier), !s.opts.ReadOnly)
+	if err != nil {
+		return frontier, fmt.Errorf("%w %s: %w", errWAL, path, err)
+	}
+	filed := s.head.Load()
+	lacking := slices.DeleteFunc(frames, func(f frame) bool { return f.end() <= filed.tree.N })
+	if len(lacking) == 0 {
+		return frontier, nil
+	}
+	tail, frontier, err := replay(lacking, frontier, s.opts.Verifier)
+	if err != nil {
+		return frontier, fmt.Errorf("%w %s: %w; it and %s belong together: put back the one that is older or damaged, or restore a backup", errWAL, path, err, s.path)
+	}
+	s.recent.add(tail, true)
+	s.head.Store(&head{tree: frontier.Tree(), checkpoint: tail.checkpoint, last: tail.last, tail: s.recent.tail()})
+	return frontier, nil
+}
+
+// replay makes one segment of frames. Each was answered, but for the last perhaps, so a gap is damage; a last frame that is not whole was never
+// answered, and is not among them.
+func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier) (*segment, appliance.Frontier, error) {
+	slices.SortStableFunc(frames, func(a, b frame) int { return cmp.Compare(a.first, b.first) })
+	frontier = frontier.Clone()
+	tail := newSegment(frontier.Size())
+	for _, f := range frames {
+		switch size := frontier.Size(); {
+		case f.first > size:
+			return nil, frontier, fmt.Errorf("%w: records %d to %d are missing: the journal's file is older than this, or a frame is damaged", ErrDamaged, size, f.first-1)
+		case f.first < size:
+			return nil, frontier, fmt.Errorf("%w: it has records %d to %d, the journal goes on at %d", ErrDamaged, f.first, f.end()-1, size)
+		}
+		for i, leaf := range f.leaves {
+			e, err := appliance.DecodeEntry(f.first+int64(i), leaf)
+			if err != nil {
+				return nil, frontier, fmt.Errorf("%w: record %d: %w", ErrDamaged, f.first+int64(i), err)
+			}
+			tail.add(&frontier, e)
+		}
+		tree, err := appliance.OpenCheckpoint(f.checkpoint, verifier)
+		if err != nil {
+			return nil, frontier, fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if tree != frontier.Tree() {
+			return nil, frontier, fmt.Errorf("%w: records %d to %d do not make the tree of their checkpoint", ErrDamaged, f.first, f.end()-1)
+		}
+		tail.checkpoint = f.checkpoint
+	}
+	return tail, frontier, nil
+}
+
+// fileTail brings what was replayed into the file. Where the disk takes nothing, the filer tries again.
+func (s *Store) fileTail() error {
+	if len(s.recent.segments) == 0 {
+		removeWAL(s.path)
+		return nil
+	}
+	h := *s.head.Load()
+	records := h.tree.N - h.inFile()
+	switch err := s.fileSegment(s.recent.segments[0]); {
+	case err == nil:
+		s.opts.Logger.Info("journal: the newest records were taken over from the write-ahead log", "records", records)
+	case notWritten(err):
+		s.opts.Logger.Error("journal: the newest records are in the write-ahead log, but the disk takes no writes; nothing is signed until it does", "records", records, "error", err)
+		return nil
+	default:
+		return fmt.Errorf("take over %d records from %s: %w", records, WALPath(s.path), err)
+	}
+	s.recent.drop()
+	h.tail = nil
+	s.head.Store(&h)
+	removeWAL(s.path)
+	return nil
+}
+
+// Settle brings what a crash has left in the write-ahead log into the file at a path, and removes the write-ahead log, so that the file alone is the
+// journal. Nobody may have it open.
+func Settle(path string, verifier note.Verifier) (err error) {
+	if _, err := os.Lstat(WALPath(path)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s := &Store{path: path, opts: Options{Verifier: verifier}}
+	s.opts.complete()
+	if err := s.takeOver(); err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	return nil
+}
+
+func (s *Store) takeOver() (err error) {
+	if err := s.openFile(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.db.Close()) }()
+	if err := s.migrate(); err != nil {
+		return err
+	}
+	frontier, err := s.load()
+	if err == nil {
+		_, err = s.loadTail(frontier)
+	}
+	if err == nil {
+		err = s.fileTail()
+	}
+	if n := len(s.recent.segments); err == nil && n > 0 {
+		err = fmt.Errorf("the disk takes no writes, and records are in %s only", WALPath(s.path))
+	}
+	return err
+}

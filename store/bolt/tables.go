@@ -1,0 +1,61 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
+	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// tables are the buckets of a transaction that writes.
+type tables struct {
+	meta, keys, records, hashes *bbolt.Bucket
+	lookups                     map[string]*bbolt.Bucket
+
+	name    [8]byte // scratch for a key; bbolt copies keys
+	indexes []byte  // values of lookups, which must stay where they are until the commit
+}
+
+func openTables(tx *bbolt.Tx) (*tables, error) {
+	all := make(map[string]*bbolt.Bucket, len(buckets))
+	for _, name := range buckets {
+		if all[name] = tx.Bucket([]byte(name)); all[name] == nil {
+			return nil, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, pages.ErrNoBucket)
+		}
+	}
+	// These grow at their end only: full pages are never split again.
+	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents} {
+		all[name].FillPercent = 1
+	}
+	return &tables{meta: all[bucketMeta], keys: all[bucketKeys], records: all[bucketRecords], hashes: all[bucketHashes], lookups: all}, nil
+}
+
+// put writes a segment's leaves with all that leads to them. The segment must stay as it is until the commit.
+func (t *tables) put(s *segment) error {
+	t.indexes = make([]byte, 0, 8*len(s.entries))
+	for i := range s.entries {
+		if err := t.putEntry(&s.entries[i]); err != nil {
+			return err
+		}
+	}
+	at := tlog.StoredHashIndex(0, s.first)
+	for i := range s.hashes {
+		binary.BigEndian.PutUint64(t.name[:], uint64(at+int64(i)))
+		if err := t.hashes.Put(t.name[:], s.hashes[i][:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tables) putEntry(e *appliance.Entry) error {
+	t.indexes = binary.BigEndian.AppendUint64(t.indexes, uint64(e.Index))
+	index := t.indexes[len(t.indexes)-8:]
+	if err := t.records.Put(index, e.Leaf); err != nil {
+		return err
+	}
+	return eachLookup(*e, index, func(bucket string, name, value []byte) error { return t.lookups[bucket].Put(name, value) })
+}

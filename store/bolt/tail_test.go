@@ -1,0 +1,58 @@
+package bolt_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// TestJournal is of records that are in the write-ahead log, in the file, or some here and some there.
+func TestJournal(t *testing.T) {
+	key := newLogKey(t)
+	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+				o := bolt.WithWAL(options(key), 8<<20)
+				o.Now = now
+				o.MaxAhead = 24 * time.Hour // that time does not go back is one thing, how far it may stand still another
+				if every == 0 {
+					return held(t, newPath(t), o).Journal()
+				}
+				s := mustOpen(t, newPath(t), o)
+				return &settling{Journal: s.Journal(), store: s, every: every}
+			}, key.Verifier)
+		})
+	}
+}
+
+// settling has all in the file after each so many records or events.
+type settling struct {
+	appliance.Journal
+	store    *bolt.Store
+	every    int64
+	appended atomic.Int64
+}
+
+func (j *settling) settle(err error) error {
+	if j.appended.Add(1)%j.every != 0 {
+		return err
+	}
+	return errors.Join(err, j.store.Settle())
+}
+
+func (j *settling) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+	e, replayed, err := j.Journal.Append(ctx, r)
+	return e, replayed, j.settle(err)
+}
+
+func (j *settling) AppendEvent(ctx context.Context, event appliance.Event) (appliance.Entry, error) {
+	e, err := j.Journal.AppendEvent(ctx, event)
+	return e, j.settle(err)
+}

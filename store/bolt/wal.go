@@ -1,0 +1,267 @@
+package bolt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The write-ahead log: a file beside the journal's, with the leaves that the journal's file may lack. It is filled with zeros when it is
+// made, so that a sync writes nothing but the frame: no size, no block of the file system. It has two halves. While what one of them holds is
+// applied to the journal's file, frames go into the other.
+//
+// A frame is a batch of leaves with the checkpoint of the tree that they make. It begins at a multiple of frameAlign, and its integers are
+// big-endian:
+//
+//	magic       8
+//	log         8 bytes of the SHA-256 of the log's name
+//	length      4, of the frame
+//	sum         4, CRC-32C of the frame without these 4
+//	first       8, the index of its first leaf
+//	leaves      4, how many
+//	checkpoint  4, its length
+//	            of each leaf 4 bytes of length and the leaf; then the checkpoint
+//
+// Frames are never removed, but overwritten once they are in the journal's file. At a start the frames that reach beyond the journal's end
+// must go on from there without a gap; see replay.
+const (
+	frameMagic  = "\xffattwal\x01" // is in no leaf: they are UTF-8
+	frameHeader = 40
+	frameSum    = 20   // where the sum is
+	frameAlign  = 4096 // what disks and file systems write as one: no frame shares it with another
+
+	// walSize is some 9,000 records, which are written in a third of a second at the most. A half is applied when half full, so there is time
+	// for three times as much while it is.
+	walSize   = 8 << 20
+	maxWAL    = 1 << 30 // no file of ours is larger
+	walSuffix = "-wal"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// WALPath is where the write-ahead log of the journal at a path is. A clean stop removes it.
+func WALPath(path string) string { return path + walSuffix }
+
+// logMark tells in each frame of which log it is.
+func logMark(name string) [8]byte {
+	sum := sha256.Sum256([]byte(name))
+	return [8]byte(sum[:8])
+}
+
+// wal is an open write-ahead log. It is not safe for concurrent use.
+type wal struct {
+	file  *os.File
+	log   [8]byte
+	half  int64 // bytes of one
+	start int64 // of the half that is written to
+	next  int64 // where the next frame goes
+	frame []byte
+}
+
+// createWAL makes a write-ahead log, which replaces the one that is there. It has its name once it is whole on the disk.
+func createWAL(journal string, log [8]byte, size int64) (_ *wal, err error) {
+	path := WALPath(journal)
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a run that was killed
+		return nil, err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := ownAs(f, journal); err != nil {
+		return nil, err
+	}
+	zeros := make([]byte, 1<<20)
+	for at := int64(0); at < size; at += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return nil, err
+	}
+	return &wal{file: f, log: log, half: size / 2}, syncDir(filepath.Dir(path))
+}
+
+// ownAs gives a new file the owner of the journal: root's commands work in a folder of the service's user.
+func ownAs(f *os.File, journal string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	stat, err := os.Stat(journal)
+	if err != nil {
+		return err
+	}
+	owner, ok := stat.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return f.Chown(int(owner.Uid), int(owner.Gid))
+}
+
+// encode makes the frame of a segment. It is valid until the next one is made.
+func (w *wal) encode(s *segment) []byte {
+	b := append(w.frame[:0], frameMagic...)
+	b = append(b, w.log[:]...)
+	b = append(b, make([]byte, 8)...) // length and sum
+	b = binary.BigEndian.AppendUint64(b, uint64(s.first))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(s.entries)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(s.checkpoint)))
+	for i := range s.entries {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(s.entries[i].Leaf)))
+		b = append(b, s.entries[i].Leaf...)
+	}
+	b = append(b, s.checkpoint...)
+	binary.BigEndian.PutUint32(b[16:], uint32(len(b)))
+	binary.BigEndian.PutUint32(b[frameSum:], checksum(b))
+	w.frame = append(b, make([]byte, aligned(len(b))-len(b))...)
+	return w.frame
+}
+
+func checksum(frame []byte) uint32 {
+	return crc32.Update(crc32.Checksum(frame[:frameSum], castagnoli), castagnoli, frame[frameSum+4:])
+}
+
+// aligned is what a frame of that length takes.
+func aligned(length int) int { return (length + frameAlign - 1) / frameAlign * frameAlign }
+
+// fits says whether a frame can be written to a half that is empty, and hasRoom whether to the one that is written to.
+func (w *wal) fits(frame []byte) bool    { return int64(len(frame)) <= w.half }
+func (w *wal) hasRoom(frame []byte) bool { return w.next+int64(len(frame)) <= w.start+w.half }
+
+// halfFull says whether half of the half is written.
+func (w *wal) halfFull() bool { return w.next-w.start >= w.half/2 }
+
+// write writes a frame and returns when it is on the disk.
+func (w *wal) write(frame []byte) error {
+	if _, err := w.file.WriteAt(frame, w.next); err != nil {
+		return err
+	}
+	if err := fdatasync(w.file); err != nil {
+		return err
+	}
+	w.next += int64(len(frame))
+	return nil
+}
+
+// fdatasync returns a bare errno, by which a failed sync is told from a failed write.
+func fdatasync(f *os.File) error {
+	for {
+		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// turn has the next frame written to the other half, of which nothing is needed any more.
+func (w *wal) turn() {
+	w.start = w.half - w.start
+	w.next = w.start
+}
+
+// frame is what was read of one.
+type frame struct {
+	first      int64
+	leaves     [][]byte
+	checkpoint []byte
+}
+
+func (f frame) end() int64 { return f.first + int64(len(f.leaves)) }
+
+// readFrames returns all whole frames in a write-ahead log, in the order of the file; none where there is no file. What is not whole is passed over: a
+// frame that was being written when the power went.
+func readFrames(path string, log string, fromDisk bool) (frames []frame, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fromDisk {
+		forgetCached(f)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxWAL+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if len(b) > maxWAL {
+		return nil, fmt.Errorf("%w: it is too large", ErrDamaged)
+	}
+	mark := logMark(log)
+	for at := 0; at+frameHeader <= len(b); {
+		text, ok := wholeFrame(b[at:])
+		if !ok {
+			at += frameAlign
+			continue
+		}
+		if !bytes.Equal(text[8:16], mark[:]) {
+			return nil, fmt.Errorf("%w: it has records of another log than %s", ErrOtherLog, log)
+		}
+		read, err := decodeFrame(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: at %d: %w", ErrDamaged, at, err)
+		}
+		frames = append(frames, read)
+		at += aligned(len(text))
+	}
+	return frames, nil
+}
+
+// wholeFrame returns the frame with which b begins.
+func wholeFrame(b []byte) (text []byte, ok bool) {
+	if string(b[:8]) != frameMagic {
+		return nil, false
+	}
+	length := binary.BigEndian.Uint32(b[16:])
+	if length < frameHeader || int64(length) > int64(len(b)) {
+		return nil, false
+	}
+	text = b[:length]
+	return text, binary.BigEndian.Uint32(text[frameSum:]) == checksum(text)
+}
+
+func decodeFrame(b []byte) (f frame, err error) {
+	malformed := errors.New("a frame is malformed")
+	first, leaves, signed := binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint32(b[32:]), binary.BigEndian.Uint32(b[36:])
+	if first > 1<<62 || leaves == 0 {
+		return f, malformed
+	}
+	f.first = int64(first)
+	b = b[frameHeader:]
+	for range leaves {
+		if len(b) < 4 {
+			return f, malformed
+		}
+		length := binary.BigEndian.Uint32(b)
+		if int64(length) > int64(len(b)-4) {
+			return f, malformed
+		}
+		f.leaves, b = append(f.leaves, b[4:4+length]), b[4+length:]
+	}
+	if int64(len(b)) != int64(signed) {
+		return f, malformed
+	}
+	f.checkpoint = b
+	return f, nil
+}
