@@ -168,8 +168,8 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 		if err != nil {
 			return err
 		}
-		k.Signers, k.SignerFrom = []appliance.Address{status.SignerAddress}, "this appliance's, as its daemon says"
-		for _, one := range status.Keys {
+		k.SignerFrom = "this appliance's, as its daemon says"
+		for _, one := range status.Keys { // the default key is one of them
 			k.Signers = append(k.Signers, one.SignerAddress)
 		}
 	}
