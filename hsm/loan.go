@@ -33,6 +33,9 @@ type loanWords struct {
 	length  uint // of the signature
 }
 
+// LoanSize is the size of what Words returns.
+const LoanSize = unsafe.Sizeof(loanWords{})
+
 const (
 	loanFree  int32 = iota // the loop has no use for the session now
 	loanInUse              // it is inside a call, or one failed

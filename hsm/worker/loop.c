@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
+
 enum { ENOUGH = 16, CKM_ECDSA = 0x1041 };
 
 struct mechanism {

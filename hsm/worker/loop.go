@@ -12,8 +12,11 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// C knows as much of frames as wire.go.
+// C knows as much of frames as wire.go, and sees words where Go has them.
 var (
+	_ [hsm.LoanSize]struct{}               = [C.sizeof_struct_loan]struct{}{}
+	_ [unsafe.Sizeof(loopWords{})]struct{} = [C.sizeof_struct_shared]struct{}{}
+
 	_ [headerSize]struct{}   = [C.HEADER]struct{}{}
 	_ [headMark]struct{}     = [C.HEAD_MARK]struct{}{}
 	_ [tailMark]struct{}     = [C.TAIL_MARK]struct{}{}
