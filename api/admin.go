@@ -14,12 +14,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/stop"
 )
 
 // AdminOptions configure an Admin.
 type AdminOptions struct {
 	Attestor  *appliance.Attestor
 	HSMStatus func(ctx context.Context) (any, error) // the answer of GET /hsm
+	Stop      *stop.Switch                           // nil means that attesting cannot be stopped
 	// Cluster tells of the appliances that share the store. Nil means that there are none.
 	Cluster func(ctx context.Context) (wire.Cluster, error)
 	// Reload loads the configuration again and returns the settings that changed but need a restart. After an error the
@@ -97,6 +99,9 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},
+		{Method: fiber.MethodGet, Path: "/stop", Handler: a.stopped},
+		{Method: fiber.MethodPost, Path: "/pause", BodyLimit: adminBodyLimit, Handler: a.pause},
+		{Method: fiber.MethodPost, Path: "/resume", Handler: a.resume},
 		{Method: fiber.MethodGet, Path: "/backup", Handler: a.backup},
 	}
 }

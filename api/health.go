@@ -110,6 +110,9 @@ func (r *readiness) refresh(done chan struct{}) {
 // failing returns the errors of the parts that are not ready, by the name of the part. replica may be nil.
 func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
 	errs := map[string]error{"hsm": a.DefaultKey().Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
+	if a.Stopped != nil {
+		errs["stop"] = a.Stopped()
+	}
 	if replica != nil {
 		errs["replica"] = replica()
 	}

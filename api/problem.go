@@ -73,6 +73,8 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeReplicaBehind:          fiber.StatusServiceUnavailable,
 	appliance.CodeTimeout:                fiber.StatusServiceUnavailable,
 	appliance.CodeShuttingDown:           fiber.StatusServiceUnavailable,
+	appliance.CodePaused:                 fiber.StatusServiceUnavailable,
+	appliance.CodeHalted:                 fiber.StatusServiceUnavailable,
 
 	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
 }

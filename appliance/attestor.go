@@ -32,6 +32,10 @@ type Attestor struct {
 	Scheme  Scheme
 	Now     func() time.Time
 
+	// Stopped returns nil while attesting may go on, else CodePaused or CodeHalted; it is asked for each call, and once more when its
+	// record is appended. Nil means that nothing stops it. See appliance/stop.
+	Stopped func() error
+
 	// Concurrency is that of Signer; see AttestorKey.
 	Concurrency func() int
 	// MaxWaiting bounds the calls that wait for their turn at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
@@ -86,6 +90,9 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 		return Entry{}, false, err
 	}
 	call.Key = key
+	if err := a.stopped(); err != nil {
+		return Entry{}, false, err
+	}
 	if err := a.screening.Load().check(call.Request); err != nil {
 		a.Events.Record(Refusal(call.Key.ID, err))
 		return Entry{}, false, err
@@ -112,6 +119,13 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 		return Entry{}, false, Errorf(CodeIdempotencyMismatch, "this Idempotency-Key was used for another request")
 	}
 	return e, replayed, err
+}
+
+func (a *Attestor) stopped() error {
+	if a.Stopped == nil {
+		return nil
+	}
+	return a.Stopped()
 }
 
 func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
@@ -200,6 +214,9 @@ func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entr
 
 // Ready returns nil when an attestation can be expected to succeed, else what stands in the way.
 func (a *Attestor) Ready(ctx context.Context) error {
+	if err := a.stopped(); err != nil {
+		return err
+	}
 	if err := a.DefaultKey().Signer.Ready(ctx); err != nil {
 		return err
 	}

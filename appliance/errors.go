@@ -47,6 +47,8 @@ const (
 	CodeReplicaBehind          Code = "replica_behind"
 	CodeTimeout                Code = "timeout"
 	CodeShuttingDown           Code = "shutting_down"
+	CodePaused                 Code = "paused" // by an operator; see appliance/stop
+	CodeHalted                 Code = "halted" // by the watchtower
 
 	// The upstream of the reads is at fault for now.
 	CodeUpstreamUnavailable Code = "upstream_unavailable"

@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/stop"
 )
 
 // ErrNotRunning is returned when no daemon listens at the admin socket. It is not returned for a socket that this user
@@ -197,6 +198,24 @@ func (a *Admin) Reload(ctx context.Context) (needRestart []string, err error) {
 	var answer wire.Reloaded
 	err = a.do(ctx, call{method: http.MethodPost, path: "/reload", into: &answer})
 	return answer.NeedRestart, err
+}
+
+// Stopped returns whether attesting is stopped, and why.
+func (a *Admin) Stopped(ctx context.Context) (state stop.State, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: "/stop", into: &state})
+	return state, err
+}
+
+// Pause stops attesting until Resume.
+func (a *Admin) Pause(ctx context.Context, reason string) (state stop.State, err error) {
+	err = a.do(ctx, call{method: http.MethodPost, path: "/pause", body: wire.Pause{Reason: reason}, into: &state})
+	return state, err
+}
+
+// Resume lets attesting go on, and returns what it ended: a pause, a halt, or neither.
+func (a *Admin) Resume(ctx context.Context) (ended stop.State, err error) {
+	err = a.do(ctx, call{method: http.MethodPost, path: "/resume", into: &ended})
+	return ended, err
 }
 
 // Backup writes a consistent copy of keys and journal to w, as a tar archive. After an error w has a part of it.

@@ -94,7 +94,7 @@ type Status struct {
 	Scheme        appliance.SchemeName `json:"scheme"`
 	TreeSize      int64                `json:"treeSize"`
 	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, replica; and of each other key, which Ready does not depend on: key NAME
+	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, stop, replica; and of each other key, which Ready does not depend on: key NAME
 }
 
 // ReplicaStatus is the answer of GET /replica and POST /replica/sync: what the replica holds, and how far its follower is.
@@ -148,4 +148,10 @@ type ClusterDatabase struct {
 type ClusterHead struct {
 	Size     int64  `json:"size"`
 	RootHash string `json:"rootHash"` // hex
+}
+
+// Pause is the body of POST /pause. The answers of it, of POST /resume and of GET /stop are a stop.State: what is in effect, but for
+// POST /resume, which answers with what it ended.
+type Pause struct {
+	Reason string `json:"reason"`
 }

@@ -61,5 +61,5 @@ type Log struct {
 // Health is the answer of GET /healthz and GET /readyz.
 type Health struct {
 	Status  string                    `json:"status"`            // ok, unavailable or shutting down
-	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, replica
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, stop, replica
 }

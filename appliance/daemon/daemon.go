@@ -128,7 +128,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}
-	r.attestor.Keys, r.attestor.Journal = r.store.Keys, r.store.Journal
+	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
 	if r.config.GraphQL.Source == config.FromReplica {
 		r.replica = KeepReplica(r.config, r.logger)
 	}
@@ -178,6 +178,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Backup: func(ctx context.Context, w io.Writer) error {
 			return r.store.Backup(ctx, w, r.config.DataDir, r.options.Version)
 		},
+		Stop:         r.store.Stop,
 		ReplicaReady: r.replicaReady(),
 		Events:       r.events,
 		Version:      r.options.Version,

@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/postgres"
@@ -94,6 +95,9 @@ func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (
 		return nil, fmt.Errorf("store.url: %w", err)
 	}
 	s := &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, Rates: store.Rates(), Database: store, storage: store}
+	if s.Stop, err = stop.New(store, time.Now); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
 	s.snapshot = func(ctx context.Context) (archive.Snapshotter, func() error, error) {
 		return copyIntoFile(ctx, s, c.DataDir)
 	}

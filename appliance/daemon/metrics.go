@@ -38,6 +38,8 @@ func (r *running) measure() {
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
 		gauge("attestd_journal_mark_records", "Records that the high-water mark covers: the highest checkpoint that was published here, on the disk.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
+		gauge("attestd_paused", "1 while an operator has paused attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Paused != nil) }),
+		gauge("attestd_halted", "1 while the watchtower has halted attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
 		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
 			func() float64 { return r.store.Ahead().Seconds() }),
 		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),

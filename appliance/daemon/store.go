@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/postgres"
@@ -29,6 +30,7 @@ type Store struct {
 	LogKey  appliance.LogKey      // signs the journal's checkpoints
 	Rates   appliance.SharedRates // of API keys; nil where this appliance has no others beside it
 
+	Stop     *stop.Switch    // whether attesting is stopped
 	Database *postgres.Store // nil where the store is a file
 	storage
 	// snapshot returns the store as a file, as it is now, and what ends that.
@@ -127,6 +129,40 @@ func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error
 	return s, err
 }
 
+// stopInFile is the switch of an appliance whose store is a file.
+func stopInFile(c *config.Config) (*stop.Switch, error) {
+	path := filepath.Join(c.DataDir, stop.FileName)
+	file, err := stop.OpenFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("whether attesting is stopped: %w", err)
+	}
+	s, err := stop.New(file, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: mend it, or remove it to attest", path, err)
+	}
+	return s, nil
+}
+
+// ReadStop returns whether attesting is stopped, without a daemon.
+func ReadStop(ctx context.Context, c *config.Config) (stop.State, error) {
+	if c.Store.URL == "" {
+		s, err := stopInFile(c)
+		if err != nil {
+			return stop.State{}, err
+		}
+		return s.State(), nil
+	}
+	store, err := ReadStore(c)
+	if err != nil {
+		return stop.State{}, err
+	}
+	defer func() { _ = store.Close() }()
+	if _, err := store.Database.Head(ctx); err != nil {
+		return stop.State{}, err
+	}
+	return store.Stop.State(), nil
+}
+
 func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
 	return &Store{
 		Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store,
@@ -174,7 +210,11 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return guarded(c, fileStore(store, key), o)
+	s := fileStore(store, key)
+	if s.Stop, err = stopInFile(c); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return guarded(c, s, o)
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with

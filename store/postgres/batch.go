@@ -184,6 +184,7 @@ func (b *batch) look() error {
 			return err
 		}
 	}
+	s.observe(b.head) // so that conditions see whether attesting is stopped
 	b.ahead = s.checkClock(b.head.last)
 	if b.now.Before(b.head.last) {
 		b.make(b.head.last)

@@ -23,9 +23,11 @@ type head struct {
 	continued  int64     // what a leaf's place in the tree is beyond its index in the table
 	generation int64     // of the stored hashes
 	keys       int64     // version of the API keys
+	stopped    string    // see Store.Stopped
+	stops      int64     // version of stopped
 }
 
-const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version"
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
@@ -39,10 +41,12 @@ type row struct {
 	continued  int64
 	generation int64
 	keys       int64
+	stopped    string
+	stops      int64
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops}
 }
 
 // head makes a head of a row. Nobody has checked that it is the log's.
@@ -53,7 +57,7 @@ func (r row) head() (*head, error) {
 	}
 	return &head{
 		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
-		continued: r.continued, generation: r.generation, keys: r.keys,
+		continued: r.continued, generation: r.generation, keys: r.keys, stopped: r.stopped, stops: r.stops,
 	}, nil
 }
 
@@ -134,7 +138,7 @@ func encodeEdge(f appliance.Frontier) []byte {
 func (s *Store) observe(h *head) {
 	for {
 		known := s.head.Load()
-		if known != nil && (h.tree.N < known.tree.N || h.tree.N == known.tree.N && h.keys < known.keys) {
+		if known != nil && (h.tree.N < known.tree.N || h.tree.N == known.tree.N && (h.keys < known.keys || h.stops < known.stops)) {
 			return
 		}
 		if s.head.CompareAndSwap(known, h) {

@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -29,6 +30,8 @@ type backend interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
 	Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
 	Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error)
+	Pause(ctx context.Context, reason string) (stop.State, error)
+	Resume(ctx context.Context) (ended stop.State, err error)
 	io.Closer
 }
 
@@ -148,5 +151,12 @@ func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appl
 	}
 	return f.store.Journal.Verify(ctx, opts)
 }
+
+func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {
+	err := f.store.Stop.Pause(ctx, reason, operator())
+	return f.store.Stop.State(), err
+}
+
+func (f offline) Resume(ctx context.Context) (stop.State, error) { return f.store.Stop.Resume(ctx) }
 
 func (f offline) Close() error { return f.store.Close() }

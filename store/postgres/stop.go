@@ -1,0 +1,46 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Stopped returns what the database says of whether attesting is stopped: see appliance/stop. It is as new as the head that was read
+// last; an append has the one under its lock.
+func (s *Store) Stopped() string {
+	if h := s.head.Load(); h != nil {
+		return h.stopped
+	}
+	return ""
+}
+
+// ChangeStopped changes that for all appliances, under the head's lock: what is appended later is appended after it.
+func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, error)) error {
+	if s.opts.ReadOnly {
+		return errReadOnly()
+	}
+	const doing = "change whether attesting is stopped"
+	err := s.transaction(ctx, func(tx pgx.Tx) error {
+		h, err := s.lock(ctx, tx)
+		if err != nil && !errors.Is(err, errUnclaimed) {
+			return err
+		}
+		next, err := change(h.stopped)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = stopped_version + 1 WHERE id = 1", next)
+		return err
+	})
+	if err == nil {
+		_, err = s.readHead(ctx)
+	}
+	if _, ready := errors.AsType[*appliance.Error](err); err == nil || ready {
+		return err
+	}
+	return answer(ctx, doing, err)
+}
