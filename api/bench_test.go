@@ -26,7 +26,7 @@ type idle struct {
 
 func (idle) Ready(context.Context) error { return nil }
 
-func (j idle) Append(_ context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+func (j idle) Append(_ context.Context, r appliance.Record, _ ...appliance.Condition) (appliance.Entry, bool, error) {
 	r.Time = time.Now()
 	return appliance.Entry{Record: r, Leaf: j.leaf}, false, nil
 }

@@ -49,6 +49,11 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeScopeRequired:     fiber.StatusForbidden,
 	appliance.CodeAddressNotAllowed: fiber.StatusForbidden,
 	appliance.CodeScreened:          fiber.StatusForbidden,
+	appliance.CodePolicyDeny:        fiber.StatusForbidden,
+	appliance.CodePolicyAllow:       fiber.StatusForbidden,
+	appliance.CodePolicyKey:         fiber.StatusForbidden,
+	appliance.CodePolicyHours:       fiber.StatusForbidden,
+	appliance.CodePolicySecond:      fiber.StatusForbidden,
 
 	appliance.CodeNotFound:   fiber.StatusNotFound,
 	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,
@@ -60,6 +65,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeIdempotencyMismatch: fiber.StatusUnprocessableEntity,
 	CodeReloadRefused:                 fiber.StatusUnprocessableEntity,
 	appliance.CodeRateLimited:         fiber.StatusTooManyRequests,
+	appliance.CodePolicyCap:           fiber.StatusTooManyRequests, // a rate by the hour or longer, which ends by itself
 	CodeHeadersTooLarge:               fiber.StatusRequestHeaderFieldsTooLarge,
 
 	appliance.CodeInternal: fiber.StatusInternalServerError,
@@ -127,6 +133,10 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 		resp.Header.Set(fiber.HeaderWWWAuthenticate, `ApiKey realm="attestd", header="x-api-key"`)
 	case fiber.StatusTooManyRequests, fiber.StatusServiceUnavailable:
 		resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
+	case fiber.StatusForbidden:
+		if e.RetryAfter > 0 { // the hours of the policy begin then
+			resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
+		}
 	}
 	resp.SetStatusCode(status)
 	resp.SetBody(body)

@@ -33,8 +33,14 @@ const (
 	CodeScopeRequired     Code = "scope_required"
 	CodeAddressNotAllowed Code = "address_not_allowed"
 
-	// The addresses are at fault.
-	CodeScreened Code = "screened"
+	// The screening list or the policy is against it; see Policy.
+	CodeScreened     Code = "screened"
+	CodePolicyDeny   Code = "policy_deny"
+	CodePolicyAllow  Code = "policy_allow"
+	CodePolicyKey    Code = "policy_key"
+	CodePolicyHours  Code = "policy_hours"
+	CodePolicyCap    Code = "policy_cap"
+	CodePolicySecond Code = "policy_second_beneficiary"
 
 	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
 	CodeRateLimited            Code = "rate_limited"

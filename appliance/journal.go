@@ -26,8 +26,13 @@ type Journal interface {
 	// the earlier entry is returned, and replayed is true. A record of an API key that was revoked before, or has expired, is not
 	// appended: the error is CodeAPIKeyRevoked or CodeAPIKeyExpired. Once Keys.Revoke has returned, none is.
 	//
+	// Each condition is asked about a record that would be appended, in the transaction that would append it; an error of its is
+	// that of Append, and nothing is appended.
+	//
 	// When ctx ends first the error is CodeTimeout, and the record may or may not have been appended.
-	Append(ctx context.Context, r Record) (e Entry, replayed bool, err error)
+	Append(ctx context.Context, r Record, conditions ...Condition) (e Entry, replayed bool, err error)
+	// Past answers what a Condition asks, as of now: to refuse early what Append would refuse.
+	Past(ctx context.Context, q PastQuery) (Past, error)
 	// AppendEvent makes the event the next leaf and returns as Append does. It sets the event's Time, and its ID and Salt where it has
 	// none. An event whose ID is in the journal is not appended again: the earlier entry is returned, so that one of which it is not
 	// known whether it was appended can be tried again. EventLogContinued is refused: only a log's first leaf is that.
@@ -53,6 +58,31 @@ type Journal interface {
 	// Verify checks everything the journal holds and reports each damage it finds; see Audit. The error is only
 	// for what stopped it.
 	Verify(ctx context.Context, opts VerifyOptions) (AuditReport, error)
+}
+
+// Condition decides whether a record is appended, in the transaction that would append it, on what the journal has there: two records
+// that come at once do not both find the room for one. It is asked about new records only, never about a replay.
+type Condition interface {
+	// Asks returns what must be known of the journal about a record with that Time. It may be asked again, for another.
+	Asks(r Record) PastQuery
+	// Decide returns nil, or the error with which Append ends. It is called after Asks, with the same record.
+	Decide(r Record, past Past) error
+}
+
+// PastQuery asks what the journal has that decides on a record. Its zero value asks nothing.
+type PastQuery struct {
+	KeyID       string      // whose attestations are counted
+	Since       []time.Time // from each of these times on
+	Unspendable *Address    // whose first attestation is wanted
+}
+
+// Empty says whether nothing is asked.
+func (q PastQuery) Empty() bool { return len(q.Since) == 0 && q.Unspendable == nil }
+
+// Past is what the journal has.
+type Past struct {
+	Counts []int64 // of attestations, one for each PastQuery.Since
+	First  *Record // of the unspendable address; nil where there is none
 }
 
 // Entry is a leaf in its place: an attestation's record or an event.

@@ -197,11 +197,11 @@ func (j *unproven) Ready(ctx context.Context) error {
 }
 
 // Append implements appliance.Journal.
-func (j *unproven) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+func (j *unproven) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if err := j.prove(ctx); err != nil {
 		return appliance.Entry{}, false, err
 	}
-	return j.Journal.Append(ctx, r)
+	return j.Journal.Append(ctx, r, conditions...)
 }
 
 // AppendEvent implements appliance.Journal.

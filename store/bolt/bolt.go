@@ -15,7 +15,7 @@
 //	by_key       API key id, 0x00, index -> nothing
 //	idempotency  SHA-256 of (length of API key id, API key id, idempotency key) -> index
 //	by_hash      last 8 bytes of an attestation's hash, index -> nothing
-//	by_unspendable  last 8 bytes of its unspendable address, index -> nothing
+//	by_unspendable  last 8 bytes of its unspendable address's SHA-256, index -> nothing
 //	events       index of an event -> nothing
 //
 // A transaction writes leaves, their hashes, their lookup entries and the checkpoint of the tree that they make, so a file is at every
@@ -49,6 +49,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt/pages"
+	"github.com/attestd/attestd/store/counts"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/note"
 )
@@ -123,6 +124,7 @@ type Store struct {
 	writer  *writer              // nil when read-only
 	head    atomic.Pointer[head] // the newest state that is on the disk. Nil when the file is damaged
 	damage  error                // why head is nil
+	counts  counts.Counts        // of what is committed
 	closing sync.Once
 
 	recent recent

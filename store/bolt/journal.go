@@ -30,8 +30,8 @@ type Journal struct{ store *Store }
 var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
-func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	o := &op{Value: change{record: &r}}
+func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	o := &op{Value: change{record: &r, admits: conditions}}
 	if err := j.store.submit(ctx, o); err != nil {
 		return appliance.Entry{}, false, err
 	}

@@ -33,7 +33,7 @@ func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, va
 		err = fn(bucketByHash, append(prefix(r.Hash[:]), index...), nil)
 	}
 	if err == nil {
-		err = fn(bucketByUnspendable, append(prefix(r.UnspendableAddress[:]), index...), nil)
+		err = fn(bucketByUnspendable, append(unspendablePrefix(r.UnspendableAddress), index...), nil)
 	}
 	if err == nil && r.IdempotencyKey != "" {
 		err = fn(bucketIdempotency, idempotencyName(r.KeyID, r.IdempotencyKey), index)
@@ -46,9 +46,16 @@ func keyPrefix(keyID string) []byte {
 	return append(append(make([]byte, 0, len(keyID)+9), keyID...), 0)
 }
 
-// prefix is how the names of entries in by_hash and by_unspendable begin: the last 8 bytes. Where others have the same, their records
+// prefix is how the names of entries in by_hash begin: the last 8 bytes. Where others have the same, their records
 // are read in vain; whole, both would make the file half as large again.
 func prefix(of []byte) []byte { return append(make([]byte, 0, 16), of[len(of)-8:]...) }
+
+// unspendablePrefix is how the names of an unspendable address's entries in by_unspendable begin: the last 8 bytes of its SHA-256. Of
+// the address itself, whoever asks for attestations could choose many that have the same.
+func unspendablePrefix(a appliance.Address) []byte {
+	sum := sha256.Sum256(a[:])
+	return prefix(sum[:])
+}
 
 // idempotencyName is an entry's name in idempotency. The length makes the two strings distinguishable.
 func idempotencyName(keyID, idempotencyKey string) []byte {
@@ -77,7 +84,7 @@ func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 
 	case q.Hash != nil:
 		return under(tx.Bucket([]byte(bucketByHash)), prefix(q.Hash[:]))
 	case q.Unspendable != nil:
-		return under(tx.Bucket([]byte(bucketByUnspendable)), prefix(q.Unspendable[:]))
+		return under(tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(*q.Unspendable))
 	case q.EventsOnly:
 		return under(tx.Bucket([]byte(bucketEvents)), nil)
 	case q.KeyID != "":

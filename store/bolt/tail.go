@@ -34,15 +34,17 @@ type lookup struct {
 type segment struct {
 	leaves
 	ids         map[uuid.UUID]int64
-	idempotency map[string]int64 // by name
-	checkpoint  []byte           // of the tree that ends with them
-	last        time.Time        // of the newest
+	idempotency map[string]int64            // by name
+	unspendable map[appliance.Address]int64 // of the first record of each
+	checkpoint  []byte                      // of the tree that ends with them
+	last        time.Time                   // of the newest
 }
 
 func newSegment(first int64) *segment {
 	return &segment{
 		leaves: leaves{first: first},
 		ids:    make(map[uuid.UUID]int64), idempotency: make(map[string]int64),
+		unspendable: make(map[appliance.Address]int64),
 	}
 }
 
@@ -58,6 +60,9 @@ func (s *segment) append(e appliance.Entry) {
 	s.ids[e.ID()] = e.Index
 	if r := &e.Record; r.IdempotencyKey != "" {
 		s.idempotency[string(idempotencyName(r.KeyID, r.IdempotencyKey))] = e.Index
+	}
+	if _, there := s.unspendable[e.Record.UnspendableAddress]; !there && e.Event == nil {
+		s.unspendable[e.Record.UnspendableAddress] = e.Index
 	}
 }
 
@@ -79,6 +84,8 @@ func (s *segment) find(l lookup) *appliance.Entry {
 		index, found = s.ids[uuid.UUID(l.name)]
 	case bucketIdempotency:
 		index, found = s.idempotency[string(l.name)]
+	case bucketByUnspendable:
+		index, found = s.unspendable[appliance.Address(l.name)]
 	}
 	if !found {
 		return nil

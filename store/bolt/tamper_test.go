@@ -2,6 +2,7 @@ package bolt_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -139,7 +140,10 @@ func (j sealed) changes() map[string]change {
 		return append(append([]byte(j.entries[i].Record.KeyID), 0), index(i)...)
 	}
 	hash := func(i int64) []byte { return j.entries[i].Record.Hash[:] }
-	address := func(i int64) []byte { return j.entries[i].Record.UnspendableAddress[:] }
+	address := func(i int64) []byte {
+		sum := sha256.Sum256(j.entries[i].Record.UnspendableAddress[:])
+		return sum[:]
+	}
 	byTail := func(of []byte, i int64) []byte { return append(bytes.Clone(of[len(of)-8:]), index(i)...) }
 	changes := map[string]change{
 		"a leaf's salt":             {salt(7), []damage{{7, "tree"}, {-1, "checkpoint"}}, true},

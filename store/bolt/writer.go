@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/counts"
 	"github.com/attestd/attestd/store/queue"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
@@ -30,6 +31,7 @@ const (
 // changed in the API keys is written.
 type change struct {
 	record *appliance.Record
+	admits []appliance.Condition // of the record
 	event  *appliance.Event
 	newKey *appliance.APIKey
 	leaves [][]byte
@@ -167,6 +169,7 @@ type batch struct {
 	now      time.Time // of all records of the batch
 	ahead    error     // why none may be appended; nil where they may
 	next     *segment  // what is appended
+	counted  map[counts.Name]counts.Count
 }
 
 // write does the ops. An error concerns all of them; one that is an op's own is in the op.
@@ -204,6 +207,9 @@ func (b *batch) writeLeaves() error {
 	w.frontier = b.frontier
 	h.tail = w.store.recent.tail()
 	w.store.head.Store(h)
+	for name, count := range b.counted {
+		w.store.counts.Keep(name, count)
+	}
 	return nil
 }
 
@@ -244,11 +250,8 @@ func (b *batch) find(l lookup) (*appliance.Entry, error) {
 	if e := b.writer.store.recent.find(l); e != nil {
 		return e, nil
 	}
-	if b.tx == nil {
-		var err error
-		if b.tx, err = b.writer.store.db.Begin(false); err != nil {
-			return nil, unavailable(err)
-		}
+	if err := b.begin(); err != nil {
+		return nil, err
 	}
 	index := b.tx.Bucket([]byte(l.bucket)).Get(l.name)
 	if index == nil {
@@ -285,6 +288,9 @@ func (b *batch) appendRecord(o *op) error {
 		return b.ahead
 	}
 	r.Time = b.now
+	if err := b.admit(r, o.Value.admits); err != nil {
+		return err
+	}
 	rand.Read(r.Salt[:]) // never fails (Go 1.24)
 	leaf, err := appliance.EncodeLeaf(r)
 	if err != nil {

@@ -205,11 +205,11 @@ func (j *Journal) Accept(head tlog.Tree) error {
 }
 
 // Append implements appliance.Journal. With OnDemand, the head is compared with the mark before each.
-func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if err := j.refusal(ctx); err != nil {
 		return appliance.Entry{}, false, err
 	}
-	e, replayed, err := j.Journal.Append(ctx, r)
+	e, replayed, err := j.Journal.Append(ctx, r, conditions...)
 	if err == nil && !replayed {
 		j.appended(e)
 	}

@@ -156,8 +156,8 @@ func (s *switching) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 
 func (s *switching) Ready(ctx context.Context) error { return s.now().Ready(ctx) }
 
-func (s *switching) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
-	return s.now().Append(ctx, r)
+func (s *switching) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	return s.now().Append(ctx, r, conditions...)
 }
 
 func TestAGuardedJournalIsAJournal(t *testing.T) {

@@ -29,6 +29,7 @@ type batch struct {
 	head    *head  // as it was
 	now     time.Time
 	ahead   error // why none may be appended; nil where they may
+	past    past  // what conditions ask
 	keys    map[string]appliance.APIKey
 	byID    map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
 	replays map[idempotent]appliance.Entry
@@ -42,7 +43,8 @@ type batch struct {
 type leaf struct {
 	appliance.Entry // whose Index is not known yet
 	hash            tlog.Hash
-	err             error // what is wrong with it
+	asks            []appliance.PastQuery // of a record's conditions, in their order
+	err             error                 // what is wrong with it
 }
 
 // idempotent names a record by its API key and idempotency key.
@@ -60,12 +62,16 @@ func (b *batch) write(ctx context.Context) error {
 	s := b.store
 	b.reset()
 	b.make(s.time(s.head.Load())) // before anybody waits for us
+	if err := b.countEarly(ctx); err != nil {
+		return err
+	}
 	conn, err := s.write.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release() // closes one on which a transaction is left
 	if err = b.begin(ctx, conn); err == nil {
+		s.keepCounts(&b.past)
 		err = b.build()
 	}
 	if err != nil || len(b.entries) == 0 && !b.unknown {
@@ -126,6 +132,9 @@ func makeLeaf(c *change, now time.Time) (l leaf) {
 		l.err = refuse(l.err)
 	}
 	l.hash = tlog.RecordHash(l.Leaf)
+	for _, condition := range c.admits {
+		l.asks = append(l.asks, condition.Asks(l.Record))
+	}
 	return l
 }
 
@@ -163,10 +172,22 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	if b.taken {
 		q.Queue("SELECT index, leaf FROM records WHERE id = ANY($1)", b.ids()).Query(b.scanIDs)
 	}
+	b.ask(q)
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("lock the head: %w", err)
 	}
-	return b.look()
+	made := b.now
+	if err := b.look(); err != nil || b.now.Equal(made) {
+		return err
+	}
+	q = new(pgx.Batch) // the time is another, and conditions may ask something else
+	if b.ask(q); q.Len() == 0 {
+		return nil
+	}
+	if err := conn.SendBatch(ctx, q).Close(); err != nil {
+		return fmt.Errorf("ask again: %w", err)
+	}
+	return nil
 }
 
 // look judges the head on which the batch is to be built.
@@ -309,7 +330,10 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 		o.Value.entry, o.Value.replayed = e, true
 		return
 	}
-	if o.Err = b.ahead; o.Err == nil {
+	if o.Err = b.ahead; o.Err != nil {
+		return
+	}
+	if o.Err = b.admit(o.Value.admits, l); o.Err == nil {
 		b.replays[name] = b.put(o, l, frontier)
 	}
 }

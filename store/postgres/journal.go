@@ -32,11 +32,11 @@ type Journal struct {
 var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
-func (j *Journal) Append(ctx context.Context, r appliance.Record) (appliance.Entry, bool, error) {
+func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
 		return appliance.Entry{}, false, errReadOnly()
 	}
-	o := &queue.Op[change]{Value: change{record: r}}
+	o := &queue.Op[change]{Value: change{record: r, admits: conditions}}
 	if err := j.store.writer.queue.Do(ctx, o); err != nil {
 		return appliance.Entry{}, false, err
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/counts"
 )
 
 // What the database cannot be used for; errors.Is tells them in the causes of errors.
@@ -82,6 +83,7 @@ type Store struct {
 	head    atomic.Pointer[head] // the newest that was seen committed; nil before the first
 	offset  atomic.Int64         // of the database's clock from this one's, in nanoseconds
 	reads   flight[*head]
+	counts  counts.Counts // by indexes in the table, of what is committed
 	closing sync.Once
 }
 

@@ -73,6 +73,12 @@ func TestConformance(t *testing.T) {
 			return members
 		}, key.Verifier)
 	})
+	t.Run("conditions", func(t *testing.T) {
+		storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+			s := at(t, now)
+			return s.Keys(), s.Journal()
+		})
+	})
 	t.Run("revocation", func(t *testing.T) {
 		storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
 			s := at(t, now)

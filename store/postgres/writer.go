@@ -23,7 +23,8 @@ const (
 // change is what a caller waits for: a record to append, or an event.
 type change struct {
 	record appliance.Record
-	event  *appliance.Event // nil for a record
+	admits []appliance.Condition // of the record
+	event  *appliance.Event      // nil for a record
 
 	// Set by the writer.
 	salted   bool // the record has its salt, by which it is known again

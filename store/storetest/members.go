@@ -30,6 +30,7 @@ func TestMembers(t *testing.T, open OpenMembers, verifier note.Verifier) {
 		"an idempotency key sent to all at once appends once":    idempotentAcross,
 		"all append at once to one tree":                         appendAcross,
 		"events of all are in one tree":                          eventsAcross,
+		"all hold caps and first beneficiaries together":         conditionsAcross,
 		"a key that one created another knows at once":           keyAcross,
 		"a key that one revoked gets no record on another":       revokedAcross,
 		"a revocation is seen by the others within a second":     revocationSeen,

@@ -15,6 +15,16 @@ import (
 // is the same in every test.
 func Record(t testing.TB, keyID string) appliance.Record {
 	t.Helper()
+	id := uuid.Must(uuid.NewV7())
+	return RecordOf(t, keyID, appliance.Request{
+		UnspendableAddress: appliance.Address(crypto.Keccak256(id[:])[12:]),
+		Beneficiary:        appliance.Address(crypto.Keccak256([]byte(keyID))[12:]),
+	})
+}
+
+// RecordOf is Record for a request.
+func RecordOf(t testing.TB, keyID string, request appliance.Request) appliance.Record {
+	t.Helper()
 	key, err := crypto.ToECDSA(crypto.Keccak256([]byte("a key for tests")))
 	if err != nil {
 		t.Fatal(err)
@@ -26,10 +36,6 @@ func Record(t testing.TB, keyID string) appliance.Record {
 	id, err := uuid.NewV7()
 	if err != nil {
 		t.Fatal(err)
-	}
-	request := appliance.Request{
-		UnspendableAddress: appliance.Address(crypto.Keccak256(id[:])[12:]),
-		Beneficiary:        appliance.Address(crypto.Keccak256([]byte(keyID))[12:]),
 	}
 	digest := scheme.Digest(request)
 	rsv, err := crypto.Sign(digest[:], key)

@@ -1,0 +1,143 @@
+package bolt
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/counts"
+)
+
+// Past implements appliance.Journal.
+func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.Past, err error) {
+	var recent *appliance.Entry // before the view: what is filed meanwhile is in the file then
+	if q.Unspendable != nil {
+		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
+	}
+	err = j.read(ctx, func(v *view) error {
+		p, err = v.past(q, recent, j.store.counts.Known, j.store.counts.Keep)
+		return err
+	})
+	return p, err
+}
+
+// admit asks an op's conditions about its record.
+func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) error {
+	for _, c := range conditions {
+		var past appliance.Past
+		if q := c.Asks(r); !q.Empty() {
+			v, err := b.view()
+			if err != nil {
+				return err
+			}
+			var recent *appliance.Entry
+			if q.Unspendable != nil {
+				l := lookup{bucketByUnspendable, q.Unspendable[:]}
+				if recent = b.writer.store.recent.find(l); recent == nil {
+					recent = b.next.find(l)
+				}
+			}
+			if past, err = v.past(q, recent, b.known, b.keep); err != nil {
+				return err
+			}
+		}
+		if err := c.Decide(r, past); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// view is the journal with what the batch has so far.
+func (b *batch) view() (*view, error) {
+	if err := b.begin(); err != nil {
+		return nil, err
+	}
+	h := *b.writer.store.head.Load()
+	h.tree.N = b.frontier.Size()
+	h.tail = append(slices.Clip(h.tail), b.next.leaves)
+	return newView(b.tx, &h), nil
+}
+
+// begin sees to it that the batch has a transaction of lookups.
+func (b *batch) begin() (err error) {
+	if b.tx != nil {
+		return nil
+	}
+	if b.tx, err = b.writer.store.db.Begin(false); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// known is what was counted in this batch, else before it.
+func (b *batch) known(n counts.Name) (counts.Count, bool) {
+	if c, found := b.counted[n]; found {
+		return c, true
+	}
+	return b.writer.store.counts.Known(n)
+}
+
+// keep remembers a count until the batch is committed: it may count what the batch has put.
+func (b *batch) keep(n counts.Name, c counts.Count) {
+	if b.counted == nil {
+		b.counted = make(map[counts.Name]counts.Count)
+	}
+	b.counted[n] = c
+}
+
+func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(counts.Name) (counts.Count, bool), keep func(counts.Name, counts.Count)) (p appliance.Past, err error) {
+	for _, since := range q.Since {
+		name := counts.Of(q.KeyID, since)
+		count, found := known(name)
+		if !found {
+			if count.Below, err = v.searchTime(since); err != nil {
+				return p, err
+			}
+		}
+		count.N += v.countFrom(q.KeyID, count.Below)
+		count.Below = max(count.Below, v.tree.N)
+		keep(name, count)
+		p.Counts = append(p.Counts, count.N)
+	}
+	if q.Unspendable != nil {
+		p.First, err = v.first(*q.Unspendable, recent)
+	}
+	return p, err
+}
+
+// countFrom counts an API key's records from an index on.
+func (v *view) countFrom(keyID string, first int64) (n int64) {
+	begin, filed := keyPrefix(keyID), v.inFile()
+	c := v.tx.Bucket([]byte(bucketByKey)).Cursor()
+	end := append(bytes.Clone(begin), encodeIndex(filed)...)
+	for name, _ := c.Seek(append(bytes.Clone(begin), encodeIndex(first)...)); name != nil && bytes.Compare(name, end) < 0; name, _ = c.Next() {
+		n++
+	}
+	for i := max(first, filed); i < v.tree.N; i++ {
+		if e := v.head.entry(i); e.Event == nil && e.Record.KeyID == keyID {
+			n++
+		}
+	}
+	return n
+}
+
+// first returns the first record of an unspendable address, nil where there is none. recent is the first of what the file may lack.
+func (v *view) first(unspendable appliance.Address, recent *appliance.Entry) (*appliance.Record, error) {
+	begin := unspendablePrefix(unspendable)
+	c := v.tx.Bucket([]byte(bucketByUnspendable)).Cursor()
+	for name, _ := c.Seek(begin); bytes.HasPrefix(name, begin); name, _ = c.Next() {
+		e, err := readEntry(v.records, name[len(begin):])
+		if err != nil {
+			return nil, err
+		}
+		if e.Record.UnspendableAddress == unspendable {
+			return &e.Record, nil
+		}
+	}
+	if recent != nil {
+		return &recent.Record, nil
+	}
+	return nil, nil
+}

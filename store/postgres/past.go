@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/counts"
+)
+
+// past is what the journal has of what conditions ask. What was counted before need not be counted again: each appliance remembers
+// that for itself.
+type past struct {
+	counts map[counts.Name]counts.Count
+	firsts map[appliance.Address]*appliance.Record
+}
+
+// queue adds the questions to a batch, at most one of each kind.
+func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(counts.Name) (counts.Count, bool)) {
+	p.counts, p.firsts = make(map[counts.Name]counts.Count), make(map[appliance.Address]*appliance.Record)
+	var names []counts.Name
+	var keys []string
+	var from []int64
+	var since []time.Time
+	var unspendable [][]byte
+	for _, ask := range asked {
+		for _, t := range ask.Since {
+			name := counts.Of(ask.KeyID, t)
+			if _, found := p.counts[name]; found {
+				continue
+			}
+			count, _ := known(name)
+			p.counts[name] = count
+			names, keys, from, since = append(names, name), append(keys, ask.KeyID), append(from, count.Below), append(since, t)
+		}
+		if u := ask.Unspendable; u != nil {
+			if _, found := p.firsts[*u]; !found {
+				p.firsts[*u], unspendable = nil, append(unspendable, u[:])
+			}
+		}
+	}
+	if len(names) > 0 {
+		q.Queue("SELECT q.n, c.n, (SELECT size - continued FROM log_head WHERE id = 1) "+
+			"FROM unnest($1::text[], $2::bigint[], $3::timestamptz[]) WITH ORDINALITY AS q (k, i, t, n), "+
+			"LATERAL (SELECT count(*) AS n FROM records WHERE key_id = q.k AND index >= q.i AND time >= q.t) AS c", keys, from, since).
+			Query(func(rows pgx.Rows) error { return p.scanCounts(rows, names) })
+	}
+	if len(unspendable) > 0 {
+		q.Queue("SELECT r.index, r.leaf FROM unnest($1::bytea[]) AS q (u), "+
+			"LATERAL (SELECT index, leaf FROM records WHERE unspendable = q.u ORDER BY index LIMIT 1) AS r", unspendable).Query(p.scanFirsts)
+	}
+}
+
+func (p *past) scanCounts(rows pgx.Rows, names []counts.Name) error {
+	var place, n, below int64
+	_, err := pgx.ForEachRow(rows, []any{&place, &n, &below}, func() error {
+		count := p.counts[names[place-1]]
+		p.counts[names[place-1]] = counts.Count{N: count.N + n, Below: max(count.Below, below)}
+		return nil
+	})
+	return err
+}
+
+func (p *past) scanFirsts(rows pgx.Rows) error {
+	return eachEntry(rows, 0, func(e appliance.Entry) { p.firsts[e.Record.UnspendableAddress] = &e.Record })
+}
+
+// answer answers one question, with what is to be appended before, too.
+func (p *past) answer(q appliance.PastQuery, before []appliance.Entry) (a appliance.Past) {
+	for _, since := range q.Since {
+		n := p.counts[counts.Of(q.KeyID, since)].N
+		for _, e := range before {
+			if e.Record.KeyID == q.KeyID {
+				n++
+			}
+		}
+		a.Counts = append(a.Counts, n)
+	}
+	if q.Unspendable == nil {
+		return a
+	}
+	a.First = p.firsts[*q.Unspendable]
+	for i := 0; a.First == nil && i < len(before); i++ {
+		if e := &before[i]; e.Event == nil && e.Record.UnspendableAddress == *q.Unspendable {
+			a.First = &e.Record
+		}
+	}
+	return a
+}
+
+// Past implements appliance.Journal.
+func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (appliance.Past, error) {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var p past
+	if err := j.store.past(limited, &p, []appliance.PastQuery{q}); err != nil {
+		return appliance.Past{}, answer(ctx, "look at the past", err)
+	}
+	return p.answer(q, nil), nil
+}
+
+// past asks outside of a batch. Where nothing was counted before, counting begins with the first record of the time.
+func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) error {
+	q := new(pgx.Batch)
+	for _, ask := range asked {
+		for _, t := range ask.Since {
+			if name := counts.Of(ask.KeyID, t); !s.isCounted(name) {
+				h, err := s.readHead(ctx)
+				if err != nil {
+					return err
+				}
+				first, err := s.journal.searchTime(ctx, h, t)
+				if err != nil {
+					return err
+				}
+				s.counts.Keep(name, counts.Count{Below: max(first-h.continued, 0)})
+			}
+		}
+	}
+	p.queue(q, asked, s.counts.Known)
+	if q.Len() == 0 {
+		return nil
+	}
+	if err := s.read.SendBatch(ctx, q).Close(); err != nil {
+		return err
+	}
+	s.keepCounts(p)
+	return nil
+}
+
+func (s *Store) isCounted(n counts.Name) bool {
+	_, found := s.counts.Known(n)
+	return found
+}
+
+// keepCounts remembers what was counted, which was committed.
+func (s *Store) keepCounts(p *past) {
+	for name, count := range p.counts {
+		s.counts.Keep(name, count)
+	}
+}
+
+// countEarly counts what was not counted before, while nobody waits for the head's lock.
+func (b *batch) countEarly(ctx context.Context) error {
+	var uncounted []appliance.PastQuery
+	for _, q := range b.questions() {
+		for _, since := range q.Since {
+			if !b.store.isCounted(counts.Of(q.KeyID, since)) {
+				uncounted = append(uncounted, appliance.PastQuery{KeyID: q.KeyID, Since: []time.Time{since}})
+			}
+		}
+	}
+	if len(uncounted) == 0 {
+		return nil
+	}
+	return b.store.past(ctx, new(past), uncounted)
+}
+
+func (b *batch) questions() (all []appliance.PastQuery) {
+	for _, l := range b.leaves {
+		if l.err == nil {
+			all = append(all, l.asks...)
+		}
+	}
+	return all
+}
+
+// ask adds what the conditions of all records ask.
+func (b *batch) ask(q *pgx.Batch) { b.past.queue(q, b.questions(), b.store.counts.Known) }
+
+// admit asks a record's conditions.
+func (b *batch) admit(conditions []appliance.Condition, l leaf) error {
+	for i, condition := range conditions {
+		var p appliance.Past
+		if q := l.asks[i]; !q.Empty() {
+			p = b.past.answer(q, b.entries)
+		}
+		if err := condition.Decide(l.Record, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

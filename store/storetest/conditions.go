@@ -1,0 +1,224 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// TestConditions tests that a journal asks conditions about a record on what it has in the moment in which it would append it.
+func TestConditions(t *testing.T, open OpenStore) {
+	for name, test := range map[string]func(t *testing.T, j appliance.Journal, clock *clock){
+		"a record that a condition refuses is not appended": refusedIsNotAppended,
+		"attestations of an API key are counted since":      countedSince,
+		"the first attestation of an address is found":      firstIsFound,
+		"a cap is held by those that come at once":          capHolds,
+		"of two beneficiaries at once one is the first":     oneIsFirst,
+		"a replay is asked about nothing":                   replayIsNotAsked,
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(clock)
+			clock.set(epoch().Truncate(time.Millisecond)) // as records have it
+			_, journal := open(t, clock.now)
+			test(t, journal, clock)
+		})
+	}
+}
+
+// asked is a condition made of functions.
+type asked struct {
+	asks   func(appliance.Record) appliance.PastQuery
+	decide func(appliance.Record, appliance.Past) error
+}
+
+func (a asked) Asks(r appliance.Record) appliance.PastQuery          { return a.asks(r) }
+func (a asked) Decide(r appliance.Record, past appliance.Past) error { return a.decide(r, past) }
+
+// atMost is a cap on an API key since a time.
+func atMost(n int64, since time.Time) appliance.Condition {
+	return asked{
+		asks: func(r appliance.Record) appliance.PastQuery {
+			return appliance.PastQuery{KeyID: r.KeyID, Since: []time.Time{since}}
+		},
+		decide: func(_ appliance.Record, past appliance.Past) error {
+			if past.Counts[0] >= n {
+				return appliance.Errorf(appliance.CodePolicyCap, "%d is the cap, and there are %d", n, past.Counts[0])
+			}
+			return nil
+		},
+	}
+}
+
+// sameBeneficiary refuses a second beneficiary.
+var sameBeneficiary appliance.Condition = asked{
+	asks: func(r appliance.Record) appliance.PastQuery {
+		return appliance.PastQuery{Unspendable: &r.UnspendableAddress}
+	},
+	decide: func(r appliance.Record, past appliance.Past) error {
+		if past.First != nil && past.First.Beneficiary != r.Beneficiary {
+			return appliance.Errorf(appliance.CodePolicySecond, "it was %s's", past.First.Beneficiary)
+		}
+		return nil
+	},
+}
+
+func refusedIsNotAppended(t *testing.T, j appliance.Journal, _ *clock) {
+	var passed bool
+	pass := asked{
+		asks: func(appliance.Record) appliance.PastQuery { return appliance.PastQuery{} },
+		decide: func(r appliance.Record, past appliance.Past) error {
+			passed = !r.Time.IsZero() && past.Counts == nil && past.First == nil
+			return nil
+		},
+	}
+	refuse := asked{asks: pass.asks, decide: func(appliance.Record, appliance.Past) error {
+		return appliance.Errorf(appliance.CodePaused, "no")
+	}}
+	r := Record(t, "key")
+	_, _, err := j.Append(t.Context(), r, pass, refuse)
+	wantCode(t, err, appliance.CodePaused)
+	if !passed {
+		t.Error("the first condition was not asked with the record's time, and with nothing where it asks nothing")
+	}
+	_, err = j.ByID(t.Context(), r.ID)
+	wantCode(t, err, appliance.CodeNotFound)
+	_, _, err = j.Append(t.Context(), r, pass)
+	check(t, err)
+}
+
+func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
+	times := make([]time.Time, 6)
+	for i := range times {
+		clock.add(time.Minute)
+		times[i] = clock.now()
+		for _, key := range []string{"one", "another"} {
+			_, _, err := j.Append(t.Context(), Record(t, key))
+			check(t, err)
+		}
+		_, err := j.AppendEvent(t.Context(), Event())
+		check(t, err)
+		for range 2 { // the second time from what is remembered
+			past, err := j.Past(t.Context(), appliance.PastQuery{KeyID: "one", Since: times[:i+1]})
+			check(t, err)
+			for k, n := range past.Counts {
+				if n != int64(i-k+1) {
+					t.Fatalf("after %d records, %d are counted since the time of number %d", i+1, n, k)
+				}
+			}
+		}
+	}
+	past, err := j.Past(t.Context(), appliance.PastQuery{KeyID: "none", Since: []time.Time{epoch(), clock.now().Add(time.Hour)}})
+	check(t, err)
+	if past.Counts[0] != 0 || past.Counts[1] != 0 || past.First != nil {
+		t.Errorf("a key without records has %+v", past)
+	}
+}
+
+func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
+	first := Record(t, "key")
+	q := appliance.PastQuery{Unspendable: &first.UnspendableAddress}
+	past, err := j.Past(t.Context(), q)
+	check(t, err)
+	if past.First != nil {
+		t.Errorf("there is %s before any", past.First.ID)
+	}
+	later := RecordOf(t, "key", appliance.Request{UnspendableAddress: first.UnspendableAddress, Beneficiary: appliance.Address{1}})
+	for _, r := range []appliance.Record{Record(t, "key"), first, later} {
+		_, _, err := j.Append(t.Context(), r)
+		check(t, err)
+	}
+	past, err = j.Past(t.Context(), q)
+	check(t, err)
+	if past.First == nil || past.First.ID != first.ID || past.First.Beneficiary != first.Beneficiary {
+		t.Errorf("the first is %+v, not %s", past.First, first.ID)
+	}
+}
+
+// appendAtOnce appends records, and returns how many were; others must have the code.
+func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code, c appliance.Condition) int64 {
+	t.Helper()
+	var appended atomic.Int64
+	var all sync.WaitGroup
+	for i, r := range records {
+		all.Go(func() {
+			switch _, _, err := journals[i%len(journals)].Append(t.Context(), r, c); {
+			case err == nil:
+				appended.Add(1)
+			case appliance.CodeOf(err) != code:
+				t.Errorf("append: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	return appended.Load()
+}
+
+func capHolds(t *testing.T, j appliance.Journal, clock *clock) {
+	const limit, tries = 7, 40
+	capAcross(t, []appliance.Journal{j}, limit, tries, clock.now())
+	clock.add(time.Hour)
+	capAcross(t, []appliance.Journal{j}, limit, tries, clock.now()) // the next period
+}
+
+func capAcross(t *testing.T, journals []appliance.Journal, limit, tries int, since time.Time) {
+	t.Helper()
+	records := make([]appliance.Record, tries)
+	for i := range records {
+		records[i] = Record(t, "capped")
+	}
+	if n := appendAtOnce(t, journals, records, appliance.CodePolicyCap, atMost(int64(limit), since)); n != int64(limit) {
+		t.Errorf("%d were appended, the cap is %d", n, limit)
+	}
+	past, err := journals[0].Past(t.Context(), appliance.PastQuery{KeyID: "capped", Since: []time.Time{since}})
+	check(t, err)
+	if past.Counts[0] != int64(limit) {
+		t.Errorf("%d are counted, the cap is %d", past.Counts[0], limit)
+	}
+}
+
+func oneIsFirst(t *testing.T, j appliance.Journal, _ *clock) {
+	firstAcross(t, []appliance.Journal{j})
+}
+
+func firstAcross(t *testing.T, journals []appliance.Journal) {
+	t.Helper()
+	for round := range 5 {
+		records := make([]appliance.Record, 12)
+		unspendable := Record(t, "key").UnspendableAddress
+		for i := range records {
+			records[i] = RecordOf(t, fmt.Sprint("key", i), appliance.Request{UnspendableAddress: unspendable, Beneficiary: appliance.Address{byte(i + 1)}})
+		}
+		if n := appendAtOnce(t, journals, records, appliance.CodePolicySecond, sameBeneficiary); n != 1 {
+			t.Fatalf("round %d: %d beneficiaries", round, n)
+		}
+	}
+}
+
+func replayIsNotAsked(t *testing.T, j appliance.Journal, clock *clock) {
+	r := Record(t, "key")
+	r.IdempotencyKey = "once"
+	since := clock.now()
+	_, _, err := j.Append(t.Context(), r, atMost(1, since))
+	check(t, err)
+	again := Record(t, "key")
+	again.IdempotencyKey = "once"
+	e, replayed, err := j.Append(t.Context(), again, atMost(1, since))
+	check(t, err)
+	if !replayed || e.Record.ID != r.ID {
+		t.Errorf("replayed %v: %s, want %s", replayed, e.Record.ID, r.ID)
+	}
+}
+
+// All members together hold a cap, and have one first beneficiary.
+func conditionsAcross(t *testing.T, c *cluster) {
+	var journals []appliance.Journal
+	for _, m := range c.members {
+		journals = append(journals, m.Journal)
+	}
+	capAcross(t, journals, 10, 45, c.clocks[0].now().Truncate(time.Hour))
+	firstAcross(t, journals)
+}
