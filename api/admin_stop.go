@@ -30,6 +30,7 @@ func (a *Admin) pause(c *fiber.Ctx) error {
 		return err
 	}
 	a.logger.Warn("attesting is paused", "reason", request.Reason, "by", by)
+	a.happened(c, appliance.EventPaused, map[string]string{"reason": request.Reason})
 	return sendJSON(c, fiber.StatusOK, a.opts.Stop.State())
 }
 
@@ -44,6 +45,9 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 		return err
 	}
 	a.logger.Warn("attesting goes on", "by", callerOf(c), "was_paused", ended.Paused != nil, "was_halted", ended.Halted != nil)
+	if details := ended.Details(); details != nil {
+		a.happened(c, appliance.EventResumed, details)
+	}
 	return sendJSON(c, fiber.StatusOK, ended)
 }
 

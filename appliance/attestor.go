@@ -41,14 +41,18 @@ type Attestor struct {
 	// MaxWaiting bounds the calls that wait for their turn at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
 	MaxWaiting int
 
-	seats     atomic.Pointer[seats] // nil while Signer is the only one and was not asked for
-	repeats   repeats
-	signing   atomic.Int64
-	screening atomic.Pointer[Screening]
+	// Second is told of each attestation for a second beneficiary of an unspendable address, where the policy warns of them, and of the
+	// address's first attestation. Nil means that nobody wants to know.
+	Second func(e Entry, first Record)
+
+	seats   atomic.Pointer[seats] // nil while Signer is the only one and was not asked for
+	repeats repeats
+	signing atomic.Int64
+	policy  atomic.Pointer[Policy]
 }
 
-// Screen replaces the list of addresses for which nothing is attested; nil screens nobody. It takes effect at once.
-func (a *Attestor) Screen(list *Screening) { a.screening.Store(list) }
+// Govern replaces the policy; nil allows all. It takes effect at once, also for requests under way that are not recorded yet.
+func (a *Attestor) Govern(p *Policy) { a.policy.Store(p) }
 
 // Call is one call for an attestation.
 type Call struct {
@@ -78,9 +82,18 @@ func ValidateIdempotencyKey(s string) error {
 // same idempotency key the error is CodeIdempotencyMismatch.
 //
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
-// record is written; CodeScreened, for a request that was attested before its address was listed too; CodeInvalidIdempotencyKey,
+// record is written; CodePaused and CodeHalted; those of a Policy, of which the rules about whom also refuse what was attested
+// before; CodeInvalidIdempotencyKey,
 // CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
+	e, replayed, err = a.answer(ctx, call)
+	if IsRefusal(err) {
+		a.Events.Record(Refusal(call.Key.ID, err))
+	}
+	return e, replayed, err
+}
+
+func (a *Attestor) answer(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
 	if err == nil {
@@ -93,8 +106,7 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 	if err := a.stopped(); err != nil {
 		return Entry{}, false, err
 	}
-	if err := a.screening.Load().check(call.Request); err != nil {
-		a.Events.Record(Refusal(call.Key.ID, err))
+	if err := a.policy.Load().whom(call.Key.ID, call.Request); err != nil {
 		return Entry{}, false, err
 	}
 	if call.IdempotencyKey == "" {
@@ -141,20 +153,27 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	if err != nil {
 		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
 	}
-	digest := a.Scheme.Digest(call.Request)
-	signature, err := a.sign(ctx, signer, call.Key.ID, digest)
-	if err != nil {
-		return Entry{}, false, err
-	}
-	a.Keys.Used(call.Key.ID, a.Now())
-	return a.Journal.Append(ctx, Record{
-		Attestation:    Attestation{ID: id, Hash: digest, Signature: signature, SignerAddress: signer.Signer.Address()},
+	r := Record{
+		Attestation:    Attestation{ID: id, Hash: a.Scheme.Digest(call.Request), SignerAddress: signer.Signer.Address()},
 		Request:        call.Request,
 		Scheme:         string(a.Scheme.Name),
 		Domain:         a.Scheme.Domain,
 		KeyID:          call.Key.ID,
 		IdempotencyKey: call.IdempotencyKey,
-	})
+	}
+	admission := &admission{attestor: a}
+	if err := admission.early(ctx, r); err != nil {
+		return Entry{}, false, err
+	}
+	if r.Signature, err = a.sign(ctx, signer, call.Key.ID, r.Hash); err != nil {
+		return Entry{}, false, err
+	}
+	a.Keys.Used(call.Key.ID, a.Now())
+	e, replayed, err := a.Journal.Append(ctx, r, admission)
+	if err == nil && !replayed && admission.second != nil && a.Second != nil {
+		a.Second(e, *admission.second)
+	}
+	return e, replayed, err
 }
 
 func (a *Attestor) sign(ctx context.Context, by *seat, keyID string, d Digest) (Signature, error) {

@@ -37,7 +37,12 @@ const (
 	EventHSMFound       EventKind = "hsm_found"
 	EventBackup         EventKind = "backup"
 	EventRestored       EventKind = "restored"
-	EventRefused        EventKind = "refused" // a request that was authorised; RefusalsPerMinute
+	EventPaused         EventKind = "paused"
+	EventResumed        EventKind = "resumed"
+	EventHalted         EventKind = "halted"
+	EventPolicy         EventKind = "policy_loaded"
+	EventSecond         EventKind = "second_beneficiary" // an attestation for one; see WarnOfSecond
+	EventRefused        EventKind = "refused"            // a request that was authorised; RefusalsPerMinute
 )
 
 // Details in which events name attestor keys; see Event.Signers.

@@ -77,6 +77,7 @@ type Config struct {
 	Attestation struct {
 		Scheme        string `koanf:"scheme"`
 		ScreeningList string `koanf:"screening_list"`
+		Policy        string `koanf:"policy"`
 		EIP712        struct {
 			Name              string `koanf:"name"`
 			Version           string `koanf:"version"`
@@ -187,6 +188,7 @@ func attestingSettings() []Setting {
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},
+		{"attestation.policy", "", "file of rules that say what is attested, for whom, how much and when (docs/policy.md); empty for none; read again by attestd reload"},
 		{"attestation.eip712.name", "", "name in the EIP-712 domain"},
 		{"attestation.eip712.version", "", "version in the EIP-712 domain"},
 		{"attestation.eip712.chain_id", 0, "chainId in the EIP-712 domain; 0 leaves it out"},
@@ -239,7 +241,7 @@ func Reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
 		"hsm.uri", "hsm.uris", "hsm.keys", "hsm.address",
-		"attestation.screening_list", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
+		"attestation.screening_list", "attestation.policy", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
 	}
 }
 

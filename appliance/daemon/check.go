@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/attestd/attestd/api/upstream"
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 )
@@ -45,7 +44,7 @@ func CheckReferences(c *config.Config) error {
 			return fmt.Errorf("server.tls.%s: %w", name, err)
 		}
 	}
-	_, err := readScreening(c)
+	_, err := ReadPolicy(c)
 	return errors.Join(err, checkUpstreamReferences(c))
 }
 
@@ -86,22 +85,4 @@ func checkUpstreamReferences(c *config.Config) error {
 	}
 	_, err := upstreamClient(c, "", nil, nil)
 	return err
-}
-
-// readScreening reads the list of addresses for which nothing is attested; nil where none is configured.
-func readScreening(c *config.Config) (*appliance.Screening, error) {
-	path := c.Attestation.ScreeningList
-	if path == "" {
-		return nil, nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("attestation.screening_list: %w", err)
-	}
-	defer f.Close()
-	list, err := appliance.ParseScreening(f)
-	if err != nil {
-		return nil, fmt.Errorf("attestation.screening_list: %s: %w", path, err)
-	}
-	return list, nil
 }

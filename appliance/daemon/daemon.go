@@ -69,6 +69,8 @@ type running struct {
 	continued    chan successor    // has the log as which the journal goes on
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
+	governed     string            // version of the policy that is in effect; "" for none
+	seconds      atomic.Uint64     // attestations for a second beneficiary that were warned of
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.
@@ -116,11 +118,10 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting}
-	screened, err := readScreening(r.config)
+	policy, err := ReadPolicy(r.config)
 	if err != nil {
 		return err
 	}
-	r.attestor.Screen(screened)
 	if err := checkModes(r.config); err != nil {
 		return err
 	}
@@ -140,6 +141,8 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.openEvents()
+	r.govern(policy)
+	r.attestor.Second = r.second
 	r.signer, err = openSigners(ctx, r.config, newest, r.logger, r.keysChanged)
 	if err != nil {
 		return err

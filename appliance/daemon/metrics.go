@@ -39,6 +39,7 @@ func (r *running) measure() {
 		gauge("attestd_journal_mark_records", "Records that the high-water mark covers: the highest checkpoint that was published here, on the disk.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
 		gauge("attestd_paused", "1 while an operator has paused attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Paused != nil) }),
+		counter("attestd_second_beneficiaries_total", "Attestations of an unspendable address for another beneficiary than its first, of which the policy warns.", r.seconds.Load),
 		gauge("attestd_halted", "1 while the watchtower has halted attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
 		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
 			func() float64 { return r.store.Ahead().Seconds() }),

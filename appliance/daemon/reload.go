@@ -63,7 +63,7 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	screened, err := readScreening(next)
+	policy, err := ReadPolicy(next)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,7 +73,7 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	}
 	adoptKeys()
 	adoptTLS()
-	r.attestor.Screen(screened)
+	r.govern(policy)
 	if r.options.Level != nil {
 		r.options.Level.Set(next.Level())
 	}

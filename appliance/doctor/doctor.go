@@ -56,6 +56,8 @@ type checkup struct {
 func checks() []checkup {
 	return []checkup{
 		{"daemon", checkDaemon},
+		{"stop", checkStop},
+		{"policy", checkPolicy},
 		{"socket", checkSocket},
 		{"SoftHSM", ofEachToken(checkSoftHSM)},
 		{"module", ofEachToken(checkModule)},

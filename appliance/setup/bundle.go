@@ -28,6 +28,7 @@ type Bundle struct {
 	LogKey    string         `json:"logKey"`              // its secret text
 	Settings  map[string]any `json:"settings"`            // that must be the same on all members
 	Screening string         `json:"screening,omitempty"` // what is in attestation.screening_list
+	Policy    string         `json:"policy,omitempty"`    // what is in attestation.policy
 }
 
 const (
@@ -42,7 +43,7 @@ const (
 // shared are the settings that a bundle moves, where they have another value than the default.
 func shared() []string {
 	return []string{
-		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.eip712.name", "attestation.eip712.version",
+		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.policy", "attestation.eip712.name", "attestation.eip712.version",
 		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract", "journal.origin", "journal.max_ahead",
 		"limits.default_rate", "limits.anonymous_rate", "limits.graphql_rate", "limits.error_rate", "limits.max_waiting",
 	}
@@ -78,14 +79,23 @@ func NewBundle(c *config.Config, version string, signer appliance.Address, withP
 		b.Settings["store.url"] = string(c.Store.URL.WithoutPassword())
 	}
 	b.Settings["journal.origin"], b.Settings["hsm.address"] = key.Verifier.Name(), signer.String()
-	if path := c.Attestation.ScreeningList; path != "" {
-		list, err := os.ReadFile(path)
-		if err != nil {
-			return b, fmt.Errorf("attestation.screening_list: %w", err)
-		}
-		b.Screening = string(list)
+	if b.Screening, err = contentOf("attestation.screening_list", c.Attestation.ScreeningList); err != nil {
+		return b, err
 	}
-	return b, nil
+	b.Policy, err = contentOf("attestation.policy", c.Attestation.Policy)
+	return b, err
+}
+
+// contentOf is what is in the file that a setting names; "" where it names none.
+func contentOf(setting, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", setting, err)
+	}
+	return string(content), nil
 }
 
 // Seal writes the bundle so that only who knows the passphrase reads it.

@@ -39,9 +39,14 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 	if err := os.WriteFile(list, []byte("0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(policy, []byte("caps: { day: 1 }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c := member(t, map[string]any{
 		"store.url": "postgres://attestd:swordfish@db/attestd", "attestation.eip712.chain_id": 10_000_000, "attestation.eip712.name": "a",
 		"attestation.scheme": "eip712", "attestation.screening_list": list, "limits.default_rate": "50/s", "server.listen": "127.0.0.1:1",
+		"attestation.policy": policy,
 	})
 	b, err := setup.NewBundle(c, "1.2.3", appliance.Address{1}, false, time.Now())
 	if err != nil {
@@ -50,14 +55,14 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 	want := map[string]any{
 		"store.url": "postgres://attestd@db/attestd", "journal.origin": "example.com/attestd", "hsm.address": appliance.Address{1}.String(),
 		"attestation.scheme": "eip712", "attestation.eip712.chain_id": uint64(10_000_000), "attestation.eip712.name": "a",
-		"attestation.screening_list": list, "limits.default_rate": "50/s",
+		"attestation.screening_list": list, "limits.default_rate": "50/s", "attestation.policy": policy,
 	}
 	for name, value := range want {
 		if b.Settings[name] != value {
 			t.Errorf("%s is %v, want %v", name, b.Settings[name], value)
 		}
 	}
-	if len(b.Settings) != len(want) || !strings.HasPrefix(b.Screening, "0x5aAe") {
+	if len(b.Settings) != len(want) || !strings.HasPrefix(b.Screening, "0x5aAe") || !strings.HasPrefix(b.Policy, "caps") {
 		t.Errorf("%+v", b)
 	}
 	if b, err = setup.NewBundle(c, "1.2.3", appliance.Address{1}, true, time.Now()); err != nil || b.Settings["store.url"] != string(c.Store.URL) {

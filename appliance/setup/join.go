@@ -39,7 +39,7 @@ func (s *setup) openBundle(ctx context.Context) error {
 	if err := s.refuseOwnJournal(); err != nil {
 		return err
 	}
-	return s.placeScreening()
+	return s.placeRules()
 }
 
 // passphrase reads it from the file that is named, else from the terminal.
@@ -96,21 +96,28 @@ func (s *setup) refuseOwnJournal() error {
 	})
 }
 
-// placeScreening puts the list of addresses for which nothing is attested where the configuration says: a member without it
-// would attest what the others refuse.
-func (s *setup) placeScreening() error {
-	path, _ := s.bundle.Settings["attestation.screening_list"].(string)
+// placeRules puts the screening list and the policy where the configuration says: a member without them would attest what the others
+// refuse.
+func (s *setup) placeRules() error {
+	return errors.Join(
+		s.placeRule("attestation.screening_list", s.bundle.Screening, "the screening list"),
+		s.placeRule("attestation.policy", s.bundle.Policy, "the policy"),
+	)
+}
+
+func (s *setup) placeRule(setting, content, what string) error {
+	path, _ := s.bundle.Settings[setting].(string)
 	if path == "" {
 		return nil
 	}
-	if there, err := os.ReadFile(path); err == nil && string(there) == s.bundle.Screening {
-		s.kept(path, "the screening list")
+	if there, err := os.ReadFile(path); err == nil && string(there) == content {
+		s.kept(path, what)
 		return nil
 	}
 	if err := s.ensureFolder(filepath.Dir(path), 0o755, s.root()); err != nil {
 		return err
 	}
-	return s.place(path, []byte(s.bundle.Screening), 0o644, s.root(), "the screening list; change it on every member alike")
+	return s.place(path, []byte(content), 0o644, s.root(), what+"; change it on every member alike")
 }
 
 // bundled are the bundle's settings that the configuration lacks. One that it has otherwise is an error.

@@ -50,6 +50,21 @@ type Halt struct {
 	Redemptions []string  `json:"redemptions"`
 }
 
+// Details are those of the event that a pause or a halt has ended; nil where there was neither.
+func (s State) Details() map[string]string {
+	details := make(map[string]string)
+	if s.Paused != nil {
+		details["paused"] = s.Paused.Time.Format(time.RFC3339)
+	}
+	if s.Halted != nil {
+		details["halted"], details["redemptions"] = s.Halted.Time.Format(time.RFC3339), strings.Join(s.Halted.Redemptions, " ")
+	}
+	if len(details) == 0 {
+		return nil
+	}
+	return details
+}
+
 // Switch stops and starts attesting. All methods are safe for concurrent use.
 type Switch struct {
 	keeper Keeper

@@ -96,7 +96,7 @@ func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(c
 				return p, err
 			}
 		}
-		count.N += v.countFrom(q.KeyID, count.Below)
+		count.N += v.countFrom(q.KeyID, count.Below) // up to the view's size and no further: the head may be older than what the transaction sees
 		count.Below = max(count.Below, v.tree.N)
 		keep(name, count)
 		p.Counts = append(p.Counts, count.N)

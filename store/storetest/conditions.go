@@ -19,6 +19,7 @@ func TestConditions(t *testing.T, open OpenStore) {
 		"a cap is held by those that come at once":          capHolds,
 		"of two beneficiaries at once one is the first":     oneIsFirst,
 		"a replay is asked about nothing":                   replayIsNotAsked,
+		"what is counted while others append is right":      countedAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(clock)
@@ -210,6 +211,30 @@ func replayIsNotAsked(t *testing.T, j appliance.Journal, clock *clock) {
 	check(t, err)
 	if !replayed || e.Record.ID != r.ID {
 		t.Errorf("replayed %v: %s, want %s", replayed, e.Record.ID, r.ID)
+	}
+}
+
+func countedAtOnce(t *testing.T, j appliance.Journal, clock *clock) {
+	q := appliance.PastQuery{KeyID: "key", Since: []time.Time{clock.now()}}
+	const writers, each = 4, 25
+	var appending sync.WaitGroup
+	for range writers {
+		appending.Go(func() {
+			for range each {
+				if _, _, err := j.Append(t.Context(), Record(t, "key")); err != nil {
+					t.Error(err)
+				}
+				if _, err := j.Past(t.Context(), q); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	appending.Wait()
+	past, err := j.Past(t.Context(), q)
+	check(t, err)
+	if past.Counts[0] != writers*each {
+		t.Errorf("%d are counted of %d", past.Counts[0], writers*each)
 	}
 }
 

@@ -153,10 +153,19 @@ func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appl
 }
 
 func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {
-	err := f.store.Stop.Pause(ctx, reason, operator())
-	return f.store.Stop.State(), err
+	if err := f.store.Stop.Pause(ctx, reason, operator()); err != nil {
+		return stop.State{}, err
+	}
+	f.happened(ctx, appliance.EventPaused, map[string]string{"reason": reason})
+	return f.store.Stop.State(), nil
 }
 
-func (f offline) Resume(ctx context.Context) (stop.State, error) { return f.store.Stop.Resume(ctx) }
+func (f offline) Resume(ctx context.Context) (stop.State, error) {
+	ended, err := f.store.Stop.Resume(ctx)
+	if details := ended.Details(); err == nil && details != nil {
+		f.happened(ctx, appliance.EventResumed, details)
+	}
+	return ended, err
+}
 
 func (f offline) Close() error { return f.store.Close() }

@@ -51,7 +51,7 @@ func database(t *testing.T, ts *testscript.TestScript, negated bool, args []stri
 func TestCommandsOnADatabase(t *testing.T) {
 	p := scripts(t)
 	p.Dir = ""
-	for _, name := range []string{"audit", "dev", "health", "hsm_address", "reload", "screening"} {
+	for _, name := range []string{"audit", "dev", "health", "hsm_address", "policy", "reload", "screening"} {
 		p.Files = append(p.Files, "testdata/script/"+name+".txtar")
 	}
 	setup := p.Setup

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+)
+
+func newPolicy(a *app) *cobra.Command {
+	return group("policy", "The policy of what is attested: try it on the past",
+		"The policy says what is attested, for whom, how much and when: a file that attestation.policy names. 'attestd config check'\nchecks it, 'attestd reload' puts it into effect.",
+		newPolicyTest(a))
+}
+
+func newPolicyTest(a *app) *cobra.Command {
+	var file, from string
+	cmd := &cobra.Command{
+		Use:   "test [--policy FILE] [--from TIME]",
+		Short: "Try a policy on the attestations of the past",
+		Long: `Try a policy on what is in the journal, and tell which attestations it would have refused, by which rule. Nothing changes. The
+policy is the one that is configured, with the screening list, or --policy: so a new one can be tried before it is put into effect.
+
+The policy is tried as if it had been in effect since --from: what it would have refused then counts for no cap. What was attested
+before counts as it is.`,
+		Example: "  attestd policy test\n  attestd policy test --policy new.yaml --from 30d\n  attestd policy test --policy new.yaml --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			since, err := parsePast(from, time.Now())
+			if err != nil {
+				return usageError{cmd.CommandPath(), fmt.Errorf("--from: %w", err)}
+			}
+			return a.tryPolicy(cmd, file, since)
+		},
+	}
+	cmd.Flags().StringVar(&file, "policy", "", "file of the policy (default: attestation.policy)")
+	cmd.Flags().StringVar(&from, "from", "", "since when: a time such as 2026-11-01T00:00:00Z, or a duration until now such as 30d or 12h (default: all)")
+	return cmd
+}
+
+// parsePast reads a time (RFC 3339), or a duration until now; empty is the zero time.
+func parsePast(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return t, nil
+	}
+	ahead, err := parseExpiry(s, now)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q is neither a time such as 2026-11-01T00:00:00Z nor a duration such as 30d or 12h", s)
+	}
+	return now.Add(-ahead.Sub(now)), nil
+}
+
+// tried is what came out.
+type tried struct {
+	Policy       string       `json:"policy"` // its version; empty for a screening list alone
+	Attestations int          `json:"attestations"`
+	Refused      int          `json:"refused"`
+	Rules        []triedRule  `json:"rules"` // that refuse any
+	Entries      []triedEntry `json:"entries"`
+	Warnings     []triedEntry `json:"warnings"`
+}
+
+// triedRule is how many a rule refuses.
+type triedRule struct {
+	Code    appliance.Code `json:"code"`
+	Refused int            `json:"refused"`
+}
+
+// triedEntry is an attestation that would be refused, or be warned of. It has no addresses.
+type triedEntry struct {
+	ID      uuid.UUID      `json:"id"`
+	Time    time.Time      `json:"time"`
+	KeyID   string         `json:"keyId"`
+	Code    appliance.Code `json:"code"`
+	FirstID *uuid.UUID     `json:"firstId,omitempty"` // for a second beneficiary: the address's first attestation
+}
+
+func (a *app) tryPolicy(cmd *cobra.Command, file string, since time.Time) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	p, err := policyToTry(c, file)
+	if err != nil {
+		return fmt.Errorf("policy test: %w", err)
+	}
+	var result tried
+	err = a.withBackend(cmd, func(o backend) (err error) {
+		result, err = try(cmd.Context(), p, since, o)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("policy test: %w", err)
+	}
+	return a.print(result, func(w io.Writer) { writeTried(w, result) })
+}
+
+func policyToTry(c *config.Config, file string) (*appliance.Policy, error) {
+	if file != "" {
+		c.Attestation.Policy = file
+	}
+	p, err := daemon.ReadPolicy(c)
+	if err == nil && p == nil {
+		err = errors.New("there is no policy: name a file with --policy, or in attestation.policy")
+	}
+	return p, err
+}
+
+func try(ctx context.Context, p *appliance.Policy, since time.Time, o backend) (tried, error) {
+	result := tried{Policy: p.Version, Rules: []triedRule{}, Entries: []triedEntry{}, Warnings: []triedEntry{}}
+	byRule := make(map[appliance.Code]int)
+	trial := appliance.Trial{Policy: p}
+	err := o.Entries(ctx, 0, func(leaf []byte) error {
+		if appliance.IsEvent(leaf) {
+			return nil
+		}
+		var r appliance.Record
+		if err := json.Unmarshal(leaf, &r); err != nil {
+			return err
+		}
+		if r.Time.Before(since) {
+			trial.Seen(r)
+			return nil
+		}
+		result.Attestations++
+		code, second := trial.Attest(r)
+		e := triedEntry{ID: r.ID, Time: r.Time, KeyID: r.KeyID, Code: code}
+		switch {
+		case code != "":
+			byRule[code]++
+			result.Entries = append(result.Entries, e)
+		case second != nil:
+			e.Code, e.FirstID = appliance.CodePolicySecond, &second.ID
+			result.Warnings = append(result.Warnings, e)
+		}
+		return nil
+	})
+	for _, code := range slices.Sorted(maps.Keys(byRule)) {
+		result.Rules = append(result.Rules, triedRule{code, byRule[code]})
+	}
+	result.Refused = len(result.Entries)
+	return result, err
+}
+
+func writeTried(w io.Writer, t tried) {
+	list := func(entries []triedEntry) {
+		var rows [][]string
+		for _, e := range entries {
+			rows = append(rows, []string{e.ID.String(), e.Time.Format(time.RFC3339), e.KeyID, string(e.Code)})
+		}
+		if len(rows) > 0 {
+			table(w, "ID\tTIME\tAPI KEY\tRULE", rows)
+			fmt.Fprintln(w)
+		}
+	}
+	list(t.Entries)
+	fmt.Fprintf(w, "%d of %d attestations would be refused", t.Refused, t.Attestations)
+	sep := ": "
+	for _, r := range t.Rules {
+		fmt.Fprint(w, sep, strconv.Itoa(r.Refused), " by ", r.Code)
+		sep = ", "
+	}
+	fmt.Fprintln(w)
+	if n := len(t.Warnings); n > 0 {
+		fmt.Fprintf(w, "\n%d would be warned of, for a second beneficiary:\n", n)
+		list(t.Warnings)
+	}
+}

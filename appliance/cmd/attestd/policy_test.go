@@ -1,0 +1,85 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/policy"
+)
+
+func readDocument(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What docs/policy.md shows is a policy, and uses all that there is.
+func TestTheExampleOfAPolicyIsOne(t *testing.T) {
+	t.Parallel()
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(readDocument(t))
+	if example == nil {
+		t.Fatal("there is no example")
+	}
+	p, err := policy.Read(strings.NewReader(example[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != appliance.RefuseSecond || p.Zone == nil ||
+		len(p.Hours) != 2 || len(p.Caps) != 2 || len(p.Keys) != 1 {
+		t.Errorf("%+v", p)
+	}
+	for id, k := range p.Keys {
+		if len(k.Beneficiaries) == 0 || len(k.Caps) == 0 {
+			t.Errorf("API key %s: %+v", id, k)
+		}
+	}
+}
+
+// Each code is told of, and no other.
+func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
+	t.Parallel()
+	document := readDocument(t)
+	for _, code := range []appliance.Code{
+		appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey, appliance.CodePolicyHours,
+		appliance.CodePolicyCap, appliance.CodePolicySecond, appliance.CodePaused, appliance.CodeHalted,
+	} {
+		if !strings.Contains(document, "`"+string(code)+"`") {
+			t.Errorf("docs/policy.md does not tell of %s", code)
+		}
+	}
+	for _, found := range regexp.MustCompile("`(policy_[a-z_]+)`").FindAllStringSubmatch(document, -1) {
+		if err := appliance.Errorf(appliance.Code(found[1]), ""); !appliance.IsRefusal(err) && found[1] != string(appliance.EventPolicy) {
+			t.Errorf("docs/policy.md tells of %s, which is no code", found[1])
+		}
+	}
+}
+
+// The commands that docs/policy.md says to type are typed by the script policy.txtar.
+func TestTheCommandsOfThePolicyAreTyped(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("testdata/script/policy.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := regexp.MustCompile(`(?m)^exec (.*)$`).FindAllStringSubmatch(string(script), -1)
+	commands := regexp.MustCompile("(?m)^# (attestd .*)$").FindAllStringSubmatch(readDocument(t), -1)
+	if len(commands) == 0 {
+		t.Fatal("there are no commands")
+	}
+	for _, c := range commands {
+		want := strings.ReplaceAll(c[1], "/etc/attestd/policy.yaml", "strict")
+		found := false
+		for _, line := range typed {
+			found = found || line[1] == want
+		}
+		if !found {
+			t.Errorf("%q is not typed", want)
+		}
+	}
+}

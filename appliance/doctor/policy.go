@@ -1,0 +1,86 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/stop"
+)
+
+// checkStop tells who has stopped attesting, and why.
+func checkStop(ctx context.Context, p *subject) []Finding {
+	state, err := stopped(ctx, p)
+	if err != nil {
+		if p.config.Store.URL != "" {
+			return nil // of which the check of the database tells
+		}
+		return []Finding{fail("mend the file, or remove it to attest", "%s", err)}
+	}
+	var findings []Finding
+	if pause := state.Paused; pause != nil {
+		findings = append(findings, warn("when the reason is gone: attestd resume", "attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
+	}
+	if halt := state.Halted; halt != nil {
+		findings = append(findings, fail("attestd chain status; when that is cleared up: attestd resume", "attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
+	}
+	if len(findings) == 0 {
+		findings = []Finding{ok("nothing stops attesting")}
+	}
+	return findings
+}
+
+func stopped(ctx context.Context, p *subject) (stop.State, error) {
+	if !p.running() {
+		return daemon.ReadStop(ctx, p.config)
+	}
+	admin := client.NewAdmin(p.config.Admin.Socket)
+	defer func() { _ = admin.Close() }()
+	return admin.Stopped(ctx)
+}
+
+// checkPolicy looks whether the policy speaks of API keys that there are. The configuration's check has read it.
+func checkPolicy(ctx context.Context, p *subject) []Finding {
+	path := p.config.Attestation.Policy
+	policy, err := daemon.ReadPolicy(p.config)
+	if path == "" || err != nil {
+		return nil
+	}
+	keys, err := apiKeys(ctx, p)
+	if err != nil {
+		return []Finding{ok("%s, version %.12s", path, policy.Version)}
+	}
+	known := func(id string) bool {
+		return slices.ContainsFunc(keys, func(k appliance.APIKey) bool { return k.ID == id })
+	}
+	var findings []Finding
+	for id := range policy.Keys {
+		if !known(id) {
+			findings = append(findings, warn("attestd key list; correct "+path+", then: attestd reload", "the policy has rules for API key %s, which is not there", id))
+		}
+	}
+	if len(findings) == 0 {
+		findings = []Finding{ok("%s, version %.12s", path, policy.Version)}
+	}
+	return findings
+}
+
+func apiKeys(ctx context.Context, p *subject) ([]appliance.APIKey, error) {
+	if p.running() {
+		admin := client.NewAdmin(p.config.Admin.Socket)
+		defer func() { _ = admin.Close() }()
+		return admin.ListKeys(ctx)
+	}
+	if !daemon.StoreExists(p.config) {
+		return nil, nil
+	}
+	store, err := daemon.ReadStore(p.config)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = store.Close() }()
+	return store.Keys.List(ctx)
+}

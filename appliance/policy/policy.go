@@ -1,0 +1,287 @@
+// Package policy reads an appliance.Policy from a file. A file is taken whole or not at all: each name that is not known, and each value
+// that makes no sense, is an error that names its line.
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // so that a time zone means the same on a machine without its own
+
+	"github.com/agnivade/levenshtein"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// maxFile bounds a file, in bytes: lists of some 300,000 addresses.
+const maxFile = 16 << 20
+
+// Read reads a policy.
+func Read(from io.Reader) (*appliance.Policy, error) {
+	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("it has more than %d MiB: addresses for which nothing is attested can be in attestation.screening_list", maxFile>>20)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	p := &appliance.Policy{Version: hex.EncodeToString(sum[:]), SecondBeneficiary: appliance.WarnOfSecond}
+	r := &reader{}
+	if len(document.Content) > 0 { // else it is empty, or has comments only
+		r.policy(p, document.Content[0])
+	}
+	return p, errors.Join(r.failures...)
+}
+
+// reader collects what is wrong, so that one look at a file finds all of it.
+type reader struct{ failures []error }
+
+func (r *reader) fail(n *yaml.Node, format string, args ...any) {
+	r.failures = append(r.failures, fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...)))
+}
+
+// member is a name of a mapping, and what reads its value.
+type member struct {
+	name string
+	read func(n *yaml.Node)
+}
+
+// mapping reads a mapping of known names.
+func (r *reader) mapping(n *yaml.Node, what string, members ...member) {
+	r.pairs(n, what, func(name, value *yaml.Node) {
+		names := make([]string, len(members))
+		for i, m := range members {
+			if m.name == name.Value {
+				m.read(value)
+				return
+			}
+			names[i] = m.name
+		}
+		r.fail(name, "no name %q in %s; did you mean %s?", name.Value, what, nearest(name.Value, names))
+	})
+}
+
+// nearest returns the name of the smallest edit distance.
+func nearest(name string, names []string) string {
+	return slices.MinFunc(names, func(a, b string) int {
+		return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
+	})
+}
+
+// pairs reads a mapping of any names, each once. One written with nothing in it has none.
+func (r *reader) pairs(n *yaml.Node, what string, read func(name, value *yaml.Node)) {
+	n = target(n)
+	if n.Tag == "!!null" {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, "%s is not names with values", what)
+		return
+	}
+	seen := make(map[string]bool)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name := n.Content[i]
+		if seen[name.Value] {
+			r.fail(name, "%q is there twice", name.Value)
+			continue
+		}
+		seen[name.Value] = true
+		read(name, n.Content[i+1])
+	}
+}
+
+// list reads a list.
+func (r *reader) list(n *yaml.Node, what string, read func(n *yaml.Node)) {
+	n = target(n)
+	if n.Kind != yaml.SequenceNode {
+		r.fail(n, "%s is not a list", what)
+		return
+	}
+	for _, one := range n.Content {
+		read(one)
+	}
+}
+
+// target is what an alias stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// text is the text of a scalar, as it is written: an address is no number, and 08:00 no count of seconds.
+func (r *reader) text(n *yaml.Node, what string) (string, bool) {
+	n = target(n)
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		r.fail(n, "%s is missing", what)
+		return "", false
+	}
+	return n.Value, true
+}
+
+func (r *reader) policy(p *appliance.Policy, n *yaml.Node) {
+	r.mapping(n, "the policy",
+		member{"deny", func(n *yaml.Node) { p.Deny = r.sides(n, "deny") }},
+		member{"allow", func(n *yaml.Node) { p.Allow = r.sides(n, "allow") }},
+		member{"second_beneficiary", func(n *yaml.Node) { p.SecondBeneficiary = r.second(n) }},
+		member{"time_zone", func(n *yaml.Node) { p.Zone = r.zone(n) }},
+		member{"hours", func(n *yaml.Node) {
+			r.list(n, "hours", func(n *yaml.Node) { p.Hours = append(p.Hours, r.opening(n)) })
+		}},
+		member{"caps", func(n *yaml.Node) { p.Caps = r.caps(n) }},
+		member{"keys", func(n *yaml.Node) { p.Keys = r.keys(n) }},
+	)
+}
+
+func (r *reader) sides(n *yaml.Node, what string) (s appliance.Sides) {
+	r.mapping(n, what,
+		member{"unspendable", func(n *yaml.Node) { s.Unspendable = r.addresses(n, what+".unspendable") }},
+		member{"beneficiary", func(n *yaml.Node) { s.Beneficiary = r.addresses(n, what+".beneficiary") }},
+	)
+	return s
+}
+
+// addresses reads a list of addresses, as appliance.ParseAddress has them. An empty list is a list.
+func (r *reader) addresses(n *yaml.Node, what string) appliance.AddressSet {
+	set := make(appliance.AddressSet)
+	r.list(n, what, func(n *yaml.Node) {
+		text, ok := r.text(n, "an address")
+		if !ok {
+			return
+		}
+		a, err := appliance.ParseAddress(text)
+		if err != nil {
+			r.fail(n, "%.64q %w", text, err)
+		}
+		set[a] = struct{}{}
+	})
+	return set
+}
+
+func (r *reader) second(n *yaml.Node) appliance.SecondBeneficiary {
+	text, _ := r.text(n, "second_beneficiary")
+	switch s := appliance.SecondBeneficiary(text); s {
+	case appliance.AllowSecond, appliance.WarnOfSecond, appliance.RefuseSecond:
+		return s
+	}
+	r.fail(n, "second_beneficiary: %q is not refuse, warn or allow", text)
+	return appliance.RefuseSecond
+}
+
+// zone reads a name of the IANA time zone database. "Local" would mean another one on another machine.
+func (r *reader) zone(n *yaml.Node) *time.Location {
+	text, _ := r.text(n, "time_zone")
+	zone, err := time.LoadLocation(text)
+	if text == "" || text == "Local" || err != nil {
+		r.fail(n, "time_zone: %q is not a name such as Europe/Berlin or UTC", text)
+		return time.UTC
+	}
+	return zone
+}
+
+func (r *reader) caps(n *yaml.Node) []appliance.Cap {
+	caps := []appliance.Cap{} // not nil: an API key may have none
+	var members []member
+	for _, period := range appliance.Periods {
+		members = append(members, member{string(period), func(n *yaml.Node) {
+			text, _ := r.text(n, "caps."+string(period))
+			count, err := strconv.ParseInt(text, 10, 64)
+			if err != nil || count < 0 || count > math.MaxInt32 {
+				r.fail(n, "caps.%s: %q is not a count from 0 to %d", period, text, math.MaxInt32)
+			}
+			caps = append(caps, appliance.Cap{Count: count, Per: period})
+		}})
+	}
+	r.mapping(n, "caps", members...)
+	return caps
+}
+
+// keyID is how the id of an API key is written.
+var keyID = regexp.MustCompile(`^[a-z2-7]{16}$`)
+
+func (r *reader) keys(n *yaml.Node) map[string]appliance.KeyPolicy {
+	keys := make(map[string]appliance.KeyPolicy)
+	r.pairs(n, "keys", func(name, value *yaml.Node) {
+		if !keyID.MatchString(name.Value) {
+			r.fail(name, "keys: %q is not an API key's id, as 'attestd key list' shows it", name.Value)
+		}
+		var k appliance.KeyPolicy
+		r.mapping(value, "keys."+name.Value,
+			member{"beneficiaries", func(n *yaml.Node) { k.Beneficiaries = r.addresses(n, "beneficiaries") }},
+			member{"caps", func(n *yaml.Node) { k.Caps = r.caps(n) }},
+		)
+		keys[name.Value] = k
+	})
+	return keys
+}
+
+// days are the names of the days, by time.Weekday.
+var days = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+
+func (r *reader) opening(n *yaml.Node) appliance.Opening {
+	o := appliance.Opening{From: -1, To: -1}
+	for i := range o.Days {
+		o.Days[i] = true // where none are named
+	}
+	before := len(r.failures)
+	r.mapping(n, "hours",
+		member{"days", func(n *yaml.Node) { o.Days = r.days(n) }},
+		member{"from", func(n *yaml.Node) { o.From = r.minutes(n, "from") }},
+		member{"to", func(n *yaml.Node) { o.To = r.minutes(n, "to") }},
+	)
+	if len(r.failures) > before {
+		return o
+	}
+	switch {
+	case o.From < 0 || o.To < 0:
+		r.fail(n, "hours: from and to are needed, such as 08:00 and 18:00")
+	case o.From == o.To:
+		r.fail(n, "hours: from and to are the same; for the whole day: from 00:00 to 24:00")
+	case o.Check() != nil:
+		r.fail(n, "hours: %w", o.Check())
+	}
+	return o
+}
+
+func (r *reader) days(n *yaml.Node) (on [7]bool) {
+	r.list(n, "days", func(n *yaml.Node) {
+		text, _ := r.text(n, "a day")
+		for i, day := range days {
+			if text == day {
+				on[i] = true
+				return
+			}
+		}
+		r.fail(n, "no day %q; there are %s", text, strings.Join(days, ", "))
+	})
+	return on
+}
+
+// clock is a time of the day, to the minute; 24:00 is its end.
+var clock = regexp.MustCompile(`^(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)$`)
+
+func (r *reader) minutes(n *yaml.Node, what string) int {
+	text, _ := r.text(n, what)
+	if !clock.MatchString(text) {
+		r.fail(n, "%s: %q is not a time of the day such as 08:00", what, text)
+		return 0
+	}
+	hour, _ := strconv.Atoi(text[:2])
+	minute, _ := strconv.Atoi(text[3:])
+	return hour*60 + minute
+}

@@ -1,0 +1,154 @@
+package policy_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/policy"
+)
+
+const (
+	one = "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB"
+	key = "abcdefghijkl2345"
+)
+
+func read(t *testing.T, text string) *appliance.Policy {
+	t.Helper()
+	p, err := policy.Read(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestEverythingThatAPolicyCanSay(t *testing.T) {
+	t.Parallel()
+	p := read(t, `# a comment
+deny:
+  unspendable: [`+one+`]
+  beneficiary:
+    - "`+strings.ToLower(one)+`"
+allow: { beneficiary: [] }
+second_beneficiary: refuse
+time_zone: Europe/Berlin
+hours:
+  - { days: [mon, fri], from: 08:00, to: 18:30 }
+  - { from: "22:00", to: "24:00" }
+caps: { hour: 10, day: 100, week: 300, month: 1000 }
+keys:
+  `+key+`:
+    beneficiaries: [`+one+`]
+    caps: {}
+`)
+	address, err := appliance.ParseAddress(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := map[string]appliance.AddressSet{
+		"deny.unspendable": p.Deny.Unspendable, "deny.beneficiary": p.Deny.Beneficiary, "keys": p.Keys[key].Beneficiaries,
+	}
+	for name, list := range lists {
+		if _, found := list[address]; !found || len(list) != 1 {
+			t.Errorf("%s is %v", name, list)
+		}
+	}
+	if p.Allow.Beneficiary == nil || len(p.Allow.Beneficiary) != 0 || p.Allow.Unspendable != nil {
+		t.Errorf("allow is %+v", p.Allow)
+	}
+	if p.SecondBeneficiary != appliance.RefuseSecond || p.Zone.String() != "Europe/Berlin" || len(p.Version) != 64 {
+		t.Errorf("%+v", p)
+	}
+	all := [7]bool{true, true, true, true, true, true, true}
+	hours := appliance.Hours{{Days: [7]bool{time.Monday: true, time.Friday: true}, From: 8 * 60, To: 18*60 + 30}, {Days: all, From: 22 * 60, To: 24 * 60}}
+	if !slices.Equal(p.Hours, hours) {
+		t.Errorf("hours are %+v", p.Hours)
+	}
+	caps := []appliance.Cap{{Count: 10, Per: appliance.Hour}, {Count: 100, Per: appliance.Day}, {Count: 300, Per: appliance.Week}, {Count: 1000, Per: appliance.Month}}
+	if !slices.Equal(p.Caps, caps) || p.Keys[key].Caps == nil || len(p.Keys[key].Caps) != 0 {
+		t.Errorf("caps are %+v, and the key's own %+v", p.Caps, p.Keys[key].Caps)
+	}
+}
+
+func TestAPolicyThatSaysNothingWarnsOfASecondBeneficiary(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "# nothing\n", "deny:\n"} {
+		if p := read(t, text); p.SecondBeneficiary != appliance.WarnOfSecond || p.Caps != nil || p.Hours != nil || p.Allow.Unspendable != nil || p.Allow.Beneficiary != nil {
+			t.Errorf("%q: %+v", text, p)
+		}
+	}
+}
+
+func TestEachMistakeIsNamedWithItsLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"denny: {}":                                           `line 1: no name "denny" in the policy; did you mean deny?`,
+		"deny:\n  benefciary: []":                             `line 2: no name "benefciary" in deny; did you mean beneficiary?`,
+		"deny:\n  beneficiary: [\n    0x12 ]":                 `line 3: "0x12"`,
+		"deny:\n  beneficiary: " + one:                        `line 2: deny.beneficiary is not a list`,
+		"deny: [x]":                                           `line 1: deny is not names with values`,
+		"- x":                                                 `line 1: the policy is not names with values`,
+		"second_beneficiary: no":                              `line 1: second_beneficiary: "no" is not refuse, warn or allow`,
+		"second_beneficiary:":                                 `line 1: second_beneficiary is missing`,
+		"time_zone: Berlin":                                   `line 1: time_zone: "Berlin" is not a name such as Europe/Berlin or UTC`,
+		"time_zone: Local":                                    `"Local" is not a name`,
+		"caps: { fortnight: 1 }":                              `no name "fortnight" in caps; did you mean`,
+		"caps: { day: -1 }":                                   `caps.day: "-1" is not a count`,
+		"caps: { day: 1.5 }":                                  `caps.day: "1.5" is not a count`,
+		"caps: { day: 1, day: 2 }":                            `"day" is there twice`,
+		"keys: { payments: {} }":                              `keys: "payments" is not an API key's id, as 'attestd key list' shows it`,
+		"keys:\n  " + key + ":\n    rate: 10/s":               `line 3: no name "rate" in keys.` + key + `; did you mean caps?`,
+		"hours: [{ from: 8, to: 18:00 }]":                     `from: "8" is not a time of the day such as 08:00`,
+		"hours: [{ from: 08:00 }]":                            `hours: from and to are needed`,
+		"hours: [{ from: 08:00, to: 08:00 }]":                 `hours: from and to are the same`,
+		"hours: [{ from: 24:00, to: 08:00 }]":                 `hours: its times are not within a day`,
+		"hours: [{ days: [], from: 08:00, to: 09:00 }]":       `hours: it has no days`,
+		"hours: [{ days: [monday], from: 08:00, to: 09:00 }]": `no day "monday"; there are sun, mon`,
+		"hours: { from: 08:00, to: 18:00 }":                   `line 1: hours is not a list`,
+		"deny: {":                                             "line 1",
+	} {
+		_, err := policy.Read(strings.NewReader(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// One look at a file finds all that is wrong in it.
+func TestAllMistakesAreNamed(t *testing.T) {
+	t.Parallel()
+	_, err := policy.Read(strings.NewReader("alow: {}\ncaps: { day: x }\nsecond_beneficiary: maybe\n"))
+	for line := range 3 {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("line %d: ", line+1)) {
+			t.Errorf("line %d is not named: %v", line+1, err)
+		}
+	}
+}
+
+func TestAVersionIsOfTheFile(t *testing.T) {
+	t.Parallel()
+	versions := make(map[string]bool)
+	for _, text := range []string{"caps: { day: 1 }", "caps: { day: 1 } ", "caps: { day: 1 }"} {
+		versions[read(t, text).Version] = true
+	}
+	if len(versions) != 2 {
+		t.Errorf("%d versions of two files: %v", len(versions), slices.Collect(maps.Keys(versions)))
+	}
+}
+
+// Whatever is read, an error or a policy comes out, and never both wrong.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{"deny: {beneficiary: [" + one + "]}", "hours: [{days: [mon], from: 08:00, to: 18:00}]", "a: &a [*a]", "keys: {" + key + ": {caps: {day: 1}}}", "? [x]\n: y", "<<: {}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := policy.Read(strings.NewReader(text))
+		if err == nil && (p == nil || p.Version == "") {
+			t.Errorf("%q gives %+v", text, p)
+		}
+	})
+}
