@@ -56,6 +56,11 @@ func openSigners(ctx context.Context, c *config.Config, newest *appliance.Addres
 		s.keys = append(s.keys, key)
 	}
 	standard := s.standard()
+	tokens, err := standard.open(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.opened(standard, tokens)
 	var others sync.WaitGroup
 	for _, key := range s.keys {
 		if key != standard {
@@ -63,11 +68,6 @@ func openSigners(ctx context.Context, c *config.Config, newest *appliance.Addres
 			s.working.Go(func() { s.openUntilWell(key, others.Done) })
 		}
 	}
-	tokens, err := standard.open(ctx)
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.opened(standard, tokens)
 	opened := make(chan struct{})
 	go func() { others.Wait(); close(opened) }()
 	select {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,29 +13,53 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// Logins makes the keys of one token share their logins: a PIN that the token refused for one key is not tried for another, and only one
-// worker logs in at a time. The zero value is ready.
+// Logins makes the keys of one token share their logins: a PIN that the token refused for one key is not tried for another, only one
+// worker logs in at a time, and none loads the library meanwhile, which may find the token half written. The zero value is ready.
 type Logins struct {
-	mu    sync.Mutex
-	gates map[string]*gate // by the URI without its key
+	mu     sync.Mutex
+	tokens map[string]*shared // by the URI without its key
 }
 
-// of returns the gate of a URI's token; one of its own without Logins.
-func (l *Logins) of(u hsm.URI) *gate {
+// shared is what the keys of a token have in common.
+type shared struct {
+	gate *gate
+	door chan struct{} // has a place for the one worker that opens the token
+}
+
+// of returns what the keys of a URI's token share; with a gate of its own, and no door, without Logins.
+func (l *Logins) of(u hsm.URI) (*gate, chan struct{}) {
 	if l == nil {
-		return newGate(u.ReadPIN)
+		return newGate(u.ReadPIN), nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u.Object, u.ID = "", nil
-	if l.gates == nil {
-		l.gates = make(map[string]*gate)
+	if l.tokens == nil {
+		l.tokens = make(map[string]*shared)
 	}
-	token := u.String()
-	if g := l.gates[token]; g == nil || g.outdated() {
-		l.gates[token] = newGate(u.ReadPIN)
+	name := u.String()
+	t := l.tokens[name]
+	if t == nil {
+		t = &shared{newGate(u.ReadPIN), make(chan struct{}, 1)}
+		l.tokens[name] = t
 	}
-	return l.gates[token]
+	if t.gate.outdated() {
+		t.gate = newGate(u.ReadPIN)
+	}
+	return t.gate, t.door
+}
+
+// enter waits until no other key of the token is being opened.
+func (a *attempts) enter(ctx context.Context) (leave func(), err error) {
+	if a.door == nil {
+		return func() {}, nil
+	}
+	select {
+	case a.door <- struct{}{}:
+		return func() { <-a.door }, nil
+	case <-ctx.Done():
+		return nil, hsm.TimedOut("another key of the token to be opened", ctx.Err())
+	}
 }
 
 // outdated says whether a PIN was refused and another one is there now.

@@ -181,6 +181,11 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	if err != nil {
 		return nil, found, err
 	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, found, err
+	}
+	defer leave()
 	p, err := s.start()
 	if err != nil {
 		return nil, found, err

@@ -38,7 +38,8 @@ type Options struct {
 // attempts is what one try to open a token tells the next.
 type attempts struct {
 	gate   *gate
-	undead atomic.Int32 // workers that were killed and have not ended
+	door   chan struct{} // see shared; nil where the token has no other key
+	undead atomic.Int32  // workers that were killed and have not ended
 }
 
 // Opener returns Open with these options, for who tries again where that fails. No try has the PIN that an earlier one was
@@ -48,7 +49,10 @@ func Opener(options Options) func(context.Context) (*Signer, error) {
 	return func(ctx context.Context) (*Signer, error) { return Open(ctx, options) }
 }
 
-func newAttempts(o Options) *attempts { return &attempts{gate: o.Logins.of(o.HSM.URI)} }
+func newAttempts(o Options) *attempts {
+	gate, door := o.Logins.of(o.HSM.URI)
+	return &attempts{gate: gate, door: door}
+}
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
