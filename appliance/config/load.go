@@ -196,6 +196,7 @@ func decodeValue(value any, target reflect.Value) error {
 		WeaklyTypedInput: reflect.TypeOf(value).Kind() == reflect.String,
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
 			stringOnly,
+			numberAsText,
 			mapstructure.StringToTimeDurationHookFunc(),
 			mapstructure.TextUnmarshallerHookFunc(),
 			mapstructure.StringToWeakSliceHookFunc(","),

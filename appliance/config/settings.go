@@ -96,6 +96,11 @@ type Config struct {
 		MinFree  Size          `koanf:"min_free"`
 		MaxAhead time.Duration `koanf:"max_ahead"`
 	} `koanf:"journal"`
+	Chain struct {
+		Contracts    []Contract    `koanf:"contracts"`
+		PollInterval time.Duration `koanf:"poll_interval"`
+		Halt         bool          `koanf:"halt"`
+	} `koanf:"chain"`
 	GraphQL struct {
 		Source            string         `koanf:"source"`
 		Upstream          string         `koanf:"upstream"`
@@ -147,7 +152,7 @@ type Setting struct {
 
 // Settings are all values, in the order in which they are shown.
 func Settings() []Setting {
-	return slices.Concat(attestingSettings(), auditSettings(), graphqlSettings(), []Setting{
+	return slices.Concat(attestingSettings(), auditSettings(), chainSettings(), graphqlSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
 	})

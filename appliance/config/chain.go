@@ -1,0 +1,111 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// Contract is one of chain.contracts.
+type Contract struct {
+	Name          string        `koanf:"name"`
+	RPC           []RPCURL      `koanf:"rpc"`
+	Address       string        `koanf:"address"`
+	StartBlock    uint64        `koanf:"start_block"`
+	Confirmations Confirmations `koanf:"confirmations"`
+}
+
+func chainSettings() []Setting {
+	return []Setting{
+		{"chain.contracts", Objects{
+			{"name", "", "names the contract in the log, the metrics and lists"},
+			{"rpc", []string{}, "URLs of nodes' JSON-RPC, of which each is read: https, or http on this machine. With several, that counts which most agree on"},
+			{"address", "", "the contract's address"},
+			{"start_block", 0, "the first block that is read: the one in which this appliance's key became the contract's attestor"},
+			{"confirmations", "12", "how many blocks must be on top of one before it is read; or finalized, for what the chain calls so"},
+		}, "verifying contracts that are watched: each redemption is held against the journal (docs/chain.md)"},
+		{"chain.poll_interval", "5s", "how often newer blocks are looked for"},
+		{"chain.halt", false, "stop attesting when a redemption is found that the journal does not have, until attestd resume"},
+	}
+}
+
+// RPCURL is the address of an RPC. Its path may be a secret.
+type RPCURL string
+
+// String shows the address without what may be a secret: a user, a path, a query.
+func (u RPCURL) String() string {
+	parsed, err := url.Parse(string(u))
+	if err != nil || parsed.Host == "" {
+		return hiddenValue
+	}
+	shown := parsed.Scheme + "://" + parsed.Host
+	if shown != strings.TrimSuffix(string(u), "/") {
+		shown += "/" + hiddenValue
+	}
+	return shown
+}
+
+// Confirmations are a number of blocks, or "finalized".
+type Confirmations string
+
+// Finalized is the value of confirmations that waits for what the chain calls so.
+const Finalized Confirmations = "finalized"
+
+// maxConfirmations is far more than any chain is ever reorganised by.
+const maxConfirmations = 1_000_000
+
+// Blocks returns the number; 0 for Finalized.
+func (c Confirmations) Blocks() (uint64, error) {
+	if c == Finalized {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(string(c), 10, 64)
+	if err != nil || n > maxConfirmations {
+		return 0, fmt.Errorf("%q is not a number of blocks such as 12, or finalized", string(c))
+	}
+	return n, nil
+}
+
+// numberAsText lets confirmations be written as a number.
+func numberAsText(_, to reflect.Type, value any) (any, error) {
+	if to == reflect.TypeFor[Confirmations]() {
+		return fmt.Sprint(value), nil
+	}
+	return value, nil
+}
+
+var contractName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// maxRPCs is more than anybody has of use.
+const maxRPCs = 16
+
+// validateChain checks what can be checked of chain without asking anybody. What is wrong with the URLs says who asks them.
+func (c *Config) validateChain(check func(ok bool, format string, args ...any)) {
+	check(c.Chain.PollInterval >= minInterval, "chain.poll_interval: must be at least %s", minInterval)
+	check(!c.Chain.Halt || len(c.Chain.Contracts) > 0, "chain.halt: needs chain.contracts; without, nothing is watched")
+	seen := make(map[string]bool)
+	for i, contract := range c.Chain.Contracts {
+		one := func(ok bool, format string, args ...any) {
+			check(ok, "chain.contracts: entry %d: %s", i+1, fmt.Sprintf(format, args...))
+		}
+		one(contractName.MatchString(contract.Name), "name: %q is not a name of a-z, 0-9, - and _, such as usdc", contract.Name)
+		one(!seen[contract.Name], "name: %s is another contract's", contract.Name)
+		seen[contract.Name] = true
+		_, err := appliance.ParseAddress(contract.Address)
+		one(err == nil, "address %v", err)
+		_, err = contract.Confirmations.Blocks()
+		one(err == nil, "confirmations: %v", err)
+		one(len(contract.RPC) > 0 && len(contract.RPC) <= maxRPCs, "rpc: must be 1 to %d URLs", maxRPCs)
+		asked := make(map[RPCURL]bool)
+		for k, u := range contract.RPC {
+			one(!asked[u], "rpc: %d is the same as another: a second opinion takes a second node", k+1)
+			one(!strings.Contains(string(u), hiddenValue), "rpc: %d: attestd config show has hidden a part; put it here again", k+1)
+			asked[u] = true
+		}
+	}
+}
