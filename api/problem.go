@@ -83,6 +83,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeHalted:                 fiber.StatusServiceUnavailable,
 
 	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
+	appliance.CodeAttestorMismatch:    fiber.StatusServiceUnavailable,
 }
 
 // defaultRetryAfter is the Retry-After of an error that has none: soon enough for a payment that waits, late enough for

@@ -59,6 +59,9 @@ const (
 	// The upstream of the reads is at fault for now.
 	CodeUpstreamUnavailable Code = "upstream_unavailable"
 
+	// A contract on chain has another attestor; only of readiness.
+	CodeAttestorMismatch Code = "attestor_mismatch"
+
 	// A defect of ours.
 	CodeInternal Code = "internal"
 )

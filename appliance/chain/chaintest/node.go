@@ -1,0 +1,167 @@
+// Package chaintest is a chain for tests: go-ethereum's own node in this process, with its RPC over HTTP, on which verifying contracts
+// redeem; reorganisations are made on purpose. A proxy before it fails and lies.
+package chaintest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"math/big"
+	"sync"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/eth"
+	"github.com/ethereum/go-ethereum/eth/catalyst"
+	"github.com/ethereum/go-ethereum/eth/ethconfig"
+	"github.com/ethereum/go-ethereum/eth/filters"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/p2p"
+	"github.com/ethereum/go-ethereum/params"
+	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// The contracts of every Node.
+var (
+	Contract = appliance.Address(common.HexToAddress("0x00000000000000000000000000000000000A55E7")) // verifies, redeems
+	Attestor = appliance.Address(common.HexToAddress("0x0000000000000000000000000000000000001271")) // an attestor that is a contract
+)
+
+// Node is a node with a chain of its own. It mines when it is told to.
+type Node struct {
+	URL    string
+	beacon *catalyst.SimulatedBeacon
+	client *ethclient.Client
+	key    *ecdsa.PrivateKey // pays for transactions
+
+	mu    sync.Mutex // one transaction at a time
+	nonce uint64
+	used  int64 // nullifiers
+}
+
+// New starts a node, which ends with the test.
+func New(t testing.TB) *Node {
+	t.Helper()
+	key, err := crypto.GenerateKey()
+	check(t, err)
+	stack, err := node.New(&node.Config{
+		HTTPHost: "127.0.0.1", HTTPModules: []string{"eth"}, HTTPVirtualHosts: []string{"*"}, P2P: p2p.Config{NoDiscovery: true},
+	})
+	check(t, err)
+	t.Cleanup(func() { _ = stack.Close() })
+	alloc := core.SystemContractAllocs()
+	alloc[crypto.PubkeyToAddress(key.PublicKey)] = types.Account{Balance: new(big.Int).Lsh(big.NewInt(1), 100)}
+	alloc[common.Address(Contract)] = types.Account{Code: contract(), Balance: new(big.Int)}
+	alloc[common.Address(Attestor)] = types.Account{Code: attestorContract(), Balance: new(big.Int)}
+	conf := ethconfig.Defaults
+	conf.Genesis = &core.Genesis{Config: params.AllDevChainProtocolChanges, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: alloc}
+	conf.SyncMode, conf.TxPool.NoLocals, conf.LogNoHistory = ethconfig.FullSync, true, true
+	conf.TrieCleanCache, conf.TrieDirtyCache, conf.SnapshotCache = 8, 8, 8 // MiB: there are many nodes
+	backend, err := eth.New(stack, &conf)
+	check(t, err)
+	system := filters.NewFilterSystem(backend.APIBackend, filters.Config{})
+	stack.RegisterAPIs([]rpc.API{{Namespace: "eth", Service: filters.NewFilterAPI(system)}})
+	check(t, stack.Start())
+	beacon, err := catalyst.NewSimulatedBeacon(0, common.Address{}, backend)
+	check(t, err)
+	check(t, beacon.Fork(backend.BlockChain().GetCanonicalHash(0)))
+	return &Node{URL: stack.HTTPEndpoint(), beacon: beacon, client: ethclient.NewClient(stack.Attach()), key: key}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Mine adds empty blocks.
+func (n *Node) Mine(blocks int) {
+	for range blocks {
+		n.beacon.Commit()
+	}
+}
+
+// Head returns the number of the newest block.
+func (n *Node) Head(t testing.TB) uint64 {
+	t.Helper()
+	number, err := n.client.BlockNumber(context.Background())
+	check(t, err)
+	return number
+}
+
+// SetAttestor sets the attestor of Contract.
+func (n *Node) SetAttestor(t testing.TB, attestor appliance.Address) {
+	t.Helper()
+	n.send(t, Contract, append(append([]byte(nil), callSetAttestor...), common.LeftPadBytes(attestor[:], 32)...))
+}
+
+// Allow has Attestor take a key's signatures, or no more.
+func (n *Node) Allow(t testing.TB, signer appliance.Address, allowed byte) {
+	t.Helper()
+	n.send(t, Attestor, append(append(append([]byte(nil), callAllow...), common.LeftPadBytes(signer[:], 32)...), common.LeftPadBytes([]byte{allowed}, 32)...))
+}
+
+// Redeem redeems a part of an attestation in a block of its own, and returns the transaction's hash and the block's number. It fails
+// where the contract refuses.
+func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx appliance.Digest, block uint64) {
+	t.Helper()
+	n.mu.Lock()
+	n.used++
+	nullifier := n.used
+	n.mu.Unlock()
+	call := append([]byte(nil), callRedeem...)
+	for _, argument := range [][]byte{
+		big.NewInt(nullifier).Bytes(), big.NewInt(amount).Bytes(), {0xbe}, a.Hash[:], {a.Signature.V}, a.Signature.R[:], a.Signature.S[:],
+	} {
+		call = append(call, common.LeftPadBytes(argument, 32)...)
+	}
+	receipt := n.send(t, Contract, call)
+	return appliance.Digest(receipt.TxHash), receipt.BlockNumber.Uint64()
+}
+
+// send mines a transaction, which must succeed.
+func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Receipt {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ctx := context.Background()
+	address := common.Address(to)
+	chainID, err := n.client.ChainID(ctx)
+	check(t, err)
+	tx, err := types.SignNewTx(n.key, types.LatestSignerForChainID(chainID), &types.DynamicFeeTx{
+		ChainID: chainID, Nonce: n.nonce, GasTipCap: big.NewInt(params.GWei), GasFeeCap: big.NewInt(100 * params.GWei), Gas: 300_000, To: &address, Data: data,
+	})
+	check(t, err)
+	check(t, n.client.SendTransaction(ctx, tx))
+	n.nonce++
+	n.beacon.Commit()
+	receipt, err := n.client.TransactionReceipt(ctx, tx.Hash())
+	check(t, err)
+	if receipt.Status != types.ReceiptStatusSuccessful {
+		t.Fatalf("transaction %s: the contract refuses", tx.Hash())
+	}
+	return receipt
+}
+
+// Reorganise puts other blocks, without any transaction, in the place of the newest ones, and one more.
+func (n *Node) Reorganise(t testing.TB, blocks uint64) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ctx := context.Background()
+	head, err := n.client.BlockNumber(ctx)
+	check(t, err)
+	parent, err := n.client.HeaderByNumber(ctx, new(big.Int).SetUint64(head-blocks))
+	check(t, err)
+	check(t, n.beacon.Fork(parent.Hash()))
+	n.beacon.Rollback() // else the transactions are mined again
+	n.Mine(int(blocks) + 1)
+	n.nonce, err = n.client.NonceAt(ctx, crypto.PubkeyToAddress(n.key.PublicKey), nil)
+	check(t, err)
+}

@@ -1,0 +1,182 @@
+package chain
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// The events of a verifying contract: each redemption emits both, in one transaction. Their arguments are all indexed.
+var (
+	topicAttested = crypto.Keccak256Hash([]byte("Attested(bytes32,uint256)"))
+	topicRedeemed = crypto.Keccak256Hash([]byte("Redeemed(uint256,uint256,address)"))
+)
+
+// manyLogs is how many events are so many that the node may have left others out: nodes that cut their answers short, without a
+// word, do so at 1,000 or more.
+const manyLogs = 1000
+
+// redemptions returns what the node has of a contract in blocks first to last. The last one is told with its hash, as the node had it
+// before and after.
+func (n *node) redemptions(ctx context.Context, c *Contract, first, last uint64) (found []Redemption, at Block, err error) {
+	before, err := n.blockAt(ctx, last)
+	if err != nil {
+		return nil, at, err
+	}
+	logs, err := n.logs(ctx, ethereum.FilterQuery{
+		FromBlock: new(big.Int).SetUint64(first), ToBlock: new(big.Int).SetUint64(last), Addresses: []common.Address{common.Address(c.Address)},
+	})
+	if err != nil {
+		return nil, at, err
+	}
+	if len(logs) >= manyLogs && first < last {
+		return nil, at, fmt.Errorf("%d events in blocks %d to %d: %w", len(logs), first, last, errIncomplete)
+	}
+	for _, l := range logs {
+		if l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed || len(l.Topics) == 0 {
+			return nil, at, fmt.Errorf("the answer has an event that was not asked for, of %s in block %d", l.Address, l.BlockNumber)
+		}
+	}
+	if err := n.checkBloom(ctx, c, before, logs); err != nil {
+		return nil, at, err
+	}
+	if err := checkPairs(logs); err != nil {
+		return nil, at, err
+	}
+	after, err := n.blockAt(ctx, last)
+	if err == nil && after.Hash != before.Hash {
+		err = fmt.Errorf("block %d was %s and then %s: the chain is being reorganised", last, before.Hash, after.Hash)
+	}
+	if err != nil {
+		return nil, at, err
+	}
+	found, err = n.read(ctx, c, logs)
+	return found, before.Block, err
+}
+
+func (n *node) logs(ctx context.Context, q ethereum.FilterQuery) (logs []types.Log, err error) {
+	q.Topics = [][]common.Hash{{topicAttested, topicRedeemed}}
+	err = n.do(ctx, "events", func(ctx context.Context) error {
+		logs, err = n.eth.FilterLogs(ctx, q)
+		return err
+	})
+	return logs, err
+}
+
+// checkBloom holds what was answered for the last block against its bloom filter, which is part of its hash. The filter may say yes
+// where there is nothing, so the node is then asked once more, for this block by its hash.
+func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []types.Log) error {
+	if !last.bloom.Test(c.Address[:]) || !last.bloom.Test(topicAttested[:]) {
+		return nil
+	}
+	for _, l := range logs {
+		if l.BlockNumber == last.Number {
+			return nil
+		}
+	}
+	hash := common.Hash(last.Hash)
+	again, err := n.logs(ctx, ethereum.FilterQuery{BlockHash: &hash, Addresses: []common.Address{common.Address(c.Address)}})
+	if err == nil && len(again) > 0 {
+		err = fmt.Errorf("the answer leaves out %d events of block %d: %w", len(again), last.Number, errIncomplete)
+	}
+	return err
+}
+
+// checkPairs finds a Redeemed without its Attested: the node has left that out.
+func checkPairs(logs []types.Log) error {
+	type part struct {
+		tx     common.Hash
+		amount common.Hash
+	}
+	attested := make(map[part]int)
+	for _, l := range logs {
+		switch {
+		case l.Topics[0] == topicAttested && len(l.Topics) == 3:
+			attested[part{l.TxHash, l.Topics[2]}]++
+		case l.Topics[0] == topicRedeemed && len(l.Topics) == 4:
+			attested[part{l.TxHash, l.Topics[2]}]--
+		default:
+			return fmt.Errorf("the answer has an event with %d topics, in transaction %s", len(l.Topics), l.TxHash)
+		}
+	}
+	for p, n := range attested {
+		if n < 0 {
+			return fmt.Errorf("transaction %s has Redeemed, and the answer not its Attested: %w", p.tx, errIncomplete)
+		}
+	}
+	return nil
+}
+
+// read makes redemptions of events, with the times of their blocks, which some nodes tell with the event.
+func (n *node) read(ctx context.Context, c *Contract, logs []types.Log) (found []Redemption, err error) {
+	times := make(map[appliance.Digest]time.Time)
+	for _, l := range logs {
+		if l.Topics[0] != topicAttested {
+			continue
+		}
+		r := Redemption{
+			Contract: c.Name, Hash: appliance.Digest(l.Topics[1]), Amount: Amount(l.Topics[2]), Block: l.BlockNumber,
+			BlockHash: appliance.Digest(l.BlockHash), TransactionHash: appliance.Digest(l.TxHash), LogIndex: l.Index,
+		}
+		if l.BlockTimestamp > 0 {
+			times[r.BlockHash] = time.Unix(int64(l.BlockTimestamp), 0).UTC()
+		}
+		if _, known := times[r.BlockHash]; !known {
+			h, err := n.blockAt(ctx, l.BlockNumber)
+			if err != nil {
+				return nil, err
+			}
+			if h.Hash != r.BlockHash {
+				return nil, fmt.Errorf("block %d is %s, and its events are of %s: the chain is being reorganised", h.Number, h.Hash, r.BlockHash)
+			}
+			times[r.BlockHash] = h.Time
+		}
+		r.Time = times[r.BlockHash]
+		found = append(found, r)
+	}
+	return found, nil
+}
+
+// span is how many blocks are asked for at once: halved where that is too many, and doubled after some answers.
+type span struct {
+	size uint64
+	good int // answers since it last changed
+}
+
+const (
+	firstSpan = 2_000
+	mostSpan  = 100_000
+	growAfter = 8
+)
+
+// end returns the last block to ask for.
+func (s *span) end(first, last uint64) uint64 {
+	if s.size == 0 {
+		s.size = firstSpan
+	}
+	if last-first < s.size {
+		return last
+	}
+	return first + s.size - 1
+}
+
+// grow is told of an answer.
+func (s *span) grow() {
+	if s.good++; s.good >= growAfter {
+		s.size, s.good = min(2*s.size, mostSpan), 0
+	}
+}
+
+// shrink is told of a refusal for so many blocks. It is false where one block was too many.
+func (s *span) shrink(asked uint64) bool {
+	s.size, s.good = max(1, min(s.size, asked)/2), 0
+	return asked > 1
+}

@@ -1,0 +1,330 @@
+// Package redemptions keeps in one bbolt file what the watchtower has read from chains. Losing it loses nothing: it is read again.
+package redemptions
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
+)
+
+// Store is a chain.Store.
+//
+//	contracts/NAME/contract     JSON: address, chain id
+//	contracts/NAME/count        8 bytes
+//	contracts/NAME/positions/   RPC → block
+//	contracts/NAME/anchors/     RPC ‖ block number → block
+//	contracts/NAME/redemptions/ key → JSON
+//	contracts/NAME/open/        key → nothing
+//	hashes/                     hash ‖ NAME ‖ 0 ‖ key → nothing
+//
+// A key is the block's number and hash, the event's index in it, and a hash of what the event says: another block of the same number
+// has other redemptions, and an RPC that lies of an event does not stand in the place of one that does not.
+type Store struct {
+	db      *bbolt.DB
+	minFree int64
+}
+
+var (
+	bucketContracts   = []byte("contracts")
+	bucketHashes      = []byte("hashes")
+	bucketPositions   = []byte("positions")
+	bucketAnchors     = []byte("anchors")
+	bucketRedemptions = []byte("redemptions")
+	bucketOpen        = []byte("open")
+	keyContract       = []byte("contract")
+	keyCount          = []byte("count")
+)
+
+// keptAnchors is how many positions of an RPC are kept, the newest: as deep as a reorganisation may go without all being read again.
+const keptAnchors = 1024
+
+// lockTimeout is how long another process may hold the file.
+const lockTimeout = 2 * time.Second
+
+// ErrDamaged says that the file is none of a Store's, or not any more.
+var ErrDamaged = errors.New("it is damaged")
+
+// Open opens the file at path, which it makes with mode 0600 where there is none. Nothing is added while the disk has less than minFree
+// bytes free: what RPCs make up must not take the journal's room. The error of a file that is of no use is ErrDamaged.
+func Open(path string, minFree int64) (*Store, error) {
+	s, err := open(path, false)
+	if err != nil {
+		return nil, err
+	}
+	s.minFree = minFree
+	return s, nil
+}
+
+// Read opens the file to read, which must be there.
+func Read(path string) (*Store, error) { return open(path, true) }
+
+func open(path string, readOnly bool) (s *Store, err error) {
+	defer func() {
+		if cause := recover(); cause != nil { // bbolt panics at a damaged free list
+			err = fmt.Errorf("open %s: %w: %v", path, ErrDamaged, cause)
+		}
+	}()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	switch {
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+		return nil, fmt.Errorf("open %s: %w: %w", path, ErrDamaged, err)
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, fmt.Errorf("open %s: another process has it open; is attestd running?", path)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if readOnly {
+		return &Store{db: db}, nil
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(bucketContracts)
+		if err == nil {
+			_, err = tx.CreateBucketIfNotExists(bucketHashes)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+	}
+	return &Store{db: db}, nil
+}
+
+// Close closes the file.
+func (s *Store) Close() error { return s.db.Close() }
+
+// contractRow is what is kept of a contract itself.
+type contractRow struct {
+	Address appliance.Address `json:"address"`
+	ChainID string            `json:"chainId,omitempty"`
+}
+
+// row is a redemption with what its JSON leaves out.
+type row struct {
+	chain.Redemption
+	Reports []string      `json:"reports"`
+	Verdict chain.Verdict `json:"verdict,omitempty"`
+	Open    bool          `json:"open,omitempty"`
+}
+
+func encode(r chain.Redemption) ([]byte, error) {
+	return json.Marshal(row{r, r.Reports, r.Verdict, r.Open})
+}
+
+func decode(value []byte) (chain.Redemption, error) {
+	var r row
+	if err := json.Unmarshal(value, &r); err != nil {
+		return chain.Redemption{}, fmt.Errorf("redemption: %w", err)
+	}
+	r.Judgement = chain.Judgement{Reports: r.Reports, Verdict: r.Verdict, Open: r.Open}
+	return r.Redemption, nil
+}
+
+func keyOf(r chain.Redemption) []byte {
+	key := binary.BigEndian.AppendUint64(nil, r.Block)
+	key = append(key, r.BlockHash[:]...)
+	key = binary.BigEndian.AppendUint32(key, uint32(r.LogIndex))
+	said := sha256.Sum256(slices.Concat(r.Hash[:], r.Amount[:], r.TransactionHash[:]))
+	return append(key, said[:16]...)
+}
+
+func hashKey(r chain.Redemption) []byte {
+	return slices.Concat(r.Hash[:], []byte(r.Contract), []byte{0}, keyOf(r))
+}
+
+func encodeBlock(b chain.Block) []byte {
+	value := binary.BigEndian.AppendUint64(nil, b.Number)
+	value = append(value, b.Hash[:]...)
+	return binary.BigEndian.AppendUint64(value, uint64(b.Time.Unix()))
+}
+
+func decodeBlock(value []byte) (b chain.Block, err error) {
+	if len(value) != 8+32+8 {
+		return b, fmt.Errorf("a block has %d bytes", len(value))
+	}
+	return chain.Block{
+		Number: binary.BigEndian.Uint64(value), Hash: appliance.Digest(value[8:40]),
+		Time: time.Unix(int64(binary.BigEndian.Uint64(value[40:])), 0).UTC(),
+	}, nil
+}
+
+// Begin implements chain.Store.
+func (s *Store) Begin(name string, address appliance.Address, rpcs []string) (chainID string, err error) {
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketContracts).Bucket([]byte(name))
+		if b != nil {
+			var kept contractRow
+			if err := json.Unmarshal(b.Get(keyContract), &kept); err != nil {
+				return fmt.Errorf("contract %s: %w", name, err)
+			}
+			if kept.Address == address {
+				chainID = kept.ChainID
+				return forgetOthers(tx, b, name, rpcs)
+			}
+			if err := drop(tx, b, name); err != nil {
+				return err
+			}
+		}
+		return create(tx, name, address)
+	})
+	return chainID, err
+}
+
+func create(tx *bbolt.Tx, name string, address appliance.Address) error {
+	b, err := tx.Bucket(bucketContracts).CreateBucket([]byte(name))
+	if err != nil {
+		return err
+	}
+	for _, within := range [][]byte{bucketPositions, bucketAnchors, bucketRedemptions, bucketOpen} {
+		if _, err := b.CreateBucket(within); err != nil {
+			return err
+		}
+	}
+	return putContract(b, contractRow{Address: address})
+}
+
+func putContract(b *bbolt.Bucket, c contractRow) error {
+	value, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return b.Put(keyContract, value)
+}
+
+// drop removes a contract and its hashes.
+func drop(tx *bbolt.Tx, b *bbolt.Bucket, name string) error {
+	err := b.Bucket(bucketRedemptions).ForEach(func(_, value []byte) error {
+		r, err := decode(value)
+		if err != nil {
+			return err
+		}
+		return tx.Bucket(bucketHashes).Delete(hashKey(r))
+	})
+	if err != nil {
+		return err
+	}
+	return tx.Bucket(bucketContracts).DeleteBucket([]byte(name))
+}
+
+// forgetOthers takes back what RPCs have reported that are not asked any more.
+func forgetOthers(tx *bbolt.Tx, b *bbolt.Bucket, name string, rpcs []string) error {
+	var others []string
+	err := b.Bucket(bucketPositions).ForEach(func(rpc, _ []byte) error {
+		if !slices.Contains(rpcs, string(rpc)) {
+			others = append(others, string(rpc))
+		}
+		return nil
+	})
+	for _, rpc := range others {
+		if err == nil {
+			_, err = rewind(tx, b, name, rpc, nil)
+		}
+	}
+	return err
+}
+
+// update changes what is kept of a contract.
+func (s *Store) update(name string, change func(tx *bbolt.Tx, b *bbolt.Bucket) error) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketContracts).Bucket([]byte(name))
+		if b == nil {
+			return fmt.Errorf("contract %s is not known", name)
+		}
+		return change(tx, b)
+	})
+}
+
+// view reads what is kept of a contract. One that is not known has nothing.
+func (s *Store) view(name string, read func(b *bbolt.Bucket) error) error {
+	return s.db.View(func(tx *bbolt.Tx) error {
+		contracts := tx.Bucket(bucketContracts)
+		if contracts == nil {
+			return nil
+		}
+		b := contracts.Bucket([]byte(name))
+		if b == nil {
+			return nil
+		}
+		return read(b)
+	})
+}
+
+// SetChain implements chain.Store.
+func (s *Store) SetChain(name, chainID string) error {
+	return s.update(name, func(_ *bbolt.Tx, b *bbolt.Bucket) error {
+		var kept contractRow
+		if err := json.Unmarshal(b.Get(keyContract), &kept); err != nil {
+			return err
+		}
+		kept.ChainID = chainID
+		return putContract(b, kept)
+	})
+}
+
+// Position implements chain.Store.
+func (s *Store) Position(name, rpc string) (at chain.Block, found bool, err error) {
+	err = s.view(name, func(b *bbolt.Bucket) error {
+		value := b.Bucket(bucketPositions).Get([]byte(rpc))
+		if found = value != nil; !found {
+			return nil
+		}
+		at, err = decodeBlock(value)
+		return err
+	})
+	return at, found, err
+}
+
+func anchorKey(rpc string, number uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte(rpc), number)
+}
+
+// Anchor implements chain.Store.
+func (s *Store) Anchor(name, rpc string, most uint64) (at chain.Block, found bool, err error) {
+	err = s.view(name, func(b *bbolt.Bucket) error {
+		c := b.Bucket(bucketAnchors).Cursor()
+		key, value := c.Seek(anchorKey(rpc, most))
+		if !bytes.Equal(key, anchorKey(rpc, most)) {
+			if key == nil {
+				key, value = c.Last()
+			} else {
+				key, value = c.Prev()
+			}
+		}
+		if found = key != nil && len(key) == len(rpc)+8 && bytes.HasPrefix(key, []byte(rpc)); !found {
+			return nil
+		}
+		at, err = decodeBlock(value)
+		return err
+	})
+	return at, found, err
+}
+
+// Count implements chain.Store.
+func (s *Store) Count(name string) (n int64, err error) {
+	err = s.view(name, func(b *bbolt.Bucket) error {
+		n = countOf(b)
+		return nil
+	})
+	return n, err
+}
+
+func countOf(b *bbolt.Bucket) int64 {
+	if value := b.Get(keyCount); len(value) == 8 {
+		return int64(binary.BigEndian.Uint64(value))
+	}
+	return 0
+}
+
+func addCount(b *bbolt.Bucket, n int) error {
+	return b.Put(keyCount, binary.BigEndian.AppendUint64(nil, uint64(countOf(b)+int64(n))))
+}
