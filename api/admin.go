@@ -12,6 +12,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/stop"
@@ -34,8 +35,11 @@ type AdminOptions struct {
 	Version string
 	Replica index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
-	Follower     *follower.Follower
-	Upstream     follower.Upstream
+	Follower *follower.Follower
+	Upstream follower.Upstream
+	// Chain watches contracts, and Redemptions has what it has read. Both are nil where no contract is watched.
+	Chain        *chain.Watchtower
+	Redemptions  chain.Store
 	ReplicaReady func() error // as in Options
 	Routes       []Route      // served beside Admin's own; their Scope and Rate are ignored
 
@@ -75,7 +79,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

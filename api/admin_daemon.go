@@ -79,7 +79,11 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	if err != nil {
 		s.Failing["journal"] = err.Error()
 	}
-	for part, err := range failing(ctx, a.attestor, a.opts.ReplicaReady) {
+	others := map[string]func() error{"replica": a.opts.ReplicaReady}
+	if a.opts.Chain != nil {
+		others["chain"] = a.opts.Chain.Ready
+	}
+	for part, err := range failing(ctx, a.attestor, others) {
 		s.Failing[part] = err.Error()
 	}
 	s.Ready = len(s.Failing) == 0

@@ -107,14 +107,16 @@ func (r *readiness) refresh(done chan struct{}) {
 	}
 }
 
-// failing returns the errors of the parts that are not ready, by the name of the part. replica may be nil.
-func failing(ctx context.Context, a *appliance.Attestor, replica func() error) map[string]error {
+// failing returns the errors of the parts that are not ready, by the name of the part. Of the others, those that are nil are not asked.
+func failing(ctx context.Context, a *appliance.Attestor, others map[string]func() error) map[string]error {
 	errs := map[string]error{"hsm": a.DefaultKey().Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
 	if a.Stopped != nil {
 		errs["stop"] = a.Stopped()
 	}
-	if replica != nil {
-		errs["replica"] = replica()
+	for part, ready := range others {
+		if ready != nil {
+			errs[part] = ready()
+		}
 	}
 	maps.DeleteFunc(errs, func(_ string, err error) bool { return err == nil })
 	return errs

@@ -63,6 +63,9 @@ type Options struct {
 	// ReplicaReady returns an *appliance.Error while reads should not be relied on, which makes /readyz fail. Nil means
 	// that /readyz does not depend on the replica.
 	ReplicaReady func() error
+	// ChainReady returns an *appliance.Error while a contract refuses what is signed here, which makes /readyz fail. Nil means that
+	// no contract is watched.
+	ChainReady func() error
 
 	Logger   *slog.Logger         // nil means slog.Default
 	Registry *prometheus.Registry // nil means no metrics
@@ -202,7 +205,7 @@ func New(opts Options) (*Server, error) {
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
 	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
-		return failing(ctx, s.attestor, opts.ReplicaReady)
+		return failing(ctx, s.attestor, map[string]func() error{"replica": opts.ReplicaReady, "chain": opts.ChainReady})
 	}}
 	if opts.SharedRates != nil {
 		shared := newLeases(opts.SharedRates, opts.Logger)

@@ -48,8 +48,10 @@ func CheckReferences(c *config.Config) error {
 	return errors.Join(err, checkUpstreamReferences(c))
 }
 
-// CheckClients checks what the clients of a database and of an upstream refuse.
-func CheckClients(c *config.Config) error { return errors.Join(CheckStore(c), CheckUpstream(c)) }
+// CheckClients checks what the clients of a database, of an upstream and of RPCs refuse.
+func CheckClients(c *config.Config) error {
+	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c))
+}
 
 // CheckUpstream checks what the client of an upstream refuses.
 func CheckUpstream(c *config.Config) error {

@@ -22,8 +22,10 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/store/redemptions"
 	"github.com/attestd/attestd/store/replica"
 )
 
@@ -54,6 +56,8 @@ type running struct {
 	replica  *replica.Kept      // nil where graphql.source is not replica
 	upstream *upstream.Client   // nil where there is none
 	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
+	redeemed *redemptions.Store // what the watchtower has read; nil where no contract is watched
+	tower    *chain.Watchtower  // nil likewise
 	signer   *signers
 	signs    atomic.Value // the signer's address, once it is known: a string
 	attestor *appliance.Attestor
@@ -104,7 +108,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	defer endWatch()
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
-	defer r.follow(ctx)() // ends before the replica is closed
+	defer r.follow(ctx)()      // ends before the replica is closed
+	defer r.watchChains(ctx)() // and this before what it has read
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
@@ -145,6 +150,9 @@ func (r *running) open(ctx context.Context) (err error) {
 	r.attestor.Second = r.second
 	r.signer, err = openSigners(ctx, r.config, newest, r.logger, r.keysChanged)
 	if err != nil {
+		return err
+	}
+	if err := r.openChain(); err != nil {
 		return err
 	}
 	r.measure()
@@ -192,6 +200,9 @@ func (r *running) adminOptions() api.AdminOptions {
 	}
 	if r.store.Database != nil {
 		o.Cluster = r.store.Cluster
+	}
+	if r.tower != nil {
+		o.Chain, o.Redemptions = r.tower, r.redeemed
 	}
 	if r.follower != nil {
 		o.Follower, o.Upstream = r.follower, r.upstream
@@ -261,6 +272,9 @@ func (r *running) close() error {
 		failures = append(failures, r.replica.Close())
 	}
 	r.closeEvents()
+	if r.redeemed != nil {
+		failures = append(failures, r.redeemed.Close())
+	}
 	if r.store != nil {
 		failures = append(failures, r.store.Close())
 	}

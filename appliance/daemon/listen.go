@@ -141,6 +141,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		SharedRates:  r.store.Rates,
 		Routes:       reads,
 		ReplicaReady: r.replicaReady(),
+		ChainReady:   r.chainReady(),
 		Logger:       r.logger,
 		Registry:     r.registry,
 		Now:          time.Now,

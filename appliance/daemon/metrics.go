@@ -30,6 +30,9 @@ func (r *running) measure() {
 			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, each set aside for an empty one.", r.replica.SetAsideCount),
 		)
 	}
+	if r.tower != nil {
+		r.registry.MustRegister(newChainMetrics(r.tower))
+	}
 	r.registry.MustRegister(newHSMMetrics(r.signer))
 	r.registry.MustRegister(
 		build,
@@ -145,6 +148,14 @@ func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, f := range m.following {
 		out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(status))
 	}
+}
+
+// ifKnown is NaN for nil.
+func ifKnown(yes *bool) float64 {
+	if yes == nil {
+		return math.NaN()
+	}
+	return oneIf(*yes)
 }
 
 func oneIf(yes bool) float64 {

@@ -16,7 +16,7 @@ import (
 // ReplicaFile is the replica in data_dir. It may be deleted at any time and filled again.
 const ReplicaFile = "replica.db"
 
-// roomForJournal is how many times journal.min_free the replica leaves free: what an upstream has may be more than the disk
+// roomForJournal is how many times journal.min_free the replica and the watchtower leave free: what others have may be more than the disk
 // takes, and must not end attestations.
 const roomForJournal = 4
 

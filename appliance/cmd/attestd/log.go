@@ -31,6 +31,7 @@ while it does not, they read the files.`,
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
 	var since, until, hash, unspendable string
+	var redeemed, unredeemed bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List attestations and events, newest first",
@@ -53,6 +54,9 @@ func newLogList(a *app) *cobra.Command {
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
+			if redeemed || unredeemed {
+				return a.listRedeemed(cmd, q, redeemed, unredeemed)
+			}
 			return a.withBackend(cmd, func(o backend) error {
 				entries, err := o.Records(cmd.Context(), q)
 				if err != nil {
@@ -65,6 +69,8 @@ func newLogList(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&q.EventsOnly, "events", false, "only events: what operators did and what happened to the appliance")
 	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
+	f.BoolVar(&redeemed, "redeemed", false, "only attestations of which a contract of chain.contracts has redeemed something, with when and how much")
+	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations of which none has redeemed anything")
 	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
 	f.StringVar(&hash, "hash", "", "only those of this hash")
 	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")

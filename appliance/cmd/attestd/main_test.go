@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) {
 	worker.Main() // for the tests that run a daemon in this process
-	testscript.Main(m, map[string]func(){"attestd": main})
+	testscript.Main(m, map[string]func(){"attestd": main, "thief": thief})
 }
 
 // Each script is a session at a terminal: see testdata/script.

@@ -1,0 +1,19 @@
+package wire
+
+import (
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
+)
+
+// RedeemedQuery is the body of POST /chain/redeemed.
+type RedeemedQuery struct {
+	Hashes []appliance.Digest `json:"hashes"` // at most MaxHashes
+}
+
+// MaxHashes is how many hashes fit into a body of the admin socket.
+const MaxHashes = 500
+
+// Redeemed is the answer of POST /chain/redeemed: those of the hashes that were redeemed.
+type Redeemed struct {
+	Redeemed []chain.Redeemed `json:"redeemed"`
+}

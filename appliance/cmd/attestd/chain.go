@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/store/redemptions"
+)
+
+func newChain(a *app) *cobra.Command {
+	return group("chain", "The watchtower: what contracts on chain have redeemed: status, redemptions, verify",
+		`The daemon watches the contracts of chain.contracts, and holds each redemption against the journal. One whose hash the journal does
+not have means that someone else signs with the attestor's key, or that the journal has lost the attestation.`,
+		newChainStatus(a), newChainRedemptions(a), newChainVerify(a))
+}
+
+func newChainStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how the contracts are watched; fails on an unknown redemption",
+		Long: `Show each contract, its attestor and whether that takes this appliance's signatures, up to which block it was read, and how many
+redemptions there are. It asks the daemon; while none runs, it shows what the last one has read.
+
+Exit status 1 where the journal does not have a redemption: someone else signs with the attestor's key. Redemptions on which the RPCs
+do not agree are counted, too. 'attestd resume' ends a halt; the redemption stays unknown.`,
+		Example: "  attestd chain status\n  attestd chain status --output json | jq '.contracts[] | select(.unknown > 0)'",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withChain(cmd, func(c chainBackend) error {
+				ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
+				defer cancel()
+				status, err := c.ChainStatus(ctx)
+				if err != nil {
+					return fmt.Errorf("chain status: %w", err)
+				}
+				return a.printChainStatus(status)
+			})
+		},
+	}
+}
+
+func (a *app) printChainStatus(s chain.Status) error {
+	err := a.print(s, func(w io.Writer) {
+		for i, c := range s.Contracts {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			writeContract(w, c)
+		}
+		if s.Halted {
+			fmt.Fprintln(w, "\nATTESTING IS HALTED. When the cause is cleared up: attestd resume")
+		}
+	})
+	for _, c := range s.Contracts {
+		if err == nil && c.Unknown > 0 {
+			err = silentFailure{}
+		}
+	}
+	return err
+}
+
+func writeContract(w io.Writer, c chain.ContractStatus) {
+	attestor, takes := "not known", ""
+	if c.Attestor != nil {
+		attestor = *c.Attestor
+	}
+	switch {
+	case c.SignerMatches == nil:
+	case *c.SignerMatches:
+		takes = ", takes this appliance's signatures"
+	default:
+		takes = ", REFUSES THIS APPLIANCE'S SIGNATURES"
+	}
+	unknown := ""
+	if c.Unknown > 0 {
+		unknown = fmt.Sprintf("%d: THE JOURNAL DOES NOT HAVE THEM (attestd chain redemptions --unknown)", c.Unknown)
+	}
+	disputed := ""
+	if c.Disputed > 0 {
+		disputed = fmt.Sprintf("%d of them: the RPCs do not agree", c.Disputed)
+	}
+	pairs := [][2]string{
+		{"contract", c.Name}, {"address", c.Address.String()}, {"chain", c.ChainID.String()}, {"attestor", attestor + takes}, {"block", strconv.FormatUint(c.Block, 10)},
+		{"redemptions", strconv.FormatInt(c.Redemptions, 10)}, {"unknown", unknown}, {"disputed", disputed},
+	}
+	for _, rpc := range c.RPCs {
+		state := fmt.Sprintf("%s, block %d", rpc.URL, rpc.Block)
+		if rpc.Error != "" {
+			state += ": " + text.OneLine(rpc.Error)
+		}
+		pairs = append(pairs, [2]string{"RPC", state})
+	}
+	fields(w, pairs)
+}
+
+func newChainRedemptions(a *app) *cobra.Command {
+	var unknown bool
+	var contract string
+	cmd := &cobra.Command{
+		Use:   "redemptions",
+		Short: "List what was redeemed: when, how much, and which API key had asked for it",
+		Long: `List the redemptions of all contracts, the oldest first: an attestation may be redeemed in parts. The amount is in the token's
+smallest unit. An attestation of "-" is one that the journal does not have.`,
+		Example: "  attestd chain redemptions\n  attestd chain redemptions --unknown --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withChain(cmd, func(c chainBackend) error {
+				list := []chain.Redemption{}
+				err := c.Redemptions(cmd.Context(), func(r chain.Redemption) error {
+					if (!unknown || r.AttestationID == nil) && (contract == "" || contract == r.Contract) {
+						list = append(list, r)
+					}
+					return nil
+				})
+				if err != nil {
+					return fmt.Errorf("chain redemptions: %w", err)
+				}
+				return a.printRedemptions(list)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&unknown, "unknown", false, "only those that the journal does not have")
+	cmd.Flags().StringVar(&contract, "contract", "", "only those of the contract of that name")
+	return cmd
+}
+
+func (a *app) printRedemptions(list []chain.Redemption) error {
+	return a.print(struct {
+		Redemptions []chain.Redemption `json:"redemptions"`
+	}{list}, func(w io.Writer) {
+		if len(list) == 0 {
+			a.say("Nothing was redeemed.")
+			return
+		}
+		writeRedemptions(w, list)
+	})
+}
+
+func writeRedemptions(w io.Writer, list []chain.Redemption) {
+	rows := make([][]string, len(list))
+	for i, r := range list {
+		attestation := "-"
+		if r.AttestationID != nil {
+			attestation = r.AttestationID.String()
+		}
+		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(), orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}
+	}
+	table(w, "TIME\tCONTRACT\tBLOCK\tAMOUNT\tKEY\tATTESTATION\tHASH\tTRANSACTION", rows)
+}
+
+// chainBackend is what the chain commands work through: the daemon's admin socket while it runs, else the files.
+type chainBackend interface {
+	ChainStatus(ctx context.Context) (chain.Status, error)
+	Redemptions(ctx context.Context, yield func(chain.Redemption) error) error
+	Redeemed(ctx context.Context, hashes []appliance.Digest) ([]chain.Redeemed, error)
+	io.Closer
+}
+
+// withChain is the body of a command that needs the chain backend.
+func (a *app) withChain(cmd *cobra.Command, do func(chainBackend) error) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	backend, err := openChain(cmd.Context(), c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(backend), backend.Close())
+}
+
+func openChain(ctx context.Context, c *config.Config) (chainBackend, error) {
+	if len(c.Chain.Contracts) == 0 {
+		return nil, errors.New("no contract is watched: name it in chain.contracts of the configuration")
+	}
+	running := client.NewAdmin(c.Admin.Socket)
+	_, err := running.Status(ctx)
+	switch {
+	case err == nil:
+		return running, nil
+	case !errors.Is(err, client.ErrNotRunning):
+		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
+	}
+	path := daemon.ChainPath(c)
+	if !files.Exists(path) {
+		return nil, fmt.Errorf("%s is not there: the daemon makes it, and has not run since chain.contracts was set", path)
+	}
+	store, err := redemptions.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	return stoppedChain{c, store}, nil
+}
+
+// stoppedChain is the chain backend without a daemon.
+type stoppedChain struct {
+	config *config.Config
+	*redemptions.Store
+}
+
+func (s stoppedChain) ChainStatus(ctx context.Context) (chain.Status, error) {
+	stopped, err := daemon.ReadStop(ctx, s.config)
+	if err != nil {
+		return chain.Status{}, err
+	}
+	return chain.StatusOf(s.Store, daemon.Contracts(s.config), stopped.Halted != nil)
+}
+
+func (s stoppedChain) Redemptions(ctx context.Context, yield func(chain.Redemption) error) error {
+	return s.Each(func(r chain.Redemption) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return yield(r)
+	})
+}
+
+func (s stoppedChain) Redeemed(_ context.Context, hashes []appliance.Digest) (redeemed []chain.Redeemed, err error) {
+	for _, hash := range hashes {
+		parts, err := s.ByHash(hash)
+		if err != nil {
+			return nil, err
+		}
+		if len(parts) > 0 {
+			redeemed = append(redeemed, chain.Sum(parts))
+		}
+	}
+	return redeemed, nil
+}

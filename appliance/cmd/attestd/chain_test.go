@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/hsm"
+)
+
+// thief DIGEST prints a signature of the configured HSM's key: someone who has the PIN, and not attestd, has it sign.
+func thief() {
+	signature, err := steal(os.Args[1])
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(signature)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func steal(text string) (signature appliance.Signature, err error) {
+	var digest appliance.Digest
+	if err := digest.UnmarshalText([]byte(text)); err != nil {
+		return signature, err
+	}
+	source := config.Source{Environ: os.Environ()}
+	c, err := source.Load(nil)
+	if err != nil {
+		return signature, err
+	}
+	uri, err := hsm.ParseURI(c.HSM.URI)
+	if err != nil {
+		return signature, err
+	}
+	signer, err := hsm.Open(context.Background(), hsm.Options{URI: uri, Sessions: 1})
+	if err != nil {
+		return signature, err
+	}
+	defer signer.Close()
+	return signer.Sign(context.Background(), digest)
+}
+
+// watched is an appliance whose signer is the attestor of a contract on a chain.
+type watched struct {
+	*daemonProcess
+	node   *chaintest.Node
+	signer appliance.Address
+}
+
+func newWatched(t *testing.T) watched {
+	t.Helper()
+	node := chaintest.New(t)
+	w := watched{daemonProcess: newDaemonFolder(t), node: node}
+	w.configure(
+		fmt.Sprintf(`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
+		"ATTESTD_CHAIN_HALT=true", "ATTESTD_CHAIN_POLL_INTERVAL=100ms",
+	)
+	return w
+}
+
+// awaitChain waits until the watchtower says so.
+func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) bool) {
+	t.Helper()
+	await(t, what, func() (bool, string) {
+		var s chain.Status
+		cmd := w.command("chain", "status", "--output", "json")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, _ := cmd.Output() // fails on an unknown redemption
+		return json.Unmarshal(out, &s) == nil && len(s.Contracts) == 1 && is(s), string(out) + stderr.String()
+	})
+}
+
+// redemptions are those that the command lists.
+func (w watched) redemptions(t *testing.T) []map[string]any {
+	t.Helper()
+	var list struct{ Redemptions []map[string]any }
+	if out := w.run(t, "chain", "redemptions", "--output", "json"); json.Unmarshal([]byte(out), &list) != nil {
+		t.Fatal(out)
+	}
+	return list.Redemptions
+}
+
+// attest attests by the API, and fails the test where that is refused.
+func (w watched) attest(t *testing.T) appliance.Attestation {
+	t.Helper()
+	a, status, code := w.attestation(t)
+	if status != http.StatusOK {
+		t.Fatalf("attest: %d %s", status, code)
+	}
+	return a
+}
+
+// stolen is an attestation that the appliance's key made, and not the appliance.
+func (w watched) stolen(t *testing.T, n byte) appliance.Attestation {
+	t.Helper()
+	a := appliance.Attestation{Hash: appliance.Digest{1: 0x5e, 31: n}, SignerAddress: w.signer}
+	cmd := w.command()
+	cmd.Path, cmd.Args = look(t, "thief"), []string{"thief", a.Hash.String()}
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &a.Signature)
+	}
+	if err == nil {
+		err = a.Verify()
+	}
+	if err != nil {
+		t.Fatalf("the HSM does not sign behind the appliance's back: %v", err)
+	}
+	return a
+}
+
+func look(t *testing.T, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The HSM is used behind our back. The appliance finds it, stops, and goes on when it is told to; so does an auditor who has nothing of it.
+func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
+	w := newWatched(t)
+	t.Parallel() // from here: this process makes the tokens
+	w.start(t)
+	defer func() { w.kill(t) }()
+	ours := w.attest(t)
+	w.signer = ours.SignerAddress
+	w.awaitReadiness(t, http.StatusServiceUnavailable, "attestor_mismatch")
+	w.awaitChain(t, "there is no attestor yet", func(s chain.Status) bool {
+		return s.Contracts[0].SignerMatches != nil && !*s.Contracts[0].SignerMatches && *s.Contracts[0].Attestor == appliance.Address{}.String()
+	})
+	w.node.SetAttestor(t, w.signer)
+	w.node.Redeem(t, ours, 70)
+	w.node.Redeem(t, ours, 30)
+	w.awaitChain(t, "our own attestation is redeemed", func(s chain.Status) bool { return s.Contracts[0].Redemptions == 2 })
+	w.run(t, "chain", "status")
+	if list := w.redemptions(t); list[0]["attestationId"] != ours.ID.String() || list[0]["amount"] != "70" || list[0]["keyId"] == nil {
+		t.Errorf("a part: %v", list[0])
+	}
+
+	forged := w.stolen(t, 1)
+	tx, block := w.node.Redeem(t, forged, 5_000_000)
+	w.awaitChain(t, "the other one is found", func(s chain.Status) bool { return s.Contracts[0].Unknown == 1 && s.Halted })
+	w.fails(t, "chain", "status")
+	if _, status, code := w.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeHalted) {
+		t.Errorf("attesting goes on: %d %s", status, code)
+	}
+	if lines := regexp.MustCompile(`(?m)^.*ERROR.*`+forged.Hash.String()+`.*$`).FindAllString(string(w.log()), -1); len(lines) == 0 {
+		t.Errorf("no ERROR line has the hash:\n%s", w.log())
+	}
+	last := w.redemptions(t)[2]
+	if last["attestationId"] != nil || last["hash"] != forged.Hash.String() || last["transactionHash"] != tx.String() || last["block"] != float64(block) {
+		t.Errorf("the unknown redemption: %v", last)
+	}
+	await(t, "the journal has the alarm", func() (bool, string) {
+		out := w.run(t, "log", "list", "--events")
+		return regexp.MustCompile(`unknown_redemption.*`+forged.Hash.String()).MatchString(out) && strings.Contains(out, "halted"), out
+	})
+	w.caughtByAnAuditor(t, forged)
+
+	w.kill(t)
+	w.start(t)
+	if _, status, code := w.attestation(t); code != string(appliance.CodeHalted) {
+		t.Errorf("a restart ends the halt: %d %s", status, code)
+	}
+	w.run(t, "resume")
+	w.attest(t)
+	w.kill(t)
+	w.start(t)
+	w.awaitReading(t)
+	w.attest(t)
+	w.node.Redeem(t, w.stolen(t, 2), 1)
+	w.awaitChain(t, "another one halts again", func(s chain.Status) bool { return s.Halted })
+}
+
+// awaitReading waits until the daemon has judged a block that is made now.
+func (w watched) awaitReading(t *testing.T) {
+	t.Helper()
+	w.node.Mine(1)
+	head := w.node.Head(t)
+	w.awaitChain(t, "the newest block is read", func(s chain.Status) bool { return s.Contracts[0].Block >= head })
+}
+
+// caughtByAnAuditor holds the chain against an export, on a machine that has nothing else.
+func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.run(t, "log", "export")))
+	write(t, filepath.Join(dir, "checkpoint"), []byte(w.run(t, "log", "checkpoint")))
+	audit := func(checkpoint, contract string) (string, error) {
+		cmd := exec.Command("attestd", "chain", "verify", filepath.Join(dir, "journal.ndjson"), "--checkpoint", checkpoint, "--verifier-key", w.verifierKey(t),
+			"--contract", contract, "--rpc", w.node.URL, "--confirmations", "0")
+		cmd.Env, cmd.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Contract.String())
+	if err == nil || !strings.Contains(out, forged.Hash.String()) || !strings.Contains(out, "1 of 3 redemptions") || strings.Contains(out, "DAMAGED") {
+		t.Errorf("an auditor: %v\n%s", err, out)
+	}
+	if out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Attestor.String()); err != nil || !strings.Contains(out, "0 redemptions") {
+		t.Errorf("a contract that has redeemed nothing: %v\n%s", err, out)
+	}
+	if out, err := audit(filepath.Join(dir, "checkpoint"), w.signer.String()); err == nil || !strings.Contains(out, "there is no contract") {
+		t.Errorf("no contract: %v\n%s", err, out)
+	}
+}
+
+func (w watched) verifierKey(t *testing.T) string {
+	t.Helper()
+	_, body := w.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
+	var attestor struct{ Log struct{ VerifierKey string } }
+	if err := json.Unmarshal([]byte(body), &attestor); err != nil {
+		t.Fatal(err)
+	}
+	return attestor.Log.VerifierKey
+}
+
+// Each command of docs/chain.md is typed, in its order. Those of an alarm are typed while there is one.
+func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
+	w := newWatched(t)
+	t.Parallel() // from here: this process makes the tokens
+	w.start(t)
+	defer func() { w.kill(t) }()
+	ours := w.attest(t)
+	w.signer = ours.SignerAddress
+	w.node.SetAttestor(t, w.signer)
+	w.attest(t)
+	w.node.Redeem(t, ours, 1)
+	w.node.Redeem(t, w.stolen(t, 1), 2)
+	w.awaitChain(t, "the alarm", func(s chain.Status) bool { return s.Halted })
+	text, err := os.ReadFile("../../../docs/chain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := strings.NewReplacer(
+		"'example.com/attestd+1a2b3c4d+AQ…'", w.verifierKey(t), "0x00000000000000000000000000000000000A55e7", chaintest.Contract.String(),
+		"--start-block 21000000", "--start-block 0 --confirmations 0", "https://rpc.example.com", w.node.URL,
+	)
+	fails := map[string]bool{"chain status": true, "chain verify": true}
+	dir, typed := t.TempDir(), 0
+	for _, block := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		for _, command := range regexp.MustCompile(`(?m)^[$#] ((?:.*\\\n)*.*)$`).FindAllStringSubmatch(block[1], -1) {
+			cmd := exec.Command("sh", "-c", types.Replace(command[1]))
+			cmd.Env, cmd.Dir = w.command().Env, dir
+			out, err := cmd.CombinedOutput()
+			want := false
+			for part := range fails {
+				want = want || strings.Contains(command[1], part)
+			}
+			if (err != nil) != want || cmd.ProcessState.ExitCode() > exitFailure {
+				t.Errorf("%s: %v\n%s", command[1], err, out)
+			}
+			typed++
+		}
+	}
+	if typed < 8 {
+		t.Errorf("%d commands were typed", typed)
+	}
+	w.attest(t) // since resume was typed
+	if out := w.fails(t, "doctor"); !regexp.MustCompile(`fail +chain +usdc: 1 redemptions are not in the journal.*\n +→ attestd chain redemptions --unknown`).MatchString(out) {
+		t.Errorf("doctor:\n%s", out)
+	}
+}
+
+// While no daemon runs, the files tell what the last one has read, and doctor asks the contract itself.
+func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
+	w := newWatched(t)
+	t.Parallel() // from here: this process makes the tokens
+	if out := w.fails(t, "chain", "status"); !strings.Contains(out, "is not there") {
+		t.Errorf("before the first start: %s", out)
+	}
+	w.start(t)
+	ours := w.attest(t)
+	w.signer = ours.SignerAddress
+	w.attestation(t) // of the same addresses, and so of the same hash
+	w.attests(t)
+	w.node.SetAttestor(t, w.signer)
+	w.node.Redeem(t, ours, 7)
+	w.awaitChain(t, "the redemption", func(s chain.Status) bool { return s.Contracts[0].Redemptions == 1 })
+	w.kill(t)
+	w.run(t, "chain", "status")
+	if list := w.redemptions(t); len(list) != 1 || list[0]["amount"] != "7" {
+		t.Errorf("%v", list)
+	}
+	for flag, want := range map[string]int{"--redeemed": 2, "--unredeemed": 1} {
+		var list []map[string]any
+		if out := w.run(t, "log", "list", flag, "--output", "json"); json.Unmarshal([]byte(out), &list) != nil || len(list) != want {
+			t.Errorf("log list %s: %s", flag, out)
+		}
+	}
+	if out := w.run(t, "log", "list", "--redeemed"); !strings.Contains(out, "REDEEMED") || !regexp.MustCompile(` 7\n`).MatchString(out) {
+		t.Errorf("log list --redeemed:\n%s", out)
+	}
+	out, _ := w.command("doctor").CombinedOutput()
+	if !strings.Contains(string(out), "the attestor is this appliance's signer, "+w.signer.String()) {
+		t.Errorf("doctor:\n%s", out)
+	}
+	w.node.SetAttestor(t, chaintest.Contract)
+	out, _ = w.command("doctor").CombinedOutput()
+	if !regexp.MustCompile(`chain +usdc: .*its attestor is|chain +usdc: .*the attestor is a contract`).Match(out) {
+		t.Errorf("doctor:\n%s", out)
+	}
+}

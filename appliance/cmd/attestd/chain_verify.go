@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// chainAudit is what 'chain verify' is told.
+type chainAudit struct {
+	file, checkpoint, verifierKey string
+	address, confirmations        string
+	rpcs                          []string
+	start                         uint64
+}
+
+func newChainVerify(a *app) *cobra.Command {
+	var audit chainAudit
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Hold what a contract has redeemed against an export of the journal, without the appliance",
+		Long: `Hold each redemption of a contract against an export of the journal, on a machine that has nothing of the appliance's: no socket, no
+configuration, no key but the log's verifier key. First the export is checked as 'attestd log verify FILE' checks it, then the contract is
+read from --start-block on, through each --rpc.
+
+Exit status 1 where the export is damaged, or does not have a redemption that any RPC tells of: someone else signs with the attestor's
+key, or the journal's keeper withholds an attestation. A redemption that is newer than the export may be of an attestation that is, too: get
+another export then.`,
+		Example: `  attestd chain verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…' \
+    --contract 0x… --start-block 21000000 --rpc https://rpc.example.com`,
+		Args: oneArg("FILE, an export of the journal"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			audit.file = args[0]
+			for name, value := range map[string]string{"checkpoint": audit.checkpoint, "verifier-key": audit.verifierKey, "contract": audit.address} {
+				if value == "" {
+					return usagef(cmd, "--%s is required", name)
+				}
+			}
+			contract, err := audit.contract()
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			return a.verifyChain(cmd, audit, contract)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&audit.checkpoint, "checkpoint", "", "the signed checkpoint of the export's records (required)")
+	f.StringVar(&audit.verifierKey, "verifier-key", "", "the log's verifier key, name+hash+key (required)")
+	f.StringVar(&audit.address, "contract", "", "the contract's address (required)")
+	f.StringArrayVar(&audit.rpcs, "rpc", nil, "URL of a node's JSON-RPC: https, or http on this machine; may be repeated (required)")
+	f.Uint64Var(&audit.start, "start-block", 0, "the first block that is read")
+	f.StringVar(&audit.confirmations, "confirmations", "12", "how many blocks must be on top of one; or finalized")
+	return cmd
+}
+
+func (c chainAudit) contract() (one chain.Contract, err error) {
+	one = chain.Contract{Name: "contract", RPCs: c.rpcs, StartBlock: c.start, Finalized: c.confirmations == string(config.Finalized)}
+	if one.Address, err = appliance.ParseAddress(c.address); err != nil {
+		return one, fmt.Errorf("--contract %w", err)
+	}
+	if one.Confirmations, err = config.Confirmations(c.confirmations).Blocks(); err != nil {
+		return one, fmt.Errorf("--confirmations: %w", err)
+	}
+	if len(c.rpcs) == 0 {
+		return one, errors.New("--rpc is required")
+	}
+	for _, u := range c.rpcs {
+		if err := chain.CheckURL(u); err != nil {
+			return one, fmt.Errorf("--rpc: %w", err)
+		}
+	}
+	return one, nil
+}
+
+// chainReport is what 'chain verify' has found.
+type chainReport struct {
+	OK          bool               `json:"ok"`
+	Records     int64              `json:"records"`     // of the export
+	Block       uint64             `json:"block"`       // up to which the contract was read
+	Redemptions int                `json:"redemptions"` // of the contract
+	Unknown     []chain.Redemption `json:"unknown"`     // those that the export does not have
+	Damages     []appliance.Damage `json:"damages"`     // of the export
+	newest      time.Time          // of the export's records
+	told        map[string]int     // by ID: how many RPCs tell of an unknown redemption
+}
+
+func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.Contract) error {
+	report := chainReport{Unknown: []chain.Redemption{}, Damages: []appliance.Damage{}, told: make(map[string]int)}
+	hashes, err := a.auditExport(cmd, audit, &report)
+	if err != nil {
+		return err
+	}
+	update, end := a.progress("read", "blocks")
+	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) { update(int64(done), int64(total)) })
+	end()
+	if err != nil {
+		return fmt.Errorf("chain verify: %w", err)
+	}
+	report.Block, report.Redemptions = upTo, len(found)
+	for _, r := range found {
+		if _, has := hashes[r.Hash]; !has {
+			report.Unknown = append(report.Unknown, r)
+			report.told[r.ID()] = len(r.Reports)
+		}
+	}
+	report.OK = len(report.Unknown) == 0 && len(report.Damages) == 0
+	if err := a.print(report, func(w io.Writer) { writeChainReport(w, report, len(contract.RPCs)) }); err != nil || report.OK {
+		return err
+	}
+	return silentFailure{}
+}
+
+// auditExport checks the export, and returns the hashes that it has.
+func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (map[appliance.Digest]struct{}, error) {
+	verifier, err := note.NewVerifier(c.verifierKey)
+	if err != nil {
+		return nil, usagef(cmd, "--verifier-key: %w", err)
+	}
+	signed, err := a.readSmall(c.checkpoint, maxCheckpoint)
+	if err != nil {
+		return nil, err
+	}
+	audit, err := appliance.NewAudit(verifier, nil)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.openInput(c.file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	hashes := make(map[appliance.Digest]struct{})
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for index := int64(0); lines.Scan(); index++ {
+		audit.Leaf(lines.Bytes())
+		if e, err := appliance.DecodeEntry(index, lines.Bytes()); err == nil && e.Event == nil {
+			hashes[e.Record.Hash] = struct{}{}
+			report.newest = e.Record.Time
+		}
+		if err := cmd.Context().Err(); err != nil {
+			return nil, err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", c.file, err)
+	}
+	found := audit.Finish(signed)
+	report.Records = found.Size - found.Events
+	report.Damages = append(report.Damages, found.Damages...)
+	return hashes, nil
+}
+
+func writeChainReport(w io.Writer, r chainReport, rpcs int) {
+	for _, d := range r.Damages {
+		fmt.Fprintln(w, d)
+	}
+	if len(r.Damages) > 0 {
+		fmt.Fprintln(w, "The export is DAMAGED: what it does not have proves nothing.")
+	}
+	if len(r.Unknown) == 0 {
+		fmt.Fprintf(w, "%d redemptions up to block %d: the export, of %d records, has the attestation of each.\n", r.Redemptions, r.Block, r.Records)
+		return
+	}
+	rows := make([][]string, len(r.Unknown))
+	for i, one := range r.Unknown {
+		rows[i] = []string{text.Time(one.Time), strconv.FormatUint(one.Block, 10), one.Amount.String(), fmt.Sprintf("%d of %d", r.told[one.ID()], rpcs), one.Hash.String(), one.TransactionHash.String()}
+	}
+	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tHASH\tTRANSACTION", rows)
+	fmt.Fprintf(w, "%d of %d redemptions up to block %d are NOT IN THE EXPORT: someone else signs with the attestor's key, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
+	if last := r.Unknown[len(r.Unknown)-1]; last.Time.After(r.newest) {
+		fmt.Fprintf(w, "The export ends at %s: for what was redeemed after that, get a newer one.\n", text.Time(r.newest))
+	}
+}

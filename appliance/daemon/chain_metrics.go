@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance/chain"
+)
+
+// chainMetrics reads how the contracts are watched, when Prometheus asks.
+type chainMetrics struct {
+	tower                            *chain.Watchtower
+	unknown, disagreements           *prometheus.Desc
+	block, blockTime, matches, rpcUp *prometheus.Desc
+}
+
+func newChainMetrics(w *chain.Watchtower) *chainMetrics {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &chainMetrics{
+		tower:         w,
+		unknown:       describe("attestd_chain_unknown_redemptions_total", "Redemptions that the journal does not have: someone else signs with the attestor's key. Those known from before the start are included."),
+		disagreements: describe("attestd_chain_disagreements_total", "Redemptions on which the RPCs of a contract did not agree."),
+		block:         describe("attestd_chain_block", "Block up to which most RPCs of the contract were read.", "contract"),
+		blockTime:     describe("attestd_chain_block_timestamp_seconds", "When that block was made, Unix time; NaN before one was read.", "contract"),
+		matches:       describe("attestd_chain_signer_matches", "1 while the contract takes this appliance's signatures, 0 while its attestor is another; NaN while that is not known.", "contract"),
+		rpcUp:         describe("attestd_chain_rpc_up", "1 while the RPC is read, 0 while that fails.", "contract", "rpc"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *chainMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.unknown, m.disagreements, m.block, m.blockTime, m.matches, m.rpcUp} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *chainMetrics) Collect(out chan<- prometheus.Metric) {
+	f := m.tower.Figures()
+	out <- prometheus.MustNewConstMetric(m.unknown, prometheus.CounterValue, float64(f.Unknown))
+	out <- prometheus.MustNewConstMetric(m.disagreements, prometheus.CounterValue, float64(f.Disagreements))
+	for _, c := range f.Contracts {
+		out <- prometheus.MustNewConstMetric(m.block, prometheus.GaugeValue, float64(c.Block), c.Name)
+		out <- prometheus.MustNewConstMetric(m.blockTime, prometheus.GaugeValue, unixSeconds(c.BlockTime), c.Name)
+		out <- prometheus.MustNewConstMetric(m.matches, prometheus.GaugeValue, ifKnown(c.SignerMatches), c.Name)
+		for _, rpc := range c.RPCs {
+			out <- prometheus.MustNewConstMetric(m.rpcUp, prometheus.GaugeValue, oneIf(!rpc.Failing), c.Name, rpc.URL)
+		}
+	}
+}
