@@ -69,6 +69,7 @@ func checks() []checkup {
 		{"database", checkDatabase},
 		{"journal", checkJournal},
 		{"mark", checkMark},
+		{"chain", checkChain},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
 		{"clock", checkClock},
