@@ -91,6 +91,24 @@ func (p *Policy) HasLog(key note.Verifier) bool {
 	return slices.ContainsFunc(p.Logs, func(l Log) bool { return l.Name() == key.Name() && l.KeyHash() == key.KeyHash() })
 }
 
+// Askable returns an error where a witness's URL cannot be asked, or where those that have one are no quorum.
+func (p *Policy) Askable() error {
+	var names []string
+	for _, w := range p.Witnesses {
+		if w.URL == "" {
+			continue
+		}
+		if err := CheckURL(w.URL); err != nil {
+			return fmt.Errorf("URL of witness %s: %w", w.Name, err)
+		}
+		names = append(names, w.Name)
+	}
+	if !p.Satisfied(names...) {
+		return fmt.Errorf("the quorum is %s, and those with a URL where they can be asked are: %s", p.Quorum(), strings.Join(names, ", "))
+	}
+	return nil
+}
+
 // nobody is the quorum that nobody must be in.
 const nobody = "none"
 

@@ -9,67 +9,76 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-func TestPolicies(t *testing.T) {
+func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
-	log := newLog(t, "example.com/log").VerifierText
-	w1, w2, w3 := newCosigner("w1.example").vkey(), newCosigner("w2.example").vkey(), newCosigner("w3.example").vkey()
-	three := "witness w1 " + w1 + "\nwitness w2 " + w2 + "\nwitness w3 " + w3 + "\n"
-	tests := map[string]struct {
-		text, quorum, fault string
-	}{
-		"no witness":              {"quorum none\n", "none", ""},
-		"one witness":             {"log " + log + "\nwitness w " + w1 + " https://w.example/\nquorum w", "w", ""},
-		"comments, tabs and ends": {"# a comment\n\t# another\n\n \twitness\tw  " + w1 + "\t \n quorum w \n", "w", ""},
-		"two of three":            {three + "group g 2 w1 w2 w3\nquorum g\n", "2 of (w1, w2, w3)", ""},
-		"any":                     {three + "group g any w1 w2\nquorum g\n", "1 of (w1, w2)", ""},
-		"groups of groups":        {three + "group a all w1 w2\ngroup b 1 a w3\nquorum b\n", "1 of (2 of (w1, w2), w3)", ""},
-		"a name that is no ASCII": {"witness Größe " + w1 + "\nquorum Größe\n", "Größe", ""},
-
-		"empty":                       {"", "", "there is no quorum line"},
-		"two quorums":                 {"quorum none\nquorum none\n", "", "line 2: there must be one quorum line"},
-		"a quorum of nobody known":    {three + "quorum w4\n", "", "line 4: w4 is not defined before"},
-		"a quorum before its witness": {"quorum w1\n" + three, "", "line 1: w1 is not defined before"},
-		"a quorum of two":             {three + "quorum w1 w2\n", "", "line 4: must be: quorum NAME|none"},
-		"an unknown word":             {"quorum none\nwitnesses w " + w1, "", `line 2: "witnesses" is none of log, witness, group and quorum`},
-		"a comment behind a line":     {"quorum none # nobody\n", "", "line 1: must be: quorum NAME|none"},
-		"a carriage return":           {"quorum none\r\n", "", "line 1: control character 0x0d"},
-		"a witness without a key":     {"witness w\nquorum w\n", "", "line 1: must be: witness NAME VKEY [URL]"},
-		"a witness called none":       {"witness none " + w1 + "\nquorum none\n", "", `line 1: the name "none"`},
-		"a name twice":                {"witness w " + w1 + "\nwitness w " + w2 + "\nquorum w\n", "", "line 2: w is defined twice"},
-		"a group like a witness":      {three + "group w1 any w2\nquorum w1\n", "", "line 4: w1 is defined twice"},
-		"a key twice, by other names": {"witness a " + w1 + "\nwitness b " + renamed("w1.example", "w9.example") + "\nquorum a\n", "", "line 2: another witness has the same public key"},
-		"a log twice":                 {"log " + log + "\nlog " + log + "\nquorum none\n", "", "line 2: another log has the same public key"},
-		"a member twice":              {three + "group g all w1 w1\nquorum g\n", "", "line 4: w1 is a member twice"},
-		"a member of two groups":      {three + "group g all w1\ngroup h all w1 w2\nquorum h\n", "", "line 5: w1 is a member twice: of g and of h"},
-		"a member unknown":            {three + "group g all w1 none\nquorum g\n", "", "line 4: member none of group g is not defined before"},
-		"a group of itself":           {three + "group g all g\nquorum g\n", "", "line 4: member g of group g"},
-		"no member":                   {three + "group g all\nquorum g\n", "", "line 4: must be: group NAME"},
-		"more than there are":         {three + "group g 4 w1 w2 w3\nquorum g\n", "", "a number from 1 to 3"},
-		"none of them":                {three + "group g 0 w1\nquorum g\n", "", "a number from 1 to 1"},
-		"a number with a zero":        {three + "group g 01 w1\nquorum g\n", "", `not "01"`},
-		"a log's key as a witness's":  {"witness w " + newCosigner("w").vkeyOf(1) + "\nquorum w\n", "", "it is a log's key (type 0x01)"},
-		"an ML-DSA key":               {"witness w " + newCosigner("w").vkeyOf(6) + "\nquorum w\n", "", "it is an ML-DSA-44 key"},
-		"a key of an unknown type":    {"witness w " + newCosigner("w").vkeyOf(9) + "\nquorum w\n", "", "type 0x09"},
-		"a key of another name":       {"witness w " + strings.Replace(w1, "w1", "w5", 1) + "\nquorum w\n", "", "its hash is"},
-		"a witness's key as a log's":  {"log " + w1 + "\nquorum none\n", "", "line 1: key of a log"},
-		"rubbish for a key":           {"witness w a+b+c\nquorum w\n", "", "not a key of the form"},
-		"too long":                    {strings.Repeat("#\n", witness.MaxPolicy), "", "more than 65536 bytes"},
-	}
-	for name, test := range tests {
+	log, w1, three := newLog(t, "example.com/log").VerifierText, newCosigner("w1.example").vkey(), threeWitnesses()
+	for name, test := range map[string]struct{ text, quorum string }{
+		"no witness":              {"quorum none\n", "none"},
+		"one witness":             {"log " + log + "\nwitness w " + w1 + " https://w.example/\nquorum w", "w"},
+		"comments, tabs and ends": {"# a comment\n\t# another\n\n \twitness\tw  " + w1 + "\t \n quorum w \n", "w"},
+		"two of three":            {three + "group g 2 w1 w2 w3\nquorum g\n", "2 of (w1, w2, w3)"},
+		"any":                     {three + "group g any w1 w2\nquorum g\n", "1 of (w1, w2)"},
+		"groups of groups":        {three + "group a all w1 w2\ngroup b 1 a w3\nquorum b\n", "1 of (2 of (w1, w2), w3)"},
+		"a name that is no ASCII": {"witness Größe " + w1 + "\nquorum Größe\n", "Größe"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, err := witness.ParsePolicy([]byte(test.text))
-			if test.fault != "" {
-				if err == nil || !strings.Contains(err.Error(), test.fault) {
-					t.Fatalf("error %v, want %q", err, test.fault)
-				}
-				return
-			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			if p.Quorum() != test.quorum {
 				t.Errorf("quorum %q, want %q", p.Quorum(), test.quorum)
+			}
+		})
+	}
+}
+
+func threeWitnesses() (lines string) {
+	for _, name := range []string{"w1", "w2", "w3"} {
+		lines += "witness " + name + " " + newCosigner(name+".example").vkey() + "\n"
+	}
+	return lines
+}
+
+func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
+	t.Parallel()
+	log, w1, w2, three := newLog(t, "example.com/log").VerifierText, newCosigner("w1.example").vkey(), newCosigner("w2.example").vkey(), threeWitnesses()
+	for name, test := range map[string]struct{ text, fault string }{
+		"empty":                       {"", "there is no quorum line"},
+		"two quorums":                 {"quorum none\nquorum none\n", "line 2: there must be one quorum line"},
+		"a quorum of nobody known":    {three + "quorum w4\n", "line 4: w4 is not defined before"},
+		"a quorum before its witness": {"quorum w1\n" + three, "line 1: w1 is not defined before"},
+		"a quorum of two":             {three + "quorum w1 w2\n", "line 4: must be: quorum NAME|none"},
+		"an unknown word":             {"quorum none\nwitnesses w " + w1, `line 2: "witnesses" is none of log, witness, group and quorum`},
+		"a comment behind a line":     {"quorum none # nobody\n", "line 1: must be: quorum NAME|none"},
+		"a carriage return":           {"quorum none\r\n", "line 1: control character 0x0d"},
+		"a witness without a key":     {"witness w\nquorum w\n", "line 1: must be: witness NAME VKEY [URL]"},
+		"a witness called none":       {"witness none " + w1 + "\nquorum none\n", `line 1: the name "none"`},
+		"a name twice":                {"witness w " + w1 + "\nwitness w " + w2 + "\nquorum w\n", "line 2: w is defined twice"},
+		"a group like a witness":      {three + "group w1 any w2\nquorum w1\n", "line 4: w1 is defined twice"},
+		"a key twice, by other names": {"witness a " + w1 + "\nwitness b " + renamed("w1.example", "w9.example") + "\nquorum a\n", "line 2: another witness has the same public key"},
+		"a log twice":                 {"log " + log + "\nlog " + log + "\nquorum none\n", "line 2: another log has the same public key"},
+		"a member twice":              {three + "group g all w1 w1\nquorum g\n", "line 4: w1 is a member twice"},
+		"a member of two groups":      {three + "group g all w1\ngroup h all w1 w2\nquorum h\n", "line 5: w1 is a member twice: of g and of h"},
+		"a member unknown":            {three + "group g all w1 none\nquorum g\n", "line 4: member none of group g is not defined before"},
+		"a group of itself":           {three + "group g all g\nquorum g\n", "line 4: member g of group g"},
+		"no member":                   {three + "group g all\nquorum g\n", "line 4: must be: group NAME"},
+		"more than there are":         {three + "group g 4 w1 w2 w3\nquorum g\n", "a number from 1 to 3"},
+		"none of them":                {three + "group g 0 w1\nquorum g\n", "a number from 1 to 1"},
+		"a number with a zero":        {three + "group g 01 w1\nquorum g\n", `not "01"`},
+		"a log's key as a witness's":  {"witness w " + newCosigner("w").vkeyOf(1) + "\nquorum w\n", "it is a log's key (type 0x01)"},
+		"an ML-DSA key":               {"witness w " + newCosigner("w").vkeyOf(6) + "\nquorum w\n", "it is an ML-DSA-44 key"},
+		"a key of an unknown type":    {"witness w " + newCosigner("w").vkeyOf(9) + "\nquorum w\n", "type 0x09"},
+		"a key of another name":       {"witness w " + strings.Replace(w1, "w1", "w5", 1) + "\nquorum w\n", "its hash is"},
+		"a witness's key as a log's":  {"log " + w1 + "\nquorum none\n", "line 1: key of a log"},
+		"rubbish for a key":           {"witness w a+b+c\nquorum w\n", "not a key of the form"},
+		"too long":                    {strings.Repeat("#\n", witness.MaxPolicy), "more than 65536 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := witness.ParsePolicy([]byte(test.text)); err == nil || !strings.Contains(err.Error(), test.fault) {
+				t.Errorf("error %v, want %q", err, test.fault)
 			}
 		})
 	}

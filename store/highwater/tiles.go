@@ -10,43 +10,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// tileHeight is that of appliance.Journal's tiles.
-const tileHeight = 8
-
-// tiles reads the hashes of a tree from a journal. It trusts none: they are for proofs.
-type tiles struct {
-	ctx     context.Context
-	journal appliance.Journal
-	size    int64
-	read    map[tlog.Tile][]byte // what was read, by tile without its width
-}
+// tiles reads the hashes of a tree from a journal.
+type tiles struct{ *appliance.Hashes }
 
 func newTiles(ctx context.Context, journal appliance.Journal, size int64) *tiles {
-	return &tiles{ctx: ctx, journal: journal, size: size, read: make(map[tlog.Tile][]byte)}
-}
-
-// ReadHashes implements tlog.HashReader.
-func (t *tiles) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	hashes := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		tile := tlog.TileForIndex(tileHeight, index)
-		tile.W = int(min(1<<tileHeight, t.size>>(tileHeight*tile.L)-tile.N<<tileHeight)) // as wide as the tree has it
-		name := tile
-		name.W = 0
-		held, found := t.read[name]
-		if !found {
-			var err error
-			if held, err = t.journal.Tile(t.ctx, tile); err != nil {
-				return nil, fmt.Errorf("tile %s: %w", tile.Path(), err)
-			}
-			t.read[name] = held
-		}
-		var err error
-		if hashes[i], err = tlog.HashFromTile(tile, held, index); err != nil {
-			return nil, err
-		}
-	}
-	return hashes, nil
+	return &tiles{appliance.NewHashes(ctx, journal, size)}
 }
 
 // extends returns an error unless the tree, whose hashes t reads, begins with the older one (RFC 6962, section 2.1.2).

@@ -1,0 +1,155 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// maxTries bounds how often a witness is asked in a round: with the size that is remembered, with the one that it says instead, and
+// once more where another appliance of the log has asked it meanwhile.
+const maxTries = 3
+
+// head is the checkpoint that witnesses are asked to cosign.
+type head struct {
+	signed []byte // by the log alone
+	tree   tlog.Tree
+}
+
+// result is what came of asking a witness.
+type result struct {
+	of            *asked
+	head          head
+	line          line // its cosignature of head; zero where there is none
+	err           error
+	contradiction bool // err says that it has seen another history
+	retryAfter    time.Duration
+	outpaced      bool // another appliance of the log has shown it a newer head
+}
+
+// ask asks one witness to cosign. It changes nothing. What a witness answers must not end attestations, be it by a defect of ours.
+func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r result) {
+	r = result{of: w, head: h}
+	defer func() {
+		if cause := recover(); cause != nil {
+			r.err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	if old > h.tree.N {
+		old = 0 // the witness says what it has
+	}
+	for range maxTries {
+		a, err := g.send(ctx, w, old, h)
+		if err != nil {
+			r.err = err
+			return r
+		}
+		r.retryAfter = a.retryAfter
+		switch a.status {
+		case http.StatusOK:
+			r.line, r.err = g.cosignature(w, h, a)
+			return r
+		case http.StatusConflict:
+			size, err := a.size()
+			if err != nil {
+				r.err = err
+				return r
+			}
+			if size > h.tree.N || size == old {
+				return g.conflict(ctx, r, old, size)
+			}
+			old = size
+		case http.StatusUnprocessableEntity:
+			r.contradiction = true
+			r.err = fmt.Errorf("it has cosigned %d records that are not those with which the journal begins (422: %s)", old, a.shown())
+			return r
+		default:
+			r.err = a.fault()
+			return r
+		}
+	}
+	r.err = fmt.Errorf("it has been shown another checkpoint, each of %d times that it was asked", maxTries)
+	return r
+}
+
+// send proves that the head's tree begins with the first old records, and asks.
+func (g *Gatherer) send(ctx context.Context, w *asked, old int64, h head) (answer, error) {
+	var proof tlog.TreeProof
+	if old > 0 {
+		var err error
+		if proof, err = tlog.ProveTree(h.tree.N, old, appliance.NewHashes(ctx, g.opts.Journal, h.tree.N)); err != nil {
+			return answer{}, fmt.Errorf("prove that the log grew from %d to %d records: %w", old, h.tree.N, err)
+		}
+	}
+	body, err := request(old, proof, h.signed)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := addCheckpoint(ctx, g.client, g.opts.UserAgent, w.URL, body)
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // the URL is told beside it
+	}
+	return a, err
+}
+
+// conflict judges a 409 with which no retry can help: the witness has a larger tree, or the one that was sent.
+func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) result {
+	if size == old && old < r.head.tree.N {
+		r.err = fmt.Errorf("it says that it has %d records, which is what it was sent", size)
+		return r
+	}
+	if size == old {
+		r.contradiction = true
+		r.err = fmt.Errorf("it has cosigned another tree of %d records", size)
+		return r
+	}
+	// Appliances that share a journal ask the same witness: one of the others may have shown it what was appended since.
+	now, err := g.head(ctx)
+	switch {
+	case err != nil:
+		r.err = err
+	case now.tree.N >= size:
+		r.outpaced = true
+		r.err = fmt.Errorf("it has been shown %d records by another appliance of this log", size)
+	default:
+		r.contradiction = true
+		r.err = fmt.Errorf("it has cosigned %d records, and the journal has %d: records are lost, or another log signs in this one's name", size, now.tree.N)
+	}
+	return r
+}
+
+// cosignature reads a 200.
+func (g *Gatherer) cosignature(w *asked, h head, a answer) (line, error) {
+	text, _ := split(h.signed)
+	l, ok, err := w.Key.find(text, a.body)
+	switch off := l.time.Sub(g.opts.Now()); {
+	case err != nil:
+		return line{}, err
+	case !ok:
+		return line{}, fmt.Errorf("its answer has no cosignature of %s: %s", appliance.LogName(w.Key), a.shown())
+	case off > MaxAhead || off < -MaxAhead:
+		return line{}, fmt.Errorf("it says that it cosigned at %s, and here it is %s: one of the clocks is wrong, or it repeats an old cosignature",
+			l.time.Format(time.RFC3339), g.opts.Now().UTC().Format(time.RFC3339))
+	}
+	return l, nil
+}
+
+// head reads the newest checkpoint.
+func (g *Gatherer) head(ctx context.Context) (head, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	signed, err := g.opts.Journal.Checkpoint(ctx)
+	if err != nil {
+		return head{}, fmt.Errorf("read the newest checkpoint: %w", err)
+	}
+	tree, err := appliance.OpenCheckpoint(signed, g.opts.Log)
+	return head{signed, tree}, err
+}
