@@ -41,6 +41,7 @@ type AdminOptions struct {
 	Chain        *chain.Watchtower
 	Redemptions  chain.Store
 	ReplicaReady func() error // as in Options
+	Witnesses    Witnesses    // nil means none
 	Routes       []Route      // served beside Admin's own; their Scope and Rate are ignored
 
 	Logger *slog.Logger     // nil means slog.Default
@@ -96,8 +97,11 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/log/records", Handler: a.records},
 		{Method: fiber.MethodGet, Path: "/log/records/:id", Handler: a.record},
 		{Method: fiber.MethodGet, Path: "/log/records/:id/proof", Handler: a.prove},
+		{Method: fiber.MethodGet, Path: "/log/records/:id/witnessed", Handler: a.proveWitnessed},
 		{Method: fiber.MethodGet, Path: "/log/entries", Handler: a.entries},
 		{Method: fiber.MethodGet, Path: "/log/checkpoint", Handler: a.checkpoint},
+		{Method: fiber.MethodGet, Path: "/log/published", Handler: a.published},
+		{Method: fiber.MethodGet, Path: "/log/witnesses", Handler: a.witnesses},
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},

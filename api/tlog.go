@@ -12,11 +12,11 @@ import (
 // tileHeight is the height of tiles in C2SP tlog-tiles. A full tile has 256 hashes.
 const tileHeight = 8
 
-// checkpoint is GET /log/checkpoint (C2SP tlog-checkpoint).
+// checkpoint is GET /log/checkpoint (C2SP tlog-checkpoint): where there are witnesses, the newest that a quorum has cosigned.
 func (s *Server) checkpoint(c *fiber.Ctx) error {
 	ctx, cancel := s.deadline()
 	defer cancel()
-	signed, err := s.attestor.Journal.Checkpoint(ctx)
+	signed, err := published(ctx, s.attestor.Journal, s.opts.Witnesses)
 	if err != nil {
 		return err
 	}

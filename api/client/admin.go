@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/stop"
+	"github.com/attestd/attestd/appliance/witness"
 )
 
 // ErrNotRunning is returned when no daemon listens at the admin socket. It is not returned for a socket that this user
@@ -138,6 +139,26 @@ func (a *Admin) Checkpoint(ctx context.Context) ([]byte, error) {
 	var signed []byte
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/checkpoint", into: &signed})
 	return signed, err
+}
+
+// Published returns the checkpoint that everybody is shown: see witness.Gatherer.Published.
+func (a *Admin) Published(ctx context.Context) ([]byte, error) {
+	var signed []byte
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/published", into: &signed})
+	return signed, err
+}
+
+// ProveWitnessed is Prove under a checkpoint that a quorum of witnesses has cosigned, for which the daemon waits a while.
+func (a *Admin) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+	var answer wire.ProvenEntry
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/witnessed", into: &answer})
+	return answer.Whole(), answer.Proof, err
+}
+
+// Witnesses returns how far the witnesses are.
+func (a *Admin) Witnesses(ctx context.Context) (s witness.Status, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: "/log/witnesses", into: &s})
+	return s, err
 }
 
 // Entries calls yield with each leaf from index first on, until the end or an error of yield's. A leaf is valid until

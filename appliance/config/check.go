@@ -37,7 +37,7 @@ func (c *Config) validate() error {
 	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
 	c.validateServer(check)
-	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
+	c.validateJournal(check)
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
@@ -65,6 +65,15 @@ func (c *Config) validate() error {
 	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
 	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
 	return errors.Join(failures...)
+}
+
+// maxWitnessInterval is longer than anybody should wait for a checkpoint to be witnessed.
+const maxWitnessInterval = 24 * time.Hour
+
+func (c *Config) validateJournal(check func(ok bool, format string, args ...any)) {
+	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
+	check(c.Journal.WitnessInterval >= minInterval && c.Journal.WitnessInterval <= maxWitnessInterval,
+		"journal.witness_interval: must be %s to %s", minInterval, maxWitnessInterval)
 }
 
 // validateServer checks the bounds of the API's server.

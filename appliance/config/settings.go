@@ -95,6 +95,9 @@ type Config struct {
 		Origin   string        `koanf:"origin"`
 		MinFree  Size          `koanf:"min_free"`
 		MaxAhead time.Duration `koanf:"max_ahead"`
+
+		Witnesses       string        `koanf:"witnesses"`
+		WitnessInterval time.Duration `koanf:"witness_interval"`
 	} `koanf:"journal"`
 	Chain struct {
 		Contracts    []Contract    `koanf:"contracts"`
@@ -203,6 +206,8 @@ func attestingSettings() []Setting {
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is made; empty derives it from the host's name"},
 		{"journal.min_free", "64MiB", "stop signing when the disk has less free than this"},
 		{"journal.max_ahead", "5m", "stop signing while the newest record is further ahead of the clock than this: the clock jumped"},
+		{"journal.witnesses", "", "policy file (C2SP tlog-policy) that names the witnesses who cosign checkpoints, and how many must have; empty for none; read again by attestd reload"},
+		{"journal.witness_interval", "1m", "how often the newest checkpoint is shown to the witnesses, if the journal grew"},
 	}
 }
 
@@ -246,7 +251,7 @@ func Reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
 		"hsm.uri", "hsm.uris", "hsm.keys", "hsm.address",
-		"attestation.screening_list", "attestation.policy", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
+		"attestation.screening_list", "attestation.policy", "journal.witnesses", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
 	}
 }
 

@@ -52,7 +52,7 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s serves nothing past its ttl")
 }
 
-// minInterval keeps a mistyped interval from flooding the upstream.
+// minInterval keeps a mistyped interval from flooding the upstream, or the witnesses.
 const minInterval = 100 * time.Millisecond
 
 // Header is a header of each request to the upstream, "Name: value". The value may be where it is kept instead:

@@ -45,7 +45,8 @@ func CheckReferences(c *config.Config) error {
 		}
 	}
 	_, err := ReadPolicy(c)
-	return errors.Join(err, checkUpstreamReferences(c))
+	_, witnessErr := readWitnesses(c)
+	return errors.Join(err, witnessErr, checkUpstreamReferences(c))
 }
 
 // CheckClients checks what the clients of a database, of an upstream and of RPCs refuse.

@@ -25,6 +25,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/redemptions"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -70,6 +71,7 @@ type running struct {
 	registry *prometheus.Registry
 	started  time.Time
 
+	witnesses    *witness.Gatherer
 	continued    chan successor    // has the log as which the journal goes on
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
@@ -110,6 +112,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	go r.watchTokens(watching)
 	defer r.follow(ctx)()      // ends before the replica is closed
 	defer r.watchChains(ctx)() // and this before what it has read
+	defer r.gatherCosignatures(ctx)()
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
@@ -135,6 +138,10 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
+	record := func(e appliance.Event) { r.events.Record(e) } // which is there before anybody is asked
+	if r.witnesses, err = OpenWitnesses(r.config, r.store, WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
+		return err
+	}
 	if r.config.GraphQL.Source == config.FromReplica {
 		r.replica = KeepReplica(r.config, r.logger)
 	}
@@ -192,6 +199,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Stop:         r.store.Stop,
 		ReplicaReady: r.replicaReady(),
 		Events:       r.events,
+		Witnesses:    r.witnesses,
 		Version:      r.options.Version,
 		Logger:       r.logger,
 	}

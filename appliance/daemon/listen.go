@@ -142,6 +142,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		Routes:       reads,
 		ReplicaReady: r.replicaReady(),
 		ChainReady:   r.chainReady(),
+		Witnesses:    r.witnesses,
 		Logger:       r.logger,
 		Registry:     r.registry,
 		Now:          time.Now,

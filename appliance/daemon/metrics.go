@@ -34,6 +34,7 @@ func (r *running) measure() {
 		r.registry.MustRegister(newChainMetrics(r.tower))
 	}
 	r.registry.MustRegister(newHSMMetrics(r.signer))
+	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
 		gauge("attestd_journal_records", "Attestations in the journal, and events.", func() float64 { return float64(r.records()) }),

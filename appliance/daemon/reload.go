@@ -67,6 +67,10 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	witnessPolicy, err := readWitnesses(next)
+	if err != nil {
+		return nil, nil, err
+	}
 	adoptKeys, err := r.prepareKeys(next)
 	if err != nil {
 		return nil, nil, err
@@ -74,6 +78,7 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	adoptKeys()
 	adoptTLS()
 	r.govern(policy)
+	r.witnesses.Use(witnessPolicy)
 	if r.options.Level != nil {
 		r.options.Level.Set(next.Level())
 	}

@@ -70,6 +70,7 @@ func checks() []checkup {
 		{"journal", checkJournal},
 		{"mark", checkMark},
 		{"chain", checkChain},
+		{"witnesses", checkWitnesses},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
 		{"clock", checkClock},

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"context"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/witness"
+)
+
+// Witnesses is a *witness.Gatherer.
+type Witnesses interface {
+	Published(ctx context.Context) ([]byte, error)
+	Prove(ctx context.Context, index int64) (appliance.InclusionProof, error)
+	Status() witness.Status
+}
+
+// witnessTimeout is how long an operator's command waits for witnesses; that of the request is longer.
+const witnessTimeout = adminTimeout * 2 / 3
+
+// published is the checkpoint that everybody is shown.
+func published(ctx context.Context, journal appliance.Journal, witnesses Witnesses) ([]byte, error) {
+	if witnesses == nil {
+		return journal.Checkpoint(ctx)
+	}
+	return witnesses.Published(ctx)
+}
+
+func (a *Admin) published(c *fiber.Ctx) error {
+	ctx, cancel := a.deadline()
+	defer cancel()
+	signed, err := published(ctx, a.attestor.Journal, a.opts.Witnesses)
+	if err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("text/plain; charset=utf-8")
+	return c.Send(signed)
+}
+
+func (a *Admin) witnesses(c *fiber.Ctx) error {
+	if a.opts.Witnesses == nil {
+		return sendJSON(c, fiber.StatusOK, witness.Status{})
+	}
+	return sendJSON(c, fiber.StatusOK, a.opts.Witnesses.Status())
+}
+
+func (a *Admin) proveWitnessed(c *fiber.Ctx) error {
+	if a.opts.Witnesses == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "there are no witnesses here")
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	e, err := a.find(ctx, c)
+	if err != nil {
+		return err
+	}
+	waiting, stop := context.WithTimeout(ctx, witnessTimeout)
+	defer stop()
+	proof, err := a.opts.Witnesses.Prove(waiting, e.Index)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, wire.ProvenEntry{Entry: wire.NewEntry(e), Proof: proof})
+}

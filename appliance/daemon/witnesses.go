@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/witness"
+)
+
+// ReadPolicy reads a policy file.
+func ReadPolicy(path string) (*witness.Policy, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, witness.MaxPolicy+1))
+	if err != nil {
+		return nil, err
+	}
+	policy, err := witness.ParsePolicy(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return policy, nil
+}
+
+// readWitnesses reads the policy of journal.witnesses, nil where there is none. Its witnesses can be asked, and are a quorum.
+func readWitnesses(c *config.Config) (*witness.Policy, error) {
+	path := c.Journal.Witnesses
+	if path == "" {
+		return nil, nil
+	}
+	policy, err := ReadPolicy(path)
+	if err != nil {
+		return nil, fmt.Errorf("journal.witnesses: %w", err)
+	}
+	if err := policy.Askable(); err != nil {
+		return nil, fmt.Errorf("journal.witnesses: %s: %w", path, err)
+	}
+	return policy, nil
+}
+
+// WitnessOptions are what witnesses can do without.
+type WitnessOptions struct {
+	Version string
+	Logger  *slog.Logger
+	Record  func(appliance.Event)
+}
+
+// OpenWitnesses returns what gathers the cosignatures of a store's checkpoints, once it runs; and what was gathered before.
+func OpenWitnesses(c *config.Config, store *Store, o WitnessOptions) (*witness.Gatherer, error) {
+	policy, err := readWitnesses(c)
+	if err != nil {
+		return nil, err
+	}
+	g, err := witness.Open(witness.Options{
+		Journal: store.Journal, Log: store.LogKey.Verifier, Path: filepath.Join(c.DataDir, witness.FileName),
+		Interval: c.Journal.WitnessInterval, UserAgent: "attestd/" + o.Version, Logger: o.Logger, Record: o.Record,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.Use(policy)
+	return g, nil
+}
+
+// gatherCosignatures begins to, and returns what ends that. Attesting never waits for it.
+func (r *running) gatherCosignatures(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { r.witnesses.Run(ctx) })
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+// witnessMetrics reads how far the witnesses are when Prometheus asks. Without a policy there are none.
+type witnessMetrics struct {
+	status                                                       func() witness.Status
+	newest, records, timestamp, witnessed, failing, contradicted *prometheus.Desc
+}
+
+func newWitnessMetrics(status func() witness.Status) *witnessMetrics {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &witnessMetrics{
+		status:       status,
+		newest:       describe("attestd_witness_newest_timestamp_seconds", "When the newest checkpoint that has a quorum of witnesses was cosigned by it, Unix time; 0 where none was."),
+		records:      describe("attestd_witness_newest_records", "Records that it covers."),
+		timestamp:    describe("attestd_witness_timestamp_seconds", "When a witness cosigned last, as it says, Unix time; 0 where it has not.", "witness"),
+		witnessed:    describe("attestd_witness_records", "Records of the tree that a witness cosigned last.", "witness"),
+		failing:      describe("attestd_witness_failing", "1 while a witness does not cosign, else 0.", "witness"),
+		contradicted: describe("attestd_witness_contradicts", "1 since a witness said that it has seen another history of the log, else 0.", "witness"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *witnessMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.newest, m.records, m.timestamp, m.witnessed, m.failing, m.contradicted} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *witnessMetrics) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	s := m.status()
+	if !s.Policy {
+		return
+	}
+	newest, records := 0.0, int64(0)
+	if s.Newest != nil {
+		newest, records = float64(s.Newest.Time.Unix()), s.Newest.Records
+	}
+	gauge(m.newest, newest)
+	gauge(m.records, float64(records))
+	for _, w := range s.Witnesses {
+		at, name := 0.0, strings.ToValidUTF8(w.Name, "?")
+		if !w.Time.IsZero() {
+			at = float64(w.Time.Unix())
+		}
+		gauge(m.timestamp, at, name)
+		gauge(m.witnessed, float64(w.Records), name)
+		gauge(m.failing, oneIf(w.Fault != ""), name)
+		gauge(m.contradicted, oneIf(w.Contradicts), name)
+	}
+}

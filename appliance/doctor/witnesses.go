@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
+	"github.com/attestd/attestd/appliance/witness"
+)
+
+// checkWitnesses tells how far those are who cosign checkpoints. It fails where one has seen another history: attestations go on, but
+// somebody has rewritten the journal, or signs in its name.
+func checkWitnesses(ctx context.Context, p *subject) []Finding {
+	if p.config.Journal.Witnesses == "" {
+		return nil
+	}
+	if !p.running() {
+		return []Finding{p.judgeKept()}
+	}
+	daemon := client.NewAdmin(p.config.Admin.Socket)
+	defer func() { _ = daemon.Close() }()
+	status, err := daemon.Witnesses(ctx)
+	if err != nil {
+		return []Finding{fail("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+	}
+	return judgeWitnesses(status, p.config.Journal.WitnessInterval, time.Now())
+}
+
+// Remedies, each told once.
+const (
+	contradictedRemedy = "docs/witness.md, A witness contradicts: keep a copy of data_dir, and ask the witness's operator for the checkpoint that it has"
+	failingRemedy      = "attestd asks again by itself; where it is for long, ask the witness's operator, or put another one into the policy"
+)
+
+// judgeWitnesses says what is wrong with a daemon's witnesses.
+func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []Finding {
+	if !s.Policy {
+		return []Finding{warn("attestd reload, or systemctl restart attestd", "the daemon runs without journal.witnesses, which was set since")}
+	}
+	findings := []Finding{judgeAge(s.Newest, interval, now)}
+	if !s.Names {
+		findings = append(findings, warn("add the line: log VKEY (GET /functions/v1/attestor has it), and give the policy out again",
+			"the policy names other logs and not this one, so that who checks by it refuses this log's checkpoints"))
+	}
+	for _, w := range s.Witnesses {
+		switch {
+		case w.Contradicts:
+			findings = append(findings, fail(contradictedRemedy, "%s (%s) contradicts the journal since %s: %s", w.Name, w.URL, text.Time(w.Since), w.Fault))
+		case w.Fault != "":
+			findings = append(findings, warn(failingRemedy, "%s (%s) has not cosigned since %s: %s", w.Name, w.URL, text.Time(w.Since), text.OneLine(w.Fault)))
+		}
+	}
+	return findings
+}
+
+// judgeAge says whether the newest witnessed checkpoint is new enough.
+func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) Finding {
+	if newest == nil {
+		return warn("attestd goes on asking; what is below says which witness does not answer", "no checkpoint has a quorum of witnesses yet")
+	}
+	age := now.Sub(newest.Time).Round(time.Second)
+	if most := witness.StaleAfter(interval); age > most {
+		return warn("what is below says which witness does not answer", "the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records, most)
+	}
+	return ok("a quorum has cosigned %d records, %s ago", newest.Records, age)
+}
+
+// judgeKept is what can be said without a daemon.
+func (p *subject) judgeKept() Finding {
+	path := filepath.Join(p.config.DataDir, witness.FileName)
+	policy, err := daemon.ReadPolicy(p.config.Journal.Witnesses)
+	if err != nil {
+		return fail("correct it, then try again: attestd config check", "%s", err)
+	}
+	signed, err := witness.Read(path)
+	switch {
+	case err != nil:
+		return warn("run doctor as root, or as the user "+p.service.Name, "%s", err)
+	case signed == nil:
+		return warn("start attestd, which asks the witnesses", "no checkpoint was witnessed yet")
+	}
+	c, err := policy.Open(signed, time.Now())
+	if err != nil {
+		return warn("start attestd, which asks the witnesses", "%s: %s", path, oneLine(err))
+	}
+	return ok("%s", c)
+}
