@@ -36,8 +36,10 @@ build: playground ## build bin/attestd, with the playground where Node is instal
 	@$(QUIETLY) bin/build.log 'compiling bin/attestd$(if $(wildcard bin/attestd),, (the first time fetches its modules, and takes minutes))' \
 	  $(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
 
-bin/modules: go.sum
-	@$(QUIETLY) bin/modules.log 'fetching the Go modules' $(GO) list -deps -test ./...
+WITNESSES := appliance/cmd/attestd/testdata/witnesses
+bin/modules: go.sum $(WITNESSES)/litewitness/go.sum $(WITNESSES)/transparency/go.sum
+	@$(QUIETLY) bin/modules.log 'fetching the Go modules' sh -c '$(GO) list -deps -test ./... && \
+	  cd $(WITNESSES)/litewitness && $(GO) list -deps . tool && cd ../transparency && $(GO) mod vendor -o $(CURDIR)/bin/vendored && rm -r $(CURDIR)/bin/vendored'
 	@touch $@
 
 test: test-deps playground clients promtool bin/modules ## install what is missing and run every test, with the race detector

@@ -17,8 +17,8 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// ReadPolicy reads a policy file.
-func ReadPolicy(path string) (*witness.Policy, error) {
+// ReadWitnessPolicy reads a policy file.
+func ReadWitnessPolicy(path string) (*witness.Policy, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func readWitnesses(c *config.Config) (*witness.Policy, error) {
 	if path == "" {
 		return nil, nil
 	}
-	policy, err := ReadPolicy(path)
+	policy, err := ReadWitnessPolicy(path)
 	if err != nil {
 		return nil, fmt.Errorf("journal.witnesses: %w", err)
 	}

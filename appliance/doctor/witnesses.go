@@ -71,7 +71,7 @@ func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) 
 // judgeKept is what can be said without a daemon.
 func (p *subject) judgeKept() Finding {
 	path := filepath.Join(p.config.DataDir, witness.FileName)
-	policy, err := daemon.ReadPolicy(p.config.Journal.Witnesses)
+	policy, err := daemon.ReadWitnessPolicy(p.config.Journal.Witnesses)
 	if err != nil {
 		return fail("correct it, then try again: attestd config check", "%s", err)
 	}

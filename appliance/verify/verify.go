@@ -11,6 +11,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/witness"
 )
 
 // Known is what an attestation is checked against: what the caller says, and what this machine's appliance does.
@@ -22,6 +23,9 @@ type Known struct {
 	Configured *appliance.Scheme    // the scheme of this machine's appliance; nil means that there is none
 	Recorded   *appliance.Entry     // what its journal has under the attestation's id; nil means nothing
 	Unknown    error                // why the appliance could not be asked; nil means that it was
+
+	Policy *witness.Policy // whose witnesses must have cosigned the log's checkpoint; nil means that none must
+	Proven *Proven         // what proves that the log has the attestation; nil where there is nothing
 }
 
 // FromCaller is the SignerFrom of signers that the caller named.
@@ -32,7 +36,7 @@ const CheckDigest = "digest"
 
 // Check is one thing that was looked at.
 type Check struct {
-	Name   string `json:"name"`   // digest, signature, signer or journal
+	Name   string `json:"name"`   // digest, signature, signer, journal or witnessed
 	Result string `json:"result"` // OK, Bad or Unchecked
 	Detail string `json:"detail"` // what was found; of what is unchecked, how to have it checked
 }
@@ -99,11 +103,14 @@ func (f File) request() *appliance.Request {
 	return &appliance.Request{UnspendableAddress: *f.UnspendableAddress, Beneficiary: *f.Beneficiary}
 }
 
-// Check checks an attestation: digest, signature, signer and, where the journal has it, journal, in this order.
+// Check checks an attestation: digest, signature, signer, where the journal has it journal, and with a policy witnessed, in this order.
 func (k *Known) Check(f File) []Check {
 	checks := append([]Check{k.checkDigest(f)}, k.checkSignature(f.Attestation)...)
 	if k.Recorded != nil {
 		checks = append(checks, k.checkJournal(f.Attestation))
+	}
+	if k.Policy != nil || k.Proven != nil && k.Proven.IsProof {
+		checks = append(checks, k.checkWitnessed())
 	}
 	return checks
 }
@@ -205,6 +212,11 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 		return Check{"signer", OK, fmt.Sprintf("%s (this appliance's journal has the attestation)", recovered)}
 	case len(k.Signers) > 0:
 		return Check{"signer", Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
+	}
+	if k.Policy != nil && k.Proven != nil {
+		if c, err := k.witnessed(); err == nil {
+			return Check{"signer", OK, fmt.Sprintf("%s (%s has the attestation)", recovered, appliance.LogName(c.Log))}
+		}
 	}
 	why := ""
 	if k.Unknown != nil {

@@ -28,7 +28,9 @@ type backend interface {
 	Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error)
 	Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error
 	Checkpoint(ctx context.Context) ([]byte, error)
+	Published(ctx context.Context) ([]byte, error)
 	Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
+	ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
 	Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error)
 	Pause(ctx context.Context, reason string) (stop.State, error)
 	Resume(ctx context.Context) (ended stop.State, err error)

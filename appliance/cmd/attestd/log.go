@@ -292,57 +292,6 @@ func (a *app) create(name string) (f *os.File, err error) {
 	return f, err
 }
 
-func newLogCheckpoint(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "checkpoint",
-		Short: "Print the newest signed checkpoint (C2SP tlog-checkpoint)",
-		Long: `Print the newest signed checkpoint: the log's origin, its number of records, its root hash and the
-signature. Who keeps one can prove later that nothing before it was changed: attestd log verify --since-checkpoint.`,
-		Example: "  attestd log checkpoint > 2026-11.checkpoint",
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withBackend(cmd, func(o backend) error {
-				checkpoint, err := o.Checkpoint(cmd.Context())
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					return a.printJSON(map[string]string{"checkpoint": string(checkpoint)})
-				}
-				_, err = a.out.Write(checkpoint)
-				return err
-			})
-		},
-	}
-}
-
-func newLogProve(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "prove ID",
-		Short: "Print the proof that an attestation is in the journal (C2SP tlog-proof)",
-		Long: `Print the proof that an attestation is in the tree of the newest checkpoint, in the form of C2SP
-tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint.`,
-		Example: "  attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef > attestation.tlog-proof",
-		Args:    oneArg("attestation ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := attestationID(cmd, args[0])
-			if err != nil {
-				return err
-			}
-			return a.withBackend(cmd, func(o backend) error {
-				e, proof, err := o.Prove(cmd.Context(), id)
-				if err != nil {
-					return err
-				}
-				return a.print(struct {
-					Leaf  []byte                   `json:"leaf"`
-					Proof appliance.InclusionProof `json:"proof"`
-				}{e.Leaf, proof}, func(w io.Writer) { io.WriteString(w, proof.String()) })
-			})
-		},
-	}
-}
-
 // maxCheckpoint bounds a checkpoint file; real ones have some 200 bytes.
 const maxCheckpoint = 64 << 10
 

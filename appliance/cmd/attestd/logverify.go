@@ -20,6 +20,7 @@ type logVerify struct {
 	*app
 	earlier, checkpoint, verifierKey string
 	signers                          []string
+	witnesses                        witnessCheck
 }
 
 func newLogVerify(a *app) *cobra.Command {
@@ -36,17 +37,24 @@ which has its checkpoint; without --verifier-key, its log key is taken at its ow
 
 Each attestor key that signed is listed, with the records that it signed. One that is not known is a damage. Known are
 those of --signer alone; without it, the appliance's own and those that events of the journal name, such as its start. Who
-has log.key can add events: give --signer where the journal may be in others' hands.`,
+has log.key can add events: give --signer where the journal may be in others' hands.
+
+With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosigned the checkpoint (that of
+--checkpoint, else of --since-checkpoint, else the one that the appliance publishes), and the log's key is the policy's.`,
 		Example: `  attestd log verify
   attestd log verify --since-checkpoint 2026-10.checkpoint
   attestd log verify /var/backups/attestd/attestd-20261101T023000Z.tar.zst --signer 0x…
-  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…'`,
+  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…'
+  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --policy witnesses.policy`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef(cmd, "%s takes at most one FILE", cmd.CommandPath())
 			}
 			if len(args) == 0 && (v.checkpoint != "" || v.verifierKey != "") {
-				return usagef(cmd, "FILE, --checkpoint and --verifier-key go together")
+				return usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together")
+			}
+			if v.verifierKey != "" && v.witnesses.file != "" {
+				return usagef(cmd, "--policy has the log's key: leave out --verifier-key")
 			}
 			return nil
 		},
@@ -56,6 +64,7 @@ has log.key can add events: give --signer where the journal may be in others' ha
 	f.StringVar(&v.earlier, "since-checkpoint", "", "a checkpoint kept from earlier: the journal must still begin with its records")
 	f.StringVar(&v.checkpoint, "checkpoint", "", "with an export as FILE: the signed checkpoint of its records")
 	f.StringVar(&v.verifierKey, "verifier-key", "", "with FILE: the log's verifier key, name+hash+key")
+	f.StringVar(&v.witnesses.file, "policy", "", "policy file (C2SP tlog-policy): which log's the checkpoint must be, and which witnesses must have cosigned it")
 	f.StringArrayVar(&v.signers, "signer", nil, "the address of an attestor key that may have signed, and no other; may be repeated")
 	return cmd
 }
@@ -72,6 +81,9 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 		report, err = v.file(cmd, args[0], opts)
 	} else {
 		err = v.withBackend(cmd, func(o backend) error {
+			if err := v.witnesses.since(cmd.Context(), o, &opts); err != nil {
+				return err
+			}
 			report, err = o.Verify(cmd.Context(), opts)
 			return err
 		})
@@ -80,7 +92,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return v.printReport(report)
+	return v.printReport(report, v.witnesses.found)
 }
 
 func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, err error) {
@@ -88,8 +100,11 @@ func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, e
 		return opts, usageError{cmd.CommandPath(), err}
 	}
 	if v.earlier != "" {
-		opts.Earlier, err = v.readSmall(v.earlier, maxCheckpoint)
+		if opts.Earlier, err = v.readSmall(v.earlier, maxCheckpoint); err != nil {
+			return opts, err
+		}
 	}
+	v.witnesses.policy, err = v.policy(v.witnesses.file)
 	return opts, err
 }
 
@@ -118,7 +133,7 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	}
 	f, err := v.openInput(name)
 	if err != nil && v.checkpoint == "" && v.verifierKey == "" {
-		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key go together, unless it is a backup: %w", err)
+		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together, unless it is a backup: %w", err)
 	}
 	if err != nil {
 		return report, err
@@ -130,14 +145,21 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	switch {
 	case isBackup && v.checkpoint != "":
 		return report, usagef(cmd, "%s is a backup, which has its checkpoint: --checkpoint is for an export", name)
+	case isBackup && v.witnesses.policy != nil:
+		return report, usagef(cmd, "%s is a backup, whose checkpoint no witness has cosigned: --policy is for an export", name)
 	case isBackup:
 		return v.backup(cmd.Context(), in, verifier, opts)
-	case v.checkpoint == "" || verifier == nil:
-		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key go together")
+	case v.checkpoint == "" || verifier == nil && v.witnesses.policy == nil:
+		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together")
 	}
 	signed, err := v.readSmall(v.checkpoint, maxCheckpoint)
 	if err != nil {
 		return report, err
+	}
+	if v.witnesses.policy != nil {
+		if verifier, err = v.witnesses.open(signed); err != nil {
+			return report, fmt.Errorf("%s: %w", v.checkpoint, err)
+		}
 	}
 	if report, err = auditExport(cmd.Context(), in, verifier, signed, opts); err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
@@ -186,7 +208,7 @@ func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, sign
 	return audit.Finish(signed), nil
 }
 
-func (a *app) printReport(r appliance.AuditReport) error {
+func (a *app) printReport(r appliance.AuditReport, witnessed *witnessedCheckpoint) error {
 	if r.Damages == nil {
 		r.Damages = []appliance.Damage{}
 	}
@@ -196,7 +218,13 @@ func (a *app) printReport(r appliance.AuditReport) error {
 	err := a.print(struct {
 		OK bool `json:"ok"`
 		appliance.AuditReport
-	}{r.OK(), r}, func(w io.Writer) { writeAudit(w, r) })
+		Witnessed *witnessedCheckpoint `json:"witnessed,omitempty"`
+	}{r.OK(), r, witnessed}, func(w io.Writer) {
+		writeAudit(w, r)
+		if witnessed != nil && r.OK() {
+			fmt.Fprintf(w, "witnessed: %s\n", witnessed.text)
+		}
+	})
 	if err == nil && !r.OK() {
 		err = silentFailure{}
 	}

@@ -26,20 +26,18 @@ const (
 	askAppliance   = 10 * time.Second // for what this machine's appliance knows of an attestation
 )
 
-func newVerify(a *app) *cobra.Command {
-	var unspendable, beneficiary, scheme string
-	var signers []string
-	var allow allowance
-	cmd := &cobra.Command{
-		Use:   "verify FILE|-",
-		Short: "Check an attestation offline: digest, signature, signer",
-		Long: `Check an attestation without a server. It is good, with exit status 0, when
+const verifyHelp = `Check an attestation without a server. It is good, with exit status 0, when
 
     digest     its hash is the digest of the two addresses
     signature  r and s are in range, s in the lower half of the order (EIP-2), v is 27 or 28
     signer     the signature recovers to signerAddress, and that is one you trust
 
-FILE is what 'attestd attest' prints, a record of the journal, or the answer of the API.
+FILE is what 'attestd attest' prints, a record of the journal, the answer of the API, or the proof that
+'attestd log prove ID --witnessed' makes.
+
+With --policy, a C2SP tlog-policy file, it must also be
+
+    witnessed  FILE proves that it is in a log of the policy, under a checkpoint that a quorum of its witnesses cosigned
 
 You trust each --signer. Without it, you trust this machine's appliance: hsm.address or hsm.keys of the configuration,
 else the daemon's keys, and what the journal has under the attestation's id, also by a key of before. What FILE says of
@@ -51,10 +49,20 @@ configuration does.
 
 An attestation of which a check could not be made is self-consistent only: the result says what was not checked
 and what to give, and the exit status is 1, or 0 with --allow-partial. --require-digest keeps it 1 where the digest was
-not checked. With a check that is bad it is always 1.`,
+not checked. With a check that is bad it is always 1.`
+
+func newVerify(a *app) *cobra.Command {
+	var unspendable, beneficiary, scheme, policy string
+	var signers []string
+	var allow allowance
+	cmd := &cobra.Command{
+		Use:   "verify FILE|-",
+		Short: "Check an attestation offline: digest, signature, signer",
+		Long:  verifyHelp,
 		Example: `  attestd attest --unspendable 0x… --beneficiary 0x… | attestd verify -
   attestd verify attestation.json --unspendable 0x… --beneficiary 0x… --signer 0x…
-  attestd log show ID --output json | jq .record | attestd verify -`,
+  attestd log show ID --output json | jq .record | attestd verify -
+  attestd log prove ID --witnessed | attestd verify - --policy witnesses.policy`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k := known{verify.Known{Scheme: appliance.SchemeName(scheme)}}
@@ -65,9 +73,9 @@ not checked. With a check that is bad it is always 1.`,
 			if err != nil {
 				return err
 			}
-			f, err := verify.Parse(text)
+			f, err := k.read(a, text, policy)
 			if err != nil {
-				return fmt.Errorf("verify %s: not an attestation: %w", args[0], err)
+				return fmt.Errorf("verify %s: %w", args[0], err)
 			}
 			if err := k.ask(cmd.Context(), a, f); err != nil {
 				return err
@@ -80,6 +88,7 @@ not checked. With a check that is bad it is always 1.`,
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary it must be for")
 	f.StringArrayVar(&signers, "signer", nil, "the address that must have signed it; may be repeated, for one of several (default: this machine's appliance's)")
 	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the journal's, else the configuration's, else the file's)")
+	f.StringVar(&policy, "policy", "", "policy file (C2SP tlog-policy) of the log that must have it, and of the witnesses who must have cosigned that")
 	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
 	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: exit with 1 all the same where it was not checked that the hash is of the two addresses")
 	return cmd
@@ -94,6 +103,17 @@ func (a allowance) allows(unchecked []string) bool {
 
 // known is gathered from the command line and from this machine's appliance.
 type known struct{ verify.Known }
+
+// read reads the file, with what it proves.
+func (k *known) read(a *app, text []byte, policy string) (f verify.File, err error) {
+	if k.Policy, err = a.policy(policy); err != nil {
+		return f, err
+	}
+	if f, k.Proven, err = verify.ParseProven(text); err != nil {
+		err = fmt.Errorf("not an attestation: %w", err)
+	}
+	return f, err
+}
 
 // expect takes what the caller says.
 func (k *known) expect(unspendable, beneficiary string, signers []string) (err error) {

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/witness"
+)
+
+// policy reads the file of --policy; nil where there is none.
+func (a *app) policy(path string) (*witness.Policy, error) {
+	if path == "" {
+		return nil, nil
+	}
+	p, err := daemon.ReadWitnessPolicy(path)
+	if err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
+	}
+	return p, nil
+}
+
+// witnessedCheckpoint is what a policy found of a checkpoint, for whom it may concern.
+type witnessedCheckpoint struct {
+	Log  string                `json:"log"` // name and hash of its key
+	Size int64                 `json:"size"`
+	Time time.Time             `json:"time,omitzero"` // since then a quorum has not seen another history
+	By   []witness.Cosignature `json:"by"`
+
+	text string
+}
+
+func newWitnessedCheckpoint(c witness.Checkpoint) *witnessedCheckpoint {
+	by := c.By
+	if by == nil {
+		by = []witness.Cosignature{}
+	}
+	return &witnessedCheckpoint{appliance.LogName(c.Log), c.Tree.N, c.Time, by, c.String()}
+}
+
+// witnessCheck holds checkpoints of a log against --policy.
+type witnessCheck struct {
+	file   string
+	policy *witness.Policy      // nil without one
+	found  *witnessedCheckpoint // nil until one was checked
+}
+
+// open checks a checkpoint, and returns the key of its log.
+func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
+	c, err := w.policy.Open(signed, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	w.found = newWitnessedCheckpoint(c)
+	return c.Log, nil
+}
+
+// since checks the checkpoint with which the journal must still begin: the one that was kept, or else the newest that the appliance
+// publishes, which becomes it.
+func (w *witnessCheck) since(ctx context.Context, o backend, opts *appliance.VerifyOptions) error {
+	if w.policy == nil {
+		return nil
+	}
+	if opts.Earlier == nil {
+		published, err := o.Published(ctx)
+		if err != nil {
+			return err
+		}
+		opts.Earlier = published
+	}
+	_, err := w.open(opts.Earlier)
+	return err
+}
+
+func newLogProve(a *app) *cobra.Command {
+	var witnessed bool
+	cmd := &cobra.Command{
+		Use:   "prove ID",
+		Short: "Print the proof that an attestation is in the journal (C2SP tlog-proof)",
+		Long: `Print the proof that an attestation is in the tree of the newest checkpoint, in the form of C2SP
+tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint.
+
+With --witnessed the checkpoint is one that a quorum of witnesses has cosigned (journal.witnesses), and the proof has the
+record's leaf: 'attestd verify FILE --policy P' checks it anywhere. Where none covers the record yet, the witnesses are
+asked at once, and it waits for them, or says after a while how far they are. The leaf says who was attested to whom.`,
+		Example: `  attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef > attestation.tlog-proof
+  attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef --witnessed > attestation.tlog-proof`,
+		Args: oneArg("attestation ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := attestationID(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return a.withBackend(cmd, func(o backend) error { return a.prove(cmd.Context(), o, id, witnessed) })
+		},
+	}
+	cmd.Flags().BoolVar(&witnessed, "witnessed", false, "under a checkpoint that a quorum of witnesses has cosigned, and with the leaf")
+	return cmd
+}
+
+func (a *app) prove(ctx context.Context, o backend, id uuid.UUID, witnessed bool) error {
+	prove := o.Prove
+	if witnessed {
+		prove = o.ProveWitnessed
+	}
+	e, proof, err := prove(ctx, id)
+	if err != nil {
+		return err
+	}
+	return a.print(struct {
+		Leaf  []byte                   `json:"leaf"`
+		Proof appliance.InclusionProof `json:"proof"`
+	}{e.Leaf, proof}, func(w io.Writer) {
+		if witnessed {
+			io.WriteString(w, proof.WithLeaf(e.Leaf))
+			return
+		}
+		io.WriteString(w, proof.String())
+	})
+}
+
+func newLogCheckpoint(a *app) *cobra.Command {
+	var newest bool
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "Print the signed checkpoint that everybody is shown (C2SP tlog-checkpoint)",
+		Long: `Print the signed checkpoint that GET /log/checkpoint answers: the log's origin, its number of records, its root hash and the
+signatures. Where journal.witnesses is set, it is the newest that a quorum of witnesses has cosigned; else, and with
+--newest, the newest of all. Who keeps one can prove later that nothing before it was changed: attestd log verify
+--since-checkpoint.`,
+		Example: "  attestd log checkpoint > 2026-11.checkpoint",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withBackend(cmd, func(o backend) error {
+				read := o.Published
+				if newest {
+					read = o.Checkpoint
+				}
+				checkpoint, err := read(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					return a.printJSON(map[string]string{"checkpoint": string(checkpoint)})
+				}
+				_, err = a.out.Write(checkpoint)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&newest, "newest", false, "the newest of all, be it that nobody has cosigned it yet")
+	return cmd
+}
+
+// witnesses is what was gathered while the daemon ran. Nobody is asked.
+func (f offline) witnesses() (*witness.Gatherer, error) {
+	return daemon.OpenWitnesses(f.config, f.store, daemon.WitnessOptions{})
+}
+
+func (f offline) Published(ctx context.Context) ([]byte, error) {
+	w, err := f.witnesses()
+	if err != nil {
+		return nil, err
+	}
+	return w.Published(ctx)
+}
+
+func (f offline) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+	w, err := f.witnesses()
+	if err != nil {
+		return appliance.Entry{}, appliance.InclusionProof{}, err
+	}
+	e, err := f.store.Journal.ByID(ctx, id)
+	if err != nil {
+		return appliance.Entry{}, appliance.InclusionProof{}, err
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	proof, err := w.Prove(ended, e.Index)
+	if appliance.CodeOf(err) == appliance.CodeTimeout {
+		err = fmt.Errorf("%w; no daemon is running that asks them: systemctl start attestd", err)
+	}
+	return e, proof, err
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/witness"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/highwater"
+)
+
+// policyHolder is an auditor who holds a policy and nothing else of the appliance.
+type policyHolder struct {
+	*testing.T
+	dir string
+}
+
+func (a policyHolder) path(name string) string { return filepath.Join(a.dir, name) }
+
+func (a policyHolder) write(name, text string) string {
+	a.Helper()
+	if err := os.WriteFile(a.path(name), []byte(text), 0o600); err != nil {
+		a.Fatal(err)
+	}
+	return a.path(name)
+}
+
+// checks runs a command that must say that; with good, it must end with 0.
+func (a policyHolder) checks(good bool, says string, args ...string) {
+	a.Helper()
+	cmd := (&daemonProcess{dir: a.dir}).command(args...)
+	cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
+	out, err := cmd.CombinedOutput()
+	if (err == nil) != good || !strings.Contains(string(out), says) {
+		a.Errorf("attestd %s: %v, want %q\n%s", strings.Join(args, " "), err, says, out)
+	}
+}
+
+// witnessed is an appliance whose checkpoints two real witnesses cosign, and an auditor far from it.
+type witnessed struct {
+	*daemonProcess
+	auditor policyHolder
+	key     appliance.LogKey
+}
+
+func newWitnessed(t *testing.T) *witnessed {
+	t.Helper()
+	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the tokens
+	d.run(t, "log", "checkpoint")
+	secret, err := os.ReadFile(filepath.Join(d.dir, "data", archive.LogKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &witnessed{d, policyHolder{t, t.TempDir()}, key}
+	policy := "log " + key.VerifierText + "\n"
+	names := ""
+	for _, each := range realWitnesses(t, key.VerifierText) {
+		policy += each.line()
+		names += " " + each.name
+	}
+	path := w.auditor.write("policy", policy+"group both all"+names+"\nquorum both\n")
+	d.configure("ATTESTD_JOURNAL_WITNESSES="+path, "ATTESTD_JOURNAL_WITNESS_INTERVAL=100ms", "ATTESTD_HSM_SESSIONS=1")
+	return w
+}
+
+// attest attests so often, and returns the last.
+func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
+	t.Helper()
+	c, err := client.New(w.url, w.token, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		if a, err = c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil {
+			t.Fatalf("%v\n%s", err, w.log())
+		}
+	}
+	return a
+}
+
+// audit brings an export and the witnessed checkpoint of exactly its records to the auditor.
+func (w *witnessed) audit(t *testing.T) (journal, checkpoint string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		journal, checkpoint = w.run(t, "log", "export"), w.run(t, "log", "checkpoint")
+		if strings.Split(checkpoint, "\n")[1] == fmt.Sprint(strings.Count(journal, "\n")) {
+			return journal, checkpoint
+		}
+	}
+	t.Fatalf("the witnesses are not up with the journal: %s", checkpoint)
+	return "", ""
+}
+
+func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
+	w := newWitnessed(t)
+	a := w.auditor
+	policy := a.path("policy")
+	w.start(t)
+	last := w.attest(t, 12)
+	proof := a.write("good.tlog-proof", w.run(t, "log", "prove", last.ID.String(), "--witnessed"))
+	inJSON := a.write("good.json", w.run(t, "log", "prove", last.ID.String(), "--witnessed", "--output", "json"))
+	journal, checkpoint := w.audit(t)
+	export, signed := a.write("good.ndjson", journal), a.write("good.checkpoint", checkpoint)
+
+	a.checks(true, "The attestation is good", "verify", proof, "--policy", policy)
+	a.checks(true, "cosigned by transparency at", "verify", inJSON, "--policy", policy)
+	a.checks(false, "not checked: signer, witnessed", "verify", proof)
+	a.checks(true, "The journal is whole", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
+	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint || strings.Count(served, "\n— witness.example/") != 2 {
+		t.Errorf("GET /log/checkpoint: %s", served)
+	}
+	if out := w.run(t, "log", "verify", "--policy", policy); !strings.Contains(out, "witnessed: ") {
+		t.Errorf("log verify: %s", out)
+	}
+	w.types(t, last.ID.String())
+	w.kill(t)
+
+	for _, records := range []int{5, 40} { // fewer than there were, and more
+		forged := w.rewrite(t, journal, records)
+		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
+		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
+		_, cosignatures, _ := strings.Cut(checkpoint, "\n— witness")
+		a.checks(true, "The journal is whole", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint), "--verifier-key", w.key.VerifierText)
+		a.checks(false, "it has no quorum", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint), "--policy", policy)
+		a.checks(false, "does not verify", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint+"— witness"+cosignatures), "--policy", policy)
+		a.checks(false, "DAMAGED", "log", "verify", forgedExport, "--checkpoint", signed, "--policy", policy)
+		inForged := w.run(t, "log", "prove", forged.ID.String(), "--output", "json")
+		a.checks(false, "it has no quorum", "verify", a.write("f", inForged), "--policy", policy)
+		a.checks(false, "not in the tree of the checkpoint", "verify", a.write("f", transplanted(t, inForged, checkpoint)), "--policy", policy)
+		w.start(t)
+		w.alarms(t)
+		w.attest(t, 1) // which no witness can stop
+		told := func() int {
+			return strings.Count(w.run(t, "log", "list", "--events"), string(witness.EventContradiction))
+		}
+		for deadline := time.Now().Add(time.Minute); told() < 2; {
+			if time.Now().After(deadline) {
+				t.Fatalf("the journal has no event of it\n%s", w.log())
+			}
+		}
+		w.kill(t)
+	}
+}
+
+// types runs the commands of docs/witness.md: the operator's with the appliance's configuration, the auditor's without.
+func (w *witnessed) types(t *testing.T, id string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/witness.md")
+	if err == nil {
+		err = os.Rename(w.auditor.path("policy"), w.auditor.path("witnesses.policy"))
+	}
+	if err == nil {
+		err = os.Symlink("witnesses.policy", w.auditor.path("policy")) // by which the daemon knows it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := 0
+	for line := range strings.Lines(string(text)) {
+		command, isTyped := strings.CutPrefix(line, "$ ")
+		if !isTyped {
+			continue
+		}
+		typed++
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.ReplaceAll(command, "ID", id))
+		cmd.Dir, cmd.Env = w.auditor.dir, w.command().Env
+		if strings.Contains(command, "--policy") {
+			cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s%v\n%s", command, err, out)
+		}
+	}
+	if typed != 5 {
+		t.Errorf("%d commands are told", typed)
+	}
+}
+
+// rewrite puts a journal into the place of the appliance's that lacks its first record, and has other ones at its end: the log key is
+// stolen, and all that remembers is gone. It returns the newest record.
+func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest appliance.Record) {
+	t.Helper()
+	data := filepath.Join(w.dir, "data")
+	kept, err := filepath.Glob(filepath.Join(data, archive.StoreFile+"*")) // its write-ahead log, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append(kept, filepath.Join(data, highwater.FileName), filepath.Join(data, witness.FileName)) {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var leaves []appliance.Record
+	for _, line := range strings.Split(strings.TrimSpace(journal), "\n") {
+		if e, err := appliance.DecodeEntry(0, []byte(line)); err == nil && e.Event == nil {
+			leaves = append(leaves, e.Record)
+		}
+	}
+	s, err := bolt.Open(filepath.Join(data, archive.StoreFile), bolt.Options{Signer: w.key.Signer, Verifier: w.key.Verifier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	key, token, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "forged", Scopes: []appliance.Scope{appliance.ScopeAttest}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Keys().Create(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	w.token = token
+	for i := range records {
+		newest = leaves[1+i%(len(leaves)-1)]
+		newest.ID[15] ^= byte(i / (len(leaves) - 1))
+		newest.KeyID, newest.IdempotencyKey = key.ID, ""
+		if _, _, err := s.Journal().Append(t.Context(), newest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return newest
+}
+
+// transplanted is a proof with another checkpoint.
+func transplanted(t *testing.T, proof, checkpoint string) string {
+	t.Helper()
+	var p struct {
+		Leaf  []byte                   `json:"leaf"`
+		Proof appliance.InclusionProof `json:"proof"`
+	}
+	if err := json.Unmarshal([]byte(proof), &p); err != nil {
+		t.Fatal(err)
+	}
+	p.Proof.Checkpoint = checkpoint
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// alarms waits until both witnesses have contradicted the journal, and checks that everybody is told.
+func (w *witnessed) alarms(t *testing.T) {
+	t.Helper()
+	daemon := client.NewAdmin(filepath.Join(w.dir, "admin.sock"))
+	defer daemon.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for contradict := 0; contradict < 2; {
+		s, err := daemon.Witnesses(ctx)
+		if err != nil {
+			t.Fatalf("%v: %+v\n%s", err, s, w.log())
+		}
+		contradict = 0
+		for _, each := range s.Witnesses {
+			if each.Contradicts {
+				contradict++
+			}
+		}
+		time.Sleep(10 * time.Millisecond) // between two questions
+	}
+	if n := strings.Count(string(w.log()), "CONTRADICTION"); n != 2 {
+		t.Errorf("%d alarms\n%s", n, w.log())
+	}
+	out, err := w.command("doctor").CombinedOutput()
+	if n := strings.Count(string(out), "contradicts the journal since"); err == nil || n != 2 {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,65 @@
+package appliance
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// tlogProof is the first line of a C2SP tlog-proof.
+const tlogProof = "c2sp.org/tlog-proof@v1\n"
+
+// WithLeaf returns the proof as a C2SP tlog-proof that has the leaf as its extra data: it can be checked by itself.
+func (p InclusionProof) WithLeaf(leaf []byte) string {
+	return tlogProof + "extra " + base64.StdEncoding.EncodeToString(leaf) + "\n" + strings.TrimPrefix(p.String(), tlogProof)
+}
+
+// IsProof says whether a text begins as a C2SP tlog-proof does.
+func IsProof(text []byte) bool { return strings.HasPrefix(string(text), tlogProof) }
+
+// ParseProof reads a C2SP tlog-proof. extra is nil where it has no extra data, which for those of WithLeaf is the leaf. Nothing is checked
+// but the form: see InclusionProof.Verify.
+func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
+	rest, ok := strings.CutPrefix(string(text), tlogProof)
+	if !ok {
+		return p, nil, errors.New("not a C2SP tlog-proof")
+	}
+	head, checkpoint, ok := strings.Cut(rest, "\n\n")
+	if !ok {
+		return p, nil, errors.New("tlog-proof: there is no checkpoint")
+	}
+	lines := strings.Split(head, "\n")
+	if encoded, has := strings.CutPrefix(lines[0], "extra "); has {
+		if extra, err = base64.StdEncoding.DecodeString(encoded); err != nil {
+			return p, nil, errors.New("tlog-proof: the extra data is not base64")
+		}
+		lines = lines[1:]
+	}
+	if len(lines) == 0 {
+		return p, nil, errors.New("tlog-proof: there is no index")
+	}
+	index, has := strings.CutPrefix(lines[0], "index ")
+	if p.Index, err = strconv.ParseInt(index, 10, 64); !has || err != nil || p.Index < 0 || strconv.FormatInt(p.Index, 10) != index {
+		return p, nil, fmt.Errorf("tlog-proof: %q is not the line of the index", lines[0])
+	}
+	for _, line := range lines[1:] {
+		h, err := tlog.ParseHash(line)
+		if err != nil {
+			return p, nil, fmt.Errorf("tlog-proof: %q is not a hash", line)
+		}
+		p.Hashes = append(p.Hashes, h[:])
+	}
+	p.Checkpoint = checkpoint
+	body := strings.SplitN(checkpoint, "\n", 3)
+	if len(body) == 3 {
+		p.TreeSize, err = strconv.ParseInt(body[1], 10, 64)
+	}
+	if len(body) < 3 || err != nil {
+		return p, nil, errors.New("tlog-proof: the checkpoint has no size")
+	}
+	return p, extra, nil
+}

@@ -1,0 +1,43 @@
+package appliance_test
+
+import (
+	"encoding/base64"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+func TestProofsAreReadAsTheyAreWritten(t *testing.T) {
+	hash := tlog.RecordHash([]byte("leaf"))
+	proof := appliance.InclusionProof{Index: 4, TreeSize: 7, Hashes: [][]byte{hash[:], hash[:]}, Checkpoint: "example.com/log\n7\n" + hash.String() + "\n\n— example.com/log AAAA\n"}
+	for _, leaf := range []string{"", `{"id":1}`} {
+		text := proof.String()
+		if leaf != "" {
+			text = proof.WithLeaf([]byte(leaf))
+		}
+		read, extra, err := appliance.ParseProof([]byte(text))
+		if err != nil || !reflect.DeepEqual(read, proof) || string(extra) != leaf || !appliance.IsProof([]byte(text)) {
+			t.Errorf("%v: %+v with %q of %s", err, read, extra, text)
+		}
+	}
+	good := proof.WithLeaf([]byte("leaf"))
+	for name, text := range map[string]string{
+		"not a C2SP tlog-proof":   "{}",
+		"there is no checkpoint":  good[:strings.Index(good, "\n\n")],
+		"is not base64":           strings.Replace(good, "extra bGVhZg==", "extra ?", 1),
+		"the line of the index":   strings.Replace(good, "index 4", "index 04", 1),
+		"is not a hash":           strings.Replace(good, base64.StdEncoding.EncodeToString(hash[:]), "AAAA", 1),
+		"the checkpoint has no":   strings.Replace(good, "\n7\n", "\nseven\n", 1),
+		`"" is not the line of`:   "c2sp.org/tlog-proof@v1\n\n\nx",
+		"there is no index":       "c2sp.org/tlog-proof@v1\nextra bGVhZg==\n\nx",
+		`"indexed" is not the li`: strings.Replace(good, "index 4", "indexed", 1),
+	} {
+		if _, _, err := appliance.ParseProof([]byte(text)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: error %v, want %q", text, err, name)
+		}
+	}
+}

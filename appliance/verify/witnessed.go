@@ -1,0 +1,101 @@
+package verify
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/witness"
+)
+
+// Proven is what a file has beside an attestation: its leaf in the log, and the proof that it is there. Nothing of it is checked yet.
+type Proven struct {
+	Leaf  []byte                   `json:"leaf"`
+	Proof appliance.InclusionProof `json:"proof"`
+
+	IsProof bool `json:"-"` // the file has nothing else
+}
+
+// ParseProven reads a file as Parse does, and what proves it: a C2SP tlog-proof that has its leaf ('attestd log prove ID --witnessed'),
+// the same in JSON, or the answer of GET /functions/v1/attest/{id}. proven is nil for a file with no proof.
+func ParseProven(text []byte) (f File, proven *Proven, err error) {
+	if proven, err = provenIn(text); err != nil || proven == nil {
+		if err == nil {
+			f, err = Parse(text)
+		}
+		return f, nil, err
+	}
+	e, err := appliance.DecodeEntry(proven.Proof.Index, proven.Leaf)
+	if err != nil {
+		return f, nil, fmt.Errorf("leaf: %w", err)
+	}
+	if e.Event != nil {
+		return f, nil, fmt.Errorf("it is the proof of an event, %s: attestd log verify checks events", e.Event.Kind)
+	}
+	inLeaf, err := Parse(proven.Leaf)
+	if err != nil || proven.IsProof {
+		return inLeaf, proven, err
+	}
+	if f, err = Parse(text); err != nil {
+		return f, nil, err
+	}
+	if f.Attestation != inLeaf.Attestation {
+		return f, nil, errors.New("the leaf is another attestation's")
+	}
+	return f, proven, nil
+}
+
+// provenIn returns nil where the text has no proof.
+func provenIn(text []byte) (*Proven, error) {
+	if appliance.IsProof(text) {
+		proof, leaf, err := appliance.ParseProof(text)
+		if err == nil && leaf == nil {
+			err = errors.New("the proof has no leaf (extra): attestd log prove ID --witnessed makes one that has")
+		}
+		return &Proven{Leaf: leaf, Proof: proof, IsProof: true}, err
+	}
+	var p Proven
+	if err := wire.ReadSome(text, &p); err != nil {
+		return nil, err
+	}
+	if p.Leaf == nil || p.Proof.Checkpoint == "" {
+		return nil, nil
+	}
+	var only map[string]json.RawMessage
+	if err := json.Unmarshal(text, &only); err != nil {
+		return nil, err
+	}
+	p.IsProof = only["signature"] == nil
+	return &p, nil
+}
+
+// checkWitnessed checks that the attestation is in the log under a checkpoint that the policy takes.
+func (k *Known) checkWitnessed() Check {
+	const name = "witnessed"
+	switch {
+	case k.Policy == nil:
+		return Check{name, Unchecked, "whether the log has it under a checkpoint that witnesses have cosigned: give --policy"}
+	case k.Proven == nil:
+		return Check{name, Unchecked, "whether the log has it under a checkpoint that witnesses have cosigned: the file has no proof, attestd log prove ID --witnessed makes one"}
+	}
+	c, err := k.witnessed()
+	if err != nil {
+		return Check{name, Bad, err.Error()}
+	}
+	return Check{name, OK, fmt.Sprintf("record %d of the %s", k.Proven.Proof.Index, c)}
+}
+
+// witnessed returns the checkpoint under which the leaf is proven to be.
+func (k *Known) witnessed() (witness.Checkpoint, error) {
+	c, err := k.Policy.Open([]byte(k.Proven.Proof.Checkpoint), time.Now())
+	if err != nil {
+		return c, err
+	}
+	if err := k.Proven.Proof.Verify(k.Proven.Leaf, c.Log); err != nil {
+		return c, fmt.Errorf("the leaf is not in the tree of the checkpoint: %w", err)
+	}
+	return c, nil
+}

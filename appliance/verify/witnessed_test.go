@@ -1,0 +1,146 @@
+package verify_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/verify"
+	"github.com/attestd/attestd/appliance/witness"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// logged is a log with some records, and the proof of one.
+type logged struct {
+	key   appliance.LogKey
+	entry appliance.Entry
+	proof appliance.InclusionProof
+}
+
+func newLogged(t *testing.T) logged {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := bolt.Open(filepath.Join(t.TempDir(), "journal"), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := logged{key: key}
+	for range 5 {
+		if l.entry, _, err = s.Journal().Append(t.Context(), storetest.Record(t, "key")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.proof, err = s.Journal().Prove(t.Context(), l.entry.Index); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// asJSON is what 'attestd log prove --output json' prints, with more members.
+func (l logged) asJSON(t *testing.T, more map[string]any) string {
+	t.Helper()
+	members := map[string]any{"leaf": l.entry.Leaf, "proof": l.proof}
+	for name, value := range more {
+		members[name] = value
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// answer are the members that GET /functions/v1/attest/{id} has beside leaf and proof.
+func (l logged) answer(a appliance.Attestation) map[string]any {
+	return map[string]any{"id": a.ID, "hash": a.Hash, "signature": a.Signature, "signerAddress": a.SignerAddress}
+}
+
+func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
+	t.Parallel()
+	l, other := newLogged(t), newLogged(t)
+	policyOf := func(text string) *witness.Policy {
+		p, err := witness.ParsePolicy([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	own := policyOf("log " + l.key.VerifierText + "\nquorum none\n")
+	moved := l
+	moved.proof.Index--
+	swapped := l
+	swapped.entry.Leaf = other.entry.Leaf
+	tests := map[string]struct {
+		text    string
+		policy  *witness.Policy
+		verdict string
+		says    string // of the check that is named witnessed
+	}{
+		"a proof with its leaf":         {l.proof.WithLeaf(l.entry.Leaf), own, verify.Good, "record 4 of the 5 records of example.com/log+"},
+		"a proof in JSON":               {l.asJSON(t, nil), own, verify.Good, "record 4"},
+		"the answer of the API":         {l.asJSON(t, l.answer(l.entry.Record.Attestation)), own, verify.SelfConsistent, "record 4"}, // without its addresses
+		"a proof without a policy":      {l.proof.WithLeaf(l.entry.Leaf), nil, verify.SelfConsistent, "give --policy"},
+		"an attestation alone":          {string(l.entry.Leaf), own, verify.SelfConsistent, "the file has no proof"},
+		"another log":                   {other.proof.WithLeaf(other.entry.Leaf), own, verify.Bad, "no log of the policy has signed it"},
+		"another place":                 {moved.proof.WithLeaf(l.entry.Leaf), own, verify.Bad, "not in the tree"},
+		"another leaf":                  {swapped.asJSON(t, nil), own, verify.Bad, "not in the tree"},
+		"a checkpoint of another log":   {strings.Replace(l.asJSON(t, nil), jsonOf(t, l.proof.Checkpoint), jsonOf(t, other.proof.Checkpoint), 1), own, verify.Bad, "no log of the policy"},
+		"a checkpoint that was changed": {strings.Replace(l.proof.WithLeaf(l.entry.Leaf), "\n5\n", "\n6\n", 1), own, verify.Bad, "no log of the policy has signed it"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, proven, err := verify.ParseProven([]byte(test.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			checks := (&verify.Known{Policy: test.policy, Proven: proven}).Check(f)
+			last := checks[len(checks)-1]
+			if verdict, _ := verify.Verdict(checks); verdict != test.verdict || last.Name != "witnessed" || !strings.Contains(last.Detail, test.says) {
+				t.Errorf("%s: %+v, want %s and %q", verdict, checks, test.verdict, test.says)
+			}
+		})
+	}
+}
+
+func jsonOf(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestFilesThatProveNoAttestation(t *testing.T) {
+	t.Parallel()
+	l, other := newLogged(t), newLogged(t)
+	event, err := appliance.NewContinuation(l.key, []byte(l.proof.Checkpoint), nil, "a test", "root", l.entry.Time())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := appliance.EncodeEvent(event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for fault, text := range map[string]string{
+		"attestd log prove ID --witnessed makes one":   l.proof.String(),
+		"it is the proof of an event":                  l.proof.WithLeaf(leaf),
+		"leaf: record":                                 l.proof.WithLeaf([]byte("{}")),
+		"the leaf is another attestation's":            l.asJSON(t, l.answer(other.entry.Record.Attestation)),
+		"hash, signature and signerAddress are needed": "{}",
+		"tlog-proof: there is no checkpoint":           "c2sp.org/tlog-proof@v1\nindex 1\n",
+		"the body must be one JSON object":             "hello",
+	} {
+		if _, _, err := verify.ParseProven([]byte(text)); err == nil || !strings.Contains(err.Error(), fault) {
+			t.Errorf("%s: error %v", fault, err)
+		}
+	}
+}
