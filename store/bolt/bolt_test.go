@@ -29,15 +29,6 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-func TestConditions(t *testing.T) {
-	storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
-		o := options(newLogKey(t))
-		o.Now = now
-		s := mustOpen(t, newPath(t), o)
-		return s.Keys(), s.Journal()
-	})
-}
-
 func TestRevocation(t *testing.T) {
 	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
 		o := options(newLogKey(t))

@@ -32,6 +32,25 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// TestConditions is of what is asked about records in the same places.
+func TestConditions(t *testing.T) {
+	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+				o := bolt.WithWAL(options(newLogKey(t)), 8<<20)
+				o.Now = now
+				if every == 0 {
+					s := held(t, newPath(t), o)
+					return s.Keys(), s.Journal()
+				}
+				s := mustOpen(t, newPath(t), o)
+				return s.Keys(), &settling{Journal: s.Journal(), store: s, every: every}
+			})
+		})
+	}
+}
+
 // settling has all in the file after each so many records or events.
 type settling struct {
 	appliance.Journal
