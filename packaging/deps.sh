@@ -37,6 +37,10 @@ if [ "${1-}" = test ]; then
 	need fusermount3 fuse3 fuse3
 	need "losetup /sbin/losetup" mount util-linux
 	need "mkfs.ext4 /sbin/mkfs.ext4" e2fsprogs e2fsprogs
+	need "rsyslogd /usr/sbin/rsyslogd" rsyslog rsyslog
+	need "/usr/lib/*/rsyslog/lmnsd_gtls.so /usr/lib64/rsyslog/lmnsd_gtls.so" rsyslog-gnutls rsyslog-gnutls
+	need "/usr/lib/*/rsyslog/lmnsd_ossl.so /usr/lib64/rsyslog/lmnsd_ossl.so" rsyslog-openssl rsyslog-openssl
+	need "logrotate /usr/sbin/logrotate" logrotate logrotate
 	need "/usr/lib/postgresql/*/bin/initdb initdb" postgresql /usr/bin/initdb
 	need "/usr/lib/postgresql/*/bin/pg_basebackup pg_basebackup" postgresql /usr/bin/pg_basebackup
 fi

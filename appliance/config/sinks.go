@@ -96,9 +96,7 @@ func (c *Config) validateSinks(check func(ok bool, format string, args ...any)) 
 
 func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	check(slices.Contains([]string{SinkSyslog, SinkHTTPS, SinkFile}, s.Type), "type: %q is not syslog, https or file", s.Type)
-	check(slices.Contains([]string{"json", "cef"}, s.Format), "format: %q is not json or cef", s.Format)
 	check(s.Format == "json" || s.Type != SinkHTTPS, "format: type https takes json alone")
-	check(slices.Contains([]string{"addresses", "unspendable", "none"}, s.Redact), "redact: %q is not addresses, unspendable or none", s.Redact)
 	check(slices.Contains([]string{StartFirst, StartNow}, s.Start), "start: %q is not first or now", s.Start)
 	check(s.Batch > 0 && s.Batch <= maxSinkBatch, "batch: must be 1 to %d", maxSinkBatch)
 	check(s.BatchBytes > 0 && s.BatchBytes <= maxSinkBytes, "batch_bytes: must be more than zero, and at most 64MiB")

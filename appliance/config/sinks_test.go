@@ -92,7 +92,6 @@ func TestMistakesInSinksAreNamed(t *testing.T) {
 		`{name: a, type: file, path: /a}, {name: a, type: file, path: /b}`:                  "entry 2: name: a is another sink's",
 		`{name: a, type: file, pth: /a}`:                                                    `entry 1: no value "pth"; did you mean path?`,
 		`{name: a, type: file, path: /a, timeout: 30}`:                                      "entry 1: timeout: 30 is not a duration",
-		`{name: a, type: file, path: /a, redact: all}`:                                      `redact: "all" is not addresses, unspendable or none`,
 		`{name: a, type: file, path: /a, start: 5}`:                                         "start: 5 is not text",
 		`{name: a, type: file, path: /a, batch: 0}`:                                         "batch: must be 1 to",
 		`{name: a, type: https, url: "https://h", cert: /c}`:                                "cert and key go together",

@@ -1,0 +1,50 @@
+package sinks
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// csvColumns are those of an export.
+var csvColumns = []string{
+	"type", "severity", "log", "index", "id", "time", "leafHash",
+	"keyId", "hash", "signerAddress", "scheme", "unspendableAddress", "beneficiary", "event", "by", "details",
+}
+
+// CSVHeader is the first line of an export as CSV, without its end.
+func CSVHeader() string { return strings.Join(csvColumns, ",") }
+
+// CSVEnd ends a line (RFC 4180, section 2).
+const CSVEnd = "\r\n"
+
+func (t told) csv() ([]byte, error) {
+	detail, err := t.detail()
+	if err != nil {
+		return nil, fmt.Errorf("entry %d: %w", t.Index, err)
+	}
+	cells := []string{
+		t.Type, t.Severity, t.Log, strconv.FormatInt(t.Index, 10), t.ID.String(), t.Time.Format(time.RFC3339Nano), t.LeafHash,
+		t.KeyID, t.Hash, t.SignerAddress, t.Scheme, t.UnspendableAddress, t.Beneficiary, string(t.Event), t.By, detail,
+	}
+	for i, cell := range cells {
+		cells[i] = harmless(cell)
+	}
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	w.UseCRLF = true
+	err = w.Write(cells)
+	w.Flush()
+	return bytes.TrimSuffix(b.Bytes(), []byte(CSVEnd)), err
+}
+
+// harmless puts an apostrophe before what a spreadsheet would take for a formula.
+func harmless(cell string) string {
+	if cell != "" && strings.ContainsRune("=+-@\t\r\n", rune(cell[0])) {
+		return "'" + cell
+	}
+	return cell
+}

@@ -1,0 +1,125 @@
+package sinks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/files"
+)
+
+// cursor is how far a sink has taken a journal.
+type cursor struct {
+	Log  string `json:"log"`            // appliance.LogName of the journal
+	Next int64  `json:"next"`           // index of the first entry that the sink has not taken
+	Skip *span  `json:"skip,omitempty"` // entries that it took when they were another log's
+}
+
+// span is a range of indexes.
+type span struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"` // the first that is not in it
+}
+
+// to returns the cursor behind entries up to an index.
+func (c cursor) to(next int64) cursor {
+	c.Next = next
+	if c.Skip != nil && c.Next >= c.Skip.From {
+		c.Next, c.Skip = max(c.Next, c.Skip.To), nil
+	}
+	return c
+}
+
+// left is how many of so many entries the sink has not taken.
+func (c cursor) left(size int64) int64 {
+	n := size - c.Next
+	if c.Skip != nil {
+		n -= c.Skip.To - c.Skip.From
+	}
+	return max(n, 0)
+}
+
+// readCursor reads a cursor's file; ok is false where there is none.
+func readCursor(path string) (c cursor, ok bool, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cursor{}, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err == nil && (c.Log == "" || c.Next < 0) {
+		err = errors.New("it names no place in a log")
+	}
+	if err != nil {
+		return cursor{}, false, fmt.Errorf("cursor %s: %w; without the file, the sink begins anew", path, err)
+	}
+	return c, true, nil
+}
+
+// write brings the cursor to the disk.
+func (c cursor) write(path string) error {
+	text, err := json.Marshal(c)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = files.Write(path, append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cursor: %w", err)
+	}
+	return nil
+}
+
+// errEnough ends a look at the journal.
+var errEnough = errors.New("enough")
+
+// carry finds the place of a cursor of another log in a journal that continues it: the events by which it does, newest first, are its
+// first entries, and new to the sink; then come the entries that it knows. ok is false where the journal does not continue that log.
+// lost is how many entries the sink has that the journal has not.
+func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried cursor, lost int64, ok bool, err error) {
+	var continued []appliance.Continuation
+	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
+		if e.Event == nil {
+			return errEnough
+		}
+		from, isOne := e.Event.Continuation()
+		if !isOne {
+			return errEnough
+		}
+		continued = append(continued, from)
+		if ok = from.Names(c.Log); ok {
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return cursor{}, 0, false, err
+	}
+	if !ok {
+		return cursor{}, 0, false, nil
+	}
+	has := span{To: c.Next}
+	if c.Skip != nil {
+		has = *c.Skip
+	}
+	for i := len(continued) - 1; i >= 0; i-- { // from that log on to this one, each of which begins with one entry more
+		tree, err := continued[i].Tree()
+		if err != nil {
+			return cursor{}, 0, false, fmt.Errorf("the log that is continued: %w", err)
+		}
+		lost += max(0, has.To-tree.N)
+		has = span{From: min(has.From, tree.N) + 1, To: min(has.To, tree.N) + 1}
+	}
+	carried = cursor{Log: log}
+	if has.To > has.From {
+		carried.Skip = &has
+	}
+	return carried, lost, true, nil
+}

@@ -1,0 +1,297 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	lastRetry    = time.Minute      // the first is after an interval, then each after about twice as long, give or take half
+	mostLater    = 10 * time.Minute // however long a destination asks to be left alone
+	warnInterval = time.Minute
+	readTimeout  = 30 * time.Second // of one look at the journal
+)
+
+// Later is the error of a destination that asks to be left alone for a while.
+type Later struct {
+	After time.Duration
+	Cause error
+}
+
+func (l *Later) Error() string { return l.Cause.Error() }
+func (l *Later) Unwrap() error { return l.Cause }
+
+// follower brings the journal to one sink. Its goroutine owns what has no lock.
+type follower struct {
+	Sink
+	opts   Options
+	form   Form
+	path   string // of the cursor
+	log    *slog.Logger
+	cancel context.CancelFunc
+	ctx    context.Context
+	ended  chan struct{}
+
+	at     cursor
+	placed bool // at is a place in this log
+	most   int  // entries of the next batch: fewer after a failure
+	retry  *backoff.ExponentialBackOff
+	warned time.Time
+
+	mu     sync.Mutex
+	status Status
+	oldest time.Time // of what the sink has not taken
+}
+
+func newFollower(o Options, sink Sink) *follower {
+	name := appliance.LogName(o.Verifier)
+	f := &follower{
+		Sink: sink, opts: o, path: CursorPath(o.Dir, sink.Name), log: o.Logger.With("sink", sink.Name),
+		form:  Form{Log: name, Version: o.Version, Redact: sink.Redact},
+		ended: make(chan struct{}), most: sink.Batch, retry: backoff.NewExponentialBackOff(),
+		status: Status{Name: sink.Name, To: sink.To.String()},
+	}
+	f.retry.InitialInterval, f.retry.MaxInterval, f.retry.Multiplier = min(sink.Interval, lastRetry), lastRetry, 2
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+func (f *follower) start() {
+	go func() {
+		defer close(f.ended)
+		for f.ctx.Err() == nil {
+			more, err := f.step(f.ctx)
+			if f.ctx.Err() != nil {
+				return
+			}
+			if wait := f.judge(err, more); wait > 0 || !more {
+				sleep(f.ctx, max(wait, f.Interval))
+			}
+		}
+	}()
+}
+
+// wait returns true once the follower has ended, and false where ctx ends before.
+func (f *follower) wait(ctx context.Context) bool {
+	select {
+	case <-f.ended:
+		return true
+	case <-ctx.Done():
+		f.log.Warn("sink: it hangs, and is left to itself")
+		return false
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// finish ships what there is once more, to a sink that works.
+func (f *follower) finish(ctx context.Context) {
+	for more := f.standing().Failing == ""; more; {
+		var err error
+		if more, err = f.step(ctx); err != nil {
+			f.log.Warn("sink: stopped before it had all; the next start goes on from there", "error", err.Error())
+			return
+		}
+	}
+}
+
+// step ships one batch, and says whether there is more; after an error, whether a smaller batch may go better.
+func (f *follower) step(ctx context.Context) (more bool, err error) {
+	size, err := f.look(ctx)
+	if err != nil {
+		return false, fmt.Errorf("journal: %w", err)
+	}
+	batch, next, err := f.gather(ctx, size)
+	if err != nil {
+		return false, fmt.Errorf("journal: %w", err)
+	}
+	if len(batch) == 0 {
+		return false, nil
+	}
+	if err := f.send(ctx, batch); err != nil {
+		f.most = max(1, len(batch)/2)
+		return len(batch) > 1, err
+	}
+	f.most = min(2*f.most, f.Batch)
+	f.at = f.at.to(next)
+	f.moved(size, uint64(len(batch)))
+	return f.at.left(size) > 0, f.at.write(f.path)
+}
+
+// look returns how many entries the newest checkpoint covers, and finds the sink's place among them the first time.
+func (f *follower) look(ctx context.Context) (size int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	signed, err := f.opts.Journal.Checkpoint(ctx)
+	if err != nil {
+		return 0, err
+	}
+	tree, err := appliance.OpenCheckpoint(signed, f.opts.Verifier)
+	if err != nil {
+		return 0, err
+	}
+	if !f.placed {
+		if err := f.place(ctx, tree.N); err != nil {
+			return 0, err
+		}
+	}
+	if f.at.Next > tree.N {
+		return 0, fmt.Errorf("it has %d records, and the sink took %d: the journal lost some, or another one is in its place", tree.N, f.at.Next)
+	}
+	f.moved(tree.N, 0)
+	return tree.N, nil
+}
+
+// place finds where the sink goes on.
+func (f *follower) place(ctx context.Context, size int64) error {
+	at, known, err := readCursor(f.path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case known && at.Log == f.form.Log:
+	case known:
+		carried, lost, continued, err := at.carry(ctx, f.opts.Journal, f.form.Log)
+		if err != nil {
+			return err
+		}
+		if known = continued; continued {
+			f.log.Warn("sink: the journal goes on as another log, and so does the sink", "before", at.Log, "log", f.form.Log, "shipped_but_lost", lost)
+			at = carried
+			break
+		}
+		f.log.Warn("sink: its cursor is of a log that this journal does not continue: it begins anew", "before", at.Log, "log", f.form.Log)
+	}
+	if !known {
+		at = cursor{Log: f.form.Log}
+		if f.FromNow {
+			at.Next = size
+		}
+	}
+	if err := at.write(f.path); err != nil {
+		return err
+	}
+	f.at, f.placed = at, true
+	return nil
+}
+
+// gather reads the next batch, and returns the index behind it.
+func (f *follower) gather(ctx context.Context, size int64) (batch []Message, next int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	next, end, bytes := f.at.Next, size, 0
+	if f.at.Skip != nil {
+		end = min(end, f.at.Skip.From)
+	}
+	if next >= end {
+		return nil, next, nil
+	}
+	err = f.opts.Journal.Entries(ctx, next, func(e appliance.Entry) error {
+		if len(batch) == f.most || e.Index >= end {
+			return errEnough
+		}
+		m, err := f.message(e)
+		if err != nil {
+			return err
+		}
+		if bytes += len(m.Text); len(batch) > 0 && bytes > f.Bytes {
+			return errEnough
+		}
+		batch, next = append(batch, m), e.Index+1
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return batch, next, err
+}
+
+func (f *follower) message(e appliance.Entry) (Message, error) {
+	t := f.form.tell(e)
+	text, err := t.line(f.Format, f.form.Version)
+	m := Message{Log: t.Log, Index: t.Index, Kind: t.kind(), Time: t.Time, Text: text, severity: t.severity}
+	if err == nil && len(t.Details) > 0 {
+		t.Details = map[string]string{"truncated": "attestd log show " + t.ID.String() + " has all"}
+		m.brief, err = t.line(f.Format, f.form.Version)
+	}
+	return m, err
+}
+
+func (f *follower) send(ctx context.Context, batch []Message) error {
+	f.mu.Lock()
+	f.oldest = batch[0].Time
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	return f.To.Take(ctx, batch)
+}
+
+// judge tells how a step went, and returns how long to wait before the next one; 0 for as usual.
+func (f *follower) judge(err error, more bool) (wait time.Duration) {
+	if errors.Is(err, errUnsized) && more {
+		return 0
+	}
+	now := f.opts.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		f.retry.Reset()
+		if f.status.Failing != "" {
+			f.log.Info("sink: it works again", "after", now.Sub(f.status.Since).Round(time.Second).String(), "next", f.status.Next)
+			f.status.Failing, f.status.Since = "", time.Time{}
+		}
+		return 0
+	}
+	f.status.Failures++
+	if f.status.Failing == "" {
+		f.status.Since = now
+	}
+	f.status.Failing = err.Error()
+	if now.Sub(f.warned) >= warnInterval {
+		f.warned = now
+		f.log.Warn("sink: nothing is shipped; attesting goes on, and so does the sink when it can", "error", err.Error(),
+			"next", f.status.Next, "failing_since", f.status.Since.UTC().Format(time.RFC3339))
+	}
+	wait = f.retry.NextBackOff()
+	if later, ok := errors.AsType[*Later](err); ok {
+		wait = max(wait, min(later.After, mostLater))
+	}
+	return wait
+}
+
+// moved brings the status up to where the sink is.
+func (f *follower) moved(size int64, shipped uint64) {
+	left := f.at.left(size)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Next, f.status.LagRecords = f.at.Next, &left
+	f.status.Shipped += shipped
+	if left == 0 {
+		f.oldest = time.Time{}
+	}
+}
+
+func (f *follower) standing() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.status
+	if !f.oldest.IsZero() {
+		s.LagSeconds = max(0, f.opts.Now().Sub(f.oldest).Seconds())
+	}
+	return s
+}

@@ -1,0 +1,163 @@
+package sinks
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// HTTPS posts batches as lines of JSON. Any answer of 2xx says that all of a batch is taken.
+type HTTPS struct {
+	URL      string
+	Security Security
+	Headers  func() (http.Header, error) // of each request, such as Authorization; may be nil
+	Gzip     bool
+	Version  string // of attestd
+
+	client *http.Client // nil until it is needed, and after a failure: files may be new
+}
+
+// maxAnswer is how much of an answer is read: what is told of a refusal is in its beginning.
+const maxAnswer = 4 << 10
+
+// Take implements Destination.
+func (h *HTTPS) Take(ctx context.Context, batch []Message) error {
+	request, err := h.request(ctx, batch)
+	if err != nil {
+		return err
+	}
+	if h.client == nil {
+		if h.client, err = h.connect(); err != nil {
+			return err
+		}
+	}
+	answer, err := h.client.Do(request)
+	if err != nil {
+		_ = h.Close()
+		return fmt.Errorf("post to %s: %w", h, withoutURL(err))
+	}
+	defer answer.Body.Close()
+	said, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // for people
+	return h.judge(answer, said)
+}
+
+func (h *HTTPS) request(ctx context.Context, batch []Message) (*http.Request, error) {
+	var body bytes.Buffer
+	out, end := io.Writer(&body), func() error { return nil }
+	if h.Gzip {
+		z := gzip.NewWriter(&body)
+		out, end = z, z.Close
+	}
+	for _, m := range batch {
+		if _, err := out.Write(append(m.Text, '\n')); err != nil {
+			return nil, err
+		}
+	}
+	if err := end(); err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, &body)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	if h.Headers != nil {
+		if request.Header, err = h.Headers(); err != nil {
+			return nil, fmt.Errorf("headers: %w", err)
+		}
+	}
+	request.Header.Set("Content-Type", "application/x-ndjson")
+	request.Header.Set("User-Agent", "attestd/"+h.Version)
+	request.Header.Set("Idempotency-Key", batchName(batch))
+	if h.Gzip {
+		request.Header.Set("Content-Encoding", "gzip")
+	}
+	return request, nil
+}
+
+// batchName is the same for a batch that is sent again.
+func batchName(batch []Message) string {
+	first, last := batch[0], batch[len(batch)-1]
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", first.Log, first.Index, last.Index))
+	return strconv.Quote(hex.EncodeToString(sum[:16])) // a string of RFC 9651
+}
+
+func (h *HTTPS) connect() (*http.Client, error) {
+	config, err := h.Security.config(h.Security.ServerName) // else net/http takes the host's
+	if err != nil {
+		return nil, err
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = config
+	t.DisableCompression = true
+	t.MaxResponseHeaderBytes = 64 << 10
+	return &http.Client{
+		Transport: t,
+		// A redirect could lead anywhere, with the headers: it is an answer like any other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, nil
+}
+
+// judge returns nil where the answer says that the batch is taken.
+func (h *HTTPS) judge(answer *http.Response, said []byte) error {
+	code := answer.StatusCode
+	if code >= 200 && code <= 299 {
+		return nil
+	}
+	err := fmt.Errorf("%s answers %s: %.200q", h, answer.Status, strings.TrimSpace(string(said)))
+	switch {
+	case code == http.StatusRequestEntityTooLarge:
+		return errors.Join(errUnsized, err)
+	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
+		return &Later{After: retryAfter(answer.Header.Get("Retry-After")), Cause: err}
+	case code >= 300 && code <= 399:
+		return fmt.Errorf("%w; redirects are not followed: set url to where it leads", err)
+	}
+	return err
+}
+
+// errUnsized says that a destination takes no batch of this size.
+var errUnsized = errors.New("too much at once")
+
+// retryAfter reads seconds or a date (RFC 9110, section 10.2.3).
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return time.Duration(min(max(seconds, 0), int(mostLater/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return time.Until(at)
+	}
+	return 0
+}
+
+// withoutURL is an error of net/http without the address, which may hold a key.
+func withoutURL(err error) error {
+	if of, ok := errors.AsType[*url.Error](err); ok {
+		return of.Err
+	}
+	return err
+}
+
+// Close implements Destination.
+func (h *HTTPS) Close() error {
+	if h.client != nil {
+		h.client.CloseIdleConnections()
+		h.client = nil
+	}
+	return nil
+}
+
+// String is the address without what may be a key.
+func (h *HTTPS) String() string {
+	address, _, _ := strings.Cut(h.URL, "?")
+	return address
+}

@@ -1,0 +1,221 @@
+package sinks_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/sinks"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// patience is how long a test waits for what must come, however loaded the machine is.
+const patience = time.Minute
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// journal is a real one, in a file.
+type journal struct {
+	*bolt.Store
+	path string
+	key  appliance.LogKey
+}
+
+func newJournal(t testing.TB) *journal {
+	t.Helper()
+	key, _, err := appliance.NewLogKey("example.com/attestd")
+	check(t, err)
+	return openJournal(t, filepath.Join(t.TempDir(), "attestd.db"), key)
+}
+
+func openJournal(t testing.TB, path string, key appliance.LogKey) *journal {
+	t.Helper()
+	s, err := bolt.Open(path, bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1})
+	check(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return &journal{s, path, key}
+}
+
+// attest appends so many records at once.
+func (j *journal) attest(t testing.TB, n int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range n {
+		r := storetest.Record(t, "aaaaaaaaaaaaaaaa")
+		wg.Go(func() {
+			if _, _, err := j.Journal().Append(context.Background(), r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// continued is the journal as it goes on as another log.
+func (j *journal) continued(t testing.TB) *journal {
+	t.Helper()
+	return j.continuedFor(t, "a test")
+}
+
+func (j *journal) continuedFor(t testing.TB, reason string) *journal {
+	t.Helper()
+	head, err := j.Journal().Checkpoint(t.Context())
+	check(t, err)
+	event, err := appliance.NewContinuation(j.key, head, nil, reason, "root", time.Now())
+	check(t, err)
+	key, _, err := j.key.Continue(event)
+	check(t, err)
+	path := filepath.Join(t.TempDir(), "continued.db")
+	check(t, j.ContinueTo(t.Context(), path, event, key, func(int64, int64) {}))
+	return openJournal(t, path, key)
+}
+
+// ship ships a journal to sinks for as long as the test runs, or until the shipper is closed.
+func (j *journal) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
+	t.Helper()
+	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	s.Set(to)
+	t.Cleanup(func() { stop(s) })
+	return s
+}
+
+// stop ends a shipper with what it has.
+func stop(s *sinks.Shipper) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.Close(ctx)
+}
+
+// sink is one with the defaults of a test.
+func sink(name string, to sinks.Destination) sinks.Sink {
+	return sinks.Sink{
+		Name: name, To: to, Format: sinks.FormatJSON, Redact: sinks.RedactAddresses,
+		Batch: 10, Bytes: 1 << 20, Interval: time.Millisecond, Timeout: patience,
+	}
+}
+
+// box is a destination that keeps what it takes, and does what it is told before.
+type box struct {
+	mu      sync.Mutex
+	taken   []int64 // indexes, in the order in which they came
+	logs    []string
+	batches [][]sinks.Message
+	came    chan struct{} // has one while something came
+	before  func(ctx context.Context, batch []sinks.Message) error
+}
+
+func newBox() *box { return &box{came: make(chan struct{}, 1)} }
+
+func (b *box) Take(ctx context.Context, batch []sinks.Message) error {
+	b.mu.Lock()
+	before := b.before
+	b.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, batch); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, m := range batch {
+		b.taken, b.logs = append(b.taken, m.Index), append(b.logs, m.Log)
+	}
+	b.batches = append(b.batches, batch)
+	select {
+	case b.came <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (b *box) does(before func(ctx context.Context, batch []sinks.Message) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.before = before
+}
+
+func (b *box) Close() error   { return nil }
+func (b *box) String() string { return "box" }
+
+func (b *box) indexes() []int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.taken)
+}
+
+// has waits until the box has that many.
+func (b *box) has(t testing.TB, n int) []int64 {
+	t.Helper()
+	late := time.After(patience)
+	for len(b.indexes()) < n {
+		select {
+		case <-b.came:
+		case <-late:
+			t.Fatalf("%d of %d came", len(b.indexes()), n)
+		}
+	}
+	return b.indexes()
+}
+
+// until waits until a sink stands as is wanted.
+func until(t testing.TB, s *sinks.Shipper, what string, good func(sinks.Status) bool) sinks.Status {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(patience); ; <-tick.C {
+		status := s.Status()[0]
+		if good(status) {
+			return status
+		}
+		if time.Now().After(late) {
+			t.Fatalf("not %s: %+v", what, status)
+		}
+	}
+}
+
+// from are indexes from one to before another.
+func from(first, end int64) (all []int64) {
+	for i := first; i < end; i++ {
+		all = append(all, i)
+	}
+	return all
+}
+
+// indexesOf reads what was shipped as JSON.
+func indexesOf(t testing.TB, lines []string) (all []int64) {
+	t.Helper()
+	for _, line := range lines {
+		var m struct {
+			Index int64
+			ID    string
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil || m.ID == "" {
+			t.Fatalf("%v: %q", err, line)
+		}
+		all = append(all, m.Index)
+	}
+	return all
+}
+
+var errAway = errors.New("away")
+
+func logName(j *journal) string { return appliance.LogName(j.key.Verifier) }
+
+func withTimeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithTimeout(context.Background(), d)
+}

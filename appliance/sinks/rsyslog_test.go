@@ -1,0 +1,102 @@
+package sinks_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance/sinks"
+)
+
+// rsyslog is rsyslogd(8) as docs/siem.md configures it, with mutual TLS by one of its two libraries.
+type rsyslog struct {
+	dir       string
+	authority *authority
+	cmd       *exec.Cmd
+	stderr    bytes.Buffer
+}
+
+func startRsyslog(t *testing.T, driver string) *rsyslog {
+	t.Helper()
+	program, err := exec.LookPath("rsyslogd")
+	if err != nil {
+		if program, err = exec.LookPath("/usr/sbin/rsyslogd"); err != nil {
+			t.Fatal("rsyslogd is not here: make deps installs it")
+		}
+	}
+	r := &rsyslog{dir: t.TempDir(), authority: newAuthority(t)}
+	cert, key := r.authority.issue(t, "siem.example.com")
+	conf := filepath.Join(r.dir, "rsyslog.conf")
+	check(t, os.WriteFile(conf, []byte(documented(t, "rsyslog",
+		"/var/spool/rsyslog", r.dir, "/etc/rsyslog.d/ca.pem", r.authority.ca, "/etc/rsyslog.d/siem.pem", cert, "/etc/rsyslog.d/siem.key", key,
+		`"gtls"`, `"`+driver+`"`, `port="6514"`, `address="127.0.0.1" port="0" listenPortFileName="`+r.dir+`/port"`,
+		"/var/log/attestd.jsonl", filepath.Join(r.dir, "messages"),
+	)), 0o600))
+	r.cmd = exec.Command(program, "-n", "-f", conf, "-i", filepath.Join(r.dir, "pid"))
+	r.cmd.Stderr = &r.stderr
+	check(t, r.cmd.Start())
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Wait()
+		if t.Failed() {
+			t.Logf("rsyslogd: %s", r.stderr.String())
+		}
+	})
+	return r
+}
+
+// port waits until it listens.
+func (r *rsyslog) port(t *testing.T) string {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
+		if port, err := os.ReadFile(filepath.Join(r.dir, "port")); err == nil && len(port) > 0 {
+			return strings.TrimSpace(string(port))
+		}
+	}
+	t.Fatal("rsyslogd does not listen")
+	return ""
+}
+
+// messages waits for so many lines that it wrote.
+func (r *rsyslog) messages(t *testing.T, n int) []string {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var lines []string
+	for late := time.Now().Add(patience); len(lines) < n; <-tick.C {
+		text, _ := os.ReadFile(filepath.Join(r.dir, "messages")) // not there before the first
+		lines = slices.Collect(strings.Lines(string(text)))
+		if time.Now().After(late) {
+			t.Fatalf("%d of %d messages", len(lines), n)
+		}
+	}
+	return lines
+}
+
+func TestRsyslogTakesEachEntry(t *testing.T) {
+	t.Parallel()
+	for _, driver := range []string{"gtls", "ossl"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			r, j := startRsyslog(t, driver), newJournal(t)
+			to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
+			to.Security.Cert, to.Security.Key = r.authority.issue(t, "attestd.example.com")
+			j.attest(t, 30)
+			s := j.ship(t, t.TempDir(), sink("siem", to))
+			status := until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 30 })
+			if status.Failures > 0 {
+				t.Errorf("%d batches did not count as taken", status.Failures)
+			}
+			if got := indexesOf(t, r.messages(t, 30)); !slices.Equal(got, from(0, 30)) {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,47 @@
+package sinks
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// Security says whom a connection trusts, and how it shows who asks. The files are read for each connection, so that new ones need no
+// restart.
+type Security struct {
+	CA         string // PEM file of authorities; empty for the system's
+	Cert, Key  string // PEM files of a client certificate; empty for none
+	ServerName string // that the certificate must have; empty for the host's
+}
+
+func (s Security) config(host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if s.ServerName != "" {
+		c.ServerName = s.ServerName
+	}
+	if s.CA != "" {
+		pem, err := os.ReadFile(s.CA)
+		if err != nil {
+			return nil, fmt.Errorf("ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca: %s has no certificate in PEM", s.CA)
+		}
+	}
+	if s.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// Check returns what is wrong with the files.
+func (s Security) Check() error {
+	_, err := s.config("")
+	return err
+}

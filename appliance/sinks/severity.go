@@ -1,0 +1,48 @@
+package sinks
+
+import "github.com/attestd/attestd/appliance"
+
+// severity is how bad a thing is (RFC 5424, section 6.2.1).
+type severity int
+
+const (
+	critical      severity = 2
+	failure       severity = 3
+	warning       severity = 4
+	notice        severity = 5
+	informational severity = 6
+)
+
+// String is the keyword that syslog daemons have for it.
+func (s severity) String() string {
+	return map[severity]string{critical: "crit", failure: "err", warning: "warning", notice: "notice", informational: "info"}[s]
+}
+
+// cef is the severity from 0 to 10 in which ArcSight has it.
+func (s severity) cef() int {
+	return map[severity]int{critical: 10, failure: 8, warning: 6, notice: 4, informational: 2}[s]
+}
+
+// severities are those of the kinds of events at which somebody should look. Others are notices: an operator did them.
+var severities = map[appliance.EventKind]severity{
+	appliance.EventLogContinued: critical,
+	"unknown_redemption":        critical,
+	"chain_disagreement":        critical,
+	"witness_contradiction":     critical,
+	"halted":                    critical,
+	"hsm_lost":                  failure,
+	"attestor_mismatch":         warning,
+	"paused":                    warning,
+	"refused":                   warning,
+	"second_beneficiary":        warning,
+}
+
+func severityOf(e appliance.Entry) severity {
+	if e.Event == nil {
+		return informational
+	}
+	if s, listed := severities[e.Event.Kind]; listed {
+		return s
+	}
+	return notice
+}

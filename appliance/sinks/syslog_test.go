@@ -1,0 +1,288 @@
+package sinks_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance/sinks"
+)
+
+// receiver is a syslog daemon for faults that a real one does not have on demand.
+type receiver struct {
+	address   string
+	authority *authority
+
+	mu      sync.Mutex
+	got     []string // each message, once its connection was read to its end
+	faults  []fault  // of the next connections
+	waiting sync.WaitGroup
+}
+
+// fault does with a connection what it wants.
+type fault func(raw *net.TCPConn, conn net.Conn)
+
+func newReceiver(t testing.TB, plain bool, faults ...fault) *receiver {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	r := &receiver{address: l.Addr().String(), authority: newAuthority(t), faults: faults}
+	config := r.authority.server(t, "siem.example.com")
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end); _ = l.Close(); r.waiting.Wait() })
+	r.waiting.Go(func() {
+		for {
+			raw, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn := raw
+			if !plain {
+				conn = tls.Server(raw, config)
+			}
+			stop := make(chan struct{})
+			r.waiting.Go(func() {
+				select {
+				case <-end:
+				case <-stop:
+				}
+				_ = raw.Close()
+			})
+			r.waiting.Go(func() { defer close(stop); r.serve(raw.(*net.TCPConn), conn) })
+		}
+	})
+	return r
+}
+
+func (r *receiver) serve(raw *net.TCPConn, conn net.Conn) {
+	r.mu.Lock()
+	var bad fault
+	if len(r.faults) > 0 {
+		bad, r.faults = r.faults[0], r.faults[1:]
+	}
+	r.mu.Unlock()
+	if bad != nil {
+		bad(raw, conn)
+		return
+	}
+	defer conn.Close()
+	if got, err := frames(conn); err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got = append(r.got, got...)
+	}
+}
+
+// frames reads all messages of a connection: RFC 5425, section 4.3.
+func frames(conn io.Reader) (all []string, err error) {
+	in := bufio.NewReader(conn)
+	for {
+		length, err := in.ReadString(' ')
+		if errors.Is(err, io.EOF) && length == "" {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		n, err := strconv.Atoi(strings.TrimSuffix(length, " "))
+		if err != nil {
+			return all, err
+		}
+		message := make([]byte, n)
+		if _, err := io.ReadFull(in, message); err != nil {
+			return all, err
+		}
+		all = append(all, string(message))
+	}
+}
+
+func (r *receiver) messages() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *receiver) to() *sinks.Syslog {
+	return &sinks.Syslog{Address: r.address, Facility: 13, Host: "signer1.example.com", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
+}
+
+// rfc5424 is the header of a message, and its MSG.
+var rfc5424 = regexp.MustCompile(`^<110>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z signer1\.example\.com attestd - attestation - (\{.*\})$`)
+
+// bodies are the MSGs of messages, in JSON.
+func bodies(t testing.TB, all []string) (texts []string) {
+	t.Helper()
+	for _, m := range all {
+		parts := rfc5424.FindStringSubmatch(m)
+		if parts == nil {
+			t.Fatalf("not as RFC 5424 has it: %q", m)
+		}
+		texts = append(texts, parts[1])
+	}
+	return texts
+}
+
+func TestSyslogSendsEachEntry(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		r, j := newReceiver(t, plain), newJournal(t)
+		j.attest(t, 25)
+		to := r.to()
+		to.Plain = plain
+		s := j.ship(t, t.TempDir(), sink("siem", to))
+		until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 25 })
+		if got := indexesOf(t, bodies(t, r.messages())); !slices.Equal(got, from(0, 25)) {
+			t.Errorf("plain %v: %v", plain, got)
+		}
+	}
+}
+
+// However a receiver fails, the messages of a batch that it may not have read come again, and none is passed over.
+func TestSyslogReceiversThatFail(t *testing.T) {
+	t.Parallel()
+	handshake := func(conn net.Conn) {
+		if secure, ok := conn.(*tls.Conn); ok {
+			_ = secure.Handshake()
+		}
+	}
+	for name, bad := range map[string]fault{
+		"refuses": func(raw *net.TCPConn, _ net.Conn) { _ = raw.Close() },
+		"is killed when it has read all": func(raw *net.TCPConn, conn net.Conn) {
+			_, _ = frames(conn)
+			_ = raw.SetLinger(0)
+			_ = raw.Close()
+		},
+		"is killed with all of it unread": func(raw *net.TCPConn, conn net.Conn) {
+			handshake(conn)
+			_ = raw.SetReadDeadline(time.Now().Add(patience))
+			_ = raw.Close()
+		},
+		"is no TLS": func(raw *net.TCPConn, _ net.Conn) {
+			_, _ = raw.Write([]byte("220 mail.example.com ESMTP\r\n"))
+			_ = raw.Close()
+		},
+		"ends its side at once": func(raw *net.TCPConn, conn net.Conn) {
+			handshake(conn)
+			_ = raw.CloseWrite()
+			_ = raw.SetLinger(0)
+			_ = raw.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, j := newReceiver(t, false, bad, bad), newJournal(t)
+			j.attest(t, 25)
+			s := j.ship(t, t.TempDir(), sink("siem", r.to()))
+			status := until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 25 })
+			if got := indexesOf(t, bodies(t, r.messages())); !slices.Equal(got, from(0, 25)) {
+				t.Errorf("%v", got)
+			}
+			if status.Failures < 2 {
+				t.Errorf("%d failures, want that of each connection", status.Failures)
+			}
+		})
+	}
+}
+
+// A batch is larger than what is under way in buffers, so that the receiver has surely ended before the sender does.
+func TestASyslogReceiverThatCutsWithinAMessage(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, false, func(_ *net.TCPConn, conn net.Conn) {
+		_, _ = io.ReadFull(conn, make([]byte, 700))
+		_ = conn.Close()
+	})
+	batch := messages(0, 4000)
+	for i := range batch {
+		batch[i].Text = make([]byte, 8000)
+	}
+	ctx, cancel := withTimeout(t, patience)
+	defer cancel()
+	if err := r.to().Take(ctx, batch); err == nil {
+		t.Error("it is said to have taken all")
+	}
+}
+
+// One that reads nothing, or never ends, costs a batch its time, and is told.
+func TestSyslogReceiversThatHang(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		bad  fault
+		want string
+	}{
+		"never answers": {func(raw *net.TCPConn, _ net.Conn) { _, _ = io.Copy(io.Discard, io.LimitReader(raw, 1)); block(raw) }, "TLS with"},
+		"never ends":    {func(raw *net.TCPConn, conn net.Conn) { _, _ = frames(conn); block(raw) }, "RFC 5425, section 4.4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReceiver(t, false, test.bad)
+			ctx, cancel := withTimeout(t, 2*time.Second)
+			defer cancel()
+			if err := r.to().Take(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// block holds a connection until the other side gives it up.
+func block(raw *net.TCPConn) { _, _ = io.Copy(io.Discard, raw) }
+
+func TestSyslogAsksForTheRightCertificate(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, false)
+	to := r.to()
+	to.Security.ServerName = "other.example.com"
+	if err := to.Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), "not other.example.com") {
+		t.Errorf("got %v", err)
+	}
+	to.Security.CA, to.Security.ServerName = newAuthority(t).ca, "siem.example.com"
+	if err := to.Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What RFC 5424 allows in a header, and the mark before what is not ASCII.
+func TestSyslogMessages(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, true)
+	to := r.to()
+	to.Plain, to.Host, to.Facility = true, "a host\x00é"+strings.Repeat("h", 300), 16
+	at := time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.FixedZone("", 3600))
+	check(t, to.Take(t.Context(), []sinks.Message{
+		{Kind: "a_kind_of_more_than_thirty_two_bytes", Time: at, Text: []byte("CEF:0|é")}, {Kind: "", Time: at, Text: []byte("ascii")},
+	}))
+	host := "ahost" + strings.Repeat("h", 250)
+	want := []string{
+		"<128>1 2026-11-22T02:04:05.678901Z " + host + " attestd - a_kind_of_more_than_thirty_two_b - \ufeffCEF:0|é",
+		"<128>1 2026-11-22T02:04:05.678901Z " + host + " attestd - - - ascii",
+	}
+	if got := r.messages(); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// An event for which receivers have no room is told without its details.
+func TestSyslogShortensWhatIsTooLong(t *testing.T) {
+	t.Parallel()
+	r, j := newReceiver(t, false), newJournal(t)
+	continued := j.continuedFor(t, strings.Repeat("why ", 249))
+	for range 9 {
+		continued = continued.continuedFor(t, strings.Repeat("why ", 249))
+	}
+	s := continued.ship(t, t.TempDir(), sink("siem", r.to()))
+	until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 10 })
+	for _, m := range r.messages() {
+		if len(m) > 8192 {
+			t.Errorf("a message of %d bytes", len(m))
+		}
+	}
+}
