@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
@@ -31,7 +32,8 @@ type AdminOptions struct {
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that there are no backups.
 	Backup  func(ctx context.Context, w io.Writer) error
-	Events  *appliance.Events // told what operators do; nil means that nobody is
+	Events  *appliance.Events     // told what operators do; nil means that nobody is
+	Sinks   func() []sinks.Status // how audit.sinks stand; nil means none
 	Version string
 	Replica index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
@@ -106,6 +108,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
+		{Method: fiber.MethodGet, Path: "/sinks", Handler: a.sinks},
 		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},
 		{Method: fiber.MethodGet, Path: "/stop", Handler: a.stopped},
 		{Method: fiber.MethodPost, Path: "/pause", BodyLimit: adminBodyLimit, Handler: a.pause},

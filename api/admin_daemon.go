@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/sinks"
 )
 
 func (a *Admin) hsm(c *fiber.Ctx) error {
@@ -35,6 +36,15 @@ func (a *Admin) cluster(c *fiber.Ctx) error {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, status)
+}
+
+// sinks tells how audit.sinks stand.
+func (a *Admin) sinks(c *fiber.Ctx) error {
+	answer := wire.Sinks{Sinks: []sinks.Status{}}
+	if a.opts.Sinks != nil {
+		answer.Sinks = a.opts.Sinks()
+	}
+	return sendJSON(c, fiber.StatusOK, answer)
 }
 
 // reload loads the configuration again and answers when it is in effect or refused.

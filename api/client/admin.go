@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/appliance/witness"
 )
@@ -211,6 +212,13 @@ func (a *Admin) Cluster(ctx context.Context) (wire.Cluster, error) {
 	var c wire.Cluster
 	err := a.do(ctx, call{method: http.MethodGet, path: "/cluster", into: &c})
 	return c, err
+}
+
+// Sinks returns how audit.sinks stand.
+func (a *Admin) Sinks(ctx context.Context) ([]sinks.Status, error) {
+	var answer wire.Sinks
+	err := a.do(ctx, call{method: http.MethodGet, path: "/sinks", into: &answer})
+	return answer.Sinks, err
 }
 
 // Reload has the daemon load its configuration again, and returns the names of values that changed but need a restart.

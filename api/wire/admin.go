@@ -7,6 +7,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/sinks"
 )
 
 // Key is an API key without the hash of its secret.
@@ -142,6 +143,11 @@ type Member struct {
 type ClusterDatabase struct {
 	Primary     string `json:"primary"`     // host:port, or the folder of its socket
 	Synchronous bool   `json:"synchronous"` // a commit waits for a standby
+}
+
+// Sinks is the answer of GET /sinks: audit.sinks, in their order.
+type Sinks struct {
+	Sinks []sinks.Status `json:"sinks"`
 }
 
 // ClusterHead is how far the journal goes.

@@ -46,12 +46,12 @@ func CheckReferences(c *config.Config) error {
 	}
 	_, err := ReadPolicy(c)
 	_, witnessErr := readWitnesses(c)
-	return errors.Join(err, witnessErr, checkUpstreamReferences(c))
+	return errors.Join(err, witnessErr, checkUpstreamReferences(c), checkSinkReferences(c))
 }
 
-// CheckClients checks what the clients of a database, of an upstream and of RPCs refuse.
+// CheckClients checks what the clients of a database, of an upstream, of RPCs and of sinks refuse.
 func CheckClients(c *config.Config) error {
-	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c))
+	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c), CheckSinks(c))
 }
 
 // CheckUpstream checks what the client of an upstream refuses.

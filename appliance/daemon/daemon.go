@@ -25,6 +25,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/redemptions"
 	"github.com/attestd/attestd/store/replica"
@@ -70,6 +71,8 @@ type running struct {
 	metrics  net.Addr // nil where there are none
 	registry *prometheus.Registry
 	started  time.Time
+	sinks    *sinks.Shipper
+	shipsTo  []config.Sink // what sinks has; guarded by reloading
 
 	witnesses    *witness.Gatherer
 	continued    chan successor    // has the log as which the journal goes on
@@ -90,6 +93,11 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	if err := r.open(ctx); err != nil {
 		return err
 	}
+	endShipping, err := r.ship()
+	if err != nil {
+		return err
+	}
+	defer endShipping() // when all is appended, and before the store is closed
 	servers, err := r.listen(ctx)
 	if err != nil {
 		return err
@@ -200,6 +208,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		ReplicaReady: r.replicaReady(),
 		Events:       r.events,
 		Witnesses:    r.witnesses,
+		Sinks:        r.sinks.Status,
 		Version:      r.options.Version,
 		Logger:       r.logger,
 	}

@@ -63,6 +63,10 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	adoptSinks, err := r.prepareSinks(next)
+	if err != nil {
+		return nil, nil, err
+	}
 	policy, err := ReadPolicy(next)
 	if err != nil {
 		return nil, nil, err
@@ -77,6 +81,7 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	}
 	adoptKeys()
 	adoptTLS()
+	adoptSinks()
 	r.govern(policy)
 	r.witnesses.Use(witnessPolicy)
 	if r.options.Level != nil {

@@ -71,6 +71,7 @@ func checks() []checkup {
 		{"mark", checkMark},
 		{"chain", checkChain},
 		{"witnesses", checkWitnesses},
+		{"sinks", checkSinks},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
 		{"clock", checkClock},

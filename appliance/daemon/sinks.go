@@ -1,0 +1,203 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/sinks"
+)
+
+// SinksFolder is the folder in data_dir that has the cursors of audit.sinks.
+const SinksFolder = "sinks"
+
+// lastShipment is how long a daemon that ends gives the sinks to take what is left.
+const lastShipment = 3 * time.Second
+
+// CheckSinks checks what the sinks refuse.
+func CheckSinks(c *config.Config) error {
+	_, err := buildSinks(c, "")
+	return err
+}
+
+// checkSinkReferences checks what audit.sinks points at.
+func checkSinkReferences(c *config.Config) error {
+	var failures []error
+	for i, s := range c.Audit.Sinks {
+		err := security(s).Check()
+		for _, h := range s.Headers {
+			if path, kept := HeaderFile(h); kept == nil && path != "" {
+				_, missing := os.Stat(path)
+				err = errors.Join(err, missing)
+			}
+		}
+		if s.Type == config.SinkFile {
+			_, missing := os.Stat(filepath.Dir(s.Path))
+			err = errors.Join(err, missing)
+		}
+		if err != nil {
+			failures = append(failures, fmt.Errorf("audit.sinks: entry %d: %w", i+1, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// buildSinks are those of audit.sinks. Nothing is opened.
+func buildSinks(c *config.Config, version string) (all []sinks.Sink, err error) {
+	var failures []error
+	for i, s := range c.Audit.Sinks {
+		sink, err := buildSink(s, version)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("audit.sinks: entry %d: %w", i+1, err))
+		}
+		all = append(all, sink)
+	}
+	return all, errors.Join(failures...)
+}
+
+func buildSink(s config.Sink, version string) (sinks.Sink, error) {
+	format, errFormat := sinks.ParseFormat(s.Format)
+	redact, errRedact := sinks.ParseRedaction(s.Redact)
+	facility, errFacility := sinks.ParseFacility(s.Facility)
+	sink := sinks.Sink{
+		Name: s.Name, Format: format, Redact: redact, FromNow: s.Start == config.StartNow,
+		Batch: s.Batch, Bytes: int(s.BatchBytes), Interval: s.Interval, Timeout: s.Timeout,
+	}
+	switch s.Type {
+	case config.SinkFile:
+		sink.To = &sinks.File{Path: s.Path}
+	case config.SinkHTTPS:
+		sink.To = &sinks.HTTPS{URL: s.URL, Security: security(s), Headers: func() (http.Header, error) { return readHeaders(s.Headers) }, Gzip: s.Gzip, Version: version}
+	case config.SinkSyslog:
+		sink.To = syslogOf(s, facility)
+	}
+	return sink, errors.Join(named("format", errFormat), named("redact", errRedact), named("facility", errFacility))
+}
+
+// named puts a value's name before what is wrong with it.
+func named(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func security(s config.Sink) sinks.Security {
+	return sinks.Security{CA: s.CA, Cert: s.Cert, Key: s.Key, ServerName: s.ServerName}
+}
+
+func syslogOf(s config.Sink, facility sinks.Facility) *sinks.Syslog {
+	to := &sinks.Syslog{Security: security(s), Facility: facility}
+	to.Host, _ = os.Hostname() // else the messages have none
+	if at, err := url.Parse(s.URL); err == nil {
+		to.Plain = at.Scheme == "tcp"
+		if to.Address = at.Host; at.Port() == "" {
+			to.Address = net.JoinHostPort(at.Hostname(), config.SyslogPort)
+		}
+	}
+	return to
+}
+
+func readHeaders(headers []config.Header) (http.Header, error) {
+	all := make(http.Header)
+	for _, h := range headers {
+		value, err := readHeader(h)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", h.Name, err)
+		}
+		all.Add(h.Name, value)
+	}
+	return all, nil
+}
+
+// ship begins to ship the journal to audit.sinks, and returns what ends that.
+func (r *running) ship() (end func(), err error) {
+	all, err := buildSinks(r.config, r.options.Version)
+	if err != nil {
+		return nil, err
+	}
+	r.sinks = sinks.New(sinks.Options{
+		Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Dir: filepath.Join(r.config.DataDir, SinksFolder),
+		Version: r.options.Version, Logger: r.logger,
+	})
+	r.sinks.Set(all)
+	r.shipsTo = r.config.Audit.Sinks
+	r.registry.MustRegister(newSinkMetrics(r.sinks))
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
+		defer cancel()
+		r.sinks.Close(ctx)
+	}, nil
+}
+
+// prepareSinks returns what makes the daemon ship to the sinks of another configuration.
+func (r *running) prepareSinks(next *config.Config) (adopt func(), err error) {
+	all, err := buildSinks(next, r.options.Version)
+	if err != nil || reflect.DeepEqual(next.Audit.Sinks, r.shipsTo) {
+		return func() {}, err
+	}
+	return func() {
+		r.sinks.Set(all)
+		r.shipsTo = next.Audit.Sinks
+	}, nil
+}
+
+// sinkMetrics reads how the sinks stand when Prometheus asks.
+type sinkMetrics struct {
+	shipper *sinks.Shipper
+	figures []sinkFigure
+}
+
+type sinkFigure struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(sinks.Status) float64
+}
+
+func newSinkMetrics(shipper *sinks.Shipper) *sinkMetrics {
+	m := &sinkMetrics{shipper: shipper}
+	add := func(kind prometheus.ValueType, name, help string, value func(sinks.Status) float64) {
+		m.figures = append(m.figures, sinkFigure{prometheus.NewDesc(name, help, []string{"sink"}, nil), kind, value})
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "attestd_sink_lag_records", "Records that a sink has not taken; missing before the journal could be read.",
+		func(s sinks.Status) float64 { return float64(*s.LagRecords) })
+	add(gauge, "attestd_sink_lag_seconds", "Age of the oldest record that a sink has not taken; 0 where it has all.",
+		func(s sinks.Status) float64 { return s.LagSeconds })
+	add(gauge, "attestd_sink_failing", "1 while a sink takes nothing, else 0.",
+		func(s sinks.Status) float64 { return oneIf(s.Failing != "") })
+	add(counter, "attestd_sink_shipped_total", "Records that a sink took, each as often as it was sent.",
+		func(s sinks.Status) float64 { return float64(s.Shipped) })
+	add(counter, "attestd_sink_failures_total", "Times that a sink did not take what was sent.",
+		func(s sinks.Status) float64 { return float64(s.Failures) })
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *sinkMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range m.figures {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *sinkMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, s := range m.shipper.Status() {
+		for i, f := range m.figures {
+			if i == 0 && s.LagRecords == nil {
+				continue
+			}
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(s), s.Name)
+		}
+	}
+}
