@@ -81,11 +81,11 @@ func buildSink(s config.Sink, version string) (sinks.Sink, error) {
 	case config.SinkSyslog:
 		sink.To = syslogOf(s, facility)
 	}
-	return sink, errors.Join(named("format", errFormat), named("redact", errRedact), named("facility", errFacility))
+	return sink, errors.Join(ofValue("format", errFormat), ofValue("redact", errRedact), ofValue("facility", errFacility))
 }
 
-// named puts a value's name before what is wrong with it.
-func named(name string, err error) error {
+// ofValue puts a value's name before what is wrong with it.
+func ofValue(name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -136,6 +136,9 @@ func (r *running) ship() (end func(), err error) {
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
 		defer cancel()
+		told, end := context.WithTimeout(ctx, startedTimeout)
+		defer end()
+		r.events.Flush(told) // that it ends is shipped, too
 		r.sinks.Close(ctx)
 	}, nil
 }

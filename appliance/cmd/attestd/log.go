@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -220,76 +215,6 @@ func showEvent(w io.Writer, e appliance.Entry) {
 	for _, name := range slices.Sorted(maps.Keys(v.Details)) {
 		fmt.Fprintf(w, "%s:\n  %s\n", name, strings.ReplaceAll(strings.TrimSpace(v.Details[name]), "\n", "\n  "))
 	}
-}
-
-func newLogExport(a *app) *cobra.Command {
-	var from int64
-	var output string
-	cmd := &cobra.Command{
-		Use:   "export",
-		Short: "Write the records as NDJSON, each line a leaf of the tree",
-		Long: `Write the records as NDJSON, and events, which begin with the member event. Each line is exactly the bytes of a leaf:
-SHA-256(0x00 ‖ line without its newline) is its hash in the tree. 'attestd log verify FILE' checks such a
-file anywhere, without the appliance. Records say who was attested to whom: keep the file secret.`,
-		Example: `  attestd log export --file journal.ndjson
-  attestd log export | jq -r .beneficiary | sort | uniq -c`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if from < 0 {
-				return usagef(cmd, "--from must not be negative")
-			}
-			return a.withBackend(cmd, func(o backend) error { return a.export(cmd, o, from, output) })
-		},
-	}
-	cmd.Flags().Int64Var(&from, "from", 0, "begin at this index")
-	cmd.Flags().StringVarP(&output, "file", "f", "-", "file to write, made with mode 0600; - for standard output")
-	return cmd
-}
-
-func (a *app) export(cmd *cobra.Command, o backend, from int64, name string) error {
-	out := a.out
-	if name != "-" {
-		f, err := a.create(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		out = f
-	}
-	w := bufio.NewWriterSize(out, 1<<16)
-	var count int64
-	err := o.Entries(cmd.Context(), from, func(leaf []byte) error {
-		count++
-		_, err := w.Write(append(leaf, '\n'))
-		return err
-	})
-	if err = errors.Join(err, w.Flush()); err != nil {
-		return fmt.Errorf("after %d records: %w", count, err)
-	}
-	if f, ok := out.(*os.File); ok && name != "-" {
-		if err := f.Sync(); err != nil {
-			return err
-		}
-		a.say("%d records written to %s.", count, name)
-	}
-	return nil
-}
-
-// create makes a file; in a folder of the daemon's user root does it as that, whatever was planted there.
-func (a *app) create(name string) (f *os.File, err error) {
-	c, err := a.config(nil)
-	if err != nil {
-		return nil, err
-	}
-	daemons, err := service.UserOf(c.DataDir)
-	if err != nil {
-		return nil, err
-	}
-	err = daemons.In(filepath.Dir(name)).Do(func() error {
-		f, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-		return err
-	})
-	return f, err
 }
 
 // maxCheckpoint bounds a checkpoint file; real ones have some 200 bytes.

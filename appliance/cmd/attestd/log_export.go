@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/sinks"
+)
+
+// The formats of an export. The first is the leaves themselves.
+const (
+	exportLeaves = "jsonl"
+	exportCSV    = string(sinks.FormatCSV)
+	exportCEF    = string(sinks.FormatCEF)
+)
+
+var exportFormats = []string{exportLeaves, exportCSV, exportCEF}
+
+// followInterval is how often --follow looks for new records.
+const followInterval = time.Second
+
+// logExport writes the journal to a file or to standard output.
+type logExport struct {
+	*app
+	name   string // of the file; - for standard output
+	format string
+	redact string
+	follow bool
+
+	file  *os.File // nil for standard output
+	out   *bufio.Writer
+	form  sinks.Form
+	next  int64 // index of the next record
+	count int64 // that are written
+}
+
+func newLogExport(a *app) *cobra.Command {
+	x := &logExport{app: a}
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the records: as leaves of the tree, as CSV or as CEF",
+		Long: `Write the records and events, one a line. With --format jsonl, the default, each line is exactly the bytes of a leaf:
+SHA-256(0x00 ‖ line without its newline) is its hash in the tree. 'attestd log verify FILE' checks such a
+file anywhere, without the appliance. --format csv (RFC 4180) is for spreadsheets, cef (ArcSight Common Event
+Format) for a SIEM; audit.sinks ships to one by itself. Records say who was attested to whom, unless --redact
+leaves that out: keep the file secret.
+
+--follow goes on with new records until it is interrupted; it needs the daemon, and waits for one that restarts.`,
+		Example: `  attestd log export --file journal.ndjson
+  attestd log export | jq -r .beneficiary | sort | uniq -c
+  attestd log export --format csv --redact addresses --file journal.csv
+  attestd log export --follow --from 4711 | jq .`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := x.check(cmd); err != nil {
+				return err
+			}
+			return a.withBackend(cmd, func(o backend) error { return x.run(cmd, o) })
+		},
+	}
+	f := cmd.Flags()
+	f.Int64Var(&x.next, "from", 0, "begin at this index")
+	f.StringVarP(&x.name, "file", "f", "-", "file to write, made with mode 0600; - for standard output")
+	f.StringVar(&x.format, "format", exportLeaves, strings.Join(exportFormats, ", "))
+	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, the addresses to leave out: addresses (both), unspendable, or none")
+	f.BoolVar(&x.follow, "follow", false, "go on with new records")
+	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (x *logExport) check(cmd *cobra.Command) (err error) {
+	if x.next < 0 {
+		return usagef(cmd, "--from must not be negative")
+	}
+	if !slices.Contains(exportFormats, x.format) {
+		return usagef(cmd, "--format must be %s, not %q", strings.Join(exportFormats, ", "), x.format)
+	}
+	if x.form.Redact, err = sinks.ParseRedaction(x.redact); err != nil {
+		return usagef(cmd, "--redact: %w", err)
+	}
+	if x.format == exportLeaves && x.form.Redact != sinks.RedactNone {
+		return usagef(cmd, "--redact is for csv and cef: a leaf without its addresses is no leaf of the tree")
+	}
+	return nil
+}
+
+func (x *logExport) run(cmd *cobra.Command, o backend) error {
+	if _, running := o.(*client.Admin); x.follow && !running {
+		return errors.New("--follow needs the daemon, which would not start while the journal is read here: systemctl start attestd")
+	}
+	checkpoint, err := o.Checkpoint(cmd.Context())
+	if err != nil {
+		return err
+	}
+	x.form.Log, x.form.Version = appliance.SignerOf(checkpoint), version()
+	if err := x.open(); err != nil {
+		return err
+	}
+	if x.file != nil {
+		defer x.file.Close()
+	}
+	if x.format == exportCSV {
+		fmt.Fprint(x.out, sinks.CSVHeader()+sinks.CSVEnd)
+	}
+	err = x.write(cmd, o)
+	if err == nil && x.follow {
+		err = x.goOn(cmd, o, checkpoint)
+	}
+	switch {
+	case cmd.Context().Err() != nil:
+		return interruptedError{fmt.Errorf("interrupted after %d records; --from %d goes on", x.count, x.next)}
+	case err != nil:
+		return fmt.Errorf("after %d records: %w", x.count, err)
+	case x.file != nil:
+		x.say("%d records written to %s.", x.count, x.name)
+	}
+	return nil
+}
+
+func (x *logExport) open() (err error) {
+	x.out = bufio.NewWriterSize(x.app.out, 1<<16)
+	if x.name == "-" {
+		return nil
+	}
+	if x.file, err = x.create(x.name); err == nil {
+		x.out = bufio.NewWriterSize(x.file, 1<<16)
+	}
+	return err
+}
+
+// write writes what there is.
+func (x *logExport) write(cmd *cobra.Command, o backend) error {
+	err := o.Entries(cmd.Context(), x.next, func(leaf []byte) error {
+		line, err := x.line(leaf)
+		if err == nil {
+			_, err = x.out.Write(line)
+		}
+		if err != nil {
+			return unwritten{err}
+		}
+		x.count++
+		x.next++
+		return nil
+	})
+	if failed := x.flush(); failed != nil {
+		return unwritten{failed}
+	}
+	return err
+}
+
+// unwritten is an error of the export itself, not of the daemon.
+type unwritten struct{ error }
+
+func (u unwritten) Unwrap() error { return u.error }
+
+func (x *logExport) flush() error {
+	err := x.out.Flush()
+	if err == nil && x.file != nil {
+		err = x.file.Sync()
+	}
+	return err
+}
+
+func (x *logExport) line(leaf []byte) ([]byte, error) {
+	if x.format == exportLeaves {
+		return append(leaf, '\n'), nil
+	}
+	e, err := appliance.DecodeEntry(x.next, leaf)
+	if err != nil {
+		return nil, fmt.Errorf("record %d: %w", x.next, err)
+	}
+	line, err := x.form.Line(sinks.Format(x.format), e)
+	if x.format == exportCSV {
+		return append(line, sinks.CSVEnd...), err
+	}
+	return append(line, '\n'), err
+}
+
+// goOn writes new records as they come. A daemon that is away comes back, with the same log.
+func (x *logExport) goOn(cmd *cobra.Command, o backend, seen []byte) error {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-tick.C:
+		}
+		checkpoint, err := o.Checkpoint(cmd.Context())
+		if err == nil && !bytes.Equal(checkpoint, seen) {
+			if log := appliance.SignerOf(checkpoint); log != x.form.Log {
+				return fmt.Errorf("the journal goes on as another log, %s, in which the records have other indexes: export it from the beginning", log)
+			}
+			if err = x.write(cmd, o); err == nil {
+				seen = checkpoint
+			}
+		}
+		if failed := (unwritten{}); errors.As(err, &failed) {
+			return err
+		}
+		if err != nil && !away && cmd.Context().Err() == nil {
+			x.say("The daemon does not answer, and is waited for: %v", err)
+		}
+		away = err != nil
+	}
+}
+
+// create makes a file; in a folder of the daemon's user root does it as that, whatever was planted there.
+func (a *app) create(name string) (f *os.File, err error) {
+	c, err := a.config(nil)
+	if err != nil {
+		return nil, err
+	}
+	daemons, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	err = daemons.In(filepath.Dir(name)).Do(func() error {
+		f, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		return err
+	})
+	return f, err
+}

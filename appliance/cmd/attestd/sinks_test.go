@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/api/client"
+)
+
+// shipped is what a receiver of syslog got, a message a line, from the connections that it has read to their ends.
+type shipped struct {
+	mu    sync.Mutex
+	lines []string
+	came  chan struct{}
+}
+
+// receiveSyslog takes each connection as a syslog daemon on this machine does.
+func receiveSyslog(t *testing.T) (address string, got *shipped) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	got = &shipped{came: make(chan struct{}, 1)}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go got.read(conn)
+		}
+	}()
+	return l.Addr().String(), got
+}
+
+func (s *shipped) read(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	var lines []string
+	for in := bufio.NewReader(conn); ; {
+		length, err := in.ReadString(' ')
+		size, failed := strconv.Atoi(strings.TrimSuffix(length, " "))
+		if err != nil || failed != nil {
+			break // the end, or a sender that was killed
+		}
+		message := make([]byte, size)
+		if _, err := io.ReadFull(in, message); err != nil {
+			break
+		}
+		_, body, _ := strings.Cut(string(message), " - {")
+		lines = append(lines, "{"+body)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, lines...)
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
+}
+
+// The daemon is killed at random moments while it attests and ships: each sink has every record, the first of each in order.
+func TestNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
+	const rounds, clients = 6, 8
+	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the tokens
+	address, got := receiveSyslog(t)
+	file := filepath.Join(d.dir, "audit.jsonl")
+	sinks, err := json.Marshal([]map[string]any{
+		{"name": "siem", "type": "syslog", "url": "tcp://" + address, "batch": 20, "interval": "100ms"},
+		{"name": "copy", "type": "file", "path": file, "batch": 20, "interval": "100ms"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.environ = []string{"ATTESTD_AUDIT_SINKS=" + string(sinks)}
+	random := rand.New(rand.NewPCG(3, 4))
+	for range rounds {
+		d.start(t)
+		attestUntilKilled(t, d, clients, 1+random.IntN(200))
+	}
+	d.start(t)
+	defer d.kill(t)
+	admin := client.NewAdmin(filepath.Join(d.dir, "admin.sock"))
+	defer admin.Close()
+	if err := waitShipped(admin, "siem", "copy"); err != nil {
+		t.Fatal(err)
+	}
+	status, err := admin.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	for name, lines := range map[string][]string{"syslog": got.lines, "file": strings.Split(strings.TrimSpace(string(text)), "\n")} {
+		checkShipped(t, name, lines, status.TreeSize)
+	}
+}
+
+// waitShipped waits until sinks have all that there is.
+func waitShipped(admin *client.Admin, names ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, err := admin.Status(ctx)
+		if err != nil {
+			return err
+		}
+		all, err := admin.Sinks(ctx)
+		if err != nil {
+			return err
+		}
+		have := 0
+		for _, s := range all {
+			if slices.Contains(names, s.Name) && s.Next >= status.TreeSize {
+				have++
+			}
+		}
+		if have == len(names) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not shipped: %+v", all)
+		}
+	}
+}
+
+// shipped SOCKET SINK… waits until the sinks have all records.
+func waitSink(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 2 {
+		ts.Fatalf("usage: shipped SOCKET SINK...")
+	}
+	admin := client.NewAdmin(ts.MkAbs(args[0]))
+	defer admin.Close()
+	ts.Check(waitShipped(admin, args[1:]...))
+}
+
+func checkShipped(t *testing.T, name string, lines []string, want int64) {
+	t.Helper()
+	var firsts []int64
+	seen := make(map[int64]bool)
+	for _, line := range lines {
+		var m struct {
+			Index       int64
+			Unspendable string `json:"unspendableAddress"`
+			Beneficiary string
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%s: %v: %q", name, err, line)
+		}
+		if m.Unspendable+m.Beneficiary != "" {
+			t.Fatalf("%s tells an address: %s", name, line)
+		}
+		if !seen[m.Index] {
+			seen[m.Index] = true
+			firsts = append(firsts, m.Index)
+		}
+	}
+	t.Logf("%s: %d lines for %d records", name, len(lines), want)
+	if int64(len(firsts)) != want || !slices.IsSorted(firsts) {
+		t.Errorf("%s has %d of %d records, in order: %v", name, len(firsts), want, slices.IsSorted(firsts))
+	}
+}
+
+// An export that follows goes on over a restart of the daemon, until it is interrupted.
+func TestAnExportFollowsUntilItIsInterrupted(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the tokens
+	d.start(t)
+	defer func() { d.kill(t) }()
+	attest := func() {
+		t.Helper()
+		d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
+	}
+	attest()
+	export := d.command("log", "export", "--follow")
+	out, err := export.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	export.Stderr = &said
+	if err := export.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = export.Process.Kill() }()
+	lines := bufio.NewScanner(out)
+	next := func() {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), devBeneficiary) { // else it is an event
+				return
+			}
+		}
+		t.Fatalf("it ended: %v", lines.Err())
+	}
+	next()
+	attest()
+	next()
+	d.kill(t)
+	d.start(t)
+	attest()
+	next()
+	if err := export.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = export.Wait()
+	if status := export.ProcessState.ExitCode(); status != exitInterrupted || !regexp.MustCompile(`interrupted after \d+ records; --from \d+ goes on`).MatchString(said.String()) {
+		t.Errorf("status %d: %s", status, said.String())
+	}
+}
