@@ -80,7 +80,8 @@ func (p *Policy) asks(r Record) (q PastQuery) {
 		q.KeyID, q.Since = r.KeyID, append(q.Since, begin)
 	}
 	if p.SecondBeneficiary == WarnOfSecond || p.SecondBeneficiary == RefuseSecond {
-		q.Unspendable = &r.UnspendableAddress
+		unspendable := r.UnspendableAddress // so that r stays where it is for who asks nothing
+		q.Unspendable = &unspendable
 	}
 	return q
 }
