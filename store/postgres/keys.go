@@ -159,6 +159,9 @@ func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey,
 		return appliance.APIKey{}, err
 	}
 	k.changed(version, key)
+	if known, found := k.known(id); found {
+		key.LastUsed = known.LastUsed // which may not be written yet
+	}
 	return key, nil
 }
 
