@@ -207,3 +207,29 @@ func readText(t *testing.T, path string) string {
 	}
 	return string(text)
 }
+
+// testOf is a test, or a script of the command, as a document names it.
+var testOf = regexp.MustCompile("`([\\w/]+_test\\.go):(Test\\w+)`|`(appliance/cmd/attestd/testdata/script/\\w+\\.txtar)`")
+
+// Each row of the threat model names what shows it: a test of that file, or a script.
+func TestTheThreatModelNamesTests(t *testing.T) {
+	t.Parallel()
+	_, text, found := strings.Cut(readText(t, "../docs/security.md"), "\n## Threats\n")
+	if !found {
+		t.Fatal("docs/security.md has no Threats")
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	rows := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| ---") || strings.HasPrefix(line, "| can try") {
+			continue
+		}
+		rows++
+		if !testOf.MatchString(line) {
+			t.Errorf("no test shows this: %s", line)
+		}
+	}
+	if rows < 30 {
+		t.Errorf("only %d rows were found", rows)
+	}
+}
