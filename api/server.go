@@ -66,7 +66,7 @@ type Options struct {
 	// ChainReady returns an *appliance.Error while a contract refuses what is signed here, which makes /readyz fail. Nil means that
 	// no contract is watched.
 	ChainReady func() error
-	Witnesses    Witnesses // nil means none: the newest checkpoint is published
+	Witnesses  Witnesses // nil means none: the newest checkpoint is published
 
 	Logger   *slog.Logger         // nil means slog.Default
 	Registry *prometheus.Registry // nil means no metrics
