@@ -96,6 +96,7 @@ var disasters = []disaster{
 		d.start(t)
 		d.attests(t)
 		d.kill(t)
+		d.settle(t)
 		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
 		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
 			t.Fatalf("log verify does not find it: %s", out)
@@ -111,6 +112,7 @@ var disasters = []disaster{
 		d.start(t)
 		d.attests(t)
 		d.kill(t)
+		d.settle(t)
 		journal := filepath.Join(d.dir, "data", archive.StoreFile)
 		older, err := os.ReadFile(journal)
 		if err != nil {
@@ -120,6 +122,7 @@ var disasters = []disaster{
 		d.attests(t)
 		d.run(t, "log", "checkpoint")
 		d.kill(t)
+		d.settle(t)
 		write(t, journal, older)
 	}, []string{`fail +mark .*fewer records than were published\n +→ put the newer journal back.*attestd log accept-loss`}},
 }
@@ -241,18 +244,28 @@ func readOnly(t *testing.T, folder string) {
 	})
 }
 
-// damageRecord changes a digit of a record in the journal's file.
-func damageRecord(t *testing.T, path string) {
+// settle has all that the write-ahead log has in the journal's file, as a clean stop does.
+func (d *daemonProcess) settle(t *testing.T) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
+	if err := archive.Settle(filepath.Join(d.dir, "data")); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// damageRecord changes a digit of a record in the journal's file, once there is one.
+func damageRecord(t *testing.T, path string) {
+	t.Helper()
 	const member = `"beneficiary":"0x`
-	at := bytes.LastIndex(text, []byte(member))
-	if at < 0 {
-		t.Fatal("no record in the file")
-	}
+	var text []byte
+	var at int
+	await(t, "a record is in the file", func() (bool, string) {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return false, err.Error()
+		}
+		at = bytes.LastIndex(text, []byte(member))
+		return at >= 0, "there is none"
+	})
 	digit := at + len(member) + 7
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
