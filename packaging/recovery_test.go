@@ -107,7 +107,7 @@ func (o *operator) lostTail(t *testing.T) {
 		t.Errorf("it is not told: %s (%v)", out, err)
 	}
 	accepted := o.types(t, "The journal lost what was published, console 2")
-	if after := o.logKey(t); after == before || !strings.Contains(accepted, strings.TrimSpace(after)) || !strings.Contains(accepted, "event: log_continued") {
+	if after := o.logKey(t); after == before || !strings.Contains(accepted, strings.TrimSpace(after)) || !strings.Contains(accepted, "log_continued") {
 		t.Errorf("it was the log %s, and is %s: %s", before, after, accepted)
 	}
 	o.works(t)
