@@ -386,7 +386,7 @@ func (o *operator) rotation(t *testing.T) {
 		t.Error("attestd was restarted")
 	}
 	o.manual.checkAllRan(t)
-	o.run(t, "attestd key bind $(attestd key list | awk '$2 == \"payments-2027\" { print $1 }') --attestor ''; cp -a /root/before-rotation.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
+	o.run(t, "for name in payments-2027 trial; do attestd key bind \"$(attestd key list | awk -v name=$name '$2 == name { print $1 }')\" --attestor '' || exit; done; cp -a /root/before-rotation.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
 	o.works(t)
 }
 
