@@ -20,6 +20,15 @@ func Name(now time.Time) string {
 	return "attestd-" + now.UTC().Format("20060102T150405Z") + ".tar.zst"
 }
 
+// FreeName returns a path for a backup made now in a folder, by the first second that no other has.
+func FreeName(folder string, now time.Time) string {
+	for ; ; now = now.Add(time.Second) {
+		if path := filepath.Join(folder, Name(now)); !files.Exists(path) {
+			return path
+		}
+	}
+}
+
 // Pruned is what Prune has done.
 type Pruned struct {
 	Removed []string

@@ -133,11 +133,13 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
 	newest, err := newestAttestation(ctx, dir)
-	if err == nil {
-		in, err = beforeContinued(dir, scratch, in, newest)
+	if err != nil { // what is damaged may have been one
+		newest = in.Tree.N - 1
 	}
-	if err != nil {
-		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+	if !sameLog(in, scratch) { // else it went on from another one, and its first leaf need not be read
+		if in, err = beforeContinued(dir, scratch, in, newest); err != nil {
+			return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+		}
 	}
 	if newest < 0 || newest < m.Records && beginsWith(ctx, dir, m) {
 		return "", nil // events are not answered to anybody

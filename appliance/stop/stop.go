@@ -50,6 +50,9 @@ type Halt struct {
 	Redemptions []string  `json:"redemptions"`
 }
 
+// mostNamed is how many redemptions an event names: it has a limit, and each redemption has an event of its own.
+const mostNamed = 20
+
 // Details are those of the event that a pause or a halt has ended; nil where there was neither.
 func (s State) Details() map[string]string {
 	details := make(map[string]string)
@@ -57,7 +60,11 @@ func (s State) Details() map[string]string {
 		details["paused"] = s.Paused.Time.Format(time.RFC3339)
 	}
 	if s.Halted != nil {
-		details["halted"], details["redemptions"] = s.Halted.Time.Format(time.RFC3339), strings.Join(s.Halted.Redemptions, " ")
+		named := s.Halted.Redemptions
+		if more := len(named) - mostNamed; more > 0 {
+			named = append(slices.Clone(named[:mostNamed]), fmt.Sprintf("and %d more", more))
+		}
+		details["halted"], details["redemptions"] = s.Halted.Time.Format(time.RFC3339), strings.Join(named, " ")
 	}
 	if len(details) == 0 {
 		return nil

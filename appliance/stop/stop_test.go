@@ -3,6 +3,7 @@ package stop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -163,5 +164,20 @@ func BenchmarkStopped(b *testing.B) {
 		if s.Stopped() != nil {
 			b.Fatal("it is stopped")
 		}
+	}
+}
+
+// However many redemptions a halt has, the event that ends it can be recorded.
+func TestTheEndOfALongHaltIsAnEvent(t *testing.T) {
+	var redemptions []string
+	for i := range 1000 {
+		redemptions = append(redemptions, fmt.Sprintf("usdc/0x%064x/0x%064x", i, i))
+	}
+	details := stop.State{Halted: &stop.Halt{Redemptions: redemptions}}.Details()
+	if e := (appliance.Event{Kind: appliance.EventStopped, Details: details}); e.Prepare() != nil {
+		t.Errorf("it cannot be recorded: %d bytes", len(details["redemptions"]))
+	}
+	if !strings.HasSuffix(details["redemptions"], redemptions[19]+" and 980 more") {
+		t.Errorf("it tells %s", details["redemptions"])
 	}
 }

@@ -79,7 +79,15 @@ func write(t *testing.T, path string, content []byte) {
 
 // acceptLoss is the command on a data_dir, under strace where arguments for that are given.
 func acceptLoss(dir string, strace ...string) *exec.Cmd {
-	args := append(strace, "attestd", "log", "accept-loss", "--reason", "a test")
+	return onFolder(dir, append(strace, "attestd", "log", "accept-loss", "--reason", "a test"))
+}
+
+// inFolder is a command of attestd on a data_dir.
+func inFolder(dir string, args ...string) *exec.Cmd {
+	return onFolder(dir, append([]string{"attestd"}, args...))
+}
+
+func onFolder(dir string, args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "ATTESTD_DATA_DIR="+dir, "ATTESTD_ADMIN_SOCKET="+filepath.Join(dir, "admin.sock"),
 		"ATTESTD_CONFIG="+filepath.Join(dir, "attestd.yaml"))

@@ -71,7 +71,7 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	}
 	name := target
 	if isFolder {
-		name = filepath.Join(target, archive.Name(time.Now()))
+		name = archive.FreeName(target, time.Now())
 	}
 	daemons, err := service.UserOf(c.DataDir)
 	if err != nil {
