@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,9 +90,14 @@ bench: deps build ## measure attestations (results in bin/performance.json), rea
 bench-attestations: deps build ## measure attestations only: some four minutes (ARGS='-window 5s -rounds 5' takes longer, -help lists more)
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/cmd/attestd -results $(CURDIR)/bin/performance.json $(ARGS)
 
-bench-page: ## make the tables of docs/performance.md from docs/performance.json
+bench-page: ## make the tables of docs/performance.md from docs/performance.json and docs/scale.json
 	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/cmd/attestd -hsms= -systems= \
 	  -results $(CURDIR)/docs/performance.json -page $(CURDIR)/docs/performance.md >/dev/null
+	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x ./appliance/cmd/attestd -transfers 0 \
+	  -results $(CURDIR)/docs/scale.json -page $(CURDIR)/docs/performance.md >/dev/null
+
+bench-scale: deps build ## fill ten million transfers, read and follow (results in bin/scale.json; ARGS='-transfers 1000000' takes less)
+	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x -timeout 6h ./appliance/cmd/attestd -results $(CURDIR)/bin/scale.json $(ARGS)
 
 bench-greedy: deps build ## measure attestations while strangers take what they can of the reads
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd

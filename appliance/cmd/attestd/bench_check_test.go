@@ -101,19 +101,25 @@ func TestTheClientsOfTheBenchmarkCheckSignatures(t *testing.T) {
 }
 
 // Nobody retypes figures.
-func TestThePerformancePageHasTheResultsOfTheBenchmark(t *testing.T) {
+func TestThePerformancePageHasTheResultsOfTheBenchmarks(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
-	all, err := readResults(filepath.Join(docs, "performance.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	text, err := os.ReadFile(filepath.Join(docs, "performance.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := all.page(string(text))
-	if err != nil || page != string(text) {
-		t.Errorf("%v: docs/performance.md has other tables than docs/performance.json makes: `make bench-page`", err)
+	attestations, err := readResults(filepath.Join(docs, "performance.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scales, err := readScale(filepath.Join(docs, "scale.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for results, tables := range map[string]string{"performance.json": attestations.tables(), "scale.json": scales.tables()} {
+		page, err := fillPage(string(text), results, tables)
+		if err != nil || page != string(text) {
+			t.Errorf("%v: docs/performance.md has other tables than docs/%s makes: `make bench-page`", err, results)
+		}
 	}
 }

@@ -76,7 +76,7 @@ func readAnswer(in *bufio.Reader) error {
 }
 
 // cpuTime is the user and system time that a process has used (proc(5), stat, in ticks of 10 ms).
-func cpuTime(b *testing.B, pid int) time.Duration {
+func cpuTime(b testing.TB, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		b.Fatal(err)

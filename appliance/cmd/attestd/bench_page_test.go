@@ -13,28 +13,29 @@ import (
 // results are rows to make tables of.
 type results []row
 
-// The part of docs/performance.md that is made from docs/performance.json.
+// A part of docs/performance.md that is made from a file of results beside it.
 const (
-	pageBegin = "<!-- made from performance.json by `make bench-page`: begin -->\n"
+	pageBegin = "<!-- made from %s by `make bench-page`: begin -->\n"
 	pageEnd   = "<!-- end -->\n"
 )
 
-// page returns the text of the page with the tables in their place.
-func (all results) page(text string) (string, error) {
-	head, rest, found := strings.Cut(text, pageBegin)
+// fillPage returns the text of the page with the tables of a file of results in their place.
+func fillPage(text, results, tables string) (string, error) {
+	begin := fmt.Sprintf(pageBegin, results)
+	head, rest, found := strings.Cut(text, begin)
 	_, tail, ended := strings.Cut(rest, pageEnd)
 	if !found || !ended {
-		return "", fmt.Errorf("the page has no %q and %q", pageBegin, pageEnd)
+		return "", fmt.Errorf("the page has no %q and %q", begin, pageEnd)
 	}
-	return head + pageBegin + all.tables() + pageEnd + tail, nil
+	return head + begin + tables + pageEnd + tail, nil
 }
 
-func writePage(path string, all results) error {
+func writePage(path, results, tables string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	page, err := all.page(string(text))
+	page, err := fillPage(string(text), results, tables)
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func (d *daemonProcess) importRecords(b *testing.B, file string) importRate {
 }
 
 // sampleReplica picks 512 rows at even distances, and shuffles them.
-func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
+func sampleReplica(b testing.TB, d *daemonProcess) *readSamples {
 	opened, err := replica.Open(d.replica(), replica.Options{ReadOnly: true})
 	if err != nil {
 		b.Fatal(err)
@@ -270,7 +270,7 @@ func sampleReplica(b *testing.B, d *daemonProcess) *readSamples {
 }
 
 // requests are all requests of a kind, the first of them known to be answered with rows.
-func (k readKind) requests(b *testing.B, url string, s *readSamples) (requests [][]byte) {
+func (k readKind) requests(b testing.TB, url string, s *readSamples) (requests [][]byte) {
 	if k.samples == nil {
 		requests = append(requests, graphqlRequest(url, k.query, nil))
 	} else {
@@ -300,7 +300,7 @@ func graphqlRequest(url, query string, variables map[string]any) []byte {
 }
 
 // checkAnswer sends a request once, and requires rows in the answer and no errors.
-func checkAnswer(b *testing.B, url string, request []byte) []byte {
+func checkAnswer(b testing.TB, url string, request []byte) []byte {
 	conn := dial(b, url)
 	defer conn.Close()
 	if _, err := conn.Write(request); err != nil {
@@ -318,7 +318,7 @@ func checkAnswer(b *testing.B, url string, request []byte) []byte {
 	return body
 }
 
-func dial(b *testing.B, url string) net.Conn {
+func dial(b testing.TB, url string) net.Conn {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		b.Fatal(err)
@@ -330,7 +330,7 @@ func dial(b *testing.B, url string) net.Conn {
 const readConnections = 8
 
 // load sends requests in turn on some connections, each one after the other.
-func load(b *testing.B, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
+func load(b testing.TB, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
 	before, start := cpuTime(b, pid), time.Now()
 	latencies := make([][]time.Duration, connections)
 	var wg sync.WaitGroup
@@ -370,8 +370,12 @@ func load(b *testing.B, url string, pid int, requests [][]byte, connections int,
 // memory is what a process has resident, in bytes.
 type memory struct{ resident, anonymous float64 }
 
+func (m memory) most(now memory) memory {
+	return memory{max(m.resident, now.resident), max(m.anonymous, now.anonymous)}
+}
+
 // watchMemory looks at a process twenty times a second, until the function that it returns is called for the peaks.
-func watchMemory(b *testing.B, pid int) func() memory {
+func watchMemory(b testing.TB, pid int) func() memory {
 	var peak memory
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -383,8 +387,7 @@ func watchMemory(b *testing.B, pid int) func() memory {
 			case <-stop:
 				return
 			case <-tick.C:
-				now := memoryOf(pid)
-				peak.resident, peak.anonymous = max(peak.resident, now.resident), max(peak.anonymous, now.anonymous)
+				peak = peak.most(memoryOf(pid))
 			}
 		}
 	}()

@@ -13,16 +13,16 @@ import (
 
 // How BenchmarkAttestations measures. `make bench ARGS='-window 5s -rounds 5'` takes longer and is surer.
 var (
-	benchWindow      = flag.Duration("window", time.Second, "BenchmarkAttestations: how long one measurement takes")
-	benchRounds      = flag.Int("rounds", 3, "BenchmarkAttestations: measurements of each, in turns; their medians are the result")
+	benchWindow      = flag.Duration("window", time.Second, "BenchmarkAttestations, BenchmarkScale: how long one measurement takes")
+	benchRounds      = flag.Int("rounds", 3, "BenchmarkAttestations, BenchmarkScale: measurements of each, in turns; their medians are the result")
 	benchHSMs        = flag.String("hsms", "0s,1ms,5ms,"+softHSM, "BenchmarkAttestations: latencies of C_Sign of a fast HSM, and "+softHSM)
 	benchConnections = flag.String("connections", "1,64,256,1024", "BenchmarkAttestations: numbers of them")
 	benchCores       = flag.String("cores", everyCores(), "BenchmarkAttestations: numbers of cores that the server has, in turns, to see how it grows with them")
 	benchSystems     = flag.String("systems", strings.Join(everySystem, ","), "BenchmarkAttestations: what is measured")
 	benchProgram     = flag.String("program", "", "BenchmarkAttestations: the attestd that is measured; empty: what this test is compiled with")
 	benchBefore      = flag.String("before", "", "BenchmarkAttestations: an earlier attestd, measured in turns with it")
-	benchResults     = flag.String("results", "", "BenchmarkAttestations: a JSON file that takes the results; others in it stay")
-	benchPage        = flag.String("page", "", "BenchmarkAttestations: a page whose tables are made anew from that file")
+	benchResults     = flag.String("results", "", "BenchmarkAttestations, BenchmarkScale: a JSON file that takes the results; others in it stay")
+	benchPage        = flag.String("page", "", "BenchmarkAttestations, BenchmarkScale: a page whose tables are made anew from that file")
 )
 
 // benchSettings are the flags, read.
@@ -88,7 +88,7 @@ func BenchmarkAttestations(b *testing.B) {
 	}
 	all, err := keep(*benchResults, rows)
 	if err == nil && *benchPage != "" {
-		err = writePage(*benchPage, all)
+		err = writePage(*benchPage, "performance.json", all.tables())
 	}
 	if err != nil {
 		b.Fatal(err)

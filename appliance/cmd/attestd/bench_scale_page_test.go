@@ -1,0 +1,164 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// scaleRun is what BenchmarkScale has measured with so many transfers.
+type scaleRun struct {
+	Transfers int      `json:"transfers"`
+	Cores     int      `json:"cores"`
+	Fill      []filled `json:"fill"`
+	Reads     []readAt `json:"reads"`
+	Follow    followed `json:"follow"`
+}
+
+// filled is one line of the filling.
+type filled struct {
+	Transfers int     `json:"transfers"` // in the replica then
+	PerSecond float64 `json:"perSecond"` // transfers, since the line before
+	Rows      float64 `json:"rowsPerSecond"`
+	Bytes     float64 `json:"bytes"`   // of the file
+	Anonymous float64 `json:"rssAnon"` // of the importing process at most, in bytes
+}
+
+// readAt is a read of a replica of one size. Times are in microseconds.
+type readAt struct {
+	Query     string  `json:"query"`
+	Transfers int     `json:"transfers"`
+	PerSecond float64 `json:"perSecond"`
+	CPU       float64 `json:"cpu"`
+	P50       float64 `json:"p50"`
+	P99       float64 `json:"p99"`
+	Ratio     float64 `json:"ratio"`   // how many times as many the smallest one answers a second, the median of the rounds
+	Anonymous float64 `json:"rssAnon"` // of the daemon, after it
+}
+
+// followed is how long after they are written upstream new transfers are read. Times are in seconds.
+type followed struct {
+	PerSecond int     `json:"perSecond"`
+	New       int     `json:"new"`
+	P50       float64 `json:"p50"`
+	P99       float64 `json:"p99"`
+	Most      float64 `json:"most"`
+	InStep    float64 `json:"inStep"`  // from the start of the daemon until all was there
+	Anonymous float64 `json:"rssAnon"` // of the daemon at most, in bytes
+}
+
+// scaleRuns are all results, the smallest first.
+type scaleRuns []scaleRun
+
+// keepScale puts runs into a file of results, in the place of earlier ones of the same number of transfers, and returns all.
+func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
+	all, err := readScale(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(runs) == 0 {
+		return all, err
+	}
+	for _, r := range runs {
+		all = append(slices.DeleteFunc(all, func(old scaleRun) bool { return old.Transfers == r.Transfers }), r.rounded())
+	}
+	slices.SortFunc(all, func(a, b scaleRun) int { return cmp.Compare(a.Transfers, b.Transfers) })
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return all, os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+func readScale(path string) (all scaleRuns, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return all, json.Unmarshal(text, &all)
+}
+
+// rounded has the digits that mean something.
+func (r scaleRun) rounded() scaleRun {
+	round := func(digits float64, values ...*float64) {
+		for _, v := range values {
+			*v = math.Round(*v*digits) / digits
+		}
+	}
+	for i := range r.Fill {
+		round(1, &r.Fill[i].PerSecond, &r.Fill[i].Rows)
+	}
+	for i := range r.Reads {
+		l := &r.Reads[i]
+		round(1, &l.PerSecond, &l.CPU, &l.P50, &l.P99)
+		round(100, &l.Ratio)
+	}
+	round(100, &r.Follow.P50, &r.Follow.P99, &r.Follow.Most, &r.Follow.InStep)
+	return r
+}
+
+// The aims of the replica's growth.
+const (
+	aimBytesEach  = 1200   // of the file, for a transfer with its packet, traces and index entries
+	aimMillion    = 15_000 // transfers a second when the first million is in
+	aimTenMillion = 8000   // when ten million are
+	aimSlower     = 2      // the last line's cost of a row, of the first's
+	aimScaleRatio = 1.3    // of the reads
+	aimAnonymous  = 500e6  // bytes
+	aimMillionAt  = 1_000_000
+)
+
+func (all scaleRuns) tables() string {
+	var t strings.Builder
+	for _, r := range all {
+		t.WriteString(r.tables())
+	}
+	return t.String()
+}
+
+func (r scaleRun) tables() string {
+	var t strings.Builder
+	n := thousands(float64(r.Transfers))
+	fmt.Fprintf(&t, "\n**Filling %s transfers**, on %d cores, one of which makes the rows:\n\n| transfers | a second | rows a second | file | for each transfer | RssAnon |\n| --- | --- | --- | --- | --- | --- |\n", n, r.Cores)
+	for _, l := range r.Fill {
+		fmt.Fprintf(&t, "| %s | %s | %s | %s MB | %s bytes | %.0f MB |\n", thousands(float64(l.Transfers)), thousands(l.PerSecond), thousands(l.Rows), thousands(l.Bytes/1e6),
+			thousands(l.Bytes/float64(l.Transfers)), l.Anonymous/1e6)
+	}
+	fmt.Fprintf(&t, "\n**Reading from %s transfers**, %d connections, in turns with smaller replicas:\n\n| | transfers | a second | CPU each | p50, p99 | the smallest answers |\n| --- | --- | --- | --- | --- | --- |\n", n, readConnections)
+	for _, l := range r.Reads {
+		fmt.Fprintf(&t, "| %s | %s | %s | %.0f µs | %.2f, %.2f ms | %.2f times as many |\n", l.Query, thousands(float64(l.Transfers)), thousands(l.PerSecond), l.CPU, l.P50/1000, l.P99/1000, l.Ratio)
+	}
+	f := r.Follow
+	fmt.Fprintf(&t, "\n**Following into %s transfers** at %s new ones a second: read after %.2f s (p50), %.2f s (p99), at most %.2f s, of %s; RssAnon at most %.0f MB.\n",
+		n, thousands(float64(f.PerSecond)), f.P50, f.P99, f.Most, thousands(float64(f.New)), f.Anonymous/1e6)
+	return t.String() + r.aims()
+}
+
+// aims are what this project wants of itself, and what came of it.
+func (r scaleRun) aims() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "\n| aims, %s transfers | aim | measured |\n| --- | --- | --- |\n", thousands(float64(r.Transfers)))
+	first, last := r.Fill[0], r.Fill[len(r.Fill)-1]
+	most := max(last.Anonymous, r.Follow.Anonymous)
+	for _, l := range r.Fill {
+		if l.Transfers == aimMillionAt {
+			fmt.Fprintf(&t, "| filling at a million, transfers a second | at least %s | %s |\n", thousands(aimMillion), thousands(l.PerSecond))
+		}
+		most = max(most, l.Anonymous)
+	}
+	if r.Transfers >= 10*aimMillionAt {
+		fmt.Fprintf(&t, "| filling at the end, transfers a second | at least %s | %s |\n", thousands(aimTenMillion), thousands(last.PerSecond))
+	}
+	worst := 0.0
+	for _, l := range r.Reads {
+		worst, most = max(worst, l.Ratio), max(most, l.Anonymous)
+	}
+	fmt.Fprintf(&t, "| a row's cost at the end, of that at the beginning | at most %d | %.2f |\n", aimSlower, first.Rows/last.Rows)
+	fmt.Fprintf(&t, "| bytes of file for each transfer | at most %s | %s |\n", thousands(aimBytesEach), thousands(last.Bytes/float64(last.Transfers)))
+	fmt.Fprintf(&t, "| the reads' worst ratio | at most %.1f | %.2f |\n", aimScaleRatio, worst)
+	fmt.Fprintf(&t, "| RssAnon of any process | below %.0f MB | %.0f MB |\n", aimAnonymous/1e6, most/1e6)
+	return t.String()
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/index/dataset"
+)
+
+// How BenchmarkScale measures; -rounds, -window, -results and -page are of BenchmarkAttestations, too.
+var (
+	scaleTransfers = flag.Int("transfers", 10_000_000, "BenchmarkScale: how many transfers are filled in; 0 measures nothing, and makes the page alone")
+	scaleDir       = flag.String("dir", "/var/tmp", "BenchmarkScale: where the replicas are made, in a folder that is removed")
+	scaleLive      = flag.Duration("live", 30*time.Second, "BenchmarkScale: for how long new transfers are followed")
+)
+
+// scale says what to measure.
+type scale struct {
+	transfers int           // of the largest replica
+	middle    int           // of the one between; those of the smallest or of the largest mean that there is none
+	small     int           // of the smallest
+	each      int           // a line of the table is for so many transfers more
+	live      time.Duration // for which new transfers are followed
+	perSecond int           // how many of them
+	window    time.Duration // of one measurement of a read
+	rounds    int
+	say       func(format string, args ...any) // how far it is
+}
+
+// BenchmarkScale measures what becomes of the replica as it grows: how fast `attestd replica import` fills it, the file and what
+// the process allocates, for each million of made-up transfers; five reads over HTTP from the full one, one of a million and
+// one of ten thousand, in turns; and how long after they are written upstream new transfers are read from the full one, while it
+// follows. The rows of the next million are made while one is imported. Ctrl-C ends it and removes what it has made.
+func BenchmarkScale(b *testing.B) {
+	ctx, stop := signal.NotifyContext(b.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var runs []scaleRun
+	for b.Loop() {
+		if *scaleTransfers == 0 {
+			continue
+		}
+		scaleFolder(b, *scaleDir)
+		s := scale{
+			transfers: *scaleTransfers, middle: min(1_000_000, *scaleTransfers), small: min(10_000, *scaleTransfers),
+			each: max(1, min(1_000_000, *scaleTransfers/10)), live: *scaleLive, perSecond: 1000, window: *benchWindow, rounds: *benchRounds,
+			say: func(format string, args ...any) { fmt.Printf(format+"\n", args...) },
+		}
+		runs = append(runs, s.measure(ctx, b, newScaleDaemons(b)))
+	}
+	for _, r := range runs {
+		fmt.Print(r.tables())
+	}
+	if *benchResults == "" {
+		return
+	}
+	all, err := keepScale(*benchResults, runs)
+	if err == nil && *benchPage != "" {
+		err = writePage(*benchPage, "scale.json", all.tables())
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// scaleFolder makes the folder in which all temporary ones are. What a run that was killed has left there is removed. A second
+// run in it at the same time is refused.
+func scaleFolder(b *testing.B, parent string) {
+	folder := filepath.Join(parent, "attestd-scale")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		b.Fatal(err)
+	}
+	dir, err := os.Open(folder)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		b.Fatalf("lock %s: %v: another run is under way there; ARGS='-dir PATH' takes another place", folder, err)
+	}
+	b.Cleanup(func() { _, _ = os.RemoveAll(folder), dir.Close() })
+	left, err := filepath.Glob(filepath.Join(folder, "*"))
+	for _, path := range left {
+		if err == nil {
+			err = os.RemoveAll(path)
+		}
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Setenv("TMPDIR", folder)
+}
+
+// scaleDaemons are appliances whose replicas are empty yet.
+type scaleDaemons struct{ small, middle, large *daemonProcess }
+
+func newScaleDaemons(tb testing.TB) scaleDaemons {
+	tb.Helper()
+	empty := func() *daemonProcess {
+		d := newDaemonFolder(tb)
+		d.configure("ATTESTD_LIMITS_GRAPHQL_RATE=unlimited")
+		return d
+	}
+	return scaleDaemons{empty(), empty(), empty()}
+}
+
+// measure fills the replicas, reads them and has the largest follow the smallest.
+func (s scale) measure(ctx context.Context, tb testing.TB, d scaleDaemons) scaleRun {
+	tb.Helper()
+	world := newWorld(tb, d.small, dataset.GenerateOptions{Transfers: s.small, Seed: 2, Now: time.Now()})
+	s.checkRoom(tb, d.small)
+	replicas := []sizedDaemon{{d.small, s.small}}
+	if s.middle != s.small && s.middle != s.transfers {
+		middle := sizedDaemon{d.middle, s.middle}
+		s.fill(ctx, tb, middle, s.middle)
+		replicas = append(replicas, middle)
+	}
+	large := sizedDaemon{d.large, s.transfers}
+	run := scaleRun{Transfers: s.transfers, Cores: runtime.NumCPU(), Fill: s.fill(ctx, tb, large, s.each)}
+	run.Reads = s.read(ctx, tb, append(replicas, large))
+	run.Follow = s.follow(ctx, tb, d.small, large, world)
+	return run
+}
+
+// sizedDaemon is an appliance whose replica has so many transfers.
+type sizedDaemon struct {
+	*daemonProcess
+	transfers int
+}
+
+// checkRoom refuses what the disk has no room for, by what the smallest replica takes, and a quarter more. The rows that are
+// imported take a third of that, for two lines of the table at once.
+func (s scale) checkRoom(tb testing.TB, small *daemonProcess) {
+	tb.Helper()
+	each := fileSize(tb, small.replica()) / float64(s.small) * 1.25
+	wanted := each * float64(s.transfers+s.middle+2*s.each/3)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(small.dir, &disk); err != nil {
+		tb.Fatal(err)
+	}
+	if free := float64(disk.Bavail) * float64(disk.Bsize); free < wanted {
+		tb.Fatalf("%s transfers and what they are compared with take some %.1f GB, and %s has %.1f GB free: ARGS='-transfers %d' takes less, ARGS='-dir PATH' another disk",
+			thousands(float64(s.transfers)), wanted/1e9, small.dir, free/1e9, s.transfers/10)
+	}
+}
+
+func fileSize(tb testing.TB, path string) float64 {
+	tb.Helper()
+	stat, err := os.Stat(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return float64(stat.Size())
+}
+
+// fill imports as many transfers as the replica is to have, so many at a time.
+func (s scale) fill(ctx context.Context, tb testing.TB, d sizedDaemon, each int) (lines []filled) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	parts := makeRows(ctx, tb.TempDir(), dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, each)
+	defer func() {
+		cancel()
+		for range parts { // until nothing more is written into the folder
+		}
+	}()
+	done := 0
+	for part := range parts {
+		if part.err != nil {
+			tb.Fatalf("make rows: %v", part.err)
+		}
+		done += part.transfers
+		line := d.importPart(ctx, tb, part)
+		line.Transfers = done
+		line.Bytes = fileSize(tb, d.replica())
+		lines = append(lines, line)
+		s.say("%11s of %s transfers: %s a second, %s rows a second, file %s MB, %.0f bytes each, RssAnon %.0f MB", thousands(float64(done)), thousands(float64(d.transfers)),
+			thousands(line.PerSecond), thousands(line.Rows), thousands(line.Bytes/1e6), line.Bytes/float64(done), line.Anonymous/1e6)
+		_ = os.Remove(part.path)
+	}
+	if done != d.transfers {
+		tb.Fatalf("interrupted after %d of %d transfers", done, d.transfers)
+	}
+	return lines
+}
+
+// importPart imports a file, without a daemon.
+func (d sizedDaemon) importPart(ctx context.Context, tb testing.TB, part madePart) filled {
+	tb.Helper()
+	cmd := d.command("replica", "import", part.path, "--output", "json")
+	var imported dataset.Imported
+	memory, out, err := runWatched(ctx, tb, cmd)
+	if err == nil {
+		err = json.Unmarshal(out, &imported)
+	}
+	if err != nil {
+		tb.Fatalf("import: %v: %s", err, out)
+	}
+	seconds := imported.Elapsed.Seconds()
+	return filled{PerSecond: float64(part.transfers) / seconds, Rows: float64(imported.Rows) / seconds, Anonymous: memory.anonymous}
+}
+
+// read asks each replica in each of the ways, in turns.
+func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) (lines []readAt) {
+	tb.Helper()
+	requests := make([][][][]byte, len(replicas)) // by replica and kind
+	for i, d := range replicas {
+		samples := sampleReplica(tb, d.daemonProcess)
+		d.start(tb)
+		tb.Cleanup(func() { d.kill(tb) })
+		for _, k := range readKinds {
+			requests[i] = append(requests[i], k.requests(tb, d.url, samples))
+		}
+	}
+	for kind, k := range readKinds {
+		figures := make([][]figure, len(replicas))
+		for range s.rounds {
+			for i, d := range replicas {
+				if ctx.Err() != nil {
+					tb.Fatal("interrupted")
+				}
+				figures[i] = append(figures[i], load(tb, d.url, d.cmd.Process.Pid, requests[i][kind], readConnections, s.window))
+			}
+		}
+		for i, d := range replicas {
+			f := median(figures[i])
+			lines = append(lines, readAt{
+				Query: k.name, Transfers: d.transfers, PerSecond: f.perSecond, CPU: f.cpuMicros, P50: micros(f.p50), P99: micros(f.p99),
+				Ratio: middleRatio(figures[0], figures[i]), Anonymous: memoryOf(d.cmd.Process.Pid).anonymous,
+			})
+		}
+		s.say("read: %s", k.name)
+	}
+	return lines
+}
+
+// follow has the largest replica follow the smallest, to which new transfers are written.
+func (s scale) follow(ctx context.Context, tb testing.TB, up *daemonProcess, d sizedDaemon, world *dataset.World) followed {
+	tb.Helper()
+	if ctx.Err() != nil {
+		tb.Fatal("interrupted")
+	}
+	d.kill(tb)
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM=" + up.url + daemon.GraphQLPath)
+	d.start(tb)
+	s.say("follow: %d new transfers a second for %v", s.perSecond, s.live)
+	began, peak := time.Now(), watchMemory(tb, d.cmd.Process.Pid)
+	lags := followLive{perSecond: s.perSecond, lasts: s.live}.measure(ctx, tb, up, d.daemonProcess, world)
+	n := len(lags)
+	return followed{
+		PerSecond: s.perSecond, New: n, P50: lags[n/2].Seconds(), P99: lags[n*99/100].Seconds(), Most: lags[n-1].Seconds(),
+		InStep: time.Since(began).Seconds(), Anonymous: peak().anonymous,
+	}
+}
