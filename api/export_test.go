@@ -101,3 +101,6 @@ func (a accounts[K]) Len() int {
 	a.all.CleanUp()
 	return a.all.EstimatedSize()
 }
+
+// MetricsConnections is metricsConnections.
+const MetricsConnections = metricsConnections

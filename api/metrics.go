@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // metrics are the metrics of the public server. The methods of a nil *metrics do nothing.
@@ -131,6 +132,10 @@ func (m *metrics) end(x *exchange, status int, took time.Duration) {
 	}
 }
 
+// metricsConnections is how many connections of the metrics are open at once. The next waits until one of them ends, which
+// silent ones do within IdleTimeout.
+const metricsConnections = 64
+
 // Metrics serves GET /metrics in the text format of Prometheus, without authentication: it should listen on loopback or a
 // monitoring network only.
 type Metrics struct{ server *http.Server }
@@ -140,15 +145,23 @@ func NewMetrics(r *prometheus.Registry) *Metrics {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return &Metrics{&http.Server{
-		Handler:           mux,
+		Handler:           unsniffed(mux),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: maxHeaderBytes,
 	}}
 }
 
+// unsniffed tells clients of every answer to take it for what it says to be, as the public server does.
+func unsniffed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
+}
+
 // Serve serves on the listener until Shutdown and then returns nil.
 func (m *Metrics) Serve(ln net.Listener) error {
-	if err := m.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+	if err := m.server.Serve(netutil.LimitListener(ln, metricsConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -1,13 +1,17 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/attestd/attestd/api"
 )
@@ -81,4 +85,101 @@ func TestMetricsCount(t *testing.T) {
 	}
 	r.must(m.Shutdown(context.Background()))
 	r.must(<-served)
+}
+
+// startMetrics serves metrics of its own until the test ends, and returns the address.
+func startMetrics(t *testing.T) string {
+	t.Helper()
+	m := api.NewMetrics(prometheus.NewRegistry())
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- m.Serve(ln) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = m.Shutdown(ctx) // connections on which nothing was sent are cut off
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+func TestAnswersOfTheMetricsAreTakenForWhatTheySay(t *testing.T) {
+	t.Parallel()
+	address := startMetrics(t)
+	for path, status := range map[string]int{"/metrics": 200, "/": 404} {
+		got, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != status || got.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %d, %v", path, got.StatusCode, got.Header)
+		}
+	}
+}
+
+// One client beyond the cap is answered as soon as another leaves.
+func TestConnectionsOfTheMetricsAreBounded(t *testing.T) {
+	t.Parallel()
+	address := startMetrics(t)
+	var open []*metricsClient
+	for range api.MetricsConnections {
+		c := dialMetrics(t, address)
+		if err := c.ask(); err != nil { // it is accepted
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	waiting := dialMetrics(t, address)
+	answered := make(chan error, 1)
+	go func() { answered <- waiting.ask() }()
+	if err := open[0].ask(); err != nil {
+		t.Errorf("one that is open: %v", err)
+	}
+	select {
+	case err := <-answered:
+		t.Errorf("one more than %d was answered: %v", api.MetricsConnections, err)
+	default:
+	}
+	open[0].Close()
+	if err := <-answered; err != nil {
+		t.Errorf("when another has left: %v", err)
+	}
+}
+
+// metricsClient asks on one connection.
+type metricsClient struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dialMetrics(t *testing.T, address string) *metricsClient {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return &metricsClient{c, bufio.NewReader(c)}
+}
+
+func (c *metricsClient) ask() error {
+	if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
 }
