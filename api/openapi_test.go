@@ -1,10 +1,12 @@
 package api_test
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/coding"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -40,6 +43,30 @@ func TestTheDescriptionIsServedAndComplete(t *testing.T) {
 	doc.checkRoutes(t, r.server.Routes())
 	doc.checkCodes(t)
 	checkReferences(t, a.body)
+}
+
+func TestTheDescriptionIsCompressed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	whole := r.do("GET", "/openapi.yaml", "")
+	if whole.header.Get("Content-Encoding") != "" || whole.header.Get("Vary") != "Accept-Encoding" {
+		t.Errorf("to a client that takes no coding: %v", whole.header)
+	}
+	for accept, want := range map[string]string{"zstd": "zstd", "gzip": "gzip", "br, zstd;q=0": "br", "gzip;q=0": ""} {
+		coded := r.do("GET", "/openapi.yaml", "", "Accept-Encoding", accept)
+		if got := coded.header.Get("Content-Encoding"); got != want || want != "" && len(coded.body) > len(whole.body)/3 {
+			t.Errorf("Accept-Encoding %s: %d of %d bytes in %q, want %q", accept, len(coded.body), len(whole.body), got, want)
+		}
+		if want == "br" { // which clients of ours do not read
+			continue
+		}
+		body, err := coding.NewReader(want, bytes.NewReader(coded.body))
+		r.must(err)
+		decoded, err := io.ReadAll(body)
+		if r.must(err); !bytes.Equal(decoded, whole.body) {
+			t.Errorf("%s has %d other bytes", want, len(decoded))
+		}
+	}
 }
 
 // readsOfTheDaemon are the routes that package daemon adds, but for the playground and for methods that only refuse.

@@ -32,8 +32,8 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 		return refuse(c, http.StatusServiceUnavailable, e.noHealth())
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
-	c.Response().SetBodyRaw(slices.Concat([]byte(`{"v2_health_check":`), body.Data.Checks, []byte("}")))
-	return nil
+	c.Vary(fiber.HeaderAcceptEncoding)
+	return e.sendBody(c, response{body: pieces{slices.Concat([]byte(`{"v2_health_check":`), body.Data.Checks, []byte("}"))}})
 }
 
 func (e *Endpoint) noHealth() *document.Error {

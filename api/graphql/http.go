@@ -27,7 +27,12 @@ const (
 	typeJSON    = mediaJSON + "; charset=utf-8"
 )
 
-const allowedMethods = "GET, POST, OPTIONS"
+const allowedMethods = "GET, HEAD, POST, OPTIONS"
+
+// isGet tells a GET from a POST. HEAD is a GET whose body is not sent (RFC 9110, section 9.3.2), which the server sees to.
+func isGet(c *fiber.Ctx) bool {
+	return c.Method() == fiber.MethodGet || c.Method() == fiber.MethodHead
+}
 
 // Handle is the handler of the GraphQL route, for all methods. It always returns nil: where nothing was executed it has sent
 // {"errors": [{"message", "extensions": {"code"}}]}.
@@ -49,9 +54,9 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	case c.Method() == fiber.MethodOptions:
 		c.Set(fiber.HeaderAllow, allowedMethods)
 		return c.SendStatus(http.StatusNoContent)
-	case c.Method() != fiber.MethodGet && c.Method() != fiber.MethodPost:
+	case !isGet(c) && c.Method() != fiber.MethodPost:
 		c.Set(fiber.HeaderAllow, allowedMethods)
-		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET and POST are allowed"))
+		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET, HEAD and POST are allowed"))
 	}
 	e.vary(c)
 	contentType, ok := negotiate(c.Get(fiber.HeaderAccept))
@@ -65,9 +70,9 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	return e.answerHTTP(c, body)
 }
 
-// answerHTTP answers a GET or POST after content negotiation.
+// answerHTTP answers a GET, HEAD or POST after content negotiation.
 func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
-	get := c.Method() == fiber.MethodGet
+	get := isGet(c)
 	raw := body
 	if get {
 		raw = c.Context().URI().QueryString()

@@ -132,6 +132,38 @@ func TestHTTPRefusesRequests(t *testing.T) {
 	}
 }
 
+// HEAD is answered as GET is, but for the body (RFC 9110, section 9.3.2), and holds no memory for it.
+func TestHEADIsAnsweredAsGET(t *testing.T) {
+	const answerBytes = 1 << 20
+	s := newServer(t, graphql.Options{AnswerBytes: answerBytes})
+	by := func(query string) string { return "/v1/graphql?query=" + url.QueryEscape(query) }
+	for name, target := range map[string]string{
+		"small": typenameByGET, "a page": by(pageOf50), "cached": by(cachedPageOf50), "with errors": by("{x}"), "malformed": "/v1/graphql",
+		"a mutation": by("mutation{__typename}"),
+	} {
+		for _, header := range [][]string{{"Accept-Encoding", "identity"}, {"Accept-Encoding", "zstd"}, {"Accept-Encoding", "identity", "Accept", mediaGraphQL}, {"Accept-Encoding", "identity", "Accept", "text/html"}} {
+			get := s.do(t, "GET", target, "", header...)
+			for range answerBytes / max(1, len(get.body)) / 20 { // more than there is room for
+				s.do(t, "HEAD", target, "", header...)
+			}
+			head := s.do(t, "HEAD", target, "", header...)
+			if head.status != get.status || head.body != "" {
+				t.Errorf("%s %v: status %d, want %d; body %s", name, header, head.status, get.status, head.body)
+			}
+			for _, field := range []string{"Content-Length", "Content-Type", "Content-Encoding", "Cache-Control", "ETag", "Vary", "Allow"} {
+				if head.header.Get(field) != get.header.Get(field) {
+					t.Errorf("%s %v: %s is %q, want %q", name, header, field, head.header.Get(field), get.header.Get(field))
+				}
+			}
+			if tag := get.header.Get("ETag"); tag != "" {
+				if known := s.do(t, "HEAD", target, "", append([]string{"If-None-Match", tag}, header...)...); known.status != 304 {
+					t.Errorf("%s %v: status %d for a client that has it", name, header, known.status)
+				}
+			}
+		}
+	}
+}
+
 // A client that writes a large body before it reads anything sees the 413, not a reset; one that never ends is cut off.
 func TestLargeBodyIsRefusedReadably(t *testing.T) {
 	s := newServer(t, graphql.Options{})
@@ -225,5 +257,20 @@ func TestHealth(t *testing.T) {
 	const want = `{"v2_health_check":[{"status":"ok","environment":"mainnet","last_update":"2025-06-15T12:00:00Z"},{"status":"ok","environment":"testnet","last_update":"2025-06-15T11:57:00Z"}]}`
 	if got.status != 200 || got.body != want {
 		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
+// The health of an upstream may be long.
+func TestLongHealthIsCompressed(t *testing.T) {
+	s, h := newProxy(t, graphql.Options{})
+	checks := `[` + strings.Repeat(`{"status":"ok","environment":"mainnet","last_update":"2025-06-15T12:00:00Z"},`, 30) + `{"status":"ok"}]`
+	h.fails(says(200, mediaJSON, `{"data":{"v2_health_check":`+checks+`}}`))
+	want := `{"v2_health_check":` + checks + `}`
+	for accept, size := range map[string]int{"zstd": len(want) / 4, "gzip": len(want) / 4, "identity": len(want)} {
+		got := s.do(t, "GET", "/api/rest/health", "", "Accept-Encoding", accept)
+		name := got.header.Get("Content-Encoding")
+		if text := decoded(t, name, got.body); got.status != 200 || text != want || len(got.body) > size || (name == "") != (accept == "identity") {
+			t.Errorf("%s: %d, %d bytes in %q: %s", accept, got.status, len(got.body), name, text)
+		}
 	}
 }

@@ -144,7 +144,7 @@ func tagOf(body pieces) string {
 func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
 	asked := c.Get(fiber.HeaderIfNoneMatch)
 	whole := r.status == statusOK && len(r.errors) == 0 || r.status == statusForwarded && r.upstream.Status == http.StatusOK
-	if !whole || c.Method() != fiber.MethodGet && asked == "" || e.executions.wait(c.UserContext()) != nil {
+	if !whole || !isGet(c) && asked == "" || e.executions.wait(c.UserContext()) != nil {
 		return false
 	}
 	tag := tagOf(r.body)
