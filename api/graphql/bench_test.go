@@ -85,6 +85,30 @@ func cpuTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
+// BenchmarkDecoded measures what it costs in a query that decoded and decoded_flattened are made from packets' data when they are
+// asked for: pages of 100 packets without them, with one and with both, and one packet.
+func BenchmarkDecoded(b *testing.B) {
+	e := newEndpoint(b, graphql.Options{Index: generated(b, 20_000)})
+	const page = `{ v2_packets(args: {p_limit: 100}) { packet_hash data } }`
+	for _, bm := range []struct{ name, query string }{
+		{"100 packets, data", page},
+		{"100 packets, data and decoded", strings.Replace(page, "data }", "data decoded }", 1)},
+		{"100 packets, data, decoded and flattened", strings.Replace(page, "data }", "data decoded decoded_flattened }", 1)},
+		{"1 packet, data", strings.Replace(page, "100", "1", 1)},
+		{"1 packet, data and decoded", strings.Replace(strings.Replace(page, "100", "1", 1), "data }", "data decoded }", 1)},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			b.ReportAllocs()
+			before, size := cpuTime(), 0
+			for b.Loop() {
+				size = len(e.Execute(bm.query, ""))
+			}
+			b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(size), "answer-B")
+		})
+	}
+}
+
 // BenchmarkProxy measures what a proxy adds to a request, from asking it to its whole answer, one after the other on one
 // connection: in turns the upstream and the proxy before it are asked, so that noise strikes both.
 func BenchmarkProxy(b *testing.B) {

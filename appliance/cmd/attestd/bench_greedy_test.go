@@ -20,8 +20,8 @@ import (
 )
 
 // BenchmarkGreedyReads measures attestations while strangers take what they can of the reads: nobody, 200 that ask for the largest
-// answer there is and hardly read it, 64 that ask for it again and again, and 1,200 whose connections are all reset while
-// it is being made. Each stranger has an address of its own, so that no rate of one address stops them. They are a process of their
+// answer there is and hardly read it, 64 that ask for it again and again, 64 that ask for pages to be compressed, and 1,200 whose
+// connections are all reset while the largest answer is being made. Each stranger has an address of its own, so that no rate of one address stops them. They are a process of their
 // own, with the lowest priority, so that what is measured is the daemon.
 func BenchmarkGreedyReads(b *testing.B) {
 	const each = 10 * time.Second
@@ -115,8 +115,16 @@ const (
 var strangers = map[string]func(s *stranger, stop <-chan struct{}){
 	"200 slow readers": func(s *stranger, stop <-chan struct{}) { s.all(200, func(n int) { s.readSlowly(n, stop) }) },
 	"64 greedy ones":   func(s *stranger, stop <-chan struct{}) { s.all(64, func(n int) { s.readAgainAndAgain(n, stop) }) },
-	"1200 resets":      func(s *stranger, stop <-chan struct{}) { s.resetAtOnce(1200, stop) },
+	"64 compressed": func(s *stranger, stop <-chan struct{}) {
+		s.query, s.coding = tracedPage, "zstd"
+		s.all(64, func(n int) { s.readAgainAndAgain(n, stop) })
+	},
+	"1200 resets": func(s *stranger, stop <-chan struct{}) { s.resetAtOnce(1200, stop) },
 }
+
+// tracedPage asks for a page that is worth compressing: 200 KB, most of it hashes.
+const tracedPage = `query Traced($c: String) { v2_transfers(args: {p_limit: 100, p_sort_order: $c}) { ` + page7 + ` packet_hash transfer_send_transaction_hash
+	traces { type height transaction_hash block_hash timestamp universal_chain_id } } }`
 
 // startStrangers starts a process of strangers, and returns what ends it and says what they got.
 func startStrangers(b *testing.B, url, kind, query string) func() string {
@@ -168,9 +176,10 @@ func TestStrangers(t *testing.T) {
 	fmt.Printf("strangers got %v\n", s.got)
 }
 
-// stranger asks for the largest answer.
+// stranger asks for the largest answer, or what else query says.
 type stranger struct {
 	url, query string
+	coding     string // that it wants the answers in; empty for none
 
 	mu  sync.Mutex
 	got map[string]int // by status
@@ -198,7 +207,11 @@ func (s *stranger) ask(n, again int) *net.TCPConn {
 		s.count("no connection")
 		return nil
 	}
-	if _, err := conn.Write(graphqlRequest(s.url, s.query, map[string]any{"c": cursorAbove(n*1_000_000 + again)})); err != nil {
+	request := graphqlRequest(s.url, s.query, map[string]any{"c": cursorAbove(n*1_000_000 + again)})
+	if s.coding != "" {
+		request = bytes.Replace(request, []byte("\r\n"), []byte("\r\nAccept-Encoding: "+s.coding+"\r\n"), 1)
+	}
+	if _, err := conn.Write(request); err != nil {
 		s.count("not sent")
 		_ = conn.Close()
 		return nil
@@ -214,7 +227,7 @@ func (s *stranger) read(conn net.Conn, each int64, stop <-chan struct{}) {
 		return
 	}
 	defer answer.Body.Close()
-	s.count(strconv.Itoa(answer.StatusCode))
+	s.count(strings.TrimSpace(strconv.Itoa(answer.StatusCode) + " " + answer.Header.Get("Content-Encoding")))
 	if each == 0 {
 		_, _ = io.Copy(io.Discard, answer.Body)
 		return
