@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -35,7 +36,11 @@ type AdminOptions struct {
 	Events  *appliance.Events     // told what operators do; nil means that nobody is
 	Sinks   func() []sinks.Status // how audit.sinks stand; nil means none
 	Version string
-	Replica index.Index // nil means none
+	Reads   wire.ReadsStatus // what answers queries; its Replica is filled in
+	// Surroundings tells what a status has of the daemon beyond this server. It must be quick. Nil means nothing.
+	Surroundings func() wire.Surroundings
+	Activity     *Activity   // of the public server; nil means none
+	Replica      index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
 	Follower *follower.Follower
 	Upstream follower.Upstream
@@ -58,6 +63,8 @@ type Admin struct {
 	attestor *appliance.Attestor
 	started  time.Time
 	routes   []Route
+
+	audited atomic.Pointer[wire.Audit] // the last audit; nil before the first
 
 	streams    context.Context // the parent of streams' contexts; cancelled by Shutdown, which cannot wait for an audit
 	endStreams context.CancelFunc
@@ -107,6 +114,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
+		{Method: fiber.MethodGet, Path: "/activity", Handler: a.activity},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodGet, Path: "/sinks", Handler: a.sinks},
 		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},

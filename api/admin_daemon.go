@@ -1,11 +1,7 @@
 package api
 
 import (
-	"bytes"
-	"context"
-
 	"github.com/gofiber/fiber/v2"
-	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
@@ -73,44 +69,4 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	}
 	c.Context().Response.Header.SetContentType("application/x-tar")
 	return nil
-}
-
-func (a *Admin) status(c *fiber.Ctx) error {
-	ctx, cancel := context.WithTimeout(a.base, readyTimeout)
-	defer cancel()
-	s := wire.Status{
-		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
-		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
-	}
-	signed, err := a.attestor.Journal.Checkpoint(ctx)
-	if err == nil {
-		s.TreeSize, err = treeSize(signed)
-	}
-	if err != nil {
-		s.Failing["journal"] = err.Error()
-	}
-	others := map[string]func() error{"replica": a.opts.ReplicaReady}
-	if a.opts.Chain != nil {
-		others["chain"] = a.opts.Chain.Ready
-	}
-	for part, err := range failing(ctx, a.attestor, others) {
-		s.Failing[part] = err.Error()
-	}
-	s.Ready = len(s.Failing) == 0
-	for i, k := range a.attestor.AttestorKeys() {
-		if i < len(s.Keys) && s.Keys[i].Default {
-			continue // which is told of as the HSM
-		}
-		if err := k.Signer.Ready(ctx); err != nil {
-			s.Failing["key "+k.Name] = err.Error()
-		}
-	}
-	return sendJSON(c, fiber.StatusOK, s)
-}
-
-// treeSize reads a checkpoint. It does not check the signature: the checkpoint is our own.
-func treeSize(checkpoint []byte) (int64, error) {
-	_, body, _ := bytes.Cut(checkpoint, []byte("\n"))
-	tree, err := tlog.ParseTree(append([]byte("go.sum database tree\n"), body...))
-	return tree.N, err
 }

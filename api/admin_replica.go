@@ -37,18 +37,14 @@ func (a *Admin) replica() (index.Index, error) {
 }
 
 func (a *Admin) replicaStatus(c *fiber.Ctx) error {
-	replica, err := a.replica()
-	if err != nil {
+	if _, err := a.replica(); err != nil {
 		return err
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
-	var status wire.ReplicaStatus
-	if status.Status, err = index.StatusOf(ctx, replica); err != nil {
+	status, err := a.replicaHolds(ctx)
+	if err != nil {
 		return err
-	}
-	if a.opts.Follower != nil {
-		status.Follower = new(a.opts.Follower.Status())
 	}
 	return sendJSON(c, fiber.StatusOK, status)
 }

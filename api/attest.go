@@ -32,6 +32,8 @@ func (s *Server) attest(c *fiber.Ctx) error {
 	s.metrics.attested(replayed)
 	if replayed {
 		c.Set("Idempotent-Replayed", "true")
+	} else {
+		exchangeOf(c.Context()).bill.account.attested.Add(1)
 	}
 	return sendBytes(c, fiber.StatusOK, attestationOf(e))
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Certificates are a TLS server's certificate and the CAs of its clients, from files. They can be loaded again while the
@@ -71,6 +72,9 @@ func (c *Certificates) Config() *tls.Config {
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil },
 	}
 }
+
+// Ends is when the certificate does.
+func (c *Certificates) Ends() time.Time { return c.current.Load().Certificates[0].Leaf.NotAfter }
 
 func loadPool(path string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(path)

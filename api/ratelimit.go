@@ -3,6 +3,7 @@ package api
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -56,6 +57,8 @@ type account struct {
 	// errors is likewise of the bucket of requests that ended in an error of the client's own (4xx). While it is overdrawn, the
 	// client's rates are tightened.
 	errors time.Time
+
+	attested atomic.Int64 // since the last sample; of API keys alone
 
 	share *share // of a rate that holds for several appliances; nil where it does not
 }

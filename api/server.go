@@ -69,7 +69,8 @@ type Options struct {
 	Witnesses  Witnesses // nil means none: the newest checkpoint is published
 
 	Logger   *slog.Logger         // nil means slog.Default
-	Registry *prometheus.Registry // nil means no metrics
+	Registry *prometheus.Registry // nil means no metrics, and no Activity
+	InUse    func() int           // sessions of the HSM inside a call, for Activity; nil means that nobody knows
 	Now      func() time.Time     // nil means time.Now
 }
 
@@ -134,6 +135,8 @@ type Route struct {
 	ReadsBody bool
 	// Origins are the origins whose pages may read answers, or AnyOrigin; none means no page. The methods of a path have the same.
 	Origins []string
+	// Read says that requests count among the reads of an Activity.
+	Read bool
 	// EndsWithClient says that c.UserContext() ends soon after the client has closed the connection.
 	EndsWithClient bool
 	// Handler answers. An *appliance.Error that it returns becomes a problem. It must copy what it keeps of c.
@@ -149,6 +152,7 @@ type Server struct {
 	routes   []Route
 
 	ready           *readiness
+	sampler         *sampler // nil without metrics
 	rates           atomic.Pointer[rates]
 	pressure        pressure
 	keyAccounts     accounts[string]     // by the id of the API key
@@ -213,6 +217,10 @@ func New(opts Options) (*Server, error) {
 		s.keyAccounts = newAccounts(shared.of)
 		go shared.run(s.base)
 	}
+	if m != nil {
+		s.sampler = newSampler(m, s.routes, s.keyAccounts, opts.InUse)
+		go s.sampler.run(s.base, opts.Now)
+	}
 	for _, r := range s.routes {
 		s.mount(r)
 	}
@@ -220,12 +228,21 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
+// Activity is what the server does in each second; nil without a Registry.
+func (s *Server) Activity() *Activity {
+	if s.sampler == nil {
+		return nil
+	}
+	return s.sampler.activity
+}
+
+const attestPath = "/functions/v1/attest"
+
 func (s *Server) ownRoutes() []Route {
-	const attest = "/functions/v1/attest"
 	own, anyone := s.opts.Origins, []string{AnyOrigin}
 	return []Route{
-		{Method: fiber.MethodPost, Path: attest, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
-		{Method: fiber.MethodGet, Path: attest + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
+		{Method: fiber.MethodPost, Path: attestPath, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
+		{Method: fiber.MethodGet, Path: attestPath + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
 		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
 		{Method: fiber.MethodGet, Path: "/log/checkpoint", Origins: anyone, Handler: s.checkpoint},
 		{Method: fiber.MethodGet, Path: "/log/tile/*", Origins: anyone, Handler: s.tile},

@@ -274,6 +274,19 @@ func (a *Admin) Status(ctx context.Context) (wire.Status, error) {
 	return s, err
 }
 
+// Activity calls yield with what the daemon did in each of the last seconds, at most 900 of them, and with follow in each that passes from
+// now on, until ctx ends, the daemon does, or yield returns an error.
+func (a *Admin) Activity(ctx context.Context, seconds int, follow bool, yield func(wire.Sample) error) error {
+	path := fmt.Sprintf("/activity?seconds=%d&follow=%t", seconds, follow)
+	return a.lines(ctx, call{method: http.MethodGet, path: path}, func(line []byte) error {
+		var s wire.Sample
+		if err := json.Unmarshal(line, &s); err != nil {
+			return fmt.Errorf("read the answer of %s: %w", path, err)
+		}
+		return yield(s)
+	})
+}
+
 func (a *Admin) do(ctx context.Context, call call) error { return a.caller.do(ctx, call) }
 
 // lines calls yield with each line of a streamed answer. An answer that was cut off is io.ErrUnexpectedEOF.

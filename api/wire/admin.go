@@ -85,19 +85,6 @@ type Reloaded struct {
 	NeedRestart []string `json:"needRestart"` // settings that changed and take effect with the next start
 }
 
-// Status is the answer of GET /status: the state of the daemon.
-type Status struct {
-	Version       string               `json:"version"`
-	Started       time.Time            `json:"started"`
-	UptimeSeconds int64                `json:"uptimeSeconds"`
-	SignerAddress appliance.Address    `json:"signerAddress"` // of the default key
-	Keys          []AttestorKey        `json:"keys"`
-	Scheme        appliance.SchemeName `json:"scheme"`
-	TreeSize      int64                `json:"treeSize"`
-	Ready         bool                 `json:"ready"`
-	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, stop, replica; and of each other key, which Ready does not depend on: key NAME
-}
-
 // ReplicaStatus is the answer of GET /replica and POST /replica/sync: what the replica holds, and how far its follower is.
 type ReplicaStatus struct {
 	index.Status

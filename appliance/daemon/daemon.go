@@ -21,6 +21,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
@@ -210,6 +211,9 @@ func (r *running) adminOptions() api.AdminOptions {
 		Witnesses:    r.witnesses,
 		Sinks:        r.sinks.Status,
 		Version:      r.options.Version,
+		Reads:        wire.ReadsStatus{Source: r.config.GraphQL.Source, Upstream: r.config.UpstreamShown()},
+		Surroundings: r.surroundings,
+		Activity:     r.public.Activity(),
 		Logger:       r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil

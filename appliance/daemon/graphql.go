@@ -55,7 +55,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Read: true, Handler: endpoint.Handle}
 		if method == fiber.MethodOptions {
 			route.Open = true
 		}

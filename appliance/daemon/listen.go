@@ -145,6 +145,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		Witnesses:    r.witnesses,
 		Logger:       r.logger,
 		Registry:     r.registry,
+		InUse:        func() int { return r.signer.usage().InUse },
 		Now:          time.Now,
 	}
 }

@@ -96,15 +96,14 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 		}
 		return []Finding{fail(remedy+wasWrong, "it says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
 	}
-	var t unix.Timex // asks, changes nothing
-	state, err := unix.Adjtimex(&t)
+	synchronized, within, err := daemon.ClockIsSynchronized()
 	switch {
 	case err != nil:
-		return []Finding{warn(remedy, "whether it is synchronised is not known: adjtimex: %s", err)}
-	case state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0:
+		return []Finding{warn(remedy, "whether it is synchronised is not known: %s", err)}
+	case !synchronized:
 		return []Finding{warn(remedy, "not synchronised; it says %s", text.Time(now))}
 	}
-	return []Finding{ok("synchronised, within %s", (time.Duration(t.Maxerror) * time.Microsecond).Round(time.Millisecond))}
+	return []Finding{ok("synchronised, within %s", within.Round(time.Millisecond))}
 }
 
 // newestRecord is the journal's; nil where there is none, or none can be read.
@@ -136,11 +135,10 @@ func existingFolder(dir string) string {
 func checkDiskSpace(_ context.Context, p *subject) []Finding {
 	const remedy = "make space, or move data_dir to a larger disk"
 	dir := existingFolder(p.config.DataDir)
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	free, total, err := daemon.DiskSpace(dir)
+	if err != nil {
 		return []Finding{fail("data_dir must be on a disk of this machine", "%s: %s", dir, err)}
 	}
-	free, total := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize
 	least := int64(p.config.Journal.MinFree)
 	switch {
 	case free < least:

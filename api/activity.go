@@ -1,0 +1,227 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// keptSamples is how many samples an Activity keeps: 15 minutes, in less than 1 MB.
+const keptSamples = 15 * 60
+
+// sampledKeys is how many API keys a sample names.
+const sampledKeys = 8
+
+// Activity is what a Server has done in each of the last seconds. Its methods are safe for concurrent use.
+type Activity struct {
+	mu      sync.Mutex
+	samples [keptSamples]wire.Sample // the sample n is at n % keptSamples
+	taken   int                      // how many there ever were
+	next    chan struct{}            // closed with the next sample
+}
+
+func newActivity() *Activity { return &Activity{next: make(chan struct{})} }
+
+func (a *Activity) add(s wire.Sample) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.samples[a.taken%keptSamples] = s
+	a.taken++
+	close(a.next)
+	a.next = make(chan struct{})
+}
+
+// each yields the last samples, at most that many, oldest first, and with follow each new one, until ctx ends. Who is slower than that by
+// keptSamples misses some.
+func (a *Activity) each(ctx context.Context, last int, follow bool, yield func(wire.Sample) error) error {
+	a.mu.Lock()
+	at := max(0, a.taken-last)
+	a.mu.Unlock()
+	for {
+		some, next := a.since(&at)
+		for _, s := range some {
+			if err := yield(s); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// since returns the samples from at on, and what is closed with the next one.
+func (a *Activity) since(at *int) (some []wire.Sample, next chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := max(*at, a.taken-keptSamples); i < a.taken; i++ {
+		some = append(some, a.samples[i%keptSamples])
+	}
+	*at = a.taken
+	return some, a.next
+}
+
+// sampler takes the samples of an Activity from the counters of the metrics: to be sampled costs a request nothing.
+type sampler struct {
+	activity *Activity
+	inUse    func() int // sessions of the HSM inside a call; nil means that nobody knows
+	keys     accounts[string]
+
+	attestations prometheus.Metric
+	latency      prometheus.Metric // a histogram
+	reads        []prometheus.Metric
+	problems     map[appliance.Code]prometheus.Metric
+	last         counts
+}
+
+// counts are the counters as they were read together.
+type counts struct {
+	attestations, reads int64
+	latency             *dto.Histogram
+	problems            map[appliance.Code]int64
+}
+
+func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() int) *sampler {
+	s := &sampler{
+		activity: newActivity(), inUse: inUse, keys: keys, attestations: m.attestations,
+		latency: m.durations.WithLabelValues(attestPath).(prometheus.Metric), problems: make(map[appliance.Code]prometheus.Metric),
+	}
+	read := make(map[string]bool)
+	for _, r := range routes {
+		if r.Read && !read[r.Path] {
+			s.reads = append(s.reads, m.durations.WithLabelValues(r.Path).(prometheus.Metric))
+			read[r.Path] = true
+		}
+	}
+	for code := range statuses {
+		s.problems[code] = m.problems.WithLabelValues(string(code))
+	}
+	s.last = s.read()
+	return s
+}
+
+// run takes a sample a second until ctx ends.
+func (s *sampler) run(ctx context.Context, now func() time.Time) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.sample(now())
+		}
+	}
+}
+
+func (s *sampler) sample(now time.Time) {
+	before, here := s.last, s.read()
+	s.last = here
+	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations, Reads: here.reads - before.reads}
+	latency := between(before.latency, here.latency)
+	one.P50Seconds, one.P99Seconds = quantile(latency, .5), quantile(latency, .99)
+	for code, n := range here.problems {
+		if n -= before.problems[code]; n > 0 {
+			if one.Errors == nil {
+				one.Errors = make(map[appliance.Code]int64)
+			}
+			one.Errors[code] = n
+		}
+	}
+	if s.inUse != nil {
+		one.InUse = s.inUse()
+	}
+	if one.Attestations > 0 {
+		one.Keys = s.busiest()
+	}
+	s.activity.add(one)
+}
+
+func (s *sampler) read() counts {
+	c := counts{attestations: int64(written(s.attestations).GetCounter().GetValue()), latency: written(s.latency).GetHistogram(), problems: make(map[appliance.Code]int64)}
+	for _, m := range s.reads {
+		c.reads += int64(written(m).GetHistogram().GetSampleCount())
+	}
+	for code, m := range s.problems {
+		if n := int64(written(m).GetCounter().GetValue()); n > 0 {
+			c.problems[code] = n
+		}
+	}
+	return c
+}
+
+func written(m prometheus.Metric) *dto.Metric {
+	var d dto.Metric
+	_ = m.Write(&d) // fails for no metric of ours
+	return &d
+}
+
+// busiest returns the attestations of the API keys that had most since it was last called.
+func (s *sampler) busiest() map[string]int64 {
+	had := make(map[string]int64)
+	for id, account := range s.keys.all.All() {
+		if n := account.attested.Swap(0); n > 0 {
+			had[id] = n
+		}
+	}
+	for len(had) > sampledKeys {
+		delete(had, slices.MinFunc(slices.Collect(maps.Keys(had)), func(a, b string) int { return cmp.Compare(had[a], had[b]) }))
+	}
+	return had
+}
+
+// bucket counts the observations up to a bound, and above the one before.
+type bucket struct {
+	bound float64
+	count uint64
+}
+
+// between are the observations between two looks at a histogram; those above the last bound are put there.
+func between(before, here *dto.Histogram) (all []bucket) {
+	var done uint64
+	for i, b := range here.GetBucket() {
+		count := b.GetCumulativeCount()
+		if i < len(before.GetBucket()) {
+			count -= before.GetBucket()[i].GetCumulativeCount()
+		}
+		all = append(all, bucket{b.GetUpperBound(), count - done})
+		done = count
+	}
+	if total := here.GetSampleCount() - before.GetSampleCount(); len(all) > 0 && total > done {
+		all[len(all)-1].count += total - done
+	}
+	return all
+}
+
+// quantile estimates a quantile as Prometheus does: evenly spread within a bucket. Nil means that there is nothing.
+func quantile(all []bucket, q float64) *float64 {
+	var total uint64
+	for _, b := range all {
+		total += b.count
+	}
+	if total == 0 {
+		return nil
+	}
+	rank, below, seen := q*float64(total), 0., 0.
+	for _, b := range all {
+		if n := float64(b.count); n > 0 && seen+n >= rank {
+			return new(below + (b.bound-below)*(rank-seen)/n)
+		}
+		below, seen = b.bound, seen+float64(b.count)
+	}
+	return &below
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
+)
+
+func (a *Admin) status(c *fiber.Ctx) error {
+	ctx, cancel := context.WithTimeout(a.base, readyTimeout)
+	defer cancel()
+	s := wire.Status{
+		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
+		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
+	}
+	faults := a.faults(ctx, &s)
+	s.Ready, s.Signing = len(faults) == 0, signing(faults)
+	for part, err := range faults {
+		s.Failing[part] = err.Error()
+	}
+	for i, k := range a.attestor.AttestorKeys() {
+		if i < len(s.Keys) && s.Keys[i].Default {
+			continue // which is told of as the HSM
+		}
+		if err := k.Signer.Ready(ctx); err != nil {
+			s.Failing["key "+k.Name] = err.Error()
+		}
+	}
+	s.Reads = a.reads(ctx)
+	if a.opts.Surroundings != nil {
+		s.Surroundings = a.opts.Surroundings()
+	}
+	return sendJSON(c, fiber.StatusOK, s)
+}
+
+// faults looks how far the journal is, and returns the errors of the parts that are not ready.
+func (a *Admin) faults(ctx context.Context, s *wire.Status) map[string]error {
+	others := map[string]func() error{"replica": a.opts.ReplicaReady}
+	if a.opts.Chain != nil {
+		others["chain"] = a.opts.Chain.Ready
+	}
+	faults := failing(ctx, a.attestor, others)
+	var err error
+	if s.Journal, err = a.journalStatus(ctx); err != nil && faults["journal"] == nil {
+		faults["journal"] = err
+	}
+	s.TreeSize = s.Journal.Records
+	return faults
+}
+
+func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err error) {
+	s.LastAudit = a.audited.Load()
+	signed, err := a.attestor.Journal.Checkpoint(ctx)
+	if err != nil {
+		return s, err
+	}
+	tree, err := parseTree(signed)
+	if err != nil {
+		return s, err
+	}
+	s.Records, s.RootHash = tree.N, hex.EncodeToString(tree.Hash[:])
+	newest, err := a.attestor.Journal.List(ctx, appliance.JournalQuery{Limit: 1})
+	if len(newest) > 0 {
+		s.Newest = newest[0].Time()
+	}
+	return s, err
+}
+
+// parseTree reads a checkpoint. It does not check the signature: the checkpoint is our own.
+func parseTree(checkpoint []byte) (tlog.Tree, error) {
+	_, body, _ := bytes.Cut(checkpoint, []byte("\n"))
+	return tlog.ParseTree(append([]byte("go.sum database tree\n"), body...))
+}
+
+// signing says from what fails whether an attestation can be had. Reads do not matter for that, nor does the chain unless it halts.
+func signing(faults map[string]error) wire.Signing {
+	switch stop := faults["stop"]; {
+	case appliance.CodeOf(stop) == appliance.CodeHalted:
+		return wire.Signing{State: wire.SigningHalted, Why: stop.Error(), Remedy: "attestd chain status"}
+	case stop != nil:
+		return wire.Signing{State: wire.SigningPaused, Why: stop.Error(), Remedy: "attestd resume"}
+	}
+	var why []string
+	for _, part := range []string{"hsm", "journal"} {
+		if err := faults[part]; err != nil {
+			why = append(why, err.Error())
+		}
+	}
+	if len(why) > 0 {
+		return wire.Signing{State: wire.SigningFailing, Why: strings.Join(slices.Compact(why), "; "), Remedy: "attestd doctor"}
+	}
+	return wire.Signing{State: wire.SigningReady}
+}
+
+func (a *Admin) reads(ctx context.Context) wire.ReadsStatus {
+	s := a.opts.Reads
+	if a.opts.Replica == nil {
+		return s
+	}
+	if held, err := a.replicaHolds(ctx); err == nil {
+		s.Replica = &held
+	}
+	return s
+}
+
+// replicaHolds is what the replica has, and how far its follower is.
+func (a *Admin) replicaHolds(ctx context.Context) (s wire.ReplicaStatus, err error) {
+	if s.Status, err = index.StatusOf(ctx, a.opts.Replica); err == nil && a.opts.Follower != nil {
+		s.Follower = new(a.opts.Follower.Status())
+	}
+	return s, err
+}
+
+func auditOf(r appliance.AuditReport, now time.Time) *wire.Audit {
+	return &wire.Audit{Time: now.UTC(), Records: r.Size, RootHash: hex.EncodeToString(r.Root), Damages: int64(len(r.Damages)) + r.More}
+}
+
+// activity streams the samples of the last seconds and, with follow, each new one.
+func (a *Admin) activity(c *fiber.Ctx) error {
+	if a.opts.Activity == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon takes no samples")
+	}
+	seconds, err := queryInt(c, "seconds")
+	if err != nil {
+		return err
+	}
+	follow := c.QueryBool("follow")
+	return a.stream(c, func(ctx context.Context, w io.Writer) error {
+		out := json.NewEncoder(w)
+		err := a.opts.Activity.each(ctx, int(min(seconds, keptSamples)), follow, func(s wire.Sample) error { return out.Encode(s) })
+		if errors.Is(err, context.Canceled) {
+			return nil // the server ends, or the client has
+		}
+		return err
+	})
+}

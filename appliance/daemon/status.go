@@ -1,0 +1,36 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/hsm"
+)
+
+// surroundings are what a status has of the daemon beyond its journal. It asks neither the HSM nor the journal.
+func (r *running) surroundings() wire.Surroundings {
+	usage := r.signer.usage()
+	s := wire.Surroundings{
+		API: "http://" + r.address.String(),
+		HSM: &wire.HSMUse{
+			Ready: usage.Ready, SessionsInUse: usage.InUse, Sessions: usage.Sessions, MostSessions: usage.MostSessions,
+			Signatures: usage.Signatures, WrongSignatures: usage.WrongSignatures, Waiting: r.attestor.Waiting(),
+		},
+	}
+	var ends time.Time
+	if r.certificates != nil {
+		s.API, ends = "https://"+r.address.String(), r.certificates.Ends()
+	}
+	s.Machine = Machine(r.config, ends, time.Now())
+	return s
+}
+
+// usage is that of the default key.
+func (s *signers) usage() hsm.Usage {
+	for _, k := range s.states() {
+		if k.standard && k.tokens != nil {
+			return k.tokens.Usage()
+		}
+	}
+	return hsm.Usage{}
+}
