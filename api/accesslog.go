@@ -20,8 +20,8 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 		level = slog.LevelError
 	case status > fiber.StatusInternalServerError:
 		level = slog.LevelWarn
-	case isProbe(rctx.Path()):
-		level = slog.LevelDebug // a load balancer asks each second
+	case x.probe || isProbe(rctx.Path()):
+		level = slog.LevelDebug // a load balancer asks each second, and so does who watches
 	}
 	if !h.logger.Enabled(h.base, level) {
 		return

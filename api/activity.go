@@ -85,7 +85,9 @@ type sampler struct {
 	latency      prometheus.Metric // a histogram
 	reads        []prometheus.Metric
 	problems     map[appliance.Code]prometheus.Metric
-	last         counts
+
+	mu   sync.Mutex
+	last counts // guarded by mu
 }
 
 // counts are the counters as they were read together.
@@ -129,6 +131,8 @@ func (s *sampler) run(ctx context.Context, now func() time.Time) {
 }
 
 func (s *sampler) sample(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	before, here := s.last, s.read()
 	s.last = here
 	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations, Reads: here.reads - before.reads}

@@ -113,7 +113,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/log/witnesses", Handler: a.witnesses},
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
-		{Method: fiber.MethodGet, Path: "/status", Handler: a.status},
+		{Method: fiber.MethodGet, Path: "/status", Probe: true, Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/activity", Handler: a.activity},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodGet, Path: "/sinks", Handler: a.sinks},
@@ -138,7 +138,7 @@ func (a *Admin) Shutdown(ctx context.Context) error {
 func (a *Admin) mount(r Route) {
 	a.app.Add(r.Method, r.Path, func(c *fiber.Ctx) error {
 		x := exchangeOf(c.Context())
-		x.route = r.Path
+		x.route, x.probe = r.Path, r.Probe
 		if err := checkEncoding(&c.Context().Request.Header); err != nil {
 			return err
 		}

@@ -87,11 +87,11 @@ func parseTree(checkpoint []byte) (tlog.Tree, error) {
 
 // signing says from what fails whether an attestation can be had. Reads do not matter for that, nor does the chain unless it halts.
 func signing(faults map[string]error) wire.Signing {
-	switch stop := faults["stop"]; {
-	case appliance.CodeOf(stop) == appliance.CodeHalted:
-		return wire.Signing{State: wire.SigningHalted, Why: stop.Error(), Remedy: "attestd chain status"}
-	case stop != nil:
-		return wire.Signing{State: wire.SigningPaused, Why: stop.Error(), Remedy: "attestd resume"}
+	switch stopped := faults["stop"]; {
+	case appliance.CodeOf(stopped) == appliance.CodeHalted:
+		return wire.Signing{State: wire.SigningHalted, Why: stopped.Error(), Remedy: "attestd chain status"}
+	case stopped != nil:
+		return wire.Signing{State: wire.SigningPaused, Why: stopped.Error(), Remedy: "attestd resume"}
 	}
 	var why []string
 	for _, part := range []string{"hsm", "journal"} {

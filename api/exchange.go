@@ -23,6 +23,7 @@ type exchange struct {
 	bill   bill
 	wait   time.Duration  // until the client may ask again, where it was refused for its rate
 	body   []byte         // of a route with a BodyLimit
+	probe  bool           // of the admin socket: it is asked again and again, and says nothing that is to be kept
 	read   bool           // the body was read to its end
 	code   appliance.Code // of the problem that was answered
 	cause  error          // of that problem; for the log

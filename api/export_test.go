@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/valyala/fasthttp"
 
 	"github.com/attestd/attestd/appliance"
@@ -104,3 +105,19 @@ func (a accounts[K]) Len() int {
 
 // MetricsConnections is metricsConnections.
 const MetricsConnections = metricsConnections
+
+// Sample takes a sample before the second ends.
+func (s *Server) Sample() { s.sampler.sample(s.now()) }
+
+// Quantiles are those of what came between two looks at a histogram, of which the last count is of all.
+func Quantiles(bounds []float64, before, after []uint64) (p50, p99 *float64) {
+	histogram := func(counts []uint64) *dto.Histogram {
+		h := &dto.Histogram{SampleCount: &counts[len(bounds)]}
+		for i := range bounds {
+			h.Bucket = append(h.Bucket, &dto.Bucket{UpperBound: &bounds[i], CumulativeCount: &counts[i]})
+		}
+		return h
+	}
+	all := between(histogram(before), histogram(after))
+	return quantile(all, .5), quantile(all, .99)
+}

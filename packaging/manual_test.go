@@ -50,6 +50,9 @@ var elsewhere = map[string]string{
 	"make test-cluster":            "it is for who changes attestd",
 	"make bench-cluster":           "it is for who changes attestd",
 	"make test":                    "it is for who changes attestd",
+	"attestd status --watch":       "it goes on; TestLiveViewsEndWithAKey types it",
+	"attestd top":                  "it goes on; TestLiveViewsEndWithAKey types it",
+	"attestd log list --follow":    "it goes on; TestWhatFollowsGoesOnUntilItIsInterrupted types it",
 	"attestd cluster status":       "TestCluster types it",
 	"attestd setup --join":         "TestCluster types it",
 

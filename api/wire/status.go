@@ -40,6 +40,9 @@ const (
 	SigningPaused  SigningState = "paused"  // by an operator
 	SigningHalted  SigningState = "halted"  // by the watchtower
 	SigningFailing SigningState = "failing" // the HSM or the journal fails
+
+	// SigningNotRunning is what the command has where there is no daemon to ask.
+	SigningNotRunning SigningState = "not_running"
 )
 
 // JournalStatus is how far the journal goes.

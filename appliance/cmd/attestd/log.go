@@ -26,11 +26,16 @@ while it does not, they read the files.`,
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
 	var since, until, hash, unspendable string
-	var redeemed, unredeemed bool
+	var redeemed, unredeemed, follow bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List attestations and events, newest first",
+		Long: `List attestations and events, newest first.
+
+--follow shows the newest ones, oldest first, and then each new one as it comes, until it is interrupted; with --output json each is an
+object on a line of its own. It needs the daemon, and waits for one that restarts.`,
 		Example: `  attestd log list --limit 20
+  attestd log list --follow --key k3x5wq7mzp2n4r6t
   attestd log list --key k3x5wq7mzp2n4r6t --since 24h
   attestd log list --events --since 24h
   attestd log list --before 4711`,
@@ -49,6 +54,12 @@ func newLogList(a *app) *cobra.Command {
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
+			if follow {
+				if redeemed || unredeemed || until != "" || q.Before != 0 {
+					return usagef(cmd, "--follow is for what comes: --until, --before, --redeemed and --unredeemed are for what is there")
+				}
+				return a.withBackend(cmd, func(o backend) error { return a.followList(cmd.Context(), o, q) })
+			}
 			if redeemed || unredeemed {
 				return a.listRedeemed(cmd, q, redeemed, unredeemed)
 			}
@@ -66,6 +77,7 @@ func newLogList(a *app) *cobra.Command {
 	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
 	f.BoolVar(&redeemed, "redeemed", false, "only attestations of which a contract of chain.contracts has redeemed something, with when and how much")
 	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations of which none has redeemed anything")
+	f.BoolVarP(&follow, "follow", "f", false, "go on with new ones")
 	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
 	f.StringVar(&hash, "hash", "", "only those of this hash")
 	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")
@@ -116,15 +128,7 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 	}
 	rows := make([][]string, len(entries))
 	for i, e := range entries {
-		if v := e.Event; v != nil {
-			row := []string{fmt.Sprint(e.Index), text.Time(v.Time), v.ID.String()}
-			if rows[i] = append(row, "-", "event: "+string(v.Kind), brief(v.Details)); events {
-				rows[i] = append(row, string(v.Kind), orDash(v.By), brief(v.Details))
-			}
-			continue
-		}
-		r := e.Record
-		rows[i] = []string{fmt.Sprint(e.Index), text.Time(r.Time), r.ID.String(), r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String()}
+		rows[i] = entryRow(e, events)
 	}
 	if entries == nil {
 		entries = []appliance.Entry{}
@@ -136,6 +140,19 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 		}
 		table(w, header, rows)
 	})
+}
+
+// entryRow is an entry as a table has it: of events alone, or of attestations, too.
+func entryRow(e appliance.Entry, events bool) []string {
+	row := []string{fmt.Sprint(e.Index), text.Time(e.Time()), e.ID().String()}
+	switch v, r := e.Event, e.Record; {
+	case v == nil:
+		return append(row, r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String())
+	case events:
+		return append(row, string(v.Kind), orDash(v.By), brief(v.Details))
+	default:
+		return append(row, "-", "event: "+string(v.Kind), brief(v.Details))
+	}
 }
 
 // brief is an event's details on one line: its reason where it has one.

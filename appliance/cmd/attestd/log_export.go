@@ -2,18 +2,14 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/sinks"
@@ -27,9 +23,6 @@ const (
 )
 
 var exportFormats = []string{exportLeaves, exportCSV, exportCEF}
-
-// followInterval is how often --follow looks for new records.
-const followInterval = time.Second
 
 // logExport writes the journal to a file or to standard output.
 type logExport struct {
@@ -97,8 +90,12 @@ func (x *logExport) check(cmd *cobra.Command) (err error) {
 }
 
 func (x *logExport) run(cmd *cobra.Command, o backend) error {
-	if _, running := o.(*client.Admin); x.follow && !running {
-		return errors.New("--follow needs the daemon, which would not start while the journal is read here: systemctl start attestd")
+	var tail *tail
+	if x.follow {
+		var err error
+		if tail, err = x.newTail(cmd.Context(), o); err != nil {
+			return err
+		}
 	}
 	checkpoint, err := o.Checkpoint(cmd.Context())
 	if err != nil {
@@ -116,7 +113,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	}
 	err = x.write(cmd, o)
 	if err == nil && x.follow {
-		err = x.goOn(cmd, o, checkpoint)
+		err = tail.follow(cmd.Context(), func() error { return x.write(cmd, o) })
 	}
 	switch {
 	case cmd.Context().Err() != nil:
@@ -160,11 +157,6 @@ func (x *logExport) write(cmd *cobra.Command, o backend) error {
 	return err
 }
 
-// unwritten is an error of the export itself, not of the daemon.
-type unwritten struct{ error }
-
-func (u unwritten) Unwrap() error { return u.error }
-
 func (x *logExport) flush() error {
 	err := x.out.Flush()
 	if err == nil && x.file != nil {
@@ -186,36 +178,6 @@ func (x *logExport) line(leaf []byte) ([]byte, error) {
 		return append(line, sinks.CSVEnd...), err
 	}
 	return append(line, '\n'), err
-}
-
-// goOn writes new records as they come. A daemon that is away comes back, with the same log.
-func (x *logExport) goOn(cmd *cobra.Command, o backend, seen []byte) error {
-	tick := time.NewTicker(followInterval)
-	defer tick.Stop()
-	away := false
-	for {
-		select {
-		case <-cmd.Context().Done():
-			return cmd.Context().Err()
-		case <-tick.C:
-		}
-		checkpoint, err := o.Checkpoint(cmd.Context())
-		if err == nil && !bytes.Equal(checkpoint, seen) {
-			if log := appliance.SignerOf(checkpoint); log != x.form.Log {
-				return fmt.Errorf("the journal goes on as another log, %s, in which the records have other indexes: export it from the beginning", log)
-			}
-			if err = x.write(cmd, o); err == nil {
-				seen = checkpoint
-			}
-		}
-		if failed := (unwritten{}); errors.As(err, &failed) {
-			return err
-		}
-		if err != nil && !away && cmd.Context().Err() == nil {
-			x.say("The daemon does not answer, and is waited for: %v", err)
-		}
-		away = err != nil
-	}
 }
 
 // create makes a file; in a folder of the daemon's user root does it as that, whatever was planted there.

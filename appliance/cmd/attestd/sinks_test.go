@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,53 +184,5 @@ func checkShipped(t *testing.T, name string, lines []string, want int64) {
 	t.Logf("%s: %d lines for %d records", name, len(lines), want)
 	if int64(len(firsts)) != want || !slices.IsSorted(firsts) {
 		t.Errorf("%s has %d of %d records, in order: %v", name, len(firsts), want, slices.IsSorted(firsts))
-	}
-}
-
-// An export that follows goes on over a restart of the daemon, until it is interrupted.
-func TestAnExportFollowsUntilItIsInterrupted(t *testing.T) {
-	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
-	d.start(t)
-	defer func() { d.kill(t) }()
-	attest := func() {
-		t.Helper()
-		d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
-	}
-	attest()
-	export := d.command("log", "export", "--follow")
-	out, err := export.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said bytes.Buffer
-	export.Stderr = &said
-	if err := export.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = export.Process.Kill() }()
-	lines := bufio.NewScanner(out)
-	next := func() {
-		t.Helper()
-		for lines.Scan() {
-			if strings.Contains(lines.Text(), devBeneficiary) { // else it is an event
-				return
-			}
-		}
-		t.Fatalf("it ended: %v", lines.Err())
-	}
-	next()
-	attest()
-	next()
-	d.kill(t)
-	d.start(t)
-	attest()
-	next()
-	if err := export.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	_ = export.Wait()
-	if status := export.ProcessState.ExitCode(); status != exitInterrupted || !regexp.MustCompile(`interrupted after \d+ records; --from \d+ goes on`).MatchString(said.String()) {
-		t.Errorf("status %d: %s", status, said.String())
 	}
 }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// followList shows the newest entries that match, the oldest of them first, and then new ones as they come.
+func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuery) error {
+	tail, err := a.newTail(ctx, o)
+	if err != nil {
+		return err
+	}
+	newest, err := o.Records(ctx, appliance.JournalQuery{Limit: 1})
+	if err != nil {
+		return err
+	}
+	next := int64(0)
+	if len(newest) > 0 {
+		next = newest[0].Index + 1
+		q.Before = next
+		entries, err := o.Records(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, e := range slices.Backward(entries) {
+			if err := a.printEntry(e, q.EventsOnly); err != nil {
+				return err
+			}
+		}
+	}
+	err = tail.follow(ctx, func() error {
+		return o.Entries(ctx, next, func(leaf []byte) error {
+			e, err := appliance.DecodeEntry(next, leaf)
+			if err != nil {
+				return unwritten{fmt.Errorf("record %d: %w", next, err)}
+			}
+			next++
+			if !q.Wants(e) {
+				return nil
+			}
+			if err := a.printEntry(e, q.EventsOnly); err != nil {
+				return unwritten{err}
+			}
+			return nil
+		})
+	})
+	if ctx.Err() != nil {
+		return interruptedError{errors.New("interrupted")}
+	}
+	return err
+}
+
+// printEntry writes an entry on a line of its own.
+func (a *app) printEntry(e appliance.Entry, events bool) error {
+	if a.json() {
+		return json.NewEncoder(a.out).Encode(e)
+	}
+	_, err := fmt.Fprintln(a.out, strings.Join(entryRow(e, events), "  "))
+	return err
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/term"
+)
+
+// screen is a terminal that is drawn anew again and again. Where it is closed, the terminal is as it was.
+type screen struct {
+	out   *os.File
+	in    *os.File // nil where keys cannot be read
+	state *term.State
+	quit  chan struct{} // closed by q and by Ctrl-C
+	key   atomic.Int32  // the one that ended it; 0 for none
+}
+
+// Keys that end what is drawn.
+const (
+	keyCtrlC = 3
+	keyQuit  = 'q'
+)
+
+// openScreen returns nil where the result does not go to a terminal.
+func (a *app) openScreen() *screen {
+	if !isTerminal(a.out) {
+		return nil
+	}
+	s := &screen{out: a.out.(*os.File), quit: make(chan struct{})}
+	if isTerminal(a.in) {
+		in := a.in.(*os.File)
+		if state, err := term.MakeRaw(int(in.Fd())); err == nil {
+			s.in, s.state = in, state
+			go s.readKeys()
+		}
+	}
+	fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l") // the other screen, no cursor
+	return s
+}
+
+func (s *screen) readKeys() {
+	var key [1]byte
+	for {
+		if _, err := io.ReadFull(s.in, key[:]); err != nil {
+			return // and no key ends it any more
+		}
+		if key[0] == keyCtrlC || key[0] == keyQuit {
+			s.key.Store(int32(key[0]))
+			close(s.quit)
+			return
+		}
+	}
+}
+
+func (s *screen) close() {
+	fmt.Fprint(s.out, "\x1b[?25h\x1b[?1049l")
+	if s.state != nil {
+		_ = term.Restore(int(s.in.Fd()), s.state) // fails only when the terminal does
+	}
+}
+
+// size is 80 by 24 where the terminal does not say.
+func (s *screen) size() (width, height int) {
+	width, height, err := term.GetSize(int(s.out.Fd()))
+	if err != nil || width < 1 || height < 1 {
+		return 80, 24
+	}
+	return width, height
+}
+
+// draw shows a text, cut to what fits.
+func (s *screen) draw(text string) {
+	width, height := s.size()
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for i, line := range lines[:min(len(lines), height)] {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(clip(line, width) + "\x1b[K")
+	}
+	b.WriteString("\x1b[J")
+	fmt.Fprint(s.out, b.String())
+}
+
+// clip cuts a line without control characters to a width.
+func clip(line string, width int) string {
+	if r := []rune(line); len(r) > width {
+		return string(r[:width])
+	}
+	return line
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
+)
+
+// watchInterval is how often --watch looks.
+const watchInterval = time.Second
+
+func newStatus(a *app) *cobra.Command {
+	watch := false
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show at a glance whether it signs, and how its parts are",
+		Long: `Show whether attestations are signed, in the first line, and then how HSM, journal, replica and machine are. The exit status is 0 while
+it signs, and 1 while it does not; the output then says what to type next. It asks the daemon; while none runs, it says so, and what the
+files tell.
+
+--watch looks every second until q or Ctrl-C: on a terminal it draws anew in place, elsewhere it writes a line each time, which is a JSON
+object with --output json.`,
+		Example: "  attestd status\n  attestd status --watch\n  attestd status --output json | jq .signing",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config(nil)
+			if err != nil {
+				return err
+			}
+			admin := client.NewAdmin(c.Admin.Socket)
+			defer func() { _ = admin.Close() }()
+			if watch {
+				return a.watchStatus(cmd.Context(), c, admin)
+			}
+			g, err := glanceAt(cmd.Context(), c, admin)
+			if err != nil {
+				return fmt.Errorf("status: %w", err)
+			}
+			err = a.print(g.document(), func(w io.Writer) { g.write(w, time.Now()) })
+			if err == nil && g.signing().State != wire.SigningReady {
+				err = silentFailure{}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on looking, every second")
+	return cmd
+}
+
+// glance is what can be told of an appliance.
+type glance struct {
+	status *wire.Status // nil while no daemon runs
+	files  *filesGlance // nil while one does
+}
+
+// glanceAt asks the daemon, or reads the files while none runs. Its error says that a daemon may run and cannot be asked.
+func glanceAt(ctx context.Context, c *config.Config, admin *client.Admin) (glance, error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	status, err := admin.Status(ctx)
+	if errors.Is(err, client.ErrNotRunning) {
+		return glance{files: readFiles(ctx, c, time.Now())}, nil
+	}
+	return glance{status: &status}, err
+}
+
+func (g glance) signing() wire.Signing {
+	if g.status == nil {
+		return g.files.Signing
+	}
+	return g.status.Signing
+}
+
+// document is what --output json shows.
+func (g glance) document() any {
+	if g.status != nil {
+		return g.status
+	}
+	return g.files
+}
+
+// watchStatus looks until it is interrupted. A daemon that cannot be asked is asked again.
+func (a *app) watchStatus(ctx context.Context, c *config.Config, admin *client.Admin) error {
+	var s *screen
+	var quit chan struct{}
+	if !a.json() {
+		if s = a.openScreen(); s != nil {
+			defer s.close()
+			quit = s.quit
+		}
+	}
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		g, err := glanceAt(ctx, c, admin)
+		if ctx.Err() == nil {
+			if err := a.showGlance(s, g, err); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-quit:
+			return s.ended()
+		case <-ctx.Done():
+			return errInterrupted()
+		}
+	}
+}
+
+// errInterrupted ends a command that has kept nothing and lost nothing.
+func errInterrupted() error { return interruptedError{errors.New("interrupted")} }
+
+// ended is nil after q. Ctrl-C is a key of a terminal in raw mode, and else a signal.
+func (s *screen) ended() error {
+	if s.key.Load() == keyQuit {
+		return nil
+	}
+	return errInterrupted()
+}
+
+func (a *app) showGlance(s *screen, g glance, failed error) error {
+	now := time.Now()
+	switch {
+	case s != nil:
+		var b strings.Builder
+		if failed == nil {
+			g.write(&b, now)
+		} else {
+			paragraph(&b, failed.Error())
+		}
+		s.draw(b.String())
+		return nil
+	case failed != nil:
+		a.say("%v", failed)
+		return nil
+	case a.json():
+		return json.NewEncoder(a.out).Encode(g.document())
+	}
+	_, err := fmt.Fprintln(a.out, g.line(now))
+	return err
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// statusWidth is that of a small terminal, which the output keeps to.
+const statusWidth = 80
+
+// write says whether it signs, and what to type next where it does not, and then how the parts are.
+func (g glance) write(w io.Writer, now time.Time) {
+	signing := g.signing()
+	if signing.State == wire.SigningReady {
+		fmt.Fprintf(w, "It signs, as %s.\n\n", g.status.SignerAddress)
+	} else {
+		paragraph(w, fmt.Sprintf("It does not sign: %s", text.OneLine(signing.Why)))
+		fmt.Fprintf(w, "Next: %s\n\n", signing.Remedy)
+	}
+	if g.status == nil {
+		fields(w, g.files.rows())
+		return
+	}
+	fields(w, statusRows(*g.status, now))
+	for _, part := range slices.Sorted(maps.Keys(g.status.Failing)) {
+		if part != "hsm" && part != "journal" && part != "stop" { // of which the first line tells
+			paragraph(w, part+": "+text.OneLine(g.status.Failing[part]))
+		}
+	}
+}
+
+// paragraph writes a text that may be long.
+func paragraph(w io.Writer, s string) {
+	for _, line := range text.Wrap(s, statusWidth) {
+		fmt.Fprintln(w, line)
+	}
+}
+
+func statusRows(s wire.Status, now time.Time) [][2]string {
+	rows := [][2]string{
+		{"version", fmt.Sprintf("%s, up %s", s.Version, time.Duration(s.UptimeSeconds)*time.Second)},
+		{"HSM", hsmUse(s.HSM)},
+		{"journal", journalRow(s.Journal, now)},
+		{"root", s.Journal.RootHash},
+		{"audit", auditRow(s.Journal.LastAudit, now)},
+		{"reads", readsRow(s.Reads)},
+	}
+	return append(append(rows, machineRows(s.Machine)...), [2]string{"API", s.API}, [2]string{"console", s.Console})
+}
+
+func hsmUse(u *wire.HSMUse) string {
+	if u == nil {
+		return ""
+	}
+	state := "ready"
+	if !u.Ready {
+		state = "fails"
+	}
+	line := fmt.Sprintf("%s, %d of %d sessions in use", state, u.SessionsInUse, u.MostSessions)
+	if u.Waiting > 0 {
+		line += fmt.Sprintf(", %d wait", u.Waiting)
+	}
+	if u.WrongSignatures > 0 {
+		line += fmt.Sprintf(", %d WRONG SIGNATURES WITHHELD", u.WrongSignatures)
+	}
+	return line
+}
+
+func journalRow(j wire.JournalStatus, now time.Time) string {
+	switch {
+	case j.RootHash == "":
+		return "cannot be read"
+	case j.Newest.IsZero():
+		return "empty"
+	}
+	return fmt.Sprintf("%d records, newest %s (%s)", j.Records, text.Time(j.Newest), since(j.Newest, now))
+}
+
+func auditRow(a *wire.Audit, now time.Time) string {
+	switch {
+	case a == nil:
+		return "none since the start: attestd log verify"
+	case a.Damages > 0:
+		return fmt.Sprintf("%d DAMAGES in %d records, %s: attestd log verify", a.Damages, a.Records, since(a.Time, now))
+	}
+	return fmt.Sprintf("%d records are whole, %s", a.Records, since(a.Time, now))
+}
+
+// readsRow keeps to a line: the upstream's address is cut where it is long.
+func readsRow(r wire.ReadsStatus) string {
+	switch {
+	case r.Replica == nil && r.Upstream != "":
+		return r.Source + " of " + short(r.Upstream, 60)
+	case r.Replica == nil:
+		return r.Source
+	case r.Replica.Follower == nil:
+		return "replica, which follows nothing"
+	}
+	f := *r.Replica.Follower
+	return fmt.Sprintf("replica: %s; lag %s", text.Follower(f), text.Lag(f))
+}
+
+func machineRows(m *wire.Machine) (rows [][2]string) {
+	if m == nil {
+		return nil
+	}
+	if d := m.Disk; d != nil {
+		rows = append(rows, [2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
+	}
+	clock := "whether it is synchronised is not known"
+	switch known := m.Clock.Synchronized; {
+	case known != nil && *known:
+		clock = "synchronised"
+	case known != nil:
+		clock = "not synchronised"
+	}
+	rows = append(rows, [2]string{"clock", clock})
+	if c := m.Certificate; c != nil {
+		left := fmt.Sprintf("%d days left", c.Days)
+		if c.Days < 0 {
+			left = "has ended"
+		}
+		rows = append(rows, [2]string{"certificate", fmt.Sprintf("%s, ends %s", left, text.Time(c.Ends))})
+	}
+	return rows
+}
+
+// rows are what the files tell.
+func (f filesGlance) rows() (rows [][2]string) {
+	if j := f.Journal; j != nil {
+		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records were published", j.Records)}, [2]string{"root", j.RootHash})
+	}
+	if f.Stopped != "" {
+		rows = append(rows, [2]string{"stop", short(f.Stopped, 68)})
+	}
+	return append(rows, machineRows(f.Machine)...)
+}
+
+// line is all that there is room for where each look has one.
+func (g glance) line(now time.Time) string {
+	at, signing := text.Time(now), g.signing()
+	if signing.State != wire.SigningReady {
+		return fmt.Sprintf("%s  does not sign: %s", at, text.OneLine(signing.Why))
+	}
+	line := fmt.Sprintf("%s  signs  %d records", at, g.status.Journal.Records)
+	if u := g.status.HSM; u != nil {
+		line += fmt.Sprintf("  %d of %d sessions", u.SessionsInUse, u.MostSessions)
+	}
+	if r := g.status.Reads.Replica; r != nil && r.Follower != nil {
+		line += "  lag " + text.Lag(*r.Follower)
+	}
+	return line
+}

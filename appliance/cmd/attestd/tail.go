@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+)
+
+// followInterval is how often --follow looks for new records.
+const followInterval = time.Second
+
+// tail goes on with what a running daemon's journal gets. A daemon that is away comes back, with the same log.
+type tail struct {
+	*app
+	backend backend
+	seen    []byte // the checkpoint up to which all was written
+}
+
+// newTail begins behind what is there now. Its error says that no daemon runs.
+func (a *app) newTail(ctx context.Context, o backend) (*tail, error) {
+	if _, running := o.(*client.Admin); !running {
+		return nil, errors.New("--follow needs the daemon, which would not start while the journal is read here: systemctl start attestd")
+	}
+	checkpoint, err := o.Checkpoint(ctx)
+	return &tail{a, o, checkpoint}, err
+}
+
+// follow calls write whenever there is more, until ctx ends or write fails with what is unwritten.
+func (t *tail) follow(ctx context.Context, write func() error) error {
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		checkpoint, err := t.backend.Checkpoint(ctx)
+		if err == nil && !bytes.Equal(checkpoint, t.seen) {
+			if log := appliance.SignerOf(checkpoint); log != appliance.SignerOf(t.seen) {
+				return fmt.Errorf("the journal goes on as another log, %s, in which the records have other indexes: read it from the beginning", log)
+			}
+			if err = write(); err == nil {
+				t.seen = checkpoint
+			}
+		}
+		if failed := (unwritten{}); errors.As(err, &failed) {
+			return err
+		}
+		if err != nil && !away && ctx.Err() == nil {
+			t.say("The daemon does not answer, and is waited for: %v", err)
+		}
+		away = err != nil
+	}
+}
+
+// unwritten is an error of this command itself, not of the daemon.
+type unwritten struct{ error }
+
+func (u unwritten) Unwrap() error { return u.error }
