@@ -105,7 +105,7 @@ type Disk struct {
 // Clock is the machine's.
 type Clock struct {
 	Time         time.Time `json:"time"`
-	Synchronized *bool     `json:"synchronized"` // null where the kernel does not say
+	Synchronised *bool     `json:"synchronised"` // null where the kernel does not say
 }
 
 // Certificate is that of the API.

@@ -19,8 +19,8 @@ func DiskSpace(dir string) (free, total int64, err error) {
 	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
 }
 
-// ClockIsSynchronized asks the kernel whether a server sets the clock, and by how much it may be wrong then.
-func ClockIsSynchronized() (synchronized bool, within time.Duration, err error) {
+// ClockIsSynchronised asks the kernel whether a server sets the clock, and by how much it may be wrong then.
+func ClockIsSynchronised() (synchronised bool, within time.Duration, err error) {
 	var t unix.Timex // asks, changes nothing
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
@@ -32,8 +32,8 @@ func ClockIsSynchronized() (synchronized bool, within time.Duration, err error) 
 // Machine is what can be told of the machine without a daemon. ends is when the API's certificate does, zero for none.
 func Machine(c *config.Config, ends, now time.Time) *wire.Machine {
 	m := &wire.Machine{Clock: wire.Clock{Time: now.UTC()}}
-	if synchronized, _, err := ClockIsSynchronized(); err == nil {
-		m.Clock.Synchronized = &synchronized
+	if synchronised, _, err := ClockIsSynchronised(); err == nil {
+		m.Clock.Synchronised = &synchronised
 	}
 	if free, total, err := DiskSpace(c.DataDir); err == nil {
 		m.Disk = &wire.Disk{Path: c.DataDir, Free: free, Total: total, Least: int64(c.Journal.MinFree)}

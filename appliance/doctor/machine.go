@@ -96,11 +96,11 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 		}
 		return []Finding{fail(remedy+wasWrong, "it says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
 	}
-	synchronized, within, err := daemon.ClockIsSynchronized()
+	synchronised, within, err := daemon.ClockIsSynchronised()
 	switch {
 	case err != nil:
 		return []Finding{warn(remedy, "whether it is synchronised is not known: %s", err)}
-	case !synchronized:
+	case !synchronised:
 		return []Finding{warn(remedy, "not synchronised; it says %s", text.Time(now))}
 	}
 	return []Finding{ok("synchronised, within %s", within.Round(time.Millisecond))}

@@ -23,6 +23,11 @@ while it does not, they read the files.`,
 		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a))
 }
 
+const logListLong = `List attestations and events, newest first.
+
+--follow shows the newest ones, oldest first, and then each new one as it comes, until it is interrupted; with --output json each is an
+object on a line of its own. It needs the daemon, and waits for one that restarts.`
+
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
 	var since, until, hash, unspendable string
@@ -30,10 +35,7 @@ func newLogList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List attestations and events, newest first",
-		Long: `List attestations and events, newest first.
-
---follow shows the newest ones, oldest first, and then each new one as it comes, until it is interrupted; with --output json each is an
-object on a line of its own. It needs the daemon, and waits for one that restarts.`,
+		Long:  logListLong,
 		Example: `  attestd log list --limit 20
   attestd log list --follow --key k3x5wq7mzp2n4r6t
   attestd log list --key k3x5wq7mzp2n4r6t --since 24h

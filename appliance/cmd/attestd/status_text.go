@@ -115,7 +115,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 		rows = append(rows, [2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
 	}
 	clock := "whether it is synchronised is not known"
-	switch known := m.Clock.Synchronized; {
+	switch known := m.Clock.Synchronised; {
 	case known != nil && *known:
 		clock = "synchronised"
 	case known != nil:
