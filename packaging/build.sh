@@ -71,6 +71,7 @@ common() { # common FOLDER PROGRAM
 	lay packaging/tmpfiles.conf "$1/usr/lib/tmpfiles.d/attestd.conf"
 
 	lay -t "$1/usr/share/attestd/prometheus" packaging/prometheus/attestd.rules.yml packaging/prometheus/attestd.rules.test.yml
+	lay -t "$1/usr/share/attestd/grafana" packaging/grafana/attestd.json
 	for example in packaging/examples/*; do lay "$example" "$1/doc/examples/${example##*/}"; done
 	lay -t "$1/doc/deb" docs/*.md docs/performance.json packaging/README.Debian packaging/copyright
 	lay -t "$1/doc/rpm" docs/*.md docs/performance.json

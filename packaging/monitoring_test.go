@@ -1,6 +1,8 @@
 package packaging
 
 import (
+	"encoding/json"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -19,16 +21,70 @@ const rulesFile = "prometheus/attestd.rules.yml"
 // Prometheus's own program tells when each alert fires.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("../bin/promtool") // packaging/promtool.sh brings it
-	if err != nil {
-		promtool = "promtool"
-		need(t, promtool)
-	}
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", "prometheus/attestd.rules.test.yml"}} {
-		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
-			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		promtool(t, args...)
+	}
+}
+
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	program, err := exec.LookPath("../bin/promtool") // packaging/promtool.sh brings it
+	if err != nil {
+		program = "promtool"
+		need(t, program)
+	}
+	if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// Each query of the dashboard is one that Prometheus can read. promtool reads queries of rules, of which each is made one.
+func TestPrometheusReadsTheDashboardsQueries(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("grafana/attestd.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID                 int
+			Title, Description string
+			GridPos            struct{ X, Y, W, H int }
+			Targets            []struct{ RefID, Expr string }
 		}
 	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	type recording struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var all []recording
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*")
+	for _, p := range dashboard.Panels {
+		if p.GridPos.X+p.GridPos.W > 24 || p.GridPos.H == 0 {
+			t.Errorf("%s does not fit the grid: %+v", p.Title, p.GridPos)
+		}
+		if len(p.Targets) > 0 && p.Description == "" {
+			t.Errorf("%s does not say what it shows", p.Title)
+		}
+		for _, q := range p.Targets {
+			all = append(all, recording{fmt.Sprintf("panel:%d:%s", p.ID, strings.ToLower(q.RefID)), variables.Replace(q.Expr)})
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("only %d queries are found", len(all))
+	}
+	rules, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": all}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "dashboard.rules.yml")
+	if err := os.WriteFile(file, rules, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
 }
 
 // Of each alert there must be a case in which it fires, and one in which it does not.

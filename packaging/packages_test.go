@@ -237,6 +237,8 @@ func TestChecksumsAreRight(t *testing.T) {
 // installedFiles is what each package must put onto a machine, besides its own kind's.
 var installedFiles = []string{
 	"/usr/share/attestd/attestd.yaml",
+	"/usr/share/attestd/grafana/attestd.json",
+	"/usr/share/attestd/prometheus/attestd.rules.yml",
 	"/usr/bin/attestd",
 	"/usr/lib/systemd/system/attestd.service",
 	"/usr/lib/systemd/system/attestd.socket",

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/attestd/attestd/appliance/chain/chaintest"
+)
+
+const (
+	dashboardFile = "../../../packaging/grafana/attestd.json"
+	rulesFile     = "../../../packaging/prometheus/attestd.rules.yml"
+)
+
+// What the dashboard and the alerts ask Prometheus for is in the metrics of a daemon that has all that can be measured, with the labels
+// that they name.
+func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
+	d := newDaemonFolder(t)
+	node := chaintest.New(t)
+	t.Parallel() // from here: this process makes the tokens
+	policy, listen := filepath.Join(d.dir, "policy"), freeAddress(t)
+	const witness = "witness w1 w1.example+11c8f4c8+BEtCePP28bkSi/ZxLF65+cydHDRh+AhwUc5Okowfb9iu http://127.0.0.1:1\nquorum w1\n"
+	if err := os.WriteFile(policy, []byte(witness), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.environ = []string{
+		"ATTESTD_METRICS_LISTEN=" + listen, "ATTESTD_JOURNAL_WITNESSES=" + policy, "ATTESTD_GRAPHQL_UPSTREAM=http://127.0.0.1:1/v1/graphql", "ATTESTD_GRAPHQL_FALLBACK=proxy",
+		`ATTESTD_AUDIT_SINKS=[{"name": "copy", "type": "file", "path": "` + filepath.Join(d.dir, "audit.jsonl") + `"}]`,
+		fmt.Sprintf(`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
+	}
+	d.start(t)
+	defer func() { d.kill(t) }()
+	there := scrape(t, "http://"+listen+"/metrics")
+	for title, expr := range queries(t) {
+		var labels []string
+		for _, m := range selector.FindAllStringSubmatch(expr, -1) {
+			has, found := there[m[1]]
+			if !found {
+				t.Errorf("%s: there is no metric %s", title, m[1])
+			}
+			for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+				if !has[l[1]] && !ofPrometheus[l[1]] {
+					t.Errorf("%s: %s has no label %s", title, m[1], l[1])
+				}
+			}
+			for l := range has {
+				labels = append(labels, l)
+			}
+		}
+		for _, m := range grouping.FindAllStringSubmatch(expr, -1) {
+			for l := range strings.SplitSeq(m[1], ",") {
+				if l = strings.TrimSpace(l); !slices.Contains(labels, l) && !ofPrometheus[l] {
+					t.Errorf("%s: nothing that it asks for has the label %s", title, l)
+				}
+			}
+		}
+	}
+}
+
+var (
+	selector = regexp.MustCompile(`\b((?:attestd|process)_[a-z_]+)(\{[^}]*\})?`)
+	label    = regexp.MustCompile(`(\w+) *(?:=~|!~|!=|=)`)
+	grouping = regexp.MustCompile(`\b(?:by|on|group_left) *\(([^)]+)\)`)
+	sampled  = regexp.MustCompile(`^([a-z_]+)(?:\{(.*)\})? \S+$`)
+)
+
+// ofPrometheus are labels that it adds by itself, and key, which metrics have where attestor keys have names.
+var ofPrometheus = map[string]bool{"instance": true, "job": true, "key": true}
+
+// scrape returns the labels of each metric.
+func scrape(t *testing.T, url string) map[string]map[string]bool {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]map[string]bool{"up": {}}
+	for line := range strings.Lines(string(body)) {
+		m := sampled.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		if there[m[1]] == nil {
+			there[m[1]] = make(map[string]bool)
+		}
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			there[m[1]][l[1]] = true
+		}
+	}
+	return there
+}
+
+// queries are those of the dashboard's panels and of the alerts, by title.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ RefID, Expr string }
+		}
+	}
+	read(t, dashboardFile, json.Unmarshal, &dashboard)
+	for _, p := range dashboard.Panels {
+		for _, q := range p.Targets {
+			all["panel "+p.Title+" "+q.RefID] = q.Expr
+		}
+	}
+	panels := len(all)
+	var rules struct {
+		Groups []struct{ Rules []struct{ Alert, Expr string } }
+	}
+	read(t, rulesFile, yaml.Unmarshal, &rules)
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			all["alert "+r.Alert] = r.Expr
+		}
+	}
+	if panels < 30 || len(all)-panels < 30 {
+		t.Fatalf("only %d queries of panels and %d of alerts are found", panels, len(all)-panels)
+	}
+	return all
+}
+
+func read(t *testing.T, file string, decode func([]byte, any) error, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = decode(text, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
