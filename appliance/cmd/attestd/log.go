@@ -57,10 +57,7 @@ func newLogList(a *app) *cobra.Command {
 				return usageError{cmd.CommandPath(), err}
 			}
 			if follow {
-				if redeemed || unredeemed || until != "" || q.Before != 0 {
-					return usagef(cmd, "--follow is for what comes: --until, --before, --redeemed and --unredeemed are for what is there")
-				}
-				return a.withBackend(cmd, func(o backend) error { return a.followList(cmd.Context(), o, q) })
+				return a.followListing(cmd, q, redeemed || unredeemed)
 			}
 			if redeemed || unredeemed {
 				return a.listRedeemed(cmd, q, redeemed, unredeemed)

@@ -8,8 +8,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/attestd/attestd/appliance"
 )
+
+// followListing is the body of 'log list --follow'.
+func (a *app) followListing(cmd *cobra.Command, q appliance.JournalQuery, redemptions bool) error {
+	if redemptions || !q.Until.IsZero() || q.Before != 0 {
+		return usagef(cmd, "--follow is for what comes: --until, --before, --redeemed and --unredeemed are for what is there")
+	}
+	return a.withBackend(cmd, func(o backend) error { return a.followList(cmd.Context(), o, q) })
+}
 
 // followList shows the newest entries that match, the oldest of them first, and then new ones as they come.
 func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuery) error {
