@@ -39,8 +39,13 @@ type AdminOptions struct {
 	Reads   wire.ReadsStatus // what answers queries; its Replica is filled in
 	// Surroundings tells what a status has of the daemon beyond this server. It must be quick. Nil means nothing.
 	Surroundings func() wire.Surroundings
-	Activity     *Activity   // of the public server; nil means none
-	Replica      index.Index // nil means none
+	Activity     *Activity // of the public server; nil means none
+	// Settings are the values in effect, and Doctor is what it finds, as 'attestd doctor -o json' prints it. ConsoleLink makes a link into the
+	// console for that role. Each may be nil, which means that there is nothing to ask.
+	Settings    func() []wire.Setting
+	Doctor      func(ctx context.Context) any
+	ConsoleLink func(role, by string) (wire.ConsoleLink, error)
+	Replica     index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
 	Follower *follower.Follower
 	Upstream follower.Upstream
@@ -89,7 +94,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.consoleRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

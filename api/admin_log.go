@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/sinks"
 )
 
 func (a *Admin) records(c *fiber.Ctx) error {
@@ -28,7 +29,7 @@ func (a *Admin) records(c *fiber.Ctx) error {
 	}
 	answer := wire.Records{Records: make([]wire.Entry, len(entries))}
 	for i, e := range entries {
-		answer.Records[i] = wire.NewEntry(e)
+		answer.Records[i] = shown(c, e)
 	}
 	return sendJSON(c, fiber.StatusOK, answer)
 }
@@ -105,7 +106,15 @@ func (a *Admin) record(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, wire.NewEntry(e))
+	return sendJSON(c, fiber.StatusOK, shown(c, e))
+}
+
+// shown is an entry as the caller wants it: without addresses where the query says redact=addresses.
+func shown(c *fiber.Ctx, e appliance.Entry) wire.Entry {
+	if c.Query(wire.RedactQuery) == string(sinks.RedactAddresses) {
+		e = e.WithoutAddresses()
+	}
+	return wire.NewEntry(e)
 }
 
 func (a *Admin) prove(c *fiber.Ctx) error {

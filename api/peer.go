@@ -5,6 +5,7 @@ import (
 	"net"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -14,12 +15,15 @@ import (
 // lookupTimeout bounds the question for a user's name, which a directory server may answer.
 const lookupTimeout = time.Second
 
-// callerOf is who has made a request on the admin socket, as the kernel says (SO_PEERCRED, unix(7)): "alice (uid 1000)"; "" where the
-// connection is none of a Unix socket.
+// callerOf is who has made a request on the admin socket, as the kernel says (SO_PEERCRED, unix(7)): "alice (uid 1000)". Inside the process it
+// is who ByHeader names, and "" on any other connection.
 func callerOf(c *fiber.Ctx) string {
 	raw := unwrap(c.Context().Conn())
 	if raw == nil {
 		return ""
+	}
+	if _, ours := raw.Conn.(insideConn); ours {
+		return strings.Clone(c.Get(ByHeader))
 	}
 	socket, ok := raw.Conn.(*net.UnixConn)
 	if !ok {

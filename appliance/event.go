@@ -51,6 +51,12 @@ const (
 	DetailAddress = "address"
 )
 
+// Details that are addresses of an attestation.
+const (
+	DetailUnspendable = "unspendableAddress"
+	DetailBeneficiary = "beneficiary"
+)
+
 // Event is a leaf that is no attestation: something that an auditor should find in the log. Its JSON begins with the member
 // event, with which no attestation's begins.
 type Event struct {

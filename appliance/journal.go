@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,6 +92,21 @@ type Entry struct {
 	Record Record `json:"record,omitzero"`
 	Event  *Event `json:"event,omitempty"` // nil for an attestation; else Record is zero
 	Leaf   []byte `json:"-"`               // the bytes in the tree, see EncodeLeaf and EncodeEvent
+}
+
+// WithoutAddresses is the entry as those may see it who may not know who was attested to whom: without both addresses, and without the leaf
+// and its salt, which have or confirm them.
+func (e Entry) WithoutAddresses() Entry {
+	e.Leaf = nil
+	e.Record.Request, e.Record.Salt, e.Record.IdempotencyKey = Request{}, Salt{}, ""
+	if e.Event != nil {
+		event := *e.Event
+		event.Salt, event.Details = Salt{}, maps.Clone(event.Details)
+		delete(event.Details, DetailUnspendable)
+		delete(event.Details, DetailBeneficiary)
+		e.Event = &event
+	}
+	return e
 }
 
 // JournalQuery selects entries. Zero members do not restrict.

@@ -30,13 +30,14 @@ func (c *Config) validate() error {
 	c.validateKeys(check)
 	check(c.DataDir != "", "data_dir: must not be empty")
 	c.validateStore(check)
-	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}} {
-		optional := a.name == "metrics.listen" && a.value == ""
+	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}, {"console.listen", c.Console.Listen}} {
+		optional := a.name != "server.listen" && a.value == ""
 		check(optional || isHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
 	}
 	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
 	c.validateServer(check)
+	c.validateConsole(check)
 	c.validateJournal(check)
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")

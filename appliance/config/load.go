@@ -44,7 +44,15 @@ func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 			return nil, err
 		}
 	}
-	var c Config
+	c := Config{origins: make(map[string]string)}
+	for _, layer := range []struct {
+		name   string
+		values map[string]any
+	}{{"file", fromFile}, {"environment", fromEnv}, {"flag", flags}} {
+		for name := range layer.values {
+			c.origins[name] = layer.name
+		}
+	}
 	if err := decode(k, &c); err != nil {
 		return nil, err
 	}

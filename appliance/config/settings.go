@@ -65,6 +65,10 @@ type Config struct {
 	Metrics struct {
 		Listen string `koanf:"listen"`
 	} `koanf:"metrics"`
+	Console struct {
+		Listen string `koanf:"listen"`
+		URL    string `koanf:"url"`
+	} `koanf:"console"`
 	HSM struct {
 		URI              string        `koanf:"uri"`
 		URIs             []string      `koanf:"uris"`
@@ -144,6 +148,8 @@ type Config struct {
 		Level  string `koanf:"level"`
 		Format string `koanf:"format"`
 	} `koanf:"log"`
+
+	origins map[string]string // of each value that is no default: see Origin
 }
 
 // Setting describes one value.
@@ -187,6 +193,8 @@ func attestingSettings() []Setting {
 		{"limits.max_waiting", appliance.DefaultMaxWaiting, "attestations that may wait for the HSM, over all API keys; more are refused at once"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
+		{"console.listen", "", "address and port of the console, such as 127.0.0.1:9465; empty for none. An address that other machines reach takes server.tls with server.tls.client_ca"},
+		{"console.url", "", "where browsers find the console, such as https://console.example.com: other names are refused; empty: at console.listen"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.uris", []string{}, "instead of hsm.uri, up to 8 such URIs of tokens that hold the same key, in the order in which they are used: the next where one fails"},
 		{"hsm.keys", attestorKeyMembers(), "instead of hsm.uri, several attestor keys, as while one takes another's place; the first that is active signs for API keys that are bound to none"},

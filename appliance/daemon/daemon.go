@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"sync"
@@ -39,12 +40,14 @@ type Options struct {
 	Load    func() (*config.Config, error) // reads the configuration again; without it there is no reload
 	Level   *slog.LevelVar                 // of the logger; without it the level stays
 	Sockets []net.Listener                 // serve the API instead of server.listen
+	Doctor  func(context.Context) any      // what it finds, for the console; without it there are no findings
 }
 
 // Ready is what can be told of a daemon that answers requests.
 type Ready struct {
 	API       net.Addr
 	Metrics   net.Addr // nil where there are none
+	Console   *url.URL // nil where there is none
 	Signer    appliance.Address
 	PublicKey []byte // uncompressed
 }
@@ -70,6 +73,7 @@ type running struct {
 	public   *api.Server
 	address  net.Addr // where the API listens
 	metrics  net.Addr // nil where there are none
+	console  *url.URL // where browsers find it; nil where there is none
 	registry *prometheus.Registry
 	started  time.Time
 	sinks    *sinks.Shipper
@@ -110,7 +114,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		go func() { failed <- s.Serve() }()
 	}
 	if o.Ready != nil {
-		if err := o.Ready(Ready{r.address, r.metrics, r.signer.Address(), r.signer.PublicKey()}); err != nil {
+		if err := o.Ready(Ready{r.address, r.metrics, r.console, r.signer.Address(), r.signer.PublicKey()}); err != nil {
 			return err
 		}
 	}
@@ -210,6 +214,8 @@ func (r *running) adminOptions() api.AdminOptions {
 		Events:       r.events,
 		Witnesses:    r.witnesses,
 		Sinks:        r.sinks.Status,
+		Settings:     r.settings,
+		Doctor:       r.options.Doctor,
 		Version:      r.options.Version,
 		Reads:        wire.ReadsStatus{Source: r.config.GraphQL.Source, Upstream: r.config.UpstreamShown()},
 		Surroundings: r.surroundings,

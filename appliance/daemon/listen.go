@@ -29,6 +29,9 @@ func (s server) Serve() error {
 	return nil
 }
 
+// alreadyShut is the shutdown of a server that has another listener.
+func alreadyShut(context.Context) error { return nil }
+
 // listen opens all sockets before anything is served, so that a taken port is found at once. The API's server is the
 // first to be shut down.
 func (r *running) listen(ctx context.Context) (servers []server, err error) {
@@ -56,7 +59,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	for i, l := range listeners {
 		s := server{"api", l, r.public.Serve, r.public.Shutdown}
 		if i > 0 {
-			s.shutdown = func(context.Context) error { return nil } // the first ends all
+			s.shutdown = alreadyShut // the first ends all
 		}
 		servers = append(servers, s)
 	}
@@ -66,8 +69,15 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	if err != nil {
 		return servers, fmt.Errorf("admin.socket: %w", err)
 	}
-	admin := api.NewAdmin(r.adminOptions())
-	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown})
+	inside := api.NewInside()
+	options := r.adminOptions()
+	console, err := r.listenConsole(ctx, inside, &options)
+	if err != nil {
+		return append(servers, server{listener: l}), err
+	}
+	servers = append(servers, console...) // which asks the admin socket's server
+	admin := api.NewAdmin(options)
+	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown}, server{"admin", inside, admin.Serve, alreadyShut})
 
 	if r.config.Metrics.Listen == "" {
 		return servers, nil

@@ -17,6 +17,9 @@ func (r *running) surroundings() wire.Surroundings {
 			Signatures: usage.Signatures, WrongSignatures: usage.WrongSignatures, Waiting: r.attestor.Waiting(),
 		},
 	}
+	if r.console != nil {
+		s.Console = r.console.String()
+	}
 	var ends time.Time
 	if r.certificates != nil {
 		s.API, ends = "https://"+r.address.String(), r.certificates.Ends()

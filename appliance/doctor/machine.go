@@ -333,7 +333,7 @@ func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 func checkPorts(ctx context.Context, p *subject) []Finding {
 	var findings []Finding
 	for _, at := range []struct{ name, address string }{
-		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen},
+		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen}, {"console.listen", p.config.Console.Listen},
 	} {
 		if at.address != "" {
 			findings = append(findings, p.checkPort(ctx, at.name, at.address))

@@ -92,12 +92,6 @@ const (
 	typeEvent       = "event"
 )
 
-// The details of an event that are addresses of an attestation.
-const (
-	detailUnspendable = "unspendableAddress"
-	detailBeneficiary = "beneficiary"
-)
-
 func (f Form) tell(e appliance.Entry) told {
 	leaf := tlog.RecordHash(e.Leaf)
 	t := told{
@@ -109,10 +103,10 @@ func (f Form) tell(e appliance.Entry) told {
 	if e.Event != nil {
 		t.Type, t.Event, t.By, t.Details = typeEvent, e.Event.Kind, e.Event.By, maps.Clone(e.Event.Details)
 		if !unspendable {
-			delete(t.Details, detailUnspendable)
+			delete(t.Details, appliance.DetailUnspendable)
 		}
 		if !beneficiary {
-			delete(t.Details, detailBeneficiary)
+			delete(t.Details, appliance.DetailBeneficiary)
 		}
 		return t
 	}

@@ -71,7 +71,8 @@ func (d dev) run(ctx context.Context) error {
 	level := new(slog.LevelVar)
 	return daemon.Serve(ctx, c, newLeveledLogger(c, d.err, level), daemon.Options{
 		Version: version(), Load: d.load, Level: level,
-		Ready: func(r daemon.Ready) error { return d.banner(c, r) },
+		Doctor: d.examine(config.Source{File: d.path("attestd.yaml"), Environ: d.environ, SoftHSM: d.source.SoftHSM, Check: d.source.Check}),
+		Ready:  func(r daemon.Ready) error { return d.banner(c, r) },
 	})
 }
 
@@ -128,13 +129,14 @@ func (d dev) load() (*config.Config, error) {
 	return d.source.LoadFile(d.path("attestd.yaml"), nil)
 }
 
-// yaml is the appliance's configuration. The metrics take any free port, so that several can run at once.
+// yaml is the appliance's configuration. Metrics and console take any free port, so that several can run at once.
 func (d dev) yaml(absolute string, uri hsm.URI) []byte {
 	return fmt.Appendf(nil, `# Written by 'attestd dev' at each start. For a configuration of your own, copy it.
 data_dir: %q
 server: { listen: %q }
 admin: { socket: %q }
 metrics: { listen: "127.0.0.1:0" }
+console: { listen: "127.0.0.1:0" }
 hsm: { uri: %q }
 journal: { origin: attestd.invalid/dev }
 `, filepath.Join(absolute, "data"), d.listen, filepath.Join(absolute, "admin.sock"), uri.String())
@@ -193,6 +195,7 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	if r.Metrics != nil { // metrics.listen may be empty
 		row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
 	}
+	row("console", r.Console.String(), "opened by what attestd console prints; see below")
 	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
 	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
 	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
@@ -202,6 +205,7 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
 	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "%s log list --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
+	fmt.Fprintf(w, "%s console --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s log verify --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "\n  %sCtrl-C stops it; the next run goes on where this one ended.%s\n\n", dim, plain)
 	return w.err

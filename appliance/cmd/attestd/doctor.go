@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/doctor"
 )
 
@@ -40,11 +42,23 @@ func (a *app) subject() doctor.Subject {
 	return doctor.Subject{Source: &a.source, Version: version(), Inspect: a.inspectToken}
 }
 
+// examine is doctor from inside the daemon. It has a source of its own, since the configuration may be loaded again meanwhile.
+func (a *app) examine(source config.Source) func(context.Context) any {
+	return func(ctx context.Context) any {
+		return newReport(doctor.Examine(ctx, doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken}))
+	}
+}
+
+// report is what doctor found, as JSON.
+type report struct {
+	State  doctor.State     `json:"state"` // the worst
+	Checks []doctor.Finding `json:"checks"`
+}
+
+func newReport(findings []doctor.Finding) report { return report{doctor.Worst(findings), findings} }
+
 func (a *app) printFindings(findings []doctor.Finding) error {
-	return a.print(struct {
-		State  doctor.State     `json:"state"` // the worst
-		Checks []doctor.Finding `json:"checks"`
-	}{doctor.Worst(findings), findings}, func(w io.Writer) { writeFindings(w, findings) })
+	return a.print(newReport(findings), func(w io.Writer) { writeFindings(w, findings) })
 }
 
 // writeFindings writes a line for each finding, and its remedy beneath.

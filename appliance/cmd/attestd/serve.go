@@ -45,7 +45,7 @@ API instead of server.listen.`,
 				return err
 			}
 			level := new(slog.LevelVar)
-			return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), daemon.Options{Load: load, Level: level, Sockets: sockets, Version: version()})
+			return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), daemon.Options{Load: load, Level: level, Sockets: sockets, Version: version(), Doctor: a.examine(a.source)})
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+func (a *Admin) consoleRoutes() []Route {
+	return []Route{
+		{Method: fiber.MethodPost, Path: "/console/links", BodyLimit: adminBodyLimit, Handler: a.consoleLink},
+		{Method: fiber.MethodGet, Path: "/settings", Handler: a.settings},
+		{Method: fiber.MethodGet, Path: "/doctor", Handler: a.doctor},
+	}
+}
+
+func (a *Admin) consoleLink(c *fiber.Ctx) error {
+	if a.opts.ConsoleLink == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "there is no console: set console.listen, such as 127.0.0.1:9465, and restart attestd")
+	}
+	var request wire.ConsoleRole
+	if err := wire.ReadObject(Body(c), &request); err != nil {
+		return err
+	}
+	link, err := a.opts.ConsoleLink(request.Role, callerOf(c))
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusCreated, link)
+}
+
+func (a *Admin) settings(c *fiber.Ctx) error {
+	if a.opts.Settings == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not tell its settings")
+	}
+	return sendJSON(c, fiber.StatusOK, wire.Settings{Settings: a.opts.Settings()})
+}
+
+// doctor takes as long as doctor takes.
+func (a *Admin) doctor(c *fiber.Ctx) error {
+	if a.opts.Doctor == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not run doctor")
+	}
+	return sendJSON(c, fiber.StatusOK, a.opts.Doctor(a.base))
+}

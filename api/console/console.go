@@ -1,0 +1,129 @@
+// Package console is the operator's console: pages over the admin socket's verbs, for whoever has signed in, on a listener of its own. It
+// shows and does nothing that the command cannot, because it asks the same verbs.
+package console
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// Options configure a Console.
+type Options struct {
+	// Dial connects to the admin socket's handler inside the process; see api.Inside.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// URL is where browsers find the console, such as http://127.0.0.1:9465, without a path: links begin with it.
+	URL *url.URL
+	// Hosts are other names than URL's under which the console answers. Any other is refused, so that no page elsewhere can give its own name the
+	// console's address (DNS rebinding).
+	Hosts  []string
+	TLS    *tls.Config      // nil means plain HTTP
+	Logger *slog.Logger     // nil means slog.Default
+	Now    func() time.Time // nil means time.Now
+}
+
+const (
+	readTimeout    = 30 * time.Second // of a request, and of a whole answer that is no stream
+	idleTimeout    = time.Minute
+	maxHeaderBytes = 16 << 10
+	maxForm        = 64 << 10 // of a body
+	maxConnections = 256
+)
+
+// Console serves the console. It is safe for concurrent use.
+type Console struct {
+	opts     Options
+	logger   *slog.Logger
+	now      func() time.Time
+	sessions *sessions
+	attempts *rate.Limiter // of links that are none
+	admin    *http.Transport
+	known    *http.ServeMux
+	pages    []page
+	looks    looks
+	server   *http.Server
+	open     atomic.Int64 // connections
+}
+
+// New returns a console that is ready to Serve.
+func New(o Options) (*Console, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	c := &Console{
+		opts: o, logger: o.Logger.With("socket", "console"), now: o.Now, sessions: newSessions(o.Now), attempts: rate.NewLimiter(rate.Every(2*time.Second), 10),
+		admin: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }, IdleConnTimeout: idleTimeout},
+		known: newKnown(), pages: pages(),
+	}
+	var err error
+	if c.looks, err = newLooks(c.pages); err != nil {
+		return nil, err
+	}
+	c.server = &http.Server{
+		Handler: c.protected(c.routes()), TLSConfig: o.TLS, ErrorLog: slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ConnState: c.count,
+	}
+	return c, nil
+}
+
+// Serve serves on the listener until Shutdown and then returns nil.
+func (c *Console) Serve(l net.Listener) (err error) {
+	if c.opts.TLS != nil {
+		err = c.server.ServeTLS(l, "", "")
+	} else {
+		err = c.server.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Shutdown ends all sessions, and with them what is followed live, and waits for other requests. If ctx ends first, it returns the error of
+// ctx.
+func (c *Console) Shutdown(ctx context.Context) error {
+	c.sessions.finishAll()
+	err := c.server.Shutdown(ctx)
+	c.admin.CloseIdleConnections()
+	return err
+}
+
+// Link returns a link that opens the console once, with that role, for whom by names.
+//
+// Errors: CodeInvalidField.
+func (c *Console) Link(role, by string) (wire.ConsoleLink, error) {
+	r, err := ParseRole(role)
+	if err != nil {
+		return wire.ConsoleLink{}, appliance.Errorf(appliance.CodeInvalidField, "%s", err).In("role")
+	}
+	token, expires := c.sessions.invite(r, by)
+	c.logger.Info("console: a link was made", "role", role, "by", by)
+	return wire.ConsoleLink{URL: c.opts.URL.JoinPath("link", token).String(), Role: role, Expires: expires.UTC()}, nil
+}
+
+// count closes connections beyond the limit.
+func (c *Console) count(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if c.open.Add(1) > maxConnections {
+			_ = conn.Close()
+		}
+	case http.StateClosed, http.StateHijacked:
+		c.open.Add(-1)
+	}
+}

@@ -1,0 +1,138 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/attestd/attestd/appliance/text"
+)
+
+//go:embed templates static all:dist
+var embedded embed.FS
+
+// view is what the layout shows, and its page.
+type view struct {
+	Title   string
+	Page    string
+	pages   []page
+	Who     *Principal // nil where nobody has signed in
+	Expires time.Time  // of the session
+	Now     time.Time
+	Data    any
+}
+
+// looks are the templates, and the files that browsers load: ours of static/, and what the build has bundled from npm into dist/.
+type looks struct {
+	pages   map[string]*template.Template
+	files   map[string][]byte
+	version string // of all files together: it is part of their addresses, so that browsers may keep them for ever
+}
+
+func newLooks(pages []page) (looks, error) {
+	l := looks{pages: make(map[string]*template.Template), files: make(map[string][]byte)}
+	sum := sha256.New()
+	for _, folder := range []string{"static", "dist"} {
+		entries, err := embedded.ReadDir(folder)
+		if err != nil {
+			return l, err
+		}
+		for _, e := range entries {
+			content, err := fs.ReadFile(embedded, path.Join(folder, e.Name()))
+			if err != nil {
+				return l, err
+			}
+			fmt.Fprintf(sum, "%s %d\n", e.Name(), len(content))
+			sum.Write(content)
+			l.files[e.Name()] = content
+		}
+	}
+	l.version = hex.EncodeToString(sum.Sum(nil)[:8])
+	layout, err := template.New("layout.html").Funcs(l.funcs()).ParseFS(embedded, "templates/layout.html")
+	if err != nil {
+		return l, err
+	}
+	names := []string{"signin", "problem"}
+	for _, p := range pages {
+		names = append(names, p.name)
+	}
+	for _, name := range names {
+		if l.pages[name], err = template.Must(layout.Clone()).ParseFS(embedded, "templates/"+name+".html"); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+func (l looks) funcs() template.FuncMap {
+	return template.FuncMap{
+		"file":    func(name string) string { return "/static/" + l.version + "/" + name },
+		"hasFile": func(name string) bool { return l.files[name] != nil },
+		"time":    text.Time,
+		"clock":   func(t time.Time) string { return t.UTC().Format("15:04Z") },
+		"rfc":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	}
+}
+
+// write answers with a page.
+func (l looks) write(w http.ResponseWriter, status int, name string, v view) error {
+	var out bytes.Buffer
+	if err := l.pages[name].ExecuteTemplate(&out, "layout.html", v); err != nil {
+		return fmt.Errorf("page %s: %w", name, err)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(out.Bytes()) // fails only where nobody is there any more
+	return nil
+}
+
+// static serves the files. An address of an older build gets the file of this one, which is not kept.
+func (l looks) static(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	file, ok := l.files[name]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	if r.PathValue("version") == l.version {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	w.Header().Set("Content-Type", contentType(name))
+	_, _ = w.Write(file)
+}
+
+// contentType does not depend on the tables of the machine for what browsers do not guess.
+func contentType(name string) string {
+	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
+	if t := types[path.Ext(name)]; t != "" {
+		return t
+	}
+	return mime.TypeByExtension(path.Ext(name))
+}
+
+// navItem is a line of the navigation.
+type navItem struct {
+	Path, Title string
+	Current     bool
+}
+
+// Left is how many seconds the session still lasts.
+func (v view) Left() int { return int(v.Expires.Sub(v.Now).Seconds()) }
+
+// Nav are the pages that whoever has signed in may see.
+func (v view) Nav() (items []navItem) {
+	for _, p := range v.pages {
+		if v.Who != nil && v.Who.Role >= p.least {
+			items = append(items, navItem{p.path, p.title, p.name == v.Page})
+		}
+	}
+	return items
+}

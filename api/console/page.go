@@ -1,0 +1,228 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+)
+
+// page is one page of the console and what belongs to it. It shows the template templates/NAME.html, with the module static/NAME.js where there
+// is one.
+type page struct {
+	name   string
+	path   string
+	title  string // in the navigation
+	least  Role
+	routes []route
+}
+
+// route is a method and a path (http.ServeMux), who may use it, and what answers. An error becomes a page that tells it.
+type route struct {
+	pattern string
+	least   Role
+	serve   func(w http.ResponseWriter, v *visit) error
+}
+
+// pages are all pages, in the order of the navigation. A new one is a line here.
+func pages() []page {
+	return []page{
+		overviewPage(),
+		settingsPage(),
+	}
+}
+
+// visit is a request of somebody who has signed in.
+type visit struct {
+	*http.Request
+	Principal
+	// Admin asks the admin socket's verbs in the principal's name, as far as its role allows.
+	Admin   *client.Admin
+	Expires time.Time // of the session
+	console *Console
+	ended   context.Context // ends with the session
+	page    page
+}
+
+func (c *Console) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, p := range c.pages {
+		for _, r := range p.routes {
+			mux.Handle(r.pattern, c.signedIn(p, r))
+		}
+	}
+	mux.HandleFunc("GET /sign-in", c.showSignIn)
+	mux.HandleFunc("POST /sign-in", c.signIn)
+	mux.HandleFunc("GET /link/{token}", c.showLink)
+	mux.HandleFunc("POST /sign-out", c.signOut)
+	mux.HandleFunc("GET /static/{version}/{name}", c.looks.static)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		c.problem(w, r, http.StatusNotFound, "There is no such page.")
+	})
+	return mux
+}
+
+// signedIn serves a route to whoever has signed in with a role that may use it.
+func (c *Console) signedIn(p page, of route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := c.session(r)
+		if s == nil {
+			c.askToSignIn(w, r)
+			return
+		}
+		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended, page: p}
+		v.Admin = client.NewAdminOver(gate{next: c.admin, known: c.known, who: s.Principal, now: c.now})
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		err := errRole
+		if s.Role >= max(of.least, p.least) {
+			err = of.serve(w, v)
+		}
+		if err != nil {
+			c.failed(w, v, err)
+		}
+	})
+}
+
+// failed answers with the page that tells an error.
+func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
+	problem, isProblem := errors.AsType[*client.Problem](err)
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case errors.Is(err, errRole):
+		c.problem(w, v.Request, http.StatusForbidden, fmt.Sprintf("You signed in as %s, who may not do this.", v.Role))
+	case errors.Is(err, errStale):
+		c.writeSignIn(w, v.Request, http.StatusForbidden, signInData{Next: v.page.path, Again: true, Role: v.Role})
+	case isProblem:
+		c.problem(w, v.Request, problem.Status, problem.Detail)
+	case isTooLarge:
+		c.problem(w, v.Request, http.StatusRequestEntityTooLarge, fmt.Sprintf("That is more than %d bytes.", tooLarge.Limit))
+	case v.Context().Err() != nil: // nobody is there any more
+	default:
+		c.logger.Error("console: a page failed", "path", v.URL.Path, "error", err.Error())
+		c.problem(w, v.Request, http.StatusInternalServerError, "The appliance did not answer as it should. Its log has the reason.")
+	}
+}
+
+// show answers with the visit's page.
+func (v *visit) show(w http.ResponseWriter, data any) error {
+	return v.console.looks.write(w, http.StatusOK, v.page.name, view{
+		Title: v.page.title, Page: v.page.name, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires, Now: v.console.now(), Data: data,
+	})
+}
+
+// json answers with JSON, for the page's module.
+func (v *visit) json(w http.ResponseWriter, data any) error {
+	body, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // fails only where nobody is there any more
+	return nil
+}
+
+// redirect sends the browser to another page, with GET: after a form.
+func (v *visit) redirect(w http.ResponseWriter, path string) error {
+	http.Redirect(w, v.Request, path, http.StatusSeeOther)
+	return nil
+}
+
+const (
+	streamWriteTimeout = 30 * time.Second
+	// streamPulse keeps proxies from closing a stream on which nothing happens.
+	streamPulse = 15 * time.Second
+)
+
+// stream answers with server-sent events (HTML, section 9.2) until produce returns, the browser leaves, or the session ends: that is an event
+// named end. send may be called from one goroutine; data is told as JSON.
+func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, send func(event string, data any) error) error) error {
+	ctx, cancel := context.WithCancel(v.Context())
+	var pulse sync.WaitGroup
+	defer pulse.Wait()
+	defer cancel()
+	defer context.AfterFunc(v.ended, cancel)()
+	out := &eventWriter{w: w, control: http.NewResponseController(w)}
+	_ = out.control.SetReadDeadline(time.Time{}) // what net/http reads beside the handler only says that the browser has left
+	w.Header().Set("Content-Type", "text/event-stream")
+	if err := out.write(": attestd\n\n"); err != nil {
+		return nil
+	}
+	pulse.Go(func() { out.pulse(ctx) })
+	err := produce(ctx, func(event string, data any) error {
+		line, err := json.Marshal(data)
+		if err != nil {
+			return err
+		}
+		return out.write("event: " + event + "\ndata: " + string(line) + "\n\n")
+	})
+	if v.ended.Err() != nil {
+		_ = out.write("event: end\ndata: null\n\n")
+	} else if err != nil && ctx.Err() == nil {
+		v.console.logger.Warn("console: a stream ended", "path", v.URL.Path, "error", err.Error())
+	}
+	return nil
+}
+
+// eventWriter writes to a stream from two goroutines.
+type eventWriter struct {
+	mu      sync.Mutex
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (e *eventWriter) write(text string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_ = e.control.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
+	if _, err := e.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return e.control.Flush()
+}
+
+func (e *eventWriter) pulse(ctx context.Context) {
+	beat := time.NewTicker(streamPulse)
+	defer beat.Stop()
+	for {
+		select {
+		case <-beat.C:
+			if e.write(": still here\n\n") != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// problem answers with a page that says what is wrong.
+func (c *Console) problem(w http.ResponseWriter, r *http.Request, status int, text string) {
+	view := view{Title: http.StatusText(status), Page: "problem", Now: c.now(), Data: text}
+	if s := c.session(r); s != nil {
+		view.pages, view.Who, view.Expires = c.pages, &s.Principal, s.expires
+	}
+	c.write(w, status, "problem", view)
+}
+
+// write answers with a page that cannot fail, but for a defect.
+func (c *Console) write(w http.ResponseWriter, status int, name string, v view) {
+	if err := c.looks.write(w, status, name, v); err != nil {
+		c.logger.Error("console: a page failed", "error", err.Error())
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}
+
+// askToSignIn leads a person to the page on which to sign in, and tells a program that nobody is.
+func (c *Console) askToSignIn(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Dest") != "empty" {
+		http.Redirect(w, r, "/sign-in?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+		return
+	}
+	c.writeSignIn(w, r, http.StatusUnauthorized, signInData{Next: "/"})
+}

@@ -1,0 +1,54 @@
+package console
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// policy lets pages load and ask only what comes from the console itself. Neither scripts nor styles are inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// protected refuses what no page of the console asks: requests under a name that is not the console's, and those that another site's page has
+// a browser make.
+func (c *Console) protected(next http.Handler) http.Handler {
+	crossOrigin := http.NewCrossOriginProtection()
+	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.problem(w, r, http.StatusForbidden, "Another site asked for this. Nothing was done.")
+	}))
+	next = crossOrigin.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header(), c.secure())
+		if !c.isOwnHost(r.Host) {
+			http.Error(w, "This is no name of the console. If it should be, set console.url.", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// secure says whether browsers reach the console by TLS: its own, or that of a proxy before it.
+func (c *Console) secure() bool { return c.opts.URL.Scheme == "https" }
+
+func secure(h http.Header, tls bool) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin") // no-referrer would take the Origin from forms
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if tls {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
+}
+
+// isOwnHost says whether a Host header names the console. Its port does not matter: it is another one behind a tunnel.
+func (c *Console) isOwnHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	return host == strings.ToLower(c.opts.URL.Hostname()) || slices.Contains(c.opts.Hosts, host)
+}

@@ -1,0 +1,128 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+	"time"
+)
+
+// cookieName of the session. __Host- makes browsers refuse one that another host or a page without TLS has set.
+func (c *Console) cookieName() string {
+	if c.secure() {
+		return "__Host-attestd-console"
+	}
+	return "attestd-console"
+}
+
+// session returns that of a request's cookie, nil where there is none.
+func (c *Console) session(r *http.Request) *session {
+	cookie, err := r.Cookie(c.cookieName())
+	if err != nil {
+		return nil
+	}
+	return c.sessions.of(cookie.Value)
+}
+
+// setCookie gives the browser a session's cookie; with an empty value it takes it away.
+func (c *Console) setCookie(w http.ResponseWriter, value string, life time.Duration) {
+	http.SetCookie(w, &http.Cookie{
+		Name: c.cookieName(), Value: value, Path: "/", MaxAge: int(life.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: c.secure(),
+	})
+}
+
+// signInData is what the page shows on which to sign in.
+type signInData struct {
+	Next  string // path to go to then
+	Again bool   // a session is there, but too old to change things
+	Role  Role   // of that session
+	Wrong string // what was wrong with a link
+	Token string // of a link that is to be confirmed
+	Link  link   // which it is of
+}
+
+func (c *Console) writeSignIn(w http.ResponseWriter, r *http.Request, status int, data signInData) {
+	view := view{Title: "Sign in", Page: "signin", Now: c.now(), Data: data}
+	if s := c.session(r); s != nil {
+		view.pages, view.Who, view.Expires = c.pages, &s.Principal, s.expires
+	}
+	c.write(w, status, "signin", view)
+}
+
+func (c *Console) showSignIn(w http.ResponseWriter, r *http.Request) {
+	c.writeSignIn(w, r, http.StatusOK, signInData{Next: ownPath(r.URL.Query().Get("next"))})
+}
+
+// showLink shows for what a link is, and does not take it: programs that look ahead follow links, too. Its form does, which a module sends at
+// once.
+func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
+	if !c.mayTry(w, r) {
+		return
+	}
+	token := r.PathValue("token")
+	l, ok := c.sessions.look(token)
+	if !ok {
+		c.noLink(w, r, "/")
+		return
+	}
+	c.writeSignIn(w, r, http.StatusOK, signInData{Next: "/", Token: token, Link: l})
+}
+
+// signIn takes a link: its token, or all of it as somebody has pasted it.
+func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
+	if !c.mayTry(w, r) {
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	next := ownPath(r.PostFormValue("next"))
+	token := strings.TrimSpace(r.PostFormValue("link"))
+	l, ok := c.sessions.take(token[strings.LastIndex(token, "/")+1:])
+	if !ok {
+		c.noLink(w, r, next)
+		return
+	}
+	c.begin(w, r, Principal{Name: l.By, Role: l.Role, SignedIn: c.now()})
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+// begin begins a session in the place of the one that the browser had.
+func (c *Console) begin(w http.ResponseWriter, r *http.Request, who Principal) {
+	if old, err := r.Cookie(c.cookieName()); err == nil {
+		c.sessions.finish(old.Value)
+	}
+	cookie, _ := c.sessions.begin(who)
+	c.setCookie(w, cookie, sessionLife)
+	c.logger.Info("console: signed in", "name", who.Name, "role", who.Role.String(), "address", r.RemoteAddr)
+}
+
+// mayTry bounds how often links are tried that are none.
+func (c *Console) mayTry(w http.ResponseWriter, r *http.Request) bool {
+	if c.attempts.Tokens() >= 1 {
+		return true
+	}
+	w.Header().Set("Retry-After", "2")
+	c.problem(w, r, http.StatusTooManyRequests, "Too many links were tried that are none. Try again in a few seconds.")
+	return false
+}
+
+func (c *Console) noLink(w http.ResponseWriter, r *http.Request, next string) {
+	c.attempts.Allow()
+	c.logger.Warn("console: a link was tried that is none, or none any more", "address", r.RemoteAddr)
+	c.writeSignIn(w, r, http.StatusForbidden, signInData{Next: next, Wrong: "This link was used before, or is older than a minute."})
+}
+
+func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
+	if cookie, err := r.Cookie(c.cookieName()); err == nil {
+		c.sessions.finish(cookie.Value)
+	}
+	c.setCookie(w, "", -time.Second)
+	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
+}
+
+// ownPath returns a path of this console: / where next is none.
+func ownPath(next string) string {
+	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") || strings.HasPrefix(next, "/link/") {
+		return "/"
+	}
+	return next
+}

@@ -1,0 +1,17 @@
+// Leads to the sign-in when the session ends, so that nothing stays on a screen that nobody may see any more.
+const ends = performance.now() + 1000 * (Number(document.getElementById("session-ends").dataset.left) + 1)
+const watch = () => {
+  const left = ends - performance.now()
+  setTimeout(left > 60_000 ? watch : () => location.reload(), Math.max(0, Math.min(left, 60_000)))
+}
+watch()
+
+// Copies the text of the element before a button: <code>…</code><button type="button" data-copy>Copy</button>.
+document.addEventListener("click", async event => {
+  const button = event.target.closest("[data-copy]")
+  if (!button) return
+  await navigator.clipboard.writeText(button.previousElementSibling.textContent)
+  const said = button.textContent
+  button.textContent = "Copied"
+  setTimeout(() => (button.textContent = said), 1500)
+})

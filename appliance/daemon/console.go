@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/console"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
+)
+
+// listenConsole returns the server of the console, none where there is none. It has the admin socket's server make links into it.
+func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *api.AdminOptions) ([]server, error) {
+	if r.config.Console.Listen == "" {
+		return nil, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Console.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("console.listen: %w", err)
+	}
+	options := r.consoleOptions(l.Addr())
+	options.Dial = inside.Dial
+	c, err := console.New(options)
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	r.console, admin.ConsoleLink = options.URL, c.Link
+	return []server{{"console", l, c.Serve, c.Shutdown}}, nil
+}
+
+// consoleOptions are those of a console that listens at an address. Other machines reach it by the API's TLS, with a certificate of their own;
+// this machine does without.
+func (r *running) consoleOptions(at net.Addr) console.Options {
+	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now}
+	if config.IsLoopback(r.config.Console.Listen) {
+		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
+	} else {
+		o.URL.Scheme, o.TLS = "https", r.certificates.Config()
+	}
+	if named, err := url.Parse(r.config.Console.URL); err == nil && named.Host != "" { // which is checked
+		named.Path = ""
+		o.URL = named
+	}
+	return o
+}
+
+// settings are the values in effect. What a reload has taken over is that of the newest configuration, all else that of the start.
+func (r *running) settings() []wire.Setting {
+	r.reloading.Lock()
+	loaded := r.loaded
+	r.reloading.Unlock()
+	started, newest, waiting := r.config.Values(), loaded.Values(), r.changedOtherwise(loaded)
+	var all []wire.Setting
+	for _, s := range config.Settings() {
+		shown := wire.Setting{
+			Name: s.Name, Value: started[s.Name], Source: r.config.Origin(s.Name), Doc: s.Doc,
+			Restart: !slices.Contains(config.Reloadable(), s.Name), Waiting: slices.Contains(waiting, s.Name),
+		}
+		if !shown.Restart && !shown.Waiting {
+			shown.Value, shown.Source = newest[s.Name], loaded.Origin(s.Name)
+		}
+		all = append(all, shown)
+	}
+	return all
+}
