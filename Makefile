@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ help: ## list the targets
 run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
 	@exec bin/attestd dev $(ARGS)
 
-build: playground ## build bin/attestd, with the playground where Node is installed
+build: playground console ## build bin/attestd, with the playground and the console's graphs where Node is installed
 	@$(QUIETLY) bin/build.log 'compiling bin/attestd$(if $(wildcard bin/attestd),, (the first time fetches its modules, and takes minutes))' \
 	  $(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
 
@@ -42,12 +42,12 @@ bin/modules: go.sum $(WITNESSES)/litewitness/go.sum $(WITNESSES)/transparency/go
 	  cd $(WITNESSES)/litewitness && $(GO) list -deps . tool && cd ../transparency && $(GO) mod vendor -o $(CURDIR)/bin/vendored && rm -r $(CURDIR)/bin/vendored'
 	@touch $@
 
-test: test-deps playground clients promtool bin/modules ## install what is missing and run every test, with the race detector
+test: test-deps playground console clients promtool bin/modules ## install what is missing and run every test, with the race detector
 	@echo 'compiling and running the tests (some minutes before the first result)'
 	$(GO) vet ./...
 	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) ./...
 
-deps: ## install what building needs: gcc, Go, softhsm2, and Node for the playground (apt or dnf)
+deps: ## install what building needs: gcc, Go, softhsm2, and Node for playground and console (apt or dnf)
 	@GO='$(GO)' sh packaging/deps.sh
 
 test-deps:
@@ -62,6 +62,13 @@ api/graphiql/dist/index.html: api/graphiql/package-lock.json api/graphiql/build.
 	@if command -v npm >/dev/null 2>&1; then \
 	  $(QUIETLY) bin/playground.log 'bundling the playground' sh -c 'cd api/graphiql && npm ci --no-audit --no-fund && npm run build && touch dist/index.html'; \
 	else echo 'playground: npm is not installed; built without it'; fi
+
+# So are the console's graphs. Without Node it shows their figures as a table.
+console: api/console/dist/uplot.js
+api/console/dist/uplot.js: api/console/package-lock.json api/console/build.mjs
+	@if command -v npm >/dev/null 2>&1; then \
+	  $(QUIETLY) bin/console.log "bundling the console's graphs" sh -c 'cd api/console && npm ci --no-audit --no-fund && npm run build && touch dist/uplot.js'; \
+	else echo 'console: npm is not installed; built without its graphs'; fi
 
 # Published clients of the hosted service, which the tests run against ours.
 clients: api/graphql/clienttest/node_modules/.package-lock.json
@@ -125,7 +132,7 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 test-signatures: deps ## hold the check of signatures against go-ethereum's recovery, on a million random and hostile cases
 	$(GO) test -count=1 -timeout 60m -run TestAVerifierIsAsStrictAsRecovery -v ./appliance -args -signatures 1000000
 
-packages: deps playground ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
+packages: deps playground console ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
 	@GO='$(GO)' sh packaging/deps.sh build-packages
 	@VERSION='$(VERSION)' GO='$(GO)' ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' sh packaging/build.sh
 
@@ -144,4 +151,4 @@ test-fresh: deps ## the two commands in a Debian with git and make only (SUITES=
 	SUITES='$(SUITES)' $(GO) test -tags fresh -run '^TestFresh$$' -count=1 -timeout 4h -v $(if $(SHORT),-short) ./packaging
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
-	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets
+	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets api/console/dist/uplot.* api/console/dist/assets

@@ -116,9 +116,9 @@ func copyOfSource(t *testing.T) string {
 	t.Helper()
 	need(t, "git")
 	dir := filepath.Join(t.TempDir(), "another-folder")
-	// The playground's bundle is what make packages has made, as it would be again: git does not have it.
+	// What is bundled from npm is what make packages has made, as it would be again: git does not have it.
 	files := host(t, "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard") +
-		host(t, "git", "-C", "..", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "api/graphiql/dist")
+		host(t, "git", "-C", "..", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "api/graphiql/dist", "api/console/dist")
 	for name := range strings.SplitSeq(strings.Trim(files, "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join("..", name))
 		if os.IsNotExist(err) {
@@ -397,7 +397,7 @@ func TestSBOM(t *testing.T) {
 	if bom.Format != "CycloneDX" {
 		t.Errorf("bomFormat: %q", bom.Format)
 	}
-	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6", "graphiql", "monaco-editor"} {
+	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6", "graphiql", "monaco-editor", "uplot"} {
 		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version, PURL string }) bool { return c.Name == want }) {
 			t.Errorf("%s is not listed", want)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
-	"mime"
 	"net/http"
 	"path"
 	"time"
@@ -46,6 +45,9 @@ func newLooks(pages []page) (looks, error) {
 			return l, err
 		}
 		for _, e := range entries {
+			if contentTypes[path.Ext(e.Name())] == "" {
+				continue
+			}
 			content, err := fs.ReadFile(embedded, path.Join(folder, e.Name()))
 			if err != nil {
 				return l, err
@@ -105,18 +107,12 @@ func (l looks) static(w http.ResponseWriter, r *http.Request) {
 	if r.PathValue("version") == l.version {
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	w.Header().Set("Content-Type", contentType(name))
+	w.Header().Set("Content-Type", contentTypes[path.Ext(name)])
 	_, _ = w.Write(file)
 }
 
-// contentType does not depend on the tables of the machine for what browsers do not guess.
-func contentType(name string) string {
-	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
-	if t := types[path.Ext(name)]; t != "" {
-		return t
-	}
-	return mime.TypeByExtension(path.Ext(name))
-}
+// contentTypes are those of the files that are served, by their endings.
+var contentTypes = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
 // navItem is a line of the navigation.
 type navItem struct {

@@ -23,7 +23,7 @@ var allowed = []string{
 
 // checkLicenses writes the license of each module that packages or their tests are made of, and of each package in the
 // playground. Its error names each that is not allowed.
-func checkLicenses(ctx context.Context, w io.Writer, packages, dist string) error {
+func checkLicenses(ctx context.Context, w io.Writer, packages string, bundles []string) error {
 	modules, err := modulesOf(ctx, packages)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func checkLicenses(ctx context.Context, w io.Writer, packages, dist string) erro
 		license, err := moduleLicense(m.Path, m.Dir)
 		judge(m.Path+" "+m.Version, license, err)
 	}
-	bundled, err := bundledPackages(dist)
+	bundled, err := bundledPackages(bundles)
 	failures = append(failures, err)
 	for _, p := range bundled {
 		judge(p.Name+" "+p.Version, p.License, nil)

@@ -10,13 +10,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 )
 
 const usage = `usage: release changelog -format debian|rpm -version V -date UNIX CHANGELOG.md
-       release sbom -playground FOLDER -version V -date UNIX PROGRAM
-       release notices -playground FOLDER PROGRAM
-       release licenses -playground FOLDER PACKAGES`
+       release sbom -bundles FOLDERS -version V -date UNIX PROGRAM
+       release notices -bundles FOLDERS PROGRAM
+       release licenses -bundles FOLDERS PACKAGES`
 
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
@@ -32,7 +33,7 @@ func run(w io.Writer, args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	format := flags.String("format", "debian", "debian or rpm")
 	version := flags.String("version", "", "version of this release")
-	dist := flags.String("playground", "api/graphiql/dist", "folder of the playground that the program embeds")
+	folders := flags.String("bundles", "api/graphiql/dist,api/console/dist", "folders of what is bundled from npm and the program embeds, separated by commas")
 	seconds := flags.Int64("date", 0, "date of this release, in seconds since 1970")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -40,16 +41,17 @@ func run(w io.Writer, args []string) error {
 	if flags.NArg() != 1 {
 		return errors.New(usage)
 	}
+	bundles := strings.Split(*folders, ",")
 	file, date := flags.Arg(0), time.Unix(*seconds, 0).UTC()
 	switch args[0] {
 	case "changelog":
 		return writeChangelog(w, file, *format, *version, date)
 	case "sbom":
-		return writeSBOM(context.Background(), w, file, *dist, *version, date)
+		return writeSBOM(context.Background(), w, file, bundles, *version, date)
 	case "licenses":
-		return checkLicenses(context.Background(), w, file, *dist)
+		return checkLicenses(context.Background(), w, file, bundles)
 	case "notices":
-		return writeNotices(context.Background(), w, file, *dist)
+		return writeNotices(context.Background(), w, file, bundles)
 	}
 	return errors.New(usage)
 }

@@ -28,7 +28,7 @@ var termsFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-._].*)?$`)
 
 // writeNotices writes the licenses of all modules in a program, of the playground that it embeds, and of Go itself, as
 // those licenses ask of who passes the program on.
-func writeNotices(ctx context.Context, w io.Writer, program, dist string) error {
+func writeNotices(ctx context.Context, w io.Writer, program string, bundles []string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func writeNotices(ctx context.Context, w io.Writer, program, dist string) error 
 		}
 		failures = append(failures, err)
 	}
-	return errors.Join(append(failures, writeBundledNotices(w, dist))...)
+	return errors.Join(append(failures, writeBundledNotices(w, bundles))...)
 }
 
 // moduleDir is where the module cache keeps a module.

@@ -5,10 +5,8 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +14,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// npmPackage is one that the playground's bundle contains, as api/graphiql/build.mjs lists it in packages.json.
+// npmPackage is one that is bundled into the program, as the build.mjs of api/graphiql and of api/console list it in packages.json.
 type npmPackage struct {
 	Name      string `json:"name"`
 	Version   string `json:"version"`
@@ -24,15 +22,26 @@ type npmPackage struct {
 	Integrity string `json:"integrity"` // of the archive in the registry: sha512- and base64
 }
 
-// bundledPackages returns none where the playground was not built.
-func bundledPackages(dist string) (packages []npmPackage, err error) {
-	if _, err := os.Stat(filepath.Join(dist, "index.html")); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// bundledPackages returns those of all bundles, none of one that was not built.
+func bundledPackages(bundles []string) (packages []npmPackage, err error) {
+	for _, dist := range bundles {
+		some, err := packagesOf(dist)
+		if err != nil {
+			return nil, err
+		}
+		packages = append(packages, some...)
+	}
+	return packages, nil
+}
+
+func packagesOf(dist string) (packages []npmPackage, err error) {
+	if built, err := filepath.Glob(filepath.Join(dist, "assets", "*")); err != nil || len(built) == 0 {
+		return nil, err
 	}
 	file := filepath.Join(dist, "packages.json")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("the playground was built by an older build.mjs, build it again: %w", err)
+		return nil, fmt.Errorf("it was built by an older build.mjs, build it again: %w", err)
 	}
 	if err := json.Unmarshal(text, &packages); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
@@ -53,8 +62,17 @@ func (p npmPackage) component() cdx.Component {
 	return c
 }
 
-// writeBundledNotices writes the licenses of the packages in the playground, which its bundle has in one text.
-func writeBundledNotices(w io.Writer, dist string) error {
+// writeBundledNotices writes the licenses of the bundled packages, of which each bundle has one text.
+func writeBundledNotices(w io.Writer, bundles []string) error {
+	for _, dist := range bundles {
+		if err := writeNoticesOf(w, dist); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeNoticesOf(w io.Writer, dist string) error {
 	files, err := filepath.Glob(filepath.Join(dist, "assets", "licenses-*.txt.gz"))
 	if err != nil || len(files) == 0 {
 		return err
@@ -72,7 +90,7 @@ func writeBundledNotices(w io.Writer, dist string) error {
 		return fmt.Errorf("%s: %w", files[0], err)
 	}
 	rule := strings.Repeat("=", 100)
-	if _, err := fmt.Fprintf(w, "\n%s\nThe playground is bundled from these packages of npm, each under its own terms.\n%s\n\n", rule, rule); err != nil {
+	if _, err := fmt.Fprintf(w, "\n%s\nWhat is served to browsers is bundled from these packages of npm, too, each under its own terms.\n%s\n\n", rule, rule); err != nil {
 		return err
 	}
 	_, err = io.Copy(w, text)

@@ -108,8 +108,8 @@ func TestOwnChangelogIsReadWhole(t *testing.T) {
 
 const bundled = `[{"name":"@a/b","version":"1.2.3","license":"MIT","integrity":"sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg=="}]`
 
-// playground is a folder as build.mjs leaves it.
-func playground(t *testing.T, packages string) string {
+// playground is a folder as build.mjs leaves it, among bundles.
+func playground(t *testing.T, packages string) []string {
 	t.Helper()
 	dist := t.TempDir()
 	var licenses bytes.Buffer
@@ -125,7 +125,7 @@ func playground(t *testing.T, packages string) string {
 			t.Fatal(err)
 		}
 	}
-	return dist
+	return []string{dist, t.TempDir()}
 }
 
 // The test itself is a Go program with modules linked in.
@@ -194,7 +194,7 @@ func TestSBOMNeedsTheListOfABundle(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if got, err := bundledPackages(t.TempDir()); err != nil || got != nil {
+	if got, err := bundledPackages([]string{t.TempDir()}); err != nil || got != nil {
 		t.Errorf("built without the playground: %v, %v", got, err)
 	}
 }
@@ -302,7 +302,7 @@ func TestNoticesNeedALicense(t *testing.T) {
 func TestLicensesAreAllowed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...", "../../api/graphiql/dist"); err != nil {
+	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...", []string{"../../api/graphiql/dist", "../../api/console/dist"}); err != nil {
 		t.Error(err)
 	}
 	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} { // of the program; of tests

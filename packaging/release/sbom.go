@@ -22,9 +22,9 @@ import (
 )
 
 // writeSBOM lists what is linked into a program, as the Go linker recorded it in the program itself, and what is bundled
-// in the playground that it embeds, as the bundler recorded it in the folder dist: what is listed is what was shipped,
+// in the bundles that it embeds, as the bundler recorded it in their folders: what is listed is what was shipped,
 // not what go.mod and package.json would allow.
-func writeSBOM(ctx context.Context, w io.Writer, program, dist, version string, date time.Time) error {
+func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []string, version string, date time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func writeSBOM(ctx context.Context, w io.Writer, program, dist, version string, 
 	if err != nil {
 		return err
 	}
-	parts, err := components(ctx, program, info, dist)
+	parts, err := components(ctx, program, info, bundles)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func subject(info *debug.BuildInfo, version string, sum [sha256.Size]byte) *cdx.
 }
 
 // components are what a program is made of, each once, by name.
-func components(ctx context.Context, program string, info *debug.BuildInfo, dist string) ([]cdx.Component, error) {
+func components(ctx context.Context, program string, info *debug.BuildInfo, bundles []string) ([]cdx.Component, error) {
 	parts := []cdx.Component{library("pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"), "std", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause")}
 	cache, err := goEnv(ctx, "GOMODCACHE")
 	if err != nil {
@@ -85,7 +85,7 @@ func components(ctx context.Context, program string, info *debug.BuildInfo, dist
 		}
 		parts = append(parts, c)
 	}
-	bundled, err := bundledPackages(dist)
+	bundled, err := bundledPackages(bundles)
 	if err != nil {
 		return nil, err
 	}
