@@ -69,6 +69,7 @@ type verb struct {
 // restore has a verb there.
 var verbs = map[string]verb{
 	"GET /status":            {least: Viewer},
+	"GET /activity":          {least: Viewer},
 	"GET /hsm":               {least: Viewer},
 	"GET /stop":              {least: Viewer},
 	"GET /cluster":           {least: Viewer},

@@ -52,6 +52,7 @@ type Console struct {
 	known    *http.ServeMux
 	pages    []page
 	looks    looks
+	doctor   doctor
 	server   *http.Server
 	open     atomic.Int64 // connections
 }

@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"strings"
 	"time"
 
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -79,6 +81,17 @@ func (l looks) funcs() template.FuncMap {
 		"file":    func(name string) string { return "/static/" + l.version + "/" + name },
 		"hasFile": func(name string) bool { return l.files[name] != nil },
 		"time":    text.Time,
+		"span":    span,
+		"grouped": grouped,
+		"sized":   sized,
+		"ago":     func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
+		"lag":     text.Lag,
+		"backfill": func(f follower.Status) uint64 {
+			all := text.Rows(f)
+			return min(100, 100*all.Here/max(1, all.Upstream))
+		},
+		"deref":   func(b *bool) bool { return *b },
+		"percent": func(part, whole int64) int64 { return 100 * part / max(1, whole) },
 		"clock":   func(t time.Time) string { return t.UTC().Format("15:04Z") },
 		"rfc":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	}
@@ -94,6 +107,13 @@ func (l looks) write(w http.ResponseWriter, status int, name string, v view) err
 	w.WriteHeader(status)
 	_, _ = w.Write(out.Bytes()) // fails only where nobody is there any more
 	return nil
+}
+
+// part is a block of a page's template by itself.
+func (l looks) part(page, block string, data any) (string, error) {
+	var out strings.Builder
+	err := l.pages[page].ExecuteTemplate(&out, block, data)
+	return out.String(), err
 }
 
 // static serves the files. An address of an older build gets the file of this one, which is not kept.

@@ -1,16 +1,185 @@
 package console
 
-import "net/http"
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/attestd/attestd/api/wire"
+)
 
 // overviewPage says at a glance whether the appliance signs, whether its history is whole, and whether its data are fresh.
 func overviewPage() page {
-	return page{name: "overview", path: "/", title: "Overview", least: Viewer, routes: []route{{"GET /{$}", Viewer, showOverview}}}
+	return page{name: "overview", path: "/", title: "Overview", least: Viewer, routes: []route{
+		{"GET /{$}", Viewer, showOverview},
+		{"GET /overview/live", Viewer, followOverview},
+		{"POST /overview/doctor", Viewer, examineAgain},
+	}}
+}
+
+// statusInterval is how often a page that is followed is told the status anew.
+const statusInterval = 3 * time.Second
+
+// overview is what the page shows.
+type overview struct {
+	overviewNow
+	Figures  []figure
+	Findings findings
+}
+
+// overviewNow is the part that is told anew while the page is open.
+type overviewNow struct {
+	Answers []answer
+	Status  wire.Status
+	Lasts   time.Duration // that the daemon runs
 }
 
 func showOverview(w http.ResponseWriter, v *visit) error {
-	status, err := v.Admin.Status(v.Context())
+	current, err := overviewOf(v)
 	if err != nil {
 		return err
 	}
-	return v.show(w, status)
+	var samples []wire.Sample
+	if err := v.Admin.Activity(v.Context(), graphSeconds, false, func(s wire.Sample) error {
+		samples = append(samples, s)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return v.show(w, overview{current, figures(samples), v.console.doctor.look(v)})
+}
+
+func overviewOf(v *visit) (overviewNow, error) {
+	status, err := v.Admin.Status(v.Context())
+	if err != nil {
+		return overviewNow{}, err
+	}
+	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second}, nil
+}
+
+// followOverview tells samples as they are taken, and the parts of the page that the status makes, as HTML: their words are written once.
+func followOverview(w http.ResponseWriter, v *visit) error {
+	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
+		if err := send("begin", nil); err != nil {
+			return err
+		}
+		var told time.Time
+		return v.Admin.Activity(ctx, graphSeconds, true, func(s wire.Sample) error {
+			if err := send("sample", s); err != nil {
+				return err
+			}
+			if s.Time.Sub(told) < statusInterval || v.console.now().Sub(s.Time) > statusInterval {
+				return nil
+			}
+			told = s.Time
+			current, err := overviewOf(v)
+			if err != nil {
+				return err
+			}
+			html, err := v.console.looks.part("overview", "now", current)
+			if err != nil {
+				return err
+			}
+			return send("now", html)
+		})
+	})
+}
+
+// findings are what doctor found.
+type findings struct {
+	Looking bool // it is not done yet
+	At      time.Time
+	Bad     []finding // fail and warn
+	Good    []finding
+}
+
+// finding is as doctor tells it.
+type finding struct {
+	Check  string `json:"check"`
+	State  string `json:"state"` // ok, warn or fail
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy"`
+}
+
+// Looks is the class of its state.
+func (f finding) Looks() string {
+	return map[string]string{"ok": good, "warn": warn, "fail": bad}[f.State]
+}
+
+// Command is the remedy where it is a command to type, or ends in one.
+func (f finding) Command() string { return commandIn(f.Remedy) }
+
+const (
+	// findingsLast is how long what doctor found is shown: it asks a lot of a machine.
+	findingsLast = time.Minute
+	// findingsWait is how long a page waits for it.
+	findingsWait   = 2 * time.Second
+	doctorDeadline = 2 * time.Minute
+)
+
+// doctor remembers what doctor found, for all who look. It runs once at a time.
+type doctor struct {
+	mu      sync.Mutex
+	found   findings
+	running chan struct{} // closed when it is done; nil while it does not run
+}
+
+// look returns what doctor has found lately, or finds now.
+func (d *doctor) look(v *visit) findings {
+	d.mu.Lock()
+	if d.running == nil && v.console.now().Sub(d.found.At) > findingsLast {
+		d.running = make(chan struct{})
+		go d.run(v)
+	}
+	running, last := d.running, d.found
+	d.mu.Unlock()
+	if running == nil {
+		return last
+	}
+	select {
+	case <-running:
+	case <-time.After(findingsWait):
+	case <-v.Context().Done():
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found := d.found
+	found.Looking = d.running != nil
+	return found
+}
+
+func (d *doctor) run(v *visit) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.Context()), doctorDeadline)
+	defer cancel()
+	var report struct{ Checks []finding }
+	found := findings{At: v.console.now()}
+	if err := v.Admin.Doctor(ctx, &report); err != nil {
+		found.Bad = []finding{{Check: "doctor", State: "fail", Detail: err.Error(), Remedy: "attestd doctor"}}
+	}
+	for _, state := range []string{"fail", "warn"} {
+		for _, f := range report.Checks {
+			if f.State == state {
+				found.Bad = append(found.Bad, f)
+			}
+		}
+	}
+	for _, f := range report.Checks {
+		if f.State == "ok" {
+			found.Good = append(found.Good, f)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found = found
+	close(d.running)
+	d.running = nil
+}
+
+// examineAgain has doctor look anew.
+func examineAgain(w http.ResponseWriter, v *visit) error {
+	v.console.doctor.mu.Lock()
+	v.console.doctor.found.At = time.Time{}
+	v.console.doctor.mu.Unlock()
+	return v.redirect(w, "/#findings")
 }

@@ -1,0 +1,145 @@
+package console
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// answer is one of the three large answers of the overview.
+type answer struct {
+	Question string
+	State    string // good, warn, bad; "" for what is neither
+	Words    string
+	Detail   string
+	Felt     string // what clients feel of it, where it is bad
+	Command  string // that the operator types next
+}
+
+const (
+	good = "good"
+	warn = "warn"
+	bad  = "bad"
+)
+
+// answers say whether it signs, whether history is whole, and whether data are fresh.
+func answers(s wire.Status, now time.Time) []answer {
+	return []answer{signs(s), isWhole(s, now), isFresh(s)}
+}
+
+func signs(s wire.Status) answer {
+	a := answer{Question: "Does it sign?", Detail: s.Signing.Why, Command: s.Signing.Remedy, State: bad}
+	switch s.Signing.State {
+	case wire.SigningReady:
+		a.State, a.Words, a.Detail = good, "It signs", "as "+short(s.SignerAddress.String())
+	case wire.SigningPaused:
+		a.Words = "Paused"
+	case wire.SigningHalted:
+		a.Words = "Halted"
+	default:
+		a.Words = "It does not sign"
+	}
+	if a.State == bad {
+		a.Felt = "Requests for attestations are answered 503, and may be tried again."
+	}
+	return a
+}
+
+func isWhole(s wire.Status, now time.Time) answer {
+	a := answer{Question: "Is history whole?"}
+	audit, fault := s.Journal.LastAudit, s.Failing["journal"]
+	switch {
+	case audit != nil && audit.Damages > 0:
+		a.State, a.Words, a.Detail, a.Command = bad, "It is damaged", fmt.Sprintf("%s found by the audit of %s", counted(audit.Damages, "fault"), text.Time(audit.Time)), "attestd log verify"
+		a.Felt = "Proofs of attestations may not hold."
+	case fault != "":
+		a.State, a.Words, a.Detail, a.Command = bad, "It cannot be told", fault, "attestd doctor"
+		a.Felt = "Nothing is attested that cannot be recorded."
+	case audit == nil:
+		a.State, a.Words, a.Command = warn, "Not verified yet", "attestd log verify"
+		a.Detail = fmt.Sprintf("%s since %s", counted(s.Journal.Records, "record")+"; none was audited", text.Time(s.Started))
+	default:
+		a.State, a.Words = good, "It is whole"
+		a.Detail = fmt.Sprintf("%s audited %s ago, %d since", counted(audit.Records, "record"), span(now.Sub(audit.Time)), max(0, s.Journal.Records-audit.Records))
+	}
+	return a
+}
+
+func isFresh(s wire.Status) answer {
+	a := answer{Question: "Are data fresh?"}
+	switch replica := s.Reads.Replica; {
+	case s.Failing["replica"] != "":
+		a.State, a.Words, a.Detail, a.Command = bad, "They are not", s.Failing["replica"], "attestd replica status"
+		a.Felt = "Queries are refused, or answered with what is old."
+	case s.Reads.Source == "off":
+		a.Words, a.Detail = "None are served", "graphql.source is off"
+	case replica == nil:
+		a.Words, a.Detail = "As the upstream has them", "queries are forwarded to "+s.Reads.Upstream
+	case replica.Follower == nil:
+		a.Words, a.Detail = "As they were imported", "last changed "+text.Time(replica.Updated)+"; no upstream is followed"
+	case replica.Follower.Failing:
+		a.State, a.Words, a.Detail, a.Command = warn, "The upstream fails", text.OneLine(replica.Follower.LastError), "attestd replica status"
+	case replica.Follower.LagSeconds == nil:
+		a.State, a.Words, a.Detail = warn, "Not complete yet", text.Follower(*replica.Follower)
+	default:
+		lag := time.Duration(*replica.Follower.LagSeconds * float64(time.Second))
+		a.State, a.Words = good, "They are fresh"
+		a.Detail = fmt.Sprintf("%s behind %s", span(lag), s.Reads.Upstream)
+	}
+	return a
+}
+
+// short is the ends of an address or a hash, by which a person knows it again.
+func short(hex string) string {
+	if len(hex) < 16 {
+		return hex
+	}
+	return hex[:8] + "…" + hex[len(hex)-6:]
+}
+
+// counted is a number of things.
+func counted(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return grouped(n) + " " + thing + "s"
+}
+
+// grouped writes a number in groups of three digits, apart by thin spaces.
+func grouped(n int64) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + " " + digits[i:]
+	}
+	return digits
+}
+
+// span is a duration, as exact as a person wants it.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "less than a second"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours())/24)
+}
+
+// sized is a number of bytes.
+func sized(bytes int64) string {
+	const unit = 1024
+	if bytes < unit {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	value, names := float64(bytes)/unit, []string{"KiB", "MiB", "GiB", "TiB", "PiB"}
+	for value >= unit && len(names) > 1 {
+		value, names = value/unit, names[1:]
+	}
+	return fmt.Sprintf("%.1f %s", value, names[0])
+}

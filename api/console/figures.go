@@ -1,0 +1,87 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// graphSeconds is how far back the graphs go: what the daemon keeps.
+const graphSeconds = 15 * 60
+
+// figure is a line of the table that tells in numbers what the graphs draw.
+type figure struct {
+	Name           string
+	Minute, Window string // of the last minute, and of all
+}
+
+// figures sum up samples, the newest last.
+func figures(samples []wire.Sample) []figure {
+	minute := samples[max(0, len(samples)-60):]
+	of := func(name string, tell func([]wire.Sample) string) figure {
+		return figure{name, tell(minute), tell(samples)}
+	}
+	return []figure{
+		of("Attestations", func(s []wire.Sample) string {
+			return grouped(total(s, func(s wire.Sample) int64 { return s.Attestations }))
+		}),
+		of("p50, in the middle", func(s []wire.Sample) string {
+			return latency(s, func(s wire.Sample) *float64 { return s.P50Seconds }, .5)
+		}),
+		of("p99, in the worst second", func(s []wire.Sample) string {
+			return latency(s, func(s wire.Sample) *float64 { return s.P99Seconds }, 1)
+		}),
+		of("Errors answered", errorsTold),
+		of("Queries", func(s []wire.Sample) string { return grouped(total(s, func(s wire.Sample) int64 { return s.Reads })) }),
+	}
+}
+
+func total(samples []wire.Sample, of func(wire.Sample) int64) (sum int64) {
+	for _, s := range samples {
+		sum += of(s)
+	}
+	return sum
+}
+
+// latency is a quantile of what the seconds had: .5 for the one in the middle, 1 for the worst.
+func latency(samples []wire.Sample, of func(wire.Sample) *float64, quantile float64) string {
+	var had []float64
+	for _, s := range samples {
+		if seconds := of(s); seconds != nil {
+			had = append(had, *seconds)
+		}
+	}
+	if len(had) == 0 {
+		return "–"
+	}
+	slices.Sort(had)
+	return fmt.Sprintf("%.1f ms", 1000*had[int(quantile*float64(len(had)-1))])
+}
+
+// errorsTold is how many errors there were, and the codes that most had.
+func errorsTold(samples []wire.Sample) string {
+	byCode := make(map[appliance.Code]int64)
+	var sum int64
+	for _, s := range samples {
+		for code, n := range s.Errors {
+			byCode[code] += n
+			sum += n
+		}
+	}
+	codes := slices.SortedFunc(maps.Keys(byCode), func(a, b appliance.Code) int {
+		return cmp.Or(cmp.Compare(byCode[b], byCode[a]), strings.Compare(string(a), string(b)))
+	})
+	var most []string
+	for _, code := range codes[:min(3, len(codes))] {
+		most = append(most, fmt.Sprintf("%s %d", code, byCode[code]))
+	}
+	if len(most) == 0 {
+		return "0"
+	}
+	return grouped(sum) + " (" + strings.Join(most, ", ") + ")"
+}

@@ -1,0 +1,97 @@
+// Keeps the overview up to date, and draws its graphs where the build has uPlot.
+import { follow } from "./live.js"
+
+const { default: Graph } = await import("./uplot.js").catch(() => ({}))
+const window15 = 15 * 60
+
+/** The samples of the graphs, by column; a place that is undefined has nothing to draw. */
+let columns = { time: [], attestations: [], p50: [], p99: [], errors: [] }
+
+const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
+
+/** What a graph draws: names of columns with what they are called, and how a value is written. */
+const kinds = {
+  attestations: { series: [["attestations", "attestations"]], unit: "/s", digits: 0 },
+  latency: { series: [["p50", "p50"], ["p99", "p99"]], unit: " ms", digits: 1 },
+  errors: { series: [["errors", "errors"]], unit: "/s", digits: 0, color: "--bad" },
+}
+
+function draw(id) {
+  const { series, unit, digits, color } = kinds[id]
+  const place = document.getElementById(id)
+  place.replaceChildren()
+  const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" }
+  const clock = seconds => new Date(seconds * 1000).toISOString()
+  const graph = new Graph({
+    width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 8, 0, 0],
+    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { range: (_, min, max) => [0, Math.max(max * 1.1, 1)] } },
+    axes: [
+      { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
+      { ...axis, size: 44, space: 36 },
+    ],
+    series: [
+      { label: "at", value: (_, at) => (at === null ? "–" : clock(at).slice(11, 19) + "Z") },
+      ...series.map(([, label], n) => ({
+        label, width: 1.5, points: { show: false }, spanGaps: false, dash: n ? [4, 3] : undefined,
+        stroke: style(color ?? (n ? "--ink" : "--accent")),
+        value: (_, value) => (value == null ? "–" : value.toFixed(digits) + unit),
+      })),
+    ],
+  }, data(id), place)
+  return graph
+}
+
+const data = id => [columns.time, ...kinds[id].series.map(([name]) => columns[name])]
+
+const graphs = new Map()
+function drawAll() {
+  for (const graph of graphs.values()) graph.destroy()
+  for (const id of Object.keys(kinds)) graphs.set(id, draw(id))
+}
+
+let waiting = false
+/** Draws what came, once before the next picture. */
+function redraw() {
+  if (!Graph || waiting) return
+  waiting = true
+  requestAnimationFrame(() => {
+    waiting = false
+    for (const [id, graph] of graphs) graph.setData(data(id))
+  })
+}
+
+const milliseconds = seconds => (seconds === null ? undefined : seconds * 1000)
+
+function add(sample) {
+  columns.time.push(Math.round(Date.parse(sample.time) / 1000))
+  columns.attestations.push(sample.attestations)
+  columns.p50.push(milliseconds(sample.p50Seconds))
+  columns.p99.push(milliseconds(sample.p99Seconds))
+  columns.errors.push(Object.values(sample.errors ?? {}).reduce((sum, n) => sum + n, 0))
+  for (const column of Object.values(columns)) column.splice(0, column.length - window15)
+  redraw()
+}
+
+const now = document.getElementById("now")
+/** Puts the parts in place that changed, and leaves alone what somebody has the focus in or selects. */
+function replace(html) {
+  const fresh = document.createElement("div")
+  fresh.innerHTML = html
+  const busy = now.contains(document.activeElement) || (!getSelection().isCollapsed && now.contains(getSelection().anchorNode))
+  if (!busy && fresh.innerHTML !== now.innerHTML) now.replaceChildren(...fresh.childNodes)
+}
+
+if (Graph) {
+  document.getElementById("graphs").hidden = false
+  drawAll()
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll)
+  new ResizeObserver(() => {
+    for (const [id, graph] of graphs) graph.setSize({ width: document.getElementById(id).clientWidth, height: 150 })
+  }).observe(document.getElementById("graphs"))
+}
+
+follow("/overview/live", {
+  begin: () => { for (const column of Object.values(columns)) column.length = 0 },
+  sample: add,
+  now: replace,
+})
