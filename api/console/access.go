@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -113,7 +114,7 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, pattern := g.known.Handler(r)
 	v, known := verbs[pattern]
 	switch {
-	case !known || g.who.Role < v.least:
+	case !known || path.Clean(r.URL.Path) != r.URL.Path || g.who.Role < v.least:
 		return nil, errRole
 	case v.writes && g.now().Sub(g.who.SignedIn) > freshFor:
 		return nil, errStale

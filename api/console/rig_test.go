@@ -38,11 +38,12 @@ func TestMain(m *testing.M) {
 // rig is a daemon with its console, over a SoftHSM token, a journal and a replica with generated rows. All tests share it, and what they find
 // there others have left: each makes what it looks for.
 type rig struct {
-	url   string // of the console
-	api   string // of the API
-	admin *client.Admin
-	key   string // an API key's token
-	end   func()
+	url    string // of the console
+	api    string // of the API
+	admin  *client.Admin
+	socket string // of admin
+	key    string // an API key's token
+	end    func()
 }
 
 var (
@@ -83,7 +84,7 @@ func startDaemon() (*rig, error) {
 			Ready: func(r daemon.Ready) error { ready <- r; return nil },
 		})
 	}()
-	r := &rig{admin: client.NewAdmin(c.Admin.Socket), end: func() {
+	r := &rig{admin: client.NewAdmin(c.Admin.Socket), socket: c.Admin.Socket, end: func() {
 		stop()
 		<-ended
 		_ = os.RemoveAll(dir)
@@ -208,7 +209,11 @@ func (b *browser) do(method, path string, form url.Values, headers map[string]st
 // attest has the appliance attest, so that there is a record.
 func (r *rig) attest(t testing.TB) appliance.Attestation {
 	t.Helper()
-	c, err := client.New(r.api, r.key, client.Options{})
+	// A browser test may have paused attesting for a moment.
+	c, err := client.New(r.api, r.key, client.Options{Wait: func(context.Context, time.Duration) error {
+		time.Sleep(100 * time.Millisecond)
+		return nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,9 @@ package console
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/attestd/attestd/api/wire"
@@ -21,8 +23,8 @@ type section struct {
 
 type shownSetting struct {
 	wire.Setting
-	Text    string // the value, as the file would have it
-	Changed bool   // it is not the default
+	Lines   []string // of the value
+	Changed bool     // it is no default
 }
 
 func showSettings(w http.ResponseWriter, v *visit) error {
@@ -43,7 +45,29 @@ func sections(settings []wire.Setting) (all []section) {
 			all = append(all, section{Name: name})
 		}
 		last := &all[len(all)-1]
-		last.Settings = append(last.Settings, shownSetting{Setting: s, Text: fmt.Sprint(s.Value), Changed: s.Source != "default"})
+		last.Settings = append(last.Settings, shownSetting{s, lines(s.Value), s.Source != "default"})
 	}
 	return all
+}
+
+// lines are a value as a person reads it: a list has one for each element. An empty value has none.
+func lines(value any) (texts []string) {
+	switch value := value.(type) {
+	case nil:
+		return nil
+	case []any:
+		for _, item := range value {
+			texts = append(texts, lines(item)...)
+		}
+		return texts
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			texts = append(texts, name+": "+strings.Join(lines(value[name]), ", "))
+		}
+		return []string{strings.Join(texts, "; ")}
+	}
+	if text := fmt.Sprint(value); text != "" {
+		texts = append(texts, text)
+	}
+	return texts
 }

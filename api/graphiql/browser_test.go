@@ -15,13 +15,13 @@ import (
 // browser_test.mjs. TEST_SCREENSHOTS names a folder to put pictures into.
 func TestPlaygroundInChromium(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
-	clienttest.Require(t, chromium(), "install chromium (make deps)")
+	clienttest.Require(t, clienttest.Chromium(), "install chromium (make deps)")
 	clienttest.Require(t, "./node_modules/playwright-core", "run npm ci in api/graphiql (make playground)")
 	clienttest.Require(t, "./dist/index.html", "build the playground (make playground)")
 	if !graphiql.Built() {
 		t.Fatal("dist/index.html exists, and is not embedded")
 	}
-	t.Setenv("CHROMIUM", chromium())
+	t.Setenv("CHROMIUM", clienttest.Chromium())
 
 	args := []string{clienttest.Serve(t, func(app *fiber.App) {
 		playground := graphiql.New(graphiql.Options{Endpoint: "/v1/graphql"})
@@ -41,16 +41,4 @@ func guard(c *fiber.Ctx) error {
 		return c.Status(fiber.StatusUnauthorized).JSON(fiber.Map{"errors": []fiber.Map{{"message": "no key"}}})
 	}
 	return c.Next()
-}
-
-func chromium() string {
-	if path := os.Getenv("CHROMIUM"); path != "" {
-		return path
-	}
-	for _, path := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser"} {
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	return "/usr/bin/chromium"
 }

@@ -105,3 +105,16 @@ func Node(t testing.TB, script string, args ...string) {
 		t.Fatalf("%s: %v", script, err)
 	}
 }
+
+// Chromium is the browser of this machine: what CHROMIUM names, or where systems have it.
+func Chromium() string {
+	if path := os.Getenv("CHROMIUM"); path != "" {
+		return path
+	}
+	for _, path := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser"} {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return "/usr/bin/chromium"
+}

@@ -1,0 +1,41 @@
+// Whether it signs, whether history is whole, whether data are fresh.
+import { admin, assert, attest, looks, signIn, step } from "./harness.mjs"
+
+export default async function overview() {
+  await step("the overview says in words what is, and draws what happens", async () => {
+    const page = await signIn("viewer")
+    await page.getByText("It signs", { exact: true }).waitFor()
+    await page.getByText("As they were imported", { exact: true }).waitFor()
+    await page.locator("#attestations canvas").waitFor()
+    const records = page.locator("dt", { hasText: "Records" }).locator("+ dd")
+    const before = Number(await records.innerText())
+    await attest()
+    await page.waitForFunction(before => Number([...document.querySelectorAll("dt")].find(dt => dt.innerText === "Records").nextElementSibling.innerText) > before, before)
+    await page.context().close()
+  })
+
+  await step("a pause is seen, with what clients feel and the command that ends it", async () => {
+    const page = await signIn("viewer")
+    await admin("POST", "/pause", { reason: "the contract is upgraded" })
+    try {
+      await page.getByText("Paused", { exact: true }).waitFor()
+      await page.getByText("Requests for attestations are answered 503").waitFor()
+      await page.getByText("attestd resume", { exact: true }).waitFor()
+    } finally {
+      await admin("POST", "/resume")
+    }
+    await page.getByText("It signs", { exact: true }).waitFor()
+    await page.context().close()
+  })
+
+  await step("doctor's findings have the command to copy", async () => {
+    const page = await signIn("viewer")
+    const finding = page.getByRole("listitem").filter({ hasText: "certificate" })
+    await finding.getByRole("button", { name: "Copy" }).click()
+    await finding.getByRole("button", { name: "Copied" }).waitFor()
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "attestd reload")
+    await page.context().close()
+  })
+
+  await step("the overview's looks", () => looks("/", "overview", "operator", page => page.locator("#attestations canvas").waitFor()))
+}

@@ -1,0 +1,34 @@
+package console_test
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/attestd/attestd/api/graphql/clienttest"
+)
+
+// The console in a real browser, with a real daemon. What is done there is told in the scripts of browser/, one a page, which run at once.
+// TEST_SCREENSHOTS names a folder to put pictures into.
+func TestConsoleInChromium(t *testing.T) {
+	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
+	clienttest.Require(t, clienttest.Chromium(), "install chromium (make deps)")
+	clienttest.Require(t, "./node_modules/playwright-core", "run npm ci in api/console (make console)")
+	clienttest.Require(t, "./dist/uplot.js", "bundle the graphs (make console)")
+	r := start(t)
+	rig, err := json.Marshal(map[string]string{"url": r.url, "api": r.api, "key": r.key, "socket": r.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig)} {
+		if err := os.Setenv(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, script := range []string{"access", "overview", "settings"} {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			clienttest.Node(t, "browser/run.mjs", script)
+		})
+	}
+}
