@@ -112,6 +112,9 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	if r.certificates == nil || files.Cert == "" {
 		return func() {}, nil
 	}
+	if at := r.config.Console.Listen; files.ClientCA == "" && at != "" && !config.IsLoopback(at) {
+		return nil, fmt.Errorf("server.tls.client_ca: the console at %s takes certificates of clients until attestd is restarted", at)
+	}
 	loaded, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
 	if err != nil {
 		return nil, fmt.Errorf("server.tls: %w", err)

@@ -98,6 +98,8 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 	}
 	synchronised, within, err := daemon.ClockIsSynchronised()
 	switch {
+	case errors.Is(err, fs.ErrPermission): // inside the service's sandbox (ProtectClock=)
+		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "whether it is synchronised cannot be seen from here; it says %s", text.Time(now))}
 	case err != nil:
 		return []Finding{warn(remedy, "whether it is synchronised is not known: %s", err)}
 	case !synchronised:
