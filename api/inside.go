@@ -12,14 +12,14 @@ const ByHeader = "Attestd-By"
 // Inside is a listener for other parts of this process, which it hands connections to without a socket. They say in ByHeader for whom they
 // ask: who has signed in to the console is no user of this machine.
 type Inside struct {
-	dialed chan net.Conn
+	dialled chan net.Conn
 	closed chan struct{}
 	close  func()
 }
 
 // NewInside returns a listener, for Admin.Serve.
 func NewInside() *Inside {
-	l := &Inside{dialed: make(chan net.Conn), closed: make(chan struct{})}
+	l := &Inside{dialled: make(chan net.Conn), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
 	return l
 }
@@ -31,7 +31,7 @@ type insideConn struct{ net.Conn }
 func (l *Inside) Dial(ctx context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	select {
-	case l.dialed <- insideConn{theirs}:
+	case l.dialled <- insideConn{theirs}:
 		return ours, nil
 	case <-l.closed:
 		return nil, net.ErrClosed
@@ -43,7 +43,7 @@ func (l *Inside) Dial(ctx context.Context) (net.Conn, error) {
 // Accept implements net.Listener.
 func (l *Inside) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.dialed:
+	case c := <-l.dialled:
 		return c, nil
 	case <-l.closed:
 		return nil, net.ErrClosed

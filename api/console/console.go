@@ -10,9 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"github.com/attestd/attestd/api/wire"
@@ -38,7 +38,7 @@ const (
 	idleTimeout    = time.Minute
 	maxHeaderBytes = 16 << 10
 	maxForm        = 64 << 10 // of a body
-	maxConnections = 256
+	maxConnections = 256      // open at once; the next waits for one to end
 )
 
 // Console serves the console. It is safe for concurrent use.
@@ -54,7 +54,6 @@ type Console struct {
 	looks    looks
 	doctor   doctor
 	server   *http.Server
-	open     atomic.Int64 // connections
 }
 
 // New returns a console that is ready to Serve.
@@ -77,13 +76,13 @@ func New(o Options) (*Console, error) {
 	c.server = &http.Server{
 		Handler: c.protected(c.routes()), TLSConfig: o.TLS, ErrorLog: slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ConnState: c.count,
 	}
 	return c, nil
 }
 
 // Serve serves on the listener until Shutdown and then returns nil.
 func (c *Console) Serve(l net.Listener) (err error) {
+	l = netutil.LimitListener(l, maxConnections)
 	if c.opts.TLS != nil {
 		err = c.server.ServeTLS(l, "", "")
 	} else {
@@ -115,16 +114,4 @@ func (c *Console) Link(role, by string) (wire.ConsoleLink, error) {
 	token, expires := c.sessions.invite(r, by)
 	c.logger.Info("console: a link was made", "role", role, "by", by)
 	return wire.ConsoleLink{URL: c.opts.URL.JoinPath("link", token).String(), Role: role, Expires: expires.UTC()}, nil
-}
-
-// count closes connections beyond the limit.
-func (c *Console) count(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		if c.open.Add(1) > maxConnections {
-			_ = conn.Close()
-		}
-	case http.StateClosed, http.StateHijacked:
-		c.open.Add(-1)
-	}
 }

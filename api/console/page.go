@@ -116,17 +116,6 @@ func (v *visit) show(w http.ResponseWriter, data any) error {
 	})
 }
 
-// json answers with JSON, for the page's module.
-func (v *visit) json(w http.ResponseWriter, data any) error {
-	body, err := json.Marshal(data)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // fails only where nobody is there any more
-	return nil
-}
-
 // redirect sends the browser to another page, with GET: after a form.
 func (v *visit) redirect(w http.ResponseWriter, path string) error {
 	http.Redirect(w, v.Request, path, http.StatusSeeOther)

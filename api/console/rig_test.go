@@ -205,25 +205,3 @@ func (b *browser) do(method, path string, form url.Values, headers map[string]st
 	}
 	return resp.StatusCode, resp.Header, string(text)
 }
-
-// attest has the appliance attest, so that there is a record.
-func (r *rig) attest(t testing.TB) appliance.Attestation {
-	t.Helper()
-	// A browser test may have paused attesting for a moment.
-	c, err := client.New(r.api, r.key, client.Options{Wait: func(context.Context, time.Duration) error {
-		time.Sleep(100 * time.Millisecond)
-		return nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	a, err := c.Attest(ctx, appliance.Request{
-		UnspendableAddress: appliance.Address{19: 1}, Beneficiary: appliance.Address{19: 2},
-	}, client.AttestOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
