@@ -14,7 +14,7 @@ import (
 )
 
 // attest is POST /functions/v1/attest.
-func (s *Server) attest(c *fiber.Ctx) error {
+func (s *Server) attest(c *fiber.Ctx) (err error) {
 	idempotencyKey, err := idempotencyKey(c)
 	if err != nil {
 		return err
@@ -25,6 +25,11 @@ func (s *Server) attest(c *fiber.Ctx) error {
 	}
 	ctx, cancel := s.deadline()
 	defer cancel()
+	if s.opts.Trace != nil {
+		var traced func(error)
+		ctx, traced = s.opts.Trace(ctx, tracedOf(c))
+		defer func() { traced(err) }()
+	}
 	e, replayed, err := s.attestor.Attest(ctx, appliance.Call{Key: Key(c), Request: request, IdempotencyKey: idempotencyKey})
 	if err != nil {
 		return err

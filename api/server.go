@@ -68,6 +68,10 @@ type Options struct {
 	ChainReady func() error
 	Witnesses  Witnesses // nil means none: the newest checkpoint is published
 
+	// Trace begins the trace of a request for an attestation, and the function that it returns ends it with the error that is answered.
+	// Nil means that nobody wants to know.
+	Trace func(ctx context.Context, r Traced) (context.Context, func(err error))
+
 	Logger   *slog.Logger         // nil means slog.Default
 	Registry *prometheus.Registry // nil means no metrics, and no Activity
 	InUse    func() int           // sessions of the HSM inside a call, for Activity; nil means that nobody knows

@@ -41,6 +41,8 @@ type Attestor struct {
 	// MaxWaiting bounds the calls that wait for their turn at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
 	MaxWaiting int
 
+	Trace Trace // told of the parts of each attestation
+
 	// Second is told of each attestation for a second beneficiary of an unspendable address, where the policy warns of them, and of the
 	// address's first attestation. Nil means that nobody wants to know.
 	Second func(e Entry, first Record)
@@ -169,7 +171,9 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		return Entry{}, false, err
 	}
 	a.Keys.Used(call.Key.ID, a.Now())
+	ctx, committed := a.Trace.begin(ctx, PartCommit)
 	e, replayed, err := a.Journal.Append(ctx, r, admission)
+	committed(err)
 	if err == nil && !replayed && admission.second != nil && a.Second != nil {
 		a.Second(e, *admission.second)
 	}
@@ -180,14 +184,24 @@ func (a *Attestor) sign(ctx context.Context, by *seat, keyID string, d Digest) (
 	a.signing.Add(1)
 	defer a.signing.Add(-1)
 	if by.Concurrency == nil {
-		return by.Signer.Sign(ctx, d)
+		return a.signed(ctx, by, d)
 	}
-	if err := by.turns.enter(ctx, keyID, by.Concurrency(), a.maxWaiting()); err != nil {
+	waiting, admitted := a.Trace.begin(ctx, PartQueue)
+	err := by.turns.enter(waiting, keyID, by.Concurrency(), a.maxWaiting())
+	admitted(err)
+	if err != nil {
 		return Signature{}, err
 	}
 	begin := time.Now()
 	defer func() { by.turns.leave(time.Since(begin), by.Concurrency()) }()
-	return by.Signer.Sign(ctx, d)
+	return a.signed(ctx, by, d)
+}
+
+func (a *Attestor) signed(ctx context.Context, by *seat, d Digest) (Signature, error) {
+	ctx, done := a.Trace.begin(ctx, PartHSM)
+	s, err := by.Signer.Sign(ctx, d)
+	done(err)
+	return s, err
 }
 
 func (a *Attestor) maxWaiting() int {

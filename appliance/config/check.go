@@ -17,6 +17,12 @@ import (
 )
 
 // validate checks what can be checked without opening anything.
+// isWebAddress says whether s is a URL of a server and a path, with nothing that may be secret.
+func isWebAddress(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+}
+
 func (c *Config) validate() error {
 	var failures []error
 	check := func(ok bool, format string, args ...any) {
@@ -38,6 +44,7 @@ func (c *Config) validate() error {
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
 	c.validateServer(check)
 	c.validateConsole(check)
+	check(c.Tracing.Endpoint == "" || isWebAddress(c.Tracing.Endpoint), "tracing.endpoint: %q is not the address of a collector such as http://127.0.0.1:4318", c.Tracing.Endpoint)
 	c.validateJournal(check)
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")

@@ -69,6 +69,9 @@ type Config struct {
 		Listen string `koanf:"listen"`
 		URL    string `koanf:"url"`
 	} `koanf:"console"`
+	Tracing struct {
+		Endpoint string `koanf:"endpoint"`
+	} `koanf:"tracing"`
 	HSM struct {
 		URI              string        `koanf:"uri"`
 		URIs             []string      `koanf:"uris"`
@@ -195,6 +198,7 @@ func attestingSettings() []Setting {
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
 		{"console.listen", "", "address and port of the console, such as 127.0.0.1:9465; empty for none. An address that other machines reach takes server.tls with server.tls.client_ca"},
 		{"console.url", "", "where browsers find the console, such as https://console.example.com: other names are refused; empty: at console.listen"},
+		{"tracing.endpoint", "", "OpenTelemetry collector that gets traces of attestations by OTLP over HTTP, such as http://127.0.0.1:4318; empty: the one of OTEL_EXPORTER_OTLP_ENDPOINT, or none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.uris", []string{}, "instead of hsm.uri, up to 8 such URIs of tokens that hold the same key, in the order in which they are used: the next where one fails"},
 		{"hsm.keys", attestorKeyMembers(), "instead of hsm.uri, several attestor keys, as while one takes another's place; the first that is active signs for API keys that are bound to none"},

@@ -79,6 +79,7 @@ type running struct {
 	sinks    *sinks.Shipper
 	shipsTo  []config.Sink // what sinks has; guarded by reloading
 
+	tracing      *tracing // nil where no collector is named
 	witnesses    *witness.Gatherer
 	continued    chan successor    // has the log as which the journal goes on
 	certificates *api.Certificates // nil where the API is served in plain
@@ -165,6 +166,10 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if r.tracing, err = r.openTracing(ctx); err != nil {
+		return err
+	}
+	r.attestor.Trace = r.tracing.forParts()
 	r.openEvents()
 	r.govern(policy)
 	r.attestor.Second = r.second
@@ -299,6 +304,7 @@ func (r *running) close() error {
 		failures = append(failures, r.replica.Close())
 	}
 	r.closeEvents()
+	r.tracing.close()
 	if r.redeemed != nil {
 		failures = append(failures, r.redeemed.Close())
 	}

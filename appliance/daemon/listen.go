@@ -153,6 +153,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		ReplicaReady: r.replicaReady(),
 		ChainReady:   r.chainReady(),
 		Witnesses:    r.witnesses,
+		Trace:        r.tracing.forRequests(),
 		Logger:       r.logger,
 		Registry:     r.registry,
 		InUse:        func() int { return r.signer.usage().InUse },

@@ -123,7 +123,9 @@ func queries(t *testing.T) map[string]string {
 	}
 	panels := len(all)
 	var rules struct {
-		Groups []struct{ Rules []struct{ Alert, Expr string } }
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
 	}
 	read(t, rulesFile, yaml.Unmarshal, &rules)
 	for _, g := range rules.Groups {
