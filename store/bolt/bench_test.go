@@ -2,7 +2,9 @@ package bolt_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -38,11 +40,14 @@ func benchmarkAppend(b *testing.B, callers int) {
 	cpu, written := cpuTime(b), bytesWritten(b)
 	b.ReportAllocs()
 	b.ResetTimer()
-	for range callers {
+	for caller := range callers {
+		random := rand.New(rand.NewPCG(1, uint64(caller)))
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
 				r := record
 				r.ID = ids[i]
+				binary.BigEndian.PutUint64(r.Hash[24:], random.Uint64())
+				binary.BigEndian.PutUint64(r.UnspendableAddress[12:], random.Uint64())
 				if _, _, err := s.Journal().Append(context.Background(), r); err != nil {
 					b.Error(err)
 					return

@@ -3,7 +3,7 @@
 //
 // # Layout
 //
-// Schema version 2 (schema.go). Integers are 8 bytes, big-endian. A bucket holds:
+// Schema version 3 (schema.go). Integers are 8 bytes, big-endian. A bucket holds:
 //
 //	meta         version     -> schema version
 //	             log         -> origin+keyhash, the log key's name and hash as in a note's signature line
@@ -14,12 +14,12 @@
 //	ids          16 bytes of the id of an attestation or event -> index
 //	by_key       API key id, 0x00, index -> nothing
 //	idempotency  SHA-256 of (length of API key id, API key id, idempotency key) -> index
-//	by_hash      last 8 bytes of an attestation's hash, index -> nothing
-//	by_unspendable  last 8 bytes of its unspendable address's SHA-256, index -> nothing
+//	by_hash      by the last 8 bytes of an attestation's hash: sorted runs (runs.go)
+//	by_unspendable  by the last 8 bytes of its unspendable address's SHA-256: sorted runs
 //	events       index of an event -> nothing
 //
 // A transaction writes leaves, their hashes, their lookup entries and the checkpoint of the tree that they make, so a file is at every
-// moment a journal of exactly the size its checkpoint says. Entries are never changed or removed. Times need no lookup: they never decrease, so that a time is found by binary search.
+// moment a journal of exactly the size its checkpoint says. Entries are never changed or removed, but that runs are merged. Times need no lookup: they never decrease, so that a time is found by binary search.
 //
 // # The newest leaves
 //

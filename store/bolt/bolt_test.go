@@ -211,8 +211,8 @@ func refusals(key, other appliance.LogKey) map[string]refusal {
 			want:  bolt.ErrInUse, says: "is attestd running?",
 		},
 		"a newer schema": {
-			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 3}),
-			want:  bolt.ErrNewerSchema, says: "schema version 3",
+			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 4}),
+			want:  bolt.ErrNewerSchema, says: "schema version 4",
 		},
 		"another log's file": {
 			options: func(o *bolt.Options) { o.Signer, o.Verifier = other.Signer, other.Verifier },

@@ -51,3 +51,13 @@ func (s *Store) HoldFile() (release func() error) {
 
 // BreakDB makes every later write to the file fail, but none to the write-ahead log.
 func (s *Store) BreakDB() { s.file.Close() }
+
+// What a bucket of runs is written and read with.
+var (
+	AddRun        = addRun
+	LastInRuns    = lastInRuns
+	RecordsInRuns = recordsInRuns
+)
+
+// Indexed is indexed.
+type Indexed = indexed

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/attestd/attestd/appliance"
 	"go.etcd.io/bbolt"
@@ -18,7 +17,8 @@ var lookupBuckets = buckets[4:]
 // from the same: their values are empty then. In the others the value is the index.
 func leadsByName(bucket string) bool { return bucket != bucketIDs && bucket != bucketIdempotency }
 
-// eachLookup calls fn with each entry of the lookup buckets that leads to a record. index is the record's, encoded.
+// eachLookup calls fn with each entry of the lookup buckets that leads to a record. index is the record's, encoded. Where inRuns, the name
+// is what a run has.
 func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
 	id := e.ID()
 	err := fn(bucketIDs, id[:], index)
@@ -46,11 +46,11 @@ func keyPrefix(keyID string) []byte {
 	return append(append(make([]byte, 0, len(keyID)+9), keyID...), 0)
 }
 
-// prefix is how the names of entries in by_hash begin: the last 8 bytes. Where others have the same, their records
+// prefix is what a record is found by in by_hash: the last 8 bytes. Where others have the same, their records
 // are read in vain; whole, both would make the file half as large again.
 func prefix(of []byte) []byte { return append(make([]byte, 0, 16), of[len(of)-8:]...) }
 
-// unspendablePrefix is how the names of an unspendable address's entries in by_unspendable begin: the last 8 bytes of its SHA-256. Of
+// unspendablePrefix is what a record is found by in by_unspendable: the last 8 bytes of the address's SHA-256. Of
 // the address itself, whoever asks for attestations could choose many that have the same.
 func unspendablePrefix(a appliance.Address) []byte {
 	sum := sha256.Sum256(a[:])
@@ -82,9 +82,9 @@ func recordOf(bucket string, name, value []byte) (int64, error) {
 func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 {
 	switch {
 	case q.Hash != nil:
-		return under(tx.Bucket([]byte(bucketByHash)), prefix(q.Hash[:]))
+		return lastInRuns(tx.Bucket([]byte(bucketByHash)), prefix(q.Hash[:]))
 	case q.Unspendable != nil:
-		return under(tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(*q.Unspendable))
+		return lastInRuns(tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(*q.Unspendable))
 	case q.EventsOnly:
 		return under(tx.Bucket([]byte(bucketEvents)), nil)
 	case q.KeyID != "":
@@ -98,12 +98,7 @@ func under(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
 	c := bucket.Cursor()
 	return func(before int64) int64 {
 		bound := binary.BigEndian.AppendUint64(bytes.Clone(prefix), uint64(before))
-		name, _ := c.Seek(bound)
-		if name == nil {
-			name, _ = c.Last()
-		} else {
-			name, _ = c.Prev()
-		}
+		name, _ := seekBefore(c, bound)
 		if len(name) != len(bound) || !bytes.HasPrefix(name, prefix) {
 			return -1
 		}
@@ -113,31 +108,4 @@ func under(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
 		}
 		return i
 	}
-}
-
-// addLookups is the migration to schema version 2: records are found by hash and unspendable address, and events among them.
-func addLookups(tx *bbolt.Tx) error {
-	added := make(map[string]*bbolt.Bucket)
-	for _, name := range []string{bucketByHash, bucketByUnspendable, bucketEvents} {
-		var err error
-		if added[name], err = tx.CreateBucket([]byte(name)); err != nil {
-			return fmt.Errorf("create bucket %s: %w", name, err)
-		}
-	}
-	records := tx.Bucket([]byte(bucketRecords))
-	if records == nil {
-		return fmt.Errorf("%w: bucket %s is missing", ErrDamaged, bucketRecords)
-	}
-	return records.ForEach(func(index, _ []byte) error {
-		e, err := readEntry(records, index)
-		if err != nil {
-			return err
-		}
-		return eachLookup(e, index, func(bucket string, name, value []byte) error {
-			if b := added[bucket]; b != nil {
-				return b.Put(name, value)
-			}
-			return nil
-		})
-	})
 }

@@ -125,10 +125,8 @@ func (v *view) countFrom(keyID string, first int64) (n int64) {
 
 // first returns the first record of an unspendable address, nil where there is none. recent is the first of what the file may lack.
 func (v *view) first(unspendable appliance.Address, recent *appliance.Entry) (*appliance.Record, error) {
-	begin := unspendablePrefix(unspendable)
-	c := v.tx.Bucket([]byte(bucketByUnspendable)).Cursor()
-	for name, _ := c.Seek(begin); bytes.HasPrefix(name, begin); name, _ = c.Next() {
-		e, err := readEntry(v.records, name[len(begin):])
+	for index := range recordsInRuns(v.tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(unspendable)) {
+		e, err := readEntry(v.records, index)
 		if err != nil {
 			return nil, err
 		}

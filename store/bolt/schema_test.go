@@ -3,6 +3,7 @@ package bolt_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 	}
 
 	// A read-only opening changes nothing, and says what does.
-	o := bolt.WithSchema(options(key), 4, map[int64]func(*bbolt.Tx) error{2: step(2, nil), 3: step(3, nil)})
+	o := bolt.WithSchema(options(key), 5, map[int64]func(*bbolt.Tx) error{3: step(3, nil), 4: step(4, nil)})
 	readOnly := o
 	readOnly.ReadOnly = true
 	if _, err := bolt.Open(path, readOnly); !errors.Is(err, bolt.ErrOlderSchema) {
@@ -43,8 +44,8 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 	// One that fails leaves the file as it was, for the attestd that wrote it.
 	before, err := os.ReadFile(path)
 	check(t, err)
-	broken := bolt.WithSchema(options(key), 4, map[int64]func(*bbolt.Tx) error{2: step(2, nil), 3: step(3, errors.New("no luck"))})
-	if _, err := bolt.Open(path, broken); err == nil || !strings.Contains(err.Error(), "from schema version 2 to 4; the file is as it was: no luck") {
+	broken := bolt.WithSchema(options(key), 5, map[int64]func(*bbolt.Tx) error{3: step(3, nil), 4: step(4, errors.New("no luck"))})
+	if _, err := bolt.Open(path, broken); err == nil || !strings.Contains(err.Error(), "from schema version 3 to 5; the file is as it was: no luck") {
 		t.Fatalf("a migration that fails: %v", err)
 	}
 	after, err := os.ReadFile(path)
@@ -62,14 +63,14 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 		fill(t, s, 1)
 		check(t, s.Close())
 	}
-	if len(ran) != 2 || ran[0] != 2 || ran[1] != 3 {
-		t.Errorf("ran %v, want 2 and 3, once", ran)
+	if len(ran) != 2 || ran[0] != 3 || ran[1] != 4 {
+		t.Errorf("ran %v, want 3 and 4, once", ran)
 	}
 	if _, err := bolt.Open(path, options(key)); !errors.Is(err, bolt.ErrNewerSchema) || !strings.Contains(err.Error(), "install the newer attestd again") {
 		t.Errorf("the older attestd: %v", err)
 	}
 	// Where a step is missing, nothing is tried.
-	gap := bolt.WithSchema(options(key), 6, map[int64]func(*bbolt.Tx) error{5: step(5, nil)})
+	gap := bolt.WithSchema(options(key), 7, map[int64]func(*bbolt.Tx) error{6: step(6, nil)})
 	if _, err := bolt.Open(path, gap); !errors.Is(err, bolt.ErrDamaged) {
 		t.Errorf("a gap: %v", err)
 	}
@@ -89,27 +90,46 @@ func TestRespondsWhileTheWriterLives(t *testing.T) {
 	}
 }
 
-// TestAFileOfSchemaVersion1GetsItsLookups takes from a file what version 1 did not have, and opens it.
-func TestAFileOfSchemaVersion1GetsItsLookups(t *testing.T) {
-	path, key := newPath(t), newLogKey(t)
-	s := mustOpen(t, path, options(key))
-	entries := fill(t, s, 3)
-	event, err := s.Journal().AppendEvent(t.Context(), storetest.Event())
-	check(t, err)
-	check(t, s.Close())
-	edit(t, path, func(tx *bbolt.Tx) error {
-		return errors.Join(tx.DeleteBucket([]byte("by_hash")), tx.DeleteBucket([]byte("by_unspendable")), tx.DeleteBucket([]byte("events")),
-			tx.Bucket([]byte("meta")).Put([]byte("version"), index(1)))
-	})
-	s = mustOpen(t, path, options(key))
-	wantClean(t, s, nil)
-	for i, q := range []appliance.JournalQuery{
-		{Hash: &entries[1].Record.Hash}, {Unspendable: &entries[1].Record.UnspendableAddress}, {EventsOnly: true},
-	} {
-		found, err := s.Journal().List(t.Context(), q)
-		check(t, err)
-		if want := []int64{1, 1, event.Index}[i]; len(found) == 0 || found[len(found)-1].Index != want {
-			t.Errorf("%+v finds %d entries, not %d", q, len(found), want)
+// TestOlderFilesGetTheirLookups makes a file what an earlier version would have left, and opens it.
+func TestOlderFilesGetTheirLookups(t *testing.T) {
+	drop := func(tx *bbolt.Tx, names ...string) (err error) {
+		for _, name := range names {
+			err = errors.Join(err, tx.DeleteBucket([]byte(name)))
 		}
+		return err
+	}
+	for version, older := range map[int64]func(tx *bbolt.Tx) error{
+		1: func(tx *bbolt.Tx) error { return drop(tx, "by_hash", "by_unspendable", "events") },
+		2: func(tx *bbolt.Tx) error {
+			err := drop(tx, "by_hash", "by_unspendable")
+			for _, name := range []string{"by_hash", "by_unspendable"} {
+				b, createErr := tx.CreateBucket([]byte(name))
+				err = errors.Join(err, createErr, b.Put([]byte("8 bytes 8 bytes "), nil))
+			}
+			return err
+		},
+	} {
+		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
+			path, key := newPath(t), newLogKey(t)
+			s := mustOpen(t, path, options(key))
+			entries := fill(t, s, 3)
+			event, err := s.Journal().AppendEvent(t.Context(), storetest.Event())
+			check(t, err)
+			check(t, s.Close())
+			edit(t, path, func(tx *bbolt.Tx) error {
+				return errors.Join(older(tx), tx.Bucket([]byte("meta")).Put([]byte("version"), index(version)))
+			})
+			s = mustOpen(t, path, options(key))
+			wantClean(t, s, nil)
+			for i, q := range []appliance.JournalQuery{
+				{Hash: &entries[1].Record.Hash}, {Unspendable: &entries[1].Record.UnspendableAddress}, {EventsOnly: true},
+			} {
+				found, err := s.Journal().List(t.Context(), q)
+				check(t, err)
+				if want := []int64{1, 1, event.Index}[i]; len(found) == 0 || found[len(found)-1].Index != want {
+					t.Errorf("%+v finds %d entries, not %d", q, len(found), want)
+				}
+			}
+		})
 	}
 }

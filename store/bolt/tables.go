@@ -15,8 +15,9 @@ type tables struct {
 	meta, keys, records, hashes *bbolt.Bucket
 	lookups                     map[string]*bbolt.Bucket
 
-	name    [8]byte // scratch for a key; bbolt copies keys
-	indexes []byte  // values of lookups, which must stay where they are until the commit
+	runs    map[string][]indexed // entries of the segment
+	name    [8]byte              // scratch for a key; bbolt copies keys
+	indexes []byte               // values of lookups, which must stay where they are until the commit
 }
 
 func openTables(tx *bbolt.Tx) (*tables, error) {
@@ -27,7 +28,7 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 		}
 	}
 	// These grow at their end only: full pages are never split again.
-	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents} {
+	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents, bucketByHash, bucketByUnspendable} {
 		all[name].FillPercent = 1
 	}
 	return &tables{meta: all[bucketMeta], keys: all[bucketKeys], records: all[bucketRecords], hashes: all[bucketHashes], lookups: all}, nil
@@ -36,8 +37,14 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 // put writes a segment's leaves with all that leads to them. The segment must stay as it is until the commit.
 func (t *tables) put(s *segment) error {
 	t.indexes = make([]byte, 0, 8*len(s.entries))
+	t.runs = make(map[string][]indexed)
 	for i := range s.entries {
 		if err := t.putEntry(&s.entries[i]); err != nil {
+			return err
+		}
+	}
+	for bucket, entries := range t.runs {
+		if err := addRun(t.lookups[bucket], s.first, entries); err != nil {
 			return err
 		}
 	}
@@ -57,5 +64,11 @@ func (t *tables) putEntry(e *appliance.Entry) error {
 	if err := t.records.Put(index, e.Leaf); err != nil {
 		return err
 	}
-	return eachLookup(*e, index, func(bucket string, name, value []byte) error { return t.lookups[bucket].Put(name, value) })
+	return eachLookup(*e, index, func(bucket string, name, value []byte) error {
+		if inRuns(bucket) {
+			t.runs[bucket] = append(t.runs[bucket], indexed(name))
+			return nil
+		}
+		return t.lookups[bucket].Put(name, value)
+	})
 }

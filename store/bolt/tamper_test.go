@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +112,39 @@ func put(bucket string, name, value []byte) func(tx *bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put(name, value) }
 }
 
+// run changes the entries of a bucket that has one run of one chunk.
+func run(bucket string, changes ...func(entries [][]byte) [][]byte) func(tx *bbolt.Tx) error {
+	return func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		name, value := b.Cursor().First()
+		entries := slices.Collect(slices.Chunk(bytes.Clone(value), 16))
+		for _, change := range changes {
+			entries = change(entries)
+		}
+		first := bytes.Clone(name[:8])
+		return errors.Join(b.Delete(name), b.Put(append(first, entries[0]...), bytes.Join(entries, nil)))
+	}
+}
+
+func without(entry []byte) func(entries [][]byte) [][]byte {
+	return func(entries [][]byte) [][]byte {
+		return slices.DeleteFunc(entries, func(e []byte) bool { return bytes.Equal(e, entry) })
+	}
+}
+
+func with(entry []byte) func(entries [][]byte) [][]byte {
+	return func(entries [][]byte) [][]byte {
+		entries = append(entries, entry)
+		slices.SortFunc(entries, bytes.Compare)
+		return entries
+	}
+}
+
+func backwards(entries [][]byte) [][]byte {
+	slices.Reverse(entries)
+	return entries
+}
+
 // findIndex returns the name of an entry in a bucket that has the index as its value.
 func findIndex(tx *bbolt.Tx, bucket string, i int64) (name []byte) {
 	tx.Bucket([]byte(bucket)).ForEach(func(k, v []byte) error {
@@ -167,11 +202,16 @@ func (j sealed) changes() map[string]change {
 		"an idempotency key's":      {func(tx *bbolt.Tx) error { return put("idempotency", findIndex(tx, "idempotency", 6), index(7))(tx) }, []damage{{6, "lookup"}, {7, "lookup"}}, true},
 		"an idempotency key gone":   {func(tx *bbolt.Tx) error { return remove("idempotency", findIndex(tx, "idempotency", 6))(tx) }, []damage{{6, "lookup"}}, true},
 		"an idempotency key more":   {put("idempotency", make([]byte, 32), index(7)), []damage{{7, "lookup"}}, true},
-		"a by_hash entry dropped":   {remove("by_hash", byTail(hash(7), 7)), []damage{{7, "lookup"}}, true},
-		"a by_hash entry too many":  {put("by_hash", byTail(hash(7), 8), nil), []damage{{8, "lookup"}}, true},
-		"a by_hash entry malformed": {put("by_hash", []byte("x"), nil), []damage{{-1, "lookup"}}, true},
-		"an address's dropped":      {remove("by_unspendable", byTail(address(7), 7)), []damage{{7, "lookup"}}, true},
-		"an address's too many":     {put("by_unspendable", byTail(address(7), 8), nil), []damage{{8, "lookup"}}, true},
+		"a by_hash entry dropped":   {run("by_hash", without(byTail(hash(7), 7))), []damage{{7, "lookup"}}, true},
+		"a by_hash entry too many":  {run("by_hash", with(byTail(hash(7), 8))), []damage{{8, "lookup"}}, true},
+		"a by_hash entry changed":   {run("by_hash", without(byTail(hash(7), 7)), with(byTail(hash(7), 8))), []damage{{7, "lookup"}, {8, "lookup"}}, true},
+		"a by_hash entry beyond":    {run("by_hash", with(byTail(hash(7), 99))), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk malformed": {put("by_hash", []byte("x"), nil), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk misnamed":  {put("by_hash", append(index(1<<40), make([]byte, 16)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk twice":     {put("by_hash", append(index(9), byTail(hash(7), 7)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
+		"by_hash out of order":      {run("by_hash", backwards), []damage{{-1, "lookup"}}, true},
+		"an address's dropped":      {run("by_unspendable", without(byTail(address(7), 7))), []damage{{7, "lookup"}}, true},
+		"an address's too many":     {run("by_unspendable", with(byTail(address(7), 8))), []damage{{8, "lookup"}}, true},
 		"an event where none is":    {put("events", index(7), nil), []damage{{7, "lookup"}}, true},
 		"an event's dropped":        {remove("events", index(last)), []damage{{last, "lookup"}}, true},
 		"the checkpoint":            {flip("meta", []byte("checkpoint"), 9), []damage{{-1, "checkpoint"}}, true},

@@ -58,6 +58,7 @@ type auditor struct {
 	size       int64            // of the journal that is verified
 	filed      int64            // how many of its records are in the file; the others are the tail of head
 	count      map[string]int64 // entries of the lookup buckets
+	runs       map[string]*runAudit
 	beyond     map[string]int64 // entries of records and hashes that the checkpoint does not cover
 	unreadable bool             // a page was
 
@@ -81,6 +82,7 @@ func (v *auditor) pages(fn func(p *pages.Reader) error) error {
 // file checks the pages of the file, what they are used for, and the form of every entry.
 func (v *auditor) file() error {
 	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
+	v.runs = map[string]*runAudit{bucketByHash: newRunAudit(), bucketByUnspendable: newRunAudit()}
 	for {
 		err := v.pages(func(p *pages.Reader) error {
 			p.Used = make([]bool, p.Limit())
@@ -229,6 +231,8 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.filed) {
 			v.beyond[bucket]++
 		}
+	case bucketByHash, bucketByUnspendable:
+		v.chunk(bucket, name, value)
 	default:
 		v.count[bucket]++
 		if i, err := recordOf(bucket, name, value); err != nil || i >= v.filed {
@@ -380,77 +384,4 @@ func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
 		return
 	}
 	v.report(n, id, "tree", "the hash of records %d to %d, at level %d, %s", n+1-1<<level, n, level, wrong)
-}
-
-// lookups checks that the lookup buckets lead to a record.
-func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
-	id := e.ID()
-	if id == uuid.Nil {
-		return // not readable, and reported as such
-	}
-	_ = eachLookup(e, encodeIndex(n), func(bucket string, name, want []byte) error {
-		value, err := p.Get(bucket, name)
-		switch {
-		case err != nil:
-			v.report(n, id, "lookup", "%s", err)
-		case !bytes.Equal(value, want):
-			v.report(n, id, "lookup", "%s: leads elsewhere", bucket)
-		default:
-			v.matched[bucket]++
-		}
-		return nil
-	})
-}
-
-// surplus finds the entries of the lookup buckets that no record asks for. There are none where as many were found
-// right as there are, since no two records ask for the same.
-func (v *auditor) surplus() error {
-	for _, bucket := range lookupBuckets {
-		if v.count[bucket] == v.matched[bucket] {
-			continue
-		}
-		err := v.pages(func(p *pages.Reader) error {
-			visit := func(name, value []byte) error {
-				if v.ctx.Err() != nil {
-					return timeout(v.ctx, "verify")
-				}
-				v.indexEntry(p, bucket, name, value)
-				return nil
-			}
-			err := p.Walk(bucket, nil, visit, func(_, _ []byte, _ error) error { return nil })
-			if !errors.Is(err, ErrDamaged) { // which file has reported
-				return err
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// indexEntry checks that the record to which an entry leads asks for it.
-func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) {
-	n, err := recordOf(bucket, name, value)
-	if err != nil || n >= v.filed {
-		return // reported by file, or newer than what is verified
-	}
-	leaf, err := p.Get(bucketRecords, encodeIndex(n))
-	if err != nil {
-		return // reported by records
-	}
-	e, _ := appliance.DecodeEntry(n, leaf)
-	id := e.ID()
-	if id == uuid.Nil {
-		return // likewise
-	}
-	asked := false
-	_ = eachLookup(e, encodeIndex(n), func(of string, want, _ []byte) error {
-		asked = asked || of == bucket && bytes.Equal(name, want)
-		return nil
-	})
-	if !asked {
-		v.report(n, id, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
-	}
 }

@@ -1,0 +1,179 @@
+package bolt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt/pages"
+	"github.com/google/uuid"
+)
+
+// lookups checks that the lookup buckets lead to a record.
+func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
+	id := e.ID()
+	if id == uuid.Nil {
+		return // not readable, and reported as such
+	}
+	_ = eachLookup(e, encodeIndex(n), func(bucket string, name, want []byte) error {
+		if inRuns(bucket) {
+			v.runs[bucket].asked.add(name)
+			return nil
+		}
+		value, err := p.Get(bucket, name)
+		switch {
+		case err != nil:
+			v.report(n, id, "lookup", "%s", err)
+		case !bytes.Equal(value, want):
+			v.report(n, id, "lookup", "%s: leads elsewhere", bucket)
+		default:
+			v.matched[bucket]++
+		}
+		return nil
+	})
+}
+
+// surplus finds the entries of the lookup buckets that no record asks for. There are none where as many were found
+// right as there are, since no two records ask for the same.
+func (v *auditor) surplus() error {
+	for _, bucket := range lookupBuckets {
+		check := v.surplusIn
+		if r := v.runs[bucket]; r != nil {
+			if r.has == r.asked {
+				continue
+			}
+			check = v.wrongInRuns
+		} else if v.count[bucket] == v.matched[bucket] {
+			continue
+		}
+		if err := v.pages(func(p *pages.Reader) error { return check(p, bucket) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *auditor) surplusIn(p *pages.Reader, bucket string) error {
+	return v.walk(p, bucket, func(name, value []byte) { v.indexEntry(p, bucket, name, value) })
+}
+
+// walk calls fn with each entry of a bucket that can be read.
+func (v *auditor) walk(p *pages.Reader, bucket string, fn func(name, value []byte)) error {
+	visit := func(name, value []byte) error {
+		if v.ctx.Err() != nil {
+			return timeout(v.ctx, "verify")
+		}
+		fn(name, value)
+		return nil
+	}
+	err := p.Walk(bucket, nil, visit, func(_, _ []byte, _ error) error { return nil })
+	if errors.Is(err, ErrDamaged) { // which file has reported
+		return nil
+	}
+	return err
+}
+
+// indexEntry checks that the record to which an entry leads asks for it. It returns that record, or -1 where it does not.
+func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) int64 {
+	n, err := recordOf(bucket, name, value)
+	if err != nil || n >= v.filed {
+		return -1 // reported by file, or newer than what is verified
+	}
+	id, asked := v.asks(p, n, bucket, name)
+	switch {
+	case asked:
+		return n
+	case id != uuid.Nil:
+		v.report(n, id, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
+	}
+	return -1
+}
+
+// asks returns a record's id, and whether it asks for an entry of that name; uuid.Nil where it cannot be read, which records has reported.
+// A nil name is any.
+func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id uuid.UUID, asked bool) {
+	leaf, err := p.Get(bucketRecords, encodeIndex(n))
+	if err != nil {
+		return uuid.Nil, false
+	}
+	e, _ := appliance.DecodeEntry(n, leaf)
+	if id = e.ID(); id == uuid.Nil {
+		return id, false
+	}
+	_ = eachLookup(e, encodeIndex(n), func(of string, want, _ []byte) error {
+		asked = asked || of == bucket && (name == nil || bytes.Equal(name, want))
+		return nil
+	})
+	return id, asked
+}
+
+// runAudit is what is known of a bucket of runs while it is verified.
+type runAudit struct {
+	has, asked multiset // entries that are there, and that the records ask for
+	name, last []byte   // of the chunk before: its name and last entry
+	highest    int64    // record of the run so far
+}
+
+// multiset tells whether as many of the same entries were added to another, in whatever order: but for one chance in 2^64.
+type multiset uint64
+
+var multisetSeed = maphash.MakeSeed()
+
+func (m *multiset) add(entry []byte) { *m += multiset(maphash.Bytes(multisetSeed, entry)) }
+
+func newRunAudit() *runAudit { return &runAudit{highest: -1} }
+
+// chunk checks a chunk by itself and behind the one before, and counts its entries.
+func (v *auditor) chunk(bucket string, name, value []byte) {
+	r := v.runs[bucket]
+	if len(name) != chunkName || !bytes.HasPrefix(r.name, name[:8]) {
+		r.last = nil
+	}
+	err := checkChunk(name, value, r.last)
+	if err == nil && r.last == nil && int64(binary.BigEndian.Uint64(name)) <= r.highest {
+		err = fmt.Errorf("the run before has record %d", r.highest)
+	}
+	if err != nil {
+		v.report(-1, uuid.Nil, "lookup", "%s: chunk %x: %s", bucket, name, err)
+		return
+	}
+	for entry := range slices.Chunk(value, runEntry) {
+		n, err := recordOf(bucket, entry, nil)
+		if err != nil || n >= v.filed || bytes.Compare(entry[8:], name[:8]) < 0 {
+			v.report(-1, uuid.Nil, "lookup", "%s: entry %x leads to no record of its run", bucket, entry)
+			continue
+		}
+		r.highest = max(r.highest, n)
+		r.has.add(entry)
+		r.last = entry
+	}
+	r.name = name
+}
+
+// wrongInRuns finds the entries of a bucket of runs that no record asks for, and the records that have none.
+func (v *auditor) wrongInRuns(p *pages.Reader, bucket string) error {
+	right := make([]bool, v.filed)
+	err := v.walk(p, bucket, func(_, chunk []byte) {
+		for ; len(chunk) >= runEntry; chunk = chunk[runEntry:] {
+			if n := v.indexEntry(p, bucket, chunk[:runEntry], nil); n >= 0 {
+				right[n] = true
+			}
+		}
+	})
+	for n := int64(0); n < v.filed && err == nil; n++ {
+		if right[n] {
+			continue
+		}
+		if id, asks := v.asks(p, n, bucket, nil); asks {
+			v.report(n, id, "lookup", "%s: no entry leads to it", bucket)
+		}
+		if v.ctx.Err() != nil {
+			err = timeout(v.ctx, "verify")
+		}
+	}
+	return err
+}
