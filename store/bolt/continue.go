@@ -159,7 +159,7 @@ func (c *copier) write(entries []appliance.Entry, also func(t *tables) error) er
 		next := newSegment(c.frontier.Size())
 		for i, e := range entries {
 			e.Index = next.first + int64(i)
-			next.add(&c.frontier, e)
+			next.add(&c.frontier, &e)
 		}
 		if err := t.put(next); err != nil || also == nil {
 			return err

@@ -31,7 +31,8 @@ func (b *batch) appendLeaves(o *op) error {
 		}
 		entries[i] = e
 	}
-	for _, e := range entries {
+	for i := range entries {
+		e := &entries[i]
 		b.next.add(&b.frontier, e)
 		b.now = e.Time()
 	}

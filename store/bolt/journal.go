@@ -35,7 +35,7 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...
 	if err := j.store.submit(ctx, o); err != nil {
 		return appliance.Entry{}, false, err
 	}
-	return o.Value.entry, o.Value.replayed, nil
+	return *o.Value.entry, o.Value.replayed, nil
 }
 
 // AppendEvent implements appliance.Journal. When ctx ends before the writer has taken the event, it is not appended.
@@ -44,8 +44,10 @@ func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance
 		return appliance.Entry{}, err
 	}
 	o := &op{Value: change{event: &e}}
-	err := j.store.submit(ctx, o)
-	return o.Value.entry, err
+	if err := j.store.submit(ctx, o); err != nil {
+		return appliance.Entry{}, err
+	}
+	return *o.Value.entry, nil
 }
 
 // Ready implements appliance.Journal.

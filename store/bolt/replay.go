@@ -54,7 +54,7 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 			if err != nil {
 				return nil, frontier, fmt.Errorf("%w: record %d: %w", ErrDamaged, f.first+int64(i), err)
 			}
-			tail.add(&frontier, e)
+			tail.add(&frontier, &e)
 		}
 		tree, err := appliance.OpenCheckpoint(f.checkpoint, verifier)
 		if err != nil {

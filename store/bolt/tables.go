@@ -38,8 +38,8 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 func (t *tables) put(s *segment) error {
 	t.indexes = make([]byte, 0, 8*len(s.entries))
 	t.runs = make(map[string][]indexed)
-	for i := range s.entries {
-		if err := t.putEntry(&s.entries[i]); err != nil {
+	for _, e := range s.entries {
+		if err := t.putEntry(e); err != nil {
 			return err
 		}
 	}

@@ -12,14 +12,14 @@ import (
 // leaves follow each other in the journal. Those that a head has are not changed any more; what is added later is behind them.
 type leaves struct {
 	first   int64 // index
-	entries []appliance.Entry
+	entries []*appliance.Entry
 	hashes  []tlog.Hash // that they complete, as they are stored
 }
 
 // entry returns an entry, or nil.
 func (l *leaves) entry(index int64) *appliance.Entry {
 	if i := index - l.first; i >= 0 && i < int64(len(l.entries)) {
-		return &l.entries[i]
+		return l.entries[i]
 	}
 	return nil
 }
@@ -33,36 +33,36 @@ type lookup struct {
 // segment is leaves that go into the file at once, and what leads to them.
 type segment struct {
 	leaves
-	ids         map[uuid.UUID]int64
-	idempotency map[string]int64            // by name
-	unspendable map[appliance.Address]int64 // of the first record of each
-	checkpoint  []byte                      // of the tree that ends with them
-	last        time.Time                   // of the newest
+	ids         map[uuid.UUID]*appliance.Entry
+	idempotency map[string]*appliance.Entry            // by name
+	unspendable map[appliance.Address]*appliance.Entry // the first record of each
+	checkpoint  []byte                                 // of the tree that ends with them
+	last        time.Time                              // of the newest
 }
 
 func newSegment(first int64) *segment {
 	return &segment{
 		leaves: leaves{first: first},
-		ids:    make(map[uuid.UUID]int64), idempotency: make(map[string]int64),
-		unspendable: make(map[appliance.Address]int64),
+		ids:    make(map[uuid.UUID]*appliance.Entry), idempotency: make(map[string]*appliance.Entry),
+		unspendable: make(map[appliance.Address]*appliance.Entry),
 	}
 }
 
 // add makes an entry the next leaf of the tree and of the segment.
-func (s *segment) add(frontier *appliance.Frontier, e appliance.Entry) {
+func (s *segment) add(frontier *appliance.Frontier, e *appliance.Entry) {
 	s.hashes = frontier.Add(s.hashes, tlog.RecordHash(e.Leaf))
 	s.last = e.Time()
 	s.append(e)
 }
 
-func (s *segment) append(e appliance.Entry) {
+func (s *segment) append(e *appliance.Entry) {
 	s.entries = append(s.entries, e)
-	s.ids[e.ID()] = e.Index
+	s.ids[e.ID()] = e
 	if r := &e.Record; r.IdempotencyKey != "" {
-		s.idempotency[string(idempotencyName(r.KeyID, r.IdempotencyKey))] = e.Index
+		s.idempotency[string(idempotencyName(r.KeyID, r.IdempotencyKey))] = e
 	}
 	if _, there := s.unspendable[e.Record.UnspendableAddress]; !there && e.Event == nil {
-		s.unspendable[e.Record.UnspendableAddress] = e.Index
+		s.unspendable[e.Record.UnspendableAddress] = e
 	}
 }
 
@@ -77,20 +77,15 @@ func (s *segment) extend(next *segment) {
 
 // find returns the entry that a name leads to, or nil.
 func (s *segment) find(l lookup) *appliance.Entry {
-	var index int64
-	found := false
 	switch l.bucket {
 	case bucketIDs:
-		index, found = s.ids[uuid.UUID(l.name)]
+		return s.ids[uuid.UUID(l.name)]
 	case bucketIdempotency:
-		index, found = s.idempotency[string(l.name)]
+		return s.idempotency[string(l.name)]
 	case bucketByUnspendable:
-		index, found = s.unspendable[appliance.Address(l.name)]
+		return s.unspendable[appliance.Address(l.name)]
 	}
-	if !found {
-		return nil
-	}
-	return s.entry(index)
+	return nil
 }
 
 // recent is the leaves that were answered and that the file may lack. All methods are safe for concurrent use.

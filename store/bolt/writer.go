@@ -38,7 +38,7 @@ type change struct {
 	first  int64 // index of leaves[0]
 
 	// Set by the writer.
-	entry    appliance.Entry
+	entry    *appliance.Entry
 	replayed bool
 }
 
@@ -296,7 +296,7 @@ func (b *batch) appendRecord(o *op) error {
 	if err != nil {
 		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
 	}
-	o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
+	o.Value.entry = &appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
 	b.next.add(&b.frontier, o.Value.entry)
 	return nil
 }
@@ -315,17 +315,14 @@ func (b *batch) appendEvent(o *op) error {
 	if err != nil {
 		return err
 	}
-	o.Value.entry = appliance.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
+	o.Value.entry = &appliance.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
 	b.next.add(&b.frontier, o.Value.entry)
 	return nil
 }
 
 // replay answers with an entry that is there.
 func (c *change) replay(earlier *appliance.Entry, err error) error {
-	c.replayed = true
-	if err == nil {
-		c.entry = *earlier
-	}
+	c.entry, c.replayed = earlier, true
 	return err
 }
 
