@@ -126,7 +126,11 @@ func fill(row *[half]affine, once, twice affine) {
 }
 
 // addTo adds scalar times the point to sum. It returns false where that takes more than it knows; see jacobian.plus.
+//
+// All multiples are read before the first is added: they are far apart, and so the processor waits for memory once, not for each.
 func (m *multiples) addTo(sum *jacobian, scalar *fr.Element) bool {
+	var summands [places]affine
+	n := 0
 	bits, carry := scalar.Bits(), 0 // little-endian
 	for i := range m {
 		digit := windowOf(&bits, i) + carry
@@ -136,12 +140,15 @@ func (m *multiples) addTo(sum *jacobian, scalar *fr.Element) bool {
 		if digit == 0 {
 			continue
 		}
-		next := m[i][max(digit, -digit)-1]
+		summands[n] = m[i][max(digit, -digit)-1]
 		if digit < 0 {
-			next.y = element{}.minus(next.y)
+			summands[n].y = element{}.minus(summands[n].y)
 		}
+		n++
+	}
+	for i := range n {
 		var ok bool
-		if *sum, ok = sum.plus(next); !ok {
+		if *sum, ok = sum.plus(summands[i]); !ok {
 			return false
 		}
 	}
