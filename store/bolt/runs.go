@@ -23,7 +23,7 @@ const (
 	chunkMost = 124 // entries
 
 	maxRun  = 1 << 20 // entries: what one transaction moves at most
-	takesUp = 8       // times its own length a new run takes up
+	takesUp = 2       // times its own length a new run takes up
 )
 
 // inRuns says whether a lookup bucket is kept as runs.
