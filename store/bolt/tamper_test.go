@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -174,12 +175,6 @@ func (j sealed) changes() map[string]change {
 	byKey := func(i int64) []byte {
 		return append(append([]byte(j.entries[i].Record.KeyID), 0), index(i)...)
 	}
-	hash := func(i int64) []byte { return j.entries[i].Record.Hash[:] }
-	address := func(i int64) []byte {
-		sum := sha256.Sum256(j.entries[i].Record.UnspendableAddress[:])
-		return sum[:]
-	}
-	byTail := func(of []byte, i int64) []byte { return append(bytes.Clone(of[len(of)-8:]), index(i)...) }
 	changes := map[string]change{
 		"a leaf's salt":             {salt(7), []damage{{7, "tree"}, {-1, "checkpoint"}}, true},
 		"a leaf's form":             {flip("records", index(7), 1), []damage{{7, "record"}, {7, "tree"}}, false},
@@ -202,16 +197,6 @@ func (j sealed) changes() map[string]change {
 		"an idempotency key's":      {func(tx *bbolt.Tx) error { return put("idempotency", findIndex(tx, "idempotency", 6), index(7))(tx) }, []damage{{6, "lookup"}, {7, "lookup"}}, true},
 		"an idempotency key gone":   {func(tx *bbolt.Tx) error { return remove("idempotency", findIndex(tx, "idempotency", 6))(tx) }, []damage{{6, "lookup"}}, true},
 		"an idempotency key more":   {put("idempotency", make([]byte, 32), index(7)), []damage{{7, "lookup"}}, true},
-		"a by_hash entry dropped":   {run("by_hash", without(byTail(hash(7), 7))), []damage{{7, "lookup"}}, true},
-		"a by_hash entry too many":  {run("by_hash", with(byTail(hash(7), 8))), []damage{{8, "lookup"}}, true},
-		"a by_hash entry changed":   {run("by_hash", without(byTail(hash(7), 7)), with(byTail(hash(7), 8))), []damage{{7, "lookup"}, {8, "lookup"}}, true},
-		"a by_hash entry beyond":    {run("by_hash", with(byTail(hash(7), 99))), []damage{{-1, "lookup"}}, true},
-		"a by_hash chunk malformed": {put("by_hash", []byte("x"), nil), []damage{{-1, "lookup"}}, true},
-		"a by_hash chunk misnamed":  {put("by_hash", append(index(1<<40), make([]byte, 16)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
-		"a by_hash chunk twice":     {put("by_hash", append(index(9), byTail(hash(7), 7)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
-		"by_hash out of order":      {run("by_hash", backwards), []damage{{-1, "lookup"}}, true},
-		"an address's dropped":      {run("by_unspendable", without(byTail(address(7), 7))), []damage{{7, "lookup"}}, true},
-		"an address's too many":     {run("by_unspendable", with(byTail(address(7), 8))), []damage{{8, "lookup"}}, true},
 		"an event where none is":    {put("events", index(7), nil), []damage{{7, "lookup"}}, true},
 		"an event's dropped":        {remove("events", index(last)), []damage{{last, "lookup"}}, true},
 		"the checkpoint":            {flip("meta", []byte("checkpoint"), 9), []damage{{-1, "checkpoint"}}, true},
@@ -223,11 +208,34 @@ func (j sealed) changes() map[string]change {
 		"a bucket missing":          {func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("ids")) }, []damage{{-1, "page"}, {7, "lookup"}}, false},
 		"every bucket but meta and": {func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("records")) }, []damage{{-1, "page"}, {0, "record"}}, false},
 	}
+	maps.Copy(changes, j.runChanges())
 	for level := range 6 {
 		n := int64(1)<<level - 1 // the record that completes the first hash of the level
 		changes[fmt.Sprint("a hash of level ", level)] = change{flip("hashes", index(tlog.StoredHashIndex(level, 0)), 5), []damage{{n, "tree"}}, true}
 	}
 	return changes
+}
+
+// runChanges are changes of what is kept in runs.
+func (j sealed) runChanges() map[string]change {
+	hash := func(i int64) []byte { return j.entries[i].Record.Hash[:] }
+	address := func(i int64) []byte {
+		sum := sha256.Sum256(j.entries[i].Record.UnspendableAddress[:])
+		return sum[:]
+	}
+	byTail := func(of []byte, i int64) []byte { return append(bytes.Clone(of[len(of)-8:]), index(i)...) }
+	return map[string]change{
+		"a by_hash entry dropped":   {run("by_hash", without(byTail(hash(7), 7))), []damage{{7, "lookup"}}, true},
+		"a by_hash entry too many":  {run("by_hash", with(byTail(hash(7), 8))), []damage{{8, "lookup"}}, true},
+		"a by_hash entry changed":   {run("by_hash", without(byTail(hash(7), 7)), with(byTail(hash(7), 8))), []damage{{7, "lookup"}, {8, "lookup"}}, true},
+		"a by_hash entry beyond":    {run("by_hash", with(byTail(hash(7), 99))), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk malformed": {put("by_hash", []byte("x"), nil), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk misnamed":  {put("by_hash", append(index(1<<40), make([]byte, 16)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
+		"a by_hash chunk twice":     {put("by_hash", append(index(9), byTail(hash(7), 7)...), byTail(hash(7), 7)), []damage{{-1, "lookup"}}, true},
+		"by_hash out of order":      {run("by_hash", backwards), []damage{{-1, "lookup"}}, true},
+		"an address's dropped":      {run("by_unspendable", without(byTail(address(7), 7))), []damage{{7, "lookup"}}, true},
+		"an address's too many":     {run("by_unspendable", with(byTail(address(7), 8))), []damage{{8, "lookup"}}, true},
+	}
 }
 
 func TestVerifyNamesWhatWasChanged(t *testing.T) {
