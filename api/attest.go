@@ -23,8 +23,7 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.deadline()
-	defer cancel()
+	ctx := s.deadlines.context()
 	if s.opts.Trace != nil {
 		var traced func(error)
 		ctx, traced = s.opts.Trace(ctx, tracedOf(c))
@@ -80,8 +79,7 @@ func (s *Server) readBack(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.deadline()
-	defer cancel()
+	ctx := s.deadlines.context()
 	e, proof, err := s.attestor.ReadBack(ctx, Key(c), id)
 	if err != nil {
 		return err

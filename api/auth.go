@@ -114,8 +114,7 @@ func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	if len(tokens) == 1 {
 		token = string(tokens[0])
 	}
-	ctx, cancel := s.deadline()
-	defer cancel()
+	ctx := s.deadlines.context()
 	return appliance.Authenticate(ctx, s.attestor.Keys, token)
 }
 

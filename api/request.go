@@ -30,7 +30,7 @@ func parseMember(name string, value jsontext.Value) (appliance.Address, error) {
 	case value.Kind() != '"':
 		return appliance.Address{}, appliance.Errorf(appliance.CodeInvalidField, "%s must be a string", name).In(name)
 	}
-	text, err := jsontext.AppendUnquote(nil, value)
+	text, err := jsontext.AppendUnquote(make([]byte, 0, 64), value)
 	if err != nil {
 		return appliance.Address{}, err // never: it was read before
 	}

@@ -156,7 +156,8 @@ type Server struct {
 	routes   []Route
 
 	ready           *readiness
-	sampler         *sampler // nil without metrics
+	sampler         *sampler  // nil without metrics
+	deadlines       deadlines // of what requests wait for
 	rates           atomic.Pointer[rates]
 	pressure        pressure
 	keyAccounts     accounts[string]     // by the id of the API key
@@ -210,6 +211,7 @@ func New(opts Options) (*Server, error) {
 			AnonymousIdleTimeout: opts.AnonymousIdleTimeout, Trusted: slices.Concat(thisMachine, opts.TrustedProxies),
 		},
 	})
+	s.deadlines = deadlines{parent: s.base, timeout: opts.RequestTimeout}
 	s.pages = newPages(s.routes)
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
@@ -266,11 +268,6 @@ func (s *Server) Responds(ctx context.Context) error { return s.responds(ctx) }
 // Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them
 // off and returns the error of ctx. Meanwhile, new requests on open connections are answered with CodeShuttingDown.
 func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
-
-// deadline returns the context of what one request waits for.
-func (s *Server) deadline() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.base, s.opts.RequestTimeout)
-}
 
 func (s *Server) mount(r Route) {
 	handler := func(c *fiber.Ctx) error {

@@ -14,8 +14,7 @@ const tileHeight = 8
 
 // checkpoint is GET /log/checkpoint (C2SP tlog-checkpoint): where there are witnesses, the newest that a quorum has cosigned.
 func (s *Server) checkpoint(c *fiber.Ctx) error {
-	ctx, cancel := s.deadline()
-	defer cancel()
+	ctx := s.deadlines.context()
 	signed, err := published(ctx, s.attestor.Journal, s.opts.Witnesses)
 	if err != nil {
 		return err
@@ -37,8 +36,7 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	if err != nil || t.H != tileHeight || t.L < 0 {
 		return noTile
 	}
-	ctx, cancel := s.deadline()
-	defer cancel()
+	ctx := s.deadlines.context()
 	hashes, err := s.attestor.Journal.Tile(ctx, t)
 	if err != nil {
 		return err

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
 )
 
 // Address is a 20-byte account address. Its text form is EIP-55.
@@ -23,13 +23,15 @@ func ParseAddress(s string) (Address, error) {
 		return Address{}, Errorf(CodeInvalidAddress, "must have 40 hex digits after 0x, not %d", len(digits))
 	}
 	var a Address
-	if _, err := hex.Decode(a[:], []byte(digits)); err != nil {
+	var text [2 * len(a)]byte // not on the heap
+	copy(text[:], digits)
+	if _, err := hex.Decode(a[:], text[:]); err != nil {
 		return Address{}, Errorf(CodeInvalidAddress, "must have only hex digits after 0x")
 	}
 	if a == (Address{}) {
 		return Address{}, Errorf(CodeZeroAddress, "must not be the zero address")
 	}
-	mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits)
+	mixed := strings.ContainsAny(digits, "abcdef") && strings.ContainsAny(digits, "ABCDEF")
 	if mixed && a.String() != s {
 		return Address{}, Errorf(CodeInvalidChecksum, "has a wrong EIP-55 checksum: a digit or its case is mistyped")
 	}
@@ -37,10 +39,25 @@ func ParseAddress(s string) (Address, error) {
 }
 
 // String returns the EIP-55 form.
-func (a Address) String() string { return common.Address(a).Hex() }
+func (a Address) String() string { return string(a.appendText(make([]byte, 0, addressText))) }
 
 // MarshalText returns the EIP-55 form.
-func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+func (a Address) MarshalText() ([]byte, error) { return a.appendText(nil), nil }
+
+const addressText = len("0x") + 2*len(Address{})
+
+// appendText appends the EIP-55 form: a letter is upper-case where the hash of the lower-case digits has a large digit in its place.
+func (a Address) appendText(b []byte) []byte {
+	b = hex.AppendEncode(append(b, "0x"...), a[:])
+	digits := b[len(b)-2*len(a):]
+	hash := crypto.Keccak256Hash(digits)
+	for i, digit := range digits {
+		if large := hash[i/2]<<(4*(i%2)) >= 8<<4; large && digit > '9' {
+			digits[i] -= 'a' - 'A'
+		}
+	}
+	return b
+}
 
 // UnmarshalText is ParseAddress.
 func (a *Address) UnmarshalText(text []byte) error {

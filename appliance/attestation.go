@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/consensys/gnark-crypto/ecc/secp256k1/fr"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -102,10 +103,7 @@ type Signature struct {
 	V    byte     // 27 or 28: the parity of the y coordinate of the point R
 }
 
-var (
-	secp256k1N     = crypto.S256().Params().N
-	secp256k1HalfN = new(big.Int).Rsh(secp256k1N, 1)
-)
+var secp256k1HalfN = new(big.Int).Rsh(crypto.S256().Params().N, 1)
 
 // NewSignature makes a Signature from what an HSM returns: r and s as 32 big-endian bytes each, s from either
 // half, and the public key (65 bytes, SEC 1 uncompressed) that must verify it. It checks the range of r and s,
@@ -128,15 +126,14 @@ func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, erro
 
 // lowS returns the Signature without its v, s moved to the lower half. It checks the range of r and s.
 func lowS(rs [64]byte) (sig Signature, err error) {
-	r, s := new(big.Int).SetBytes(rs[:32]), new(big.Int).SetBytes(rs[32:])
-	if r.Sign() == 0 || r.Cmp(secp256k1N) >= 0 || s.Sign() == 0 || s.Cmp(secp256k1N) >= 0 {
+	var r, s fr.Element
+	if r.SetBytesCanonical(rs[:32]) != nil || s.SetBytesCanonical(rs[32:]) != nil || r.IsZero() || s.IsZero() {
 		return sig, errors.New("r or s is outside 1 … n-1")
 	}
-	if s.Cmp(secp256k1HalfN) > 0 {
-		s.Sub(secp256k1N, s)
+	if s.LexicographicallyLargest() { // above (n-1)/2
+		s.Neg(&s)
 	}
-	r.FillBytes(sig.R[:])
-	s.FillBytes(sig.S[:])
+	sig.R, sig.S = r.Bytes(), s.Bytes()
 	return sig, nil
 }
 

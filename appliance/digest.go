@@ -70,7 +70,7 @@ func (s Scheme) Digest(r Request) Digest { return s.digest(r) }
 
 // keccak256 hashes the 40 bytes of both addresses.
 func keccak256(r Request) Digest {
-	return Digest(crypto.Keccak256(r.UnspendableAddress[:], r.Beneficiary[:]))
+	return Digest(crypto.Keccak256Hash(r.UnspendableAddress[:], r.Beneficiary[:]))
 }
 
 // keccak256BN254 is keccak256 with the first byte cleared: below 2^248, so a canonical scalar of BN254.

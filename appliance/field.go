@@ -3,6 +3,8 @@ package appliance
 import (
 	"encoding/binary"
 	"math/bits"
+
+	"github.com/consensys/gnark-crypto/ecc/secp256k1/fp"
 )
 
 // element is a number modulo p, the prime of secp256k1's field (SEC 2, section 2.4.1): four words, the least significant first,
@@ -190,25 +192,15 @@ func fold(r0, r1, r2, r3, r4, r5, r6, r7 uint64) element {
 	return element{r0, r1 + carry, r2, r3}
 }
 
-// inverse returns 1/x, which is x to the power of p - 2 (Fermat), and 0 of 0. In binary, p - 2 is 223 ones, 0, 22 ones,
-// 0000101101; xN is x to the power of N ones.
+// inverse returns 1/x, and 0 of 0. gnark-crypto divides (binary GCD), which takes half as long as Fermat's 270 multiplications here.
 func (x element) inverse() element {
-	power := func(x element, squares int, last element) element {
-		for range squares {
-			x = x.square()
-		}
-		return x.times(last)
-	}
-	x2 := power(x, 1, x)
-	x3 := power(x2, 1, x)
-	x6 := power(x3, 3, x3)
-	x9 := power(x6, 3, x3)
-	x11 := power(x9, 2, x2)
-	x22 := power(x11, 11, x11)
-	x44 := power(x22, 22, x22)
-	x88 := power(x44, 44, x44)
-	x176 := power(x88, 88, x88)
-	x220 := power(x176, 44, x44)
-	x223 := power(x220, 3, x3)
-	return power(power(power(power(x223, 23, x22), 5, x), 3, x2), 2, x)
+	var b [32]byte
+	binary.BigEndian.PutUint64(b[:], x.d)
+	binary.BigEndian.PutUint64(b[8:], x.c)
+	binary.BigEndian.PutUint64(b[16:], x.b)
+	binary.BigEndian.PutUint64(b[24:], x.a)
+	var y fp.Element
+	y.SetBytes(b[:])
+	b = y.Inverse(&y).Bytes()
+	return elementOf(&b)
 }

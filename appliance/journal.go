@@ -201,9 +201,9 @@ func EncodeLeaf(r Record) ([]byte, error) {
 	b = append(hex.AppendEncode(b, r.Signature.R[:]), `","s":"0x`...)
 	b = append(hex.AppendEncode(b, r.Signature.S[:]), `","v":`...)
 	b = append(strconv.AppendUint(b, uint64(r.Signature.V), 10), `},"signerAddress":"`...)
-	b = append(append(b, r.SignerAddress.String()...), `","unspendableAddress":"`...)
-	b = append(append(b, r.UnspendableAddress.String()...), `","beneficiary":"`...)
-	b = append(append(b, r.Beneficiary.String()...), `","scheme":`...)
+	b = append(r.SignerAddress.appendText(b), `","unspendableAddress":"`...)
+	b = append(r.UnspendableAddress.appendText(b), `","beneficiary":"`...)
+	b = append(r.Beneficiary.appendText(b), `","scheme":`...)
 	b = appendJSON(b, r.Scheme)
 	if r.Domain != nil {
 		domain, err := json.Marshal(r.Domain)

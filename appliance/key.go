@@ -158,10 +158,9 @@ func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) 
 	if token == "" {
 		return APIKey{}, Errorf(CodeMissingAPIKey, "an API key is required in the x-api-key header")
 	}
-	invalid := Errorf(CodeInvalidAPIKey, "the API key is not valid")
 	id, secret, ok := splitToken(token)
 	if !ok {
-		return APIKey{}, invalid
+		return APIKey{}, invalidKey()
 	}
 	key, err := keys.Key(ctx, id)
 	switch {
@@ -172,10 +171,12 @@ func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) 
 	}
 	hash := sha256.Sum256([]byte(secret))
 	if subtle.ConstantTimeCompare(hash[:], key.SecretHash[:]) != 1 {
-		return APIKey{}, invalid
+		return APIKey{}, invalidKey()
 	}
 	return key, nil
 }
+
+func invalidKey() error { return Errorf(CodeInvalidAPIKey, "the API key is not valid") }
 
 func splitToken(token string) (id, secret string, ok bool) {
 	rest, ok := strings.CutPrefix(token, tokenPrefix)
