@@ -14,16 +14,16 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	if h.onAnswer != nil {
 		h.onAnswer(x, status)
 	}
-	level := slog.LevelInfo
+	level, logger := slog.LevelInfo, h.access
 	switch {
 	case status == fiber.StatusInternalServerError:
-		level = slog.LevelError
+		level, logger = slog.LevelError, h.logger
 	case status > fiber.StatusInternalServerError:
-		level = slog.LevelWarn
+		level, logger = slog.LevelWarn, h.logger
 	case x.probe || isProbe(rctx.Path()):
 		level = slog.LevelDebug // a load balancer asks each second, and so does who watches
 	}
-	if !h.logger.Enabled(h.base, level) {
+	if !logger.Enabled(h.base, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 10)
@@ -43,7 +43,7 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	if x.cause != nil {
 		attrs = append(attrs, slog.String("cause", x.cause.Error()))
 	}
-	h.logger.LogAttrs(h.base, level, "request", attrs...)
+	logger.LogAttrs(h.base, level, "request", attrs...)
 }
 
 // bodySize returns the size of the answer's body, -1 for a stream whose end is not known.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -35,6 +36,7 @@ const (
 // the access log, metrics and graceful shutdown. fasthttp reads requests, fiber routes them.
 type httpServer struct {
 	logger  *slog.Logger
+	access  *slog.Logger // of requests that went well
 	now     func() time.Time
 	metrics *metrics // nil measures nothing
 	proxies []netip.Prefix
@@ -62,6 +64,7 @@ type httpServer struct {
 
 type httpOptions struct {
 	Logger         *slog.Logger
+	AccessLog      *slog.Logger // nil means Logger
 	Now            func() time.Time
 	Metrics        *metrics
 	TrustedProxies []netip.Prefix
@@ -77,7 +80,7 @@ type httpOptions struct {
 
 func newHTTPServer(opts httpOptions) *httpServer {
 	h := &httpServer{
-		logger: opts.Logger, now: opts.Now, metrics: opts.Metrics,
+		logger: opts.Logger, access: cmp.Or(opts.AccessLog, opts.Logger), now: opts.Now, metrics: opts.Metrics,
 		proxies: opts.TrustedProxies, tls: opts.TLS, showCauses: opts.ShowCauses,
 		connections: newConnections(opts.Connections, opts.EachWriteTimeout, opts.Metrics, opts.Logger, opts.Now),
 	}

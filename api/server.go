@@ -72,10 +72,11 @@ type Options struct {
 	// Nil means that nobody wants to know.
 	Trace func(ctx context.Context, r Traced) (context.Context, func(err error))
 
-	Logger   *slog.Logger         // nil means slog.Default
-	Registry *prometheus.Registry // nil means no metrics, and no Activity
-	InUse    func() int           // sessions of the HSM inside a call, for Activity; nil means that nobody knows
-	Now      func() time.Time     // nil means time.Now
+	Logger    *slog.Logger         // nil means slog.Default
+	AccessLog *slog.Logger         // has the lines of requests that went well; nil means Logger
+	Registry  *prometheus.Registry // nil means no metrics, and no Activity
+	InUse     func() int           // sessions of the HSM inside a call, for Activity; nil means that nobody knows
+	Now       func() time.Time     // nil means time.Now
 }
 
 // check returns an error that names every option that must be set and is not.
@@ -204,7 +205,7 @@ func New(opts Options) (*Server, error) {
 		m.measure(opts.Registry, func() float64 { return s.pressure.factor(opts.Now()) })
 	}
 	s.httpServer = newHTTPServer(httpOptions{
-		Logger: opts.Logger, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
+		Logger: opts.Logger, AccessLog: opts.AccessLog, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 		Connections: connectionLimits{
 			Most: opts.MaxConnections, MostPerAddress: opts.MaxConnectionsPerAddress,

@@ -35,12 +35,13 @@ import (
 
 // Options are what Serve can do without.
 type Options struct {
-	Version string                         // of attestd, as it is logged and shown
-	Ready   func(Ready) error              // called once all listen
-	Load    func() (*config.Config, error) // reads the configuration again; without it there is no reload
-	Level   *slog.LevelVar                 // of the logger; without it the level stays
-	Sockets []net.Listener                 // serve the API instead of server.listen
-	Doctor  func(context.Context) any      // what it finds, for the console; without it there are no findings
+	Version   string                         // of attestd, as it is logged and shown
+	Ready     func(Ready) error              // called once all listen
+	Load      func() (*config.Config, error) // reads the configuration again; without it there is no reload
+	Level     *slog.LevelVar                 // of the logger; without it the level stays
+	AccessLog *slog.Logger                   // has the lines of requests that went well; nil means the log
+	Sockets   []net.Listener                 // serve the API instead of server.listen
+	Doctor    func(context.Context) any      // what it finds, for the console; without it there are no findings
 }
 
 // Ready is what can be told of a daemon that answers requests.

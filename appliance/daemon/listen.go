@@ -155,6 +155,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		Witnesses:    r.witnesses,
 		Trace:        r.tracing.forRequests(),
 		Logger:       r.logger,
+		AccessLog:    r.options.AccessLog,
 		Registry:     r.registry,
 		InUse:        func() int { return r.signer.usage().InUse },
 		Now:          time.Now,

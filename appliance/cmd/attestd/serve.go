@@ -44,8 +44,14 @@ API instead of server.listen.`,
 			if err := daemon.RequireSetup(&a.source, c); err != nil {
 				return err
 			}
-			level := new(slog.LevelVar)
-			return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, a.err, level), daemon.Options{Load: load, Level: level, Sockets: sockets, Version: version(), Doctor: a.examine(a.source)})
+			o := daemon.Options{Load: load, Level: new(slog.LevelVar), Sockets: sockets, Version: version(), Doctor: a.examine(a.source)}
+			if isTerminal(a.err) {
+				return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, a.err, o.Level), o)
+			}
+			log := &lateLines{to: a.err}
+			defer log.Flush()
+			o.AccessLog = newLeveledLogger(c, log.later(), o.Level)
+			return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, log, o.Level), o)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
