@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,13 +24,14 @@ const sampledKeys = 8
 
 // Activity is what a Server has done in each of the last seconds. Its methods are safe for concurrent use.
 type Activity struct {
-	mu      sync.Mutex
-	samples [keptSamples]wire.Sample // the sample n is at n % keptSamples
-	taken   int                      // how many there ever were
-	next    chan struct{}            // closed with the next sample
-}
+	asked func() // called before it is read
 
-func newActivity() *Activity { return &Activity{next: make(chan struct{})} }
+	mu       sync.Mutex
+	samples  [keptSamples]wire.Sample // the sample n is at n % keptSamples
+	taken    int                      // how many there ever were
+	next     chan struct{}            // closed with the next sample
+	watchers int                      // who wait for that
+}
 
 func (a *Activity) add(s wire.Sample) {
 	a.mu.Lock()
@@ -40,9 +42,26 @@ func (a *Activity) add(s wire.Sample) {
 	a.next = make(chan struct{})
 }
 
+func (a *Activity) watched() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.watchers > 0
+}
+
+func (a *Activity) watch(more int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.watchers += more
+}
+
 // each yields the last samples, at most that many, oldest first, and with follow each new one, until ctx ends. Who is slower than that by
 // keptSamples misses some.
 func (a *Activity) each(ctx context.Context, last int, follow bool, yield func(wire.Sample) error) error {
+	if follow {
+		a.watch(1)
+		defer a.watch(-1)
+	}
+	a.asked()
 	a.mu.Lock()
 	at := max(0, a.taken-last)
 	a.mu.Unlock()
@@ -86,9 +105,16 @@ type sampler struct {
 	reads        []prometheus.Metric
 	problems     map[appliance.Code]prometheus.Metric
 
+	asleep atomic.Bool   // nobody does anything, nor looks
+	woken  chan struct{} // receives once for each time that it is to awake
+
 	mu   sync.Mutex
-	last counts // guarded by mu
+	last counts    // guarded by mu
+	at   time.Time // likewise: of last
 }
+
+// quietSeconds is after how many seconds without a request the sampler sleeps: an appliance that nobody asks does nothing.
+const quietSeconds = 3
 
 // counts are the counters as they were read together.
 type counts struct {
@@ -97,9 +123,9 @@ type counts struct {
 	problems            map[appliance.Code]int64
 }
 
-func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() int) *sampler {
+func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() int, now func() time.Time) *sampler {
 	s := &sampler{
-		activity: newActivity(), inUse: inUse, keys: keys, attestations: m.attestations,
+		activity: &Activity{next: make(chan struct{})}, woken: make(chan struct{}, 1), inUse: inUse, keys: keys, attestations: m.attestations,
 		latency: m.durations.WithLabelValues(attestPath).(prometheus.Metric), problems: make(map[appliance.Code]prometheus.Metric),
 	}
 	read := make(map[string]bool)
@@ -112,29 +138,75 @@ func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() 
 	for code := range statuses {
 		s.problems[code] = m.problems.WithLabelValues(string(code))
 	}
-	s.last = s.read()
+	s.last, s.at = s.read(), now()
+	s.activity.asked = func() { s.catchUp(now()) }
 	return s
 }
 
-// run takes a sample a second until ctx ends.
+// run takes a sample a second until ctx ends. While nothing happens and nobody looks it sleeps, and makes up for that when it is woken.
 func (s *sampler) run(ctx context.Context, now func() time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for {
+	for quiet := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.woken:
+			quiet = 0
+			tick.Reset(time.Second)
 		case <-tick.C:
-			s.sample(now())
+			if s.sample(now()) || s.activity.watched() {
+				quiet = 0
+			} else if quiet++; quiet >= quietSeconds {
+				s.asleep.Store(true)
+				tick.Stop()
+				if s.changed() { // just now, by who did not see that it sleeps
+					s.wake()
+				}
+			}
 		}
 	}
 }
 
-func (s *sampler) sample(now time.Time) {
+// wake is called after each request.
+func (s *sampler) wake() {
+	if s != nil && s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
+		s.woken <- struct{}{} // which has room: it sleeps again only once it has received
+	}
+}
+
+func (s *sampler) changed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return !s.last.equal(s.read())
+}
+
+// catchUp adds the samples of seconds that were slept through, and wakes the sampler.
+func (s *sampler) catchUp(now time.Time) {
+	s.mu.Lock()
+	s.fill(now)
+	s.mu.Unlock()
+	s.wake()
+}
+
+// fill adds samples of nothing for the seconds before the last one. It is for those who hold s.mu.
+func (s *sampler) fill(now time.Time) {
+	if oldest := now.Add(-keptSamples * time.Second); s.at.Before(oldest) {
+		s.at = oldest
+	}
+	for now.Sub(s.at) >= 2*time.Second {
+		s.at = s.at.Add(time.Second)
+		s.activity.add(wire.Sample{Time: s.at.UTC()})
+	}
+}
+
+// sample takes a sample, and says whether anything was done.
+func (s *sampler) sample(now time.Time) (busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fill(now)
 	before, here := s.last, s.read()
-	s.last = here
+	s.last, s.at = here, now
 	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations, Reads: here.reads - before.reads}
 	latency := between(before.latency, here.latency)
 	one.P50Seconds, one.P99Seconds = quantile(latency, .5), quantile(latency, .99)
@@ -153,6 +225,11 @@ func (s *sampler) sample(now time.Time) {
 		one.Keys = s.busiest()
 	}
 	s.activity.add(one)
+	return !before.equal(here) || one.InUse > 0
+}
+
+func (c counts) equal(o counts) bool {
+	return c.attestations == o.attestations && c.reads == o.reads && c.latency.GetSampleCount() == o.latency.GetSampleCount() && maps.Equal(c.problems, o.problems)
 }
 
 func (s *sampler) read() counts {

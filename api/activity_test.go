@@ -108,6 +108,32 @@ func TestAnActivityKeepsAQuarterOfAnHour(t *testing.T) {
 	}
 }
 
+// While nobody does anything the sampler sleeps; the seconds that it has slept through are there when somebody looks.
+func TestSecondsThatNobodyUsedAreThere(t *testing.T) {
+	t.Parallel()
+	o := activityRig(t)
+	o.attest()
+	o.server.Sample()
+	o.clock.move(10 * time.Minute)
+	var samples []wire.Sample
+	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error { samples = append(samples, s); return nil }))
+	if n := len(samples); n < 600 || n > 620 || total(samples).Attestations != 1 {
+		t.Errorf("%d samples of %d attestations", n, total(samples).Attestations)
+	}
+	for i := 1; i < len(samples); i++ {
+		if samples[i].Time.Before(samples[i-1].Time) {
+			t.Fatalf("sample %d is of %s, the one before it of %s", i, samples[i].Time, samples[i-1].Time)
+		}
+	}
+	o.attest()
+	o.server.Sample()
+	samples = nil
+	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error { samples = append(samples, s); return nil }))
+	if total(samples).Attestations != 2 {
+		t.Errorf("%d attestations", total(samples).Attestations)
+	}
+}
+
 // The estimate is that of Prometheus: evenly spread within a bucket.
 func TestQuantilesAreThoseOfTheSecond(t *testing.T) {
 	t.Parallel()

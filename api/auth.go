@@ -54,6 +54,7 @@ func (s *Server) take(x *exchange) error {
 
 // answered notes a request that ended in an error of the client's own.
 func (s *Server) answered(x *exchange, status int) {
+	s.sampler.wake()
 	if status < 400 || status > 499 || status == fiber.StatusTooManyRequests {
 		return
 	}

@@ -225,7 +225,7 @@ func New(opts Options) (*Server, error) {
 		go shared.run(s.base)
 	}
 	if m != nil {
-		s.sampler = newSampler(m, s.routes, s.keyAccounts, opts.InUse)
+		s.sampler = newSampler(m, s.routes, s.keyAccounts, opts.InUse, opts.Now)
 		go s.sampler.run(s.base, opts.Now)
 	}
 	for _, r := range s.routes {
