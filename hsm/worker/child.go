@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,8 @@ const argument = "hsm-worker"
 const (
 	socketDescriptor = 3
 	pinDescriptor    = 4
+	ringDescriptor   = 5
+	eventDescriptor  = 6
 )
 
 // settings tell a worker which key to open, and how.
@@ -60,14 +63,14 @@ func Main() {
 type child struct {
 	wire   wire
 	pin    *os.File // answers to kindWantPIN
+	ring   *ringWords
 	signer *hsm.Signer
 	tuner  *tuner
-	ended  chan error
 
 	counting sync.Mutex
 	shared   loopWords
 
-	working, wanted atomic.Int32 // goroutines that receive requests, and how many there shall be
+	working, wanted atomic.Int32 // goroutines that take requests from the ring, and how many there shall be
 }
 
 func serve() error {
@@ -81,19 +84,36 @@ func serve() error {
 		return errors.New("this command is for the daemon, which starts it with a socket")
 	}
 	c := &child{
-		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"), ended: make(chan error, 1),
+		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"),
 	}
-	first, err := c.wire.receive(make([]byte, mostPayload))
+	var err error
+	if c.ring, err = mapRing(ringDescriptor); err != nil {
+		return err
+	}
+	buffer := make([]byte, mostPayload)
+	first, err := c.wire.receive(buffer)
 	if err != nil {
 		return err
 	}
 	if !c.open(first) {
 		return nil // the daemon was told why
 	}
-	if err := <-c.ended; !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+	if err := c.serveOthers(buffer); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		return err
 	}
 	return nil
+}
+
+// serveOthers does what the daemon asks for beside signatures, until it ends.
+func (c *child) serveOthers(buffer []byte) error {
+	for {
+		f, err := c.wire.receive(buffer)
+		if err != nil {
+			return err
+		}
+		f.payload = bytes.Clone(f.payload)
+		go c.handle(f, func() ([]byte, error) { return c.do(f) })
+	}
 }
 
 // hide keeps what is in memory, which with some modules is the key, out of core dumps and from other processes of the user.
@@ -184,7 +204,7 @@ func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	}, nil
 }
 
-// staff has so many goroutines receive requests. A call that waits for the HSM holds one of Go's processors: with one for each
+// staff has so many goroutines take requests. A call that waits for the HSM holds one of Go's processors: with one for each
 // session, none waits for another.
 func (c *child) staff(n int) {
 	if procs := max(runtime.NumCPU(), n+2); procs != runtime.GOMAXPROCS(0) {
@@ -197,7 +217,7 @@ func (c *child) staff(n int) {
 	}
 }
 
-// spare says whether a goroutine that receives is one too many, and may end.
+// spare says whether a goroutine is one too many, and may end.
 func (c *child) spare() bool {
 	n := c.working.Load()
 	return n > c.wanted.Load() && c.working.CompareAndSwap(n, n-1)
@@ -216,45 +236,32 @@ func (c *child) resize(n int) (int, error) {
 // resizeLimit bounds the wait for a session that is inside a call.
 const resizeLimit = 5 * time.Second
 
-// work receives requests and answers them, one after the other. One goroutine does all of that: handing a request to another
+// work takes requests and answers them, one after the other. One goroutine does all of that: handing a request to another
 // takes longer than some modules sign.
 func (c *child) work() {
-	buffer := make([]byte, 8<<10)
 	for !c.spare() {
-		if err := c.serveSome(buffer); err != nil {
-			select {
-			case c.ended <- err:
-			default: // another was told the same
-			}
-			return
-		}
+		c.serveSome()
 		c.tuner.look()
 	}
 }
 
-// serveSome makes some signatures in C, and then or else does one request in Go.
-func (c *child) serveSome(buffer []byte) error {
-	var f frame
-	var err error
+// serveSome makes some signatures in C, or does one request in Go: one that failed, or any where no session is lent.
+func (c *child) serveSome() {
 	c.count()
 	loan := c.signer.Lend()
-	if loan == nil {
-		f, err = c.wire.receive(buffer)
-	} else {
-		var failed bool
-		if f, failed, err = c.loop(loan, buffer); failed {
-			c.handle(f, func() ([]byte, error) {
-				rs, err := c.signer.GoOn(context.Background(), loan, appliance.Digest(f.payload))
-				return rs[:], err
-			})
-			return nil
-		}
+	r, failed, asked := c.loop(loan)
+	f := frame{kind: kindSign, id: r.id, payload: r.digest[:]}
+	switch {
+	case failed:
+		c.handle(f, func() ([]byte, error) {
+			rs, err := c.signer.GoOn(context.Background(), loan, r.digest)
+			return rs[:], err
+		})
+	case asked:
+		c.handle(f, func() ([]byte, error) { return c.do(f) })
+	default:
 		c.signer.Return(loan)
 	}
-	if err == nil && f.kind != 0 {
-		c.handle(f, func() ([]byte, error) { return c.do(f) })
-	}
-	return err
 }
 
 // handle does what a frame asks for, and answers it.

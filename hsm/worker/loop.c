@@ -1,14 +1,14 @@
-// Signs what the daemon asks for, one digest after the other, without Go: a call into C and back, two blocking system calls
-// and the scheduler's watch over them take Go's runtime a third as long as a fast HSM signs. Whatever is not an ordinary
-// signature ends the loop, and is for Go.
+// Signs what the daemon asks for, one digest after the other, without Go: a call into C and back, blocking in it and the
+// scheduler's watch over that take Go's runtime a third as long as a fast HSM signs. Whatever does not go well ends the loop, and is
+// for Go.
 #include "loop.h"
 
-#include <errno.h>
+#include <linux/futex.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
 
 enum { ENOUGH = 16, CKM_ECDSA = 0x1041 };
 
@@ -26,12 +26,28 @@ static int64_t now(void) {
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int is_sign(const unsigned char *frame, long length) {
-	const uint32_t tail_mark = TAIL_MARK;
-	return length == HEADER + DIGEST && frame[0] == HEAD_MARK && frame[1] == KIND_SIGN && memcmp(frame + HEADER - 4, &tail_mark, 4) == 0;
+// sleep_until_asked returns when there may be a request.
+static void sleep_until_asked(struct ring *ring) {
+	for (;;) {
+		uint32_t taken = ring->taken;
+		if (ring->asked != taken)
+			return;
+		ring->asleep++; // before asked is looked at again, as the daemon looks whether anybody sleeps after it has changed that
+		syscall(SYS_futex, &ring->asked, FUTEX_WAIT, taken, NULL, NULL, 0);
+		ring->asleep--;
+	}
 }
 
-// sign puts the signature of the frame's digest into rs. It returns 0 where it failed.
+// take takes a request. It returns 0 where there is none, or another thread was faster.
+static int take(struct ring *ring, struct asked *request) {
+	uint32_t taken = ring->taken;
+	if (ring->asked == taken)
+		return 0;
+	memcpy(request, &ring->requests[taken % SLOTS], sizeof *request); // whole, if nobody has taken it until now
+	return atomic_compare_exchange_strong(&ring->taken, &taken, taken + 1);
+}
+
+// sign puts the signature of a digest into rs. It returns 0 where it failed.
 static int sign(struct loan *loan, unsigned char *digest, unsigned char *rs) {
 	struct mechanism ecdsa = {CKM_ECDSA, NULL, 0};
 	loan->signing = 0;
@@ -44,40 +60,46 @@ static int sign(struct loan *loan, unsigned char *digest, unsigned char *rs) {
 	return loan->rv == 0 && loan->length == SIGNATURE;
 }
 
-// answer makes the answer's header of the request's, which has the id.
-static void answer(unsigned char *frame, const unsigned char *request, struct shared *shared) {
-	uint16_t sessions = shared->sessions;
-	uint32_t repairs = shared->repairs, length = SIGNATURE;
-	memcpy(frame, request, HEADER);
-	frame[1] = KIND_ANSWERED;
-	memcpy(frame + 2, &sessions, 2);
-	memcpy(frame + 8, &repairs, 4);
-	memcpy(frame + 12, &length, 4);
+static void answer(struct ring *ring, int event, struct shared *shared, uint32_t id, const unsigned char *rs) {
+	uint32_t turn = ring->answered++;
+	struct answered *a = &ring->answers[turn % SLOTS]; // free: the daemon asks no more at once than there are slots
+	a->id = id;
+	a->sessions = shared->sessions;
+	a->repairs = shared->repairs;
+	memcpy(a->signature, rs, SIGNATURE);
+	a->turn = turn + 1;
+	if (ring->waits && atomic_exchange(&ring->waits, 0))
+		eventfd_write(event, 1); // fails only where the daemon is gone
 }
 
-int sign_loop(int socket, struct loan *loan, struct shared *shared, unsigned char *buffer, long size, long *length) {
-	unsigned char frame[HEADER + 4 * SIGNATURE];
-	for (int n = 0; n < ENOUGH && !loan->wanted; n++) {
+int sign_loop(struct ring *ring, int event, struct loan *loan, struct shared *shared, struct asked *request) {
+	unsigned char rs[4 * SIGNATURE];
+	for (int n = 0; n < ENOUGH;) {
 		int free = LOAN_FREE;
-		do
-			*length = read(socket, buffer, size);
-		while (*length < 0 && errno == EINTR);
-		if (*length <= 0) {
-			*length = *length < 0 ? errno : 0;
-			return LOOP_ERROR;
+		if (loan != NULL && loan->wanted)
+			break;
+		sleep_until_asked(ring);
+		if (loan == NULL) {
+			if (take(ring, request))
+				return LOOP_ASKED;
+			continue;
+		}
+		if (!atomic_compare_exchange_strong(&loan->state, &free, LOAN_IN_USE)) {
+			syscall(SYS_futex, &ring->asked, FUTEX_WAKE, 1, NULL, NULL, 0); // somebody else must take it: this thread may end
+			break;
+		}
+		if (!take(ring, request)) {
+			loan->state = LOAN_FREE;
+			continue;
 		}
 		int64_t began = now();
-		if (!is_sign(buffer, *length) || !atomic_compare_exchange_strong(&loan->state, &free, LOAN_IN_USE))
-			return LOOP_FRAME;
-		if (!sign(loan, buffer + HEADER, frame + HEADER))
+		if (!sign(loan, request->digest, rs))
 			return LOOP_FAILED;
 		loan->state = LOAN_FREE;
-		answer(frame, buffer, shared);
-		do // any other error shows when the socket is read
-			*length = write(socket, frame, HEADER + SIGNATURE);
-		while (*length < 0 && errno == EINTR);
+		answer(ring, event, shared, request->id, rs);
 		shared->calls++;
 		shared->busy += now() - began;
+		n++;
 	}
 	return LOOP_ENOUGH;
 }

@@ -24,6 +24,7 @@ type process struct {
 	signer *Signer
 	cmd    *exec.Cmd
 	wire   wire
+	ring   *ring
 	pin    *os.File      // the pipe for the PIN
 	exited chan struct{} // closed once the process has ended
 	heard  chan struct{} // closed once all is logged that it has said
@@ -32,6 +33,7 @@ type process struct {
 	logins atomic.Bool            // it has logged in
 	useful atomic.Bool            // the token has done something for it since
 	killed sync.Once
+	lost   sync.Once // the first who knows says why
 
 	pending  map[uint32]*request // sent to it and not answered
 	behind   []*request          // of these, that no session has begun with, the oldest first
@@ -45,47 +47,70 @@ type process struct {
 
 // start starts a worker, which has not loaded the module yet. It must be called on a thread that lives as long as the
 // worker shall: the kernel ends the worker with the thread (PR_SET_PDEATHSIG).
-func (s *Signer) start() (*process, error) {
+func (s *Signer) start() (p *process, err error) {
+	var ours, theirs []*os.File
+	defer func() {
+		closeAll(theirs)
+		if err != nil {
+			closeAll(ours)
+			err = fmt.Errorf("start the HSM worker: %w", err)
+		}
+	}()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("start the HSM worker: socketpair: %w", err)
+		return nil, fmt.Errorf("socketpair: %w", err)
 	}
-	if err := unix.SetNonblock(pair[0], true); err != nil { // before NewFile, which looks
-		return nil, fmt.Errorf("start the HSM worker: %w", err)
+	nonblocking := unix.SetNonblock(pair[0], true) // before NewFile, which looks
+	socket := os.NewFile(uintptr(pair[0]), "socket")
+	ours, theirs = append(ours, socket), append(theirs, os.NewFile(uintptr(pair[1]), "socket"))
+	if nonblocking != nil {
+		return nil, nonblocking
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "socket"), os.NewFile(uintptr(pair[1]), "socket")
-	defer theirs.Close()
-	w := wire{ours}
 	pinRead, pinWrite, err := os.Pipe()
 	if err != nil {
-		w.socket.Close()
-		return nil, fmt.Errorf("start the HSM worker: %w", err)
+		return nil, err
 	}
-	defer pinRead.Close()
+	ours, theirs = append(ours, pinWrite), append(theirs, pinRead)
+	ring, files, err := newRing()
+	if err != nil {
+		return nil, err
+	}
+	theirs = append(theirs, files...) // in the order of socketDescriptor and those after
 	said, says, err := os.Pipe()
 	if err != nil {
-		w.socket.Close()
-		pinWrite.Close()
-		return nil, fmt.Errorf("start the HSM worker: %w", err)
+		return nil, err
 	}
 	defer says.Close()
-	p := &process{signer: s, wire: w, pin: pinWrite, exited: make(chan struct{}), heard: make(chan struct{}), began: time.Now(), pending: make(map[uint32]*request)}
+	ours = append(ours, said)
+	p = &process{
+		signer: s, wire: wire{socket}, ring: ring, pin: pinWrite, exited: make(chan struct{}), heard: make(chan struct{}), began: time.Now(),
+		pending: make(map[uint32]*request),
+	}
 	p.cmd = s.options.command()
 	p.cmd.Env = environment(p.cmd.Environ())
 	p.cmd.Stdout, p.cmd.Stderr = says, says
-	p.cmd.ExtraFiles = []*os.File{theirs, pinRead}
+	p.cmd.ExtraFiles = theirs
 	// A process group of its own: Ctrl-C at the terminal is for the daemon, which ends the worker when it is done.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
-		w.socket.Close()
-		pinWrite.Close()
-		said.Close()
-		return nil, fmt.Errorf("start the HSM worker: %w", err)
+		return nil, err
+	}
+	if err := ring.hear(files[1]); err != nil {
+		_ = p.cmd.Process.Kill() // fails only where it has ended
+		_ = p.cmd.Wait()
+		return nil, err
 	}
 	go p.listen(said)
 	go p.reap()
 	go p.read()
+	go p.hear()
 	return p, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
 }
 
 // itself starts this program again, also after the file was replaced by an upgrade.
@@ -117,6 +142,7 @@ func (p *process) kill() {
 	p.killed.Do(func() {
 		_ = p.cmd.Process.Kill() // fails only where it has ended
 		p.wire.socket.Close()    // which ends read
+		p.ring.event.Close()     // which ends hear
 		p.signer.undead.Add(1)
 		go func() {
 			<-p.exited
@@ -177,10 +203,28 @@ func (p *process) read() {
 	for {
 		f, err := p.wire.receive(buffer)
 		if err == nil {
+			f.payload = bytes.Clone(f.payload)
 			err = p.take(f)
 		}
 		if err != nil {
-			p.signer.lost(p, err)
+			p.lost.Do(func() { p.signer.lost(p, err) })
+			return
+		}
+	}
+}
+
+// hear takes the worker's signatures from the ring, until it is closed.
+func (p *process) hear() {
+	for {
+		f, there := p.ring.next()
+		if there {
+			if err := p.take(f); err != nil {
+				p.lost.Do(func() { p.signer.lost(p, err) })
+				return
+			}
+			continue
+		}
+		if p.ring.wait() != nil {
 			return
 		}
 	}
@@ -190,7 +234,7 @@ func (p *process) read() {
 func (p *process) take(f frame) error {
 	switch f.kind {
 	case kindAnswered:
-		return p.signer.answered(p, f, answer{payload: bytes.Clone(f.payload)})
+		return p.signer.answered(p, f, answer{payload: f.payload})
 	case kindFailed:
 		return p.signer.answered(p, f, answer{err: decodeError(f.payload)})
 	case kindLost:

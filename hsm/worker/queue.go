@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -54,23 +55,29 @@ func (s *Signer) hopeless() error {
 	return nil
 }
 
-// dispatch sends what waits, as far as the worker has sessions for it. The caller holds mu, which dispatch releases: a write
-// is a system call.
+// dispatch sends what waits, as far as the worker has sessions for it. The caller holds mu, which dispatch releases: to send and to
+// wake take system calls.
 func (s *Signer) dispatch() {
 	p := s.current
 	if p == nil || p.dead != nil {
 		s.mu.Unlock()
 		return
 	}
-	var few [4]frame
-	frames := few[:0]
-	for s.waiting.Len() > 0 && len(p.pending) < 2*max(1, p.sessions) {
+	var others []frame
+	signatures := 0
+	for s.waiting.Len() > 0 && len(p.pending) < min(2*max(1, p.sessions), slots) {
 		r := s.waiting.Remove(s.waiting.Front()).(*request)
 		r.place = nil
-		frames = append(frames, p.assign(r))
+		if f := p.assign(r); f.kind == kindSign {
+			p.ring.ask(f.id, appliance.Digest(f.payload))
+			signatures++
+		} else {
+			others = append(others, f)
+		}
 	}
 	s.mu.Unlock()
-	for _, f := range frames {
+	p.ring.wake(signatures)
+	for _, f := range others {
 		_ = p.wire.send(f) // an error shows at the reading side, and brings the request to the next worker
 	}
 }

@@ -117,12 +117,12 @@ func (d measuredDaemon) measure(tb testing.TB, connections int) row {
 	return r
 }
 
-// sessionsBefore are the sessions that an earlier attestd is told to open. It did not look for a good number.
+// sessionsBefore are the sessions that an earlier attestd is told to open. The first ones did not look for a good number.
 func (r rig) sessionsBefore() int {
 	if r.hsm == softHSM {
 		return 0
 	}
-	return 64
+	return *benchSessions
 }
 
 func (r rig) row(connections int) row {

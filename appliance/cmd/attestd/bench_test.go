@@ -21,6 +21,7 @@ var (
 	benchSystems     = flag.String("systems", strings.Join(everySystem, ","), "BenchmarkAttestations: what is measured")
 	benchProgram     = flag.String("program", "", "BenchmarkAttestations: the attestd that is measured; empty: what this test is compiled with")
 	benchBefore      = flag.String("before", "", "BenchmarkAttestations: an earlier attestd, measured in turns with it")
+	benchSessions    = flag.Int("before-sessions", 64, "BenchmarkAttestations: the sessions that the earlier attestd is told to open on a fast HSM; 0 leaves it to find out")
 	benchResults     = flag.String("results", "", "BenchmarkAttestations, BenchmarkScale: a JSON file that takes the results; others in it stay")
 	benchPage        = flag.String("page", "", "BenchmarkAttestations, BenchmarkScale: a page whose tables are made anew from that file")
 )
