@@ -92,7 +92,7 @@ var keyIDEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithP
 // Errors: CodeInvalidField with Field set, for a name that is empty, too long or not printable, an unknown
 // scope, or an expiry that has passed.
 func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err error) {
-	if err := req.validate(now); err != nil {
+	if err := req.Validate(now); err != nil {
 		return APIKey{}, "", err
 	}
 	id := keyIDEncoding.EncodeToString(randomBytes(keyIDBytes))
@@ -108,7 +108,8 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 	return key, tokenPrefix + id + "_" + secret, nil
 }
 
-func (req KeyRequest) validate(now time.Time) error {
+// Validate returns what NewAPIKey would.
+func (req KeyRequest) Validate(now time.Time) error {
 	printable := func(r rune) bool { return strconv.IsPrint(r) }
 	if req.Name == "" || len(req.Name) > maxNameBytes || strings.IndexFunc(req.Name, func(r rune) bool { return !printable(r) }) >= 0 {
 		return Errorf(CodeInvalidField, "must be 1 to %d bytes of printable text", maxNameBytes).In("name")

@@ -31,6 +31,9 @@ var ErrNotRunning = errors.New("no daemon is running at this socket")
 // Admin is a client of the admin socket. It is safe for concurrent use.
 type Admin struct{ caller caller }
 
+// adminBase stands for a socket, which has no address.
+const adminBase = "http://attestd"
+
 // NewAdmin returns a client of the daemon whose admin socket has that path. It does not connect yet.
 func NewAdmin(socketPath string) *Admin {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -43,7 +46,7 @@ func NewAdmin(socketPath string) *Admin {
 		}
 		return c, nil
 	}
-	return &Admin{caller{base: "http://attestd", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}}
+	return &Admin{caller{base: adminBase, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}}
 }
 
 // CreateKey makes an API key and returns it with its token, which cannot be had again.

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -242,7 +244,7 @@ func (c caller) open(ctx context.Context, call call) (*http.Response, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, c.unanswered(err)
 	}
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()
@@ -250,6 +252,39 @@ func (c caller) open(ctx context.Context, call call) (*http.Response, error) {
 	}
 	return resp, nil
 }
+
+// unanswered says who has not answered, and why, without the names that net/http and the system have for how they asked.
+func (c caller) unanswered(err error) error {
+	if failed, is := errors.AsType[*url.Error](err); is {
+		err = failed.Err
+	}
+	isLate := errors.Is(err, context.DeadlineExceeded)
+	if c.base == adminBase {
+		if isLate {
+			return late{"the daemon", err}
+		}
+		return err // which names the socket
+	}
+	if isLate {
+		return late{c.base, err}
+	}
+	if failed, is := errors.AsType[*net.OpError](err); is {
+		err = failed.Err
+	}
+	if failed, is := errors.AsType[*os.SyscallError](err); is {
+		err = failed.Err
+	}
+	return fmt.Errorf("%s does not answer: %w", c.base, err)
+}
+
+// late is a deadline that has passed.
+type late struct {
+	who string
+	err error
+}
+
+func (l late) Error() string { return l.who + " has not answered in time" }
+func (l late) Unwrap() error { return l.err }
 
 func readProblem(resp *http.Response) *Problem {
 	p := &Problem{}

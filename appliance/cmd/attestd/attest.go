@@ -28,7 +28,7 @@ the answer's JSON, with what 'attestd verify' needs beside it: the two addresses
 EIP-712, the domain.
 
 The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, else from the file api-key beside the
-configuration (attestd dev leaves one there).`,
+configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --config or $ATTESTD_CONFIG names another.`,
 		Example: `  attestd attest --unspendable 0x…  --beneficiary 0x… | attestd verify -
   attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
 		Args: noArgs,
@@ -145,9 +145,9 @@ func (a *app) apiKey(keyFile string) (string, error) {
 		if token := a.source.Getenv("ATTESTD_API_KEY"); token != "" {
 			return token, nil
 		}
-		keyFile = filepath.Join(filepath.Dir(a.source.Named()), "api-key")
-		if _, err := os.Stat(keyFile); a.source.Named() == "" || errors.Is(err, fs.ErrNotExist) {
-			return "", errors.New("no API key: give --api-key-file FILE or set ATTESTD_API_KEY; 'attestd key create' makes one")
+		keyFile = filepath.Join(filepath.Dir(a.source.Path()), "api-key")
+		if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s is not there); 'attestd key create' makes one", keyFile)
 		}
 	}
 	token, err := a.readSmall(keyFile, maxToken)

@@ -51,6 +51,11 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
+	if !daemon.StoreExists(c) { // asking would make one, for an appliance that is none
+		if err := daemon.RequireSetup(&a.source, c); err != nil {
+			return nil, err
+		}
+	}
 	store, err := daemon.OpenStore(c, daemon.StoreOptions{})
 	if errors.Is(err, bolt.ErrInUse) {
 		return nil, fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)

@@ -83,7 +83,7 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 // make makes the backup. In a folder of the daemon's user root does it as that, whatever was planted there.
 func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool) error {
 	update, end := b.progress("check", "records")
-	take := func(w io.Writer) error { return takeBackup(ctx, c, w) }
+	take := func(w io.Writer) error { return b.take(ctx, c, w) }
 	manifest, size, err := archive.Make(ctx, name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
 	if err != nil {
@@ -112,12 +112,17 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	})
 }
 
-// takeBackup writes the archive: the daemon's while it runs, else one that this command makes.
-func takeBackup(ctx context.Context, c *config.Config, w io.Writer) error {
+// take writes the archive: the daemon's while it runs, else one that this command makes.
+func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	running := client.NewAdmin(c.Admin.Socket)
 	err := running.Backup(ctx, w)
 	if !errors.Is(err, client.ErrNotRunning) {
 		return errors.Join(err, running.Close())
+	}
+	if !daemon.StoreExists(c) {
+		if err := daemon.RequireSetup(&b.source, c); err != nil {
+			return err
+		}
 	}
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {

@@ -92,7 +92,7 @@ func (a *app) inspectToken(ctx context.Context, position int) (found doctor.Insp
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: ")
+		said := toldBy(stderr.String())
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
 			said = "the module ended the process that loaded it: " + lastOf(said, 500)
 		}

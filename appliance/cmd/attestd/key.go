@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -26,8 +27,9 @@ func newKeyCreate(a *app) *cobra.Command {
 	var name, rate, expires, attestor string
 	var scopes, allowFrom []string
 	cmd := &cobra.Command{
-		Use:   "create --name NAME",
-		Short: "Make an API key and print its token, once",
+		Use:        "create --name NAME",
+		SuggestFor: []string{"add", "new", "make", "generate"},
+		Short:      "Make an API key and print its token, once",
 		Long: `Make an API key. The token alone goes to standard output, this once: it cannot be shown
 again, since only its SHA-256 is kept.`,
 		Example: `  attestd key create --name payments > payments.key
@@ -36,21 +38,23 @@ again, since only its SHA-256 is kept.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req, err := keyRequest(name, rate, expires, scopes, allowFrom)
+			req.Attestor = attestor
+			if err == nil {
+				err = checkKeyRequest(req, time.Now())
+			}
 			if err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
-			req.Attestor = attestor
 			return a.createKey(cmd, req)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "who or what the key is for (required)")
 	f.StringVar(&rate, "rate", "default", "requests allowed: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
-	f.StringVar(&expires, "expires", "", "when it ends: a duration from now such as 90d or 12h, or a time such as 2027-01-31T00:00:00Z")
+	f.StringVar(&expires, "expires", "", "when it ends: a duration from now such as 90d or 12h, a date such as 2027-01-31 (its beginning, UTC), or a time such as 2027-01-31T12:00:00Z")
 	f.StringSliceVar(&scopes, "scope", nil, "what it may do: attest, graphql; may be repeated (default: all)")
 	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use it, such as 10.1.0.0/16; may be repeated (default: any)")
 	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the one that signs for all that are bound to none)")
-	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"attest", "graphql"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -82,6 +86,18 @@ func keyRequest(name, rate, expires string, scopes, allowFrom []string) (req app
 	return req, nil
 }
 
+// keyFlags are the flags that set the fields of a request for a key.
+var keyFlags = map[string]string{"name": "--name", "scopes": "--scope", "attestor": "--attestor", "expires": "--expires"}
+
+// checkKeyRequest says what the appliance would refuse, by the flag.
+func checkKeyRequest(req appliance.KeyRequest, now time.Time) error {
+	err := req.Validate(now)
+	if e, is := errors.AsType[*appliance.Error](err); is && keyFlags[e.Field] != "" {
+		return fmt.Errorf("%s %s", keyFlags[e.Field], e.Detail)
+	}
+	return err
+}
+
 // parsePrefix reads a network, or one address as a network of its own.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
@@ -92,27 +108,6 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q is not a network such as 10.1.0.0/16", s)
 	}
 	return prefix.Masked(), nil
-}
-
-// parseExpiry reads a time (RFC 3339), or a duration from now in which d stands for 24 hours.
-func parseExpiry(s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return t, nil
-	}
-	if days, found := strings.CutSuffix(s, "d"); found {
-		var n int
-		if _, err := fmt.Sscanf(days+"\n", "%d\n", &n); err == nil && n > 0 && n < 36500 {
-			return now.AddDate(0, 0, n), nil
-		}
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		return time.Time{}, fmt.Errorf("%q is neither a duration such as 90d or 12h nor a time such as 2027-01-31T00:00:00Z", s)
-	}
-	return now.Add(d), nil
 }
 
 func (a *app) createKey(cmd *cobra.Command, req appliance.KeyRequest) error {
@@ -138,10 +133,11 @@ func (a *app) createKey(cmd *cobra.Command, req appliance.KeyRequest) error {
 
 func newKeyList(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "list",
-		Short:   "List the API keys",
-		Example: "  attestd key list\n  attestd key list --output json",
-		Args:    noArgs,
+		Use:        "list",
+		Short:      "List the API keys",
+		SuggestFor: []string{"ls", "show"},
+		Example:    "  attestd key list\n  attestd key list --output json",
+		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withBackend(cmd, func(o backend) error {
 				keys, err := o.ListKeys(cmd.Context())
@@ -187,10 +183,11 @@ request repeated under its Idempotency-Key gets the attestation from before.
 
 func newKeyRevoke(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "revoke ID",
-		Short:   "End an API key, at once and for good",
-		Example: "  attestd key revoke k3x5wq7mzp2n4r6t",
-		Args:    oneArg("key ID"),
+		Use:        "revoke ID",
+		Short:      "End an API key, at once and for good",
+		SuggestFor: []string{"delete", "remove", "rm", "disable"},
+		Example:    "  attestd key revoke k3x5wq7mzp2n4r6t",
+		Args:       oneArg("key ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withBackend(cmd, func(o backend) error {
 				key, err := o.RevokeKey(cmd.Context(), args[0])

@@ -47,10 +47,10 @@ func newLogList(a *app) *cobra.Command {
 				return usagef(cmd, "--events and --attestations exclude each other")
 			}
 			now := time.Now()
-			if q.From, err = parseSince(since, now); err != nil {
+			if q.From, err = parsePast(since, now); err != nil {
 				return usagef(cmd, "--since: %w", err)
 			}
-			if q.Until, err = parseSince(until, now); err != nil {
+			if q.Until, err = parsePast(until, now); err != nil {
 				return usagef(cmd, "--until: %w", err)
 			}
 			if err := searched(&q, hash, unspendable); err != nil {
@@ -80,26 +80,11 @@ func newLogList(a *app) *cobra.Command {
 	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
 	f.StringVar(&hash, "hash", "", "only those of this hash")
 	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")
-	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T00:00:00Z, or a duration before now such as 24h")
+	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T12:00:00Z, a date (its beginning, UTC), or a duration before now such as 30d or 24h")
 	f.StringVar(&until, "until", "", "only before then, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
 	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("at most this many (1 to %d)", appliance.MaxListed))
 	return cmd
-}
-
-// parseSince reads a time (RFC 3339) or a duration before now.
-func parseSince(s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return t, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return time.Time{}, fmt.Errorf("%q is neither a time such as 2026-01-31T00:00:00Z nor a duration such as 24h", s)
-	}
-	return now.Add(-d), nil
 }
 
 // searched adds to a query what is searched for by flags.

@@ -69,7 +69,6 @@ leaves that out: keep the file secret.
 	f.StringVar(&x.format, "format", exportLeaves, strings.Join(exportFormats, ", "))
 	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, the addresses to leave out: addresses (both), unspendable, or none")
 	f.BoolVar(&x.follow, "follow", false, "go on with new records")
-	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

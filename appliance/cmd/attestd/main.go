@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
-	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm/softhsm"
 	"github.com/attestd/attestd/hsm/worker"
 )
@@ -53,56 +50,8 @@ func run(ctx context.Context, t terminal, args []string) int {
 	root.SetIn(t.in)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
-	return exitStatus(t.err, root.ExecuteContext(ctx))
-}
-
-// exitStatus prints a failure for the person at the terminal and returns the status that stands for it.
-func exitStatus(stderr io.Writer, err error) int {
-	if err == nil {
-		return exitOK
-	}
-	if silent := (silentFailure{}); errors.As(err, &silent) {
-		return exitFailure // what is wrong is printed already
-	}
-	if child := service.ChildStatus(0); errors.As(err, &child) {
-		return int(child) // and it has printed what is wrong
-	}
-	fmt.Fprintf(stderr, "attestd: %v\n", err)
-	if usage := (usageError{}); errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
-		return exitUsage
-	}
-	if isWrongPIN(err) {
-		return exitPIN
-	}
-	if interrupted := (interruptedError{}); errors.As(err, &interrupted) {
-		return exitInterrupted
-	}
-	return exitFailure
-}
-
-// silentFailure ends a command with exitFailure when its result itself says what is wrong.
-type silentFailure struct{}
-
-func (silentFailure) Error() string { return "failed" }
-
-// interruptedError ends a command with exitInterrupted.
-type interruptedError struct{ err error }
-
-func (e interruptedError) Error() string { return e.err.Error() }
-func (e interruptedError) Unwrap() error { return e.err }
-
-// usageError is a command line that cannot be understood.
-type usageError struct {
-	command string
-	err     error
-}
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
-func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+	err := root.ExecuteContext(ctx)
+	return exitStatus(t.err, err, wantsJSON(args))
 }
 
 // newRoot builds the tree of commands.
@@ -129,7 +78,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("attestd {{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+config.DefaultFile+")")
 	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "form of results: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
@@ -139,44 +88,9 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
 		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app), newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newSetup(app), newDoctor(app), newConsole(app), newMan(app),
 	)
+	app.addCompletions(root)
+	answerHelp(root)
 	return root
-}
-
-// noArgs refuses words that are not flags, and suggests the command that may have been meant.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if !cmd.HasSubCommands() {
-		return usagef(cmd, "%q: %s takes no arguments", args[0], cmd.CommandPath())
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		return usagef(cmd, "no command %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), s[0])
-	}
-	return usagef(cmd, "no command %q", args[0])
-}
-
-// oneArg wants exactly one word that is not a flag, and names it when it is missing.
-func oneArg(name string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usagef(cmd, "%s takes one %s, not %d", cmd.CommandPath(), name, len(args))
-		}
-		return nil
-	}
-}
-
-// group is a command that only holds others.
-func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usagef(cmd, "%s needs a command", cmd.CommandPath())
-		},
-	}
-	cmd.AddCommand(commands...)
-	return cmd
 }
 
 // must is for what only a defect of ours can make fail.

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm/softhsm"
 	"github.com/attestd/attestd/hsm/worker"
 )
@@ -47,6 +49,13 @@ func scripts(t *testing.T) testscript.Params {
 			e.Setenv("LISTEN", freeAddress(t))
 			e.Setenv("LISTEN2", freeAddress(t))
 			return err
+		},
+		Condition: func(condition string) (bool, error) {
+			if condition != "fresh" {
+				return false, fmt.Errorf("no condition %q", condition)
+			}
+			_, err := os.Stat(filepath.Dir(config.DefaultFile)) // nothing is set up on this machine
+			return errors.Is(err, fs.ErrNotExist), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,

@@ -46,23 +46,8 @@ before counts as it is.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "policy", "", "file of the policy (default: attestation.policy)")
-	cmd.Flags().StringVar(&from, "from", "", "since when: a time such as 2026-11-01T00:00:00Z, or a duration until now such as 30d or 12h (default: all)")
+	cmd.Flags().StringVar(&from, "from", "", "since when: a time such as 2026-11-01T12:00:00Z, a date (its beginning, UTC), or a duration before now such as 30d or 12h (default: all)")
 	return cmd
-}
-
-// parsePast reads a time (RFC 3339), or a duration until now; empty is the zero time.
-func parsePast(s string, now time.Time) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return t, nil
-	}
-	ahead, err := parseExpiry(s, now)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%q is neither a time such as 2026-11-01T00:00:00Z nor a duration such as 30d or 12h", s)
-	}
-	return now.Add(-ahead.Sub(now)), nil
 }
 
 // tried is what came out.

@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -49,14 +50,14 @@ func (a *app) withReplica(cmd *cobra.Command, do func(replicaBackend) error) err
 	if err != nil {
 		return err
 	}
-	backend, err := openReplicaBackend(cmd.Context(), c)
+	backend, err := a.openReplica(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
 	return errors.Join(do(backend), backend.Close())
 }
 
-func openReplicaBackend(ctx context.Context, c *config.Config) (replicaBackend, error) {
+func (a *app) openReplica(ctx context.Context, c *config.Config) (replicaBackend, error) {
 	running := client.NewAdmin(c.Admin.Socket)
 	_, err := running.Status(ctx)
 	if err == nil {
@@ -64,6 +65,11 @@ func openReplicaBackend(ctx context.Context, c *config.Config) (replicaBackend, 
 	}
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
+	}
+	if !files.Exists(daemon.ReplicaPath(c)) { // as backend
+		if err := daemon.RequireSetup(&a.source, c); err != nil {
+			return nil, err
+		}
 	}
 	opened, err := daemon.OpenReplica(c)
 	if err != nil {

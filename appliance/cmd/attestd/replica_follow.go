@@ -44,7 +44,7 @@ is in step.`, syncGiveUp),
 			if err != nil {
 				return err
 			}
-			backend, err := openReplicaBackend(cmd.Context(), c)
+			backend, err := a.openReplica(cmd.Context(), c)
 			if err != nil {
 				return err
 			}

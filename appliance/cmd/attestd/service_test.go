@@ -66,7 +66,7 @@ func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 				t.Errorf("got %v, want the folder %s and what to do", err, folder)
 			}
 			var printed strings.Builder
-			if status := exitStatus(&printed, err); status != exitFailure || !strings.Contains(printed.String(), folder) {
+			if status := exitStatus(&printed, err, false); status != exitFailure || !strings.Contains(printed.String(), folder) {
 				t.Errorf("exit status %d, and printed %q", status, printed.String())
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -94,7 +93,6 @@ func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f.StringVar(&o.User, "user", "", "user as whom the daemon runs (default: attestd where root runs setup, else you)")
 	f.StringVar(&o.APIKeyName, "api-key-name", "first", "name of the first API key")
 	f.StringVar(&o.APIKeyFile, "api-key-file", "", "file for the first API key's token; - shows it once (default: api-key beside the configuration)")
-	must(cmd.RegisterFlagCompletionFunc("pin-store", cobra.FixedCompletions([]string{"auto", "credential", "file"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // setup hands the package what only a command has: the terminal, and this program to run again.
@@ -127,7 +125,7 @@ func (a *app) initToken(ctx context.Context, soPIN []byte) (result hsm.InitResul
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(soPIN), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return result, initFailure(err, strings.TrimPrefix(strings.TrimSpace(stderr.String()), "attestd: "))
+		return result, initFailure(err, toldBy(stderr.String()))
 	}
 	return result, json.Unmarshal(stdout.Bytes(), &result)
 }

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/service"
+)
+
+// exitStatus prints a failure for the person at the terminal, or for the program that wants JSON, and returns the status that stands
+// for it.
+func exitStatus(stderr io.Writer, err error, asJSON bool) int {
+	if err == nil {
+		return exitOK
+	}
+	if silent := (silentFailure{}); errors.As(err, &silent) {
+		return exitFailure // what is wrong is printed already
+	}
+	if child := service.ChildStatus(0); errors.As(err, &child) {
+		return int(child) // and it has printed what is wrong
+	}
+	f := failureOf(err)
+	if asJSON {
+		line, err := json.Marshal(f)
+		must(err)
+		fmt.Fprintf(stderr, "%s\n", line)
+		return f.status
+	}
+	fmt.Fprintf(stderr, "attestd: %v\n", err)
+	if usage := (usageError{}); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+	}
+	return f.status
+}
+
+// failure is an error as a program reads it: a line on standard error, whose members are those of the API's problems.
+type failure struct {
+	Code      appliance.Code `json:"code"` // the API's and the daemon's, or one of the constants below
+	Detail    string         `json:"detail"`
+	Field     string         `json:"field,omitempty"`
+	RequestID string         `json:"requestId,omitempty"`
+	status    int            // of the command's exit
+}
+
+// The codes of what no API has answered.
+const (
+	codeUsage       appliance.Code = "usage"
+	codeFailed      appliance.Code = "failed"
+	codeInterrupted appliance.Code = "interrupted"
+	codeNotRunning  appliance.Code = "not_running"
+	codePINRefused  appliance.Code = "pin_refused"
+)
+
+func failureOf(err error) failure {
+	f := failure{Code: codeFailed, Detail: err.Error(), status: exitFailure}
+	if p, is := errors.AsType[*client.Problem](err); is {
+		f.Code, f.Field, f.RequestID = cmp.Or(p.Code, codeFailed), p.Field, p.RequestID
+	} else if e, is := errors.AsType[*appliance.Error](err); is {
+		f.Code, f.Field = e.Code, e.Field
+	}
+	usage, interrupted := usageError{}, interruptedError{}
+	switch {
+	case errors.As(err, &usage):
+		f.Code, f.status = codeUsage, exitUsage
+	case isWrongPIN(err):
+		f.Code, f.status = codePINRefused, exitPIN
+	case errors.As(err, &interrupted):
+		f.Code, f.status = codeInterrupted, exitInterrupted
+	case errors.Is(err, client.ErrNotRunning):
+		f.Code = codeNotRunning
+	}
+	return f
+}
+
+// wantsJSON reads --output from a command line that may not be understood.
+func wantsJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	for i, arg := range args {
+		switch arg {
+		case "-o", "--output":
+			return i+1 < len(args) && args[i+1] == "json"
+		case "-ojson", "-o=json", "--output=json":
+			return true
+		}
+	}
+	return false
+}
+
+// toldBy is what a process of this program has said on standard error, as text or as a failure.
+func toldBy(stderr string) string {
+	stderr = strings.TrimSpace(stderr)
+	last := stderr[strings.LastIndex(stderr, "\n")+1:]
+	var f failure
+	if json.Unmarshal([]byte(last), &f) == nil && f.Detail != "" {
+		return f.Detail
+	}
+	return strings.TrimPrefix(stderr, "attestd: ")
+}
+
+// silentFailure ends a command with exitFailure when its result itself says what is wrong.
+type silentFailure struct{}
+
+func (silentFailure) Error() string { return "failed" }
+
+// interruptedError ends a command with exitInterrupted.
+type interruptedError struct{ err error }
+
+func (e interruptedError) Error() string { return e.err.Error() }
+func (e interruptedError) Unwrap() error { return e.err }
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}

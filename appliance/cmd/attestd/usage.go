@@ -1,0 +1,165 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// misspelt is by how many letters a name may differ from the one that is suggested for it.
+func misspelt(name string) int { return min(2, len(name)/2) }
+
+// flagError is what pflag has found wrong with a command line, in words for a person.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, is := errors.AsType[*pflag.NotExistError](err); is {
+		if near := nearestFlag(cmd, unknown); near != "" {
+			err = fmt.Errorf("%w; did you mean --%s?", err, near)
+		}
+	}
+	if invalid, is := errors.AsType[*pflag.InvalidValueError](err); is {
+		err = fmt.Errorf("--%s: %q is %s", invalid.GetFlag().Name, invalid.GetValue(), whyInvalid(invalid))
+	}
+	return usageError{cmd.CommandPath(), err}
+}
+
+// nearestFlag is the flag that was meant: of a name that begins alike or is misspelt, or that has one dash too few.
+func nearestFlag(cmd *cobra.Command, unknown *pflag.NotExistError) (near string) {
+	typed := unknown.GetSpecifiedName()
+	if letters := unknown.GetSpecifiedShortnames(); letters != "" {
+		typed, _, _ = strings.Cut(letters, "=")
+	}
+	least := misspelt(typed) + 1
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		away := levenshtein.ComputeDistance(typed, f.Name)
+		if len(typed) > 1 && strings.HasPrefix(f.Name, typed) {
+			away = min(away, 1)
+		}
+		if !f.Hidden && away < least && len(typed) > 1 {
+			near, least = f.Name, away
+		}
+	})
+	return near
+}
+
+// whyInvalid says what the value is not.
+func whyInvalid(e *pflag.InvalidValueError) string {
+	if errors.Is(e, strconv.ErrRange) {
+		return "too large a number"
+	}
+	switch e.GetFlag().Value.Type() {
+	case "int", "int64":
+		return "not a whole number"
+	case "uint64":
+		return "not a whole number from 0 on"
+	case "intSlice":
+		return "not a list of whole numbers such as 1,2,4"
+	case "duration":
+		return "not a duration such as 30s or 2m"
+	case "bool":
+		return "not true or false"
+	}
+	return "not a value: " + e.Unwrap().Error()
+}
+
+// guessed are words that people try before they have read anything, and what to type instead.
+var guessed = map[string]string{
+	"init":     "to make this machine ready to attest: attestd setup; to try attestd out: attestd dev",
+	"install":  "to make this machine ready to attest: attestd setup",
+	"start":    "to start the service: systemctl start attestd; to run it here: attestd serve; to try attestd out: attestd dev",
+	"run":      "to run the daemon here: attestd serve; to try attestd out: attestd dev",
+	"stop":     "to stop the service: systemctl stop attestd; to stop only attesting: attestd pause",
+	"restart":  "to restart the service: systemctl restart attestd; to have it load its configuration: attestd reload",
+	"journal":  "the journal is: attestd log list, attestd log verify",
+	"logs":     "the journal of attestations is: attestd log list; what the daemon says is: journalctl -u attestd",
+	"export":   "to write the journal to a file: attestd log export; the replica: attestd replica export",
+	"import":   "to fill the replica from a file: attestd replica import; to put a backup in place: attestd restore",
+	"generate": "to make up data for the replica: attestd replica generate; a key in the HSM: attestd hsm keygen",
+}
+
+// noArgs refuses words that are not flags, and suggests the command that may have been meant.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasSubCommands() {
+		return usagef(cmd, "%q: %s takes no arguments", args[0], cmd.CommandPath())
+	}
+	if instead := guessed[strings.ToLower(args[0])]; instead != "" && !cmd.HasParent() {
+		return usagef(cmd, "no command %q; %s", args[0], instead)
+	}
+	cmd.SuggestionsMinimumDistance = misspelt(args[0])
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		return usagef(cmd, "no command %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), nearestName(args[0], s))
+	}
+	return usagef(cmd, "no command %q; there are %s", args[0], strings.Join(commandNames(cmd), ", "))
+}
+
+// answerHelp has cobra's own commands refuse what they do not know, as all others do.
+func answerHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	help, _, err := root.Find([]string{"help"})
+	must(err)
+	help.Run = nil
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err == nil {
+			err = noArgs(cmd, rest)
+		}
+		if err != nil {
+			return err
+		}
+		cmd.InitDefaultHelpFlag()
+		return cmd.Help()
+	}
+	completion, _, err := root.Find([]string{"completion"})
+	must(err)
+	for _, shell := range completion.Commands() {
+		shell.Args = noArgs
+	}
+}
+
+// nearestName is the name of the smallest edit distance.
+func nearestName(typed string, names []string) string {
+	return slices.MinFunc(names, func(a, b string) int {
+		return levenshtein.ComputeDistance(typed, a) - levenshtein.ComputeDistance(typed, b)
+	})
+}
+
+// commandNames are those of the commands beneath one, but for those that nobody types.
+func commandNames(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// oneArg wants exactly one word that is not a flag, and names it when it is missing.
+func oneArg(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef(cmd, "%s takes one %s, not %d", cmd.CommandPath(), name, len(args))
+		}
+		return nil
+	}
+}
+
+// group is a command that only holds others.
+func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef(cmd, "%s needs a command: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", "))
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
