@@ -112,7 +112,7 @@ func check(ctx context.Context, name, dir string, o AuditOptions) (m Manifest, e
 		return m, err
 	}
 	defer f.Close()
-	if m, err = Read(f, scratch); err != nil {
+	if m, err = Read(reading{ctx, f}, scratch); err != nil {
 		return m, err
 	}
 	_, err = Audit(ctx, scratch, m, o)
@@ -165,7 +165,7 @@ func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions
 		return found, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	if found.Manifest, err = Read(backup, scratch); err != nil {
+	if found.Manifest, err = Read(reading{ctx, backup}, scratch); err != nil {
 		return found, err
 	}
 	store, key, err := OpenStore(scratch)

@@ -78,7 +78,7 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, o AuditO
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
 	defer f.Close()
-	if err := compress(f, take); err != nil {
+	if err := compress(f, func(w io.Writer) error { return take(writing{ctx, w}) }); err != nil {
 		return m, 0, err
 	}
 	if size, err = f.Seek(0, io.SeekEnd); err != nil {

@@ -78,7 +78,7 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 		return done, fmt.Errorf("data_dir: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	if done.Manifest, err = Read(backup, scratch); err != nil {
+	if done.Manifest, err = Read(reading{ctx, backup}, scratch); err != nil {
 		return done, err
 	}
 	if _, err := o.audit(ctx, scratch, done.Manifest, nil); err != nil {

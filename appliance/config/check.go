@@ -38,7 +38,7 @@ func (c *Config) validate() error {
 	c.validateStore(check)
 	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}, {"console.listen", c.Console.Listen}} {
 		optional := a.name != "server.listen" && a.value == ""
-		check(optional || isHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
+		check(optional || IsHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
 	}
 	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
@@ -163,8 +163,8 @@ func isOrigin(s string) bool {
 	return s == "*" || err == nil && u.Host != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
 }
 
-// isHostPort says whether s is an address to listen on.
-func isHostPort(s string) bool {
+// IsHostPort says whether s is an address to listen on.
+func IsHostPort(s string) bool {
 	_, port, found := SplitPort(s)
 	n, err := strconv.ParseUint(port, 10, 16)
 	return found && err == nil && n <= 65535

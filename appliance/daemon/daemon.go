@@ -42,6 +42,8 @@ type Options struct {
 	AccessLog *slog.Logger                   // has the lines of requests that went well; nil means the log
 	Sockets   []net.Listener                 // serve the API instead of server.listen
 	Doctor    func(context.Context) any      // what it finds, for the console; without it there are no findings
+
+	EndsOnHangup bool // SIGHUP does not load the configuration again: the caller ends ctx at it
 }
 
 // Ready is what can be told of a daemon that answers requests.
@@ -94,8 +96,10 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	tuneMemory(c)
 	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
-	defer signal.Stop(hangup)
+	if !o.EndsOnHangup {
+		signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
+		defer signal.Stop(hangup)
+	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -101,7 +102,7 @@ func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
 		}
 		return r.options.Sockets, checkListeners(r.config, r.options.Sockets)
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Server.Listen)
+	l, err := Listen(ctx, r.config.Server.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("server.listen: %w", err)
 	}
@@ -109,6 +110,18 @@ func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return []net.Listener{l}, nil
+}
+
+// Listen takes the API's port. An error says why it is not to be had: syscall.EADDRINUSE where another program has it.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("another program listens on %s: %w", address, syscall.EADDRINUSE)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listen on %s: %w: a port below 1024 takes CAP_NET_BIND_SERVICE, which attestd.service has", address, syscall.EACCES)
+	}
+	return l, err
 }
 
 // loadCertificates leaves r.certificates nil where the API is served in plain.

@@ -53,13 +53,13 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 	if err := refuseWhileRunning(cmd.Context(), c, "accept-loss"); err != nil {
 		return err
 	}
-	update, end := a.progress("copy", "records")
+	update, end := a.progress("copy", unitRecords)
 	next, loss, err := daemon.AcceptLoss(cmd.Context(), c, archive.ContinueOptions{
 		Reason: reason, By: operator(), Now: time.Now(), Progress: update,
 	})
 	end()
 	if err != nil {
-		return fmt.Errorf("accept-loss: %w", err)
+		return interrupted(cmd.Context(), fmt.Errorf("accept-loss: %w", err), "the old journal is in place; the same command begins again")
 	}
 	return a.print(struct {
 		OK          bool   `json:"ok"`

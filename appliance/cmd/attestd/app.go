@@ -8,9 +8,7 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -78,29 +76,9 @@ func fields(w io.Writer, pairs [][2]string) {
 // say writes a line to a person, not a result.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// progress returns a callback that draws a bar on a terminal and does nothing elsewhere, and what ends it.
-func (a *app) progress(what, unit string) (update func(done, total int64), end func()) {
-	if !isTerminal(a.err) {
-		return func(int64, int64) {}, func() {}
-	}
-	var bar *progressbar.ProgressBar
-	update = func(done, total int64) {
-		if bar == nil {
-			bar = progressbar.NewOptions64(total,
-				progressbar.OptionSetWriter(a.err), progressbar.OptionSetDescription(what),
-				progressbar.OptionSetItsString(unit), progressbar.OptionShowIts(), progressbar.OptionShowCount(),
-				progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
-				progressbar.OptionFullWidth())
-		}
-		bar.ChangeMax64(total)
-		_ = bar.Set64(done) // fails only when the terminal does
-	}
-	return update, func() {
-		if bar != nil {
-			_ = bar.Exit() // leaves it where it is: what was interrupted is not complete
-			fmt.Fprintln(a.err)
-		}
-	}
+// colours says whether w shows them: a terminal, unless NO_COLOR is set (no-color.org) or it is one that cannot.
+func (a *app) colours(w any) bool {
+	return isTerminal(w) && a.source.Getenv("NO_COLOR") == "" && a.source.Getenv("TERM") != "dumb"
 }
 
 func isTerminal(w any) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newAttest(a *app) *cobra.Command {
@@ -41,9 +44,11 @@ configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --con
 			if err != nil {
 				return err
 			}
+			idempotencyKey = cmp.Or(idempotencyKey, uuid.NewString())
 			attestation, err := c.Attest(cmd.Context(), req, client.AttestOptions{IdempotencyKey: idempotencyKey})
 			if err != nil {
-				return fmt.Errorf("attest: %w", err)
+				return interrupted(cmd.Context(), fmt.Errorf("attest: %w", err),
+					"the attestation may have been made: with --idempotency-key %s the same one is answered", text.ShellWord(idempotencyKey))
 			}
 			return a.printJSON(a.verifiable(cmd.Context(), c, req, attestation))
 		},

@@ -82,12 +82,12 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 
 // make makes the backup. In a folder of the daemon's user root does it as that, whatever was planted there.
 func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool) error {
-	update, end := b.progress("check", "records")
+	update, end := b.progress("check", unitRecords)
 	take := func(w io.Writer) error { return b.take(ctx, c, w) }
 	manifest, size, err := archive.Make(ctx, name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
 	if err != nil {
-		return fmt.Errorf("backup %s: %w", name, err)
+		return interrupted(ctx, fmt.Errorf("backup %s: %w", name, err), "no backup was made")
 	}
 	var pruned archive.Pruned
 	if inFolder {

@@ -101,11 +101,11 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	if err != nil {
 		return err
 	}
-	update, end := a.progress("read", "blocks")
+	update, end := a.progress("read", unitBlocks)
 	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) { update(int64(done), int64(total)) })
 	end()
 	if err != nil {
-		return fmt.Errorf("chain verify: %w", err)
+		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "nothing was found out, and nothing changed")
 	}
 	report.Block, report.Redemptions = upTo, len(found)
 	for _, r := range found {

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,8 +21,6 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
-	"github.com/attestd/attestd/appliance/index"
-	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -32,12 +33,19 @@ func newDev(a *app) *cobra.Command {
 		Short: "Run a complete throwaway appliance in a folder",
 		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key, demo data and the daemon. The folder keeps
 attestd.yaml (what 'serve --config' takes), softhsm2.conf (for SOFTHSM2_CONF), pin, api-key, admin.sock and the data; a second
-run goes on with them. Remove the folder to start anew. Not for production: the key is a file.`,
+run goes on with them, also where the first was interrupted. Remove the folder to start anew. Ctrl-C ends it, and so does closing the
+terminal. Not for production: the key is a file.`,
 		Example: "  attestd dev\n  attestd dev --dir /tmp/appliance --listen 127.0.0.1:9000",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if d.transfers < 0 {
 				return usagef(cmd, "--transfers must not be negative")
+			}
+			if set := a.source.Getenv(config.EnvName("server.listen")); set != "" && !cmd.Flags().Changed("listen") {
+				d.listen = set
+			}
+			if !config.IsHostPort(d.listen) {
+				return usagef(cmd, "--listen: %q is not an address and port such as %s", d.listen, config.DefaultText("server.listen"))
 			}
 			return d.run(cmd.Context())
 		},
@@ -64,16 +72,35 @@ const (
 func (d dev) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d dev) run(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is closed
+	defer stop()
+	folder, err := d.take(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.dir, err)
+	}
+	defer folder.Close()
+	listener, err := d.listenAPI(ctx)
+	if err != nil {
+		return err
+	}
+	defer listener.Close() // again, where it is served
 	c, err := d.prepare(ctx)
+	if err != nil && ctx.Err() != nil {
+		return interruptedError{fmt.Errorf("interrupted; what is made is kept in %s, and the next 'attestd dev' goes on with it", d.dir)}
+	}
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
 	}
 	level := new(slog.LevelVar)
-	return daemon.Serve(ctx, c, newLeveledLogger(c, d.err, level), daemon.Options{
-		Version: version(), Load: d.load, Level: level,
+	err = daemon.Serve(ctx, c, newLeveledLogger(c, d.err, level), daemon.Options{
+		Version: version(), Load: d.load, Level: level, Sockets: []net.Listener{listener}, EndsOnHangup: true,
 		Doctor: d.examine(config.Source{File: d.path("attestd.yaml"), Environ: d.environ, SoftHSM: d.source.SoftHSM, Check: d.source.Check}),
 		Ready:  func(r daemon.Ready) error { return d.banner(c, r) },
 	})
+	if err == nil {
+		d.say("Stopped. 'attestd dev' goes on with what is in %s.", d.dir)
+	}
+	return err
 }
 
 // prepare makes what is missing in the folder and returns its configuration.
@@ -93,7 +120,7 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
-	if err := files.Write(d.path("attestd.yaml"), d.yaml(absolute, uri), 0o600); err != nil {
+	if err := files.Write(d.path("attestd.yaml"), d.yaml(absolute, uri.String()), 0o600); err != nil {
 		return nil, err
 	}
 	c, err := d.load()
@@ -106,40 +133,9 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	return c, d.ensureDemoData(ctx, c)
 }
 
-// ensureDemoData fills the replica, unless something is in it, or an upstream has the data.
-func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
-	if c.AsksUpstream() {
-		return nil
-	}
-	data := daemon.KeepReplica(c, newLogger(c, d.err))
-	defer func() { err = errors.Join(err, data.Close()) }()
-	status, err := index.StatusOf(ctx, data)
-	if err != nil || status.Rows[index.TransferType.Name] > 0 || d.transfers == 0 {
-		return err
-	}
-	d.say("Making demo data: %d transfers.", d.transfers)
-	return dataset.Generate(ctx, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, func(rows []index.Row) error {
-		_, err := data.Write(ctx, index.Batch{Rows: rows})
-		return err
-	})
-}
-
 // load does not look beside the file for an environment: SOFTHSM2_CONF is set.
 func (d dev) load() (*config.Config, error) {
-	return d.source.LoadFile(d.path("attestd.yaml"), nil)
-}
-
-// yaml is the appliance's configuration. Metrics and console take any free port, so that several can run at once.
-func (d dev) yaml(absolute string, uri hsm.URI) []byte {
-	return fmt.Appendf(nil, `# Written by 'attestd dev' at each start. For a configuration of your own, copy it.
-data_dir: %q
-server: { listen: %q }
-admin: { socket: %q }
-metrics: { listen: "127.0.0.1:0" }
-console: { listen: "127.0.0.1:0" }
-hsm: { uri: %q }
-journal: { origin: attestd.invalid/dev }
-`, filepath.Join(absolute, "data"), d.listen, filepath.Join(absolute, "admin.sock"), uri.String())
+	return d.source.LoadFile(d.path("attestd.yaml"), map[string]any{"server.listen": d.listen})
 }
 
 // ensureAPIKey leaves a token in the file api-key that the store knows.
@@ -176,7 +172,7 @@ const (
 func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	url := "http://" + r.API.String()
 	bold, dim, plain := "\x1b[1m", "\x1b[2m", "\x1b[0m"
-	if !isTerminal(d.out) {
+	if !d.colours(d.out) {
 		bold, dim, plain = "", "", ""
 	}
 	w := &stickyWriter{w: d.out}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -130,4 +131,12 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+// interrupted is err, or what a person should know who has ended a command: what is kept of its work.
+func interrupted(ctx context.Context, err error, kept string, args ...any) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return interruptedError{fmt.Errorf("interrupted; "+kept, args...)}
 }

@@ -4,8 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/attestd/attestd/appliance/archive"
 )
@@ -19,5 +27,102 @@ func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 	}
 	if want := "store copy: interrupted: 1000 of 2500 records are kept; the same command goes on from there"; !strings.Contains(stderr.String(), want) {
 		t.Errorf("%q, want %q", stderr.String(), want)
+	}
+}
+
+// stuck answers as a daemon that has begun something long: what it is asked for comes slowly, and the rest never.
+func stuck(t *testing.T, l net.Listener) (asked chan string) {
+	t.Helper()
+	asked = make(chan string, 10)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/status":
+			io.WriteString(w, `{"version":"x"}`)
+			return
+		case "/log/checkpoint":
+			io.WriteString(w, "example.com/log\n1\nAAAA\n")
+			return
+		case "/replica":
+			io.WriteString(w, `{"rows":{}}`)
+			return
+		}
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		asked <- r.URL.Path
+		<-r.Context().Done()
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return asked
+}
+
+// Ctrl-C ends each command that takes long, with 130: it says what is kept, and leaves nothing half done behind.
+func TestCtrlCEndsWhatTakesLong(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"backup":         {[]string{"backup", "backup.tar.zst"}, "no backup was made"},
+		"a folder's":     {[]string{"backup", "."}, "no backup was made"},
+		"log export":     {[]string{"log", "export"}, "interrupted after 0 records; --from 0 goes on"},
+		"log verify":     {[]string{"log", "verify"}, "nothing was found out, and nothing changed"},
+		"log list":       {[]string{"log", "list"}, "interrupted; nothing is left behind"},
+		"replica export": {[]string{"replica", "export", "rows.ndjson.zst"}, "rows.ndjson.zst is not written"},
+		"replica verify": {[]string{"replica", "verify"}, "nothing was found out, and nothing changed"},
+		"made-up data":   {[]string{"replica", "generate"}, "0 rows are in the replica; the same command goes on"},
+		"hsm status":     {[]string{"hsm", "status"}, "interrupted; nothing is left behind"},
+		"attest": {[]string{"attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--idempotency-key", "my own"},
+			"the attestation may have been made: with --idempotency-key 'my own' the same one is answered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			socket, err := net.Listen("unix", filepath.Join(dir, "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			api, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := fmt.Sprintf("data_dir: data\nadmin: { socket: s }\nserver: { listen: %q }\n", api.Addr())
+			for file, text := range map[string]string{"c.yaml": text, "api-key": "secret"} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asked, askedAPI := stuck(t, socket), stuck(t, api)
+			cmd := exec.CommandContext(t.Context(), "attestd", append(test.args, "--config", "c.yaml")...)
+			cmd.Dir = dir
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-asked:
+			case <-askedAPI:
+			case <-time.After(time.Minute):
+				t.Error("the daemon was asked for nothing")
+			}
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(stderr.String(), test.says) {
+				t.Errorf("exit status %d and %q, want %d and %q", got, stderr.String(), exitInterrupted, test.says)
+			}
+			left, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range left {
+				if name := e.Name(); name != "s" && name != "c.yaml" && name != "api-key" {
+					t.Errorf("%s is left behind", name)
+				}
+			}
+		})
 	}
 }

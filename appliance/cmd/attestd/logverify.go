@@ -74,7 +74,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	update, end := v.progress("verify", "records")
+	update, end := v.progress("verify", unitRecords)
 	opts.Progress = update
 	var report appliance.AuditReport
 	if len(args) == 1 {
@@ -90,7 +90,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	}
 	end()
 	if err != nil {
-		return err
+		return interrupted(cmd.Context(), err, "nothing was found out, and nothing changed")
 	}
 	return v.printReport(report, v.witnesses.found)
 }

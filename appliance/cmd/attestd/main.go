@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -51,6 +52,9 @@ func run(ctx context.Context, t terminal, args []string) int {
 	root.SetOut(t.out)
 	root.SetErr(t.err)
 	err := root.ExecuteContext(ctx)
+	if told := (interruptedError{}); errors.Is(err, context.Canceled) && !errors.As(err, &told) {
+		err = interrupted(ctx, err, "nothing is left behind")
+	}
 	return exitStatus(t.err, err, wantsJSON(args))
 }
 

@@ -192,7 +192,7 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 	if _, remote := to.(*client.Admin); remote {
 		o.BatchRows = remoteBatch
 	}
-	update, end := a.progress("import", "bytes")
+	update, end := a.progress("import", unitBytes)
 	o.OnProgress = func(p dataset.Progress) { update(p.Done, max(p.Total, p.Done)) }
 	o.OnBad = func(b dataset.BadLine) { a.say("%v: skipped", b) }
 	var done dataset.Imported
@@ -204,8 +204,10 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 	}
 	end()
 	if err != nil {
-		a.say("%d rows were written before that; the same command goes on there.", done.Rows)
-		return err
+		if ctx.Err() == nil {
+			a.say("%d rows were written before that; the same command goes on there.", done.Rows)
+		}
+		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on there", done.Rows)
 	}
 	return a.print(done, func(w io.Writer) {
 		fmt.Fprintf(w, "%d rows in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
@@ -229,7 +231,7 @@ func newReplicaExport(a *app) *cobra.Command {
 		Args:    oneArg("FILE (or - for standard output)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withReplica(cmd, func(from replicaBackend) error {
-				return a.writeRows(args[0], func(w io.Writer, update func(done, total int64)) (int64, error) {
+				return a.writeRows(cmd.Context(), args[0], unitRows, func(w io.Writer, update func(done, total int64)) (int64, error) {
 					return exportRows(cmd.Context(), from, w, update)
 				})
 			})
@@ -265,8 +267,8 @@ func (c *lineCounter) Write(p []byte) (int, error) {
 }
 
 // writeRows writes a file of rows and says how many there are.
-func (a *app) writeRows(name string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
-	update, end := a.progress("write", "rows")
+func (a *app) writeRows(ctx context.Context, name, unit string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
+	update, end := a.progress("write", unit)
 	var count int64
 	err := dataset.WriteFile(name, a.out, func(w io.Writer) (err error) {
 		buffered := bufio.NewWriterSize(w, 1<<20)
@@ -277,7 +279,7 @@ func (a *app) writeRows(name string, write func(w io.Writer, update func(done, t
 	if err == nil && name != dataset.Stdio {
 		a.say("%d rows written to %s.", count, name)
 	}
-	return err
+	return interrupted(ctx, err, "%s is not written", name)
 }
 
 func newReplicaGenerate(a *app) *cobra.Command {
@@ -299,8 +301,8 @@ The same seed, number and day give the same data.`,
 			o := dataset.GenerateOptions{Transfers: transfers, Seed: seed, Now: time.Now()}
 			if output != "" {
 				o.Now = time.Now().UTC().Truncate(24 * time.Hour)
-				return a.writeRows(output, func(w io.Writer, update func(done, total int64)) (int64, error) {
-					return generateRows(cmd.Context(), o, w)
+				return a.writeRows(cmd.Context(), output, unitTransfers, func(w io.Writer, update func(done, total int64)) (int64, error) {
+					return generateRows(cmd.Context(), o, w, update)
 				})
 			}
 			return a.withReplica(cmd, func(to replicaBackend) error { return a.generate(cmd.Context(), to, o) })
@@ -312,9 +314,9 @@ The same seed, number and day give the same data.`,
 	return cmd
 }
 
-func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (count int64, err error) {
+func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer, update func(done, total int64)) (count int64, err error) {
 	var line []byte
-	err = dataset.Generate(ctx, o, func(rows []index.Row) error {
+	err = dataset.Generate(ctx, o, countTransfers(o.Transfers, update, func(rows []index.Row) error {
 		for _, row := range rows {
 			line = append(row.AppendLine(line[:0]), '\n')
 			if _, err := w.Write(line); err != nil {
@@ -322,8 +324,8 @@ func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer) (
 			}
 		}
 		count += int64(len(rows))
-		return nil
-	})
+		return ctx.Err()
+	}))
 	return count, err
 }
 
@@ -332,15 +334,14 @@ func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.Generat
 	if _, remote := to.(*client.Admin); remote {
 		o.BatchRows = remoteBatch
 	}
-	start := time.Now()
-	var written index.Written
-	err := dataset.Generate(ctx, o, func(rows []index.Row) error {
-		w, err := to.Write(ctx, index.Batch{Rows: rows})
-		written.Add(w)
-		return err
-	})
+	start, name := time.Now(), fmt.Sprintf("generate %d %d", o.Transfers, o.Seed)
+	written, err := a.makeUp(ctx, to, name, o)
+	if err == nil {
+		err = setPosition(ctx, to, name, "")
+	}
 	if err != nil {
-		return err
+		rows := written.Inserted + written.Updated + written.Unchanged
+		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on", rows)
 	}
 	return a.print(written, func(w io.Writer) {
 		fmt.Fprintf(w, "%d transfers and what belongs to them, made up in %s: %d rows new, %d changed, %d as they were.\n",

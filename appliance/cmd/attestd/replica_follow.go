@@ -99,18 +99,12 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	end()
 	status := f.Status()
 	if err != nil {
-		a.say("%d rows are written; the same command goes on there.", status.Written)
-		return interrupted(ctx, err)
+		if ctx.Err() == nil {
+			a.say("%d rows are written; the same command goes on there.", status.Written)
+		}
+		return interrupted(ctx, err, "%d rows are written; the same command goes on there", status.Written)
 	}
 	return a.printSynced(status, time.Since(began))
-}
-
-// interrupted is err, or nothing more to say where the person at the terminal has ended it.
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return silentFailure{}
-	}
-	return err
 }
 
 // watchSync shows how a follower in this process gets on, until it is told to end.
@@ -142,7 +136,7 @@ const syncLook = 200 * time.Millisecond
 
 // syncProgress draws a bar on a terminal, and says once when the upstream begins to fail.
 func (a *app) syncProgress() (show func(follower.Status), end func()) {
-	update, end := a.progress("sync", "rows")
+	update, end := a.progress("sync", unitRows)
 	failing := false
 	return func(s follower.Status) {
 		if all := text.Rows(s); all.Upstream > 0 {
@@ -166,10 +160,7 @@ func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
 	status, err := waitInStep(ctx, daemon, *before.Follower, began, show)
 	end()
 	if err != nil {
-		if ctx.Err() != nil {
-			a.say("The daemon goes on by itself; see: attestd replica status")
-		}
-		return interrupted(ctx, err)
+		return interrupted(ctx, err, "the daemon goes on by itself: attestd replica status")
 	}
 	status.Written -= before.Follower.Written
 	return a.printSynced(status, time.Since(began))
@@ -283,11 +274,11 @@ Packets under way that the upstream has moved on a moment ago are counted as beh
 }
 
 func (a *app) verifyReplica(ctx context.Context, backend replicaBackend, sample int) error {
-	update, end := a.progress("compare", "rows")
+	update, end := a.progress("compare", unitRows)
 	report, err := backend.VerifyReplica(ctx, sample, update)
 	end()
 	if err != nil {
-		return err
+		return interrupted(ctx, err, "nothing was found out, and nothing changed")
 	}
 	err = a.print(struct {
 		OK bool `json:"ok"`

@@ -79,7 +79,7 @@ func (r restore) run(ctx context.Context, name string) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	defer f.Close()
-	auditing := func() (func(done, total int64), func()) { return r.progress("check", "records") }
+	auditing := func() (func(done, total int64), func()) { return r.progress("check", unitRecords) }
 	options := archive.RestoreOptions{Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing}
 	var done archive.Restored
 	if c.Store.URL != "" {
@@ -88,7 +88,7 @@ func (r restore) run(ctx context.Context, name string) error {
 		done, err = archive.Restore(ctx, f, c.DataDir, options)
 	}
 	if err != nil {
-		return r.explain(name, err)
+		return interrupted(ctx, r.explain(name, err), "nothing was restored, and what is in place is as it was")
 	}
 	if err := recordRestored(ctx, c, done); err != nil {
 		r.say("It is restored, but the journal could not be told: %s", err)

@@ -103,7 +103,7 @@ func (a *app) setup(ctx context.Context, o setup.Options) error {
 	}
 	r, err := setup.Run(ctx, machine, o)
 	if err != nil {
-		return err
+		return interrupted(ctx, err, "what was made stays, and 'attestd setup' goes on with it")
 	}
 	if err := a.print(r, func(w io.Writer) { a.writeSetup(w, o, r) }); err != nil {
 		return err

@@ -201,7 +201,7 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	update, end := a.progress("copy", "records")
+	update, end := a.progress("copy", unitRecords)
 	began := time.Now()
 	copied, err := daemon.CopyStore(ctx, c, from, to, update)
 	end()

@@ -22,10 +22,13 @@ type ExportOptions struct {
 }
 
 // WriteFile writes a file of rows by write, compressed where it is named .zst, or writes to stdout for "-". The file is
-// complete or is not there: it is written under another name, synced, and renamed at the end.
+// complete or is not there: it is written under another name, synced, and renamed at the end. A device or a pipe is written to.
 func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error {
 	if path == Stdio {
 		return write(stdout)
+	}
+	if stat, err := os.Stat(path); err == nil && !stat.Mode().IsRegular() && !stat.IsDir() { // a rename would replace the device or the pipe
+		return writeInto(path, write)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".rows-*")
 	if err != nil {
@@ -37,6 +40,15 @@ func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// writeInto writes to a device or a pipe.
+func writeInto(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeTo(f, compressed(path), write), f.Close())
 }
 
 func writeTo(out io.Writer, compress bool, write func(io.Writer) error) error {

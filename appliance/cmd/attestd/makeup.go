@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/dataset"
+)
+
+// makeUp fills a replica with made-up data as of now. It notes under a name in the replica when it began, so that the same call
+// goes on with the same data where one was interrupted.
+func (a *app) makeUp(ctx context.Context, to dataset.Target, name string, o dataset.GenerateOptions) (written index.Written, err error) {
+	if o.Now, err = begunAt(ctx, to, name); err != nil {
+		return written, err
+	}
+	update, end := a.progress("make", unitTransfers)
+	err = dataset.Generate(ctx, o, countTransfers(o.Transfers, update, func(rows []index.Row) error {
+		w, err := to.Write(ctx, index.Batch{Rows: rows})
+		written.Add(w)
+		return errors.Join(err, ctx.Err())
+	}))
+	end()
+	return written, err
+}
+
+// begunAt is when the data of that name were begun: an earlier time where they were not finished.
+func begunAt(ctx context.Context, to dataset.Target, name string) (time.Time, error) {
+	noted, found, err := to.Position(ctx, name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if began, err := time.Parse(time.RFC3339Nano, noted); found && err == nil {
+		return began, nil
+	}
+	now := time.Now().UTC()
+	return now, setPosition(ctx, to, name, now.Format(time.RFC3339Nano))
+}
+
+// setPosition sets a position, and removes it where the text is empty.
+func setPosition(ctx context.Context, to dataset.Target, name, text string) error {
+	_, err := to.Write(ctx, index.Batch{Positions: map[string]string{name: text}})
+	return err
+}
+
+// countTransfers tells update how many transfers the rows have that a sink has taken.
+func countTransfers(all int, update func(done, total int64), sink func([]index.Row) error) func([]index.Row) error {
+	made := int64(0)
+	return func(rows []index.Row) error {
+		if err := sink(rows); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if r.Type() == index.TransferType {
+				made++
+			}
+		}
+		update(made, max(int64(all), made))
+		return nil
+	}
+}
