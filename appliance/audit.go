@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -43,11 +44,23 @@ func (d Damage) String() string {
 	return fmt.Sprintf("record %d (%s): %s: %s", d.Index, d.ID, d.Part, d.Detail)
 }
 
+// HexBytes are bytes such as a hash of the tree, in JSON as hex digits.
+type HexBytes []byte
+
+// MarshalText returns the hex digits.
+func (h HexBytes) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h), nil }
+
+// UnmarshalText reads hex digits.
+func (h *HexBytes) UnmarshalText(text []byte) (err error) {
+	*h, err = hex.AppendDecode(nil, text)
+	return err
+}
+
 // AuditReport is what an audit found.
 type AuditReport struct {
 	Size    int64    `json:"size"`     // leaves checked
 	Events  int64    `json:"events"`   // of them, those that are no attestations
-	Root    []byte   `json:"rootHash"` // as computed from them
+	Root    HexBytes `json:"rootHash"` // as computed from them
 	Damages []Damage `json:"damages"`  // at most MaxDamages
 	More    int64    `json:"more"`     // damages beyond those listed
 

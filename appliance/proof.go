@@ -2,6 +2,8 @@ package appliance
 
 import (
 	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -62,4 +64,34 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 		return p, nil, errors.New("tlog-proof: the checkpoint has no size")
 	}
 	return p, extra, nil
+}
+
+// UnmarshalJSON reads hashes in base64, as the API has them, and in hex, as the command prints them.
+func (p *InclusionProof) UnmarshalJSON(text []byte) error {
+	type asIs InclusionProof // without this method
+	read := struct {
+		*asIs
+		LeafHash hashText   `json:"leafHash"`
+		Hashes   []hashText `json:"hashes"`
+	}{asIs: (*asIs)(p)}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	p.LeafHash, p.Hashes = read.LeafHash, make([][]byte, len(read.Hashes))
+	for i, h := range read.Hashes {
+		p.Hashes[i] = h
+	}
+	return nil
+}
+
+// hashText is a hash of the tree, in base64 or hex.
+type hashText []byte
+
+func (h *hashText) UnmarshalText(text []byte) (err error) {
+	if len(text) == hex.EncodedLen(tlog.HashSize) {
+		*h, err = hex.AppendDecode(nil, text)
+	} else {
+		*h, err = base64.StdEncoding.AppendDecode(nil, text)
+	}
+	return err
 }

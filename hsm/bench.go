@@ -14,12 +14,12 @@ import (
 
 // BenchResult is the result of Bench with one number of sessions.
 type BenchResult struct {
-	Sessions   int           `json:"sessions"`
-	Signatures int           `json:"signatures"`
-	PerSecond  float64       `json:"perSecond"`
-	CPUMicros  float64       `json:"cpuMicros"` // user and system time of this process per signature, in microseconds
-	P50        time.Duration `json:"p50"`
-	P99        time.Duration `json:"p99"`
+	Sessions   int
+	Signatures int
+	PerSecond  float64
+	CPUMicros  float64 // user and system time of this process per signature, in microseconds
+	P50        time.Duration
+	P99        time.Duration
 }
 
 // RawSession is a session from the pool of a Signer, to measure the token itself. It is not safe for concurrent use.

@@ -157,7 +157,9 @@ type Unverified struct {
 // Written counts what a batch did: each of its Rows and each of its Unverified once. A row that only removes an unverified one
 // is Updated; an unverified one that is already kept, with the same reason, is Unchanged.
 type Written struct {
-	Inserted, Updated, Unchanged int
+	Inserted  int `json:"inserted"`
+	Updated   int `json:"updated"`
+	Unchanged int `json:"unchanged"`
 }
 
 // Add adds another batch's counts.

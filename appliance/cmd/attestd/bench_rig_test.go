@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
@@ -160,14 +159,14 @@ func (r rig) fromGo(tb testing.TB, sessions int) row {
 	var out []byte
 	var err error
 	r.settings.onServerCores(tb, func() { out, err = cmd.Output() })
-	var results []hsm.BenchResult
+	var results []benchView
 	if err == nil {
 		err = json.Unmarshal(out, &results)
 	}
 	if err != nil || len(results) != 1 {
 		tb.Fatalf("attestd hsm bench: %v: %s", err, out)
 	}
-	row.PerSecond, row.Sign, row.P50, row.P99 = results[0].PerSecond, results[0].CPUMicros, micros(results[0].P50), micros(results[0].P99)
+	row.PerSecond, row.Sign, row.P50, row.P99 = results[0].PerSecond, 1e6*results[0].CPUSeconds, 1e6*results[0].P50Seconds, 1e6*results[0].P99Seconds
 	return row
 }
 

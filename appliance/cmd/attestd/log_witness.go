@@ -115,15 +115,32 @@ func (a *app) prove(ctx context.Context, o backend, id uuid.UUID, witnessed bool
 		return err
 	}
 	return a.print(struct {
-		Leaf  []byte                   `json:"leaf"`
-		Proof appliance.InclusionProof `json:"proof"`
-	}{e.Leaf, proof}, func(w io.Writer) {
+		Leaf  []byte    `json:"leaf"` // base64
+		Proof proofView `json:"proof"`
+	}{e.Leaf, viewProof(proof)}, func(w io.Writer) {
 		if witnessed {
 			io.WriteString(w, proof.WithLeaf(e.Leaf))
 			return
 		}
 		io.WriteString(w, proof.String())
 	})
+}
+
+// proofView is a proof with its hashes in the one form that --output json has for them. The API's answers are as they were.
+type proofView struct {
+	Index      int64                `json:"index"`
+	TreeSize   int64                `json:"treeSize"`
+	LeafHash   appliance.HexBytes   `json:"leafHash"`
+	Hashes     []appliance.HexBytes `json:"hashes"`
+	Checkpoint string               `json:"checkpoint"`
+}
+
+func viewProof(p appliance.InclusionProof) proofView {
+	view := proofView{p.Index, p.TreeSize, p.LeafHash, make([]appliance.HexBytes, len(p.Hashes)), p.Checkpoint}
+	for i, h := range p.Hashes {
+		view.Hashes[i] = h
+	}
+	return view
 }
 
 func newLogCheckpoint(a *app) *cobra.Command {

@@ -61,7 +61,7 @@ func scripts(t *testing.T) testscript.Params {
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
 			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
 			"signedby": signedBy, "walk": walk, "members": members, "remedy": remedy, "sql": sql,
-			"lost": lost, "shipped": waitSink,
+			"lost": lost, "shipped": waitSink, "jsonform": jsonForm,
 			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
 		},
 	}

@@ -130,7 +130,7 @@ func newReplicaStatus(a *app) *cobra.Command {
 		Long: `Show what the replica holds, its size and its freshness. With an upstream also: how far the follower is, by how much
 the replica may be out of date, the latest failure, how many packets are still under way, and how many rows are kept
 apart because they contradict themselves ('attestd replica verify' lists them).`,
-		Example: "  attestd replica status\n  attestd replica status --output json | jq .follower.lag_seconds",
+		Example: "  attestd replica status\n  attestd replica status --output json | jq .follower.lagSeconds",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withReplica(cmd, func(o replicaBackend) error {
@@ -209,7 +209,10 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 		}
 		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on there", done.Rows)
 	}
-	return a.print(done, func(w io.Writer) {
+	return a.print(struct {
+		dataset.Imported
+		Seconds float64 `json:"seconds"`
+	}{done, done.Elapsed.Seconds()}, func(w io.Writer) {
 		fmt.Fprintf(w, "%d rows in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
 		if done.Resumed > 0 {
 			fmt.Fprintf(w, "; went on behind line %d", done.Resumed)

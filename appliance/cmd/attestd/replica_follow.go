@@ -199,7 +199,7 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 type synced struct {
 	follower.Status
 	Seconds   float64 `json:"seconds"`
-	PerSecond float64 `json:"per_second"` // rows written
+	PerSecond float64 `json:"perSecond"` // rows written
 }
 
 func (a *app) printSynced(s follower.Status, took time.Duration) error {

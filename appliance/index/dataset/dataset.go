@@ -19,13 +19,14 @@ import (
 
 // Progress tells how far an import or export has come.
 type Progress struct {
-	Rows  int64 // rows done, of an import also those that were skipped by resuming
-	Bytes int64 // of NDJSON, uncompressed
+	Rows  int64 `json:"rows"`  // rows done, of an import also those that were skipped by resuming
+	Bytes int64 `json:"bytes"` // of NDJSON, uncompressed
 	// Done and Total measure the whole: of an import bytes of the file as it is on disk, of an export rows. Total is
 	// zero where it is not known, as of standard input.
-	Done, Total int64
-	Elapsed     time.Duration
-	Rate        float64 // rows a second, of this run
+	Done    int64         `json:"done"`
+	Total   int64         `json:"total"`
+	Elapsed time.Duration `json:"-"`
+	Rate    float64       `json:"perSecond"` // rows a second, of this run
 }
 
 // Stdio is the file name that stands for standard input or output.

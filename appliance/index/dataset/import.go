@@ -72,8 +72,8 @@ const defaultBatchRows = 50_000
 type Imported struct {
 	index.Written
 	Progress
-	Bad     int64 // lines that were skipped
-	Resumed int64 // lines that an earlier, interrupted import had done
+	Bad     int64 `json:"bad"`     // lines that were skipped
+	Resumed int64 `json:"resumed"` // lines that an earlier, interrupted import had done
 }
 
 // BadLine is a line that is no row.

@@ -13,18 +13,18 @@ type Status struct {
 	// Backfilled is when the backfill reached the oldest row; zero before.
 	Backfilled time.Time `json:"backfilled,omitzero"`
 	// InStep is when the index was last known to have all that the upstream had; see Lag.
-	InStep     time.Time `json:"in_step,omitzero"`
-	LagSeconds *float64  `json:"lag_seconds"`     // null where unknown
-	LagRows    int64     `json:"lag_rows"`        // packets and transfers that the upstream has and this has not
+	InStep     time.Time `json:"inStep,omitzero"`
+	LagSeconds *float64  `json:"lagSeconds"`      // null where unknown
+	LagRows    int64     `json:"lagRows"`         // packets and transfers that the upstream has and this has not
 	Newest     time.Time `json:"newest,omitzero"` // packet_send_timestamp of the newest packet here
 	Oldest     time.Time `json:"oldest,omitzero"` // and of the oldest, which the backfill has come to
 	Unfinished int       `json:"unfinished"`      // packets that are looked up again until they end
 	Unverified uint64    `json:"unverified"`      // rows kept apart
 	// Missing are fields that the upstream's schema lacks, as type.field.
-	Missing []string `json:"missing_fields,omitempty"`
+	Missing []string `json:"missingFields,omitempty"`
 
-	LastError   string    `json:"last_error,omitempty"` // the latest failure, which may be over
-	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+	LastError   string    `json:"lastError,omitempty"` // the latest failure, which may be over
+	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
 	Failing     bool      `json:"failing"` // no request has succeeded since the latest failure
 
 	Requests uint64 `json:"requests"` // since the start

@@ -25,7 +25,7 @@ type Report struct {
 	Rows map[string]Count `json:"rows"` // by kind, all of them
 	// CountsAgree tells that there are neither fewer rows here than the upstream had at the beginning, nor more than it has at
 	// the end.
-	CountsAgree bool           `json:"counts_agree"`
+	CountsAgree bool           `json:"countsAgree"`
 	Compared    map[string]int `json:"compared"` // by kind, row by row
 	// Behind counts rows that the upstream has moved on since they were last looked at: those of unfinished packets, of a
 	// backfill that is not done, and the states of chains and clients.
@@ -34,7 +34,7 @@ type Report struct {
 	Differing   int          `json:"differing"`   // all of them
 	Unverified  []Doubt      `json:"unverified"`  // at most MaxDifferences
 	Doubtful    int          `json:"doubtful"`    // all of them
-	Missing     []string     `json:"missing_fields,omitempty"`
+	Missing     []string     `json:"missingFields,omitempty"`
 }
 
 // MaxDifferences is how many differences and unverified rows a Report lists.
