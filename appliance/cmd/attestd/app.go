@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -47,30 +45,9 @@ func (a *app) print(v any, text func(w io.Writer)) error {
 	if a.json() {
 		return a.printJSON(v)
 	}
-	w := &stickyWriter{w: a.out}
+	w := a.page()
 	text(w)
 	return w.err
-}
-
-// table writes rows under a header, aligned. It is for text inside print.
-func table(w io.Writer, header string, rows [][]string) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, header)
-	for _, row := range rows {
-		fmt.Fprintln(tw, strings.Join(row, "\t"))
-	}
-	tw.Flush()
-}
-
-// fields writes name and value pairs, aligned. Pairs with an empty value are left out.
-func fields(w io.Writer, pairs [][2]string) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, p := range pairs {
-		if p[1] != "" {
-			fmt.Fprintf(tw, "%s\t%s\n", p[0], p[1])
-		}
-	}
-	tw.Flush()
 }
 
 // say writes a line to a person, not a result.
@@ -84,21 +61,6 @@ func (a *app) colours(w any) bool {
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// stickyWriter keeps the first error of a sequence of writes.
-type stickyWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (s *stickyWriter) Write(p []byte) (int, error) {
-	if s.err != nil {
-		return 0, s.err
-	}
-	n, err := s.w.Write(p)
-	s.err = err
-	return n, err
 }
 
 // openInput opens a file, or standard input for "-".

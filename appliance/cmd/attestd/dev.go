@@ -32,8 +32,8 @@ func newDev(a *app) *cobra.Command {
 		Use:   "dev",
 		Short: "Run a complete throwaway appliance in a folder",
 		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key, demo data and the daemon. The folder keeps
-attestd.yaml (what 'serve --config' takes), softhsm2.conf (for SOFTHSM2_CONF), pin, api-key, admin.sock and the data; a second
-run goes on with them, also where the first was interrupted. Remove the folder to start anew. Ctrl-C ends it, and so does closing the
+attestd.yaml (what 'serve --config' takes), environment and softhsm2.conf (where SoftHSM finds the token), pin, api-key, admin.sock
+and the data; a second run goes on with them, also where the first was interrupted. Remove the folder to start anew. Ctrl-C ends it, and so does closing the
 terminal. Not for production: the key is a file.`,
 		Example: "  attestd dev\n  attestd dev --dir /tmp/appliance --listen 127.0.0.1:9000",
 		Args:    noArgs,
@@ -120,6 +120,10 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
+	environment := fmt.Appendf(nil, "%s=%s\n", softhsm.ConfVariable, folder.Conf) // so that every command finds the token
+	if err := files.Write(d.path(config.EnvironmentName), environment, 0o600); err != nil {
+		return nil, err
+	}
 	if err := files.Write(d.path("attestd.yaml"), d.yaml(absolute, uri.String()), 0o600); err != nil {
 		return nil, err
 	}
@@ -175,7 +179,7 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	if !d.colours(d.out) {
 		bold, dim, plain = "", "", ""
 	}
-	w := &stickyWriter{w: d.out}
+	w := &page{w: d.out}
 	fmt.Fprintf(w, "\n  %sattestd %s%s  a throwaway appliance in %s\n\n", bold, version(), plain, d.dir)
 	row := func(name, value, note string) {
 		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -63,12 +62,25 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 
 // writeFindings writes a line for each finding, and its remedy beneath.
 func writeFindings(w io.Writer, findings []doctor.Finding) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	states, checks := 0, 0
 	for _, f := range findings {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.State, f.Check, strings.ReplaceAll(f.Detail, "\n", " "))
-		if f.Remedy != "" {
-			fmt.Fprintf(tw, "\t\t→ %s\n", f.Remedy)
+		states, checks = max(states, len(f.State)), max(checks, len(f.Check))
+	}
+	before := states + gap + checks + gap // what stands before a detail
+	under := before
+	if room(w) > 0 {
+		under = 2 * gap // so that there is room for a command, which is to be copied
+	}
+	for _, f := range findings {
+		head := fmt.Sprintf("%-*s  %-*s  ", states, f.State, checks, f.Check)
+		for _, line := range lines(strings.ReplaceAll(f.Detail, "\n", " "), room(w)-before) {
+			fmt.Fprintln(w, head+line)
+			head = strings.Repeat(" ", before)
+		}
+		sign := "→ "
+		for _, line := range lines(f.Remedy, room(w)-under-gap) {
+			fmt.Fprintln(w, strings.Repeat(" ", under)+sign+line)
+			sign = "  "
 		}
 	}
-	tw.Flush()
 }

@@ -210,9 +210,9 @@ func isNotFound(err error) bool {
 
 func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 	word, notChecked := verify.Verdict(checks)
-	rows := make([][2]string, len(checks))
+	rows := make([][]string, len(checks))
 	for i, c := range checks {
-		rows[i] = [2]string{c.Name, fmt.Sprintf("%-9s  %s", c.Result, c.Detail)}
+		rows[i] = []string{c.Name, c.Result, c.Detail}
 	}
 	err := a.print(struct {
 		Good      bool           `json:"good"`
@@ -220,7 +220,7 @@ func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 		Checks    []verify.Check `json:"checks"`
 		Unchecked []string       `json:"unchecked,omitempty"`
 	}{word == verify.Good, word, checks, notChecked}, func(w io.Writer) {
-		fields(w, rows)
+		outline(w, rows)
 		switch word {
 		case verify.Good:
 			fmt.Fprintln(w, "The attestation is good.")
