@@ -31,7 +31,7 @@ func (c *Config) validate() error {
 		}
 	}
 	if _, err := c.Scheme(); err != nil {
-		failures = append(failures, fmt.Errorf("attestation: %w", err))
+		failures = append(failures, err)
 	}
 	c.validateKeys(check)
 	check(c.DataDir != "", "data_dir: must not be empty")
@@ -123,14 +123,19 @@ func (c *Config) Scheme() (appliance.Scheme, error) {
 	if e.VerifyingContract != "" {
 		contract, err := appliance.ParseAddress(e.VerifyingContract)
 		if err != nil {
-			return appliance.Scheme{}, fmt.Errorf("eip712.verifying_contract %w", err)
+			return appliance.Scheme{}, fmt.Errorf("attestation.eip712.verifying_contract %w", err)
 		}
 		domain.VerifyingContract = &contract
 	}
-	if domain == (appliance.EIP712Domain{}) {
-		return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), nil)
+	var given *appliance.EIP712Domain
+	if domain != (appliance.EIP712Domain{}) {
+		given = &domain
 	}
-	return appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), &domain)
+	scheme, err := appliance.NewScheme(appliance.SchemeName(c.Attestation.Scheme), given)
+	if err != nil {
+		err = fmt.Errorf("attestation.scheme: %w", err)
+	}
+	return scheme, err
 }
 
 // HSMCallTimeout is hsm.call_timeout, or what it is by default.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -23,22 +24,17 @@ import (
 )
 
 // LoadFile reads defaults, then the file, then the environment, then flags, each over the one before. An empty path means
-// the default file, if there is one.
+// the default file, if there is one. The error has all that is wrong, each with where it is written.
 func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 	k := koanf.New(".")
-	fromFile, err := ReadFile(path)
+	fromFile, unknown, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	fromEnv, err := readEnv(s.Environ)
-	if err != nil {
-		return nil, err
-	}
+	fromEnv, unknownEnv := readEnv(s.Environ)
 	defaults := s.defaults()
 	layers := map[string]map[string]any{"file": fromFile, "environment": fromEnv, "flags": flags}
-	if err := chooseTokens(cmp.Or(path, DefaultFile), defaults, layers); err != nil {
-		return nil, err
-	}
+	several := chooseTokens(cmp.Or(path, DefaultFile), defaults, layers)
 	for _, layer := range []map[string]any{defaults, fromFile, fromEnv, flags} {
 		if err := k.Load(confmap.Provider(layer, "."), nil); err != nil {
 			return nil, err
@@ -53,14 +49,11 @@ func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 			c.origins[name] = layer.name
 		}
 	}
-	if err := decode(k, &c); err != nil {
-		return nil, err
-	}
-	err = c.validate()
+	err = errors.Join(decode(k, defaults, &c), c.validate())
 	if s.Check != nil {
 		err = errors.Join(err, s.Check(&c))
 	}
-	return &c, err
+	return &c, errors.Join(unknown, unknownEnv, several, located(path, layers, err))
 }
 
 // defaults are those of Settings, with SoftHSM where this machine has it.
@@ -80,6 +73,11 @@ func (s *Source) defaults() map[string]any {
 
 // ReadFile returns the file's values by name. Names that do not exist are errors.
 func ReadFile(path string) (map[string]any, error) {
+	values, unknown, err := readFile(path)
+	return values, errors.Join(err, unknown)
+}
+
+func readFile(path string) (values map[string]any, unknown, err error) {
 	optional := path == ""
 	if optional {
 		path = DefaultFile
@@ -88,40 +86,53 @@ func ReadFile(path string) (map[string]any, error) {
 	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
 		switch missing := errors.Is(err, fs.ErrNotExist); {
 		case missing && optional:
-			return nil, nil
+			return nil, nil, nil
 		case missing:
-			return nil, fmt.Errorf("configuration %s is not there: 'attestd setup' writes one", path)
+			return nil, nil, fmt.Errorf("configuration %s is not there: 'attestd setup' writes one", path)
 		}
-		return nil, fmt.Errorf("configuration %s: %w", path, err)
+		return nil, nil, fmt.Errorf("configuration %s: %w", path, plainYAML(err))
 	}
-	var unknown []error
+	var lines lines
 	for _, name := range k.Keys() {
-		if !isSetting(name) && !isEmptySection(k, name) {
-			unknown = append(unknown, fmt.Errorf("configuration %s: no value %q; did you mean %s?", path, name, nearest(name, settingNames())))
+		if isSetting(name) || isEmptySection(k, name) {
+			continue
 		}
+		if lines == nil {
+			lines = readLines(path)
+		}
+		why := fmt.Errorf("no value %q; did you mean %s?", name, nearest(name, settingNames()))
+		if isSection(name) {
+			why = fmt.Errorf("%s is a section: its values stand beneath it, indented", name)
+		}
+		unknown = errors.Join(unknown, fmt.Errorf("configuration %s: %w (line %d)", path, why, lines[name]))
+		k.Delete(name)
 	}
-	return k.All(), errors.Join(unknown...)
+	return k.All(), unknown, nil
+}
+
+// isSection reports whether settings have names that begin with this one.
+func isSection(name string) bool {
+	return slices.ContainsFunc(settingNames(), func(s string) bool { return strings.HasPrefix(s, name+".") })
 }
 
 // isEmptySection reports whether name is a section written with nothing in it, as in "tls:".
 func isEmptySection(k *koanf.Koanf, name string) bool {
-	section := slices.ContainsFunc(settingNames(), func(s string) bool { return strings.HasPrefix(s, name+".") })
 	v := k.Get(name)
 	m, isMap := v.(map[string]any)
-	if section && (v == nil || isMap && len(m) == 0) {
+	if isSection(name) && (v == nil || isMap && len(m) == 0) {
 		k.Delete(name)
 		return true
 	}
 	return false
 }
 
-// readEnv returns the values that variables set, by name.
-func readEnv(environ []string) (map[string]any, error) {
+// readEnv returns the values that variables set, by name, and what is wrong with others.
+func readEnv(environ []string) (values map[string]any, wrong error) {
 	byVariable := make(map[string]string)
 	for _, name := range settingNames() {
 		byVariable[EnvName(name)] = name
 	}
-	values := make(map[string]any)
+	values = make(map[string]any)
 	for _, kv := range environ {
 		variable, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(variable, envPrefix) || slices.Contains(envOther, variable) {
@@ -129,22 +140,20 @@ func readEnv(environ []string) (map[string]any, error) {
 		}
 		name, known := byVariable[variable]
 		if !known {
-			variables := make([]string, 0, len(byVariable))
-			for v := range byVariable {
-				variables = append(variables, v)
-			}
-			return nil, fmt.Errorf("environment: no value %s; did you mean %s?", variable, nearest(variable, variables))
+			variables := slices.Collect(maps.Keys(byVariable))
+			wrong = errors.Join(wrong, fmt.Errorf("environment: no value %s; did you mean %s?", variable, nearest(variable, variables)))
+			continue
 		}
 		values[name] = value
 		if objects := objectsOf(name); objects != nil {
 			list, err := objects.parse(value)
 			if err != nil {
-				return nil, fmt.Errorf("environment: %s %w", variable, err)
+				wrong = errors.Join(wrong, fmt.Errorf("environment: %s %w", variable, err))
 			}
 			values[name] = list
 		}
 	}
-	return values, nil
+	return values, wrong
 }
 
 // EnvName is the variable that sets a value.
@@ -164,20 +173,32 @@ func (c *Config) Differing(other *Config) (names []string) {
 	return names
 }
 
-// decode fills c value by value, so that an error names the value at fault.
-func decode(k *koanf.Koanf, c *Config) error {
+// decode fills c value by value, so that an error names the value at fault. In its place stands the default, with which nothing else
+// is wrong.
+func decode(k *koanf.Koanf, defaults map[string]any, c *Config) error {
 	var failures []error
 	for _, s := range Settings() {
 		target := field(reflect.ValueOf(c).Elem(), s.Name)
 		decode := decodeValue
-		if objects, isList := s.Default.(Objects); isList {
+		objects, isList := s.Default.(Objects)
+		if isList {
 			decode = objects.decode
 		}
 		if err := decode(k.Get(s.Name), target); err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", s.Name, err))
+			if !isList { // whose entries are each looked at
+				must(decode(defaults[s.Name], target))
+			}
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// must is for what only a defect of ours can make fail: a default that is no value.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }
 
 // field finds the field that the dotted name's koanf tags lead to.

@@ -2,10 +2,7 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // The settings that name tokens: one of them is given.
@@ -67,7 +64,7 @@ func placesOf(path, name string, layers map[string]map[string]any) (places []str
 		}
 		switch layer {
 		case "file":
-			places = append(places, fmt.Sprintf("%s, line %d", path, lineOf(path, name)))
+			places = append(places, fmt.Sprintf("%s, line %d", path, readLines(path)[name]))
 		case "environment":
 			places = append(places, "the variable "+EnvName(name))
 		default:
@@ -75,29 +72,4 @@ func placesOf(path, name string, layers map[string]map[string]any) (places []str
 		}
 	}
 	return places
-}
-
-// lineOf is the line of a dotted name in a YAML file; 0 where it cannot be told.
-func lineOf(path, name string) int {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	var document yaml.Node
-	if yaml.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
-		return 0
-	}
-	at, line := document.Content[0], 0
-	for _, part := range strings.Split(name, ".") {
-		found := false
-		for i := 0; i+1 < len(at.Content) && !found; i += 2 {
-			if key := at.Content[i]; key.Value == part {
-				at, line, found = at.Content[i+1], key.Line, true
-			}
-		}
-		if !found {
-			return 0
-		}
-	}
-	return line
 }

@@ -3,10 +3,12 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
 
+	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
@@ -33,20 +35,59 @@ func RequireSetup(from *config.Source, c *config.Config) error {
 
 // CheckReferences checks what the configuration points at, as far as that can be done without the HSM.
 func CheckReferences(c *config.Config) error {
-	if _, err := TokenURIs(c); err != nil {
-		return err
-	}
-	for name, path := range map[string]string{"cert": c.Server.TLS.Cert, "key": c.Server.TLS.Key, "client_ca": c.Server.TLS.ClientCA} {
-		if path == "" {
+	_, tokens := TokenURIs(c)
+	_, policy := ReadPolicy(c)
+	_, witnesses := readWitnesses(c)
+	return errors.Join(tokens, checkTLS(c), policy, witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
+}
+
+// checkTLS looks whether certificate and key are there.
+func checkTLS(c *config.Config) error {
+	files := c.Server.TLS
+	var missing []error
+	for _, f := range []struct{ name, path string }{{"cert", files.Cert}, {"key", files.Key}, {"client_ca", files.ClientCA}} {
+		if f.path == "" {
 			continue
 		}
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("server.tls.%s: %w", name, err)
+		if _, err := os.Stat(f.path); err != nil {
+			missing = append(missing, fmt.Errorf("server.tls.%s: %w", f.name, err))
 		}
 	}
-	_, err := ReadPolicy(c)
-	_, witnessErr := readWitnesses(c)
-	return errors.Join(err, witnessErr, checkUpstreamReferences(c), checkSinkReferences(c))
+	return errors.Join(missing...)
+}
+
+// CheckCertificate looks whether certificate and key belong together. Who may not read the key cannot say, and what is not there
+// CheckReferences tells.
+func CheckCertificate(c *config.Config) error {
+	files := c.Server.TLS
+	if files.Cert == "" || files.Key == "" {
+		return nil
+	}
+	_, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
+	if err == nil || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("server.tls: %w", err)
+}
+
+// NotChecked is what CheckReferences leaves open, since it takes others to answer: doctor asks them.
+func NotChecked(c *config.Config) []string {
+	open := []string{"the HSM, its PIN and its key", "whether the ports are free", "who may read the files"}
+	for _, other := range []struct {
+		asked bool
+		what  string
+	}{
+		{c.Store.URL != "", "the database (store.url)"},
+		{c.AsksUpstream(), "the upstream (graphql.upstream)"},
+		{len(c.Chain.Contracts) > 0, "the RPCs (chain.contracts)"},
+		{c.Journal.Witnesses != "", "the witnesses (journal.witnesses)"},
+		{len(c.Audit.Sinks) > 0, "the sinks (audit.sinks)"},
+	} {
+		if other.asked {
+			open = append(open, other.what)
+		}
+	}
+	return open
 }
 
 // CheckClients checks what the clients of a database, of an upstream, of RPCs and of sinks refuse.

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 )
 
 func newConfig(a *app) *cobra.Command {
@@ -19,21 +21,47 @@ func newConfig(a *app) *cobra.Command {
 
 func newConfigCheck(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "check",
-		Short:   "Validate the configuration without starting anything",
+		Use:   "check",
+		Short: "Validate the configuration without starting anything",
+		Long: `Validate the configuration without starting anything: all faults are named, each with the line, or the variable, that it is in. What
+takes the HSM or another machine to answer is not checked, and is listed: 'attestd doctor' asks them.`,
 		Example: "  attestd config check --config /etc/attestd/attestd.yaml",
 		Args:    noArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
 			c, err := a.config(nil)
-			if err != nil {
+			if c == nil {
 				return err
 			}
-			if err := errors.Join(daemon.RequireSetup(&a.source, c), daemon.CheckReferences(c), daemon.CheckPlainHTTP(c)); err != nil {
+			if unset := daemon.RequireSetup(&a.source, c); unset != nil {
+				return errors.Join(unset, err)
+			}
+			references := errors.Join(daemon.CheckReferences(c), daemon.CheckCertificate(c), daemon.CheckPlainHTTP(c))
+			if err := errors.Join(err, a.source.Located(references)); err != nil {
 				return err
 			}
-			return a.print(map[string]bool{"ok": true}, func(w io.Writer) { fmt.Fprintln(w, "The configuration is valid.") })
+			return a.printChecked(daemon.NotChecked(c))
 		},
 	}
+}
+
+func (a *app) printChecked(notChecked []string) error {
+	path := a.source.Path()
+	isThere := files.Exists(path)
+	return a.print(struct {
+		OK         bool     `json:"ok"`
+		File       string   `json:"file"`
+		FileExists bool     `json:"fileExists"` // else the defaults were checked, and the environment
+		NotChecked []string `json:"notChecked"`
+	}{true, path, isThere, notChecked}, func(w io.Writer) {
+		if isThere {
+			fmt.Fprintf(w, "The configuration %s is valid.\n", path)
+		} else {
+			fmt.Fprintf(w, "%s is not there: the defaults and the environment were checked, and are valid.\n", path)
+		}
+		for _, line := range lines("Not checked: "+strings.Join(notChecked, ", ")+". 'attestd doctor' does.", room(w)) {
+			fmt.Fprintln(w, line)
+		}
+	})
 }
 
 func newConfigShow(a *app) *cobra.Command {

@@ -87,5 +87,5 @@ func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	next()
 	export.interrupt(t, `interrupted after \d+ records; --from \d+ goes on`)
 	list.interrupt(t, "attestd: interrupted\n")
-	objects.interrupt(t, "attestd: interrupted\n")
+	objects.interrupt(t, `"code":"interrupted"`)
 }

@@ -1,0 +1,128 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// lines are those of a YAML file in which names stand: server.listen, or chain.contracts[1].rpc in the list's first entry. A name that
+// is not there has line 0.
+type lines map[string]int
+
+// readLines reads the lines of a file; none where it cannot be read.
+func readLines(path string) lines {
+	all := make(lines)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return all
+	}
+	var document yaml.Node
+	if yaml.Unmarshal(text, &document) == nil && len(document.Content) > 0 {
+		all.add("", document.Content[0])
+	}
+	return all
+}
+
+func (l lines) add(name string, node *yaml.Node) {
+	switch node.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			member := strings.TrimPrefix(name+"."+node.Content[i].Value, ".")
+			l[member] = node.Content[i].Line
+			l.add(member, node.Content[i+1])
+		}
+	case yaml.SequenceNode:
+		for i, item := range node.Content {
+			entry := fmt.Sprintf("%s[%d]", name, i+1)
+			l[entry] = item.Line
+			l.add(entry, item)
+		}
+	}
+}
+
+// Located returns the error with where each fault is written: the line of the file, or the variable. A fault begins with its setting's name.
+func (s *Source) Located(err error) error {
+	fromEnv, _ := readEnv(s.Environ)
+	return located(s.Path(), map[string]map[string]any{"environment": fromEnv}, err)
+}
+
+func located(path string, layers map[string]map[string]any, err error) error {
+	if err == nil {
+		return nil
+	}
+	path = cmp.Or(path, DefaultFile)
+	lines := readLines(path)
+	var all []error
+	for _, fault := range faults(err) {
+		all = append(all, locate(path, lines, layers, fault))
+	}
+	return errors.Join(all...)
+}
+
+// faults takes joined errors apart.
+func faults(err error) (all []error) {
+	joined, is := err.(interface{ Unwrap() []error })
+	if !is {
+		return []error{err}
+	}
+	for _, one := range joined.Unwrap() {
+		all = append(all, faults(one)...)
+	}
+	return all
+}
+
+// inEntry is how a fault in a list begins, behind the list's name.
+var inEntry = regexp.MustCompile(`^: entry (\d+)(?:: (\w+)\b)?`)
+
+func locate(path string, lines lines, layers map[string]map[string]any, fault error) error {
+	text := fault.Error()
+	name := named(text)
+	if _, chosen := layers["flags"][name]; name == "" || chosen {
+		return fault
+	}
+	if _, set := layers["environment"][name]; set {
+		return fmt.Errorf("%w (the variable %s)", fault, EnvName(name))
+	}
+	line := lines[name]
+	if in := inEntry.FindStringSubmatch(text[len(name):]); in != nil {
+		entry := fmt.Sprintf("%s[%s]", name, in[1])
+		line = cmp.Or(lines[entry+"."+in[2]], lines[entry], line)
+	}
+	if line == 0 {
+		return fault
+	}
+	return fmt.Errorf("%w (%s, line %d)", fault, path, line)
+}
+
+// named is the setting, or the section, with which a text begins; the longest that it may be.
+func named(text string) (name string) {
+	word, _, _ := strings.Cut(text, " ")
+	word = strings.TrimSuffix(word, ":")
+	for ; word != ""; word = word[:max(0, strings.LastIndex(word, "."))] {
+		if slices.Contains(settingNames(), word) || isSection(word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// plainYAML says what is wrong with a file in the words of a person who writes one.
+func plainYAML(err error) error {
+	text, is := strings.CutPrefix(err.Error(), "yaml: ")
+	if !is {
+		return err
+	}
+	text = strings.TrimSpace(strings.TrimPrefix(text, "unmarshal errors:"))
+	text = intoGo.ReplaceAllString(text, "is not a list of names with their values")
+	return errors.New(strings.ReplaceAll(text, "\n  ", "; "))
+}
+
+// intoGo is how the parser speaks of a document that is no mapping.
+var intoGo = regexp.MustCompile("cannot unmarshal .* into map\\[.*")
