@@ -24,6 +24,9 @@ func ListenAdmin(path string) (net.Listener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil { // systemd has made it; without it nobody has, at each boot
+		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+	}
 	ln, err := bindPrivately(path)
 	if err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)

@@ -9,13 +9,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"golang.org/x/term"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
-	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -34,19 +37,65 @@ func (s *setup) ask(ctx context.Context) error {
 		text    string
 		value   *string
 		initial string
+		wrong   func(answer string) error
 	}{
-		{"Label of the token", &s.Token, s.Token},
-		{"Label of the key in it", &s.Key, s.Key},
-		{"Address and port of the API", &s.Listen, or(s.Listen, config.DefaultText("server.listen"))},
-		{"Digest scheme that the verifying contract expects", &s.Scheme, or(s.Scheme, config.DefaultText("attestation.scheme"))},
+		{"Label of the token", &s.Token, s.Token, checkLabel},
+		{"Label of the key in it", &s.Key, s.Key, checkLabel},
+		{"Address and port of the API", &s.Listen, or(s.Listen, config.DefaultText("server.listen")), s.checkListen},
 	} {
-		answer, err := s.askText(ctx, q.text, q.initial)
+		answer, err := s.askText(ctx, q.text, q.initial, q.wrong)
 		if err != nil {
 			return err
 		}
 		*q.value = answer
 	}
+	return s.askScheme(ctx)
+}
+
+// maxLabel is how many bytes PKCS#11 has for a label.
+const maxLabel = 32
+
+func checkLabel(answer string) error {
+	if len(answer) > maxLabel || strings.IndexFunc(answer, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
+		return fmt.Errorf("a label is 1 to %d bytes of printable text", maxLabel)
+	}
 	return nil
+}
+
+// checkListen refuses what the daemon would refuse.
+func (s *setup) checkListen(answer string) error {
+	if !config.IsHostPort(answer) {
+		return fmt.Errorf("%q is not an address and port such as %s", answer, config.DefaultText("server.listen"))
+	}
+	var c config.Config
+	c.Server.Listen, c.Server.TLS.Cert, c.Server.AllowPlainHTTP = answer, s.TLSCert, s.AllowPlainHTTP
+	return daemon.CheckPlainHTTP(&c)
+}
+
+// askScheme has the digest scheme chosen by its number or its name.
+func (s *setup) askScheme(ctx context.Context) error {
+	s.say("Digest schemes:")
+	names := make([]string, len(appliance.SchemeNames))
+	initial := or(s.Scheme, config.DefaultText("attestation.scheme"))
+	for i, name := range appliance.SchemeNames {
+		names[i] = string(name)
+		s.say("  %d  %s", i+1, name)
+	}
+	chosen := func(answer string) string {
+		if n, err := strconv.Atoi(answer); err == nil && n >= 1 && n <= len(names) {
+			return names[n-1]
+		}
+		return answer
+	}
+	answer, err := s.askText(ctx, "Which one does the verifying contract expect (a number, or a name)", strconv.Itoa(1+slices.Index(names, initial)), func(answer string) error {
+		_, err := appliance.NewScheme(appliance.SchemeName(chosen(answer)), nil)
+		if err != nil && chosen(answer) == string(appliance.SchemeEIP712) {
+			err = errors.New("eip712 takes a domain, for which setup does not ask: choose another, and set attestation.scheme and attestation.eip712 in the configuration before the first attestation")
+		}
+		return err
+	})
+	s.Scheme = chosen(answer)
+	return err
 }
 
 func (s *setup) askModule(ctx context.Context) error {
@@ -62,43 +111,55 @@ func (s *setup) askModule(ctx context.Context) error {
 			preferred = i + 1
 		}
 	}
-	for {
-		answer, err := s.askText(ctx, "Which one (a number, or a path)", strconv.Itoa(preferred))
-		if err != nil {
-			return err
+	chosen := func(answer string) string {
+		if n, err := strconv.Atoi(answer); err == nil && n >= 1 && n <= len(found) {
+			return found[n-1].Path
 		}
-		n, numberErr := strconv.Atoi(answer)
-		switch {
-		case numberErr == nil && n >= 1 && n <= len(found):
-			s.Module = found[n-1].Path
-			return nil
-		case filepath.IsAbs(answer) && files.Exists(answer):
-			s.Module = answer
-			return nil
-		}
-		s.say("%q is neither one of these numbers nor the path of a file.", answer)
+		return answer
 	}
+	answer, err := s.askText(ctx, "Which one (a number, or a path)", strconv.Itoa(preferred), func(answer string) error {
+		path := chosen(answer)
+		if stat, err := os.Stat(path); !filepath.IsAbs(path) || err != nil || stat.IsDir() {
+			return fmt.Errorf("%q is neither one of these numbers nor the path of a file", answer)
+		}
+		return nil
+	})
+	s.Module = chosen(answer)
+	return err
 }
 
-func (s *setup) askText(ctx context.Context, question, initial string) (string, error) {
-	fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
-	line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })
-	if err != nil {
-		return "", fmt.Errorf("read the answer: %w", err)
+// askText asks until the answer is one that can be used.
+func (s *setup) askText(ctx context.Context, question, initial string, wrong func(answer string) error) (string, error) {
+	for {
+		fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
+		line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })
+		if errors.Is(err, io.EOF) {
+			return "", errors.New("the answers have ended: give --yes to be asked nothing")
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the answer: %w", err)
+		}
+		answer := or(strings.TrimSpace(line), initial)
+		why := wrong(answer)
+		if why == nil {
+			return answer, nil
+		}
+		s.say("%s.", why)
 	}
-	return or(strings.TrimSpace(line), initial), nil
 }
 
 // askPIN reads a PIN that is not shown.
 func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
-	pin, err := askSecret(ctx, s.In, s.Err, "User PIN of the token")
-	if err == nil && len(pin) == 0 {
-		err = errors.New("the PIN is empty")
+	for {
+		pin, err := askSecret(ctx, s.In, s.Err, "User PIN of the token")
+		if err != nil {
+			return nil, fmt.Errorf("read the PIN: %w", err)
+		}
+		if len(pin) > 0 {
+			return pin, nil
+		}
+		s.say("A PIN is not empty.")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the PIN: %w", err)
-	}
-	return pin, nil
 }
 
 // askSecret reads what is not shown. It is at a terminal, for without one there is --yes.
@@ -117,17 +178,25 @@ func askSecret(ctx context.Context, in io.Reader, out io.Writer, question string
 	return secret, err
 }
 
-// AskPassphrase reads a new passphrase twice, at a terminal.
+// AskPassphrase reads a new passphrase, at a terminal, until it was typed twice.
 func AskPassphrase(ctx context.Context, in io.Reader, out io.Writer) ([]byte, error) {
-	first, err := askSecret(ctx, in, out, "Passphrase for the bundle")
-	if err != nil {
-		return nil, err
+	for {
+		first, err := askSecret(ctx, in, out, "Passphrase for the bundle")
+		if err != nil {
+			return nil, err
+		}
+		second, err := askSecret(ctx, in, out, "The same again")
+		switch {
+		case err != nil:
+			return nil, err
+		case len(first) == 0:
+			fmt.Fprintln(out, "A passphrase is not empty.")
+		case !bytes.Equal(first, second):
+			fmt.Fprintln(out, "The two passphrases differ.")
+		default:
+			return first, nil
+		}
 	}
-	second, err := askSecret(ctx, in, out, "The same again")
-	if err == nil && !bytes.Equal(first, second) {
-		err = errors.New("the two passphrases differ")
-	}
-	return first, err
 }
 
 // unlessInterrupted waits for a person, or for the end that a person wants: reading from a terminal takes no context.

@@ -24,7 +24,6 @@ import (
 	"github.com/attestd/attestd/appliance/doctor"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
-	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -472,12 +471,4 @@ func (s *setup) examineAll(ctx context.Context) error {
 	}
 	s.result.Next = s.next()
 	return nil
-}
-
-// next is the command that starts the daemon.
-func (s *setup) next() string {
-	if s.isServiceFolder() && isDirectory("/run/systemd/system") {
-		return "systemctl enable --now attestd"
-	}
-	return "attestd serve --config " + text.ShellWord(s.result.Configuration)
 }

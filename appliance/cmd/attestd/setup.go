@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +63,10 @@ missing. Run it as root; files then belong to the service's user.`,
 			}
 			if !slices.Contains([]string{"auto", "credential", "file"}, o.PINStore) {
 				return usagef(cmd, "--pin-store must be auto, credential or file, not %q", o.PINStore)
+			}
+			if ignored := o.Ignored(&a.source, cmd.Flags().Changed); len(ignored) > 0 {
+				return usagef(cmd, "%s is there, names the token and stays as it is: %s would be ignored; change the file, then: attestd reload",
+					a.source.Path(), strings.Join(ignored, ", "))
 			}
 			return a.setup(cmd.Context(), o)
 		},
