@@ -67,7 +67,7 @@ func TestTheAdminSocketTellsOfWitnesses(t *testing.T) {
 	if published, err := o.client.Published(t.Context()); err != nil || string(published) != cosigned {
 		t.Errorf("%v, %s", err, published)
 	}
-	if newest, err := o.client.Checkpoint(t.Context()); err != nil || strings.Contains(string(newest), "w1") {
+	if newest, err := o.client.Checkpoint(t.Context()); err != nil || strings.Contains(string(newest), "— w1 ") {
 		t.Errorf("%v, %s", err, newest)
 	}
 	if s, err := o.client.Witnesses(t.Context()); err != nil || !s.Policy || !s.Witnesses[0].Contradicts {
