@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -30,7 +31,7 @@ object on a line of its own. It needs the daemon, and waits for one that restart
 
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
-	var since, until, hash, unspendable string
+	var since, until, hash, unspendable, beneficiary string
 	var redeemed, unredeemed, follow bool
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -56,14 +57,21 @@ func newLogList(a *app) *cobra.Command {
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
+			if beneficiary != "" && (redeemed || unredeemed || follow || q.EventsOnly) {
+				return usagef(cmd, "--beneficiary excludes --redeemed, --unredeemed, --follow and --events")
+			}
 			if follow {
 				return a.followListing(cmd, q, redeemed || unredeemed)
 			}
 			if redeemed || unredeemed {
 				return a.listRedeemed(cmd, q, redeemed, unredeemed)
 			}
+			list, err := lister(q, beneficiary)
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
 			return a.withBackend(cmd, func(o backend) error {
-				entries, err := o.Records(cmd.Context(), q)
+				entries, err := list(cmd.Context(), o)
 				if err != nil {
 					return err
 				}
@@ -80,6 +88,7 @@ func newLogList(a *app) *cobra.Command {
 	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
 	f.StringVar(&hash, "hash", "", "only those of this hash")
 	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")
+	f.StringVar(&beneficiary, "beneficiary", "", "only those of this beneficiary; all others are read, too, so give --since or --key in a large journal")
 	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T12:00:00Z, a date (its beginning, UTC), or a duration before now such as 30d or 24h")
 	f.StringVar(&until, "until", "", "only before then, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
@@ -103,6 +112,21 @@ func searched(q *appliance.JournalQuery, hash, unspendable string) error {
 		q.Unspendable = &address
 	}
 	return nil
+}
+
+// lister returns what lists the entries of a query, and where that is given of a beneficiary.
+func lister(q appliance.JournalQuery, beneficiary string) (func(ctx context.Context, o backend) ([]appliance.Entry, error), error) {
+	if beneficiary == "" {
+		return func(ctx context.Context, o backend) ([]appliance.Entry, error) { return o.Records(ctx, q) }, nil
+	}
+	address, err := appliance.ParseAddress(beneficiary)
+	if err != nil {
+		return nil, fmt.Errorf("--beneficiary %w", err)
+	}
+	return func(ctx context.Context, o backend) ([]appliance.Entry, error) {
+		found, err := appliance.Search(ctx, o.Records, q, address, 0)
+		return found.Entries, err
+	}, nil
 }
 
 func (a *app) printEntries(entries []appliance.Entry, events bool) error {
