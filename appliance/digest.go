@@ -100,15 +100,25 @@ const (
 
 // eip712 is keccak256(0x1901 ‖ domain separator ‖ struct hash).
 func eip712(separator Digest, r Request) Digest {
-	u, b := leftPad(r.UnspendableAddress[:]), leftPad(r.Beneficiary[:])
-	structHash := crypto.Keccak256(crypto.Keccak256([]byte(attestationType)), u[:], b[:])
-	return Digest(crypto.Keccak256([]byte{0x19, 0x01}, separator[:], structHash))
+	hash := structHash(r)
+	return Digest(crypto.Keccak256([]byte{0x19, 0x01}, separator[:], hash[:]))
 }
 
-// separator is EIP-712's domainSeparator, over the members that are present, in the standard's order.
+// structHash is EIP-712's hashStruct of an Attestation.
+func structHash(r Request) Digest {
+	u, b := leftPad(r.UnspendableAddress[:]), leftPad(r.Beneficiary[:])
+	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(attestationType)), u[:], b[:]))
+}
+
+// separator is EIP-712's domainSeparator.
 func (d *EIP712Domain) separator() Digest {
+	domainType, values := d.encode()
+	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(domainType)), values))
+}
+
+// encode returns the domain's type and its encoded values: the members that are present, in the standard's order.
+func (d *EIP712Domain) encode() (domainType string, values []byte) {
 	var members []string
-	var values []byte
 	add := func(member string, value []byte) {
 		members = append(members, member)
 		values = append(values, value...)
@@ -127,8 +137,7 @@ func (d *EIP712Domain) separator() Digest {
 		a := leftPad(d.VerifyingContract[:])
 		add("address verifyingContract", a[:])
 	}
-	domainType := domainTypeName + "(" + strings.Join(members, ",") + ")"
-	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(domainType)), values))
+	return domainTypeName + "(" + strings.Join(members, ",") + ")", values
 }
 
 // leftPad returns b as a 32-byte big-endian word.

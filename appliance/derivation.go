@@ -1,0 +1,68 @@
+package appliance
+
+import (
+	"encoding/hex"
+	"slices"
+)
+
+// Step is one step from the two addresses of a record to its digest.
+type Step struct {
+	What  string // such as "keccak256 of these 40 bytes"
+	Value string // 0x and hex digits, or the text that is hashed
+}
+
+// Derivation returns how a record's digest comes from its addresses, step by step, as its scheme has it. The last step's value is the
+// digest, which is the record's Hash unless that was changed.
+func (r Record) Derivation() ([]Step, error) {
+	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
+	if err != nil {
+		return nil, err
+	}
+	steps := []Step{
+		{"the unspendable address, 20 bytes", hexOf(r.UnspendableAddress[:])},
+		{"the beneficiary, 20 bytes", hexOf(r.Beneficiary[:])},
+	}
+	switch scheme.Name {
+	case SchemeMiMCBN254:
+		return append(steps, r.mimcSteps()...), nil
+	case SchemeEIP712:
+		return append(steps, r.eip712Steps()...), nil
+	}
+	return append(steps, r.keccakSteps(scheme)...), nil
+}
+
+func (r Record) keccakSteps(scheme Scheme) []Step {
+	steps := []Step{
+		{"both, one after the other, 40 bytes", hexOf(slices.Concat(r.UnspendableAddress[:], r.Beneficiary[:]))},
+		{"keccak256 of these 40 bytes", keccak256(r.Request).String()},
+	}
+	if scheme.Name == SchemeKeccak256BN254 {
+		steps = append(steps, Step{"its first byte set to 0, so that it is a scalar of BN254", scheme.Digest(r.Request).String()})
+	}
+	return steps
+}
+
+func (r Record) mimcSteps() []Step {
+	unspendable, beneficiary := leftPad(r.UnspendableAddress[:]), leftPad(r.Beneficiary[:])
+	return []Step{
+		{"the unspendable address as an element of BN254's scalar field", hexOf(unspendable[:])},
+		{"the beneficiary as an element of BN254's scalar field", hexOf(beneficiary[:])},
+		{"MiMC of both elements (Miyaguchi-Preneel, exponent 5, 110 rounds, seed \"seed\")", mimcBN254(r.Request).String()},
+	}
+}
+
+func (r Record) eip712Steps() []Step {
+	domainType, values := r.Domain.encode()
+	separator, hash := r.Domain.separator(), structHash(r.Request)
+	return []Step{
+		{"the domain's type", domainType},
+		{"the domain's values, encoded", hexOf(values)},
+		{"the domain separator: keccak256 of the hash of the type and of the values", separator.String()},
+		{"the type of what is signed", attestationType},
+		{"the struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes", hash.String()},
+		{"0x1901, the domain separator and the struct hash, 66 bytes", hexOf(slices.Concat([]byte{0x19, 0x01}, separator[:], hash[:]))},
+		{"keccak256 of these 66 bytes", eip712(separator, r.Request).String()},
+	}
+}
+
+func hexOf(b []byte) string { return "0x" + hex.EncodeToString(b) }
