@@ -45,6 +45,8 @@ type AdminOptions struct {
 	Settings    func() []wire.Setting
 	Doctor      func(ctx context.Context) any
 	ConsoleLink func(role, by string) (wire.ConsoleLink, error)
+	// LogVerifier is as in Options.
+	LogVerifier string
 	Replica     index.Index // nil means none
 	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
 	Follower *follower.Follower
@@ -106,6 +108,7 @@ func (a *Admin) ownRoutes() []Route {
 	return []Route{
 		{Method: fiber.MethodPost, Path: "/keys", BodyLimit: adminBodyLimit, Handler: a.createKey},
 		{Method: fiber.MethodGet, Path: "/keys", Handler: a.listKeys},
+		{Method: fiber.MethodGet, Path: "/keys/use", Handler: a.keyUse},
 		{Method: fiber.MethodPost, Path: "/keys/:id/revoke", Handler: a.revokeKey},
 		{Method: fiber.MethodPost, Path: "/keys/:id/bind", BodyLimit: adminBodyLimit, Handler: a.bindKey},
 		{Method: fiber.MethodGet, Path: "/log/records", Handler: a.records},
@@ -113,6 +116,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/log/records/:id/proof", Handler: a.prove},
 		{Method: fiber.MethodGet, Path: "/log/records/:id/witnessed", Handler: a.proveWitnessed},
 		{Method: fiber.MethodGet, Path: "/log/entries", Handler: a.entries},
+		{Method: fiber.MethodGet, Path: "/log/key", Handler: a.logKey},
 		{Method: fiber.MethodGet, Path: "/log/checkpoint", Handler: a.checkpoint},
 		{Method: fiber.MethodGet, Path: "/log/published", Handler: a.published},
 		{Method: fiber.MethodGet, Path: "/log/witnesses", Handler: a.witnesses},

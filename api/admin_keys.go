@@ -44,6 +44,11 @@ func (a *Admin) listKeys(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, answer)
 }
 
+func (a *Admin) keyUse(c *fiber.Ctx) error {
+	counts, until := a.attestor.Uses.Days(a.now())
+	return sendJSON(c, fiber.StatusOK, wire.KeyUse{StepSeconds: int64(appliance.KeyUseStep.Seconds()), Until: until, Keys: counts})
+}
+
 func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()

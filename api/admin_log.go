@@ -59,12 +59,17 @@ func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 	if q.Before, err = queryInt(c, "before"); err != nil {
 		return q, err
 	}
+	q.Limit, err = queryLimit(c)
+	return q, err
+}
+
+// queryLimit returns how many shall be listed; zero where the request does not say.
+func queryLimit(c *fiber.Ctx) (int, error) {
 	limit, err := queryInt(c, "limit")
 	if err == nil && limit > appliance.MaxListed {
 		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most %d", appliance.MaxListed).In("limit")
 	}
-	q.Limit = int(limit)
-	return q, err
+	return int(limit), err
 }
 
 func queryTime(c *fiber.Ctx, name string) (time.Time, error) {
@@ -129,6 +134,10 @@ func (a *Admin) prove(c *fiber.Ctx) error {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, wire.ProvenEntry{Entry: wire.NewEntry(e), Proof: proof})
+}
+
+func (a *Admin) logKey(c *fiber.Ctx) error {
+	return sendJSON(c, fiber.StatusOK, wire.LogKey{VerifierKey: a.opts.LogVerifier})
 }
 
 func (a *Admin) checkpoint(c *fiber.Ctx) error {

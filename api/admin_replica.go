@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ const batchLimit = 256 << 20
 func (a *Admin) replicaRoutes() []Route {
 	return []Route{
 		{Method: fiber.MethodGet, Path: "/replica", Handler: a.replicaStatus},
+		{Method: fiber.MethodGet, Path: "/replica/unverified", Handler: a.replicaUnverified},
 		{Method: fiber.MethodGet, Path: "/replica/position", Handler: a.replicaPosition},
 		{Method: fiber.MethodPost, Path: "/replica/batches", BodyLimit: batchLimit, Handler: a.replicaWrite},
 		{Method: fiber.MethodGet, Path: "/replica/records", Handler: a.replicaRecords},
@@ -47,6 +49,25 @@ func (a *Admin) replicaStatus(c *fiber.Ctx) error {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, status)
+}
+
+// replicaUnverified lists the rows that are kept apart.
+func (a *Admin) replicaUnverified(c *fiber.Ctx) error {
+	replica, err := a.replica()
+	if err != nil {
+		return err
+	}
+	limit, err := queryLimit(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	var answer wire.Unverified
+	if answer.Rows, answer.Total, err = follower.Doubts(ctx, replica, cmp.Or(limit, appliance.DefaultListed)); err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, answer)
 }
 
 // requireFollower returns CodeReplicaUnavailable unless the replica follows an upstream.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -79,6 +81,36 @@ func TestTheStatusOfAReplicaThatFollowsNothingHasNoFollower(t *testing.T) {
 	o := newReplicaRig(t, func(*api.AdminOptions) {})
 	if a := o.raw("GET", "/replica", ""); a.status != 200 || strings.Contains(a.String(), "follower") || !strings.Contains(a.String(), `"rows":{`) {
 		t.Error(a)
+	}
+}
+
+func TestTheOperatorSeesWhichRowsAreKeptApartAndWhy(t *testing.T) {
+	t.Parallel()
+	var into index.Index
+	o := newReplicaRig(t, func(opts *api.AdminOptions) { into = opts.Replica })
+	apart := make([]index.Unverified, 3)
+	for i := range apart {
+		row, err := index.ParseLine([]byte(fmt.Sprintf(`{"kind":"packet","packet_hash":"0x%064x","source_universal_chain_id":"a","destination_universal_chain_id":"b","sort_order":"%d"}`, i+1, i)))
+		o.must(err)
+		apart[i] = index.Unverified{Row: row, Reason: fmt.Sprintf("the hash is not that of packet %d", i)}
+	}
+	_, err := into.Write(t.Context(), index.Batch{Unverified: apart})
+	o.must(err)
+	for limit, want := range map[int]int{0: 3, 2: 2} {
+		got, err := o.client.UnverifiedRows(t.Context(), limit)
+		if err != nil || len(got.Rows) != want || got.Total != 3 {
+			t.Fatalf("at most %d: %+v, %v", limit, got, err)
+		}
+		if row := got.Rows[1]; row.Kind != "packet" || row.Key != apart[1].Row.Key() || row.Reason != apart[1].Reason || row.Since.IsZero() {
+			t.Errorf("%+v", row)
+		}
+	}
+	if a := o.raw("GET", "/replica/unverified?limit=1001", ""); a.status != 400 || a.problem().Field != "limit" {
+		t.Error(a)
+	}
+	none := newReplicaRig(t, func(opts *api.AdminOptions) { opts.Replica = nil })
+	if _, err := none.client.UnverifiedRows(t.Context(), 0); client.CodeOf(err) != appliance.CodeReplicaUnavailable {
+		t.Error(err)
 	}
 }
 

@@ -38,13 +38,14 @@ type adminRig struct {
 func newAdminRig(t testing.TB, change ...func(*appliance.Attestor)) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	o.attestor.Uses = new(appliance.KeyUse)
 	attestor := o.attestor
 	if len(change) > 0 {
 		attestor = &appliance.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
 		change[0](attestor)
 	}
 	o.open(api.AdminOptions{
-		Attestor: attestor, Version: "v1.2.3",
+		Attestor: attestor, Version: "v1.2.3", LogVerifier: o.log.VerifierText,
 		HSMStatus: func(context.Context) (any, error) { return map[string]string{"token": "attestd"}, nil },
 		Reload:    func(string) ([]string, error) { return o.reload() },
 		Backup:    func(ctx context.Context, w io.Writer) error { return o.backup(ctx, w) },
@@ -147,6 +148,9 @@ func TestTheOperatorReadsTheJournal(t *testing.T) {
 	o.must(err)
 	if tree, err := appliance.OpenCheckpoint(checkpoint, o.log.Verifier); err != nil || tree.N != 5 {
 		t.Errorf("%s, %v", checkpoint, err)
+	}
+	if key, err := o.client.LogKey(ctx); err != nil || key != o.log.VerifierText {
+		t.Errorf("%q, %v", key, err)
 	}
 	next := int64(2)
 	o.must(o.client.Entries(ctx, next, func(leaf []byte) error {

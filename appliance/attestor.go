@@ -47,6 +47,9 @@ type Attestor struct {
 	// address's first attestation. Nil means that nobody wants to know.
 	Second func(e Entry, first Record)
 
+	// Uses counts what API keys have had signed. Nil counts nothing.
+	Uses *KeyUse
+
 	seats   atomic.Pointer[seats] // nil while Signer is the only one and was not asked for
 	repeats repeats
 	signing atomic.Int64
@@ -170,7 +173,9 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	if r.Signature, err = a.sign(ctx, signer, call.Key.ID, r.Hash); err != nil {
 		return Entry{}, false, err
 	}
-	a.Keys.Used(call.Key.ID, a.Now())
+	now := a.Now()
+	a.Keys.Used(call.Key.ID, now)
+	a.Uses.Count(call.Key.ID, now)
 	ctx, committed := a.Trace.begin(ctx, PartCommit)
 	e, replayed, err := a.Journal.Append(ctx, r, admission)
 	committed(err)

@@ -67,6 +67,12 @@ func (a *Admin) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 	return keys, err
 }
 
+// KeyUse returns how often API keys were used in the past day.
+func (a *Admin) KeyUse(ctx context.Context) (use wire.KeyUse, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: "/keys/use", into: &use})
+	return use, err
+}
+
 // RevokeKey ends an API key for good.
 func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
 	var answer wire.ChangedKey
@@ -136,6 +142,13 @@ func (a *Admin) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appli
 	var answer wire.ProvenEntry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/proof", into: &answer})
 	return answer.Whole(), answer.Proof, err
+}
+
+// LogKey returns the log's verifier key (C2SP signed-note vkey).
+func (a *Admin) LogKey(ctx context.Context) (string, error) {
+	var answer wire.LogKey
+	err := a.do(ctx, call{method: http.MethodGet, path: "/log/key", into: &answer})
+	return answer.VerifierKey, err
 }
 
 // Checkpoint returns the newest signed checkpoint.

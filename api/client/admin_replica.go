@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/index"
@@ -30,6 +31,14 @@ func (a *Admin) replicaStatus(ctx context.Context, call call) (s wire.ReplicaSta
 	call.into = &s
 	err = a.do(ctx, call)
 	return s, err
+}
+
+// UnverifiedRows returns rows that the daemon's replica keeps apart, at most as many as limit; zero means appliance.DefaultListed.
+//
+// Errors: CodeReplicaUnavailable where the daemon has no replica.
+func (a *Admin) UnverifiedRows(ctx context.Context, limit int) (rows wire.Unverified, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: "/replica/unverified?limit=" + strconv.Itoa(limit), into: &rows})
+	return rows, err
 }
 
 // VerifyReplica has the daemon compare its replica with the upstream: sample rows of each kind, zero for

@@ -40,6 +40,13 @@ type Keys struct {
 	Keys []Key `json:"keys"`
 }
 
+// KeyUse is the answer of GET /keys/use: how many attestations API keys have had signed in the past day, since the daemon started.
+type KeyUse struct {
+	StepSeconds int64               `json:"stepSeconds"`
+	Until       time.Time           `json:"until"` // the end of the newest step
+	Keys        map[string][]uint32 `json:"keys"`  // by id, the oldest step first; keys that were not used are left out
+}
+
 // Entry is an entry of the journal with its leaf, and the answer of GET /log/records/{id}.
 type Entry struct {
 	appliance.Entry
@@ -66,6 +73,11 @@ type ProvenEntry struct {
 	Proof appliance.InclusionProof `json:"proof"`
 }
 
+// LogKey is the answer of GET /log/key.
+type LogKey struct {
+	VerifierKey string `json:"verifierKey"` // C2SP signed-note vkey
+}
+
 // VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
 type VerifyLog struct {
 	Earlier []byte              `json:"earlier,omitempty"` // a checkpoint that the log must be consistent with; empty checks none
@@ -89,6 +101,12 @@ type Reloaded struct {
 type ReplicaStatus struct {
 	index.Status
 	Follower *follower.Status `json:"follower,omitempty"` // nil where the replica follows no upstream
+}
+
+// Unverified is the answer of GET /replica/unverified: the rows that are kept apart, by kind and key.
+type Unverified struct {
+	Rows  []follower.Doubt `json:"rows"`
+	Total int              `json:"total"` // of them, those beyond the limit included
 }
 
 // VerifyReplica is the body of POST /replica/verify. The answer is lines of Progress[follower.Report].

@@ -144,7 +144,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting}
+	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting, Uses: new(appliance.KeyUse)}
 	policy, err := ReadPolicy(r.config)
 	if err != nil {
 		return err
@@ -230,6 +230,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Reads:        wire.ReadsStatus{Source: r.config.GraphQL.Source, Upstream: r.config.UpstreamShown()},
 		Surroundings: r.surroundings,
 		Activity:     r.public.Activity(),
+		LogVerifier:  r.store.LogKey.VerifierText,
 		Logger:       r.logger,
 	}
 	if r.replica != nil { // a nil *Replica would be an Index that is not nil

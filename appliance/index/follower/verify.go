@@ -63,6 +63,26 @@ type Doubt struct {
 	Since  time.Time `json:"since"`
 }
 
+// Doubts returns the rows that are kept apart, by kind and key: at most as many as limit, and how many there are.
+//
+// Errors: as Index.View.
+func Doubts(ctx context.Context, of index.Index, limit int) (listed []Doubt, all int, err error) {
+	listed = []Doubt{}
+	err = view(ctx, of, func(snap snapshot) error {
+		return snap.Unverified(ctx, func(u index.Unverified) error {
+			if all++; len(listed) < limit {
+				listed = append(listed, doubtOf(u))
+			}
+			return nil
+		})
+	})
+	return listed, all, err
+}
+
+func doubtOf(u index.Unverified) Doubt {
+	return Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since}
+}
+
 // OK tells that nothing is wrong: the counts agree, no row differs and none is kept apart.
 func (r Report) OK() bool { return r.CountsAgree && r.Differing == 0 && r.Doubtful == 0 }
 
@@ -148,7 +168,7 @@ func (v *comparison) listDoubts(ctx context.Context) error {
 				v.doubted[doubtKey(u.Row)] = true
 			}
 			if len(v.report.Unverified) < MaxDifferences {
-				v.report.Unverified = append(v.report.Unverified, Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since})
+				v.report.Unverified = append(v.report.Unverified, doubtOf(u))
 			}
 			return nil
 		})
