@@ -70,6 +70,7 @@ type Admin struct {
 	attestor *appliance.Attestor
 	started  time.Time
 	routes   []Route
+	lag      lagHistory // of the replica that follows
 
 	audited atomic.Pointer[wire.Audit] // the last audit; nil before the first
 
@@ -101,6 +102,9 @@ func NewAdmin(opts AdminOptions) *Admin {
 		a.mount(r)
 	}
 	a.start()
+	if opts.Follower != nil {
+		go a.lag.run(a.streams, opts.Follower, opts.Now)
+	}
 	return a
 }
 

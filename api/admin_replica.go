@@ -22,6 +22,7 @@ func (a *Admin) replicaRoutes() []Route {
 	return []Route{
 		{Method: fiber.MethodGet, Path: "/replica", Handler: a.replicaStatus},
 		{Method: fiber.MethodGet, Path: "/replica/unverified", Handler: a.replicaUnverified},
+		{Method: fiber.MethodGet, Path: "/replica/lag", Handler: a.replicaLag},
 		{Method: fiber.MethodGet, Path: "/replica/position", Handler: a.replicaPosition},
 		{Method: fiber.MethodPost, Path: "/replica/batches", BodyLimit: batchLimit, Handler: a.replicaWrite},
 		{Method: fiber.MethodGet, Path: "/replica/records", Handler: a.replicaRecords},

@@ -53,6 +53,9 @@ func TestTheOperatorSeesHowFarTheFollowerIs(t *testing.T) {
 			t.Errorf("%s: %+v, %+v, %v", name, s, s.Follower, err)
 		}
 	}
+	if lag, err := o.client.ReplicaLag(t.Context()); err != nil || lag.LagSeconds == nil || lag.StepSeconds != 10 {
+		t.Errorf("%+v, %v", lag, err)
+	}
 	_, err := o.client.VerifyReplica(t.Context(), 10, nil)
 	if client.CodeOf(err) != appliance.CodeUpstreamUnavailable {
 		t.Errorf("compared with an upstream that is away: %v", err)
@@ -68,7 +71,8 @@ func TestOnlyAReplicaThatFollowsCanBeSyncedAndVerified(t *testing.T) {
 		o := newReplicaRig(t, change)
 		_, syncErr := o.client.SyncReplica(t.Context())
 		_, verifyErr := o.client.VerifyReplica(t.Context(), 0, nil)
-		for _, err := range []error{syncErr, verifyErr} {
+		_, lagErr := o.client.ReplicaLag(t.Context())
+		for _, err := range []error{syncErr, verifyErr, lagErr} {
 			if client.CodeOf(err) != appliance.CodeReplicaUnavailable || !strings.Contains(err.Error(), setting) {
 				t.Errorf("%v, which should say %s", err, setting)
 			}

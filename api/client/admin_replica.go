@@ -41,6 +41,14 @@ func (a *Admin) UnverifiedRows(ctx context.Context, limit int) (rows wire.Unveri
 	return rows, err
 }
 
+// ReplicaLag returns by how much the daemon's replica was behind in the past hour.
+//
+// Errors: CodeReplicaUnavailable as SyncReplica.
+func (a *Admin) ReplicaLag(ctx context.Context) (lag wire.ReplicaLag, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: "/replica/lag", into: &lag})
+	return lag, err
+}
+
 // VerifyReplica has the daemon compare its replica with the upstream: sample rows of each kind, zero for
 // follower.DefaultSample. It ends when ctx does. progress may be nil.
 //

@@ -109,6 +109,13 @@ type Unverified struct {
 	Total int              `json:"total"` // of them, those beyond the limit included
 }
 
+// ReplicaLag is the answer of GET /replica/lag: by how much the replica was behind its upstream in the past hour, since the daemon started.
+type ReplicaLag struct {
+	StepSeconds int64      `json:"stepSeconds"`
+	Until       time.Time  `json:"until,omitzero"` // the newest step
+	LagSeconds  []*float64 `json:"lagSeconds"`     // the oldest step first; null where it was not known
+}
+
 // VerifyReplica is the body of POST /replica/verify. The answer is lines of Progress[follower.Report].
 type VerifyReplica struct {
 	Sample int `json:"sample,omitempty"` // rows of each kind; zero means follower.DefaultSample
