@@ -7,7 +7,7 @@ import (
 
 // Step is one step from the two addresses of a record to its digest.
 type Step struct {
-	What  string // such as "keccak256 of these 40 bytes"
+	What  string // such as "Keccak256 of these 40 bytes"
 	Value string // 0x and hex digits, or the text that is hashed
 }
 
@@ -19,8 +19,8 @@ func (r Record) Derivation() ([]Step, error) {
 		return nil, err
 	}
 	steps := []Step{
-		{"the unspendable address, 20 bytes", hexOf(r.UnspendableAddress[:])},
-		{"the beneficiary, 20 bytes", hexOf(r.Beneficiary[:])},
+		{"The unspendable address, 20 bytes", hexOf(r.UnspendableAddress[:])},
+		{"The beneficiary, 20 bytes", hexOf(r.Beneficiary[:])},
 	}
 	switch scheme.Name {
 	case SchemeMiMCBN254:
@@ -33,11 +33,11 @@ func (r Record) Derivation() ([]Step, error) {
 
 func (r Record) keccakSteps(scheme Scheme) []Step {
 	steps := []Step{
-		{"both, one after the other, 40 bytes", hexOf(slices.Concat(r.UnspendableAddress[:], r.Beneficiary[:]))},
-		{"keccak256 of these 40 bytes", keccak256(r.Request).String()},
+		{"Both, one after the other, 40 bytes", hexOf(slices.Concat(r.UnspendableAddress[:], r.Beneficiary[:]))},
+		{"Keccak256 of these 40 bytes", keccak256(r.Request).String()},
 	}
 	if scheme.Name == SchemeKeccak256BN254 {
-		steps = append(steps, Step{"its first byte set to 0, so that it is a scalar of BN254", scheme.Digest(r.Request).String()})
+		steps = append(steps, Step{"Its first byte set to 0, so that it is a scalar of BN254", scheme.Digest(r.Request).String()})
 	}
 	return steps
 }
@@ -45,8 +45,8 @@ func (r Record) keccakSteps(scheme Scheme) []Step {
 func (r Record) mimcSteps() []Step {
 	unspendable, beneficiary := leftPad(r.UnspendableAddress[:]), leftPad(r.Beneficiary[:])
 	return []Step{
-		{"the unspendable address as an element of BN254's scalar field", hexOf(unspendable[:])},
-		{"the beneficiary as an element of BN254's scalar field", hexOf(beneficiary[:])},
+		{"The unspendable address as an element of BN254's scalar field", hexOf(unspendable[:])},
+		{"The beneficiary as an element of BN254's scalar field", hexOf(beneficiary[:])},
 		{"MiMC of both elements (Miyaguchi-Preneel, exponent 5, 110 rounds, seed \"seed\")", mimcBN254(r.Request).String()},
 	}
 }
@@ -55,13 +55,13 @@ func (r Record) eip712Steps() []Step {
 	domainType, values := r.Domain.encode()
 	separator, hash := r.Domain.separator(), structHash(r.Request)
 	return []Step{
-		{"the domain's type", domainType},
-		{"the domain's values, encoded", hexOf(values)},
-		{"the domain separator: keccak256 of the hash of the type and of the values", separator.String()},
-		{"the type of what is signed", attestationType},
-		{"the struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes", hash.String()},
+		{"The domain's type", domainType},
+		{"The domain's values, encoded", hexOf(values)},
+		{"The domain separator: keccak256 of the hash of the type and of the values", separator.String()},
+		{"The type of what is signed", attestationType},
+		{"The struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes", hash.String()},
 		{"0x1901, the domain separator and the struct hash, 66 bytes", hexOf(slices.Concat([]byte{0x19, 0x01}, separator[:], hash[:]))},
-		{"keccak256 of these 66 bytes", eip712(separator, r.Request).String()},
+		{"Keccak256 of these 66 bytes", eip712(separator, r.Request).String()},
 	}
 }
 

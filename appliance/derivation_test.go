@@ -33,7 +33,7 @@ func TestADerivationLeadsToTheDigest(t *testing.T) {
 		}
 		hashed := 0
 		for i, step := range steps {
-			if !strings.HasPrefix(step.What, "keccak256 of these") {
+			if !strings.HasPrefix(step.What, "Keccak256 of these") {
 				continue
 			}
 			hashed++
