@@ -133,7 +133,7 @@ func (a *Admin) prove(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, wire.ProvenEntry{Entry: wire.NewEntry(e), Proof: proof})
+	return sendJSON(c, fiber.StatusOK, wire.ProvenEntry{Entry: shown(c, e), Proof: proof})
 }
 
 func (a *Admin) logKey(c *fiber.Ctx) error {

@@ -2,6 +2,8 @@ package console
 
 import (
 	"fmt"
+	"math"
+	"reflect"
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
@@ -114,6 +116,17 @@ func grouped(n int64) string {
 		digits = digits[:i] + " " + digits[i:]
 	}
 	return digits
+}
+
+// count is grouped for whole numbers of any type.
+func count(n any) string {
+	switch v := reflect.ValueOf(n); {
+	case v.CanInt():
+		return grouped(v.Int())
+	case v.CanUint():
+		return grouped(int64(min(v.Uint(), math.MaxInt64)))
+	}
+	return fmt.Sprint(n)
 }
 
 // span is a duration, as exact as a person wants it.

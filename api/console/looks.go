@@ -84,6 +84,7 @@ func (l looks) funcs() template.FuncMap {
 		"span":    span,
 		"grouped": grouped,
 		"sized":   sized,
+		"count":   count,
 		"ago":     func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
 		"lag":     text.Lag,
 		"backfill": func(f follower.Status) uint64 {

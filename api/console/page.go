@@ -34,6 +34,7 @@ type route struct {
 func pages() []page {
 	return []page{
 		overviewPage(),
+		attestationsPage(),
 		settingsPage(),
 	}
 }

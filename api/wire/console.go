@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// RedactQuery is the parameter of GET /log/records and GET /log/records/{id} that leaves out what links addresses: redact=addresses.
+// RedactQuery is the parameter of GET /log/records, GET /log/records/{id} and its /proof that leaves out what links addresses: redact=addresses.
 const RedactQuery = "redact"
 
 // ConsoleRole is the body of POST /console/links.

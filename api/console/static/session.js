@@ -15,3 +15,7 @@ document.addEventListener("click", async event => {
   button.textContent = "Copied"
   setTimeout(() => (button.textContent = said), 1500)
 })
+
+// Where the navigation is wider than the screen, shows which page this is.
+const here = document.querySelector("nav [aria-current]")
+here?.closest("nav").scrollTo({ left: here.offsetLeft - here.closest("nav").clientWidth / 2 })

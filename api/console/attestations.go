@@ -1,0 +1,266 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// attestationsPage shows the newest attestations as they come, those that are searched for, and each with its proof.
+func attestationsPage() page {
+	return page{name: "attestations", path: "/attestations", title: "Attestations", least: Viewer, routes: []route{
+		{"GET /attestations", Viewer, showAttestations},
+		{"GET /attestations/tail", Viewer, followAttestations},
+		{"GET /attestations/{id}", Viewer, showAttestation},
+		{"GET /attestations/{id}/proof", Viewer, downloadProof},
+	}}
+}
+
+const (
+	listedAttestations = 50 // on a page
+	// searchedAttestations is how many records are read at most for one look at a page, where no index leads to those that are wanted.
+	searchedAttestations = 50_000
+	// tailOthers is after how many seconds without an attestation the journal is looked at: appliances that share it attest, too.
+	tailOthers = 10
+)
+
+// attestationsView is a page of attestations.
+type attestationsView struct {
+	Search search
+	Secret bool // who looks may not see addresses
+	Rows   []attestationRow
+	Newest int64  // the highest index that was listed; -1 for none
+	Live   bool   // new ones are added as they come
+	Older  string // where older ones are; empty for none
+	Read   bool   // Older goes on with a search that has not read all
+	Record *recordView
+}
+
+// attestationRow is an attestation in a list.
+type attestationRow struct {
+	appliance.Entry
+	Key      string // the API key's name; empty where that is not known
+	IsSecret bool   // who looks may not see the addresses
+}
+
+func showAttestations(w http.ResponseWriter, v *visit) error {
+	keys, err := keyNames(v)
+	if err != nil {
+		return err
+	}
+	data := attestationsView{Search: readSearch(v.URL.Query(), keys, v.IsAuditor()), Secret: !v.IsAuditor()}
+	if data.Search.id != uuid.Nil {
+		return v.redirect(w, "/attestations/"+data.Search.id.String())
+	}
+	if data.Search.Wrong != "" {
+		return v.show(w, data)
+	}
+	found, err := data.Search.find(v.Context(), v)
+	if err != nil {
+		return err
+	}
+	data.Live, data.Newest = data.Search.isEmpty(), -1
+	if len(found.Entries) > 0 {
+		data.Newest = found.Entries[0].Index
+	}
+	data.Rows = rowsOf(found.Entries, keys, !v.IsAuditor())
+	if found.Before > 0 {
+		data.Older, data.Read = data.Search.at(found.Before), len(found.Entries) < listedAttestations
+	}
+	return v.show(w, data)
+}
+
+// keyNames are the names of all API keys by id.
+func keyNames(v *visit) (map[string]string, error) {
+	keys, err := v.Admin.ListKeys(v.Context())
+	names := make(map[string]string, len(keys))
+	for _, k := range keys {
+		names[k.ID] = k.Name
+	}
+	return names, err
+}
+
+func rowsOf(entries []appliance.Entry, keys map[string]string, secret bool) []attestationRow {
+	rows := make([]attestationRow, len(entries))
+	for i, e := range entries {
+		rows[i] = attestationRow{Entry: e, Key: keys[e.Record.KeyID], IsSecret: secret}
+	}
+	return rows
+}
+
+// find returns the attestations that are searched for.
+func (s search) find(ctx context.Context, v *visit) (appliance.Found, error) {
+	if s.beneficiary != nil {
+		return appliance.Search(ctx, v.Admin.Records, s.query, *s.beneficiary, searchedAttestations)
+	}
+	entries, err := v.Admin.Records(ctx, s.query)
+	found := appliance.Found{Entries: entries}
+	if len(entries) == s.query.Limit {
+		found.Before = entries[len(entries)-1].Index
+	}
+	return found, err
+}
+
+// at is where the search goes on below an index.
+func (s search) at(before int64) string {
+	q := url.Values{}
+	if before > 0 {
+		q.Set("before", strconv.FormatInt(before, 10))
+	}
+	for name, value := range map[string]string{"q": s.Q, "as": s.As, "from": s.From, "until": s.Until} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return "/attestations?" + q.Encode()
+}
+
+// tailed is what a page that follows is told.
+type tailed struct {
+	HTML string `json:"html"` // rows of the table, newest first
+	Left int64  `json:"left"` // how many came meanwhile that are not among them
+}
+
+// followAttestations sends new attestations as they come: the rows of the table, from the template that makes those of the page.
+func followAttestations(w http.ResponseWriter, v *visit) error {
+	after, err := strconv.ParseInt(v.FormValue("after"), 10, 64)
+	if err != nil || after < -1 {
+		return badRequest("after must be an index")
+	}
+	keys, err := keyNames(v)
+	if err != nil {
+		return err
+	}
+	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
+		look := func() error {
+			entries, err := v.Admin.Records(ctx, appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations})
+			if err != nil {
+				return err
+			}
+			told, newest, err := v.tail(entries, keys, after)
+			if err != nil || newest == after {
+				return err
+			}
+			after = newest
+			return send("rows", told)
+		}
+		if err := look(); err != nil {
+			return err
+		}
+		seconds := 0
+		return v.Admin.Activity(ctx, 0, true, func(s wire.Sample) error {
+			if seconds++; s.Attestations == 0 && seconds%tailOthers != 0 {
+				return nil
+			}
+			return look()
+		})
+	})
+}
+
+// tail is what is told of entries, newest first, beyond an index.
+func (v *visit) tail(entries []appliance.Entry, keys map[string]string, after int64) (told tailed, newest int64, err error) {
+	newest = after
+	for i, e := range entries {
+		if e.Index <= after {
+			entries = entries[:i]
+			break
+		}
+	}
+	if len(entries) == 0 {
+		return told, newest, nil
+	}
+	newest = entries[0].Index
+	if len(entries) == listedAttestations {
+		told.Left = entries[len(entries)-1].Index - after - 1 // events among them, too
+	}
+	told.HTML, err = v.console.looks.part(v.page.name, "rows", rowsOf(entries, keys, !v.IsAuditor()))
+	return told, newest, err
+}
+
+// badRequest is an error that tells whoever made the request what is wrong with it.
+func badRequest(text string) error {
+	return &client.Problem{Problem: wire.Problem{Status: http.StatusBadRequest, Code: appliance.CodeInvalidField, Detail: text}}
+}
+
+// recordView is one entry of the journal with its proof.
+type recordView struct {
+	attestationRow
+	Steps       []appliance.Step // of the digest; none where the addresses are secret
+	DigestIs    bool             // the last step's value is the hash
+	Recovered   string           // who has signed; empty where nobody can be found
+	SignerIs    bool             // that is the record's signer
+	Proof       appliance.InclusionProof
+	Leaf        string // hex; empty where it is secret
+	LeafHash    string // hex
+	VerifierKey string
+}
+
+func showAttestation(w http.ResponseWriter, v *visit) error {
+	id, err := uuid.Parse(v.PathValue("id"))
+	if err != nil {
+		return badRequest(fmt.Sprintf("%q is no id of an attestation: that is a UUID.", v.PathValue("id")))
+	}
+	keys, err := keyNames(v)
+	if err != nil {
+		return err
+	}
+	e, proof, err := v.Admin.Prove(v.Context(), id)
+	if err != nil {
+		return err
+	}
+	verifierKey, err := v.Admin.LogKey(v.Context())
+	if err != nil {
+		return err
+	}
+	record := newRecordView(attestationRow{Entry: e, Key: keys[e.Record.KeyID], IsSecret: !v.IsAuditor()}, proof)
+	record.VerifierKey = verifierKey
+	return v.show(w, attestationsView{Record: &record})
+}
+
+func newRecordView(row attestationRow, proof appliance.InclusionProof) recordView {
+	r := recordView{attestationRow: row, Proof: proof, LeafHash: fmt.Sprintf("%x", proof.LeafHash), Leaf: fmt.Sprintf("%x", row.Leaf)}
+	if row.Event != nil {
+		return r
+	}
+	if signer, err := row.Record.Signature.Recover(row.Record.Hash); err == nil {
+		r.Recovered, r.SignerIs = signer.String(), signer == row.Record.SignerAddress
+	}
+	if row.IsSecret {
+		return r
+	}
+	if steps, err := row.Record.Derivation(); err == nil {
+		r.Steps, r.DigestIs = steps, steps[len(steps)-1].Value == row.Record.Hash.String()
+	}
+	return r
+}
+
+// downloadProof answers with a C2SP tlog-proof. With ?record it has the leaf as its extra data, and can be checked by itself.
+func downloadProof(w http.ResponseWriter, v *visit) error {
+	id, err := uuid.Parse(v.PathValue("id"))
+	if err != nil {
+		return badRequest(fmt.Sprintf("%q is no id of an attestation: that is a UUID.", v.PathValue("id")))
+	}
+	e, proof, err := v.Admin.Prove(v.Context(), id)
+	if err != nil {
+		return err
+	}
+	text := proof.String()
+	if v.URL.Query().Has("record") {
+		if !v.IsAuditor() {
+			return errRole
+		}
+		text = proof.WithLeaf(e.Leaf)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", id.String()+".tlog-proof"))
+	_, _ = w.Write([]byte(text)) // fails only where nobody is there any more
+	return nil
+}

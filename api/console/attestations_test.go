@@ -1,0 +1,238 @@
+package console_test
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+)
+
+// made counts what tests make, so that none finds what another has made.
+var made atomic.Uint64
+
+// newPair returns addresses that no other test has asked for.
+func newPair() (pair appliance.Request) {
+	pair.UnspendableAddress[0], pair.Beneficiary[0] = 0xaa, 0xbb
+	binary.BigEndian.PutUint64(pair.UnspendableAddress[12:], made.Add(1))
+	binary.BigEndian.PutUint64(pair.Beneficiary[12:], made.Add(1))
+	return pair
+}
+
+// newName returns a name that no other test has given.
+func newName(name string) string { return fmt.Sprintf("%s %d", name, made.Add(1)) }
+
+// attestTo has the appliance attest for a pair of addresses.
+func (r *rig) attestTo(t testing.TB, pair appliance.Request) appliance.Attestation {
+	t.Helper()
+	c, err := client.New(r.api, r.key, client.Options{Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Attest(t.Context(), pair, client.AttestOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestAttestationsAreFoundByWhatOneKnowsOfThem(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	pair, other := newPair(), newPair()
+	a, another := r.attestTo(t, pair), r.attestTo(t, other)
+	e, err := r.admin.Record(t.Context(), a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.signedIn(t, "auditor")
+	at := func(d time.Duration) string { return e.Record.Time.Add(d).UTC().Format("2006-01-02T15:04:05") }
+	for name, q := range map[string]url.Values{
+		"hash":                {"q": {a.Hash.String()}},
+		"unspendable address": {"q": {pair.UnspendableAddress.String()}},
+		"in lower case":       {"q": {strings.ToLower(pair.UnspendableAddress.String())}},
+		"beneficiary":         {"q": {pair.Beneficiary.String()}, "as": {"beneficiary"}},
+	} {
+		status, _, body := b.get("/attestations?" + q.Encode())
+		if status != http.StatusOK || !strings.Contains(body, a.ID.String()) || strings.Contains(body, another.ID.String()) {
+			t.Errorf("by %s: %d %s", name, status, body)
+		}
+	}
+	for name, c := range map[string]struct {
+		q    url.Values
+		want bool
+	}{
+		"its API key's id":    {url.Values{"q": {e.Record.KeyID}}, true},
+		"its API key's name":  {url.Values{"q": {"payments"}}, true},
+		"the minute it is of": {url.Values{"from": {at(-time.Minute)}, "until": {at(time.Minute)}}, true},
+		"a time before":       {url.Values{"until": {at(-time.Hour)}}, false},
+		"below its index":     {url.Values{"before": {fmt.Sprint(e.Index)}}, false},
+		"other addresses":     {url.Values{"q": {appliance.Address{1}.String()}}, false},
+	} {
+		status, _, body := b.get("/attestations?" + c.q.Encode())
+		if status != http.StatusOK || strings.Contains(body, a.ID.String()) != c.want {
+			t.Errorf("by %s: %d %s", name, status, body)
+		}
+	}
+	if status, header, _ := b.get("/attestations?q=" + a.ID.String()); status != http.StatusSeeOther || header.Get("Location") != "/attestations/"+a.ID.String() {
+		t.Errorf("by id: %d, to %s", status, header.Get("Location"))
+	}
+}
+
+func TestASearchThatMeansNothingSaysSo(t *testing.T) {
+	t.Parallel()
+	b := start(t).signedIn(t, "auditor")
+	for q, want := range map[string]string{
+		"q=%3Cscript%3E":                 "no address and no hash",
+		"q=0x" + strings.Repeat("g", 64): "64 hex digits",
+		"q=0x" + strings.Repeat("g", 40): "only hex digits",
+		"from=yesterday":                 "is no time",
+		"before=-1":                      "is no index",
+	} {
+		_, _, body := b.get("/attestations?" + q)
+		if !strings.Contains(body, want) || !strings.Contains(body, `role="alert"`) || strings.Contains(body, "<script>") {
+			t.Errorf("%s: %s", q, body)
+		}
+	}
+	for path, want := range map[string]int{"/attestations/1": 400, "/attestations/1/proof": 400, "/attestations/tail?after=x": 400,
+		"/attestations/0198c1f2-7a3b-7def-8123-456789abcdef": 404} {
+		if status, _, body := b.get(path); status != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+func TestARecordTellsHowItsHashIsMadeAndWhoSigned(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	pair := newPair()
+	a := r.attestTo(t, pair)
+	status, _, body := r.signedIn(t, "auditor").get("/attestations/" + a.ID.String())
+	if status != http.StatusOK {
+		t.Fatal(status, body)
+	}
+	both := fmt.Sprintf("0x%x%x", pair.UnspendableAddress[:], pair.Beneficiary[:])
+	for _, want := range []string{
+		both, a.Hash.String(), "Keccak256 of these 40 bytes", "This is the record&#39;s hash", "recovers to the record&#39;s signer",
+		a.SignerAddress.String(), fmt.Sprintf("0x%x", a.Signature.R), "payments", "example.com/console",
+	} {
+		if !strings.Contains(body, want) && !strings.Contains(body, strings.ReplaceAll(want, "&#39;", "'")) {
+			t.Errorf("the page does not hold %q", want)
+		}
+	}
+}
+
+// What a viewer can get of a record neither tells its addresses nor confirms a guess of them.
+func TestAViewerSeesNoAddresses(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	pair := newPair()
+	a := r.attestTo(t, pair)
+	e, err := r.admin.Record(t.Context(), a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.signedIn(t, "viewer")
+	secrets := []string{
+		pair.UnspendableAddress.String(), pair.Beneficiary.String(), fmt.Sprintf("%x", pair.UnspendableAddress[:]), fmt.Sprintf("%x", pair.Beneficiary[:]),
+		fmt.Sprintf("%x", a.Signature.R), fmt.Sprintf("%x", e.Record.Salt), fmt.Sprintf("%x", e.Leaf), base64.StdEncoding.EncodeToString(e.Leaf),
+	}
+	for _, path := range []string{"/attestations", "/attestations/" + a.ID.String(), "/attestations/" + a.ID.String() + "/proof", "/attestations?q=" + a.Hash.String()} {
+		status, _, body := b.get(path)
+		if status != http.StatusOK {
+			t.Errorf("%s: %d", path, status)
+		}
+		for _, secret := range secrets {
+			if strings.Contains(strings.ToLower(body), strings.ToLower(secret)) {
+				t.Errorf("%s tells %s", path, secret)
+			}
+		}
+	}
+	if status, _, _ := b.get("/attestations/" + a.ID.String() + "/proof?record"); status != http.StatusForbidden {
+		t.Errorf("the proof with the record: %d", status)
+	}
+	for _, as := range []string{"", "unspendable", "beneficiary"} {
+		_, _, body := b.get("/attestations?q=" + pair.Beneficiary.String() + "&as=" + as)
+		if strings.Contains(body, a.ID.String()) || !strings.Contains(body, "may not search by address") {
+			t.Errorf("searched as %q: %s", as, body)
+		}
+	}
+}
+
+func TestTheProofIsTheOneThatTheCommandPrints(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	a := r.attestTo(t, newPair())
+	key, err := r.admin.LogKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := note.NewVerifier(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := r.admin.Record(t.Context(), a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for query, extra := range map[string]string{"": "", "?record": string(e.Leaf)} {
+		status, header, body := r.signedIn(t, "auditor").get("/attestations/" + a.ID.String() + "/proof" + query)
+		proof, got, err := appliance.ParseProof([]byte(body))
+		if err == nil {
+			err = proof.Verify(e.Leaf, verifier)
+		}
+		if err != nil || status != http.StatusOK || string(got) != extra || proof.Index != e.Index {
+			t.Errorf("%q: %d, %v with %q: %s", query, status, err, got, body)
+		}
+		if want := `attachment; filename="` + a.ID.String() + `.tlog-proof"`; header.Get("Content-Disposition") != want {
+			t.Errorf("%q is named %s", query, header.Get("Content-Disposition"))
+		}
+	}
+}
+
+func TestTheTailTellsNewAttestationsAsTheyCome(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	first := r.attestTo(t, newPair())
+	e, err := r.admin.Record(t.Context(), first.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.signedIn(t, "viewer")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/attestations/tail?after=%d", b.base, e.Index), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	second := r.attestTo(t, newPair())
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		var told struct{ HTML string }
+		if !ok || json.Unmarshal([]byte(data), &told) != nil {
+			continue
+		}
+		if strings.Contains(told.HTML, first.ID.String()) {
+			t.Errorf("told again: %s", told.HTML)
+		}
+		if strings.Contains(told.HTML, second.ID.String()) {
+			return
+		}
+	}
+	t.Errorf("the stream ended: %v", lines.Err())
+}

@@ -1,0 +1,142 @@
+package console
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// search is what somebody looks for in the journal, as it was typed and as it is meant.
+type search struct {
+	Q           string // an id, an API key's id or name, an address or a hash
+	As          string // which of the two an address is: asUnspendable or asBeneficiary; empty where Q is none
+	From, Until string // times, UTC
+	Wrong       string // what cannot be meant, for whoever typed it
+
+	query       appliance.JournalQuery
+	id          uuid.UUID
+	beneficiary *appliance.Address
+}
+
+// What an address can be searched as.
+const (
+	asUnspendable = "unspendable"
+	asBeneficiary = "beneficiary"
+)
+
+// isEmpty says whether nothing is searched for: then the newest are shown.
+func (s search) isEmpty() bool {
+	return s.Q == "" && s.From == "" && s.Until == "" && s.query.Before == 0
+}
+
+// Other is the search for the same address as what it was not searched as.
+func (s search) Other() string {
+	s.As = map[string]string{asUnspendable: asBeneficiary, asBeneficiary: asUnspendable}[s.As]
+	return s.at(0)
+}
+
+// readSearch reads a form. keys are the names of API keys by id. Only those who may see addresses may search by one: the answer says whether
+// it was attested.
+func readSearch(form url.Values, keys map[string]string, addresses bool) (s search) {
+	s = search{
+		Q: strings.TrimSpace(form.Get("q")), From: form.Get("from"), Until: form.Get("until"),
+		query: appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations},
+	}
+	for _, t := range []struct {
+		text string
+		into *time.Time
+	}{{s.From, &s.query.From}, {s.Until, &s.query.Until}} {
+		if t.text == "" {
+			continue
+		}
+		var ok bool
+		if *t.into, ok = readTime(t.text); !ok {
+			s.Wrong = t.text + " is no time such as 2026-01-31T09:00."
+		}
+	}
+	if text := form.Get("before"); text != "" {
+		before, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || before < 0 {
+			s.Wrong = text + " is no index."
+		}
+		s.query.Before = before
+	}
+	if s.Q != "" {
+		s.readQ(form.Get("as"), keys, addresses)
+	}
+	return s
+}
+
+// readTime reads a time as browsers send it, and as the command takes it. Without a zone it is UTC.
+func readTime(s string) (time.Time, bool) {
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, time.DateOnly} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+const (
+	addressLen = 2 + 40
+	hashLen    = 2 + 64
+)
+
+func (s *search) readQ(as string, keys map[string]string, addresses bool) {
+	if id, err := uuid.Parse(s.Q); err == nil {
+		s.id = id
+		return
+	}
+	if s.readKey(keys) {
+		return
+	}
+	switch len(s.Q) {
+	case hashLen:
+		s.query.Hash = new(appliance.Digest)
+		if err := s.query.Hash.UnmarshalText([]byte(s.Q)); err != nil {
+			s.Wrong = "A hash has 0x and 64 hex digits."
+		}
+	case addressLen:
+		s.readAddress(as, addresses)
+	default:
+		s.Wrong = "That is no attestation's id, no API key's id or name, no address and no hash."
+	}
+}
+
+// readKey says whether an API key has that id or name.
+func (s *search) readKey(keys map[string]string) bool {
+	for id, name := range keys {
+		switch {
+		case s.Q == id:
+			s.query.KeyID, s.Wrong = id, ""
+			return true
+		case s.Q == name && s.query.KeyID != "":
+			s.Wrong = "Several API keys have this name: search by the id of one of them."
+		case s.Q == name:
+			s.query.KeyID = id
+		}
+	}
+	return s.query.KeyID != ""
+}
+
+func (s *search) readAddress(as string, addresses bool) {
+	if !addresses {
+		s.Wrong = "A viewer may not search by address: the answer would say whether it was attested."
+		return
+	}
+	address, err := appliance.ParseAddress(s.Q)
+	if err != nil {
+		s.Wrong = "The address " + err.Error() + "."
+		return
+	}
+	if s.As = as; s.As == asBeneficiary {
+		s.beneficiary = &address
+		return
+	}
+	s.As, s.query.Unspendable = asUnspendable, &address
+}
