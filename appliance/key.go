@@ -77,6 +77,18 @@ type KeyRequest struct {
 	Expires   time.Time      `json:"expires,omitzero"`   // zero means never
 }
 
+// ParseNetwork reads a network of APIKey.AllowFrom, such as 10.1.0.0/16, or a single address.
+func ParseNetwork(s string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a network such as 10.1.0.0/16", s)
+	}
+	return prefix.Masked(), nil
+}
+
 const (
 	tokenPrefix  = "attestd_" // for people and secret scanners
 	keyIDBytes   = 10

@@ -35,6 +35,7 @@ func pages() []page {
 	return []page{
 		overviewPage(),
 		attestationsPage(),
+		keysPage(),
 		settingsPage(),
 	}
 }

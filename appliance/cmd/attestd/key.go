@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +76,7 @@ func keyRequest(name, rate, expires string, scopes, allowFrom []string) (req app
 		req.Scopes = append(req.Scopes, scope)
 	}
 	for _, s := range allowFrom {
-		prefix, err := parsePrefix(s)
+		prefix, err := appliance.ParseNetwork(s)
 		if err != nil {
 			return req, fmt.Errorf("--allow-from: %w", err)
 		}
@@ -96,18 +95,6 @@ func checkKeyRequest(req appliance.KeyRequest, now time.Time) error {
 		return fmt.Errorf("%s %s", keyFlags[e.Field], e.Detail)
 	}
 	return err
-}
-
-// parsePrefix reads a network, or one address as a network of its own.
-func parsePrefix(s string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(s); err == nil {
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
-	prefix, err := netip.ParsePrefix(s)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is not a network such as 10.1.0.0/16", s)
-	}
-	return prefix.Masked(), nil
 }
 
 func (a *app) createKey(cmd *cobra.Command, req appliance.KeyRequest) error {

@@ -1,0 +1,63 @@
+// API keys: made once, used, revoked by their name.
+import { admin, assert, looks, signIn, step, tabTo, url } from "./harness.mjs"
+
+let made = 0
+const name = () => `browser ${process.pid} ${++made}`
+const find = async name => (await admin("GET", "/keys")).keys.find(key => key.name === name)
+
+export default async function keys() {
+  await step("a key is made by keyboard, and its token is shown once, to be copied", async () => {
+    const page = await signIn("operator")
+    await page.goto(`${url}/keys`)
+    const own = name()
+    await tabTo(page, page.getByLabel("Name: who or what it is for"))
+    await page.keyboard.type(own)
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Control+A")
+    await page.keyboard.type("600/m")
+    await page.keyboard.press("Enter")
+    await page.getByRole("heading", { name: `The API key ${own} was made` }).waitFor()
+    const token = await page.locator("#token").innerText()
+    assert.match(token, /^attestd_[a-z2-7]{16}_[0-9a-f]{64}$/)
+    await page.getByRole("button", { name: "Copy" }).click()
+    await page.getByRole("button", { name: "Copied" }).waitFor()
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), token)
+    const key = await find(own)
+    assert.deepEqual([key.rate, key.scopes, key.id], ["10/s", ["attest"], token.split("_")[1]])
+    await page.goto(`${url}/keys`)
+    assert.equal(await page.getByText(token).count(), 0)
+    await page.context().close()
+  })
+
+  await step("a key is revoked by typing its name, and by no other", async () => {
+    const own = name()
+    await admin("POST", "/keys", { name: own })
+    const page = await signIn("operator")
+    await page.goto(`${url}/keys`)
+    const row = page.getByRole("row").filter({ hasText: own })
+    for (const [typed, said] of [["another", "Nothing was revoked"], [own, "revoked"]]) {
+      await row.getByText("Revoke…").click()
+      await row.getByLabel(`Type ${own}`).fill(typed)
+      await row.getByRole("button", { name: "Revoke" }).click()
+      await (typed === own ? row : page).getByText(said).first().waitFor()
+      assert.equal(Boolean((await find(own)).revoked), typed === own)
+    }
+    await page.context().close()
+  })
+
+  await step("without script, too", async () => {
+    const page = await signIn("operator", { script: false })
+    await page.goto(`${url}/keys`)
+    const own = name()
+    await page.getByLabel("Name: who or what it is for").fill(own)
+    await page.getByRole("button", { name: "Make the key" }).click()
+    await page.getByRole("heading", { name: `The API key ${own} was made` }).waitFor()
+    assert.ok(await find(own))
+    await page.context().close()
+  })
+
+  await step("the keys' looks", async () => {
+    await looks("/keys", "keys", "operator", page => page.getByText("Revoke…").first().click())
+    await looks("/keys", "keys-viewer", "viewer", page => page.getByText("Operators make and revoke API keys").waitFor())
+  })
+}

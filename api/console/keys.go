@@ -1,0 +1,164 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// keysPage shows the API keys and how they are used, and makes and revokes them.
+func keysPage() page {
+	return page{name: "keys", path: "/keys", title: "Keys", least: Viewer, routes: []route{
+		{"GET /keys", Viewer, showKeys},
+		{"POST /keys", Operator, createKey},
+		{"POST /keys/{id}/revoke", Operator, revokeKey},
+	}}
+}
+
+// keysView is all API keys, and what was just done to one.
+type keysView struct {
+	Keys   []keyRow
+	Scopes []appliance.Scope
+	Form   keyForm
+	Wrong  string // why the form was refused
+	Made   string // name of the API key that was just made
+	Token  string // of it; it is shown this once
+	Writes bool   // who looks may make and revoke
+}
+
+// keyRow is an API key with its use.
+type keyRow struct {
+	appliance.APIKey
+	State appliance.KeyState
+	Day   int    // attestations in the past day
+	Spark string // the path of a sparkline, see bars; empty where it was not used
+	Busy  uint32 // most in one step of the sparkline
+}
+
+// keyForm is a new API key as it was typed.
+type keyForm struct {
+	Name, Rate, Expires, AllowFrom, Attestor string
+	Scopes                                   []string
+}
+
+func emptyKeyForm() keyForm {
+	return keyForm{Rate: appliance.Rate{}.String(), Scopes: []string{string(appliance.ScopeAttest)}}
+}
+
+func showKeys(w http.ResponseWriter, v *visit) error {
+	return v.showKeys(w, keysView{Form: emptyKeyForm()})
+}
+
+// showKeys shows the page with all keys as they are now.
+func (v *visit) showKeys(w http.ResponseWriter, data keysView) error {
+	keys, err := v.Admin.ListKeys(v.Context())
+	if err != nil {
+		return err
+	}
+	use, err := v.Admin.KeyUse(v.Context())
+	if err != nil {
+		return err
+	}
+	data.Keys, data.Scopes, data.Writes = keyRows(keys, use, v.console.now()), appliance.Scopes, v.IsOperator()
+	return v.show(w, data)
+}
+
+// keyRows has those first that can be used, the newest first.
+func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
+	rows := make([]keyRow, len(keys))
+	for i, k := range keys {
+		steps := use.Keys[k.ID]
+		rows[i] = keyRow{APIKey: k, State: k.State(now)}
+		for _, n := range steps {
+			rows[i].Day += int(n)
+			rows[i].Busy = max(rows[i].Busy, n)
+		}
+		rows[i].Spark = bars(steps)
+	}
+	slices.SortStableFunc(rows, func(a, b keyRow) int {
+		ended := map[bool]int{true: 1}
+		return cmp.Or(ended[a.State != appliance.KeyActive]-ended[b.State != appliance.KeyActive], b.Created.Compare(a.Created))
+	})
+	return rows
+}
+
+// createKey makes an API key, and shows its token this once.
+func createKey(w http.ResponseWriter, v *visit) error {
+	if err := v.ParseForm(); err != nil {
+		return badRequest("The form could not be read: " + err.Error() + ".")
+	}
+	form := keyForm{
+		Name: strings.TrimSpace(v.PostForm.Get("name")), Rate: v.PostForm.Get("rate"), Expires: v.PostForm.Get("expires"),
+		AllowFrom: v.PostForm.Get("allowFrom"), Attestor: strings.TrimSpace(v.PostForm.Get("attestor")), Scopes: v.PostForm["scope"],
+	}
+	request, wrong := form.read(v.console.now())
+	if wrong != "" {
+		return v.showKeys(w, keysView{Form: form, Wrong: wrong})
+	}
+	key, token, err := v.Admin.CreateKey(v.Context(), request)
+	if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusBadRequest {
+		return v.showKeys(w, keysView{Form: form, Wrong: strings.TrimSpace(problem.Field + " " + problem.Detail)})
+	}
+	if err != nil {
+		return err
+	}
+	return v.showKeys(w, keysView{Made: key.Name, Token: token, Form: emptyKeyForm()})
+}
+
+// read returns what the form asks for, or what is wrong with it.
+func (f keyForm) read(now time.Time) (request appliance.KeyRequest, wrong string) {
+	request = appliance.KeyRequest{Name: f.Name, Attestor: f.Attestor}
+	var err error
+	if request.Rate, err = appliance.ParseRate(strings.TrimSpace(f.Rate)); err != nil {
+		return request, "The " + err.Error() + "."
+	}
+	if len(f.Scopes) == 0 {
+		return request, "Choose at least one scope." // none would mean all
+	}
+	for _, name := range f.Scopes {
+		scope, err := appliance.ParseScope(name)
+		if err != nil {
+			return request, err.Error()
+		}
+		request.Scopes = append(request.Scopes, scope)
+	}
+	if f.Expires != "" {
+		end, err := time.Parse(time.DateOnly, f.Expires)
+		if err != nil || !end.After(now) {
+			return request, "The day of expiry must be a date in the future, such as 2027-01-31."
+		}
+		request.Expires = end
+	}
+	for _, text := range strings.FieldsFunc(f.AllowFrom, func(r rune) bool { return r == ',' || r == ' ' }) {
+		network, err := appliance.ParseNetwork(text)
+		if err != nil {
+			return request, err.Error() + "."
+		}
+		request.AllowFrom = append(request.AllowFrom, network)
+	}
+	return request, ""
+}
+
+// revokeKey ends an API key whose name was typed.
+func revokeKey(w http.ResponseWriter, v *visit) error {
+	keys, err := keyNames(v)
+	if err != nil {
+		return err
+	}
+	id := v.PathValue("id")
+	name, known := keys[id]
+	if known && strings.TrimSpace(v.PostFormValue("name")) != name {
+		return v.showKeys(w, keysView{Wrong: "Nothing was revoked: what was typed is not the name of the API key, " + name + "."})
+	}
+	if _, err := v.Admin.RevokeKey(v.Context(), id); err != nil {
+		return err
+	}
+	return v.redirect(w, "/keys")
+}
