@@ -20,12 +20,19 @@ func TestConsoleInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig)} {
+	replica := lied(t)
+	following := r.startFollower(t, replica.URL())
+	following.inStep(t)
+	follower, err := json.Marshal(map[string]string{"url": following.url, "socket": following.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig), "FOLLOWER": string(follower)} {
 		if err := os.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, script := range []string{"access", "overview", "attestations", "keys", "settings"} {
+	for _, script := range []string{"access", "overview", "attestations", "keys", "replica", "settings"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

@@ -36,6 +36,7 @@ func pages() []page {
 		overviewPage(),
 		attestationsPage(),
 		keysPage(),
+		replicaPage(),
 		settingsPage(),
 	}
 }

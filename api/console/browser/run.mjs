@@ -1,8 +1,10 @@
 // Runs each script of this folder that is named: node run.mjs access overview …
-import { end } from "./harness.mjs"
+const names = process.argv.slice(2)
+if (names.includes("replica")) process.env.RIG = process.env.FOLLOWER // whose replica follows an upstream
+const { end } = await import("./harness.mjs")
 
 try {
-  for (const name of process.argv.slice(2)) await (await import(`./${name}.mjs`)).default()
+  for (const name of names) await (await import(`./${name}.mjs`)).default()
 } finally {
   await end()
 }

@@ -1,0 +1,163 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// replicaPage shows how far the replica has followed its upstream, and which rows it does not serve.
+func replicaPage() page {
+	return page{name: "replica", path: "/replica", title: "Replica", least: Viewer, routes: []route{
+		{"GET /replica", Viewer, showReplica},
+		{"GET /replica/live", Viewer, followReplica},
+	}}
+}
+
+const (
+	replicaInterval = 5 * time.Second // between two looks at what is followed live
+	leastLag        = 10.0            // seconds: a graph of less is not drawn higher
+)
+
+// replicaView is the replica as it is now.
+type replicaView struct {
+	None       string // why there is no replica; empty where there is one
+	Status     wire.ReplicaStatus
+	Kinds      []kindRows
+	Lag        lagView
+	Unverified wire.Unverified
+}
+
+// kindRows is how many rows of a kind there are. Upstream is zero where that is not known.
+type kindRows struct {
+	Kind           string
+	Here, Upstream uint64
+}
+
+// Percent is how much of what the upstream has is here.
+func (k kindRows) Percent() uint64 {
+	if k.Upstream == 0 {
+		return 100
+	}
+	return min(100, 100*k.Here/k.Upstream)
+}
+
+// lagView is the graph of the lag.
+type lagView struct {
+	Path  string
+	Most  string // the highest value
+	Scale string // the value at the upper edge
+}
+
+// State is the follower's, as a mark and in words.
+func (r replicaView) State() (mark string) {
+	switch f := r.Status.Follower; {
+	case f.Failing:
+		return "bad"
+	case f.State != follower.StateLive:
+		return "warn"
+	}
+	return "good"
+}
+
+// Does is what the follower does.
+func (r replicaView) Does() string { return text.Follower(*r.Status.Follower) }
+
+// Behind is by how much the replica may be out of date.
+func (r replicaView) Behind() string { return text.Lag(*r.Status.Follower) }
+
+func showReplica(w http.ResponseWriter, v *visit) error {
+	data, err := v.replica(v.Context())
+	if err != nil {
+		return err
+	}
+	return v.show(w, data)
+}
+
+// replica asks for all that the page shows.
+func (v *visit) replica(ctx context.Context) (data replicaView, err error) {
+	data.Status, err = v.Admin.ReplicaStatus(ctx)
+	if client.CodeOf(err) == appliance.CodeReplicaUnavailable {
+		return replicaView{None: err.Error()}, nil
+	}
+	if err != nil {
+		return data, err
+	}
+	data.Kinds = kindsOf(data.Status)
+	if data.Unverified, err = v.Admin.UnverifiedRows(ctx, 0); err != nil || data.Status.Follower == nil {
+		return data, err
+	}
+	lag, err := v.Admin.ReplicaLag(ctx)
+	data.Lag = drawLag(lag)
+	return data, err
+}
+
+// kindsOf has first what the upstream counts.
+func kindsOf(s wire.ReplicaStatus) (kinds []kindRows) {
+	followed := map[string]follower.Count{}
+	if s.Follower != nil {
+		followed = s.Follower.Rows
+	}
+	for kind, count := range followed {
+		kinds = append(kinds, kindRows{kind, count.Here, count.Upstream})
+	}
+	for kind, here := range s.Rows {
+		if _, told := followed[kind]; !told {
+			kinds = append(kinds, kindRows{Kind: kind, Here: here})
+		}
+	}
+	slices.SortFunc(kinds, func(a, b kindRows) int {
+		if known := (a.Upstream > 0); known != (b.Upstream > 0) {
+			return map[bool]int{true: -1, false: 1}[known]
+		}
+		return cmp.Compare(a.Kind, b.Kind)
+	})
+	return kinds
+}
+
+// hour is how many steps the graph of the lag is wide.
+const hour = 360
+
+func drawLag(lag wire.ReplicaLag) lagView {
+	path, most, scale := line(lag.LagSeconds, hour, leastLag)
+	return lagView{path, fmt.Sprintf("%.1f s", most), fmt.Sprintf("%.0f s", scale)}
+}
+
+// followReplica sends the page's part that changes, when it has changed.
+func followReplica(w http.ResponseWriter, v *visit) error {
+	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
+		tick := time.NewTicker(replicaInterval)
+		defer tick.Stop()
+		last := ""
+		for {
+			data, err := v.replica(ctx)
+			if err != nil {
+				return err
+			}
+			now, err := v.console.looks.part(v.page.name, "live", data)
+			if err != nil {
+				return err
+			}
+			if now != last {
+				last = now
+				if err := send("live", now); err != nil {
+					return err
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+}
