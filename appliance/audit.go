@@ -90,7 +90,7 @@ type Audit struct {
 }
 
 // NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint of it or of a log that it continues, the leaves of
-// that log must also begin with that checkpoint's tree; the error says that earlier is no checkpoint.
+// that log must also begin with that checkpoint's tree; the error, CodeInvalidField, says that earlier is no checkpoint.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 	a := &Audit{verifier: verifier}
 	if earlier != nil {
@@ -101,7 +101,7 @@ func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 		case other != "" && other != LogName(verifier):
 			a.foreign = earlier
 		default:
-			return nil, fmt.Errorf("earlier %w", err)
+			return nil, Errorf(CodeInvalidField, "%s", err).In("earlier")
 		}
 	}
 	return a, nil

@@ -37,6 +37,7 @@ func pages() []page {
 		attestationsPage(),
 		keysPage(),
 		replicaPage(),
+		auditPage(),
 		settingsPage(),
 	}
 }

@@ -1,0 +1,194 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// auditPage has the journal audited, and holds an older checkpoint against it.
+func auditPage() page {
+	a := &audits{one: make(chan struct{}, 1)}
+	return page{name: "audit", path: "/audit", title: "Audit", least: Viewer, routes: []route{
+		{"GET /audit", Viewer, showAudit},
+		{"GET /audit/checkpoint", Viewer, downloadCheckpoint},
+		{"POST /audit", Auditor, a.run},
+	}}
+}
+
+// audits are the audits that the console has made: one at a time, for each reads the whole journal.
+type audits struct{ one chan struct{} }
+
+// auditView is the page.
+type auditView struct {
+	Last       *wire.Audit // the last audit, whoever made it; nil since the daemon's start
+	Records    int64
+	Checkpoint string // the newest, as it is published
+	Audits     bool   // who looks may have the journal audited
+	Earlier    string // the checkpoint that was dropped, as it was typed
+	Wrong      string
+	Result     *auditResult
+}
+
+// auditResult is how an audit ended.
+type auditResult struct {
+	appliance.AuditReport
+	Earlier string // what the older checkpoint says; empty where there was none
+	Holds   bool   // the journal begins with the older checkpoint's records
+}
+
+// Attestations is how many of the records are no events.
+func (r auditResult) Attestations() int64 { return r.Size - r.Events }
+
+// maxCheckpoint bounds a checkpoint; real ones have some 200 bytes.
+const maxCheckpoint = 16 << 10
+
+func showAudit(w http.ResponseWriter, v *visit) error { return v.showAudit(w, auditView{}) }
+
+func (v *visit) showAudit(w http.ResponseWriter, data auditView) error {
+	status, err := v.Admin.Status(v.Context())
+	if err != nil {
+		return err
+	}
+	checkpoint, err := v.Admin.Published(v.Context())
+	if err != nil {
+		return err
+	}
+	data.Last, data.Records, data.Checkpoint, data.Audits = status.Journal.LastAudit, status.Journal.Records, string(checkpoint), v.IsAuditor()
+	return v.show(w, data)
+}
+
+// downloadCheckpoint answers with the newest checkpoint that is published, to be kept elsewhere.
+func downloadCheckpoint(w http.ResponseWriter, v *visit) error {
+	checkpoint, err := v.Admin.Published(v.Context())
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", v.console.now().UTC().Format("2006-01-02T150405Z")+".checkpoint"))
+	_, _ = w.Write(checkpoint) // fails only where nobody is there any more
+	return nil
+}
+
+// run audits the journal: for the page's module with its progress, as events, and without a script as the page with the result. It ends when
+// the page is left.
+func (a *audits) run(w http.ResponseWriter, v *visit) error {
+	earlier, err := readEarlier(v.Request)
+	if err != nil {
+		return err
+	}
+	live := v.Header.Get("Accept") == "text/event-stream"
+	select {
+	case a.one <- struct{}{}:
+		defer func() { <-a.one }()
+	default:
+		return &client.Problem{Problem: wire.Problem{Status: http.StatusConflict, Detail: "Another audit is running. One at a time is made here: each reads the whole journal."}}
+	}
+	if live {
+		return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
+			return v.audit(ctx, earlier, send)
+		})
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(v.Context())
+	defer cancel()
+	defer context.AfterFunc(v.ended, cancel)()
+	result, wrong, err := v.verify(ctx, earlier, nil)
+	if err != nil {
+		return err
+	}
+	return v.showAudit(w, auditView{Earlier: earlier, Wrong: wrong, Result: result})
+}
+
+// audit tells the progress and then the result, as HTML.
+func (v *visit) audit(ctx context.Context, earlier string, send func(event string, data any) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	result, wrong, err := v.verify(ctx, earlier, func(done, total int64) {
+		if send("progress", wire.Progress[struct{}]{Done: done, Total: total}) != nil {
+			cancel()
+		}
+	})
+	if err != nil {
+		_ = send("result", "") // the reason is in the log
+		return err
+	}
+	html, err := v.console.looks.part(v.page.name, "result", auditView{Wrong: wrong, Result: result})
+	if err != nil {
+		return err
+	}
+	return send("result", html)
+}
+
+// verify audits the journal. wrong is why what was dropped is no checkpoint to hold it against.
+func (v *visit) verify(ctx context.Context, earlier string, progress func(done, total int64)) (result *auditResult, wrong string, err error) {
+	opts := appliance.VerifyOptions{Progress: progress}
+	if earlier != "" {
+		opts.Earlier = []byte(earlier)
+	}
+	report, err := v.Admin.Verify(ctx, opts)
+	if problem, refused := errors.AsType[*client.Problem](err); refused && earlier != "" && problem.Code == appliance.CodeInvalidField {
+		return nil, "That cannot be held against the journal: " + problem.Detail + ".", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	result = &auditResult{AuditReport: report, Holds: true}
+	if earlier != "" {
+		result.Earlier = toldBy(earlier)
+	}
+	for _, d := range report.Damages {
+		if d.Index < 0 && d.Part == "checkpoint" {
+			result.Holds = false
+		}
+	}
+	return result, "", nil
+}
+
+// toldBy is what a checkpoint says of itself.
+func toldBy(checkpoint string) string {
+	lines := strings.SplitN(checkpoint, "\n", 3)
+	if len(lines) < 3 {
+		return "the checkpoint"
+	}
+	return fmt.Sprintf("the checkpoint of %s records of %s", lines[1], lines[0])
+}
+
+// readEarlier returns the checkpoint of a form: a file that was chosen, or a text.
+func readEarlier(r *http.Request) (string, error) {
+	file, _, err := r.FormFile("file")
+	if err == nil {
+		defer file.Close()
+		text, err := io.ReadAll(io.LimitReader(file, maxCheckpoint+1))
+		if err != nil {
+			return "", badRequest("The file could not be read: " + err.Error() + ".")
+		}
+		if len(bytes.TrimSpace(text)) > 0 {
+			return readCheckpoint(string(text))
+		}
+	}
+	return readCheckpoint(r.FormValue("checkpoint"))
+}
+
+// readCheckpoint returns a checkpoint with the line ends that were signed, which forms change.
+func readCheckpoint(text string) (string, error) {
+	if len(text) > maxCheckpoint {
+		return "", badRequest(fmt.Sprintf("That is no checkpoint: it has more than %d bytes.", maxCheckpoint))
+	}
+	text = strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))
+	if text != "" {
+		text += "\n"
+	}
+	return text, nil
+}

@@ -1,0 +1,212 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/api/console"
+	"github.com/attestd/attestd/appliance"
+)
+
+// logKey is the key with which the daemon signs its checkpoints.
+func (r *rig) logKey(t testing.TB) appliance.LogKey {
+	t.Helper()
+	settings, err := r.admin.Settings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if s.Name != "data_dir" {
+			continue
+		}
+		secret, err := os.ReadFile(filepath.Join(s.Value.(string), "log.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := appliance.ParseLogKey(string(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	t.Fatal("there is no data_dir")
+	return appliance.LogKey{}
+}
+
+func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.attestTo(t, newPair())
+	kept, err := r.admin.Checkpoint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.attestTo(t, newPair())
+	rewritten, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash([]byte("another history"))}, r.logKey(t).Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := r.signedIn(t, "auditor")
+	for name, c := range map[string]struct {
+		checkpoint string
+		want       []string
+		not        string
+	}{
+		"none":                    {"", []string{"The journal is whole", "it is its own key"}, "It begins with"},
+		"one that was kept":       {string(kept), []string{"The journal is whole", "It begins with the checkpoint of", "records of example.com/console"}, "no longer"},
+		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n", []string{"It begins with the checkpoint of"}, "no longer"},
+		"of another history":      {string(rewritten), []string{"The journal is damaged: 1", "It no longer has the checkpoint of 1 records", "are not those of the earlier checkpoint"}, "It begins with"},
+		"tampered with":           {strings.Replace(string(kept), "\n", "\n1", 1), []string{"That cannot be held against the journal", "earlier checkpoint"}, "The journal is"},
+		"rubbish":                 {"<b>rubbish</b>", []string{"That cannot be held against the journal", "&lt;b&gt;rubbish"}, "The journal is"},
+	} {
+		status, body := b.postAudit(c.checkpoint)
+		for _, want := range c.want {
+			if status != http.StatusOK || !strings.Contains(body, want) {
+				t.Errorf("%s: %d, without %q: %s", name, status, want, body)
+			}
+		}
+		if strings.Contains(body, c.not) {
+			t.Errorf("%s: the page says %q", name, c.not)
+		}
+	}
+	if status, _, _ := b.post("/audit", url.Values{"checkpoint": {strings.Repeat("a", 20<<10)}}); status != http.StatusBadRequest {
+		t.Errorf("what is too long for a checkpoint: %d", status)
+	}
+	if _, _, body := b.get("/audit"); !strings.Contains(body, "The last audit ended") {
+		t.Errorf("the page does not tell of the last audit: %s", body)
+	}
+}
+
+// postAudit has the journal audited as a browser without scripts does, once no other test does.
+func (b *browser) postAudit(checkpoint string) (status int, body string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		status, _, body = b.post("/audit", url.Values{"checkpoint": {checkpoint}})
+		if status != http.StatusConflict || time.Now().After(deadline) {
+			return status, body
+		}
+	}
+}
+
+func TestTheNewestCheckpointCanBeKept(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	status, header, body := r.signedIn(t, "viewer").get("/audit/checkpoint")
+	if _, err := appliance.OpenCheckpoint([]byte(body), r.logKey(t).Verifier); status != http.StatusOK || err != nil {
+		t.Errorf("%d, %v: %s", status, err, body)
+	}
+	if name := header.Get("Content-Disposition"); !strings.HasSuffix(name, `Z.checkpoint"`) {
+		t.Errorf("it is named %s", name)
+	}
+}
+
+func TestOnlyAuditorsAudit(t *testing.T) {
+	t.Parallel()
+	b := start(t).signedIn(t, "viewer")
+	if status, _, body := b.get("/audit"); status != http.StatusOK || strings.Contains(body, "<form method=\"post\" action=\"/audit\"") {
+		t.Errorf("what a viewer sees: %d %s", status, body)
+	}
+	if status, _, _ := b.post("/audit", nil); status != http.StatusForbidden {
+		t.Errorf("a viewer audits: %d", status)
+	}
+}
+
+// endless is an admin socket whose audits last until who asked has left, which then is told.
+func endless(t *testing.T) (dial func(context.Context) (net.Conn, error), left chan struct{}) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left = make(chan struct{}, 1)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/log/verify" {
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
+		_, _ = io.WriteString(w, `{"done":1,"total":2}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		left <- struct{}{}
+	})}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", l.Addr().String())
+	}, left
+}
+
+// audit starts an audit as the page's module does. The place of one that has just ended may not be free yet.
+func (b *browser) audit(ctx context.Context) *http.Response {
+	b.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.base+"/audit", nil)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/event-stream")
+		resp, err := b.http.Do(req)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if resp.StatusCode != http.StatusConflict || time.Now().After(deadline) {
+			return resp
+		}
+		resp.Body.Close()
+	}
+}
+
+func TestAnAuditEndsWhenThePageIsLeft(t *testing.T) {
+	t.Parallel()
+	dial, left := endless(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := &url.URL{Scheme: "http", Host: l.Addr().String()}
+	c, err := console.New(console.Options{Dial: dial, URL: at, Hosts: []string{"127.0.0.1"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = c.Serve(l) }()
+	t.Cleanup(func() { _ = c.Shutdown(context.Background()) })
+	b := (&rig{url: at.String()}).browser(t)
+	link, err := c.Link("auditor", "alice (uid 1000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.post("/sign-in", url.Values{"link": {link.URL}})
+
+	for range 2 {
+		ctx, leave := context.WithCancel(t.Context())
+		resp := b.audit(ctx)
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() && !strings.Contains(lines.Text(), `"done":1`) {
+		}
+		if lines.Err() != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("no progress: %d, %v", resp.StatusCode, lines.Err())
+		}
+		if status, _, body := b.post("/audit", nil); status != http.StatusConflict || !strings.Contains(body, "Another audit is running") {
+			t.Errorf("a second one at once: %d %s", status, body)
+		}
+		leave()
+		resp.Body.Close()
+		select {
+		case <-left:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the audit goes on")
+		}
+	}
+}

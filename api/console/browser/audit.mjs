@@ -1,0 +1,68 @@
+// The journal audited, and an older checkpoint held against it.
+import { admin, assert, attest, looks, signIn, step, url } from "./harness.mjs"
+
+/** Starts an audit and waits for its result: again, where another script has one running. */
+async function audit(page) {
+  for (let tries = 20; tries; tries--) {
+    await page.getByRole("button", { name: "Start the audit" }).click()
+    await page.locator("#result > *").first().waitFor()
+    const said = await page.locator("#result").innerText()
+    if (!said.includes("Another audit is running")) return said
+  }
+  assert.fail("another audit is running all the time")
+}
+
+/** Drops a file onto the form, as somebody does who has it on the desktop. */
+async function drop(page, name, content) {
+  const files = await page.evaluateHandle(([name, content]) => {
+    const files = new DataTransfer()
+    files.items.add(new File([content], name))
+    return files
+  }, [name, content])
+  for (const kind of ["dragenter", "dragover", "drop"]) await page.dispatchEvent("#drop", kind, { dataTransfer: files })
+  assert.equal(await page.locator("#file").evaluate(input => input.files[0].name), name)
+}
+
+export default async function audits() {
+  await step("a checkpoint that was kept is dropped on the journal, which still has it", async () => {
+    await attest()
+    const page = await signIn("auditor", { expected: [409] })
+    await page.goto(`${url}/audit`)
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Download" }).click()])
+    let kept = ""
+    for await (const chunk of await download.createReadStream()) kept += chunk
+    await attest()
+    await drop(page, "kept.checkpoint", kept)
+    const said = await audit(page)
+    assert.match(said, /The journal is whole: \d+ attestations and \d+ events\./)
+    assert.match(said, /It begins with the checkpoint of \d+ records of example\.com\/console/)
+    await page.context().close()
+  })
+
+  await step("a checkpoint that was tampered with is refused, and one of a forged history is not found", async () => {
+    const page = await signIn("auditor", { expected: [409] })
+    await page.goto(`${url}/audit`)
+    const kept = await page.locator(".command code").innerText()
+    await drop(page, "tampered.checkpoint", kept.replace(/\n(\d+)\n/, "\n1$1\n"))
+    assert.match(await audit(page), /That cannot be held against the journal/)
+    await page.context().close()
+  })
+
+  await step("an audit that is stopped proves nothing", async () => {
+    const page = await signIn("auditor")
+    await page.route("**/audit", route => route.request().method() === "GET" && route.continue()) // it does not answer
+    await page.goto(`${url}/audit`)
+    await page.getByRole("button", { name: "Start the audit" }).click()
+    assert.equal(await page.getByRole("button", { name: "Start the audit" }).isDisabled(), true)
+    await page.getByRole("button", { name: "Stop" }).click()
+    await page.getByText("The audit was stopped. Nothing was found by then, and nothing is proven.").waitFor()
+    assert.equal(await page.getByRole("button", { name: "Start the audit" }).isDisabled(), false)
+    await page.context().close()
+  })
+
+  await step("the audit's looks", async () => {
+    const checkpoint = await new Promise(resolve => admin("GET", "/status").then(({ journal }) => resolve(journal)))
+    assert.ok(checkpoint.records > 0)
+    await looks("/audit", "audit", "auditor", audit)
+  })
+}
