@@ -43,7 +43,7 @@ func ParseRole(name string) (Role, error) {
 type Principal struct {
 	Name     string // "alice (uid 1000)" who made the link, or "alice@example.com" as the provider has it
 	Role     Role
-	SignedIn time.Time
+	SignedIn time.Time // when it last showed who it is: by a link, or at the provider
 }
 
 // By is the principal as the journal's events name it.

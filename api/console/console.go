@@ -28,6 +28,7 @@ type Options struct {
 	// Hosts are other names than URL's under which the console answers. Any other is refused, so that no page elsewhere can give its own name the
 	// console's address (DNS rebinding).
 	Hosts  []string
+	OIDC   *OIDC            // nil means none
 	TLS    *tls.Config      // nil means plain HTTP
 	Logger *slog.Logger     // nil means slog.Default
 	Now    func() time.Time // nil means time.Now
@@ -53,6 +54,7 @@ type Console struct {
 	pages    []page
 	looks    looks
 	doctor   doctor
+	provider *provider // nil where there is none
 	server   *http.Server
 }
 
@@ -67,7 +69,7 @@ func New(o Options) (*Console, error) {
 	c := &Console{
 		opts: o, logger: o.Logger.With("socket", "console"), now: o.Now, sessions: newSessions(o.Now), attempts: rate.NewLimiter(rate.Every(2*time.Second), 10),
 		admin: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }, IdleConnTimeout: idleTimeout},
-		known: newKnown(), pages: pages(),
+		known: newKnown(), pages: pages(), provider: newProvider(o.OIDC, o.URL.JoinPath("oidc", "callback").String(), o.Now),
 	}
 	var err error
 	if c.looks, err = newLooks(c.pages); err != nil {

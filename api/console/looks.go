@@ -64,7 +64,7 @@ func newLooks(pages []page) (looks, error) {
 	if err != nil {
 		return l, err
 	}
-	names := []string{"signin", "problem"}
+	names := []string{"signin", "signedin", "problem"}
 	for _, p := range pages {
 		names = append(names, p.name)
 	}

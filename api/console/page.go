@@ -65,6 +65,10 @@ func (c *Console) routes() *http.ServeMux {
 	mux.HandleFunc("POST /sign-in", c.signIn)
 	mux.HandleFunc("GET /link/{token}", c.showLink)
 	mux.HandleFunc("POST /sign-out", c.signOut)
+	if c.provider != nil {
+		mux.HandleFunc("GET /oidc", c.beginOIDC)
+		mux.HandleFunc("GET /oidc/callback", c.endOIDC)
+	}
 	mux.HandleFunc("GET /static/{version}/{name}", c.looks.static)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		c.problem(w, r, http.StatusNotFound, "There is no such page.")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/console"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 	if running != nil {
 		running.end()
 	}
+	console.EndProvider()
 	os.Exit(status)
 }
 
@@ -128,6 +130,19 @@ hsm: { uri: %q }
 journal: { origin: example.com/console }
 graphql: { upstream_headers: ["x-api-key: a-secret-of-the-upstream"] }
 `, filepath.Join(dir, "data"), filepath.Join(dir, "admin.sock"), uri.String())
+	issuer, err := console.Issuer()
+	if err != nil {
+		return nil, err
+	}
+	if issuer != "" {
+		secret := filepath.Join(dir, "client-secret")
+		if err := os.WriteFile(secret, []byte("the console's secret\n"), 0o600); err != nil {
+			return nil, err
+		}
+		text = strings.Replace(text, `console: { listen: "127.0.0.1:0" }`, fmt.Sprintf(`console:
+  listen: "127.0.0.1:0"
+  oidc: { issuer: %q, client_id: attestd, client_secret: "file:%s", viewers: [staff], auditors: [audit], operators: [ops] }`, issuer, secret), 1)
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func (s *sessions) begin(who Principal) (cookie string, begun *session) {
 		dropped.end()
 	}
 	cookie = rand.Text()
-	begun = &session{Principal: who, expires: who.SignedIn.Add(sessionLife)}
+	begun = &session{Principal: who, expires: s.now().Add(sessionLife)}
 	// By the monotonic clock, for what is still being answered then; whether a session has ended is asked of now.
 	begun.ended, begun.end = context.WithTimeout(context.Background(), sessionLife)
 	s.signed[hashed(cookie)] = begun

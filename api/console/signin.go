@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -39,9 +40,17 @@ type signInData struct {
 	Wrong string // what was wrong with a link
 	Token string // of a link that is to be confirmed
 	Link  link   // which it is of
+	OIDC  string // where one signs in at the provider; empty where there is none
 }
 
 func (c *Console) writeSignIn(w http.ResponseWriter, r *http.Request, status int, data signInData) {
+	if c.provider != nil {
+		query := url.Values{"next": {data.Next}}
+		if data.Again {
+			query.Set("again", "yes")
+		}
+		data.OIDC = "/oidc?" + query.Encode()
+	}
 	view := view{Title: "Sign in", Page: "signin", Now: c.now(), Data: data}
 	if s := c.session(r); s != nil {
 		view.pages, view.Who, view.Expires = c.pages, &s.Principal, s.expires

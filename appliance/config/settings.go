@@ -68,6 +68,16 @@ type Config struct {
 	Console struct {
 		Listen string `koanf:"listen"`
 		URL    string `koanf:"url"`
+		OIDC   struct {
+			Issuer       string   `koanf:"issuer"`
+			ClientID     string   `koanf:"client_id"`
+			ClientSecret string   `koanf:"client_secret"`
+			Scopes       []string `koanf:"scopes"`
+			GroupsClaim  string   `koanf:"groups_claim"`
+			Viewers      []string `koanf:"viewers"`
+			Auditors     []string `koanf:"auditors"`
+			Operators    []string `koanf:"operators"`
+		} `koanf:"oidc"`
 	} `koanf:"console"`
 	Tracing struct {
 		Endpoint string `koanf:"endpoint"`
@@ -164,7 +174,7 @@ type Setting struct {
 
 // Settings are all values, in the order in which they are shown.
 func Settings() []Setting {
-	return slices.Concat(attestingSettings(), auditSettings(), chainSettings(), graphqlSettings(), []Setting{
+	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), graphqlSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, else json"},
 	})
@@ -196,8 +206,6 @@ func attestingSettings() []Setting {
 		{"limits.max_waiting", appliance.DefaultMaxWaiting, "attestations that may wait for the HSM, over all API keys; more are refused at once"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; empty for none"},
-		{"console.listen", "", "address and port of the console, such as 127.0.0.1:9465; empty for none. An address that other machines reach takes server.tls with server.tls.client_ca"},
-		{"console.url", "", "where browsers find the console, such as https://console.example.com: other names are refused; empty: at console.listen"},
 		{"tracing.endpoint", "", "OpenTelemetry collector that gets traces of attestations by OTLP over HTTP, such as http://127.0.0.1:4318; empty: the one of OTEL_EXPORTER_OTLP_ENDPOINT, or none"},
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM + "&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the file that holds the PIN"},
 		{"hsm.uris", []string{}, "instead of hsm.uri, up to 8 such URIs of tokens that hold the same key, in the order in which they are used: the next where one fails"},

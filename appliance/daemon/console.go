@@ -24,7 +24,7 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 		return nil, fmt.Errorf("console.listen: %w", err)
 	}
 	options := r.consoleOptions(l.Addr())
-	options.Dial = inside.Dial
+	options.Dial, options.OIDC = inside.Dial, r.oidc()
 	c, err := console.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
@@ -45,6 +45,30 @@ func (r *running) consoleOptions(at net.Addr) console.Options {
 	if named, err := url.Parse(r.config.Console.URL); err == nil && named.Host != "" { // which is checked
 		named.Path = ""
 		o.URL = named
+	}
+	return o
+}
+
+// oidc is the provider by which people sign in; nil where there is none.
+func (r *running) oidc() *console.OIDC {
+	c := r.config.Console.OIDC
+	if c.Issuer == "" {
+		return nil
+	}
+	o := &console.OIDC{Issuer: c.Issuer, ClientID: c.ClientID, Scopes: c.Scopes, Claim: c.GroupsClaim, Roles: make(map[string]console.Role)}
+	for _, granted := range []struct {
+		groups []string
+		role   console.Role
+	}{{c.Viewers, console.Viewer}, {c.Auditors, console.Auditor}, {c.Operators, console.Operator}} {
+		for _, group := range granted.groups {
+			o.Roles[group] = granted.role
+		}
+	}
+	o.Secret = func() (string, error) {
+		if c.ClientSecret == "" {
+			return "", nil
+		}
+		return readHeader(config.Header{Name: "client_secret", Value: c.ClientSecret})
 	}
 	return o
 }

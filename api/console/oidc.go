@@ -1,0 +1,224 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+)
+
+// OIDC is a provider by which people sign in (OpenID Connect Core 1.0), beside links, and what its groups may do.
+type OIDC struct {
+	Issuer   string
+	ClientID string
+	Secret   func() (string, error) // of the client, read for each sign-in; "" for a public client
+	Scopes   []string
+	Claim    string            // that names groups
+	Roles    map[string]Role   // by group; the highest of somebody's counts
+	HTTP     http.RoundTripper // nil means http.DefaultTransport
+}
+
+const (
+	// oidcTimeout bounds what is asked of a provider for one sign-in.
+	oidcTimeout = 15 * time.Second
+	// pendingLife is how long somebody may take to sign in at the provider.
+	pendingLife = 10 * time.Minute
+	mostPending = 256
+	// maxAuthAge makes providers say when somebody signed in there (auth_time), which they must where max_age is asked for.
+	maxAuthAge = 12 * time.Hour
+)
+
+// pending is a sign-in that has begun, until the provider sends the browser back.
+type pending struct {
+	browser  secret // of the cookie of the browser in which it began
+	nonce    string
+	verifier string // of PKCE (RFC 7636)
+	next     string
+	expires  time.Time
+}
+
+// provider is an OIDC as it is used. It is asked about itself when the first person signs in: the console opens without it, too.
+type provider struct {
+	OIDC
+	redirect string
+	now      func() time.Time
+
+	mu         sync.Mutex
+	discovered *oidc.Provider
+	pending    map[secret]pending // by state
+}
+
+func newProvider(o *OIDC, redirect string, now func() time.Time) *provider {
+	if o == nil {
+		return nil
+	}
+	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending)}
+}
+
+// bounded is the context of what is asked of the provider.
+func (p *provider) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(oidc.ClientContext(ctx, &http.Client{Transport: p.HTTP, Timeout: oidcTimeout}), oidcTimeout)
+}
+
+// client is the OAuth 2.0 client that the console is.
+func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, error) {
+	p.mu.Lock()
+	known := p.discovered
+	p.mu.Unlock()
+	if known == nil {
+		var err error
+		// What the provider keeps asks for its keys later: with its client, and without this sign-in's end.
+		lasting := oidc.ClientContext(context.WithoutCancel(ctx), &http.Client{Transport: p.HTTP, Timeout: oidcTimeout})
+		if known, err = oidc.NewProvider(lasting, p.Issuer); err != nil {
+			return nil, nil, fmt.Errorf("ask %s about itself: %w", p.Issuer, err)
+		}
+		p.mu.Lock()
+		p.discovered = known
+		p.mu.Unlock()
+	}
+	secret, err := p.Secret()
+	if err != nil {
+		return nil, nil, fmt.Errorf("console.oidc.client_secret: %w", err)
+	}
+	return known, &oauth2.Config{
+		ClientID: p.ClientID, ClientSecret: secret, Endpoint: known.Endpoint(), RedirectURL: p.redirect, Scopes: p.Scopes,
+	}, nil
+}
+
+// begin returns where the browser signs in, and the cookie by which it is known again.
+func (p *provider) begin(ctx context.Context, next string, again bool) (to, cookie string, err error) {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	_, client, err := p.client(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	state, begun := rand.Text(), pending{nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), next: next, expires: p.now().Add(pendingLife)}
+	cookie = rand.Text()
+	begun.browser = hashed(cookie)
+	p.mu.Lock()
+	makeRoom(p.pending, mostPending, func(b pending) time.Time { return b.expires })
+	p.pending[hashed(state)] = begun
+	p.mu.Unlock()
+	options := []oauth2.AuthCodeOption{oidc.Nonce(begun.nonce), oauth2.S256ChallengeOption(begun.verifier)}
+	if again {
+		options = append(options, oauth2.SetAuthURLParam("prompt", "login"), oauth2.SetAuthURLParam("max_age", "0"))
+	} else {
+		options = append(options, oauth2.SetAuthURLParam("max_age", fmt.Sprint(int(maxAuthAge.Seconds()))))
+	}
+	return client.AuthCodeURL(state, options...), cookie, nil
+}
+
+// take returns what began with a state in that browser, which nobody can take again.
+func (p *provider) take(state, cookie string) (pending, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	begun, ok := p.pending[hashed(state)]
+	delete(p.pending, hashed(state))
+	return begun, ok && begun.browser == hashed(cookie) && p.now().Before(begun.expires)
+}
+
+// errNoGroup says that somebody has signed in who may not open the console.
+var errNoGroup = errors.New("you are in no group that may open the console")
+
+// claims are what is read of somebody.
+type claims struct {
+	Subject  string `json:"sub"`
+	Email    string `json:"email"`
+	Username string `json:"preferred_username"`
+	AuthTime int64  `json:"auth_time"`
+}
+
+// finish returns who has signed in, by the code that the provider has given the browser.
+func (p *provider) finish(ctx context.Context, code string, begun pending) (Principal, error) {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	known, client, err := p.client(ctx)
+	if err != nil {
+		return Principal{}, err
+	}
+	token, err := client.Exchange(ctx, code, oauth2.VerifierOption(begun.verifier))
+	if err != nil {
+		return Principal{}, fmt.Errorf("exchange the code: %w", err)
+	}
+	raw, _ := token.Extra("id_token").(string)
+	id, err := known.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID, Now: p.now}).Verify(ctx, raw)
+	if err != nil {
+		return Principal{}, fmt.Errorf("the ID token: %w", err)
+	}
+	if id.Nonce != begun.nonce {
+		return Principal{}, errors.New("the ID token is of another sign-in: its nonce is another one")
+	}
+	var of claims
+	all := make(map[string]any)
+	if err := errors.Join(id.Claims(&of), id.Claims(&all)); err != nil {
+		return Principal{}, fmt.Errorf("the ID token: %w", err)
+	}
+	if all[p.Claim] == nil { // many providers have groups there alone
+		if err := p.addUserInfo(ctx, known, client.TokenSource(ctx, token), id.Subject, &of, all); err != nil {
+			return Principal{}, err
+		}
+	}
+	who := Principal{Name: of.name(), Role: p.roleOf(all[p.Claim]), SignedIn: time.Unix(of.AuthTime, 0)}
+	if who.Role == 0 {
+		return who, errNoGroup
+	}
+	return who, nil
+}
+
+// addUserInfo adds what the provider's UserInfo endpoint says of the same person.
+func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token oauth2.TokenSource, subject string, of *claims, all map[string]any) error {
+	if known.UserInfoEndpoint() == "" {
+		return nil
+	}
+	info, err := known.UserInfo(ctx, token)
+	if err != nil {
+		return fmt.Errorf("ask about who signed in: %w", err)
+	}
+	if info.Subject != subject {
+		return errors.New("the provider's user info is of somebody else")
+	}
+	said := make(map[string]any)
+	var more claims
+	if err := errors.Join(info.Claims(&more), info.Claims(&said)); err != nil {
+		return fmt.Errorf("the provider's user info: %w", err)
+	}
+	maps.Copy(all, said)
+	of.Email, of.Username = cmp.Or(of.Email, more.Email), cmp.Or(of.Username, more.Username)
+	return nil
+}
+
+// roleOf is the highest role of somebody's groups; 0 for none. A claim is a list of texts, or one.
+func (p *provider) roleOf(claim any) (role Role) {
+	groups, isList := claim.([]any)
+	if !isList {
+		groups = []any{claim}
+	}
+	for _, group := range groups {
+		if name, ok := group.(string); ok {
+			role = max(role, p.Roles[name])
+		}
+	}
+	return role
+}
+
+// maxName bounds the name of somebody in events.
+const maxName = 200
+
+// name is how events name somebody: as people do, with the provider's own identifier, which never belongs to anybody else.
+func (c claims) name() string {
+	text := cmp.Or(c.Email, c.Username, "somebody") + " (" + c.Subject + ")"
+	runes := slices.DeleteFunc([]rune(text), func(r rune) bool { return !unicode.IsPrint(r) })
+	return strings.TrimSpace(string(runes[:min(len(runes), maxName)]))
+}

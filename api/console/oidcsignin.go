@@ -1,0 +1,71 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"time"
+)
+
+// oidcCookie binds a sign-in at the provider to the browser in which it began. It is Lax, for the provider's site sends the browser back.
+func (c *Console) oidcCookie() string { return c.cookieName() + "-oidc" }
+
+// beginOIDC sends the browser to the provider.
+func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	to, cookie, err := c.provider.begin(r.Context(), ownPath(query.Get("next")), query.Has("again"))
+	if err != nil {
+		c.logger.Error("console: the provider cannot be asked", "error", err.Error())
+		c.problem(w, r, http.StatusBadGateway, "The provider does not answer as it should. The appliance's log has the reason; a link of attestd console works without it.")
+		return
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: c.oidcCookie(), Value: cookie, Path: "/", MaxAge: int(pendingLife.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure(),
+	})
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// endOIDC takes the browser back from the provider. Its answer is a page that leads on, and no redirect: to one that another site has begun,
+// browsers do not send a cookie that is SameSite=Strict.
+func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
+	if !c.mayTry(w, r) {
+		return
+	}
+	query := r.URL.Query()
+	var cookie string
+	if sent, err := r.Cookie(c.oidcCookie()); err == nil {
+		cookie = sent.Value
+	}
+	begun, ok := c.provider.take(query.Get("state"), cookie)
+	if !ok {
+		c.attempts.Allow()
+		c.problem(w, r, http.StatusForbidden, "This sign-in did not begin in this browser, or more than ten minutes ago. Begin again.")
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: c.oidcCookie(), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure()})
+	if query.Has("error") {
+		c.logger.Warn("console: the provider refused a sign-in", "error", query.Get("error"), "description", query.Get("error_description"))
+		c.problem(w, r, http.StatusForbidden, "The provider did not sign you in.")
+		return
+	}
+	who, err := c.provider.finish(r.Context(), query.Get("code"), begun)
+	switch {
+	case errors.Is(err, errNoGroup):
+		c.logger.Warn("console: who signed in may not open the console", "name", who.Name)
+		c.problem(w, r, http.StatusForbidden, "You signed in as "+who.Name+", who is in no group that may open the console.")
+	case err != nil:
+		c.logger.Error("console: a sign-in failed", "error", err.Error())
+		c.problem(w, r, http.StatusBadGateway, "The provider's answer cannot be used. The appliance's log has the reason.")
+	default:
+		who.SignedIn = minTime(who.SignedIn, c.now())
+		c.begin(w, r, who)
+		c.write(w, http.StatusOK, "signedin", view{Title: "Signed in", Page: "signedin", Now: c.now(), Data: begun.next})
+	}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
