@@ -13,8 +13,8 @@ const ByHeader = "Attestd-By"
 // ask: who has signed in to the console is no user of this machine.
 type Inside struct {
 	dialled chan net.Conn
-	closed chan struct{}
-	close  func()
+	closed  chan struct{}
+	close   func()
 }
 
 // NewInside returns a listener, for Admin.Serve.

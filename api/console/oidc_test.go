@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
 // errRedirected is an error with which a client stops at the console's own address.
@@ -76,12 +78,11 @@ func (v *visitor) signIn(to, account string) {
 
 func testProvider(t *testing.T) *provider {
 	t.Helper()
+	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
+	clienttest.Require(t, "./node_modules/oidc-provider", "run npm ci in api/console (make console)")
 	issuer, err := Issuer()
 	if err != nil {
 		t.Fatal(err)
-	}
-	if issuer == "" {
-		t.Skip("needs ./node_modules/oidc-provider: run npm ci in api/console (make console)")
 	}
 	return newProvider(&OIDC{
 		Issuer: issuer, ClientID: "attestd", Secret: func() (string, error) { return "the console's secret", nil },
