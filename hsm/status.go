@@ -124,6 +124,7 @@ type Usage struct {
 	Restarts        uint64 // workers that were started in the place of another
 	InUse, Sessions int    // sessions inside a call, and all sessions
 	MostSessions    int    // that the pool can have
+	AtOnce          int    // calls of Sign that keep all sessions busy
 }
 
 // Usage returns the counts. It never waits.
@@ -131,6 +132,7 @@ func (s *Signer) Usage() Usage {
 	return Usage{
 		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.repaired.Load(),
 		InUse: max(0, s.sessions()-s.unused()), Sessions: s.sessions(), MostSessions: cap(s.idle),
+		AtOnce: 2 * s.sessions(),
 	}
 }
 

@@ -129,7 +129,7 @@ func (t *Tokens) Usage() Usage {
 		all.Repairs += u.Repairs
 		all.Restarts += u.Restarts
 		if p == first {
-			all.Sessions, all.MostSessions, all.InUse = u.Sessions, u.MostSessions, u.InUse
+			all.Sessions, all.MostSessions, all.InUse, all.AtOnce = u.Sessions, u.MostSessions, u.InUse, u.AtOnce
 		}
 	}
 	all.Ready = t.anyWell()

@@ -177,8 +177,8 @@ func (k *signerKey) asAttestorKey() appliance.AttestorKey {
 		one.Signer = &unopened{address, k.fault}
 		return one
 	}
-	// While the sessions sign, their next requests are on hand, and the cores check what was signed before.
-	one.Signer, one.Concurrency = k.tokens, func() int { return 2*k.tokens.Usage().Sessions + runtime.GOMAXPROCS(0) }
+	// While the sessions sign, the cores check what was signed before.
+	one.Signer, one.Concurrency = k.tokens, func() int { return k.tokens.Usage().AtOnce + runtime.GOMAXPROCS(0) }
 	return one
 }
 

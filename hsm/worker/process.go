@@ -39,6 +39,7 @@ type process struct {
 	behind   []*request          // of these, that no session has begun with, the oldest first
 	lastID   uint32
 	sessions int
+	pace     pace          // of its answers
 	repairs  uint64        // the worker's own
 	dead     error         // why it is of no use any more; nil while it is
 	watched  bool          // a timer will look for calls that hang

@@ -65,7 +65,7 @@ func (s *Signer) dispatch() {
 	}
 	var others []frame
 	signatures := 0
-	for s.waiting.Len() > 0 && len(p.pending) < min(2*max(1, p.sessions), slots) {
+	for s.waiting.Len() > 0 && len(p.pending) < p.most() {
 		r := s.waiting.Remove(s.waiting.Front()).(*request)
 		r.place = nil
 		if f := p.assign(r); f.kind == kindSign {
@@ -82,8 +82,41 @@ func (s *Signer) dispatch() {
 	}
 }
 
+// most is how many requests the worker has at once: as many as there are sessions are inside a call, as many again are there for a
+// session to go on with at once, and so many besides that a fast HSM has enough until this process, which may be waiting for a core,
+// sends more. The caller holds mu.
+func (p *process) most() int { return min(2*max(1, p.sessions)+p.pace.within(onHand), slots) }
+
+// onHand is for how long a worker has requests besides. It is what one API key's may be delayed by another's, beside their turns.
+const onHand = 4 * time.Millisecond
+
+// pace is how often something happens, as a moving average. The zero pace is that of what is slow.
+type pace struct {
+	last    time.Time
+	between time.Duration
+}
+
+const slow = 10 * time.Millisecond // between two: what takes longer says no more
+
+func (p *pace) tick(now time.Time) {
+	if p.last.IsZero() {
+		p.between = slow
+	} else {
+		p.between += (min(now.Sub(p.last), slow) - p.between) / 16
+	}
+	p.last = now
+}
+
+// within returns how often it happens within d, rounded down.
+func (p *pace) within(d time.Duration) int {
+	if p.last.IsZero() {
+		return 0
+	}
+	return int(d / max(p.between, time.Microsecond))
+}
+
 // assign makes the request the worker's, and returns it as a frame. As many as there are sessions are taken to be inside a call,
-// the oldest first; as many again are there for a session to go on with at once. The caller holds mu.
+// the oldest first. The caller holds mu.
 func (p *process) assign(r *request) frame {
 	p.lastID++
 	p.pending[p.lastID] = r
@@ -143,6 +176,7 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 		p.behind = slices.DeleteFunc(p.behind, func(one *request) bool { return one == r })
 	}
 	p.sessions, p.repairs = int(f.sessions), uint64(f.repairs)
+	p.pace.tick(time.Now())
 	p.advance()
 	if a.err == nil && (r.kind == kindSign || r.kind == kindProbe) {
 		p.useful.Store(true)

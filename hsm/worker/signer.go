@@ -273,7 +273,7 @@ func (s *Signer) Usage() hsm.Usage {
 	if p := s.current; p != nil {
 		u.Repairs += p.repairs
 		u.Sessions, u.InUse = p.sessions, min(len(p.pending), p.sessions)
-		u.MostSessions = s.snapshot.Session.Most
+		u.MostSessions, u.AtOnce = s.snapshot.Session.Most, p.most()
 	}
 	return u
 }

@@ -1,0 +1,35 @@
+package worker
+
+import (
+	"testing"
+	"time"
+)
+
+// A slow HSM has twice as many requests as sessions and no more; a fast one has enough to do for a while.
+func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		every       time.Duration
+		least, most int // besides
+	}{
+		{"a hardware token", 50 * time.Millisecond, 0, 0},
+		{"slower than what is on hand", 5 * time.Millisecond, 0, 0},
+		{"a network HSM with 64 sessions", 80 * time.Microsecond, 45, 50},
+		{"a fast one", 20 * time.Microsecond, 190, 200},
+		{"as fast as can be", 0, slots, slots},
+	} {
+		p := &process{sessions: 4}
+		if n := p.most(); n != 8 {
+			t.Errorf("%s: %d requests before the first answer, want 8", c.name, n)
+		}
+		now := time.Now()
+		for range 200 {
+			now = now.Add(c.every)
+			p.pace.tick(now)
+		}
+		if n := p.most(); n < min(8+c.least, slots) || n > min(8+c.most, slots) {
+			t.Errorf("%s: %d requests, want 8 and %d to %d", c.name, n, c.least, c.most)
+		}
+	}
+}
