@@ -3,11 +3,11 @@ package bolt
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // schema says how files are laid out, and how a file of an older layout becomes one of this. A new layout is a new
@@ -22,7 +22,7 @@ type schema struct {
 
 // currentSchema is the layout that the package comment tells. Version 1 is the first.
 func currentSchema() *schema {
-	return &schema{version: 3, migrations: map[int64]func(tx *bbolt.Tx) error{1: addEvents, 2: addRuns}}
+	return &schema{version: 3, migrations: map[int64]func(tx *bbolt.Tx) error{1: addLookups, 2: addRuns}}
 }
 
 // check returns nil if a file of version v can be used, after migrate unless it is opened read-only.
@@ -90,64 +90,15 @@ func (s *Store) migrate() (err error) {
 	return nil
 }
 
-// addEvents is the migration to schema version 2: events are found among the records.
-func addEvents(tx *bbolt.Tx) error {
-	events, err := tx.CreateBucket([]byte(bucketEvents))
-	if err != nil {
-		return fmt.Errorf("create bucket %s: %w", bucketEvents, err)
-	}
-	return eachEntry(tx, func(e appliance.Entry, index []byte) error {
-		if e.Event == nil {
-			return nil
-		}
-		return events.Put(index, nil)
-	})
-}
-
-// addRuns is the migration to schema version 3: records are found by hash and unspendable address in runs. Version 2 had a tree for each.
-func addRuns(tx *bbolt.Tx) error {
-	runs := make(map[string][]indexed)
+// addLookups is the migration to schema version 2: records are found by hash and unspendable address, and events among them.
+func addLookups(tx *bbolt.Tx) error {
 	added := make(map[string]*bbolt.Bucket)
-	for _, name := range []string{bucketByHash, bucketByUnspendable} {
-		err := tx.DeleteBucket([]byte(name))
-		if errors.Is(err, bbolterrors.ErrBucketNotFound) {
-			err = nil
-		}
-		if err == nil {
-			added[name], err = tx.CreateBucket([]byte(name))
-		}
-		if err != nil {
+	for _, name := range []string{bucketByHash, bucketByUnspendable, bucketEvents} {
+		var err error
+		if added[name], err = tx.CreateBucket([]byte(name)); err != nil {
 			return fmt.Errorf("create bucket %s: %w", name, err)
 		}
-		added[name].FillPercent = 1
 	}
-	var first, next int64
-	add := func() (err error) {
-		for name, bucket := range added {
-			err = errors.Join(err, addRun(bucket, first, runs[name]))
-			runs[name] = runs[name][:0]
-		}
-		first = next
-		return err
-	}
-	err := eachEntry(tx, func(e appliance.Entry, index []byte) error {
-		next = e.Index + 1
-		err := eachLookup(e, index, func(bucket string, name, _ []byte) error {
-			if inRuns(bucket) {
-				runs[bucket] = append(runs[bucket], indexed(name))
-			}
-			return nil
-		})
-		if err == nil && next-first == maxRun {
-			err = add()
-		}
-		return err
-	})
-	return errors.Join(err, add())
-}
-
-// eachEntry calls fn with each entry of the file and its encoded index.
-func eachEntry(tx *bbolt.Tx, fn func(e appliance.Entry, index []byte) error) error {
 	records := tx.Bucket([]byte(bucketRecords))
 	if records == nil {
 		return fmt.Errorf("%w: bucket %s is missing", ErrDamaged, bucketRecords)
@@ -157,6 +108,46 @@ func eachEntry(tx *bbolt.Tx, fn func(e appliance.Entry, index []byte) error) err
 		if err != nil {
 			return err
 		}
-		return fn(e, index)
+		return eachLookup(e, index, func(bucket string, name, value []byte) error {
+			if b := added[bucket]; b != nil {
+				return b.Put(name, value)
+			}
+			return nil
+		})
 	})
+}
+
+// addRuns is the migration to schema version 3: by_hash and by_unspendable, trees of names until then, are runs. What is malformed is left
+// out: an audit tells of the record.
+func addRuns(tx *bbolt.Tx) error {
+	for _, name := range []string{bucketByHash, bucketByUnspendable} {
+		tree := tx.Bucket([]byte(name))
+		if tree == nil {
+			return fmt.Errorf("%w: bucket %s is missing", ErrDamaged, name)
+		}
+		runs := make(map[int64][]indexed) // by their number
+		err := tree.ForEach(func(name, value []byte) error {
+			if n, err := recordOf(bucketByHash, name, value); err == nil && len(name) == runEntry {
+				runs[n/maxRun] = append(runs[n/maxRun], indexed(name))
+			}
+			return nil
+		})
+		if err == nil {
+			err = tx.DeleteBucket([]byte(name))
+		}
+		if err != nil {
+			return fmt.Errorf("read bucket %s: %w", name, err)
+		}
+		bucket, err := tx.CreateBucket([]byte(name))
+		if err != nil {
+			return fmt.Errorf("create bucket %s: %w", name, err)
+		}
+		bucket.FillPercent = 1
+		for _, n := range slices.Sorted(maps.Keys(runs)) {
+			if err := addRun(bucket, n*maxRun, runs[n]); err != nil {
+				return fmt.Errorf("write bucket %s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }

@@ -1,10 +1,12 @@
 package bolt_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,11 +102,16 @@ func TestOlderFilesGetTheirLookups(t *testing.T) {
 	}
 	for version, older := range map[int64]func(tx *bbolt.Tx) error{
 		1: func(tx *bbolt.Tx) error { return drop(tx, "by_hash", "by_unspendable", "events") },
-		2: func(tx *bbolt.Tx) error {
-			err := drop(tx, "by_hash", "by_unspendable")
+		2: func(tx *bbolt.Tx) (err error) { // which had each entry by itself
 			for _, name := range []string{"by_hash", "by_unspendable"} {
-				b, createErr := tx.CreateBucket([]byte(name))
-				err = errors.Join(err, createErr, b.Put([]byte("8 bytes 8 bytes "), nil))
+				_, chunk := tx.Bucket([]byte(name)).Cursor().First()
+				entries := slices.Collect(slices.Chunk(bytes.Clone(chunk), 16))
+				err = errors.Join(err, drop(tx, name))
+				tree, createErr := tx.CreateBucket([]byte(name))
+				err = errors.Join(err, createErr)
+				for _, entry := range append(entries, []byte("malformed")) {
+					err = errors.Join(err, tree.Put(entry, nil))
+				}
 			}
 			return err
 		},
