@@ -156,7 +156,7 @@ func badRequests() []badInput {
 		{name: "a large body by PUT", method: "PUT", body: strings.Repeat("a", 1<<20), status: 405, code: api.CodeMethodNotAllowed},
 		{name: "trailing slash", path: attestPath + "/", status: 404, code: appliance.CodeNotFound},
 		{name: "another case", path: "/Functions/v1/attest", status: 404, code: appliance.CodeNotFound},
-		{name: "elsewhere", path: "/", status: 404, code: appliance.CodeNotFound},
+		{name: "elsewhere", path: "/elsewhere", status: 404, code: appliance.CodeNotFound},
 		{name: "path traversal", path: "/functions/v1/../v1/attest", status: 404, code: appliance.CodeNotFound},
 		{name: "a large body elsewhere", path: "/x", body: strings.Repeat("a", 1<<20), status: 404, code: appliance.CodeNotFound},
 

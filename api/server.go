@@ -68,6 +68,9 @@ type Options struct {
 	ChainReady func() error
 	Witnesses  Witnesses // nil means none: the newest checkpoint is published
 
+	// Console returns where browsers find the console, as a URL, "" for nowhere. Nil means nowhere.
+	Console func() string
+
 	// Trace begins the trace of a request for an attestation, and the function that it returns ends it with the error that is answered.
 	// Nil means that nobody wants to know.
 	Trace func(ctx context.Context, r Traced) (context.Context, func(err error))
@@ -159,6 +162,7 @@ type Server struct {
 	ready           *readiness
 	sampler         *sampler  // nil without metrics
 	deadlines       deadlines // of what requests wait for
+	front           front
 	rates           atomic.Pointer[rates]
 	pressure        pressure
 	keyAccounts     accounts[string]     // by the id of the API key
@@ -251,6 +255,11 @@ func (s *Server) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: attestPath, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
 		{Method: fiber.MethodGet, Path: attestPath + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
 		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
+		{Method: fiber.MethodGet, Path: landingPath, Origins: anyone, Handler: s.landing},
+		{Method: fiber.MethodGet, Path: "/favicon.svg", Handler: s.favicon},
+		{Method: fiber.MethodGet, Path: "/favicon.ico", Handler: s.favicon},
+		{Method: fiber.MethodGet, Path: referencePath, Handler: s.reference},
+		{Method: fiber.MethodGet, Path: proofPath, Origins: anyone, Handler: s.lastProof},
 		{Method: fiber.MethodGet, Path: "/log/checkpoint", Origins: anyone, Handler: s.checkpoint},
 		{Method: fiber.MethodGet, Path: "/log/tile/*", Origins: anyone, Handler: s.tile},
 		{Method: fiber.MethodGet, Path: "/openapi.yaml", Origins: anyone, Handler: s.openAPI},

@@ -32,7 +32,7 @@ func TestConsoleInChromium(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, script := range []string{"access", "oidc", "overview", "attestations", "keys", "replica", "audit", "settings"} {
+	for _, script := range []string{"access", "oidc", "overview", "attestations", "keys", "replica", "audit", "settings", "front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

@@ -77,6 +77,25 @@ func newHandler(files fs.FS, o Options) fiber.Handler {
 	}
 }
 
+// Path is the page's.
+const Path = "/graphiql"
+
+// Lead answers a request for the page by another name.
+func Lead(c *fiber.Ctx) error { return c.Redirect(Path, fiber.StatusPermanentRedirect) }
+
+// LeadBrowsers leads a person who has opened the endpoint itself in a browser to the page, and leaves all else to the endpoint: a
+// client asks something, or for no HTML.
+func LeadBrowsers(endpoint fiber.Handler) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		asks := c.Context().Request.URI().QueryString()
+		if c.Method() != fiber.MethodGet || len(asks) > 0 || !strings.Contains(c.Get(fiber.HeaderAccept), fiber.MIMETextHTML) {
+			return endpoint(c)
+		}
+		c.Vary(fiber.HeaderAccept)
+		return c.Redirect(Path, fiber.StatusSeeOther)
+	}
+}
+
 // secure sets the headers of the page and of its assets. A worker has the policy that its own script was served with.
 func secure(c *fiber.Ctx) {
 	c.Set(fiber.HeaderContentSecurityPolicy, contentSecurityPolicy)

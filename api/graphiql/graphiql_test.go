@@ -169,3 +169,33 @@ func TestEmbeddedPageLoadsOnlyItsOwnAssets(t *testing.T) {
 		}
 	}
 }
+
+// A person who opens the endpoint, or the page with a slash, comes to the page; clients come to the endpoint.
+func TestBrowsersAreLedToThePlayground(t *testing.T) {
+	t.Parallel()
+	app := fiber.New(fiber.Config{StrictRouting: true})
+	app.Get("/graphiql/", Lead)
+	app.All("/v1/graphql", LeadBrowsers(func(c *fiber.Ctx) error { return c.SendString("endpoint") }))
+	for _, c := range []struct {
+		method, url, accept string
+		status              int
+	}{
+		{"GET", "/graphiql/", "text/html", 308},
+		{"GET", "/v1/graphql", "text/html,application/xhtml+xml,*/*;q=0.8", 303},
+		{"GET", "/v1/graphql?query={a}", "text/html", 200},
+		{"GET", "/v1/graphql", "application/json", 200},
+		{"GET", "/v1/graphql", "*/*", 200},
+		{"POST", "/v1/graphql", "text/html", 200},
+	} {
+		request := httptest.NewRequest(c.method, c.url, nil)
+		request.Header.Set("Accept", c.accept)
+		answer, err := app.Test(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if to := answer.Header.Get("Location"); answer.StatusCode != c.status || (c.status != 200) != (to == "/graphiql") {
+			t.Errorf("%s %s for %s: %d to %q, want %d", c.method, c.url, c.accept, answer.StatusCode, to, c.status)
+		}
+	}
+}

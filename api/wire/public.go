@@ -63,3 +63,42 @@ type Health struct {
 	Status  string                    `json:"status"`            // ok, unavailable or shutting down
 	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, stop, replica
 }
+
+// Landing is the answer of GET /: what an appliance is, for who comes to its address.
+type Landing struct {
+	Name            string                    `json:"name"` // the log's
+	Ready           bool                      `json:"ready"`
+	Failing         map[string]appliance.Code `json:"failing,omitempty"` // as Health has it
+	SignerAddress   appliance.Address         `json:"signerAddress"`
+	Scheme          appliance.SchemeName      `json:"scheme"`
+	Checkpoint      *LandingCheckpoint        `json:"checkpoint"`      // null while none can be given out
+	LastAttestation *LastAttestation          `json:"lastAttestation"` // null where there is none
+	Links           LandingLinks              `json:"links"`
+}
+
+// LandingCheckpoint is what the published checkpoint says.
+type LandingCheckpoint struct {
+	Size     int64  `json:"size"`
+	RootHash string `json:"rootHash"` // hex
+}
+
+// LastAttestation is the newest attestation that the published checkpoint covers, and the answer of GET /log/proof: the hashes alone.
+type LastAttestation struct {
+	Index    int64    `json:"index"`
+	TreeSize int64    `json:"treeSize"`
+	LeafHash string   `json:"leafHash"` // hex: SHA-256(0x00 ‖ leaf)
+	RootHash string   `json:"rootHash"` // hex
+	Path     []string `json:"path"`     // hex, from the leaf's sibling up (RFC 6962, section 2.1.1)
+
+	Checkpoint string `json:"checkpoint"` // that has signed the root (C2SP tlog-checkpoint)
+	Proof      string `json:"proof"`      // path of GET /log/proof
+}
+
+// LandingLinks are where else to go. Those that are empty are not there.
+type LandingLinks struct {
+	Playground string `json:"playground,omitempty"`
+	Reference  string `json:"reference"`
+	OpenAPI    string `json:"openapi"`
+	Checkpoint string `json:"checkpoint"`
+	Console    string `json:"console,omitempty"`
+}

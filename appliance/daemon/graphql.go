@@ -53,9 +53,13 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	if len(origins) == 0 {
 		origins = []string{api.AnyOrigin}
 	}
+	handler := endpoint.Handle
+	if c.Playground {
+		handler = graphiql.LeadBrowsers(handler)
+	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Read: true, Handler: endpoint.Handle}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Read: true, Handler: handler}
 		if method == fiber.MethodOptions {
 			route.Open = true
 		}
@@ -67,6 +71,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {
 			routes = append(routes, api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
 		}
+		routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/graphiql/", Rate: r.config.Limits.GraphQLRate, Handler: graphiql.Lead})
 	}
 	return routes, nil
 }

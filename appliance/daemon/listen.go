@@ -167,6 +167,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		ChainReady:   r.chainReady(),
 		Witnesses:    r.witnesses,
 		Trace:        r.tracing.forRequests(),
+		Console:      func() string { return r.surroundings().Console },
 		Logger:       r.logger,
 		AccessLog:    r.options.AccessLog,
 		Registry:     r.registry,

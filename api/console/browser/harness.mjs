@@ -80,7 +80,7 @@ export async function faultless(page, what) {
 
 const pictures = process.env.TEST_SCREENSHOTS
 /** How a page is looked at: layouts differ by width, colours by theme. For pictures, in all ways. */
-const ways = [[1440, "light"], [390, "dark"], ...(pictures ? [[1440, "dark"], [390, "light"]] : [])]
+export const ways = [[1440, "light"], [390, "dark"], ...(pictures ? [[1440, "dark"], [390, "light"]] : [])]
 
 /** Looks at a page at both widths and in both themes: `ready` waits until all is there, and may do something first. */
 export async function looks(path, name, role, ready = async () => {}) {

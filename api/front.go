@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/attestd/attestd/api/landing"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+const (
+	landingPath    = "/"
+	referencePath  = "/docs"
+	proofPath      = "/log/proof"
+	playgroundPath = "/graphiql"
+)
+
+// front is what is shown at the appliance's address. It is found out at most once in readyFor, however many ask.
+type front struct {
+	mu    sync.Mutex
+	shown wire.Landing
+	at    time.Time // of shown
+}
+
+// landing is GET /: a page for browsers, JSON for those that ask for it.
+func (s *Server) landing(c *fiber.Ctx) error {
+	c.Vary(fiber.HeaderAccept)
+	shown := s.showFront()
+	if c.Accepts(fiber.MIMETextHTML, fiber.MIMEApplicationJSON) == fiber.MIMEApplicationJSON {
+		c.Set(fiber.HeaderCacheControl, "no-cache")
+		return sendJSON(c, fiber.StatusOK, shown)
+	}
+	page, err := landing.Page(shown)
+	if err != nil {
+		return err
+	}
+	return sendPage(c, page)
+}
+
+// lastProof is GET /log/proof.
+func (s *Server) lastProof(c *fiber.Ctx) error {
+	last := s.showFront().LastAttestation
+	if last == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "there is no attestation of which a proof can be given out")
+	}
+	c.Set(fiber.HeaderCacheControl, "no-cache")
+	return sendJSON(c, fiber.StatusOK, last)
+}
+
+func (s *Server) favicon(c *fiber.Ctx) error {
+	c.Context().Response.Header.SetContentType("image/svg+xml")
+	c.Set(fiber.HeaderCacheControl, "public, max-age=86400")
+	c.Set(fiber.HeaderContentSecurityPolicy, "default-src 'none'")
+	return c.Send(landing.Favicon)
+}
+
+// codedReference is the reference, which is made once.
+var codedReference = sync.OnceValues(func() ([]byte, error) { return landing.Reference(openAPI) })
+
+// reference is GET /docs.
+func (s *Server) reference(c *fiber.Ctx) error {
+	page, err := codedReference()
+	if err != nil {
+		return err
+	}
+	return sendPage(c, page)
+}
+
+func sendPage(c *fiber.Ctx, page []byte) error {
+	c.Set(fiber.HeaderCacheControl, "no-cache")
+	c.Set(fiber.HeaderContentSecurityPolicy, landing.Policy())
+	c.Set(fiber.HeaderReferrerPolicy, "no-referrer")
+	c.Set("Cross-Origin-Opener-Policy", "same-origin")
+	c.Context().Response.Header.SetContentType(fiber.MIMETextHTMLCharsetUTF8)
+	return c.Send(page)
+}
+
+func (s *Server) showFront() wire.Landing {
+	s.front.mu.Lock()
+	defer s.front.mu.Unlock()
+	if age := s.now().Sub(s.front.at); s.front.at.IsZero() || age < 0 || age >= readyFor {
+		s.front.shown, s.front.at = s.lookAtFront(), s.now()
+	}
+	return s.front.shown
+}
+
+func (s *Server) lookAtFront() wire.Landing {
+	ctx := s.deadlines.context()
+	health := s.ready.now()
+	l := wire.Landing{
+		Name: s.origin, Ready: health.Status == "ok", Failing: health.Failing,
+		SignerAddress: s.attestor.DefaultKey().Signer.Address(), Scheme: s.attestor.Scheme.Name,
+		Links: wire.LandingLinks{Reference: referencePath, OpenAPI: "/openapi.yaml", Checkpoint: "/log/checkpoint"},
+	}
+	if slices.ContainsFunc(s.routes, func(r Route) bool { return r.Path == playgroundPath }) {
+		l.Links.Playground = playgroundPath
+	}
+	if s.opts.Console != nil {
+		l.Links.Console = s.opts.Console()
+	}
+	signed, err := published(ctx, s.attestor.Journal, s.opts.Witnesses)
+	if err != nil {
+		return l
+	}
+	tree, err := parseTree(signed)
+	if err != nil {
+		return l
+	}
+	l.Checkpoint = &wire.LandingCheckpoint{Size: tree.N, RootHash: hex.EncodeToString(tree.Hash[:])}
+	l.LastAttestation = s.lastAttestation(ctx, tree, signed)
+	return l
+}
+
+// lastAttestation is the newest one under a checkpoint; nil where there is none, or none can be read.
+func (s *Server) lastAttestation(ctx context.Context, tree tlog.Tree, signed []byte) *wire.LastAttestation {
+	newest, err := s.attestor.Journal.List(ctx, appliance.JournalQuery{AttestationsOnly: true, Before: tree.N, Limit: 1})
+	if err != nil || len(newest) == 0 || tree.N == 0 {
+		return nil
+	}
+	proof, err := appliance.ProveAt(ctx, s.attestor.Journal, newest[0].Index, tree, signed)
+	if err != nil {
+		return nil
+	}
+	last := &wire.LastAttestation{
+		Index: proof.Index, TreeSize: proof.TreeSize, LeafHash: hex.EncodeToString(proof.LeafHash), RootHash: hex.EncodeToString(tree.Hash[:]),
+		Path: []string{}, Checkpoint: string(signed), Proof: proofPath,
+	}
+	for _, h := range proof.Hashes {
+		last.Path = append(last.Path, hex.EncodeToString(h))
+	}
+	return last
+}
