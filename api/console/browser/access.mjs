@@ -26,7 +26,7 @@ export default async function access() {
     const once = await link("viewer")
     for (let n = 0; n < 2; n++) await page.goto(once)
     await page.getByRole("button", { name: "Sign in as viewer" }).click()
-    for (const name of await page.getByRole("navigation").getByRole("link").allInnerTexts()) {
+    for (const name of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts()) {
       await page.getByRole("link", { name, exact: true }).click()
       await page.getByRole("heading", { name, level: 1 }).waitFor()
     }
