@@ -132,8 +132,8 @@ func (v *visit) redirect(w http.ResponseWriter, path string) error {
 
 const (
 	streamWriteTimeout = 30 * time.Second
-	// streamPulse keeps proxies from closing a stream on which nothing happens.
-	streamPulse = 15 * time.Second
+	// streamPulse says that a stream on which nothing happens is one still, to live.js and to proxies.
+	streamPulse = 10 * time.Second
 )
 
 // stream answers with server-sent events (HTML, section 9.2) until produce returns, the browser leaves, or the session ends: that is an event
@@ -189,7 +189,7 @@ func (e *eventWriter) pulse(ctx context.Context) {
 	for {
 		select {
 		case <-beat.C:
-			if e.write(": still here\n\n") != nil {
+			if e.write("event: still\ndata: null\n\n") != nil {
 				return
 			}
 		case <-ctx.Done():

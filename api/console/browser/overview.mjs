@@ -28,6 +28,19 @@ export default async function overview() {
     await page.context().close()
   })
 
+  await step("a page that hears nothing says that it is old", async () => {
+    const page = await signIn("viewer", { expected: ["ERR_FAILED"] })
+    const lost = page.getByText("The appliance does not answer. What is shown is old.")
+    await page.locator("#attestations canvas").waitFor()
+    assert.equal(await lost.isVisible(), false)
+    await page.route("**/overview/live", route => route.abort())
+    await page.reload()
+    await lost.waitFor()
+    await page.unroute("**/overview/live")
+    await lost.waitFor({ state: "hidden" })
+    await page.context().close()
+  })
+
   await step("doctor's findings have the command to copy", async () => {
     const page = await signIn("viewer")
     const finding = page.getByRole("listitem").filter({ hasText: "certificate" })

@@ -73,12 +73,20 @@ function add(sample) {
 }
 
 const now = document.getElementById("now")
-/** Puts the parts in place that changed, and leaves alone what somebody has the focus in or selects. */
+const stops = () => [...now.querySelectorAll("a, button")]
+const patience = 15_000
+let replaced = 0
+
+/** Puts what is told anew in the place of the old. The focus stays where it is, and what somebody selects stays for a while. */
 function replace(html) {
   const fresh = document.createElement("div")
   fresh.innerHTML = html
-  const busy = now.contains(document.activeElement) || (!getSelection().isCollapsed && now.contains(getSelection().anchorNode))
-  if (!busy && fresh.innerHTML !== now.innerHTML) now.replaceChildren(...fresh.childNodes)
+  const selects = !getSelection().isCollapsed && now.contains(getSelection().anchorNode)
+  if (fresh.innerHTML === now.innerHTML || (selects && performance.now() - replaced < patience)) return
+  replaced = performance.now()
+  const focused = stops().indexOf(document.activeElement)
+  now.replaceChildren(...fresh.childNodes)
+  if (focused >= 0) stops()[focused]?.focus({ preventScroll: true })
 }
 
 if (Graph) {
