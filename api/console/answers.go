@@ -18,6 +18,7 @@ type answer struct {
 	Detail   string
 	Felt     string // what clients feel of it, where it is bad
 	Command  string // that the operator types next
+	Page     string // path of the page that tells more
 }
 
 const (
@@ -50,7 +51,7 @@ func signs(s wire.Status) answer {
 }
 
 func isWhole(s wire.Status, now time.Time) answer {
-	a := answer{Question: "Is history whole?"}
+	a := answer{Question: "Is history whole?", Page: "/audit"}
 	audit, fault := s.Journal.LastAudit, s.Failing["journal"]
 	switch {
 	case audit != nil && audit.Damages > 0:
@@ -70,7 +71,7 @@ func isWhole(s wire.Status, now time.Time) answer {
 }
 
 func isFresh(s wire.Status) answer {
-	a := answer{Question: "Are data fresh?"}
+	a := answer{Question: "Are data fresh?", Page: "/replica"}
 	switch replica := s.Reads.Replica; {
 	case s.Failing["replica"] != "":
 		a.State, a.Words, a.Detail, a.Command = bad, "They are not", s.Failing["replica"], "attestd replica status"

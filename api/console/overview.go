@@ -33,7 +33,8 @@ type overview struct {
 type overviewNow struct {
 	Answers []answer
 	Status  wire.Status
-	Lasts   time.Duration // that the daemon runs
+	Lasts   time.Duration     // that the daemon runs
+	Pages   map[string]string // that whoever looks may see: their titles, by path
 }
 
 func showOverview(w http.ResponseWriter, v *visit) error {
@@ -56,7 +57,13 @@ func overviewOf(v *visit) (overviewNow, error) {
 	if err != nil {
 		return overviewNow{}, err
 	}
-	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second}, nil
+	titles := make(map[string]string)
+	for _, p := range v.console.pages {
+		if v.Role >= p.least {
+			titles[p.path] = p.title
+		}
+	}
+	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second, titles}, nil
 }
 
 // followOverview tells samples as they are taken, and the parts of the page that the status makes, as HTML: their words are written once.

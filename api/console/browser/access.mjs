@@ -26,8 +26,9 @@ export default async function access() {
     const once = await link("viewer")
     for (let n = 0; n < 2; n++) await page.goto(once)
     await page.getByRole("button", { name: "Sign in as viewer" }).click()
-    for (const name of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts()) {
-      await page.getByRole("link", { name, exact: true }).click()
+    const pages = page.getByRole("navigation", { name: "Pages" })
+    for (const name of await pages.getByRole("link").allInnerTexts()) {
+      await pages.getByRole("link", { name }).click()
       await page.getByRole("heading", { name, level: 1 }).waitFor()
     }
     await page.context().close()
@@ -60,7 +61,7 @@ export default async function access() {
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     assert.equal(await page.evaluate(() => document.activeElement.id), "main")
-    await tabTo(page, page.getByRole("link", { name: "Settings" }))
+    await tabTo(page, page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Settings" }))
     await page.context().close()
   })
 
