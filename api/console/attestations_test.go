@@ -133,6 +133,22 @@ func TestARecordTellsHowItsHashIsMadeAndWhoSigned(t *testing.T) {
 	}
 }
 
+func TestAnEventHasItsPlaceAndItsProof(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	events, err := r.admin.Records(t.Context(), appliance.JournalQuery{EventsOnly: true, Limit: 1})
+	if err != nil || len(events) == 0 {
+		t.Fatal(events, err)
+	}
+	e := events[0]
+	status, _, body := r.signedIn(t, "auditor").get("/attestations/" + e.ID().String())
+	for _, want := range []string{fmt.Sprintf("Event %d: %s", e.Index, e.Event.Kind), "In the log", fmt.Sprintf("data-leaf=\"%x\"", e.Leaf)} {
+		if status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%d: the page does not hold %q", status, want)
+		}
+	}
+}
+
 // What a viewer can get of a record neither tells its addresses nor confirms a guess of them.
 func TestAViewerSeesNoAddresses(t *testing.T) {
 	t.Parallel()

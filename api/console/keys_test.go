@@ -149,6 +149,17 @@ func TestAFormThatIsWrongMakesNoKeyAndIsKept(t *testing.T) {
 	}
 }
 
+func TestAKeyIsNotMadeByWhoSignedInLongAgo(t *testing.T) {
+	t.Parallel()
+	a := newAlone(t, "")
+	a.signIn()
+	a.ahead.Store(6 * 60)
+	status, _, body := a.post("/keys", newKeyForm("late"))
+	if status != http.StatusForbidden || !strings.Contains(body, "sign in again") || !strings.Contains(body, "Nothing was changed") {
+		t.Errorf("%d: %s", status, body)
+	}
+}
+
 func TestOnlyOperatorsMakeAndRevokeKeys(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -86,6 +86,21 @@ export default async function attestations() {
     await page.context().close()
   })
 
+  await step("a browser that cannot check says so", async () => {
+    const { id } = await fresh()
+    for (const [lacks, said] of [
+      [() => Object.defineProperty(crypto, "subtle", { value: undefined }), /^Not checked: /],
+      [() => crypto.subtle.importKey = () => Promise.reject(new DOMException("no such algorithm", "NotSupportedError")), /Its signature was not checked/],
+    ]) {
+      const page = await signIn("auditor")
+      await page.addInitScript(lacks)
+      await page.goto(`${url}/attestations/${id}`)
+      await verdict(page).getByText(said).waitFor()
+      assert.ok(await verdict(page).evaluate(element => element.classList.contains("warn")))
+      await page.context().close()
+    }
+  })
+
   await step("without script, the record and its hashes are there, and nothing is said to be proven", async () => {
     const { id } = await fresh()
     const page = await signIn("viewer", { script: false })

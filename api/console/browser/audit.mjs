@@ -1,5 +1,5 @@
 // The journal audited, and an older checkpoint held against it.
-import { admin, assert, attest, looks, signIn, step, url } from "./harness.mjs"
+import { assert, attest, looks, signIn, step, url } from "./harness.mjs"
 
 /** Starts an audit and waits for its result: again, where another script has one running. */
 async function audit(page) {
@@ -60,9 +60,30 @@ export default async function audits() {
     await page.context().close()
   })
 
-  await step("the audit's looks", async () => {
-    const checkpoint = await new Promise(resolve => admin("GET", "/status").then(({ journal }) => resolve(journal)))
-    assert.ok(checkpoint.records > 0)
-    await looks("/audit", "audit", "auditor", audit)
+  await step("progress is shown, and an audit that is cut off has no result", async () => {
+    const page = await signIn("auditor")
+    await page.route("**/audit", route => route.request().method() === "GET" ? route.continue() : route.fulfill({
+      contentType: "text/event-stream", body: ': attestd\n\nevent: progress\ndata: {"done":30,"total":120}\n\n: still here\n\n',
+    }))
+    await page.goto(`${url}/audit`)
+    await page.getByRole("button", { name: "Start the audit" }).click()
+    await page.getByText("The audit ended without a result.").waitFor()
+    assert.deepEqual(await page.locator("#progress progress").evaluate(bar => [bar.value, bar.max]), [30, 120])
+    assert.equal(await page.locator("#progress p").textContent(), "30 of 120 records")
+    await page.context().close()
   })
+
+  await step("without script, an audit has its result on the next page", async () => {
+    const page = await signIn("auditor", { script: false, expected: [409] })
+    for (let tries = 20; ; tries--) {
+      await page.goto(`${url}/audit`)
+      await page.getByRole("button", { name: "Start the audit" }).click()
+      if (await page.getByRole("heading", { name: "Result" }).count()) break
+      assert.ok(tries, "another audit is running all the time")
+    }
+    await page.getByText(/^The journal is whole/).waitFor()
+    await page.context().close()
+  })
+
+  await step("the audit's looks", () => looks("/audit", "audit", "auditor", audit))
 }
