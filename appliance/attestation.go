@@ -18,18 +18,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// Request asks for an attestation that binds an unspendable address to its beneficiary. It has both, but for Entry.WithoutAddresses.
+// Request asks for an attestation that binds an unspendable address to its beneficiary.
 type Request struct {
-	UnspendableAddress Address `json:"unspendableAddress,omitzero"`
-	Beneficiary        Address `json:"beneficiary,omitzero"`
+	UnspendableAddress Address `json:"unspendableAddress"`
+	Beneficiary        Address `json:"beneficiary"`
 }
 
 // Attestation is the answer: what a client submits on chain.
 type Attestation struct {
-	ID            uuid.UUID `json:"id"`                 // UUIDv7
-	Hash          Digest    `json:"hash"`               // the 32 bytes that were signed
-	Signature     Signature `json:"signature,omitzero"` // by the attestor key
-	SignerAddress Address   `json:"signerAddress"`      // of the attestor key
+	ID            uuid.UUID `json:"id"`            // UUIDv7
+	Hash          Digest    `json:"hash"`          // the 32 bytes that were signed
+	Signature     Signature `json:"signature"`     // by the attestor key
+	SignerAddress Address   `json:"signerAddress"` // of the attestor key
 }
 
 // Verify checks the attestation by itself: the signature is well-formed and recovers to SignerAddress. It does

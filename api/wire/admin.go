@@ -50,15 +50,28 @@ type KeyUse struct {
 // Entry is an entry of the journal with its leaf, and the answer of GET /log/records/{id}.
 type Entry struct {
 	appliance.Entry
-	Leaf []byte `json:"leaf"` // base64; appliance.Entry leaves it out
+	Record record `json:"record,omitzero"` // shadows the one of appliance.Entry
+	Leaf   []byte `json:"leaf"`            // base64; appliance.Entry leaves it out
+}
+
+// record is an appliance.Record of which may be left out what Entry.WithoutAddresses takes away.
+type record struct {
+	appliance.Record
+	UnspendableAddress appliance.Address   `json:"unspendableAddress,omitzero"`
+	Beneficiary        appliance.Address   `json:"beneficiary,omitzero"`
+	Signature          appliance.Signature `json:"signature,omitzero"`
 }
 
 // NewEntry returns e as it goes over the wire.
-func NewEntry(e appliance.Entry) Entry { return Entry{e, e.Leaf} }
+func NewEntry(e appliance.Entry) Entry {
+	return Entry{e, record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Signature}, e.Leaf}
+}
 
 // Whole returns the entry as the domain has it, with Leaf.
 func (e Entry) Whole() appliance.Entry {
-	e.Entry.Leaf = e.Leaf
+	e.Entry.Record, e.Entry.Leaf = e.Record.Record, e.Leaf
+	r := &e.Entry.Record
+	r.UnspendableAddress, r.Beneficiary, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Signature
 	return e.Entry
 }
 

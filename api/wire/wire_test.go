@@ -32,22 +32,29 @@ func TestAKeyGoesOverTheWireWithoutTheHashOfItsSecret(t *testing.T) {
 	}
 }
 
-func TestAnEntryKeepsItsLeaf(t *testing.T) {
+func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 	t.Parallel()
 	record := appliance.Record{
-		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}},
+		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}, Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
 		Request:     appliance.Request{UnspendableAddress: appliance.Address{2}, Beneficiary: appliance.Address{3}},
 	}
-	entry := appliance.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
-	text, err := json.Marshal(wire.ProvenEntry{Entry: wire.NewEntry(entry)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var read wire.ProvenEntry
-	if err := json.Unmarshal(text, &read); err != nil {
-		t.Fatal(err)
-	}
-	if got := read.Whole(); !reflect.DeepEqual(got, entry) {
-		t.Errorf("%s was read as %+v", text, got)
+	whole := appliance.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
+	for _, entry := range []appliance.Entry{whole, whole.WithoutAddresses(), {Index: 8, Event: &appliance.Event{Kind: appliance.EventStarted}, Leaf: []byte("event")}} {
+		text, err := json.Marshal(wire.ProvenEntry{Entry: wire.NewEntry(entry)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read wire.ProvenEntry
+		if err := json.Unmarshal(text, &read); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := read.Whole(); !reflect.DeepEqual(got, entry) {
+			t.Errorf("%s was read as %+v", text, got)
+		}
+		for _, member := range []string{`"unspendableAddress"`, `"beneficiary"`, `"signature"`} {
+			if has := strings.Count(string(text), member); has != map[bool]int{true: 1}[entry.Record.Beneficiary == record.Beneficiary] {
+				t.Errorf("%s has %s %d times", text, member, has)
+			}
+		}
 	}
 }
