@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -57,8 +56,8 @@ func newLogList(a *app) *cobra.Command {
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
-			if beneficiary != "" && (redeemed || unredeemed || follow || q.EventsOnly) {
-				return usagef(cmd, "--beneficiary excludes --redeemed, --unredeemed, --follow and --events")
+			if beneficiary != "" {
+				return a.listOfBeneficiary(cmd, q, beneficiary, redeemed || unredeemed || follow)
 			}
 			if follow {
 				return a.followListing(cmd, q, redeemed || unredeemed)
@@ -66,17 +65,7 @@ func newLogList(a *app) *cobra.Command {
 			if redeemed || unredeemed {
 				return a.listRedeemed(cmd, q, redeemed, unredeemed)
 			}
-			list, err := lister(q, beneficiary)
-			if err != nil {
-				return usageError{cmd.CommandPath(), err}
-			}
-			return a.withBackend(cmd, func(o backend) error {
-				entries, err := list(cmd.Context(), o)
-				if err != nil {
-					return err
-				}
-				return a.printEntries(entries, q.EventsOnly)
-			})
+			return a.list(cmd, q)
 		},
 	}
 	f := cmd.Flags()
@@ -114,19 +103,32 @@ func searched(q *appliance.JournalQuery, hash, unspendable string) error {
 	return nil
 }
 
-// lister returns what lists the entries of a query, and where that is given of a beneficiary.
-func lister(q appliance.JournalQuery, beneficiary string) (func(ctx context.Context, o backend) ([]appliance.Entry, error), error) {
-	if beneficiary == "" {
-		return func(ctx context.Context, o backend) ([]appliance.Entry, error) { return o.Records(ctx, q) }, nil
+func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
+	return a.withBackend(cmd, func(o backend) error {
+		entries, err := o.Records(cmd.Context(), q)
+		if err != nil {
+			return err
+		}
+		return a.printEntries(entries, q.EventsOnly)
+	})
+}
+
+// listOfBeneficiary lists attestations of a beneficiary. It reads all that the query selects otherwise.
+func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string, otherwise bool) error {
+	if otherwise || q.EventsOnly {
+		return usagef(cmd, "--beneficiary excludes --redeemed, --unredeemed, --follow and --events")
 	}
 	address, err := appliance.ParseAddress(beneficiary)
 	if err != nil {
-		return nil, fmt.Errorf("--beneficiary %w", err)
+		return usagef(cmd, "--beneficiary %w", err)
 	}
-	return func(ctx context.Context, o backend) ([]appliance.Entry, error) {
-		found, err := appliance.Search(ctx, o.Records, q, address, 0)
-		return found.Entries, err
-	}, nil
+	return a.withBackend(cmd, func(o backend) error {
+		found, err := appliance.Search(cmd.Context(), o.Records, q, address, 0)
+		if err != nil {
+			return err
+		}
+		return a.printEntries(found.Entries, false)
+	})
 }
 
 func (a *app) printEntries(entries []appliance.Entry, events bool) error {
