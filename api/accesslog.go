@@ -2,14 +2,15 @@ package api
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 )
 
 // logRequest writes the access log and the metrics, and tells who counts answers. Neither has the API key's secret, the query string or the body.
-func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
-	status, took := rctx.Response.StatusCode(), h.now().Sub(x.start)
+func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange, now time.Time) {
+	status, took := rctx.Response.StatusCode(), now.Sub(x.start)
 	h.metrics.end(x, status, took)
 	if h.onAnswer != nil {
 		h.onAnswer(x, status)
@@ -43,7 +44,9 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange) {
 	if x.cause != nil {
 		attrs = append(attrs, slog.String("cause", x.cause.Error()))
 	}
-	logger.LogAttrs(h.base, level, "request", attrs...)
+	record := slog.NewRecord(now, level, "request", 0) // Logger.LogAttrs would walk the stack for the caller, whom nobody is shown
+	record.AddAttrs(attrs...)
+	_ = logger.Handler().Handle(h.base, record)
 }
 
 // bodySize returns the size of the answer's body, -1 for a stream whose end is not known.

@@ -92,7 +92,8 @@ func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
 		}
 		h.connections.answered(c.raw, x.key.ID != "")
 	}
-	setRateLimit(&rctx.Response.Header, x, h.now())
-	setDate(&rctx.Response.Header, h.now())
-	h.logRequest(rctx, x)
+	now := h.now()
+	setRateLimit(&rctx.Response.Header, x, now)
+	setDate(&rctx.Response.Header, now)
+	h.logRequest(rctx, x, now)
 }

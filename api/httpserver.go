@@ -188,7 +188,8 @@ func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 		allowAny(&rctx.Response.Header) // nobody knows of which path, and it says nothing but what is wrong with the request
 	}
 	h.fail(rctx, x, e)
-	setDate(&rctx.Response.Header, h.now())
+	now := h.now()
+	setDate(&rctx.Response.Header, now)
 	c := connOf(rctx)
 	if c != nil && (c.raw.gone.Load() || !c.raw.active.Load()) {
 		return // made place for another, or never sent anything: that is no request
@@ -197,7 +198,7 @@ func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 		c.raw.linger.Store(true)
 	}
 	h.metrics.begin()
-	h.logRequest(rctx, x)
+	h.logRequest(rctx, x, now)
 }
 
 // serve accepts connections until shutdown and then returns nil.
