@@ -19,9 +19,8 @@ type collection struct {
 // rows that have it, in their order.
 type postings struct {
 	bucket []byte
-	fill   float64 // of pages when they split
 	// recent is the bucket that new keys go to first where they come in no order; nil where they come mostly
-	// in order. See batchWriter.merge.
+	// in order. See rewriting.stretch.
 	recent []byte
 	// terms calls add with each term of a row, the same one perhaps twice.
 	terms func(row index.Row, add func(term uint64))
@@ -37,13 +36,13 @@ var (
 	transferByTx      = textPostings("transfer.tx", index.TransferSendTransactionColumn)
 	transferByAddress = textPostings("transfer.address", index.TransferSenderCanonicalColumn, index.TransferReceiverCanonicalColumn)
 	transferByRoute   = routePostings("transfer.route", index.TransferSourceChainColumn, index.TransferDestinationChainColumn, nil)
-	transferByNumber  = &postings{bucket: []byte("transfer.index"), fill: fillOrdered, terms: transferNumberTerms}
+	transferByNumber  = &postings{bucket: []byte("transfer.index"), terms: transferNumberTerms}
 
 	packetByHash  = textPostings("packet.hash", index.PacketHashColumn)
 	packetByTx    = textPostings("packet.tx", index.PacketSendTransactionColumn)
 	packetByBlock = textPostings("packet.block", index.PacketSendBlockColumn)
 	packetByRoute = routePostings("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
-	packetByTime  = &postings{bucket: []byte("packet.sent"), fill: fillOrdered, terms: sentTerms}
+	packetByTime  = &postings{bucket: []byte("packet.sent"), terms: sentTerms}
 	// packetUnsettled has the packets that are neither acknowledged nor timed out. They are in the order of pages and
 	// not of deadlines, so that a page of late packets is a range; what it passes over are only those not late yet.
 	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
@@ -75,7 +74,7 @@ func collectionOf(t *index.Type) *collection {
 
 // textPostings are by the texts of columns, whatever the case of their hex digits.
 func textPostings(bucket string, columns ...int) *postings {
-	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), fill: fillRandom, terms: func(row index.Row, add func(uint64)) {
+	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), terms: func(row index.Row, add func(uint64)) {
 		var buf [256]byte
 		for _, f := range columns {
 			if text := row.AppendText(buf[:0], f); len(text) > 0 {
@@ -88,7 +87,7 @@ func textPostings(bucket string, columns ...int) *postings {
 
 // routePostings are by the pair of chains, of rows that qualify; nil means of all.
 func routePostings(bucket string, source, destination int, qualifies func(index.Row) bool) *postings {
-	return &postings{bucket: []byte(bucket), fill: fillOrdered, terms: func(row index.Row, add func(uint64)) {
+	return &postings{bucket: []byte(bucket), terms: func(row index.Row, add func(uint64)) {
 		if qualifies != nil && !qualifies(row) {
 			return
 		}
@@ -112,9 +111,12 @@ func unsettled(packet index.Row) bool {
 // transferIndexTerms leaves out index 0, which nearly all transfers have.
 func transferNumberTerms(row index.Row, add func(uint64)) {
 	if i, _ := row.Int(index.TransferIndexColumn); i != 0 {
-		add(uint64(uint32(i)))
+		add(numberTerm(i))
 	}
 }
+
+// numberTerm has the number where keys have a term.
+func numberTerm(i int32) uint64 { return uint64(uint32(i)) << 32 }
 
 func sentTerms(row index.Row, add func(uint64)) {
 	if sent, ok := row.Nanoseconds(index.PacketSentColumn); ok {

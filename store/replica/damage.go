@@ -31,8 +31,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // a row would be served.
 func seal(value []byte) []byte {
 	sealed := append(make([]byte, 0, len(value)+sealSize), value...)
-	return binary.BigEndian.AppendUint32(sealed, crc32.Checksum(value, castagnoli))
+	return binary.BigEndian.AppendUint32(sealed, checksum(value))
 }
+
+func checksum(value []byte) uint32 { return crc32.Checksum(value, castagnoli) }
 
 // unseal returns what was sealed, as a part of it; nil for nil. It has touched every byte of the value then: the disk gives it.
 func unseal(sealed []byte) []byte {
@@ -40,7 +42,7 @@ func unseal(sealed []byte) []byte {
 		return nil
 	}
 	n := len(sealed) - sealSize
-	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != crc32.Checksum(sealed[:n], castagnoli) {
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(sealed[:n]) {
 		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
 	}
 	return sealed[:n:n]

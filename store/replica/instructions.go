@@ -9,7 +9,7 @@ import (
 )
 
 // packetByCall has the packets that call contracts, by the sender and by the contract.
-var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("packet.call.recent"), fill: fillRandom, terms: func(packet index.Row, add func(uint64)) {
+var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("packet.call.recent"), terms: func(packet index.Row, add func(uint64)) {
 	index.CallsOf(packet, func(c *zkgm.Call) {
 		add(callTerm('s', c.Sender))
 		add(callTerm('c', c.ContractAddress))

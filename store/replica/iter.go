@@ -20,14 +20,14 @@ type orders interface {
 
 // termRange iterates over the keys of one term in an index.
 type termRange struct {
-	cursor    *bbolt.Cursor
+	cursor    *blockCursor
 	ascending bool
 	key       []byte // the term, then room for a sort_order to seek
 	meter     *meter
 }
 
 func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, m *meter) *termRange {
-	return &termRange{cursor: b.Cursor(), ascending: ascending, key: binary.BigEndian.AppendUint64(make([]byte, 0, 64), term), meter: m}
+	return &termRange{cursor: newBlockCursor(b), ascending: ascending, key: appendTerm(make([]byte, 0, 64), term), meter: m}
 }
 
 // meter counts the keys that a query looks at, and ends its iterations when its context has ended: whatever they are combined
@@ -67,7 +67,15 @@ func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, m *meter) 
 	}}
 }
 
-const termSize = 8
+// termSize is the size of a term in a key. Terms that agree in so much collide, like hashes.
+const termSize = 6
+
+// appendTerm appends a term as keys begin with it: its upper part.
+func appendTerm(dst []byte, term uint64) []byte {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], term)
+	return append(dst, b[:termSize]...)
+}
 
 func (t *termRange) seek(order []byte) []byte {
 	if t.meter.ended() {
@@ -75,14 +83,13 @@ func (t *termRange) seek(order []byte) []byte {
 	}
 	t.key = append(t.key[:termSize], order...)
 	if t.ascending {
-		k, _ := t.cursor.Seek(t.key)
-		return t.strip(k)
+		return t.strip(t.cursor.seek(t.key))
 	}
 	if order == nil {
 		// Behind every sort_order, for those are text and 0xff is in no UTF-8.
 		t.key = append(t.key, 0xff)
 	}
-	return t.strip(seekDown(t.cursor, t.key))
+	return t.strip(t.cursor.seekDown(t.key))
 }
 
 func (t *termRange) next() []byte {
@@ -90,11 +97,9 @@ func (t *termRange) next() []byte {
 		return nil
 	}
 	if t.ascending {
-		k, _ := t.cursor.Next()
-		return t.strip(k)
+		return t.strip(t.cursor.next())
 	}
-	k, _ := t.cursor.Prev()
-	return t.strip(k)
+	return t.strip(t.cursor.previous())
 }
 
 // strip returns a key's sort_order, or nil for a key of another term.
@@ -106,19 +111,15 @@ func (t *termRange) strip(k []byte) []byte {
 }
 
 // seekDown moves a cursor to the last key at or below the given one.
-func seekDown(c *bbolt.Cursor, key []byte) []byte {
-	k, _ := c.Seek(key)
-	if k == nil {
-		k, _ = c.Last()
-		if k == nil || bytes.Compare(k, key) <= 0 {
-			return k
-		}
+func seekDown(c *bbolt.Cursor, key []byte) (k, v []byte) {
+	k, v = c.Seek(key)
+	switch {
+	case k == nil:
+		return c.Last()
+	case bytes.Equal(k, key):
+		return k, v
 	}
-	if bytes.Equal(k, key) {
-		return k
-	}
-	k, _ = c.Prev()
-	return k
+	return c.Prev()
 }
 
 // union iterates over what is in any of several, each sort_order once. The heap holds those that have not ended, the

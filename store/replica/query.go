@@ -180,7 +180,7 @@ func (p *query) routes(x *postings, wanted func(route) bool) {
 
 func (p *query) transferIndex(idx int32) {
 	if idx != 0 {
-		p.ranges = append(p.ranges, p.rangeOf(transferByNumber, uint64(uint32(idx))))
+		p.ranges = append(p.ranges, p.rangeOf(transferByNumber, numberTerm(idx)))
 	}
 	p.checks = append(p.checks, func(row index.Row) bool {
 		i, _ := row.Int(index.TransferIndexColumn)

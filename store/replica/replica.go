@@ -3,10 +3,10 @@
 // # Layout
 //
 // Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
-// bucket per filter whose keys (postings) are a term of 8 bytes (the hash of what is filtered by) followed by the row's
-// sort_order, with no value (those by hash have a second bucket, see batchWriter.merge). A filter is thus a range of
-// keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found is
-// checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
+// bucket per filter whose keys (postings) are a term of 6 bytes (of the hash of what is filtered by) followed by the row's
+// sort_order, many of them in one value (see blocks.go; those by hash have a second bucket, see rewriting.stretch). A filter is
+// thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
+// is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
 // Each value has a checksum behind it (seal), but for what settles how the file is opened.
 //
@@ -35,7 +35,7 @@ import (
 
 // layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
 // file in which either is another is refused: it is filled again, not migrated.
-const layoutVersion = 5
+const layoutVersion = 6
 
 // pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.
@@ -89,7 +89,7 @@ type Options struct {
 
 	onDamage func(error) // called once, when a file that was open is found to be damaged
 
-	recentKeys int // see batchWriter.merge; zero means minRecent and largeBatch, else all batches are small
+	recentKeys int // see rewriting.stretch; zero means minRecent and largeBatch, else all batches are small
 }
 
 // ErrSchema is returned by Open for a file of another layout or with rows of another format. The remedy is that of ErrDamaged.

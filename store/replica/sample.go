@@ -78,17 +78,17 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 
 // anyOrder returns the sort_order of a random key of postings, nil where there is none.
 func anyOrder(from *bbolt.Bucket) []byte {
-	cursor := from.Cursor()
-	k, _ := cursor.Seek(binary.BigEndian.AppendUint64(nil, rand.Uint64()))
+	cursor := newBlockCursor(from)
+	k := cursor.seek(binary.BigEndian.AppendUint64(nil, rand.Uint64()))
 	for steps := rand.IntN(sampleSteps); ; steps-- {
 		if k == nil {
-			if k, _ = cursor.First(); k == nil {
+			if k = cursor.start(); k == nil {
 				return nil
 			}
 		}
 		if steps == 0 {
 			return k[termSize:]
 		}
-		k, _ = cursor.Next()
+		k = cursor.next()
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // packetByStake has the packets that are stakes: all of a kind, those of an address, and those whose delivery leaves by a
 // channel, for that tells where it goes.
-var packetByStake = &postings{bucket: []byte("packet.stake"), fill: fillRandom, terms: stakeTerms}
+var packetByStake = &postings{bucket: []byte("packet.stake"), terms: stakeTerms}
 
 func stakeTerms(packet index.Row, add func(uint64)) {
 	stake, ok := index.StakeOf(packet)

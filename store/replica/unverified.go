@@ -262,9 +262,21 @@ func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) 
 // Unfinished implements index.Snapshot.
 func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) error {
 	var rows *bbolt.Cursor
-	s.locked(func() { rows = s.tx.Bucket(packets.rows).Cursor() })
-	return s.walk(ctx, packetUnsettled.bucket, func(k, _ []byte) error {
-		_, v := rows.Seek(k[termSize:])
-		return yield(packets.row(v))
+	var unsettled *blockCursor
+	s.locked(func() {
+		rows = s.tx.Bucket(packets.rows).Cursor()
+		unsettled = newBlockCursor(s.tx.Bucket(packetUnsettled.bucket))
 	})
+	// Cursors of its own may go on without the lock, as in walk.
+	n := 0
+	for k := unsettled.start(); k != nil; k = unsettled.next() {
+		if n++; n%askEvery == 0 && ctx.Err() != nil {
+			return timeoutError(ctx.Err())
+		}
+		_, v := rows.Seek(k[termSize:])
+		if err := yield(packets.row(v)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

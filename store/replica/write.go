@@ -130,7 +130,7 @@ func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 // hashes come anywhere.
 const (
 	fillOrdered = 0.95
-	fillRandom  = 0.6
+	fillBlocks  = 1.0
 )
 
 // write ends early with ctx; nothing of the batch is written then.
@@ -219,19 +219,14 @@ func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	isNew = make([]bool, len(rows))
 	for _, c := range collections {
 		slices.SortFunc(by[c.number], func(a, b wanted) int { return cmp.Compare(a.term, b.term) })
-		main, recent := w.tx.Bucket(c.hash.bucket).Cursor(), w.tx.Bucket(c.hash.recent).Cursor()
-		var key [termSize]byte
+		main, recent := newBlockCursor(w.tx.Bucket(c.hash.bucket)), newBlockCursor(w.tx.Bucket(c.hash.recent))
+		var buf [termSize]byte
 		for _, r := range by[c.number] {
-			binary.BigEndian.PutUint64(key[:], r.term)
-			isNew[r.row] = !hasPrefix(main, key[:]) && !hasPrefix(recent, key[:])
+			term := appendTerm(buf[:0], r.term)
+			isNew[r.row] = !bytes.HasPrefix(main.seek(term), term) && !bytes.HasPrefix(recent.seek(term), term)
 		}
 	}
 	return isNew
-}
-
-func hasPrefix(c *bbolt.Cursor, prefix []byte) bool {
-	k, _ := c.Seek(prefix)
-	return bytes.HasPrefix(k, prefix)
 }
 
 // upsert returns which of the batch's counts what it did belongs to.

@@ -1,0 +1,384 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+
+	"go.etcd.io/bbolt"
+)
+
+// A bucket of postings has its keys in blocks: the value under the first key of a block has all of them, in their order.
+// bbolt takes 16 bytes for a key of its own and leaves a third of its pages empty where keys come anywhere; and keys of one
+// length that stand below each other are alike. So a block is a table: of each column of bytes it has once what all keys have
+// there, and where there are at most 16 different bytes, such as hex digits, it has half a byte for each key. All keys of a
+// block take the same room, so that one is found without reading the others.
+//
+//	keys, columns   varints; the last two columns are the length of the key, which may be shorter than the others
+//	each column     its kind: columnSame and the byte, columnHex, columnRaw, or how many different bytes and these
+//	each key        the bytes of the columns that are columnRaw, then half a byte for each of the other columns
+const (
+	columnSame = 1 // one byte in all keys; up to 16: so many, and they follow
+	columnHex  = 0
+	columnRaw  = 0xff
+
+	// blockSize is the size of a block that is full, in bytes: of such, eight fill a page.
+	blockSize = 1860
+
+	lengthColumns = 2
+)
+
+const hexAlphabet = "0123456789abcdef"
+
+// block is one that is read.
+type block struct {
+	keys    int
+	size    int    // of a key, in bytes
+	entries []byte // size for each key
+	key     []byte // what all keys have, and what at has filled in last
+	raw     []uint16
+	halves  []halfColumn
+
+	room struct { // for the three, so that a cursor is one allocation
+		key    [64]byte
+		raw    [32]uint16
+		halves [24]halfColumn
+	}
+}
+
+// halfColumn is a column of half bytes.
+type halfColumn struct {
+	column   uint16
+	alphabet []byte // what they stand for
+}
+
+// read reads a sealed block, which it goes on to use.
+func (b *block) read(sealed []byte) {
+	v := unseal(sealed)
+	keys, n := binary.Uvarint(v)
+	columns, m := binary.Uvarint(v[n:])
+	v = v[n+m:]
+	b.keys, b.key, b.raw, b.halves = int(keys), b.room.key[:0], b.room.raw[:0], b.room.halves[:0]
+	for column := range uint16(columns) {
+		kind := v[0]
+		v = v[1:]
+		b.key = append(b.key, 0)
+		switch kind {
+		case columnSame:
+			b.key[column] = v[0]
+			v = v[1:]
+		case columnHex:
+			b.halves = append(b.halves, halfColumn{column, hexBytes})
+		case columnRaw:
+			b.raw = append(b.raw, column)
+		default:
+			b.halves = append(b.halves, halfColumn{column, v[:kind]})
+			v = v[kind:]
+		}
+	}
+	b.size = len(b.raw) + (len(b.halves)+1)/2
+	b.entries = v[: b.keys*b.size : b.keys*b.size]
+}
+
+var hexBytes = []byte(hexAlphabet)
+
+// at returns a key, valid until the next call.
+func (b *block) at(i int) []byte {
+	entry := b.entries[i*b.size : (i+1)*b.size]
+	for n, column := range b.raw {
+		b.key[column] = entry[n]
+	}
+	entry = entry[len(b.raw):]
+	for n := range b.halves {
+		h := &b.halves[n]
+		b.key[h.column] = h.alphabet[entry[n/2]>>(4*(n&1))&15]
+	}
+	columns := len(b.key) - lengthColumns
+	return b.key[:binary.BigEndian.Uint16(b.key[columns:])]
+}
+
+// search returns the place of the first key at or behind the given one.
+func (b *block) search(key []byte) int {
+	low, high := 0, b.keys
+	for low < high {
+		if middle := (low + high) / 2; bytes.Compare(b.at(middle), key) < 0 {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// packer makes a block of keys that come in their order.
+type packer struct {
+	text    []byte // the keys
+	ends    []int  // of each in text
+	columns []columnValues
+	length  [lengthColumns]columnValues
+	raw     int // columns of each kind
+	halves  int
+	header  int
+}
+
+// columnValues are the bytes that a column has.
+type columnValues struct {
+	seen  [4]uint64
+	kind  byte
+	codes [256]byte // of a column of half bytes
+}
+
+func (p *packer) reset() {
+	p.text, p.ends, p.columns, p.length = p.text[:0], p.ends[:0], p.columns[:0], [lengthColumns]columnValues{}
+	p.raw, p.halves, p.header = 0, 0, 2*binary.MaxVarintLen16
+}
+
+func (p *packer) key(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = p.ends[i-1]
+	}
+	return p.text[start:p.ends[i]]
+}
+
+// full tells whether another key would make the block larger than it should be.
+func (p *packer) full() bool {
+	return len(p.ends) > 0 && p.header+(len(p.ends)+1)*(p.raw+(p.halves+1)/2) > blockSize
+}
+
+func (p *packer) add(key []byte) {
+	for len(p.columns) < len(key) {
+		if len(p.columns) < cap(p.columns) {
+			p.columns = p.columns[:len(p.columns)+1]
+			c := &p.columns[len(p.columns)-1]
+			c.seen, c.kind = [4]uint64{}, 0
+		} else {
+			p.columns = append(p.columns, columnValues{})
+		}
+		if len(p.ends) > 0 {
+			p.see(&p.columns[len(p.columns)-1], 0)
+		}
+	}
+	for i := range p.columns {
+		if i < len(key) {
+			p.see(&p.columns[i], key[i])
+		} else {
+			p.see(&p.columns[i], 0)
+		}
+	}
+	p.see(&p.length[0], byte(len(key)>>8))
+	p.see(&p.length[1], byte(len(key)))
+	p.text = append(p.text, key...)
+	p.ends = append(p.ends, len(p.text))
+}
+
+// hexSeen are the bytes of hexAlphabet, as columnValues has them.
+var hexSeen = func() (seen [4]uint64) {
+	for _, c := range hexBytes {
+		seen[c>>6] |= 1 << (c & 63)
+	}
+	return seen
+}()
+
+func (p *packer) see(c *columnValues, value byte) {
+	word, bit := value>>6, uint64(1)<<(value&63)
+	if c.seen[word]&bit != 0 {
+		return
+	}
+	p.count(c, -1)
+	c.seen[word] |= bit
+	values := 0
+	hex := true
+	for i, seen := range c.seen {
+		values += bits.OnesCount64(seen)
+		hex = hex && seen&^hexSeen[i] == 0
+	}
+	switch {
+	case values > 1 && hex:
+		c.kind = columnHex
+	case values > 16:
+		c.kind = columnRaw
+	default:
+		c.kind = byte(values)
+	}
+	p.count(c, 1)
+}
+
+// count adds a column to those of its kind, or takes it away.
+func (p *packer) count(c *columnValues, by int) {
+	if c.seen == [4]uint64{} {
+		return
+	}
+	p.header += by
+	switch c.kind {
+	case columnRaw:
+		p.raw += by
+	case columnSame:
+		p.header += by
+	case columnHex:
+		p.halves += by
+	default:
+		p.halves += by
+		p.header += by * int(c.kind)
+	}
+}
+
+// pack returns the sealed block.
+func (p *packer) pack() []byte {
+	size := p.raw + (p.halves+1)/2
+	out := make([]byte, 0, p.header+len(p.ends)*size+sealSize)
+	out = binary.AppendUvarint(out, uint64(len(p.ends)))
+	out = binary.AppendUvarint(out, uint64(len(p.columns)+lengthColumns))
+	for i := range p.columns {
+		out = p.columns[i].appendKind(out)
+	}
+	for i := range p.length {
+		out = p.length[i].appendKind(out)
+	}
+	start := len(out)
+	out = out[:start+len(p.ends)*size]
+	for i := range p.ends {
+		p.fill(out[start+i*size:start+(i+1)*size], p.key(i))
+	}
+	return binary.BigEndian.AppendUint32(out, checksum(out))
+}
+
+func (c *columnValues) appendKind(out []byte) []byte {
+	out = append(out, c.kind)
+	switch c.kind {
+	case columnRaw:
+		return out
+	case columnHex:
+		c.codes = hexCodes
+		return out
+	}
+	code := byte(0)
+	for value := range 256 {
+		if c.seen[value>>6]&(1<<(value&63)) != 0 {
+			out = append(out, byte(value))
+			c.codes[value] = code
+			code++
+		}
+	}
+	return out
+}
+
+var hexCodes = func() (codes [256]byte) {
+	for i, c := range hexBytes {
+		codes[c] = byte(i)
+	}
+	return codes
+}()
+
+// fill writes what the key has in the columns that are not the same in all.
+func (p *packer) fill(entry, key []byte) {
+	clear(entry)
+	raw, half := 0, 0
+	put := func(c *columnValues, value byte) {
+		switch c.kind {
+		case columnSame:
+		case columnRaw:
+			entry[raw] = value
+			raw++
+		default:
+			entry[p.raw+half/2] |= c.codes[value] << (4 * (half & 1))
+			half++
+		}
+	}
+	for i := range p.columns {
+		value := byte(0)
+		if i < len(key) {
+			value = key[i]
+		}
+		put(&p.columns[i], value)
+	}
+	put(&p.length[0], byte(len(key)>>8))
+	put(&p.length[1], byte(len(key)))
+}
+
+// blockCursor goes over the keys of a bucket of blocks. A key is valid until the next move.
+type blockCursor struct {
+	cursor *bbolt.Cursor
+	first  []byte // of the block that is read; nil before the first
+	block  block
+	at     int
+}
+
+func newBlockCursor(b *bbolt.Bucket) *blockCursor { return &blockCursor{cursor: b.Cursor()} }
+
+// enter reads a block. It returns false where there is none.
+func (c *blockCursor) enter(first, sealed []byte) bool {
+	if c.first = first; first == nil {
+		return false
+	}
+	c.block.read(sealed)
+	return true
+}
+
+// find reads the block that a key belongs to, which may be behind all of its keys; false where all keys are behind it.
+func (c *blockCursor) find(key []byte) bool {
+	if c.first != nil && bytes.Compare(c.first, key) <= 0 && bytes.Compare(key, c.block.at(c.block.keys-1)) <= 0 {
+		return true
+	}
+	return c.enter(seekDown(c.cursor, key))
+}
+
+// seek moves to the first key at or behind the given one.
+func (c *blockCursor) seek(key []byte) []byte {
+	if !c.find(key) {
+		return c.start()
+	}
+	if c.at = c.block.search(key); c.at == c.block.keys {
+		return c.nextBlock()
+	}
+	return c.block.at(c.at)
+}
+
+// seekDown moves to the last key at or before the given one.
+func (c *blockCursor) seekDown(key []byte) []byte {
+	if !c.find(key) {
+		return nil
+	}
+	c.at = c.block.search(key)
+	if c.at < c.block.keys {
+		if found := c.block.at(c.at); bytes.Equal(found, key) {
+			return found
+		}
+	}
+	return c.previous()
+}
+
+// start moves to the first key of all.
+func (c *blockCursor) start() []byte {
+	if !c.enter(c.cursor.First()) {
+		return nil
+	}
+	c.at = 0
+	return c.block.at(0)
+}
+
+func (c *blockCursor) next() []byte {
+	if c.at++; c.at < c.block.keys {
+		return c.block.at(c.at)
+	}
+	return c.nextBlock()
+}
+
+func (c *blockCursor) nextBlock() []byte {
+	if !c.enter(c.cursor.Next()) {
+		return nil
+	}
+	c.at = 0
+	return c.block.at(0)
+}
+
+func (c *blockCursor) previous() []byte {
+	if c.at--; c.at >= 0 {
+		return c.block.at(c.at)
+	}
+	if !c.enter(c.cursor.Prev()) {
+		return nil
+	}
+	c.at = c.block.keys - 1
+	return c.block.at(c.at)
+}

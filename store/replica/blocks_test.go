@@ -1,0 +1,130 @@
+package replica
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"go.etcd.io/bbolt"
+)
+
+// keyKinds are kinds of keys: what their columns are like decides how a block has them.
+var keyKinds = []struct {
+	name string
+	key  func(random *rand.Rand) string
+}{
+	{"hex digits", func(random *rand.Rand) string {
+		return fmt.Sprintf("%06x-%027x", random.Uint32()%4096, random.Uint64())
+	}},
+	{"times", func(random *rand.Rand) string {
+		return fmt.Sprintf("\x00\x01term2026-05-%02dT%02d:%02d:00Z-%04d", 1+random.IntN(28), random.IntN(24), random.IntN(60), random.IntN(10000))
+	}},
+	{"any bytes", func(random *rand.Rand) string {
+		text := make([]byte, 1+random.IntN(40))
+		for i := range text {
+			text[i] = byte(random.Uint32())
+		}
+		return string(text)
+	}},
+	{"the beginnings of others, and zero bytes", func(random *rand.Rand) string { return string(make([]byte, 1+random.IntN(300))) }},
+	{"long ones", func(random *rand.Rand) string { return fmt.Sprintf("%0*d", 900+random.IntN(130), random.Uint64()) }},
+}
+
+// TestBlocksHaveTheirKeys changes buckets of blocks at random, and compares them with a sorted list after each change.
+func TestBlocksHaveTheirKeys(t *testing.T) {
+	for _, kind := range keyKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(1, 2))
+			db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+			check(t, err)
+			defer db.Close()
+			there := make(map[string]bool)
+			for range 5 {
+				changes := make(map[string]bool) // true: put
+				for range random.IntN(1000) {
+					changes[kind.key(random)] = true
+				}
+				for key := range there {
+					if random.IntN(4) == 0 {
+						changes[key] = random.IntN(2) == 0
+					}
+				}
+				check(t, db.Update(func(tx *bbolt.Tx) error { return rewriteBlocks(tx, changes) }))
+				for key, put := range changes {
+					if delete(there, key); put {
+						there[key] = true
+					}
+				}
+				check(t, db.View(func(tx *bbolt.Tx) error {
+					compareBlocks(t, tx.Bucket([]byte("blocks")), there, func() []byte { return []byte(kind.key(random)) })
+					return nil
+				}))
+			}
+		})
+	}
+}
+
+func rewriteBlocks(tx *bbolt.Tx, changes map[string]bool) error {
+	bucket, err := tx.CreateBucketIfNotExists([]byte("blocks"))
+	if err != nil {
+		return err
+	}
+	var sorted []postingChange
+	for key, put := range changes {
+		sorted = append(sorted, postingChange{key: []byte(key), remove: !put})
+	}
+	slices.SortFunc(sorted, postingChange.compare)
+	var e edit
+	e.rewrite(bucket, sorted, nil)
+	return e.apply(bucket)
+}
+
+// compareBlocks reads a bucket up and down, and from random keys on.
+func compareBlocks(t *testing.T, bucket *bbolt.Bucket, there map[string]bool, randomKey func() []byte) {
+	t.Helper()
+	var want []string
+	for key := range there {
+		want = append(want, key)
+	}
+	slices.Sort(want)
+	if bucket.Sequence() != uint64(len(want)) {
+		t.Fatalf("counted %d keys, want %d", bucket.Sequence(), len(want))
+	}
+	cursor := newBlockCursor(bucket)
+	var up, down []string
+	for k := cursor.start(); k != nil; k = cursor.next() {
+		up = append(up, string(k))
+	}
+	for k := cursor.seekDown(bytes.Repeat([]byte{0xff}, 64)); k != nil; k = cursor.previous() {
+		down = append(down, string(k))
+	}
+	slices.Reverse(down)
+	if !slices.Equal(up, want) || !slices.Equal(down, want) {
+		t.Fatalf("read %d keys up and %d down, want %d", len(up), len(down), len(want))
+	}
+	for range 200 {
+		key := randomKey()
+		at, found := slices.BinarySearch(want, string(key))
+		expectKey(t, cursor.seek(key), want, at)
+		if !found {
+			at--
+		}
+		expectKey(t, cursor.seekDown(key), want, at)
+	}
+}
+
+func expectKey(t *testing.T, got []byte, want []string, at int) {
+	t.Helper()
+	switch {
+	case at < 0 || at >= len(want):
+		if got != nil {
+			t.Fatalf("found %q, want none", got)
+		}
+	case string(got) != want[at]:
+		t.Fatalf("found %q, want %q", got, want[at])
+	}
+}
