@@ -453,6 +453,7 @@ func (e *encoder) json(f *Field, raw []byte) error {
 }
 
 func (r Row) decode(v reflect.Value) {
+	r = r.whole()
 	for i := range r.t.Fields {
 		f := &r.t.Fields[i]
 		member := v.Field(f.member)

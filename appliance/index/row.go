@@ -27,9 +27,13 @@ const FormatVersion = 1
 //	             big-endian; JSON as it is; texts, lists: count, then length and value of each, as varints; object: a row
 //
 // A text is kept in the shortest of the forms of textTag.
+//
+// In a packed row (see Packer) the second byte may also be 1, or have packedTail set: then the values from Type.rare on are the
+// number of the sample, a byte, and what was compressed with it.
 type Row struct {
 	t *Type
 	b []byte
+	d *Dictionary // of a packed row, else nil
 }
 
 // textTag is the first byte of a text value.
@@ -42,6 +46,11 @@ const (
 	textSparse                // the same, with each run of zero bytes as a zero byte and its length
 	textSame                  // the number of an earlier field with this text
 	textHexOf                 // the number of an earlier field: this is 0x and the hex digits of its text
+
+	// These are in packed rows alone.
+
+	textShared  // the number of a text in the dictionary, a varint
+	textDecimal // a number in decimal, a varint
 )
 
 // RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
@@ -53,33 +62,57 @@ func (r Row) IsZero() bool { return len(r.b) == 0 }
 // Type returns the row's type, nil for the zero Row.
 func (r Row) Type() *Type { return r.t }
 
-// Bytes returns the encoded form. It must not be changed.
-func (r Row) Bytes() []byte { return r.b }
+// Bytes returns the encoded form, which is the same for rows that say the same. It must not be changed.
+func (r Row) Bytes() []byte {
+	if r.d != nil && len(r.b) > 0 {
+		return r.plain()
+	}
+	return r.b
+}
 
 // Clone returns a copy that outlives the View.
-func (r Row) Clone() Row { return Row{t: r.t, b: append([]byte(nil), r.b...)} }
+func (r Row) Clone() Row { return Row{t: r.t, b: append([]byte(nil), r.b...), d: r.d} }
 
 // value returns the encoded value of a field, empty for null.
 func (r Row) value(f int) []byte {
 	if len(r.b) < 2 || f >= int(r.b[0]) {
 		return nil
 	}
-	n := int(r.b[0])
-	var start, end int
-	if r.b[1] == 2 {
-		offsets := r.b[2:]
-		end = int(binary.LittleEndian.Uint16(offsets[2*f:]))
-		if f > 0 {
-			start = int(binary.LittleEndian.Uint16(offsets[2*f-2:]))
-		}
-		return offsets[2*n+start : 2*n+end]
-	}
-	offsets := r.b[2:]
-	end = int(binary.LittleEndian.Uint32(offsets[4*f:]))
+	width := int(r.b[1] &^ packedTail)
+	start := 0
 	if f > 0 {
-		start = int(binary.LittleEndian.Uint32(offsets[4*f-4:]))
+		start = r.offset(width, f-1)
 	}
-	return offsets[4*n+start : 4*n+end]
+	end := r.offset(width, f)
+	if start == end {
+		return nil
+	}
+	if f >= r.t.rare {
+		r = r.whole()
+	}
+	head := 2 + width*int(r.b[0])
+	return r.b[head+start : head+end]
+}
+
+// offset returns where the value of a field ends.
+func (r Row) offset(width, f int) int {
+	switch width {
+	case 1:
+		return int(r.b[2+f])
+	case 2:
+		return int(binary.LittleEndian.Uint16(r.b[2+2*f:]))
+	}
+	return int(binary.LittleEndian.Uint32(r.b[2+4*f:]))
+}
+
+// text returns the encoded value of a text, which is not textShared.
+func (r Row) text(f int) []byte {
+	v := r.value(f)
+	if len(v) > 0 && v[0] == textShared {
+		number, _ := uvarint(v[1:])
+		return r.d.texts[number]
+	}
+	return v
 }
 
 // IsNull tells whether a field is null. Lists and required objects never are.
@@ -88,12 +121,24 @@ func (r Row) IsNull(f int) bool {
 	if field.Kind == FieldList || field.Kind == FieldObject && field.Required {
 		return false
 	}
-	return len(r.value(f)) == 0
+	return r.isEmpty(f)
+}
+
+// isEmpty tells whether a field has no value.
+func (r Row) isEmpty(f int) bool {
+	if len(r.b) < 2 || f >= int(r.b[0]) {
+		return true
+	}
+	width, start := int(r.b[1]&^packedTail), 0
+	if f > 0 {
+		start = r.offset(width, f-1)
+	}
+	return start == r.offset(width, f)
 }
 
 // Text returns a text field, and false for null.
 func (r Row) Text(f int) (string, bool) {
-	v := r.value(f)
+	v := r.text(f)
 	if len(v) == 0 {
 		return "", false
 	}
@@ -105,7 +150,7 @@ func (r Row) Text(f int) (string, bool) {
 
 // AppendText appends a text field; nothing for null.
 func (r Row) AppendText(dst []byte, f int) []byte {
-	v := r.value(f)
+	v := r.text(f)
 	if len(v) == 0 {
 		return dst
 	}
@@ -123,7 +168,11 @@ func (r Row) appendText(dst, v []byte) []byte {
 	case textSame:
 		return r.AppendText(dst, int(v[1]))
 	case textHexOf:
-		return hex.AppendEncode(append(dst, '0', 'x'), r.value(int(v[1]))[1:])
+		var buf [128]byte
+		return hex.AppendEncode(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[1])))
+	case textDecimal:
+		n, _ := binary.Uvarint(v[1:])
+		return strconv.AppendUint(dst, n, 10)
 	}
 	panic(fmt.Sprintf("text tag %d", v[0]))
 }
@@ -233,14 +282,17 @@ func uvarint(v []byte) (uint64, []byte) {
 // AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; of objects the
 // fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
-	field := &r.t.Fields[f]
-	v := r.value(f)
-	if len(v) == 0 {
-		return r.appendEmpty(dst, field)
+	if r.isEmpty(f) {
+		return r.appendEmpty(dst, &r.t.Fields[f])
 	}
+	field := &r.t.Fields[f]
+	if f >= r.t.rare {
+		r = r.whole() // once
+	}
+	v := r.value(f)
 	switch field.Kind {
 	case FieldText:
-		return r.appendJSONText(dst, v)
+		return r.appendJSONText(dst, r.text(f))
 	case FieldInt:
 		n, _ := binary.Varint(v)
 		return strconv.AppendInt(dst, n, 10)
@@ -294,7 +346,7 @@ func (r Row) appendJSONText(dst, v []byte) []byte {
 	case textEscape:
 		return appendQuoted(dst, v[1:])
 	case textSame:
-		return r.appendJSONText(dst, r.value(int(v[1])))
+		return r.appendJSONText(dst, r.text(int(v[1])))
 	}
 	dst = append(dst, '"')
 	dst = r.appendText(dst, v)
@@ -316,8 +368,9 @@ func (r Row) AppendLine(dst []byte) []byte {
 }
 
 func (r Row) appendMembers(dst []byte, first bool) []byte {
+	r = r.whole()
 	for i := range r.t.Fields {
-		if len(r.value(i)) == 0 {
+		if r.isEmpty(i) {
 			continue
 		}
 		if !first {

@@ -20,6 +20,7 @@ type Type struct {
 
 	byName map[string]int
 	goType reflect.Type
+	rare   int // the fields from here on are read of few rows; see Packer
 }
 
 // Field is a field of a Type.
@@ -30,8 +31,9 @@ type Field struct {
 	Required bool  // never null
 	Elem     *Type // of FieldObject and FieldList
 
-	member int // of the Go struct
-	max    int // bytes of its plain value
+	member int  // of the Go struct
+	max    int  // bytes of its plain value
+	common bool // see isCommon
 }
 
 // FieldKind is what a field holds.
@@ -66,7 +68,7 @@ var (
 	ClientType     = newType[Client]("client").keyedBy("universal_chain_id", "client_id").
 			related("chain", ChainType, "universal_chain_id").
 			related("counterparty_chain", ChainType, "counterparty_universal_chain_id")
-	PacketType   = newType[Packet]("packet").keyedBy("packet_hash").betweenChains()
+	PacketType   = newType[Packet]("packet").keyedBy("packet_hash").betweenChains().rareFrom("data")
 	TransferType = newType[Transfer]("transfer").keyedBy("packet_hash", "transfer_index").betweenChains().
 			related("packet", PacketType, "packet_hash").
 			related("base_token_meta", TokenType, "source_universal_chain_id", "base_token").
@@ -122,6 +124,11 @@ func (t *Type) keyedBy(names ...string) *Type {
 	return t
 }
 
+func (t *Type) rareFrom(name string) *Type {
+	t.rare = t.MustField(name).Number
+	return t
+}
+
 func (t *Type) related(name string, to *Type, by ...string) *Type {
 	t.Relations = append(t.Relations, Relation{Name: name, To: to, By: t.numbers(by)})
 	return t
@@ -144,7 +151,7 @@ func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T](
 
 // typeOf makes the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
-	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType}
+	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField()}
 	for i := range goType.NumField() {
 		member := goType.Field(i)
 		number, err := strconv.Atoi(member.Tag.Get("row"))
@@ -156,7 +163,7 @@ func typeOf(name string, goType reflect.Type) *Type {
 		if f.Kind == FieldJSON || f.Kind == FieldTexts {
 			f.Required = false
 		}
-		f.max = mostOf(f)
+		f.max, f.common = mostOf(f), isCommon(f.Name)
 		t.byName[f.Name] = number
 		t.Fields[number] = f
 	}

@@ -26,8 +26,15 @@ type postings struct {
 	terms func(row index.Row, add func(term uint64))
 }
 
-// row returns the row that was sealed; the zero Row for nil.
-func (c *collection) row(sealed []byte) index.Row { return index.RowOf(c.t, unseal(sealed)) }
+// row returns the row that was packed and sealed; the zero Row for nil.
+func (c *collection) row(dictionary rowReader, sealed []byte) index.Row {
+	return dictionary.Row(c.t, unseal(sealed))
+}
+
+// rowReader is an index.Dictionary, or the index.Packer that makes a new one.
+type rowReader interface {
+	Row(t *index.Type, packed []byte) index.Row
+}
 
 // The postings. One over both chains serves the filters by source, by destination and by network: they are unions of
 // pairs, of which there are few.

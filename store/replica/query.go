@@ -216,7 +216,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 	inBlock := p.rangeOf(packetByBlock, termOf(folded))
 	rows := p.s.tx.Bucket(packets.rows)
 	for order := inBlock.seek(nil); order != nil; order = inBlock.next() {
-		packet := packets.row(rows.Get(order))
+		packet := packets.row(p.s.dictionary, rows.Get(order))
 		if !has(packet, index.PacketSendBlockColumn, folded) {
 			continue
 		}
@@ -224,7 +224,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 		packetHash := packet.AppendKey(buf[:0], packets.t.Key)
 		of := p.rangeOf(transferByHash, termOf(packetHash))
 		for order := of.seek(nil); order != nil; order = of.next() {
-			transfer := transfers.row(p.s.tx.Bucket(transfers.rows).Get(order))
+			transfer := transfers.row(p.s.dictionary, p.s.tx.Bucket(transfers.rows).Get(order))
 			if has(transfer, index.TransferPacketColumn, packetHash) {
 				found.sorted = append(found.sorted, bytes.Clone(order))
 			}
@@ -278,7 +278,7 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	}
 	found := make([]index.Row, 0, p.limit)
 	for k != nil && len(found) < p.limit && !p.meter.ended() {
-		if row := p.c.row(v); p.passes(row) {
+		if row := p.c.row(p.s.dictionary, v); p.passes(row) {
 			found = append(found, row)
 		}
 		k, v = move()
@@ -303,7 +303,7 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 		if !bytes.Equal(k, order) {
 			panic(damage("postings have a row that is not there"))
 		}
-		if row := p.c.row(v); p.passes(row) {
+		if row := p.c.row(p.s.dictionary, v); p.passes(row) {
 			found = append(found, row)
 		}
 		if len(found) == p.limit {
@@ -325,10 +325,10 @@ func (p *query) passes(row index.Row) bool {
 
 // find returns the row of that key, and its sort_order. The caller holds s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
-	return find(s.tx, c, key, &meter{ctx: s.ctx})
+	return find(s.tx, s.dictionary, c, key, &meter{ctx: s.ctx})
 }
 
-func find(tx *bbolt.Tx, c *collection, key []byte, m *meter) (index.Row, []byte) {
+func find(tx *bbolt.Tx, dictionary rowReader, c *collection, key []byte, m *meter) (index.Row, []byte) {
 	hash := key
 	if c == transfers { // packet_hash/transfer_index
 		hash = key[:bytes.LastIndexByte(key, '/')]
@@ -337,7 +337,7 @@ func find(tx *bbolt.Tx, c *collection, key []byte, m *meter) (index.Row, []byte)
 	rows := tx.Bucket(c.rows)
 	var buf [256]byte
 	for order := of.seek(nil); order != nil; order = of.next() {
-		row := c.row(rows.Get(order))
+		row := c.row(dictionary, rows.Get(order))
 		if !row.IsZero() && bytes.Equal(row.AppendKey(buf[:0], c.t.Key), key) {
 			return row, order
 		}

@@ -35,7 +35,7 @@ import (
 
 // layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
 // file in which either is another is refused: it is filled again, not migrated.
-const layoutVersion = 6
+const layoutVersion = 7
 
 // pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
 // empty.
@@ -50,6 +50,10 @@ type Store struct {
 	// tables is replaced after each commit that changed one of the small types or added a route. A reader that began
 	// before may see newer tables than rows, never older ones than Write has promised.
 	tables atomic.Pointer[tables]
+
+	// dictionary is replaced before each commit that has added to it: a reader may have a newer one than its rows need.
+	dictionary atomic.Pointer[index.Dictionary]
+	packer     *index.Packer // owned by who has the token of writing
 
 	recentKeys int
 	largeBatch int
@@ -183,6 +187,11 @@ func (r *Store) prepare() (err error) {
 		if err := r.db.Update(createBuckets); err != nil {
 			return err
 		}
+	}
+	if err := r.db.View(r.loadDictionary); err != nil {
+		return err
+	}
+	if !r.db.IsReadOnly() {
 		if err := r.settleServing(); err != nil {
 			return err
 		}
@@ -216,7 +225,7 @@ func createBuckets(tx *bbolt.Tx) error {
 	if name, _ := tx.Cursor().First(); name != nil {
 		return fmt.Errorf("bucket %q: %w", name, ErrSchema)
 	}
-	names := [][]byte{bucketMeta, bucketPositions, bucketStats, bucketUnverified}
+	names := [][]byte{bucketMeta, bucketPositions, bucketStats, bucketUnverified, bucketTexts, bucketSamples}
 	for _, c := range collections {
 		names = append(names, c.rows)
 		for _, x := range c.postings {
@@ -250,7 +259,7 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	defer r.surviveView(debug.SetPanicOnFault(true), &err)
 	return r.view(func(tx *bbolt.Tx) error {
 		// Loaded after the transaction has begun: see Store.tables.
-		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load()}})
+		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(), dictionary: r.dictionary.Load()}})
 	})
 }
 
@@ -259,6 +268,8 @@ type snapshot struct {
 	ctx    context.Context // of the View: of what is looked up without one
 	r      *Store
 	tables *tables
+
+	dictionary *index.Dictionary
 
 	mu sync.Mutex // protects tx, which bbolt does not make safe for several goroutines
 	tx *bbolt.Tx
@@ -294,10 +305,10 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	}
 	rows := s.tx.Bucket(packets.rows).Cursor()
 	if _, v := rows.Last(); v != nil {
-		status.Newest, _ = packets.row(v).Time(packets.sent)
+		status.Newest, _ = packets.row(s.dictionary, v).Time(packets.sent)
 	}
 	if _, v := rows.First(); v != nil {
-		status.Oldest, _ = packets.row(v).Time(packets.sent)
+		status.Oldest, _ = packets.row(s.dictionary, v).Time(packets.sent)
 	}
 	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
@@ -323,7 +334,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	if c == nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
 	}
-	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(v)) })
+	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(s.dictionary, v)) })
 }
 
 // locked runs f under s.mu, which is free again even where f panics over a damaged file.

@@ -43,7 +43,7 @@ func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Ro
 func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []index.Row, err error) {
 	err = s.walk(ctx, c.rows, func(_, v []byte) error {
 		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
-			sample = append(sample, c.row(v))
+			sample = append(sample, c.row(s.dictionary, v))
 		}
 		left--
 		return nil
@@ -71,7 +71,7 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 			continue
 		}
 		taken[string(order)] = true
-		sample = append(sample, c.row(rows.Get(order)))
+		sample = append(sample, c.row(s.dictionary, rows.Get(order)))
 	}
 	return sample, nil
 }

@@ -174,7 +174,7 @@ func (s *snapshot) delivery(packet index.Row, d zkgm.Delivery, m *meter) (found 
 	of := ordersOf(s.tx, packetByTx, termOf(tx), true, m)
 	rows := s.tx.Bucket(packets.rows)
 	for order := of.seek(nil); order != nil; order = of.next() {
-		row := packets.row(rows.Get(order))
+		row := packets.row(s.dictionary, rows.Get(order))
 		if has(row, index.PacketSendTransactionColumn, tx) && index.Delivers(row, d) {
 			return row
 		}

@@ -274,7 +274,7 @@ func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) 
 			return timeoutError(ctx.Err())
 		}
 		_, v := rows.Seek(k[termSize:])
-		if err := yield(packets.row(v)); err != nil {
+		if err := yield(packets.row(s.dictionary, v)); err != nil {
 			return err
 		}
 	}

@@ -37,6 +37,9 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 		w = newBatchWriter(r, tx)
 		return w.write(ctx, b)
 	})
+	if err != nil && w.hasLearned() {
+		err = errors.Join(err, r.view(r.loadDictionary)) // what was learned is not on disk
+	}
 	if errors.Is(err, errUnchanged) {
 		return w.written, nil
 	}
@@ -111,11 +114,13 @@ type batchWriter struct {
 	tableOrders   map[*index.Type]map[string]string // who holds each sort_order; see orders
 	changedTables map[*index.Type]bool
 	routesChanged bool
+	texts         int  // of the dictionary, before
+	learned       bool // there is a new sample
 }
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{
-		r: r, tx: tx, counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
+		r: r, tx: tx, texts: len(r.packer.Texts(0)), counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
 		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
 	}
 	for i, c := range collections {
@@ -136,6 +141,9 @@ const (
 // write ends early with ctx; nothing of the batch is written then.
 func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	isNew := w.lookUp(b.Rows)
+	if err := w.learn(b.Rows); err != nil {
+		return err
+	}
 	for i, row := range b.Rows {
 		if i%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
@@ -175,6 +183,9 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 // applyGathered makes the changes of postings and counts that were gathered.
 func (w *batchWriter) applyGathered() (err error) {
 	if err := w.applyAllChanges(); err != nil {
+		return err
+	}
+	if err := w.keepDictionary(); err != nil {
 		return err
 	}
 	w.routesChanged, err = w.counts.write(w.tx.Bucket(bucketStats))
@@ -296,17 +307,18 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	}
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
-	return w.rows[c.number].Put([]byte(order), seal(row.Bytes()))
+	packed := w.r.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
+	return w.rows[c.number].Put([]byte(order), binary.BigEndian.AppendUint32(packed, checksum(packed)))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.
 func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
-		return c.row(w.rows[c.number].Get([]byte(order))), order
+		return c.row(w.r.packer, w.rows[c.number].Get([]byte(order))), order
 	}
 	if isNew {
 		return index.Row{}, ""
 	}
-	row, order := find(w.tx, c, key, &meter{ctx: context.Background()})
+	row, order := find(w.tx, w.r.packer, c, key, &meter{ctx: context.Background()})
 	return row, string(order)
 }

@@ -1,0 +1,151 @@
+package index
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// The compression of what is read of few rows: LZ77 in the form of LZ4's blocks, over a window that begins with a sample of other
+// rows and goes on with the beginning of the row itself. LZ4 knows one such text before its own, and copies it together.
+//
+//	token      4 bits of how many bytes follow as they are, 4 bits of how many more than minCopy are copied; 15: and the next
+//	           bytes, up to one that is not 255
+//	bytes      as they are
+//	distance   back to what is copied, 2 bytes little-endian; none at the end
+const (
+	minCopy   = 5
+	hashBits  = 13
+	maxSample = 48 << 10
+)
+
+// sample is the text before the rows, and where its parts are.
+type sample struct {
+	text  []byte
+	table *[1 << hashBits]uint16 // the last place of a hash in text, and 1; nil in one that is only read with
+}
+
+func newSample(text []byte) *sample {
+	s := &sample{text: text, table: new([1 << hashBits]uint16)}
+	for i := 0; i+8 <= len(text); i++ {
+		s.table[hashOf(text[i:])] = uint16(i + 1)
+	}
+	return s
+}
+
+// hashOf hashes the first five bytes of eight.
+func hashOf(b []byte) uint32 {
+	return uint32(binary.LittleEndian.Uint64(b) << 24 * 0x9e3779b185ebca87 >> (64 - hashBits))
+}
+
+// compress appends row from a place on.
+func (s *sample) compress(dst, row []byte, from int) []byte {
+	var table [1 << hashBits]uint16 // of row, as that of the sample
+	for i := 0; i < min(from, 0xffff) && i+8 <= len(row); i++ {
+		table[hashOf(row[i:])] = uint16(i + 1)
+	}
+	literals := from
+	for i := from; i+8 <= len(row); {
+		h := hashOf(row[i:])
+		length, distance := 0, 0
+		if at := int(table[h]) - 1; at >= 0 && i-at <= 0xffff {
+			length, distance = same(row[at:], row[i:]), i-at
+		}
+		if at := int(s.table[h]) - 1; at >= 0 && i+len(s.text)-at <= 0xffff {
+			if n := same(s.text[at:], row[i:]); n > length {
+				length, distance = n, i+len(s.text)-at
+			}
+		}
+		if i < 0xffff {
+			table[h] = uint16(i + 1)
+		}
+		if length < minCopy {
+			i++
+			continue
+		}
+		dst = appendSequence(dst, row[literals:i], length, distance)
+		for end := i + length; i < end; i++ {
+			if i+8 <= len(row) && i < 0xffff {
+				table[hashOf(row[i:])] = uint16(i + 1)
+			}
+		}
+		literals = i
+	}
+	return appendSequence(dst, row[literals:], 0, 0)
+}
+
+// same returns how many bytes two texts have in common at the beginning.
+func same(a, b []byte) int {
+	n := 0
+	for len(a) >= n+8 && len(b) >= n+8 {
+		if differ := binary.LittleEndian.Uint64(a[n:]) ^ binary.LittleEndian.Uint64(b[n:]); differ != 0 {
+			return n + bits.TrailingZeros64(differ)/8
+		}
+		n += 8
+	}
+	for len(a) > n && len(b) > n && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// appendSequence appends bytes as they are and a copy; the last one, with a length of zero, has none.
+func appendSequence(dst, literals []byte, length, distance int) []byte {
+	more := max(0, length-minCopy)
+	dst = append(dst, byte(min(len(literals), 15)<<4|min(more, 15)))
+	dst = append(appendLength(dst, len(literals)), literals...)
+	if length == 0 {
+		return dst
+	}
+	return appendLength(binary.LittleEndian.AppendUint16(dst, uint16(distance)), more)
+}
+
+// appendLength appends what of a length is not in its token.
+func appendLength(dst []byte, n int) []byte {
+	if n < 15 {
+		return dst
+	}
+	for n -= 15; n >= 255; n -= 255 {
+		dst = append(dst, 255)
+	}
+	return append(dst, byte(n))
+}
+
+// expand appends what was compressed to the beginning of the row.
+func (s *sample) expand(row, packed []byte) []byte {
+	for {
+		token := packed[0]
+		n, rest := readLength(int(token>>4), packed[1:])
+		row = append(row, rest[:n]...)
+		if packed = rest[n:]; len(packed) == 0 {
+			return row
+		}
+		distance := int(binary.LittleEndian.Uint16(packed))
+		n, packed = readLength(int(token&15), packed[2:])
+		n += minCopy
+		at := len(row) - distance
+		if at < 0 { // it is of the sample, which it does not leave
+			at += len(s.text)
+			row = append(row, s.text[at:at+n]...)
+			continue
+		}
+		for n > distance { // what is copied is still to come
+			row = append(row, row[at:at+distance]...)
+			n -= distance
+			at += distance
+		}
+		row = append(row, row[at:at+n]...)
+	}
+}
+
+func readLength(n int, packed []byte) (int, []byte) {
+	if n < 15 {
+		return n, packed
+	}
+	for {
+		more := packed[0]
+		packed = packed[1:]
+		if n += int(more); more < 255 {
+			return n, packed
+		}
+	}
+}
