@@ -110,31 +110,44 @@ func appendLength(dst []byte, n int) []byte {
 	return append(dst, byte(n))
 }
 
-// expand appends what was compressed to the beginning of the row.
-func (s *sample) expand(row, packed []byte) []byte {
+// expandRoom is how much room expand wants behind what it writes.
+const expandRoom = 16
+
+// expand writes what was compressed behind the beginning of the row, and returns where it ends.
+func (s *sample) expand(row []byte, at int, packed []byte) int {
 	for {
 		token := packed[0]
 		n, rest := readLength(int(token>>4), packed[1:])
-		row = append(row, rest[:n]...)
+		copyShort(row[at:], rest, n)
+		at += n
 		if packed = rest[n:]; len(packed) == 0 {
-			return row
+			return at
 		}
 		distance := int(binary.LittleEndian.Uint16(packed))
 		n, packed = readLength(int(token&15), packed[2:])
 		n += minCopy
-		at := len(row) - distance
-		if at < 0 { // it is of the sample, which it does not leave
-			at += len(s.text)
-			row = append(row, s.text[at:at+n]...)
-			continue
+		switch from := at - distance; {
+		case from < 0: // it is of the sample, which it does not leave
+			copyShort(row[at:], s.text[len(s.text)+from:], n)
+		case distance >= max(n, expandRoom):
+			copyShort(row[at:], row[from:at], n)
+		default: // what is copied is still to come
+			for i := range n {
+				row[at+i] = row[from+i]
+			}
 		}
-		for n > distance { // what is copied is still to come
-			row = append(row, row[at:at+distance]...)
-			n -= distance
-			at += distance
-		}
-		row = append(row, row[at:at+n]...)
+		at += n
 	}
+}
+
+// copyShort copies n bytes, and what follows them where that is faster.
+func copyShort(to, from []byte, n int) {
+	if n <= expandRoom && len(from) >= expandRoom && len(to) >= expandRoom {
+		binary.LittleEndian.PutUint64(to, binary.LittleEndian.Uint64(from))
+		binary.LittleEndian.PutUint64(to[8:], binary.LittleEndian.Uint64(from[8:]))
+		return
+	}
+	copy(to[:n], from[:n])
 }
 
 func readLength(n int, packed []byte) (int, []byte) {

@@ -146,22 +146,20 @@ func (r Row) whole() Row {
 	if len(r.b) < 2 || r.b[1]&packedTail == 0 {
 		return r
 	}
-	n, width := int(r.b[0]), int(r.b[1]&^packedTail)
-	head := 2 + width*n
-	tail := head + r.offset(width, r.t.rare-1)
-	full := append(make([]byte, 0, head+r.offset(width, n-1)), r.b[:tail]...)
-	full = r.d.sample(int(r.b[tail])).expand(full, r.b[tail+1:])
-	full[1] = byte(width)
+	tail := r.tail()
+	full := make([]byte, r.head()+r.offset(int(r.b[0])-1)+expandRoom)
+	end := r.d.sample(int(r.b[tail])).expand(full, copy(full, r.b[:tail]), r.b[tail+1:])
+	full = full[:end]
+	full[1] &^= packedTail
 	return Row{t: r.t, b: full, d: r.d}
 }
 
-// tail is where the values from Type.rare on begin in a plain row.
+// tail is where the values from Type.rare on begin.
 func (r Row) tail() int {
 	if len(r.b) < 2 || int(r.b[0]) <= r.t.rare {
 		return len(r.b)
 	}
-	width := int(r.b[1])
-	return 2 + width*int(r.b[0]) + r.offset(width, r.t.rare-1)
+	return r.head() + r.offset(r.t.rare-1)
 }
 
 // appendValue appends the value of a field in the form that packed rows have.
@@ -236,9 +234,12 @@ func (r Row) plain() []byte {
 
 // appendPlain appends the value of a text in the form that plain rows have.
 func (r Row) appendPlain(out []byte, i int) []byte {
-	v := r.text(i)
-	if v[0] == textDecimal {
+	switch v := r.value(i); v[0] {
+	case textShared:
+		return append(out, r.shared(v)...)
+	case textDecimal:
 		return r.appendText(append(out, textPlain), v)
+	default:
+		return append(out, v...)
 	}
-	return append(out, v...)
 }

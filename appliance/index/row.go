@@ -75,28 +75,40 @@ func (r Row) Clone() Row { return Row{t: r.t, b: append([]byte(nil), r.b...), d:
 
 // value returns the encoded value of a field, empty for null.
 func (r Row) value(f int) []byte {
-	if len(r.b) < 2 || f >= int(r.b[0]) {
+	b := r.b
+	if len(b) < 2 || f >= int(b[0]) {
 		return nil
 	}
-	width := int(r.b[1] &^ packedTail)
-	start := 0
-	if f > 0 {
-		start = r.offset(width, f-1)
+	n, start, end := int(b[0]), 0, 0
+	switch b[1] {
+	case 1:
+		end = int(b[2+f])
+		if f > 0 {
+			start = int(b[1+f])
+		}
+		return b[2+n+start : 2+n+end]
+	case 2:
+		end = int(binary.LittleEndian.Uint16(b[2+2*f:]))
+		if f > 0 {
+			start = int(binary.LittleEndian.Uint16(b[2*f:]))
+		}
+		return b[2+2*n+start : 2+2*n+end]
 	}
-	end := r.offset(width, f)
-	if start == end {
+	if f > 0 {
+		start = r.offset(f - 1)
+	}
+	if end = r.offset(f); start == end {
 		return nil
 	}
 	if f >= r.t.rare {
 		r = r.whole()
 	}
-	head := 2 + width*int(r.b[0])
-	return r.b[head+start : head+end]
+	return r.b[r.head()+start : r.head()+end]
 }
 
 // offset returns where the value of a field ends.
-func (r Row) offset(width, f int) int {
-	switch width {
+func (r Row) offset(f int) int {
+	switch r.b[1] &^ packedTail {
 	case 1:
 		return int(r.b[2+f])
 	case 2:
@@ -105,14 +117,12 @@ func (r Row) offset(width, f int) int {
 	return int(binary.LittleEndian.Uint32(r.b[2+4*f:]))
 }
 
-// text returns the encoded value of a text, which is not textShared.
-func (r Row) text(f int) []byte {
-	v := r.value(f)
-	if len(v) > 0 && v[0] == textShared {
-		number, _ := uvarint(v[1:])
-		return r.d.texts[number]
-	}
-	return v
+// head is where the values begin.
+func (r Row) head() int { return 2 + int(r.b[0])*int(r.b[1]&^packedTail) }
+
+// isEmpty tells whether a field has no value.
+func (r Row) isEmpty(f int) bool {
+	return len(r.b) < 2 || f >= int(r.b[0]) || r.offset(f) == 0 || f > 0 && r.offset(f-1) == r.offset(f)
 }
 
 // IsNull tells whether a field is null. Lists and required objects never are.
@@ -124,21 +134,9 @@ func (r Row) IsNull(f int) bool {
 	return r.isEmpty(f)
 }
 
-// isEmpty tells whether a field has no value.
-func (r Row) isEmpty(f int) bool {
-	if len(r.b) < 2 || f >= int(r.b[0]) {
-		return true
-	}
-	width, start := int(r.b[1]&^packedTail), 0
-	if f > 0 {
-		start = r.offset(width, f-1)
-	}
-	return start == r.offset(width, f)
-}
-
 // Text returns a text field, and false for null.
 func (r Row) Text(f int) (string, bool) {
-	v := r.text(f)
+	v := r.value(f)
 	if len(v) == 0 {
 		return "", false
 	}
@@ -150,7 +148,7 @@ func (r Row) Text(f int) (string, bool) {
 
 // AppendText appends a text field; nothing for null.
 func (r Row) AppendText(dst []byte, f int) []byte {
-	v := r.text(f)
+	v := r.value(f)
 	if len(v) == 0 {
 		return dst
 	}
@@ -168,13 +166,21 @@ func (r Row) appendText(dst, v []byte) []byte {
 	case textSame:
 		return r.AppendText(dst, int(v[1]))
 	case textHexOf:
-		var buf [128]byte
+		var buf [128]byte // the other may be in any form
 		return hex.AppendEncode(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[1])))
+	case textShared:
+		return r.appendText(dst, r.shared(v))
 	case textDecimal:
 		n, _ := binary.Uvarint(v[1:])
 		return strconv.AppendUint(dst, n, 10)
 	}
 	panic(fmt.Sprintf("text tag %d", v[0]))
+}
+
+// shared returns the value of a text of the dictionary.
+func (r Row) shared(v []byte) []byte {
+	number, _ := uvarint(v[1:])
+	return r.d.texts[number]
 }
 
 // Int returns an int field, and false for null.
@@ -282,17 +288,14 @@ func uvarint(v []byte) (uint64, []byte) {
 // AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; of objects the
 // fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
-	if r.isEmpty(f) {
-		return r.appendEmpty(dst, &r.t.Fields[f])
-	}
 	field := &r.t.Fields[f]
-	if f >= r.t.rare {
-		r = r.whole() // once
-	}
 	v := r.value(f)
+	if len(v) == 0 {
+		return r.appendEmpty(dst, field)
+	}
 	switch field.Kind {
 	case FieldText:
-		return r.appendJSONText(dst, r.text(f))
+		return r.appendJSONText(dst, v)
 	case FieldInt:
 		n, _ := binary.Varint(v)
 		return strconv.AppendInt(dst, n, 10)
@@ -316,17 +319,24 @@ func (r Row) AppendJSON(dst []byte, f int) []byte {
 	case FieldObject:
 		return Row{t: field.Elem, b: v}.AppendObject(dst)
 	default:
-		dst = append(dst, '[')
-		first := true
-		for element := range r.List(f) {
-			if !first {
-				dst = append(dst, ',')
-			}
-			first = false
-			dst = element.AppendObject(dst)
-		}
-		return append(dst, ']')
+		return appendList(dst, field.Elem, v)
 	}
+}
+
+// appendList appends the objects of a list.
+func appendList(dst []byte, of *Type, v []byte) []byte {
+	dst = append(dst, '[')
+	n, v := uvarint(v)
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		var length uint64
+		length, v = uvarint(v)
+		dst = Row{t: of, b: v[:length]}.AppendObject(dst)
+		v = v[length:]
+	}
+	return append(dst, ']')
 }
 
 func (r Row) appendEmpty(dst []byte, field *Field) []byte {
@@ -346,7 +356,9 @@ func (r Row) appendJSONText(dst, v []byte) []byte {
 	case textEscape:
 		return appendQuoted(dst, v[1:])
 	case textSame:
-		return r.appendJSONText(dst, r.text(int(v[1])))
+		return r.appendJSONText(dst, r.value(int(v[1])))
+	case textShared:
+		return r.appendJSONText(dst, r.shared(v))
 	}
 	dst = append(dst, '"')
 	dst = r.appendText(dst, v)

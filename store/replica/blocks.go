@@ -39,17 +39,19 @@ type block struct {
 	raw     []uint16
 	halves  []halfColumn
 
-	room struct { // for the three, so that a cursor is one allocation
-		key    [64]byte
-		raw    [32]uint16
-		halves [24]halfColumn
+	alphabets []byte // that of hex digits, and others
+
+	room struct { // for these, so that a cursor is one allocation
+		key       [64]byte
+		raw       [32]uint16
+		halves    [32]halfColumn
+		alphabets [64]byte
 	}
 }
 
 // halfColumn is a column of half bytes.
 type halfColumn struct {
-	column   uint16
-	alphabet []byte // what they stand for
+	column, alphabet uint16 // where what they stand for begins in alphabets
 }
 
 // read reads a sealed block, which it goes on to use.
@@ -59,6 +61,7 @@ func (b *block) read(sealed []byte) {
 	columns, m := binary.Uvarint(v[n:])
 	v = v[n+m:]
 	b.keys, b.key, b.raw, b.halves = int(keys), b.room.key[:0], b.room.raw[:0], b.room.halves[:0]
+	b.alphabets = append(b.room.alphabets[:0], hexAlphabet...)
 	for column := range uint16(columns) {
 		kind := v[0]
 		v = v[1:]
@@ -68,11 +71,12 @@ func (b *block) read(sealed []byte) {
 			b.key[column] = v[0]
 			v = v[1:]
 		case columnHex:
-			b.halves = append(b.halves, halfColumn{column, hexBytes})
+			b.halves = append(b.halves, halfColumn{column, 0})
 		case columnRaw:
 			b.raw = append(b.raw, column)
 		default:
-			b.halves = append(b.halves, halfColumn{column, v[:kind]})
+			b.halves = append(b.halves, halfColumn{column, uint16(len(b.alphabets))})
+			b.alphabets = append(b.alphabets, v[:kind]...)
 			v = v[kind:]
 		}
 	}
@@ -90,8 +94,8 @@ func (b *block) at(i int) []byte {
 	}
 	entry = entry[len(b.raw):]
 	for n := range b.halves {
-		h := &b.halves[n]
-		b.key[h.column] = h.alphabet[entry[n/2]>>(4*(n&1))&15]
+		h := b.halves[n]
+		b.key[h.column] = b.alphabets[int(h.alphabet)+int(entry[n/2]>>(4*(n&1))&15)]
 	}
 	columns := len(b.key) - lengthColumns
 	return b.key[:binary.BigEndian.Uint16(b.key[columns:])]

@@ -323,23 +323,47 @@ func (p *query) passes(row index.Row) bool {
 	return true
 }
 
-// find returns the row of that key, and its sort_order. The caller holds s.mu.
+// find returns the row of that key, and its sort_order until the next one is looked for. The caller holds s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
-	return find(s.tx, s.dictionary, c, key, &meter{ctx: s.ctx})
+	if s.finders[c.number] == nil {
+		s.finders[c.number] = newFinder(s.tx, s.dictionary, c)
+	}
+	return s.finders[c.number].find(key, &meter{ctx: s.ctx})
 }
 
-func find(tx *bbolt.Tx, dictionary rowReader, c *collection, key []byte, m *meter) (index.Row, []byte) {
+// finder finds rows of a collection by their keys.
+type finder struct {
+	c          *collection
+	dictionary rowReader
+	rows       *bbolt.Bucket
+	hashes     []*blockCursor // of the postings by hash
+}
+
+func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection) *finder {
+	f := &finder{c: c, dictionary: dictionary, rows: tx.Bucket(c.rows)}
+	for _, name := range [][]byte{c.hash.bucket, c.hash.recent} {
+		if bucket := tx.Bucket(name); bucket.Sequence() > 0 {
+			f.hashes = append(f.hashes, newBlockCursor(bucket))
+		}
+	}
+	return f
+}
+
+func (f *finder) find(key []byte, m *meter) (index.Row, []byte) {
 	hash := key
-	if c == transfers { // packet_hash/transfer_index
+	if f.c == transfers { // packet_hash/transfer_index
 		hash = key[:bytes.LastIndexByte(key, '/')]
 	}
-	of := ordersOf(tx, c.hash, termOf(hash), true, m) // as few as have the hash, unless somebody makes hashes that collide
-	rows := tx.Bucket(c.rows)
 	var buf [256]byte
-	for order := of.seek(nil); order != nil; order = of.next() {
-		row := c.row(dictionary, rows.Get(order))
-		if !row.IsZero() && bytes.Equal(row.AppendKey(buf[:0], c.t.Key), key) {
-			return row, order
+	term := appendTerm(buf[:0:termSize], termOf(hash))
+	own := buf[termSize:termSize]
+	for _, cursor := range f.hashes {
+		// As few as have the hash, unless somebody makes hashes that collide.
+		for k := cursor.seek(term); bytes.HasPrefix(k, term) && !m.ended(); k = cursor.next() {
+			row := f.c.row(f.dictionary, f.rows.Get(k[termSize:]))
+			if !row.IsZero() && bytes.Equal(row.AppendKey(own, f.c.t.Key), key) {
+				return row, k[termSize:]
+			}
 		}
 	}
 	return index.Row{}, nil

@@ -271,8 +271,9 @@ type snapshot struct {
 
 	dictionary *index.Dictionary
 
-	mu sync.Mutex // protects tx, which bbolt does not make safe for several goroutines
-	tx *bbolt.Tx
+	mu      sync.Mutex // protects what follows; bbolt does not make tx safe for several goroutines
+	tx      *bbolt.Tx
+	finders [2]*finder // by collection; see find
 }
 
 func unavailable(doing string, err error) error {

@@ -106,6 +106,7 @@ type batchWriter struct {
 	rows    [2]*bbolt.Bucket     // by collection
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
+	finders [2]*finder           // by collection
 	changes map[*postings][]postingChange
 	arena   []byte // memory for keys of postings
 
@@ -319,6 +320,9 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row,
 	if isNew {
 		return index.Row{}, ""
 	}
-	row, order := find(w.tx, w.r.packer, c, key, &meter{ctx: context.Background()})
+	if w.finders[c.number] == nil {
+		w.finders[c.number] = newFinder(w.tx, w.r.packer, c) // these postings do not change before the end
+	}
+	row, order := w.finders[c.number].find(key, &meter{ctx: context.Background()})
 	return row, string(order)
 }
