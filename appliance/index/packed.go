@@ -177,7 +177,13 @@ func (p *Packer) appendValue(out []byte, row Row, i int) []byte {
 			return binary.AppendUvarint(append(out, textDecimal), n)
 		}
 	}
-	if row.t.Fields[i].common {
+	field := &row.t.Fields[i]
+	if field.raw >= 0 && v[0] == textPlain {
+		if packed := row.addressOf(field.raw, v[1:]); packed != nil {
+			return append(out, packed...)
+		}
+	}
+	if field.common {
 		p.see(v)
 	}
 	return append(out, v...)
@@ -237,7 +243,7 @@ func (r Row) appendPlain(out []byte, i int) []byte {
 	switch v := r.value(i); v[0] {
 	case textShared:
 		return append(out, r.shared(v)...)
-	case textDecimal:
+	case textDecimal, textCased, textBech32:
 		return r.appendText(append(out, textPlain), v)
 	default:
 		return append(out, v...)

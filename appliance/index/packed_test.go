@@ -41,6 +41,9 @@ func unlikely(t *testing.T) (rows []index.Row) {
 		index.Packet{SortOrder: "decoded", PacketHash: "0xac", Decoded: []byte(`{"a":[1,2]}`), Traces: []index.Trace{{Type: "A", UniversalChainID: "a.1"}}},
 		index.Transfer{SortOrder: "0x31", PacketHash: "0xb1", SenderCanonical: new("0x123456789012"), SenderZkgm: new("0x3078313233343536373839303132")},
 		index.Transfer{SortOrder: "123456789012", PacketHash: "123456789012", BaseAmount: new("123456789012"), BaseToken: new("0x313233343536373839303132")},
+		display("0x00aBcd", "0x00abcd"), display("0x00ABCD", "0x00abcd"), display("0X00abcd", "0x00abcd"), display("0x00abcé", "0x00abce"),
+		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"), display("cosmos1QQqqqqqq", "0x00"),
+		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("union1", "0x"), display("union1qqqqqq", "0x"),
 	} {
 		row, err := index.NewRow(value)
 		if err != nil {
@@ -49,6 +52,11 @@ func unlikely(t *testing.T) (rows []index.Row) {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// display is a transfer from an address as it is shown and as it is.
+func display(shown, canonical string) index.Transfer {
+	return index.Transfer{SortOrder: shown + " of " + canonical, PacketHash: "0xc1", SenderCanonical: &canonical, SenderDisplay: &shown}
 }
 
 // TestPackedRowsReadAsPlainOnes packs rows before there is a sample, with one, and with the next, as a store does.

@@ -51,6 +51,8 @@ const (
 
 	textShared  // the number of a text in the dictionary, a varint
 	textDecimal // a number in decimal, a varint
+	textCased   // the number of an earlier field, and a bit for each byte after 0x: of a letter that is a capital here (EIP-55)
+	textBech32  // the number of an earlier field, of 0x and hex digits, and what stands around its bytes, of which behind them checkSize
 )
 
 // RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
@@ -173,6 +175,10 @@ func (r Row) appendText(dst, v []byte) []byte {
 	case textDecimal:
 		n, _ := binary.Uvarint(v[1:])
 		return strconv.AppendUint(dst, n, 10)
+	case textCased:
+		return r.appendCased(dst, v)
+	case textBech32:
+		return r.appendBech32(dst, v)
 	}
 	panic(fmt.Sprintf("text tag %d", v[0]))
 }

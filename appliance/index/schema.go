@@ -34,6 +34,7 @@ type Field struct {
 	member int  // of the Go struct
 	max    int  // bytes of its plain value
 	common bool // see isCommon
+	raw    int  // of a field …_display, that of the …_canonical with the same bytes and a lower number; else -1
 }
 
 // FieldKind is what a field holds.
@@ -166,6 +167,15 @@ func typeOf(name string, goType reflect.Type) *Type {
 		f.max, f.common = mostOf(f), isCommon(f.Name)
 		t.byName[f.Name] = number
 		t.Fields[number] = f
+	}
+	for i := range t.Fields {
+		f := &t.Fields[i]
+		f.raw = -1
+		if who, ok := strings.CutSuffix(f.Name, "_display"); ok {
+			if raw, ok := t.Field(who + "_canonical"); ok && raw.Number < f.Number {
+				f.raw = raw.Number
+			}
+		}
 	}
 	return t
 }

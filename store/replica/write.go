@@ -135,7 +135,7 @@ func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 // How full pages are left when they split: rows and times come mostly in order, so that what is left free stays free;
 // hashes come anywhere.
 const (
-	fillOrdered = 0.95
+	fillOrdered = 1.0
 	fillBlocks  = 1.0
 )
 
