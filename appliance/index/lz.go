@@ -13,50 +13,52 @@ import (
 //	bytes      as they are
 //	distance   back to what is copied, 2 bytes little-endian; none at the end
 const (
-	minCopy   = 5
-	hashBits  = 13
-	maxSample = 48 << 10
+	minCopy    = 5
+	hashBits   = 32
+	rowBits    = 12
+	sampleBits = 15
+	maxSample  = 48 << 10
 )
 
 // sample is the text before the rows, and where its parts are.
 type sample struct {
 	text  []byte
-	table *[1 << hashBits]uint16 // the last place of a hash in text, and 1; nil in one that is only read with
+	table *[1 << sampleBits]uint16 // the last place of a hash in text, and 1
 }
 
 func newSample(text []byte) *sample {
-	s := &sample{text: text, table: new([1 << hashBits]uint16)}
+	s := &sample{text: text, table: new([1 << sampleBits]uint16)}
 	for i := 0; i+8 <= len(text); i++ {
-		s.table[hashOf(text[i:])] = uint16(i + 1)
+		s.table[hashOf(text[i:])>>(hashBits-sampleBits)] = uint16(i + 1)
 	}
 	return s
 }
 
-// hashOf hashes the first five bytes of eight.
+// hashOf hashes the first five bytes of eight. Its upper bits are the better ones.
 func hashOf(b []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint64(b) << 24 * 0x9e3779b185ebca87 >> (64 - hashBits))
 }
 
 // compress appends row from a place on.
 func (s *sample) compress(dst, row []byte, from int) []byte {
-	var table [1 << hashBits]uint16 // of row, as that of the sample
+	var table [1 << rowBits]uint16 // of row, as that of the sample
 	for i := 0; i < min(from, 0xffff) && i+8 <= len(row); i++ {
-		table[hashOf(row[i:])] = uint16(i + 1)
+		table[hashOf(row[i:])>>(hashBits-rowBits)] = uint16(i + 1)
 	}
 	literals := from
 	for i := from; i+8 <= len(row); {
 		h := hashOf(row[i:])
 		length, distance := 0, 0
-		if at := int(table[h]) - 1; at >= 0 && i-at <= 0xffff {
+		if at := int(table[h>>(hashBits-rowBits)]) - 1; at >= 0 && i-at <= 0xffff {
 			length, distance = same(row[at:], row[i:]), i-at
 		}
-		if at := int(s.table[h]) - 1; at >= 0 && i+len(s.text)-at <= 0xffff {
+		if at := int(s.table[h>>(hashBits-sampleBits)]) - 1; at >= 0 && i+len(s.text)-at <= 0xffff {
 			if n := same(s.text[at:], row[i:]); n > length {
 				length, distance = n, i+len(s.text)-at
 			}
 		}
 		if i < 0xffff {
-			table[h] = uint16(i + 1)
+			table[h>>(hashBits-rowBits)] = uint16(i + 1)
 		}
 		if length < minCopy {
 			i++
@@ -65,7 +67,7 @@ func (s *sample) compress(dst, row []byte, from int) []byte {
 		dst = appendSequence(dst, row[literals:i], length, distance)
 		for end := i + length; i < end; i++ {
 			if i+8 <= len(row) && i < 0xffff {
-				table[hashOf(row[i:])] = uint16(i + 1)
+				table[hashOf(row[i:])>>(hashBits-rowBits)] = uint16(i + 1)
 			}
 		}
 		literals = i
