@@ -62,7 +62,7 @@ func display(shown, canonical string) index.Transfer {
 // TestPackedRowsReadAsPlainOnes packs rows before there is a sample, with one, and with the next, as a store does.
 func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	t.Parallel()
-	rows := append(madeUp(t, 600), unlikely(t)...)
+	rows := append(madeUp(t, 250), unlikely(t)...)
 	p := index.NewPacker(nil, nil)
 	var packed, samples [][]byte
 	for i, row := range rows {

@@ -37,8 +37,8 @@ import (
 // file in which either is another is refused: it is filled again, not migrated.
 const layoutVersion = 7
 
-// pageSize is the size of a new file's pages, in bytes. A packet takes about 2 KB, so that pages of 4 KB would stay a fifth
-// empty.
+// pageSize is the size of a new file's pages, in bytes. Blocks of postings take about 2 KB and packets 1 KB, so that pages of 4 KB
+// would stay a fifth empty.
 const pageSize = 16 << 10
 
 // Store is an index.Index in one bbolt file. All methods are safe for concurrent use.
