@@ -61,12 +61,12 @@ type ImportOptions struct {
 	OnBad func(BadLine)
 	// OnProgress is called after each batch; nil means not at all.
 	OnProgress func(Progress)
-	// BatchRows is how many rows are written at once; zero means 50,000. More is faster and takes more memory, about
+	// BatchRows is how many rows are written at once; zero means 20,000. More is faster and takes more memory, about
 	// 8 KB each.
 	BatchRows int
 }
 
-const defaultBatchRows = 50_000
+const defaultBatchRows = 20_000
 
 // Imported tells what an import did.
 type Imported struct {
