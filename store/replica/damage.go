@@ -23,6 +23,8 @@ var ErrDamaged = errors.New("the replica is damaged")
 // damage is what our own code panics with over bytes that make no sense. bbolt panics with texts of its own.
 type damage string
 
+const errNoRow = damage("postings have a row that is not there")
+
 const sealSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -301,7 +301,7 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 	for order != nil && !p.meter.ended() {
 		k, v := rows.Seek(order)
 		if !bytes.Equal(k, order) {
-			panic(damage("postings have a row that is not there"))
+			panic(errNoRow)
 		}
 		if row := p.c.row(p.s.dictionary, v); p.passes(row) {
 			found = append(found, row)

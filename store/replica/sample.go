@@ -71,7 +71,11 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 			continue
 		}
 		taken[string(order)] = true
-		sample = append(sample, c.row(s.dictionary, rows.Get(order)))
+		row := c.row(s.dictionary, rows.Get(order))
+		if row.IsZero() {
+			panic(errNoRow)
+		}
+		sample = append(sample, row)
 	}
 	return sample, nil
 }

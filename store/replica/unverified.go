@@ -273,7 +273,10 @@ func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) 
 		if n++; n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}
-		_, v := rows.Seek(k[termSize:])
+		at, v := rows.Seek(k[termSize:])
+		if !bytes.Equal(at, k[termSize:]) {
+			panic(errNoRow)
+		}
 		if err := yield(packets.row(s.dictionary, v)); err != nil {
 			return err
 		}
