@@ -56,7 +56,7 @@ type halfColumn struct {
 
 // read reads a sealed block, which it goes on to use.
 func (b *block) read(sealed []byte) {
-	v := unseal(sealed)
+	v := unsealFound(sealed)
 	keys, n := binary.Uvarint(v)
 	columns, m := binary.Uvarint(v[n:])
 	v = v[n+m:]

@@ -31,6 +31,11 @@ func (c *collection) row(dictionary rowReader, sealed []byte) index.Row {
 	return dictionary.Row(c.t, unseal(sealed))
 }
 
+// found is row for what a cursor has found.
+func (c *collection) found(dictionary rowReader, sealed []byte) index.Row {
+	return dictionary.Row(c.t, unsealFound(sealed))
+}
+
 // rowReader is an index.Dictionary, or the index.Packer that makes a new one.
 type rowReader interface {
 	Row(t *index.Type, packed []byte) index.Row

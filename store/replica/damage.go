@@ -50,6 +50,15 @@ func unseal(sealed []byte) []byte {
 	return sealed[:n:n]
 }
 
+// unsealFound is unseal of what a cursor has found, which is not nil: bbolt has none for a bucket in a bucket, and a flipped bit
+// makes one.
+func unsealFound(sealed []byte) []byte {
+	if sealed == nil {
+		panic(damage("a key has no value"))
+	}
+	return unseal(sealed)
+}
+
 // openFile opens the file by bbolt, which panics over pages that make no sense.
 func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err error) {
 	o.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {

@@ -40,7 +40,7 @@ func (r *Store) loadDictionary(tx *bbolt.Tx) error {
 func unsealAll(b *bbolt.Bucket) (values [][]byte) {
 	cursor := b.Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		values = append(values, append([]byte(nil), unseal(v)...))
+		values = append(values, append([]byte(nil), unsealFound(v)...))
 	}
 	return values
 }
@@ -90,7 +90,7 @@ func (w *batchWriter) learn(rows []index.Row) error {
 	}
 	cursor := w.rows[packets.number].Cursor()
 	for k, v := cursor.Last(); k != nil && len(of) < sampleRows; k, v = cursor.Prev() {
-		of = append(of, packets.row(w.r.packer, v))
+		of = append(of, packets.found(w.r.packer, v))
 	}
 	w.learned = true
 	return w.tx.Bucket(bucketSamples).Put(numberKey(have), seal(w.r.packer.Learn(of)))

@@ -278,7 +278,7 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	}
 	found := make([]index.Row, 0, p.limit)
 	for k != nil && len(found) < p.limit && !p.meter.ended() {
-		if row := p.c.row(p.s.dictionary, v); p.passes(row) {
+		if row := p.c.found(p.s.dictionary, v); p.passes(row) {
 			found = append(found, row)
 		}
 		k, v = move()
@@ -303,7 +303,7 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 		if !bytes.Equal(k, order) {
 			panic(errNoRow)
 		}
-		if row := p.c.row(p.s.dictionary, v); p.passes(row) {
+		if row := p.c.found(p.s.dictionary, v); p.passes(row) {
 			found = append(found, row)
 		}
 		if len(found) == p.limit {

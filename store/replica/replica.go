@@ -306,10 +306,10 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	}
 	rows := s.tx.Bucket(packets.rows).Cursor()
 	if _, v := rows.Last(); v != nil {
-		status.Newest, _ = packets.row(s.dictionary, v).Time(packets.sent)
+		status.Newest, _ = packets.found(s.dictionary, v).Time(packets.sent)
 	}
 	if _, v := rows.First(); v != nil {
-		status.Oldest, _ = packets.row(s.dictionary, v).Time(packets.sent)
+		status.Oldest, _ = packets.found(s.dictionary, v).Time(packets.sent)
 	}
 	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
@@ -335,7 +335,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	if c == nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
 	}
-	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.row(s.dictionary, v)) })
+	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.found(s.dictionary, v)) })
 }
 
 // locked runs f under s.mu, which is free again even where f panics over a damaged file.

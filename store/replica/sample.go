@@ -43,7 +43,7 @@ func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Ro
 func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []index.Row, err error) {
 	err = s.walk(ctx, c.rows, func(_, v []byte) error {
 		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
-			sample = append(sample, c.row(s.dictionary, v))
+			sample = append(sample, c.found(s.dictionary, v))
 		}
 		left--
 		return nil

@@ -277,7 +277,7 @@ func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) 
 		if !bytes.Equal(at, k[termSize:]) {
 			panic(errNoRow)
 		}
-		if err := yield(packets.row(s.dictionary, v)); err != nil {
+		if err := yield(packets.found(s.dictionary, v)); err != nil {
 			return err
 		}
 	}
