@@ -45,7 +45,7 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 			there := make(map[string]bool)
 			for range 5 {
 				changes := make(map[string]bool) // true: put
-				for range random.IntN(1000) {
+				for range random.IntN(400) {
 					changes[kind.key(random)] = true
 				}
 				for key := range there {

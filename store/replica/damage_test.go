@@ -87,9 +87,14 @@ func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 			case err != nil:
 				t.Errorf("branch at page %d to %d: %v", at/size, target/size, err)
 			default: // the branch, or the target, is of an older state of the file
-				check(t, r.View(t.Context(), func(s index.Snapshot) error {
+				err := r.View(t.Context(), func(s index.Snapshot) error {
 					return s.Each(t.Context(), index.PacketType, func(index.Row) error { return nil })
-				}))
+				})
+				if appliance.CodeOf(err) == appliance.CodeReplicaUnavailable { // the target's leaves are of another bucket
+					r.abandon()
+					continue
+				}
+				check(t, err)
 				check(t, r.Close())
 			}
 		}
