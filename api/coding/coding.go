@@ -24,10 +24,12 @@ const (
 	Zstd     Coding = "zstd"
 	Brotli   Coding = "br"
 	Gzip     Coding = "gzip"
+	// Packed is for appliances that follow this one: Zstd of packed text, see pack.go. Only who names it gets it.
+	Packed Coding = "attestd"
 )
 
-// preferred is what is chosen among codings of equal weight: the cheapest first.
-var preferred = [...]Coding{Zstd, Gzip, Brotli}
+// preferred is what is chosen among codings of equal weight: what only who wants it names, and then the cheapest first.
+var preferred = [...]Coding{Packed, Zstd, Gzip, Brotli}
 
 // Choose returns the coding for a client with that Accept-Encoding (RFC 9110, section 12.5.3), and whether it takes an answer that
 // is not coded. Identity and false mean that no answer would do.
@@ -57,7 +59,7 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	others := weight("*", 0)
 	best := 0.0
 	for _, c := range preferred {
-		if q := weight(string(c), others); q > best {
+		if q := weight(string(c), others); q > best && (c != Packed || weight(string(c), 0) > 0) {
 			chosen, best = c, q
 		}
 	}
@@ -72,8 +74,8 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	return chosen, plain > 0
 }
 
-// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 2 MiB.
-type Encoders struct{ zstd, brotli, gzip sync.Pool }
+// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB.
+type Encoders struct{ zstd, brotli, gzip, packed sync.Pool }
 
 type encoder interface {
 	io.WriteCloser
@@ -84,8 +86,9 @@ type encoder interface {
 const (
 	gzipLevel   = 1
 	brotliLevel = 1
-	// zstdWindow bounds what a decoder needs, and holds a whole page.
-	zstdWindow = 512 << 10
+	// zstdWindow bounds what a decoder needs, and holds a whole page; packedWindow holds one of packets and one of their transfers.
+	zstdWindow   = 512 << 10
+	packedWindow = 1 << 20
 )
 
 func (e *Encoders) pool(c Coding) *sync.Pool {
@@ -94,6 +97,8 @@ func (e *Encoders) pool(c Coding) *sync.Pool {
 		return &e.zstd
 	case Brotli:
 		return &e.brotli
+	case Packed:
+		return &e.packed
 	default:
 		return &e.gzip
 	}
@@ -108,6 +113,8 @@ func newEncoder(c Coding) (encoder, error) {
 		return brotli.NewWriterLevel(nil, brotliLevel), nil
 	case Gzip:
 		return fastgzip.NewWriterLevel(nil, gzipLevel)
+	case Packed:
+		return newPackingWriter()
 	}
 	return nil, fmt.Errorf("no content coding %q", c)
 }
@@ -136,8 +143,11 @@ func (e *Encoders) Encode(to io.Writer, c Coding, body [][]byte) error {
 	return nil
 }
 
-// Accepted are the codings that NewReader reads, as Accept-Encoding names them.
-const Accepted = "zstd, gzip"
+// Accepted are the codings that NewReader reads, as Accept-Encoding names them; AcceptedPacked adds Packed.
+const (
+	Accepted       = "zstd, gzip"
+	AcceptedPacked = string(Packed) + ", " + Accepted
+)
 
 // maxWindow is what a decoder of zstd must have and no more (RFC 9659).
 const maxWindow = 8 << 20
@@ -150,6 +160,15 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 		return io.NopCloser(body), nil
 	case Gzip, "x-gzip":
 		return gzip.NewReader(body)
+	case Packed:
+		inner, err := NewReader(string(Zstd), body)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{newUnpacker(inner), inner}, nil
 	case Zstd:
 		d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -157,5 +176,5 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 		}
 		return d.IOReadCloser(), nil
 	}
-	return nil, fmt.Errorf("the Content-Encoding %.40q is none of %s", contentEncoding, Accepted)
+	return nil, fmt.Errorf("the Content-Encoding %.40q is none of %s", contentEncoding, AcceptedPacked)
 }

@@ -26,6 +26,7 @@ type Request struct {
 	ContentType string // of Body
 	Accept      string // the client's; empty sends none
 	IfNoneMatch string // a tag, so that the answer may be 304; empty sends none
+	bulk        bool   // the answer may come packed; see coding.Packed
 	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
 	// Room is called with the size that the answer is about to have in memory, again and again as it grows. False gives it up. Nil
 	// means that there is room.
@@ -151,7 +152,10 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	if r.MaxResponse > 0 {
 		limit = min(limit, r.MaxResponse)
 	}
+	line := &timedBody{ReadCloser: resp.Body}
+	resp.Body = line
 	answer.Body, err = readBody(resp, limit, r.Room)
+	c.line.note(line)
 	return answer, err
 }
 
@@ -172,6 +176,9 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		req.Header.Set("Accept", r.Accept)
 	}
 	req.Header.Set("Accept-Encoding", coding.Accepted)
+	if r.bulk && c.line.slow() {
+		req.Header.Set("Accept-Encoding", coding.AcceptedPacked)
+	}
 	if r.IfNoneMatch != "" {
 		req.Header.Set("If-None-Match", r.IfNoneMatch)
 	}

@@ -18,6 +18,8 @@ type backfill struct {
 	// are such, only packets are read, and the position of transfers stays where it is.
 	held  []index.Row
 	pages int // of packets that were read for those held
+	// How many rows were read, of each kind, with those of the page from which the backfill goes on.
+	readPackets, readTransfers int
 }
 
 // page is what one request of the backfill has brought.
@@ -130,9 +132,11 @@ func (f *Follower) nextPage(ctx context.Context) (page, error) {
 	}
 	if p.withPackets {
 		f.back.packets.older(p.packets.orders)
+		f.back.readPackets += p.packets.count
 	}
 	if p.withTransfers {
 		f.back.transfers.older(p.transfers.orders)
+		f.back.readTransfers += p.transfers.count
 	}
 	if !f.back.packets.ended || !f.back.transfers.ended {
 		f.readAhead(ctx)
@@ -144,16 +148,40 @@ func (f *Follower) nextPage(ctx context.Context) (page, error) {
 func (f *Follower) readAhead(ctx context.Context) {
 	var parts []part
 	p := page{withPackets: !f.back.packets.ended, withTransfers: !f.back.transfers.ended && (len(f.back.held) == 0 || f.back.packets.ended)}
+	packets, transfers := f.limits()
 	if p.withPackets {
-		parts = append(parts, f.back.packets.below(f.limit))
+		parts = append(parts, f.back.packets.below(packets))
 	}
 	if p.withTransfers {
-		parts = append(parts, f.back.transfers.below(f.limit))
+		parts = append(parts, f.back.transfers.below(transfers))
 	}
 	ctx, f.back.stop = context.WithCancel(ctx)
 	next := make(chan page, 1)
 	f.back.next = next
 	go func() { next <- f.readPageOf(ctx, p, parts) }()
+}
+
+// packetsAhead is how many packets are read before their transfers: in no two places are there as many transfers of a packet.
+const packetsAhead = 20
+
+// limits are how many packets and transfers a request asks for: those packets that these transfers have, going by the upstream's counts
+// and by what has been read, so that an answer has most texts twice, which compresses them. While transfers wait for their packets, it is
+// a whole page of these.
+func (f *Follower) limits() (packets, transfers int) {
+	b, s := &f.back, f.Status()
+	all := s.Rows[index.TransferType.Name].Upstream
+	if all == 0 || len(b.held) > 0 || b.packets.ended || b.transfers.ended {
+		return f.limit, f.limit
+	}
+	each := float64(s.Rows[index.PacketType.Name].Upstream) / float64(all) // packets of a transfer
+	packets, transfers = f.limit, f.limit
+	if ahead := float64(b.readPackets) - each*float64(b.readTransfers); each <= 1 {
+		packets = int(each*float64(transfers) - ahead + packetsAhead)
+	} else {
+		transfers = int((float64(packets) + ahead - packetsAhead) / each)
+	}
+	bounded := func(n int) int { return min(max(n, minLimit), f.limit) }
+	return bounded(packets), bounded(transfers)
 }
 
 // readPageOf reads a page. It runs in a goroutine of its own, out of reach of whoever guards Run: a defect must not take

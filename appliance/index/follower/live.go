@@ -33,7 +33,7 @@ func (f *Follower) poll(ctx context.Context) error {
 		f.packets, f.transfers = packets, transfers
 		if begun { // also where there was nothing yet to begin with
 			f.drop()
-			f.back = backfill{packets: packets, transfers: transfers}
+			f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count, readTransfers: answers[1].count}
 			f.due.backfill = f.backfillDue()
 			f.noteBackfilled()
 		}

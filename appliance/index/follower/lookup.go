@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
 // watch is a packet that is looked up again: it is unfinished, or a row of it does not verify, or it may be missing.
@@ -20,6 +21,7 @@ type watch struct {
 	wanted   bool          // it is missing here, or is surely other upstream: at once
 	apart    []index.RowID // what is kept apart of it
 	ended    bool          // it has ended, and is looked up once more
+	plain    bool          // what the upstream has decoded of it is not asked for: it is made from the packet's data
 	place    int           // in the heap
 }
 
@@ -126,8 +128,17 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 		e.interval = first
 	}
 	w.want(e, false)
-	e.looked, e.apart, e.ended = now, apart, false
+	e.looked, e.apart, e.ended, e.plain = now, apart, false, isPlain(packet)
 	w.set(e, now.Add(jitter(e.interval)))
+}
+
+// isPlain tells a packet of which all that can be decoded is decoded here.
+func isPlain(packet index.Row) bool {
+	if packet.IsZero() {
+		return false
+	}
+	version, _ := packet.Text(index.PacketChannelVersionColumn)
+	return version == zkgm.ChannelVersion
 }
 
 // union returns what is in either list.
@@ -179,13 +190,14 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
 	w := watches{by: make(map[string]*watch)}
 	now := f.o.Now()
-	add := func(hash string, apart ...index.RowID) {
+	add := func(hash string, apart ...index.RowID) *watch {
 		e := w.by[hash]
 		if e == nil {
 			e = &watch{hash: hash, interval: f.clampLookup(0)}
 			w.set(e, now)
 		}
 		e.apart = append(e.apart, apart...)
+		return e
 	}
 	err := snap.Unverified(ctx, func(u index.Unverified) error {
 		add(packetHashOf(u.Row), u.Row.ID())
@@ -195,7 +207,7 @@ func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
 		return err
 	}
 	err = snap.Unfinished(ctx, func(packet index.Row) error {
-		add(packet.Key())
+		add(packet.Key()).plain = isPlain(packet)
 		return nil
 	})
 	if err == nil {
@@ -211,7 +223,7 @@ func (f *Follower) lookUp(ctx context.Context) error {
 	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
 	parts := make([]part, len(due))
 	for i, e := range due {
-		parts[i] = part{t: index.PacketType, hash: e.hash, limit: 1}
+		parts[i] = part{t: index.PacketType, hash: e.hash, limit: 1, plain: e.plain}
 	}
 	answers, c, err := f.ask(ctx, parts...)
 	if err != nil {

@@ -55,6 +55,8 @@ type part struct {
 	limit     int
 	// With a hash: the packet of that hash, or its transfers, a page of them.
 	hash string
+	// plain asks for no decoded and decoded_flattened, which a look-up by hash else has.
+	plain bool
 	// brief asks for the fields that no row can do without and the status alone: rows that can be compared, not written.
 	brief bool
 	// flagged asks for the rows of a small table that pass its filter; see query.filter.
@@ -79,8 +81,8 @@ const maxParts = 18
 
 // fetch asks for several parts, at most maxParts, in one request, and for the counts, which the upstream sees at one moment.
 //
-// decoded and decoded_flattened of packets are had from a look-up by hash alone, and only where they cannot be made from
-// data: on channels of another version than zkgm.ChannelVersion.
+// decoded and decoded_flattened of packets are had from a look-up by hash alone, unless it is plain, and only where they cannot be
+// made from data: on channels of another version than zkgm.ChannelVersion.
 //
 // Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable for an answer that has not the form asked for.
 func (r *reader) fetch(ctx context.Context, parts ...part) ([]answer, counts, error) {

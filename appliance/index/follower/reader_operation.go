@@ -87,7 +87,7 @@ func (o *operation) fragment(q *query, p part) string {
 	switch {
 	case p.brief || p.flagged:
 		name, selection = name+"_brief", q.brief
-	case p.hash != "" && q.lookup != q.page:
+	case p.hash != "" && !p.plain && q.lookup != q.page:
 		name, selection = name+"_lookup", q.lookup
 	}
 	if !o.defined[name] {
