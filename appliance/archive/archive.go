@@ -124,6 +124,12 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 }
 
 func notOurs(err error) error {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("it ends too early")
+	case errors.Is(err, zstd.ErrMagicMismatch):
+		err = errors.New("it is not compressed by zstd")
+	}
 	return fmt.Errorf("not a whole backup made by attestd: %w", err)
 }
 

@@ -47,10 +47,31 @@ func (l lines) add(name string, node *yaml.Node) {
 	}
 }
 
-// Located returns the error with where each fault is written: the line of the file, or the variable. A fault begins with its setting's name.
-func (s *Source) Located(err error) error {
+// With adds to the faults of a configuration those that were found with its values, each with where it is written: the line of the
+// file, or the variable. Left out is what is found of a setting that is wrong already: it may be a secret in the wrong place.
+func (s *Source) With(wrong, found error) error {
+	told := make(map[string]bool)
+	for _, fault := range faults(wrong) {
+		told[named(afterVariable(fault.Error()))] = true
+	}
+	var more []error
+	for _, fault := range faults(found) {
+		if name := named(fault.Error()); name == "" || !told[name] {
+			more = append(more, fault)
+		}
+	}
 	fromEnv, _ := readEnv(s.Environ)
-	return located(s.Path(), map[string]map[string]any{"environment": fromEnv}, err)
+	return errors.Join(wrong, located(s.Path(), map[string]map[string]any{"environment": fromEnv}, errors.Join(more...)))
+}
+
+const byVariable = "the variable "
+
+// afterVariable is a fault without what locate has put before it.
+func afterVariable(fault string) string {
+	if rest, is := strings.CutPrefix(fault, byVariable); is {
+		_, fault, _ = strings.Cut(rest, ": ")
+	}
+	return fault
 }
 
 func located(path string, layers map[string]map[string]any, err error) error {
@@ -68,12 +89,20 @@ func located(path string, layers map[string]map[string]any, err error) error {
 
 // faults takes joined errors apart.
 func faults(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
 	joined, is := err.(interface{ Unwrap() []error })
 	if !is {
 		return []error{err}
 	}
+	var texts []string
 	for _, one := range joined.Unwrap() {
 		all = append(all, faults(one)...)
+		texts = append(texts, one.Error())
+	}
+	if strings.Join(texts, "\n") != err.Error() { // it is a sentence about them
+		return []error{err}
 	}
 	return all
 }
@@ -88,7 +117,7 @@ func locate(path string, lines lines, layers map[string]map[string]any, fault er
 		return fault
 	}
 	if _, set := layers["environment"][name]; set {
-		return fmt.Errorf("%w (the variable %s)", fault, EnvName(name))
+		return fmt.Errorf("%s%s: %w", byVariable, EnvName(name), fault)
 	}
 	line := lines[name]
 	if in := inEntry.FindStringSubmatch(text[len(name):]); in != nil {

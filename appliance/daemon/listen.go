@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -120,6 +121,10 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("another program listens on %s: %w", address, syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("listen on %s: %w: a port below 1024 takes CAP_NET_BIND_SERVICE, which attestd.service has", address, syscall.EACCES)
+	}
+	var why *os.SyscallError
+	if errors.As(err, &why) {
+		err = fmt.Errorf("listen on %s: %w", address, why.Err)
 	}
 	return l, err
 }

@@ -34,8 +34,16 @@ The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, el
 configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --config or $ATTESTD_CONFIG names another.`,
 		Example: `  attestd attest --unspendable 0x…  --beneficiary 0x… | attestd verify -
   attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef(cmd, "%q: attestd attest takes the addresses by --unspendable and --beneficiary", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timeout <= 0 {
+				return usagef(cmd, "--timeout must be more than zero")
+			}
 			req, err := parsePair(unspendable, beneficiary)
 			if err != nil {
 				return usageError{cmd.CommandPath(), err}
@@ -155,6 +163,10 @@ func (a *app) apiKey(keyFile string) (string, error) {
 			return "", fmt.Errorf("no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s is not there); 'attestd key create' makes one", keyFile)
 		}
 	}
-	token, err := a.readSmall(keyFile, maxToken)
-	return strings.TrimSpace(string(token)), err
+	text, err := a.readSmall(keyFile, maxToken)
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s: it is empty: no API key", keyFile)
+	}
+	return token, err
 }

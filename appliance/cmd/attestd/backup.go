@@ -16,7 +16,9 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -72,6 +74,9 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	name := target
 	if isFolder {
 		name = archive.FreeName(target, time.Now())
+	}
+	if folder := filepath.Dir(name); !files.Exists(folder) {
+		return fmt.Errorf("backup %s: no such file or directory as %s: mkdir -m 0700 -p %s", target, folder, text.ShellWord(folder))
 	}
 	daemons, err := service.UserOf(c.DataDir)
 	if err != nil {

@@ -125,9 +125,9 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (map[appliance.Digest]struct{}, error) {
 	verifier, err := note.NewVerifier(c.verifierKey)
 	if err != nil {
-		return nil, usagef(cmd, "--verifier-key: %w", err)
+		return nil, notVerifierKey(cmd)
 	}
-	signed, err := a.readSmall(c.checkpoint, maxCheckpoint)
+	signed, err := a.readCheckpoint("--checkpoint", c.checkpoint)
 	if err != nil {
 		return nil, err
 	}

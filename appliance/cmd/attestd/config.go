@@ -36,7 +36,7 @@ takes the HSM or another machine to answer is not checked, and is listed: 'attes
 				return errors.Join(unset, err)
 			}
 			references := errors.Join(daemon.CheckReferences(c), daemon.CheckCertificate(c), daemon.CheckPlainHTTP(c))
-			if err := errors.Join(err, a.source.Located(references)); err != nil {
+			if err := a.source.With(err, references); err != nil {
 				return err
 			}
 			return a.printChecked(daemon.NotChecked(c))

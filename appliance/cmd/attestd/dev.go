@@ -79,6 +79,9 @@ func (d dev) run(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", d.dir, err)
 	}
 	defer folder.Close()
+	if err := d.checkListen(); err != nil {
+		return err
+	}
 	listener, err := d.listenAPI(ctx)
 	if err != nil {
 		return err

@@ -67,6 +67,18 @@ func (d dev) ownsConfiguration() error {
 	return err
 }
 
+// checkListen says what is wrong with the environment's values, and refuses an address that the daemon would refuse.
+func (d dev) checkListen() error {
+	c, err := d.source.LoadFile(os.DevNull, map[string]any{"server.listen": d.listen})
+	if err != nil {
+		return err
+	}
+	if err := daemon.CheckPlainHTTP(c); err != nil {
+		return fmt.Errorf("%w (here: %s=true in the environment)", err, config.EnvName("server.allow_plain_http"))
+	}
+	return nil
+}
+
 // listenAPI takes the port. Where it is not to be had, no folder that this run has made stays.
 func (d dev) listenAPI(ctx context.Context) (net.Listener, error) {
 	l, err := daemon.Listen(ctx, d.listen)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -219,6 +220,9 @@ The signatures are of random bytes with a prefix that no attestation has, and ar
 		Example: "  attestd hsm bench --sessions 1,2,4,8 --duration 5s",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if duration <= 0 || slices.ContainsFunc(sessions, func(n int) bool { return n < 1 }) {
+				return usagef(cmd, "--sessions and --duration must be more than zero")
+			}
 			args := []string{"hsm", "bench", "--duration", duration.String(), "--sessions", join(sessions)}
 			return a.withToken(cmd, which, args, func(opts hsm.Options) error {
 				results, err := hsm.Bench(cmd.Context(), opts, sessions, duration)

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -43,15 +46,15 @@ func newLogList(a *app) *cobra.Command {
   attestd log list --before 4711`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if q.EventsOnly && q.AttestationsOnly {
-				return usagef(cmd, "--events and --attestations exclude each other")
-			}
 			now := time.Now()
 			if q.From, err = parsePast(since, now); err != nil {
 				return usagef(cmd, "--since: %w", err)
 			}
 			if q.Until, err = parsePast(until, now); err != nil {
 				return usagef(cmd, "--until: %w", err)
+			}
+			if err := checkListing(cmd, q); err != nil {
+				return err
 			}
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
@@ -83,6 +86,21 @@ func newLogList(a *app) *cobra.Command {
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
 	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("at most this many (1 to %d)", appliance.MaxListed))
 	return cmd
+}
+
+// checkListing refuses flags that contradict each other, or that the daemon would refuse.
+func checkListing(cmd *cobra.Command, q appliance.JournalQuery) error {
+	switch {
+	case q.EventsOnly && q.AttestationsOnly:
+		return usagef(cmd, "--events and --attestations exclude each other")
+	case q.Limit < 1 || q.Limit > appliance.MaxListed:
+		return usagef(cmd, "--limit must be 1 to %d", appliance.MaxListed)
+	case q.Before < 0:
+		return usagef(cmd, "--before must not be negative")
+	case !q.From.IsZero() && !q.Until.IsZero() && !q.From.Before(q.Until):
+		return usagef(cmd, "--since must be before --until")
+	}
+	return nil
 }
 
 // searched adds to a query what is searched for by flags.
@@ -247,6 +265,18 @@ func showEvent(w io.Writer, e appliance.Entry) {
 // maxCheckpoint bounds a checkpoint file; real ones have some 200 bytes.
 const maxCheckpoint = 64 << 10
 
+// readCheckpoint reads the file of a flag that must hold one: of an empty file nothing would be checked.
+func (a *app) readCheckpoint(flag, name string) ([]byte, error) {
+	text, err := a.readSmall(name, maxCheckpoint)
+	if err == nil && len(bytes.TrimSpace(text)) == 0 {
+		err = fmt.Errorf("%s is empty, and no checkpoint", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	return text, nil
+}
+
 // readSmall reads a small file, or standard input for "-".
 func (a *app) readSmall(name string, max int64) ([]byte, error) {
 	f, err := a.openInput(name)
@@ -255,8 +285,8 @@ func (a *app) readSmall(name string, max int64) ([]byte, error) {
 	}
 	defer f.Close()
 	b, err := readLimited(f, max)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+	if named := (*fs.PathError)(nil); err != nil && !errors.As(err, &named) {
+		err = fmt.Errorf("%s: %w", name, err)
 	}
-	return b, nil
+	return b, err
 }

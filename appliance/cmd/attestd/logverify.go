@@ -100,7 +100,7 @@ func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, e
 		return opts, usageError{cmd.CommandPath(), err}
 	}
 	if v.earlier != "" {
-		if opts.Earlier, err = v.readSmall(v.earlier, maxCheckpoint); err != nil {
+		if opts.Earlier, err = v.readCheckpoint("--since-checkpoint", v.earlier); err != nil {
 			return opts, err
 		}
 	}
@@ -128,7 +128,7 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	var verifier note.Verifier
 	if v.verifierKey != "" {
 		if verifier, err = note.NewVerifier(v.verifierKey); err != nil {
-			return report, usagef(cmd, "--verifier-key: %w", err)
+			return report, notVerifierKey(cmd)
 		}
 	}
 	f, err := v.openInput(name)
@@ -152,7 +152,7 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	case v.checkpoint == "" || verifier == nil && v.witnesses.policy == nil:
 		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together")
 	}
-	signed, err := v.readSmall(v.checkpoint, maxCheckpoint)
+	signed, err := v.readCheckpoint("--checkpoint", v.checkpoint)
 	if err != nil {
 		return report, err
 	}
@@ -165,6 +165,10 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 		err = fmt.Errorf("%s: %w", name, err)
 	}
 	return report, err
+}
+
+func notVerifierKey(cmd *cobra.Command) error {
+	return usagef(cmd, "--verifier-key: it is none; the log's is name+hash+key, as GET /functions/v1/attestor shows it")
 }
 
 func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier, opts appliance.VerifyOptions) (appliance.AuditReport, error) {

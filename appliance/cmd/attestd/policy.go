@@ -97,6 +97,9 @@ func (a *app) tryPolicy(cmd *cobra.Command, file string, since time.Time) error 
 
 func policyToTry(c *config.Config, file string) (*appliance.Policy, error) {
 	if file != "" {
+		if _, err := daemon.ReadPolicyFile(file); err != nil {
+			return nil, fmt.Errorf("--policy: %w", err)
+		}
 		c.Attestation.Policy = file
 	}
 	p, err := daemon.ReadPolicy(c)

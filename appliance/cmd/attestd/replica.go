@@ -204,7 +204,7 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 	}
 	end()
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && done.Rows > 0 {
 			a.say("%d rows were written before that; the same command goes on there.", done.Rows)
 		}
 		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on there", done.Rows)

@@ -70,7 +70,7 @@ func (r restore) run(ctx context.Context, name string) error {
 	}
 	var published []byte
 	if r.published != "" {
-		if published, err = r.readSmall(r.published, maxCheckpoint); err != nil {
+		if published, err = r.readCheckpoint("--published", r.published); err != nil {
 			return err
 		}
 	}

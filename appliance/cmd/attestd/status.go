@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 // watchInterval is how often --watch looks.
@@ -45,6 +46,9 @@ object with --output json.`,
 			g, err := glanceAt(cmd.Context(), c, admin)
 			if err != nil {
 				return fmt.Errorf("status: %w", err)
+			}
+			if unset := daemon.RequireSetup(&a.source, c); g.files != nil && unset != nil {
+				g.files.Signing.Why, g.files.Signing.Remedy = "nothing is set up on this machine", "attestd setup"
 			}
 			err = a.print(g.document(), func(w io.Writer) { g.write(w, time.Now()) })
 			if err == nil && g.signing().State != wire.SigningReady {

@@ -182,6 +182,9 @@ then no appliance can use it. A copy that was interrupted goes on where it was.`
 			}
 			for flag, ref := range map[string]string{"--from": from, "--to": to} {
 				if _, isFile := daemon.BoltDir(ref); !isFile {
+					if !config.IsDatabaseURL(ref) {
+						return usagef(cmd, "%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
+					}
 					if err := databaseFlag(cmd, flag, ref); err != nil {
 						return err
 					}

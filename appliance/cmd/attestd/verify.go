@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,13 @@ func (k *known) read(a *app, text []byte, policy string) (f verify.File, err err
 	if k.Policy, err = a.policy(policy); err != nil {
 		return f, err
 	}
-	if f, k.Proven, err = verify.ParseProven(text); err != nil {
+	f, k.Proven, err = verify.ParseProven(text)
+	switch {
+	case len(bytes.TrimSpace(text)) == 0:
+		err = errors.New("it is empty")
+	case appliance.CodeOf(err) == appliance.CodeInvalidJSON:
+		err = errors.New("not an attestation: it is not one JSON object, nor a tlog-proof")
+	case err != nil:
 		err = fmt.Errorf("not an attestation: %w", err)
 	}
 	return f, err

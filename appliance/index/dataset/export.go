@@ -27,8 +27,15 @@ func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error
 	if path == Stdio {
 		return write(stdout)
 	}
-	if stat, err := os.Stat(path); err == nil && !stat.Mode().IsRegular() && !stat.IsDir() { // a rename would replace the device or the pipe
+	switch stat, err := os.Stat(path); {
+	case err != nil:
+	case stat.IsDir():
+		return fmt.Errorf("write %s: it is a folder", path)
+	case !stat.Mode().IsRegular(): // a rename would replace the device or the pipe
 		return writeInto(path, write)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".rows-*")
 	if err != nil {
