@@ -154,4 +154,4 @@ func plainYAML(err error) error {
 }
 
 // intoGo is how the parser speaks of a document that is no mapping.
-var intoGo = regexp.MustCompile("cannot unmarshal .* into map\\[.*")
+var intoGo = regexp.MustCompile(`cannot unmarshal .* into map\[.*`)

@@ -86,7 +86,7 @@ func (d dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close() // again, where it is served
+	defer func() { _ = listener.Close() }() // again, where it is served
 	c, err := d.prepare(ctx)
 	if err != nil && ctx.Err() != nil {
 		return interruptedError{fmt.Errorf("interrupted; what is made is kept in %s, and the next 'attestd dev' goes on with it", d.dir)}

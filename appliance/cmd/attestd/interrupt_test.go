@@ -31,9 +31,8 @@ func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 }
 
 // stuck answers as a daemon that has begun something long: what it is asked for comes slowly, and the rest never.
-func stuck(t *testing.T, l net.Listener) (asked chan string) {
+func stuck(t *testing.T, l net.Listener, asked chan<- string) {
 	t.Helper()
-	asked = make(chan string, 10)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/status":
@@ -54,7 +53,6 @@ func stuck(t *testing.T, l net.Listener) (asked chan string) {
 	})}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	return asked
 }
 
 // Ctrl-C ends each command that takes long, with 130: it says what is kept, and leaves nothing half done behind.
@@ -78,22 +76,7 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			socket, err := net.Listen("unix", filepath.Join(dir, "s"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			api, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := fmt.Sprintf("data_dir: data\nadmin: { socket: s }\nserver: { listen: %q }\n", api.Addr())
-			for file, text := range map[string]string{"c.yaml": text, "api-key": "secret"} {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			asked, askedAPI := stuck(t, socket), stuck(t, api)
+			dir, asked := stuckAppliance(t)
 			cmd := exec.CommandContext(t.Context(), "attestd", append(test.args, "--config", "c.yaml")...)
 			cmd.Dir = dir
 			var stderr bytes.Buffer
@@ -103,7 +86,6 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 			}
 			select {
 			case <-asked:
-			case <-askedAPI:
 			case <-time.After(time.Minute):
 				t.Error("the daemon was asked for nothing")
 			}
@@ -114,15 +96,43 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(stderr.String(), test.says) {
 				t.Errorf("exit status %d and %q, want %d and %q", got, stderr.String(), exitInterrupted, test.says)
 			}
-			left, err := os.ReadDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range left {
-				if name := e.Name(); name != "s" && name != "c.yaml" && name != "api-key" {
-					t.Errorf("%s is left behind", name)
-				}
-			}
+			nothingLeft(t, dir)
 		})
+	}
+}
+
+// stuckAppliance is a folder with the configuration of an appliance that is stuck, and an API key.
+func stuckAppliance(t *testing.T) (dir string, asked chan string) {
+	t.Helper()
+	dir, asked = t.TempDir(), make(chan string, 10)
+	socket, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck(t, socket, asked)
+	stuck(t, api, asked)
+	text := fmt.Sprintf("data_dir: data\nadmin: { socket: s }\nserver: { listen: %q }\n", api.Addr())
+	for file, text := range map[string]string{"c.yaml": text, "api-key": "secret"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, asked
+}
+
+func nothingLeft(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range left {
+		if name := e.Name(); name != "s" && name != "c.yaml" && name != "api-key" {
+			t.Errorf("%s is left behind", name)
+		}
 	}
 }

@@ -46,12 +46,8 @@ func newLogList(a *app) *cobra.Command {
   attestd log list --before 4711`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			now := time.Now()
-			if q.From, err = parsePast(since, now); err != nil {
-				return usagef(cmd, "--since: %w", err)
-			}
-			if q.Until, err = parsePast(until, now); err != nil {
-				return usagef(cmd, "--until: %w", err)
+			if q.From, q.Until, err = parseSpan(cmd, since, until); err != nil {
+				return err
 			}
 			if err := checkListing(cmd, q); err != nil {
 				return err
@@ -86,6 +82,18 @@ func newLogList(a *app) *cobra.Command {
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
 	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("at most this many (1 to %d)", appliance.MaxListed))
 	return cmd
+}
+
+// parseSpan reads --since and --until.
+func parseSpan(cmd *cobra.Command, since, until string) (from, to time.Time, err error) {
+	now := time.Now()
+	if from, err = parsePast(since, now); err != nil {
+		return from, to, usagef(cmd, "--since: %w", err)
+	}
+	if to, err = parsePast(until, now); err != nil {
+		return from, to, usagef(cmd, "--until: %w", err)
+	}
+	return from, to, nil
 }
 
 // checkListing refuses flags that contradict each other, or that the daemon would refuse.
