@@ -95,6 +95,22 @@ func TestASessionLastsHalfAnHour(t *testing.T) {
 	}
 }
 
+func TestAChangeAsksToSignInAgainAfterFiveMinutes(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	b, key := r.signedIn(t, "operator"), url.Values{"name": {"of a fresh sign-in"}, "rate": {"default"}, "scope": {"attest"}}
+	if status, _, body := b.post("/keys", key); status >= http.StatusBadRequest {
+		t.Errorf("at once: %d %s", status, body)
+	}
+	a := newAlone(t, "")
+	a.signIn()
+	a.ahead.Store(5*60 + 1)
+	status, _, body := a.post("/keys", key)
+	if status != http.StatusForbidden || !strings.Contains(body, "your sign-in is older than five minutes. Nothing was changed.") || !strings.Contains(body, "attestd console --role operator") {
+		t.Errorf("later: %d %s", status, body)
+	}
+}
+
 func TestSigningOutEndsTheSession(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
