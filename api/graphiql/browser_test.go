@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/graphiql"
 	"github.com/attestd/attestd/api/graphql/clienttest"
+	"github.com/attestd/attestd/api/landing"
 )
 
 // The playground in a real browser, with the real endpoint over generated data. What it does there is told in
@@ -28,6 +29,7 @@ func TestPlaygroundInChromium(t *testing.T) {
 		app.Get("/graphiql", playground)
 		app.Get("/graphiql/assets/*", playground)
 		app.Post("/v1/graphql", guard)
+		app.Get("/favicon.svg", func(c *fiber.Ctx) error { return c.Type("svg").Send(landing.Favicon) })
 	})}
 	if folder := os.Getenv("TEST_SCREENSHOTS"); folder != "" {
 		args = append(args, folder)

@@ -2,13 +2,15 @@
 //   node browser_test.mjs BASE_URL [SCREENSHOT_FOLDER]
 // The server of that test puts rows into every list, and wants `x-api-key: opensesame` for the query named Secret.
 import assert from "node:assert/strict"
-import { mkdtemp, rm } from "node:fs/promises"
+import { mkdtemp, readFile, rm } from "node:fs/promises"
+import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { chromium } from "playwright-core"
 
 const [base, screenshots] = process.argv.slice(2)
 const key = "opensesame"
+const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
 
 const profile = await mkdtemp(join(tmpdir(), "attestd-chromium-"))
 const context = await chromium.launchPersistentContext(profile, {
@@ -83,8 +85,25 @@ async function steps() {
     assert.equal(await page.title(), "attestd playground")
     await page.locator(".graphiql-query-editor .view-line").first().waitFor()
     assert.match(await text("query"), /v2_transfers/)
+    assert.equal((await text("query")).match(/^#/gm).length, 3)
     assert.match(await text("query"), /@cached\(ttl: 1\)/)
     assert.deepEqual(JSON.parse(await text("variables")), { limit: 10, cursor: null })
+  })
+
+  await step("has run it already, for who was never here", async () => {
+    await page.locator(".graphiql-response").getByText("sender_canonical").first().waitFor()
+  })
+
+  await step("has contrast enough, in both themes", async () => {
+    await page.evaluate(axe)
+    await faultless() // by when it is coloured
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme })
+      await page.locator(`.graphiql-query-editor .monaco-editor.${colorScheme === "dark" ? "vs-dark" : "vs"}`).waitFor()
+      const { violations } = await page.evaluate(() => axe.run(document, { runOnly: ["color-contrast"] }))
+      assert.deepEqual(violations.flatMap(({ nodes }) => nodes.map(({ html, failureSummary }) => `${colorScheme}: ${html} ${failureSummary}`)), [])
+    }
+    await page.emulateMedia({ colorScheme: "light" })
   })
 
   await step("runs it, and shows rows", async () => {
@@ -145,6 +164,20 @@ async function steps() {
     await tab("Secret").waitFor()
   })
 
+  await step("asks for an API key where a query is refused for want of one, and sends it", async () => {
+    const expected = complaints.length
+    await page.getByRole("button", { name: "New tab" }).click()
+    await page.locator(".graphiql-query-editor .view-line").first().click()
+    await paste("query Secret { v2_stats_count { value } }")
+    await page.getByRole("button", { name: /Execute query/ }).click()
+    await page.getByLabel("API key").fill(key)
+    complaints.splice(expected) // of the 401
+    await page.getByRole("button", { name: "Use", exact: true }).click()
+    await page.locator(".graphiql-response").getByText("v2_stats_count").first().waitFor()
+    await screenshot("key")
+    assert.doesNotMatch(await page.evaluate(() => JSON.stringify({ ...localStorage, ...sessionStorage })), new RegExp(key))
+  })
+
   await step("is legible in the dark", async () => {
     await page.emulateMedia({ colorScheme: "dark" })
     await tab("Transfers").click()
@@ -160,7 +193,7 @@ async function steps() {
     const browser = await context.newCDPSession(page)
     await browser.send("Storage.clearDataForOrigin", { origin: base, storageTypes: "local_storage" })
     await page.goto(`${base}/graphiql`)
-    await page.locator(".graphiql-query-editor .view-line").first().waitFor()
+    await page.locator(".graphiql-response").getByText("sender_canonical").first().waitFor()
     const { data } = await run()
     assert.ok(data.v2_transfers.length > 0)
     const width = await page.evaluate(() => document.documentElement.scrollWidth)
@@ -171,6 +204,10 @@ async function steps() {
       assert.ok(box.x >= 0 && box.x + box.width <= 390, `${pane} leaves the screen`)
     }
     await screenshot("phone")
+    await page.evaluate(() => dispatchEvent(new Event("attestd-key-wanted"))) // as a refusal does
+    const field = await page.getByLabel("API key").boundingBox()
+    assert.ok(field.x >= 0 && field.x + field.width <= 390, `the field for the key leaves the screen: ${JSON.stringify(field)}`)
+    await screenshot("phone-key")
     await page.getByRole("button", { name: "Show Documentation Explorer" }).click()
     await page.locator(".graphiql-doc-explorer").getByText("Query", { exact: true }).first().click()
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth) <= 390)

@@ -45,6 +45,8 @@ const contentSecurityPolicy = "default-src 'none'; " +
 type Options struct {
 	// Endpoint is the path of the GraphQL endpoint on the same host; empty means /v1/graphql.
 	Endpoint string
+	// RequiresKey has the page ask for an API key at once. Without it, it asks once a query was refused for want of one.
+	RequiresKey bool
 }
 
 // Built reports whether this binary contains the playground, rather than the page that says how to get it.
@@ -61,7 +63,7 @@ func newHandler(files fs.FS, o Options) fiber.Handler {
 	if o.Endpoint == "" {
 		o.Endpoint = "/v1/graphql"
 	}
-	page := newPage(files, o.Endpoint)
+	page := newPage(files, o)
 	assets := loadAssets(files)
 	return func(c *fiber.Ctx) error {
 		secure(c)
@@ -111,12 +113,13 @@ type page struct {
 	etag string
 }
 
-func newPage(files fs.FS, endpoint string) page {
+func newPage(files fs.FS, o Options) page {
 	body, err := fs.ReadFile(files, "dist/index.html")
 	if err != nil {
 		body = fallback
 	}
-	body = bytes.ReplaceAll(body, []byte("{{endpoint}}"), []byte(html.EscapeString(endpoint)))
+	body = bytes.ReplaceAll(body, []byte("{{endpoint}}"), []byte(html.EscapeString(o.Endpoint)))
+	body = bytes.ReplaceAll(body, []byte("{{requiresKey}}"), strconv.AppendBool(nil, o.RequiresKey))
 	return page{body: body, etag: etag(body)}
 }
 

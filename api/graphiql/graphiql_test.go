@@ -155,7 +155,7 @@ func TestEmbeddedPageLoadsOnlyItsOwnAssets(t *testing.T) {
 	if !Built() {
 		t.Skip("needs that the playground is built (make playground)")
 	}
-	page := newPage(dist, "/v1/graphql").body
+	page := newPage(dist, Options{Endpoint: "/v1/graphql"}).body
 	for _, forbidden := range []string{"http:", "https:", "//", "{{", "<script>"} {
 		if bytes.Contains(page, []byte(forbidden)) {
 			t.Errorf("the page contains %s:\n%s", forbidden, page)

@@ -67,7 +67,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Origins: origins, Handler: endpoint.Health})
 	if c.Playground {
-		playground := graphiql.New(graphiql.Options{Endpoint: GraphQLPath})
+		playground := graphiql.New(graphiql.Options{Endpoint: GraphQLPath, RequiresKey: c.RequireKey})
 		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {
 			routes = append(routes, api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
 		}

@@ -1,22 +1,7 @@
 // What the playground opens with: one tab each. Every query runs as it stands.
-const transfers = `# Transfers, the most recent first.
-# Run it: Ctrl-Enter, or the button.
-#
-# Next page: put the last row's sort_order
-# into "cursor" below. And back: the first
-# row's, with p_comparison "gt".
-#
-# Filters to add to args:
-#   p_source_universal_chain_id: "union.union-1"
-#   p_addresses_canonical: ["0x…"]
-#   p_transaction_hash: "0x…"
-#   p_network: "mainnet"
-#
-# @cached: for ttl seconds, equal queries
-# share one answer.
-#
-# Next tabs: packets with their traces, tokens,
-# counts. The book on the left has every field.
+const transfers = `# Transfers, the newest first. Ctrl-Enter runs it.
+# Next page: the last row's sort_order as "cursor".
+# The book on the left has every field and filter.
 query Transfers(
   $limit: Int
   $cursor: String
@@ -49,10 +34,8 @@ query Transfers(
 `
 
 const packets = `# Packets, with traces: how far each has come.
-#
-# To see all that one transaction caused, put a
-# transfer's transfer_send_transaction_hash
-# into "transaction" below.
+# All that one transaction caused: put a transfer's
+# transfer_send_transaction_hash into "transaction".
 query PacketTraces(
   $transaction: String
 ) @cached(ttl: 1) {
