@@ -94,11 +94,12 @@ type Entry struct {
 	Leaf   []byte `json:"-"`               // the bytes in the tree, see EncodeLeaf and EncodeEvent
 }
 
-// WithoutAddresses is the entry as those may see it who may not know who was attested to whom: without both addresses, without the leaf
-// and its salt, which have or confirm them, and without the signature, which is what the contract on chain asks for.
+// WithoutAddresses is the entry as those may see it who may not know who was attested to whom: without both addresses, without the hash, the
+// leaf and its salt, which have them or confirm a guess, and without the signature, which is what the contract on chain asks for.
 func (e Entry) WithoutAddresses() Entry {
 	e.Leaf = nil
-	e.Record.Request, e.Record.Signature, e.Record.Salt, e.Record.IdempotencyKey = Request{}, Signature{}, Salt{}, ""
+	e.Record.Request, e.Record.Hash, e.Record.Signature = Request{}, Digest{}, Signature{}
+	e.Record.Salt, e.Record.IdempotencyKey = Salt{}, ""
 	if e.Event != nil {
 		event := *e.Event
 		event.Salt, event.Details = Salt{}, maps.Clone(event.Details)

@@ -62,7 +62,7 @@ const freshFor = 5 * time.Minute
 type verb struct {
 	least  Role
 	writes bool // it wants a sign-in of the last five minutes
-	// redacted says that those below Auditor are answered without addresses.
+	// redacted says that those below Auditor are answered without addresses, and without the hash that is of them.
 	redacted bool
 }
 
@@ -130,7 +130,7 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set(api.ByHeader, g.who.By())
 	if v.redacted && g.who.Role < Auditor {
 		query := r.URL.Query()
-		if query.Has("unspendable") {
+		if query.Has("unspendable") || query.Has("hash") {
 			return nil, errRole // the answer would say whether it was attested
 		}
 		query.Set(wire.RedactQuery, string(sinks.RedactAddresses))

@@ -98,9 +98,11 @@ func TestAViewerIsToldNoAddresses(t *testing.T) {
 				t.Errorf("%s asks %s with redact=%q", role, verb, got)
 			}
 		}
-		_, err := ask(t, Principal{Role: role, SignedIn: now}, now, "GET /log/records?unspendable=0x01")
-		if (role == Viewer) != errors.Is(err, errRole) {
-			t.Errorf("%s searches by address: %v", role, err)
+		for _, by := range []string{"unspendable", "hash"} {
+			_, err := ask(t, Principal{Role: role, SignedIn: now}, now, "GET /log/records?"+by+"=0x01")
+			if (role == Viewer) != errors.Is(err, errRole) {
+				t.Errorf("%s searches by %s: %v", role, by, err)
+			}
 		}
 	}
 }

@@ -40,8 +40,8 @@ func (s search) Other() string {
 	return s.at(0)
 }
 
-// readSearch reads a form. keys are the names of API keys by id. Only those who may see addresses may search by one: the answer says whether
-// it was attested.
+// readSearch reads a form. keys are the names of API keys by id. Only those who may see addresses may search by one, or by a hash, which
+// anybody makes of two: the answer says whether it was attested.
 func readSearch(form url.Values, keys map[string]string, addresses bool) (s search) {
 	s = search{
 		Q: strings.TrimSpace(form.Get("q")), From: form.Get("from"), Until: form.Get("until"),
@@ -95,14 +95,16 @@ func (s *search) readQ(as string, keys map[string]string, addresses bool) {
 	if s.readKey(keys) {
 		return
 	}
-	switch len(s.Q) {
-	case hashLen:
+	switch isHash := len(s.Q) == hashLen; {
+	case (isHash || len(s.Q) == addressLen) && !addresses:
+		s.Wrong = "A viewer may not search by address or hash: the answer would say whether it was attested."
+	case isHash:
 		s.query.Hash = new(appliance.Digest)
 		if err := s.query.Hash.UnmarshalText([]byte(s.Q)); err != nil {
 			s.Wrong = "A hash has 0x and 64 hex digits."
 		}
-	case addressLen:
-		s.readAddress(as, addresses)
+	case len(s.Q) == addressLen:
+		s.readAddress(as)
 	default:
 		s.Wrong = "That is no attestation's id, no API key's id or name, no address and no hash."
 	}
@@ -124,11 +126,7 @@ func (s *search) readKey(keys map[string]string) bool {
 	return s.query.KeyID != ""
 }
 
-func (s *search) readAddress(as string, addresses bool) {
-	if !addresses {
-		s.Wrong = "A viewer may not search by address: the answer would say whether it was attested."
-		return
-	}
+func (s *search) readAddress(as string) {
 	address, err := appliance.ParseAddress(s.Q)
 	if err != nil {
 		s.Wrong = "The address " + err.Error() + "."

@@ -59,19 +59,20 @@ type record struct {
 	appliance.Record
 	UnspendableAddress appliance.Address   `json:"unspendableAddress,omitzero"`
 	Beneficiary        appliance.Address   `json:"beneficiary,omitzero"`
+	Hash               appliance.Digest    `json:"hash,omitzero"`
 	Signature          appliance.Signature `json:"signature,omitzero"`
 }
 
 // NewEntry returns e as it goes over the wire.
 func NewEntry(e appliance.Entry) Entry {
-	return Entry{e, record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Signature}, e.Leaf}
+	return Entry{e, record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature}, e.Leaf}
 }
 
 // Whole returns the entry as the domain has it, with Leaf.
 func (e Entry) Whole() appliance.Entry {
 	e.Entry.Record, e.Entry.Leaf = e.Record.Record, e.Leaf
 	r := &e.Entry.Record
-	r.UnspendableAddress, r.Beneficiary, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Signature
+	r.UnspendableAddress, r.Beneficiary, r.Hash, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature
 	return e.Entry
 }
 

@@ -35,7 +35,7 @@ func TestAKeyGoesOverTheWireWithoutTheHashOfItsSecret(t *testing.T) {
 func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 	t.Parallel()
 	record := appliance.Record{
-		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}, Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
+		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}, Hash: appliance.Digest{6}, Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
 		Request:     appliance.Request{UnspendableAddress: appliance.Address{2}, Beneficiary: appliance.Address{3}},
 	}
 	whole := appliance.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
@@ -51,7 +51,7 @@ func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 		if got := read.Whole(); !reflect.DeepEqual(got, entry) {
 			t.Errorf("%s was read as %+v", text, got)
 		}
-		for _, member := range []string{`"unspendableAddress"`, `"beneficiary"`, `"signature"`} {
+		for _, member := range []string{`"unspendableAddress"`, `"beneficiary"`, `"hash"`, `"signature"`} {
 			if has := strings.Count(string(text), member); has != map[bool]int{true: 1}[entry.Record.Beneficiary == record.Beneficiary] {
 				t.Errorf("%s has %s %d times", text, member, has)
 			}

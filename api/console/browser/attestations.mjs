@@ -116,7 +116,7 @@ export default async function attestations() {
     const page = await signIn("viewer")
     await page.goto(`${url}/attestations/${id}`)
     await verdict(page).getByText(/^Checked in this browser/).waitFor()
-    await page.getByText("Viewers do not see the addresses.").waitFor()
+    await page.getByText("Viewers see neither the addresses nor the hash of them.").waitFor()
     await page.context().close()
   })
 
