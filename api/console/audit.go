@@ -165,20 +165,36 @@ func toldBy(checkpoint string) string {
 	return fmt.Sprintf("the checkpoint of %s records of %s", lines[1], lines[0])
 }
 
-// readEarlier returns the checkpoint of a form: a file that was chosen, or a text.
+// readEarlier returns the checkpoint of a form: a file that was chosen, or a text. What was dropped and cannot be read is refused: an audit
+// that left it out would say that all is whole.
 func readEarlier(r *http.Request) (string, error) {
-	file, _, err := r.FormFile("file")
-	if err == nil {
-		defer file.Close()
-		text, err := io.ReadAll(io.LimitReader(file, maxCheckpoint+1))
-		if err != nil {
-			return "", badRequest("The file could not be read: " + err.Error() + ".")
-		}
-		if len(bytes.TrimSpace(text)) > 0 {
-			return readCheckpoint(string(text))
-		}
+	if err := r.ParseForm(); err != nil {
+		return "", formError(err)
 	}
-	return readCheckpoint(r.FormValue("checkpoint"))
+	file, _, err := r.FormFile("file")
+	if errors.Is(err, http.ErrMissingFile) || errors.Is(err, http.ErrNotMultipart) {
+		return readCheckpoint(r.PostFormValue("checkpoint"))
+	}
+	if err != nil {
+		return "", formError(err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxCheckpoint+1))
+	if err != nil {
+		return "", formError(err)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return "", badRequest("The file that was chosen is empty, which is no checkpoint. Nothing was audited.")
+	}
+	return readCheckpoint(string(text))
+}
+
+// formError tells whoever sent a form why it cannot be read.
+func formError(err error) error {
+	if tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
+		return tooLarge
+	}
+	return badRequest("The form could not be read: " + err.Error() + ".")
 }
 
 // readCheckpoint returns a checkpoint with the line ends that were signed, which forms change.

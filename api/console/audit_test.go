@@ -2,9 +2,12 @@ package console_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/url"
@@ -121,6 +124,58 @@ func TestOnlyAuditorsAudit(t *testing.T) {
 	if status, _, _ := b.post("/audit", nil); status != http.StatusForbidden {
 		t.Errorf("a viewer audits: %d", status)
 	}
+}
+
+// What was dropped and is no checkpoint is not left out of the audit, which would say that all is whole.
+func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
+	t.Parallel()
+	b := start(t).signedIn(t, "auditor")
+	for content, want := range map[string]struct {
+		status int
+		says   string
+	}{
+		"":                              {http.StatusBadRequest, "is empty"},
+		" \n":                           {http.StatusBadRequest, "is empty"},
+		strings.Repeat("a", 20<<10):     {http.StatusBadRequest, "more than 16384 bytes"},
+		strings.Repeat("a", (64<<10)+1): {http.StatusRequestEntityTooLarge, "more than 65536 bytes"},
+	} {
+		var form bytes.Buffer
+		parts := multipart.NewWriter(&form)
+		file, err := parts.CreateFormFile("file", "kept.checkpoint")
+		if err == nil {
+			_, err = io.WriteString(file, content)
+		}
+		if err := errors.Join(err, parts.Close()); err != nil {
+			t.Fatal(err)
+		}
+		status, body := b.send("/audit", parts.FormDataContentType(), &form)
+		if status != want.status || !strings.Contains(body, want.says) || strings.Contains(body, "is whole") {
+			t.Errorf("a file of %d bytes: %d %s", len(content), status, body)
+		}
+	}
+	if status, _, body := b.post("/audit", url.Values{"checkpoint": {strings.Repeat("a", 64<<10)}}); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a text that is too long for a form: %d %s", status, body)
+	}
+}
+
+// send posts a body of another kind than a form's.
+func (b *browser) send(path, contentType string, body io.Reader) (status int, text string) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.base+path, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	resp, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	read, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return resp.StatusCode, string(read)
 }
 
 // endless is an admin socket whose audits last until who asked has left, which then is told.

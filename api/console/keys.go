@@ -92,7 +92,7 @@ func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
 // createKey makes an API key, and shows its token this once.
 func createKey(w http.ResponseWriter, v *visit) error {
 	if err := v.ParseForm(); err != nil {
-		return badRequest("The form could not be read: " + err.Error() + ".")
+		return formError(err)
 	}
 	form := keyForm{
 		Name: strings.TrimSpace(v.PostForm.Get("name")), Rate: v.PostForm.Get("rate"), Expires: v.PostForm.Get("expires"),
