@@ -185,6 +185,24 @@ func TestWrongLinksAreLimited(t *testing.T) {
 	t.Errorf("the thirtieth wrong link: %d", last)
 }
 
+func TestWrongLinksKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	a := newAlone(t, "")
+	link, err := a.Link("viewer", "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for status := 0; status != http.StatusTooManyRequests; {
+		status, _, _ = a.get("/link/nothing")
+	}
+	if status, _, body := a.get(strings.TrimPrefix(link.URL, a.base)); status != http.StatusOK || !strings.Contains(body, "Sign in as viewer") {
+		t.Errorf("a good link is shown: %d %s", status, body)
+	}
+	if status, _, body := a.post("/sign-in", url.Values{"link": {link.URL}}); status != http.StatusSeeOther {
+		t.Errorf("a good link is taken: %d %s", status, body)
+	}
+}
+
 func TestASignInLeadsNowhereElse(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")

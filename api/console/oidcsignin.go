@@ -28,9 +28,6 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request) {
 // endOIDC takes the browser back from the provider. Its answer is a page that leads on, and no redirect: to one that another site has begun,
 // browsers do not send a cookie that is SameSite=Strict.
 func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
-	if !c.mayTry(w, r) {
-		return
-	}
 	query := r.URL.Query()
 	var cookie string
 	if sent, err := r.Cookie(c.oidcCookie()); err == nil {
@@ -38,8 +35,9 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 	}
 	begun, ok := c.provider.take(query.Get("state"), cookie)
 	if !ok {
-		c.attempts.Allow()
-		c.problem(w, r, http.StatusForbidden, "This sign-in did not begin in this browser, or more than ten minutes ago. Begin again.")
+		if c.mayTryMore(w, r) {
+			c.problem(w, r, http.StatusForbidden, "This sign-in did not begin in this browser, or more than ten minutes ago. Begin again.")
+		}
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: c.oidcCookie(), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure()})

@@ -65,9 +65,6 @@ func (c *Console) showSignIn(w http.ResponseWriter, r *http.Request) {
 // showLink shows for what a link is, and does not take it: programs that look ahead follow links, too. Its form does, which a module sends at
 // once.
 func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
-	if !c.mayTry(w, r) {
-		return
-	}
 	token := r.PathValue("token")
 	l, ok := c.sessions.look(token)
 	if !ok {
@@ -79,9 +76,6 @@ func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
 
 // signIn takes a link: its token, or all of it as somebody has pasted it.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
-	if !c.mayTry(w, r) {
-		return
-	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := ownPath(r.PostFormValue("next"))
 	token := strings.TrimSpace(r.PostFormValue("link"))
@@ -104,9 +98,10 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, who Principal) {
 	c.logger.Info("console: signed in", "name", who.Name, "role", who.Role.String(), "address", r.RemoteAddr)
 }
 
-// mayTry bounds how often links are tried that are none.
-func (c *Console) mayTry(w http.ResponseWriter, r *http.Request) bool {
-	if c.attempts.Tokens() >= 1 {
+// mayTryMore bounds how often links are tried that are none. One that is good is taken all the same: nobody guesses 130 random bits, and
+// whoever tries must not keep others out.
+func (c *Console) mayTryMore(w http.ResponseWriter, r *http.Request) bool {
+	if c.attempts.Allow() {
 		return true
 	}
 	w.Header().Set("Retry-After", "2")
@@ -115,7 +110,9 @@ func (c *Console) mayTry(w http.ResponseWriter, r *http.Request) bool {
 }
 
 func (c *Console) noLink(w http.ResponseWriter, r *http.Request, next string) {
-	c.attempts.Allow()
+	if !c.mayTryMore(w, r) {
+		return
+	}
 	c.logger.Warn("console: a link was tried that is none, or none any more", "address", r.RemoteAddr)
 	c.writeSignIn(w, r, http.StatusForbidden, signInData{Next: next, Wrong: "This link was used before, or is older than a minute."})
 }
