@@ -249,3 +249,39 @@ func TestAFormHasALimit(t *testing.T) {
 		t.Errorf("%d", status)
 	}
 }
+
+func TestOneSessionLeavesConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	b := r.signedIn(t, "viewer")
+	follow := func(ctx context.Context) *http.Response {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+"/replica/live", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := b.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { resp.Body.Close() })
+		return resp
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	for n := 1; n <= console.MostStreams; n++ {
+		if resp := follow(ctx); resp.StatusCode != http.StatusOK {
+			t.Fatalf("stream %d: %d", n, resp.StatusCode)
+		}
+	}
+	if resp := follow(t.Context()); resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("one more: %d", resp.StatusCode)
+	}
+	if status, _, _ := b.get("/settings"); status != http.StatusOK {
+		t.Errorf("a page beside them: %d", status)
+	}
+	leave()
+	for status, deadline := 0, time.Now().Add(30*time.Second); status != http.StatusOK; {
+		if status = follow(t.Context()).StatusCode; time.Now().After(deadline) {
+			t.Fatalf("when they are closed: %d", status)
+		}
+	}
+}

@@ -8,6 +8,9 @@ import (
 	"sync"
 )
 
+// MostStreams is how many streams a session may have open.
+const MostStreams = mostStreams
+
 // Issuer is that of a real OpenID Connect provider, which runs until EndProvider; see browser/provider.mjs. It is empty where the provider is not
 // installed.
 var Issuer = sync.OnceValues(startProvider)

@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/wire"
 )
 
 // page is one page of the console and what belongs to it. It shows the template templates/NAME.html, with the module static/NAME.js where there
@@ -51,6 +53,7 @@ type visit struct {
 	Expires time.Time // of the session
 	console *Console
 	ended   context.Context // ends with the session
+	streams *atomic.Int32   // of the session
 	page    page
 }
 
@@ -84,7 +87,7 @@ func (c *Console) signedIn(p page, of route) http.Handler {
 			c.askToSignIn(w, r)
 			return
 		}
-		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended, page: p}
+		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended, streams: &s.streams, page: p}
 		v.Admin = client.NewAdminOver(gate{next: c.admin, known: c.known, who: s.Principal, now: c.now})
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		err := errRole
@@ -136,9 +139,17 @@ const (
 	streamPulse = 10 * time.Second
 )
 
+var errStreams = &client.Problem{Problem: wire.Problem{
+	Status: http.StatusTooManyRequests, Detail: fmt.Sprintf("You follow %d pages live already: close one of them.", mostStreams),
+}}
+
 // stream answers with server-sent events (HTML, section 9.2) until produce returns, the browser leaves, or the session ends: that is an event
 // named end. send may be called from one goroutine; data is told as JSON.
 func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, send func(event string, data any) error) error) error {
+	defer v.streams.Add(-1)
+	if v.streams.Add(1) > mostStreams {
+		return errStreams
+	}
 	ctx, cancel := context.WithCancel(v.Context())
 	var pulse sync.WaitGroup
 	defer pulse.Wait()

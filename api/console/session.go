@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,8 @@ const (
 	// mostLinks and mostSessions bound memory. One more takes the place of the oldest.
 	mostLinks    = 32
 	mostSessions = 64
+	// mostStreams of a session leave connections to others (maxConnections). A page that is seen has one.
+	mostStreams = 16
 )
 
 // secret is what is kept of a link's token or of a session's cookie: whoever reads the memory cannot use it.
@@ -35,6 +38,7 @@ type session struct {
 	expires time.Time
 	ended   context.Context // ends with the session
 	end     context.CancelFunc
+	streams atomic.Int32 // that are open; see mostStreams
 }
 
 // sessions are all links and sessions, in memory only: a restart ends them. They are safe for concurrent use.
