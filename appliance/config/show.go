@@ -21,6 +21,15 @@ func (c *Config) Values() map[string]any {
 	return values
 }
 
+// Shown are Values as those may see them who may not read the file: without what may be a key in the upstream's address.
+func (c *Config) Shown() map[string]any {
+	values := c.Values()
+	if address := c.UpstreamShown(); address != c.GraphQL.Upstream {
+		values["graphql.upstream"] = address + "?" + hiddenValue
+	}
+	return values
+}
+
 // shown is a value as it would be written in the file.
 func shown(v reflect.Value) any {
 	if s, ok := v.Interface().(fmt.Stringer); ok {

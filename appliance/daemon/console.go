@@ -78,7 +78,7 @@ func (r *running) settings() []wire.Setting {
 	r.reloading.Lock()
 	loaded := r.loaded
 	r.reloading.Unlock()
-	started, newest, waiting := r.config.Values(), loaded.Values(), r.changedOtherwise(loaded)
+	started, newest, waiting := r.config.Shown(), loaded.Shown(), r.changedOtherwise(loaded)
 	var all []wire.Setting
 	for _, s := range config.Settings() {
 		shown := wire.Setting{

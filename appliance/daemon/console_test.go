@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -66,5 +69,34 @@ func TestSettingsAreTheNewestWhereAReloadTakesThemOver(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
+	}
+}
+
+// Who sees the settings may not be who may read the file.
+func TestSettingsTellNoKeys(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "attestd.yaml")
+	const text = `
+hsm: { uri: "pkcs11:token=a;object=b?module-path=/usr/lib/libhsm.so&pin-source=file:/etc/attestd/pin" }
+store: { url: "postgres://attestd:secret@db.example.com/attestd?password=secret" }
+graphql: { upstream: "https://up.example.com/v1/graphql?key=secret", upstream_headers: ["x-api-key: secret"] }
+chain: { contracts: [{ name: a, address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", rpc: ["https://rpc.example.com/v2/secret"] }] }
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := (&config.Source{}).LoadFile(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(map[string]string)
+	for _, s := range (&running{config: c, loaded: c}).settings() {
+		told[s.Name] = fmt.Sprint(s.Value)
+		if strings.Contains(told[s.Name], "secret") {
+			t.Errorf("%s: %s", s.Name, told[s.Name])
+		}
+	}
+	if want := "https://up.example.com/v1/graphql?(hidden)"; told["graphql.upstream"] != want {
+		t.Errorf("graphql.upstream: %s, want %s", told["graphql.upstream"], want)
 	}
 }
