@@ -33,7 +33,7 @@ func (d *daemonProcess) onDisk(t *testing.T, values ...string) *disktest.Disk {
 // moveData copies the appliance's data to another folder.
 func (d *daemonProcess) moveData(t *testing.T, folder string) {
 	t.Helper()
-	for _, name := range []string{archive.StoreFile, archive.LogKeyFile, daemon.ReplicaFile} {
+	for _, name := range []string{archive.StoreFile, archive.LogKeyFile} {
 		text, err := os.ReadFile(filepath.Join(d.dir, "data", name))
 		if err == nil {
 			err = files.Write(filepath.Join(folder, name), text, 0o600) // synced

@@ -232,9 +232,6 @@ func TestAFollowerGoesOnWhereItWasAfterARestart(t *testing.T) {
 func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	up := newUpstream(t, "50")
 	d := newDaemonFolder(t)
-	if err := os.Remove(d.replica()); err != nil {
-		t.Fatal(err)
-	}
 	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })

@@ -3,15 +3,30 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
 // writes remembers each write.
-type writes []string
+type writes struct {
+	mu  sync.Mutex
+	all []string
+}
 
-func (w *writes) Write(p []byte) (int, error) { *w = append(*w, string(p)); return len(p), nil }
+func (w *writes) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, string(p))
+	return len(p), nil
+}
+
+func (w *writes) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%q", w.all)
+}
 
 func TestLinesOfTheAccessLogShareAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -20,8 +35,8 @@ func TestLinesOfTheAccessLogShareAWrite(t *testing.T) {
 		want := func(when string, lines ...string) {
 			t.Helper()
 			synctest.Wait()
-			if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", lines) {
-				t.Fatalf("%s: written %q, want %q", when, got, lines)
+			if got.String() != fmt.Sprintf("%q", lines) {
+				t.Fatalf("%s: written %s, want %q", when, &got, lines)
 			}
 		}
 		access := log.later()

@@ -113,9 +113,9 @@ func (k *known) read(a *app, text []byte, policy string) (f verify.File, err err
 	f, k.Proven, err = verify.ParseProven(text)
 	switch {
 	case len(bytes.TrimSpace(text)) == 0:
-		err = errors.New("it is empty")
-	case appliance.CodeOf(err) == appliance.CodeInvalidJSON:
-		err = errors.New("not an attestation: it is not one JSON object, nor a tlog-proof")
+		err = errors.New("not an attestation: it is empty")
+	case err != nil && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
+		err = errors.New("not an attestation: it must be one JSON object, or a tlog-proof")
 	case err != nil:
 		err = fmt.Errorf("not an attestation: %w", err)
 	}
