@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,9 +50,36 @@ func documentedCodes(t *testing.T) map[appliance.Code]int {
 	return codes
 }
 
+// docs/integrating.md says of each code whether to ask again, but of those that say that the request itself is wrong.
+func TestTheIntegratorsPageSaysWhatToRetry(t *testing.T) {
+	t.Parallel()
+	_, table, _ := strings.Cut(page(t, "integrating.md"), "\n## Errors and retries\n")
+	told := make(map[appliance.Code]int)
+	for _, row := range regexp.MustCompile(`(?m)^\| ([\d, ]+) \| ([^|]+) \|`).FindAllStringSubmatch(table, -1) {
+		for status := range strings.SplitSeq(row[1], ", ") {
+			for _, code := range regexp.MustCompile("`([a-z0-9_]+)`").FindAllStringSubmatch(row[2], -1) {
+				if number, err := strconv.Atoi(status); err != nil || told[appliance.Code(code[1])] == 0 {
+					told[appliance.Code(code[1])] = number
+				}
+			}
+		}
+	}
+	wrong := []int{400, 404, 405, 413, 414, 415, 431}
+	for code, status := range documentedCodes(t) {
+		if told[code] != status && !slices.Contains(wrong, status) {
+			t.Errorf("the page says of %s: %d, but it is %d", code, told[code], status)
+		}
+	}
+}
+
 func apiPage(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/api.md")
+	return page(t, "api.md")
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ if [ "${1-}" = test ]; then
 	need "/usr/libexec/p11-kit/p11-kit-server /usr/lib/*/p11-kit/p11-kit-server" p11-kit p11-kit-server
 	need "/usr/lib/*/pkcs11/p11-kit-client.so /usr/lib64/pkcs11/p11-kit-client.so" p11-kit-modules p11-kit-server
 	need "/usr/share/fonts/truetype/dejavu /usr/share/fonts/dejavu-sans-fonts" fonts-dejavu-core dejavu-sans-fonts
+	need python3 python3 python3
 	need shellcheck shellcheck ShellCheck
 	need systemd-analyze systemd systemd
 	need fusermount3 fuse3 fuse3

@@ -73,7 +73,7 @@ func depsCases() []depsCase {
 		},
 		{
 			name: "Fedora, root, for the tests", programs: map[string]string{"dnf": installs, "id": "echo 0"}, word: "test",
-			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd", "p11-kit"},
+			ran: "dnf install -y ", packages: []string{"chromium", "ShellCheck", "systemd", "p11-kit", "python3"},
 		},
 		{
 			name: "Debian, a user, for the tests", programs: map[string]string{"apt-get": installs, "id": "echo 1000"}, word: "test",

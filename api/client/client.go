@@ -1,4 +1,14 @@
 // Package client calls attestd: a Client its HTTP API, an Admin the admin socket of a running daemon.
+//
+// A program that needs attestations makes one Client with New, and calls Attest with a deadline and an idempotency key of its own:
+//
+//	c, err := client.New("https://attestd.example.com:8443", apiKey, client.Options{Timeout: time.Minute})
+//	…
+//	a, err := c.Attest(ctx, request, client.AttestOptions{IdempotencyKey: orderID})
+//
+// Attest tries again while the appliance is away or busy. An answer that is an error is a *Problem, whose code CodeOf returns: see
+// docs/integrating.md for what each asks of a program. Before an attestation is used, check that it is signed (Attestation.Verify), by
+// the signer that you know, over the hash of your addresses (appliance.NewScheme): the example does.
 package client
 
 import (

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/graphql/clienttest"
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+)
+
+// examples are the languages of docs/integrating.md whose blocks are programs, and how one becomes a command in a folder.
+var examples = map[string]func(t *testing.T, folder, source string) (command []string){
+	"ts": func(t *testing.T, folder, source string) []string {
+		compiler, err := filepath.Abs("../../../api/graphql/clienttest/node_modules/typescript/bin/tsc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
+		clienttest.Require(t, compiler, "make clients")
+		written(t, folder, "node.d.ts", "declare const process: { argv: string[]; env: Record<string, string | undefined> }\n")
+		file := written(t, folder, "example.mts", source)
+		built(t, "node", compiler, "--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2022,dom",
+			"--moduleDetection", "force", file, filepath.Join(folder, "node.d.ts"))
+		return []string{"node", filepath.Join(folder, "example.mjs")}
+	},
+	"python": func(t *testing.T, folder, source string) []string {
+		clienttest.Require(t, "python3", "install Python (make test-deps)")
+		return []string{"python3", written(t, folder, "example.py", source)}
+	},
+	"go": func(t *testing.T, folder, source string) []string {
+		program := filepath.Join(folder, "example")
+		build := []string{"build", "-o", program}
+		if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+			build = append(build, "-race") // as this test is, so that what it is made of need not be compiled again
+		}
+		built(t, "go", append(build, written(t, folder, "example.go", source))...)
+		return []string{program}
+	},
+}
+
+func written(t *testing.T, folder, name, text string) string {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func built(t *testing.T, program string, arguments ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// exampleIn returns the one block that docs/integrating.md has in a language.
+func exampleIn(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/integrating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("docs/integrating.md has %d blocks of %s, want one", len(blocks), language)
+	}
+	return blocks[0][1]
+}
+
+// front stands before a daemon, and answers the first requests for attestations itself.
+type front struct {
+	first []http.HandlerFunc
+
+	lock sync.Mutex
+	keys []string // the idempotency keys that came, one for each request
+}
+
+func (f *front) serve(t *testing.T, daemon string) (address string) {
+	t.Helper()
+	behind, err := url.Parse(daemon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(behind)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/functions/v1/attest" {
+			if answer := f.next(r.Header.Get("Idempotency-Key")); answer != nil {
+				answer(w, r)
+				return
+			}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// next notes a request, and returns who answers it: nil for the daemon.
+func (f *front) next(key string) http.HandlerFunc {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.keys = append(f.keys, key)
+	if len(f.keys) > len(f.first) {
+		return nil
+	}
+	return f.first[len(f.keys)-1]
+}
+
+func breaks(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func refuses(status int, code, retryAfter string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.Header().Set("Retry-After", retryAfter)
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(map[string]any{"status": status, "code": code})
+	}
+}
+
+// The addresses and the id that the examples are given, and another attestor's key: the one whose secret is 1.
+const (
+	unspendableExample = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+	beneficiaryExample = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
+	otherAddress       = "0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf"
+	otherPublicKey     = "0x0479be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8"
+)
+
+// What docs/integrating.md gives to integrators works as it stands: it gets through failures with one idempotency key, gives up where it
+// should, and takes no other attestor's signature.
+func TestIntegratorsExamplesWork(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel() // from here: this process makes the token
+	d.run(t, "replica", "generate", "--transfers", "10")
+	d.start(t)
+	t.Cleanup(func() { d.kill(t) })
+	attestor := attestorOf(t, d)
+	trusted := []string{"ATTESTOR_PUBLIC_KEY=" + attestor.PublicKey, "ATTESTOR_ADDRESS=" + attestor.SignerAddress.String()}
+	for language, prepare := range examples {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			command := prepare(t, t.TempDir(), exampleIn(t, language))
+			for _, c := range []struct {
+				name     string
+				first    []http.HandlerFunc
+				apiKey   string
+				trusts   []string
+				fails    string // what it says; empty where it succeeds
+				requests int
+			}{
+				{"it gets through failures", []http.HandlerFunc{breaks, refuses(429, "rate_limited", "1"), refuses(503, "overloaded", "1")}, d.token, trusted, "", 4},
+				{"it waits no longer than its deadline", []http.HandlerFunc{refuses(503, "overloaded", "86400")}, d.token, trusted, "overloaded", 1},
+				{"it repeats nothing that is refused", nil, "ak_none", trusted, "invalid_api_key", 1},
+				{
+					"it trusts no other attestor", nil, d.token,
+					[]string{"ATTESTOR_PUBLIC_KEY=" + otherPublicKey, "ATTESTOR_ADDRESS=" + otherAddress}, "do not use it", 1,
+				},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					f, id := &front{first: c.first}, strings.ReplaceAll(language+" "+c.name, " ", "-")
+					environ := append([]string{"ATTESTD_URL=" + f.serve(t, d.url), "ATTESTD_API_KEY=" + c.apiKey}, c.trusts...)
+					out, complaint, err := integrate(t, command, id, environ)
+					if (err != nil) != (c.fails != "") || !strings.Contains(complaint, c.fails) {
+						t.Fatalf("%v: %s", err, complaint)
+					}
+					if len(f.keys) != c.requests || len(slices.Compact(slices.Clone(f.keys))) != 1 || f.keys[0] != id {
+						t.Errorf("it asked with the idempotency keys %q, want %d times the same", f.keys, c.requests)
+					}
+					if c.fails == "" {
+						checkIntegrated(t, out, attestor.SignerAddress)
+					}
+				})
+			}
+		})
+	}
+}
+
+// integrate runs an example, and returns what it prints and what it complains of.
+func integrate(t *testing.T, command []string, id string, environ []string) (out []byte, complaint string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], unspendableExample, beneficiaryExample, id)...)
+	cmd.Env = append(os.Environ(), environ...)
+	cmd.WaitDelay = 5 * time.Second
+	out, err = cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		complaint = string(exit.Stderr)
+	}
+	return out, complaint, err
+}
+
+// checkIntegrated expects a good attestation and a transfer, a line each.
+func checkIntegrated(t *testing.T, out []byte, signer appliance.Address) {
+	t.Helper()
+	first, second, _ := strings.Cut(string(out), "\n")
+	var a appliance.Attestation
+	if err := json.Unmarshal([]byte(first), &a); err != nil || a.Verify() != nil || a.SignerAddress != signer {
+		t.Errorf("it printed %s, %v", first, err)
+	}
+	var transfers []struct {
+		SortOrder string `json:"sort_order"`
+	}
+	if err := json.Unmarshal([]byte(second), &transfers); err != nil || len(transfers) != 1 || transfers[0].SortOrder == "" {
+		t.Errorf("it printed the transfers %s, %v", second, err)
+	}
+}
+
+func attestorOf(t *testing.T, d *daemonProcess) wire.Attestor {
+	t.Helper()
+	c, err := client.New(d.url, "", client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attestor, err := c.Attestor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return attestor
+}
+
+// The Go program is the example of the package that it uses.
+func TestTheClientsExampleIsThatOfTheDocument(t *testing.T) {
+	t.Parallel()
+	example, err := os.ReadFile("../../../api/client/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.NewReplacer("package main\n", "package client_test\n", "func main() {", "func Example() {").Replace(exampleIn(t, "go"))
+	if string(example) != want {
+		t.Errorf("api/client/example_test.go is not the block of docs/integrating.md, but for package and main")
+	}
+}
