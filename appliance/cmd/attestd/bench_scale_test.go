@@ -197,7 +197,10 @@ func (s scale) fill(ctx context.Context, tb testing.TB, d sizedDaemon, each int)
 func (d sizedDaemon) importPart(ctx context.Context, tb testing.TB, part madePart) filled {
 	tb.Helper()
 	cmd := d.command("replica", "import", part.path, "--output", "json")
-	var imported dataset.Imported
+	var imported struct {
+		dataset.Imported
+		Seconds float64 `json:"seconds"`
+	}
 	memory, out, err := runWatched(ctx, tb, cmd)
 	if err == nil {
 		err = json.Unmarshal(out, &imported)
@@ -205,8 +208,7 @@ func (d sizedDaemon) importPart(ctx context.Context, tb testing.TB, part madePar
 	if err != nil {
 		tb.Fatalf("import: %v: %s", err, out)
 	}
-	seconds := imported.Elapsed.Seconds()
-	return filled{PerSecond: float64(part.transfers) / seconds, Rows: float64(imported.Rows) / seconds, Anonymous: memory.anonymous}
+	return filled{PerSecond: float64(part.transfers) / imported.Seconds, Rows: float64(imported.Rows) / imported.Seconds, Anonymous: memory.anonymous}
 }
 
 // read asks each replica in each of the ways, in turns.
