@@ -73,8 +73,8 @@ common() { # common FOLDER PROGRAM
 	lay -t "$1/usr/share/attestd/prometheus" packaging/prometheus/attestd.rules.yml packaging/prometheus/attestd.rules.test.yml
 	lay -t "$1/usr/share/attestd/grafana" packaging/grafana/attestd.json
 	for example in packaging/examples/*; do lay "$example" "$1/doc/examples/${example##*/}"; done
-	lay -t "$1/doc/deb" docs/*.md docs/performance.json packaging/README.Debian packaging/copyright
-	lay -t "$1/doc/rpm" docs/*.md docs/performance.json
+	lay -t "$1/doc/deb" docs/*.md docs/performance.json docs/scale.json packaging/README.Debian packaging/copyright
+	lay -t "$1/doc/rpm" docs/*.md docs/performance.json docs/scale.json
 	lay -t "$1/doc/decisions" docs/decisions/*.md
 	lay -t "$1/doc/contracts" docs/contracts/*
 	lay packaging/README.Debian "$1/doc/rpm/README.first"
