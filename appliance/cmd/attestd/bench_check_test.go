@@ -108,11 +108,11 @@ func TestThePerformancePageHasTheResultsOfTheBenchmarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attestations, err := readResults(filepath.Join(docs, "performance.json"))
+	attestations, err := kept[results](filepath.Join(docs, "performance.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	scales, err := readScale(filepath.Join(docs, "scale.json"))
+	scales, err := kept[scaleRuns](filepath.Join(docs, "scale.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func (r row) print() {
 
 // keep puts the rows into a file of results, in the place of earlier ones of the same measurement, and returns all.
 func keep(path string, rows results) (results, error) {
-	all, err := readResults(path)
+	all, err := kept[results](path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -101,12 +101,13 @@ func keep(path string, rows results) (results, error) {
 	return all, os.WriteFile(path, text.Bytes(), 0o644)
 }
 
-func readResults(path string) (rows results, err error) {
+// kept reads what an earlier run has left in a file.
+func kept[T any](path string) (all T, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	return rows, json.Unmarshal(text, &rows)
+	return all, json.Unmarshal(text, &all)
 }
 
 // rounded has the digits that mean something.

@@ -58,7 +58,7 @@ type scaleRuns []scaleRun
 
 // keepScale puts runs into a file of results, in the place of earlier ones of the same number of transfers, and returns all.
 func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
-	all, err := readScale(path)
+	all, err := kept[scaleRuns](path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(runs) == 0 {
 		return all, err
 	}
@@ -71,14 +71,6 @@ func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
 		return nil, err
 	}
 	return all, os.WriteFile(path, append(text, '\n'), 0o644)
-}
-
-func readScale(path string) (all scaleRuns, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return all, json.Unmarshal(text, &all)
 }
 
 // rounded has the digits that mean something.
