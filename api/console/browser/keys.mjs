@@ -29,6 +29,28 @@ export default async function keys() {
     await page.context().close()
   })
 
+  await step("a form that is sent twice makes one key", async () => {
+    const page = await signIn("operator")
+    await page.goto(`${url}/keys`)
+    const own = name()
+    await page.getByLabel("Name: who or what it is for").fill(own)
+    await page.route(`${url}/keys`, async route => {
+      if (route.request().method() !== "POST") return route.continue()
+      const response = await route.fetch() // the key is made now, and its answer comes after the second click
+      await new Promise(resolve => setTimeout(resolve, 800))
+      await route.fulfill({ response }).catch(() => {}) // nobody waits for it where the form was sent again
+    })
+    await page.evaluate(() => {
+      const button = document.querySelector("form.new .primary")
+      setTimeout(() => button.click(), 1)
+      setTimeout(() => button.click(), 400)
+    })
+    await page.getByRole("heading", { name: `The API key ${own} was made` }).waitFor()
+    const { keys } = await admin("GET", "/keys")
+    assert.equal(keys.filter(key => key.name === own).length, 1)
+    await page.context().close()
+  })
+
   await step("a key is revoked by typing its name, and by no other", async () => {
     const own = name()
     await admin("POST", "/keys", { name: own })

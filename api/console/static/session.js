@@ -16,6 +16,15 @@ document.addEventListener("click", async event => {
   setTimeout(() => (button.textContent = said), 1500)
 })
 
+// Sends a form once: a second click would make a second key. A page that comes back out of the browser's memory may send again.
+const sent = new Set()
+document.addEventListener("submit", event => {
+  if (event.defaultPrevented || event.target.method !== "post") return
+  if (sent.has(event.target)) return event.preventDefault()
+  sent.add(event.target)
+})
+addEventListener("pageshow", () => sent.clear())
+
 // Where the navigation is wider than the screen, shows which page this is.
 const here = document.querySelector("nav [aria-current]")
 here?.closest("nav").scrollTo({ left: here.offsetLeft - here.closest("nav").clientWidth / 2 })
