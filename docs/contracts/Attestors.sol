@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: LicenseRef-attestd
+// SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.20;
 
 /// @title The attestor of a transfer contract, with several keys.
