@@ -120,10 +120,11 @@ func (e *Endpoint) sendLight(c *fiber.Ctx, r response) error {
 	if !e.validate(c, r) {
 		return e.sendBody(c, r)
 	}
+	size := r.body.size()
 	if r.held != nil {
 		e.reuse(r)
 	}
-	return notModified(c)
+	return notModified(c, size)
 }
 
 // sendCached sends a cached answer with its age (RFC 9111, section 5).
@@ -133,7 +134,7 @@ func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
 	h.Set(fiber.HeaderETag, entry.tag)
 	if matches(c.Get(fiber.HeaderIfNoneMatch), entry.tag) {
-		return notModified(c)
+		return notModified(c, entry.body.size())
 	}
 	if chosen := code(c, entry.body.size()); chosen != coding.Identity {
 		coded := e.codedEntry(c.UserContext(), entry, chosen)

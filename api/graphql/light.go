@@ -104,8 +104,12 @@ func (e *Endpoint) coded(c *fiber.Ctx, r response) (response, *document.Error) {
 
 // setCoding says that the body is coded, and makes its validator a weak one: another encoder may write other bytes.
 func setCoding(c *fiber.Ctx, chosen coding.Coding) {
+	c.Set(fiber.HeaderContentEncoding, string(chosen))
+	weaken(c)
+}
+
+func weaken(c *fiber.Ctx) {
 	h := &c.Response().Header
-	h.Set(fiber.HeaderContentEncoding, string(chosen))
 	if tag := string(h.Peek(fiber.HeaderETag)); strings.HasPrefix(tag, `"`) {
 		h.Set(fiber.HeaderETag, "W/"+tag)
 	}
@@ -154,9 +158,13 @@ func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
 	return matches(asked, tag)
 }
 
-// notModified answers that the client has what it asks for. RFC 9110 has that for GET and HEAD alone; a POST gets it where it asks,
-// for queries are reads by either method.
-func notModified(c *fiber.Ctx) error {
+// notModified answers that the client has what it asks for, a body of that size. RFC 9110 has that for GET and HEAD alone; a POST
+// gets it where it asks, for queries are reads by either method. The validator is that of the answer (section 15.4.5): with a strong
+// one, a cache would not find the coded answer that it has (RFC 9111, section 4.3.4).
+func notModified(c *fiber.Ctx, size int) error {
+	if code(c, size) != coding.Identity {
+		weaken(c)
+	}
 	c.Response().ResetBody()
 	c.Status(http.StatusNotModified)
 	return nil
