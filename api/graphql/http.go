@@ -59,7 +59,7 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET, HEAD and POST are allowed"))
 	}
 	e.vary(c)
-	contentType, ok := negotiate(c.Get(fiber.HeaderAccept))
+	contentType, ok := negotiate(list(c, fiber.HeaderAccept))
 	if !ok {
 		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
 	}
@@ -99,7 +99,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	case err != nil:
 		return refuse(c, http.StatusBadRequest, err)
 	}
-	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: c.Get(fiber.HeaderAccept)}
+	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: list(c, fiber.HeaderAccept)}
 	r.charge = func(n float64) { e.charge(c, n) }
 	resp, entry := e.answer(c.UserContext(), r, hash)
 	switch {
@@ -133,7 +133,7 @@ func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 	h.Set(fiber.HeaderCacheControl, e.caching("max-age="+strconv.Itoa(int(entry.ttl/time.Second))))
 	h.Set(fiber.HeaderAge, strconv.Itoa(int(entry.age(e.now())/time.Second)))
 	h.Set(fiber.HeaderETag, entry.tag)
-	if matches(c.Get(fiber.HeaderIfNoneMatch), entry.tag) {
+	if matches(list(c, fiber.HeaderIfNoneMatch), entry.tag) {
 		return notModified(c, entry.body.size())
 	}
 	if chosen := code(c, entry.body.size()); chosen != coding.Identity {

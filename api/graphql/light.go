@@ -1,6 +1,7 @@
 package graphql
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -23,7 +24,16 @@ const codedBytes = 1 << 10
 
 // codingOf is what the client takes; see coding.Choose.
 func codingOf(c *fiber.Ctx) (coding.Coding, bool) {
-	return coding.Choose(c.Get(fiber.HeaderAcceptEncoding))
+	return coding.Choose(list(c, fiber.HeaderAcceptEncoding))
+}
+
+// list returns a field whose value is a list: all its lines, for what is between may have made several of one (RFC 9110, section 5.3).
+func list(c *fiber.Ctx, name string) string {
+	lines := c.Request().Header.PeekAll(name)
+	if len(lines) < 2 {
+		return c.Get(name)
+	}
+	return string(bytes.Join(lines, []byte(", ")))
 }
 
 func notAcceptable() *document.Error {
@@ -146,7 +156,7 @@ func tagOf(body pieces) string {
 // validate gives an answer that is not kept its validator, and reports whether the client has it already: for a GET, and for a POST
 // that asks by If-None-Match, be it with a tag that fits nothing. Others need not pay for it.
 func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
-	asked := c.Get(fiber.HeaderIfNoneMatch)
+	asked := list(c, fiber.HeaderIfNoneMatch)
 	whole := r.status == statusOK && len(r.errors) == 0 || r.status == statusForwarded && r.upstream.Status == http.StatusOK
 	if !whole || !isGet(c) && asked == "" || e.executions.wait(c.UserContext()) != nil {
 		return false

@@ -3,6 +3,7 @@ package graphql_test
 import (
 	"compress/gzip"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -144,6 +145,30 @@ func TestAnAnswerThatTheClientHasIsNotSentAgain(t *testing.T) {
 	}
 	if held := s.e.HeldBytes(); held != 0 {
 		t.Errorf("%d bytes are held", held)
+	}
+}
+
+// A proxy may send a list in several lines.
+func TestListsInSeveralLinesAreReadWhole(t *testing.T) {
+	s := newServer(t, graphql.Options{})
+	for _, query := range []string{pageOf50, cachedPageOf50} {
+		target := s.url + "/v1/graphql?query=" + url.QueryEscape(query)
+		ask := func(lines http.Header) answer {
+			req, err := http.NewRequest("GET", target, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = lines
+			resp, err := s.client.Do(req)
+			return read(t, resp, err)
+		}
+		first := ask(http.Header{"Accept-Encoding": {"deflate", "br;q=0.5, gzip"}, "Accept": {"text/html", mediaGraphQL}})
+		if first.status != 200 || first.header.Get("Content-Encoding") != "gzip" || !strings.HasPrefix(first.header.Get("Content-Type"), mediaGraphQL) {
+			t.Errorf("%.20s: %d %v", query, first.status, first.header)
+		}
+		if again := ask(http.Header{"If-None-Match": {`"other"`, first.header.Get("ETag")}}); again.status != 304 {
+			t.Errorf("%.20s: %d, want 304", query, again.status)
+		}
 	}
 }
 
