@@ -44,7 +44,7 @@ func Choose(accept string) (chosen Coding, identity bool) {
 		if weighted {
 			text, _ := strings.CutPrefix(strings.TrimSpace(parameter), "q=")
 			var err error
-			if q, err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || q < 0 || q > 1 {
+			if q, err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !(q >= 0 && q <= 1) { // NaN is neither
 				continue
 			}
 		}

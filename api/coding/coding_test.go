@@ -45,6 +45,8 @@ func TestTheClientChoosesTheCoding(t *testing.T) {
 		{"zstd;q=0, *", "gzip", true},
 		{"gzip;q=x, br", "br", true},
 		{"gzip;q=2, br;q=0.1", "br", true},
+		{"gzip;q=NaN, br;q=0.1", "br", true},
+		{"identity;q=nan", "", true},
 		{",,", "", true},
 	} {
 		if got, plain := coding.Choose(tt.accept); got != tt.want || plain != tt.plain {
