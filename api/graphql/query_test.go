@@ -110,9 +110,10 @@ func TestWrongArgumentsAreErrors(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	for _, tt := range []struct{ name, query, variables, code, message, path, place string }{
 		{"limit of zero", `{ v2_transfers(args: {p_limit: 0}) { status } }`, "", "invalid_field", "p_limit must be 1 to 100", "v2_transfers", "1:23"},
-		{"null for a defaulted condition", `query($b: Boolean = true) { v2_stats_count { name @skip(if: $b) value } }`, `{"b": null}`, "invalid_variable", "$b\" must not be null", "name", "1:61"},
-		{"null for a defaulted condition of a fragment", `query($b: Boolean = true) { v2_stats_count { ... @include(if: $b) { name } } }`, `{"b": null}`, "invalid_variable", "Boolean!", "name", "1:63"},
-		{"null for a defaulted number", `query($n: Int = 1) { v2_tokens { wrapping(where: {destination_channel_id: {_eq: $n}}) { index } } }`, `{"n": null}`, "invalid_variable", "Int!", "wrapping", "1:81"},
+		{"null for a defaulted condition", `query($b: Boolean = true) { v2_stats_count { name @skip(if: $b) value } }`, `{"b": null}`, "invalid_variable", "$b\" must not be null", "v2_stats_count name", "1:61"},
+		{"null for a defaulted condition of a fragment", `query($b: Boolean = true) { v2_stats_count { ... @include(if: $b) { name } } }`, `{"b": null}`, "invalid_variable", "Boolean!", "v2_stats_count name", "1:63"},
+		{"null for a defaulted number", `query($n: Int = 1) { v2_tokens { wrapping(where: {destination_channel_id: {_eq: $n}}) { index } } }`, `{"n": null}`, "invalid_variable", "Int!", "v2_tokens wrapping", "1:81"},
+		{"null deep inside, aliases", `query($n: Int = 1) { t: v2_transfers { m: base_token_meta { w: wrapping(where: {destination_channel_id: {_eq: $n}}) { index } } } }`, `{"n": null}`, "invalid_variable", "Int!", "t m w", "1:111"},
 		{"negative limit, alias", `{ x: v2_packets(args: {p_limit: -1}) { status } }`, "", "invalid_field", "p_limit", "x", "1:24"},
 		{"limit beyond 32 bits", `{ v2_packets(args: {p_limit: 3000000000}) { status } }`, "", "validation_failed", "32-bit", "v2_packets", "1:30"},
 		{"limit of another type", `{ v2_packets(args: {p_limit: "5"}) { status } }`, "", "validation_failed", "Int", "v2_packets", "1:31"},

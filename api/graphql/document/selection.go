@@ -193,6 +193,9 @@ func bind(fields []*Field, variables map[string]any) ([]*Selection, []*Error) {
 		if len(f.fields) > 0 {
 			var errs []*Error
 			if s.Children, errs = bind(f.fields, variables); len(errs) > 0 {
+				for _, err := range errs {
+					err.Path = slices.Insert(err.Path, 0, any(f.Key))
+				}
 				return nil, errs
 			}
 		}
