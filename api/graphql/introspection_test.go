@@ -128,3 +128,18 @@ func TestIntrospectionCanBeSwitchedOff(t *testing.T) {
 		t.Errorf("__typename is no introspection: %s", got)
 	}
 }
+
+func TestIntrospectionThatIsTooDeepNamesItsBound(t *testing.T) {
+	e := newEndpoint(t, graphql.Options{Index: openReplica(t)})
+	lists := func(n int) string { return strings.Repeat("fields{type{", n) + "name" + strings.Repeat("}}", n) }
+	levels := func(n int) string { return strings.Repeat("ofType{", n) + "name" + strings.Repeat("}", n) }
+	for _, tt := range []struct{ most, beyond, message string }{
+		{lists(2), lists(3), "more than 2 of the lists"},
+		{levels(18), levels(19), "deeper than 20 fields"},
+	} {
+		answer{body: e.Execute(`{__type(name:"Query"){`+tt.most+`}}`, "")}.data(t)
+		if got := e.Execute(`{__type(name:"Query"){`+tt.beyond+`}}`, ""); !strings.Contains(got, tt.message) {
+			t.Errorf("%s: %s, want %q", tt.beyond, got, tt.message)
+		}
+	}
+}

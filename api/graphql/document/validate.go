@@ -14,12 +14,19 @@ import (
 var validationRules = []core.Rule{
 	rules.FieldsOnCorrectTypeRule, rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule,
 	rules.KnownFragmentNamesRule, rules.KnownRootTypeRule, rules.KnownTypeNamesRule, rules.LoneAnonymousOperationRule,
-	rules.MaxIntrospectionDepth, rules.NoUndefinedVariablesRule, rules.NoUnusedFragmentsRule, rules.NoUnusedVariablesRule,
+	introspectionDepth, rules.NoUndefinedVariablesRule, rules.NoUnusedFragmentsRule, rules.NoUnusedVariablesRule,
 	rules.PossibleFragmentSpreadsRule, rules.ProvidedRequiredArgumentsRule, rules.ScalarLeafsRule, rules.SingleFieldSubscriptionsRule,
 	rules.UniqueArgumentNamesRule, rules.UniqueDirectivesPerLocationRule, rules.UniqueFragmentNamesRule,
 	rules.UniqueInputFieldNamesRule, rules.UniqueOperationNamesRule, rules.UniqueVariableNamesRule, rules.ValuesOfCorrectTypeRule,
 	rules.VariablesAreInputTypesRule, variablesInAllowedPosition,
 }
+
+// introspectionDepth is gqlparser's rule; its own message does not name the bound.
+var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
+	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) {
+		addError(append(options, core.Message("the introspection has more than 2 of the lists fields, interfaces, possibleTypes and inputFields in one another"))...)
+	})
+}}
 
 // maxErrors stops validation: the first errors are enough, and suggestions for thousands take time.
 const maxErrors = 10
