@@ -2,10 +2,7 @@ package answer
 
 import (
 	"context"
-	"encoding/hex"
 	"strings"
-
-	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
@@ -134,7 +131,8 @@ type addressArguments struct{ PDisplayAddress, PChainType *string }
 
 type addressTypes struct{ Canonical, Display, Zkgm *string }
 
-// V2UtilGetAddressTypesForDisplayAddress returns the forms of an address.
+// V2UtilGetAddressTypesForDisplayAddress returns the forms of an address; none for a text that is no address, or whose checksum is
+// wrong, be it of bech32 or of EIP-55.
 func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context, in struct{ Args *addressArguments }) ([]addressTypes, error) {
 	a := in.Args
 	if a == nil {
@@ -149,14 +147,13 @@ func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context, in st
 		return nil, wrong.err
 	}
 	carried, is := []byte(shown), "cosmos"
-	if hexDigits, ok := strings.CutPrefix(shown, "0x"); ok && common.IsHexAddress(shown) {
-		carried, is = make([]byte, common.AddressLength), "evm"
-		if _, err := hex.Decode(carried, []byte(hexDigits)); err != nil {
-			return nil, appliance.Errorf(appliance.CodeInvalidField, "is no address").In("p_display_address")
-		}
+	if address, err := appliance.ParseAddress(shown); err == nil || appliance.CodeOf(err) == appliance.CodeZeroAddress {
+		carried, is = address[:], "evm"
+	} else if shown == strings.ToUpper(shown) { // which BIP-173 allows, and no chain does
+		carried = []byte(strings.ToLower(shown))
 	}
 	forms := index.AddressOf(carried)
-	if kind != "" && kind != is || is == "cosmos" && forms.Display != shown {
+	if kind != "" && kind != is || is == "cosmos" && forms.Display != string(carried) {
 		return nil, nil
 	}
 	return []addressTypes{{&forms.Canonical, &forms.Display, &forms.Zkgm}}, nil
