@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"time"
 
@@ -123,10 +124,10 @@ func NewStake(s zkgm.Stake, packet, delivery Row, destination string) (Row, erro
 }
 
 // batchesOf is what withdrawals show of their batches: an object of nulls, for no packet says what each has given.
-func batchesOf(ids []json.Number) json.RawMessage {
+func batchesOf(ids []uint64) json.RawMessage {
 	batches := make(map[string]any, len(ids))
 	for _, id := range ids {
-		batches[id.String()] = nil
+		batches[strconv.FormatUint(id, 10)] = nil
 	}
 	text, err := json.Marshal(batches)
 	if err != nil {

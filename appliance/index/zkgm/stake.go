@@ -3,8 +3,11 @@ package zkgm
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
+	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // StakeKind is what a packet asks of the liquid staking hub.
@@ -27,7 +30,7 @@ type Stake struct {
 	Order *TokenOrderV2
 	// Delivery is what sends the tokens of all kinds but Unbond back.
 	Delivery Delivery
-	Batches  []json.Number // that are withdrawn
+	Batches  []uint64 // that are withdrawn
 }
 
 // Delivery is a packet that the proxy sends.
@@ -71,7 +74,11 @@ func (s *Stake) read(messages []message) bool {
 			continue
 		}
 		if m.does == "withdraw" {
-			s.Batches = append(s.Batches, m.what.BatchID)
+			id, err := m.what.batch()
+			if err != nil {
+				return false
+			}
+			s.Batches = append(s.Batches, id)
 			if n := len(steps); n > 0 && steps[n-1] == m.does {
 				continue // one step, however many
 			}
@@ -121,12 +128,17 @@ type message struct {
 
 // content is what stakes need of messages.
 type content struct {
-	Channel     uint32      `json:"channel_id"`
-	Instruction string      `json:"instruction"`
-	BatchID     json.Number `json:"batch_id"`
+	Channel     uint32         `json:"channel_id"`
+	Instruction string         `json:"instruction"`
+	BatchID     jsontext.Value `json:"batch_id"` // a number, or a text of one
 }
 
-// messagesOf reads calldata; nil where it is no list of messages of one action each.
+func (c content) batch() (uint64, error) {
+	return strconv.ParseUint(strings.Trim(string(c.BatchID), `"`), 10, 64)
+}
+
+// messagesOf reads calldata; nil where it is no list of messages of one action each. As the contracts do, it tells Wasm from wasm, and
+// takes no member twice.
 func messagesOf(calldata []byte) (messages []message) {
 	if !bytes.HasPrefix(calldata, []byte("[")) {
 		return nil
@@ -142,7 +154,7 @@ func messagesOf(calldata []byte) (messages []message) {
 		return nil
 	}
 	for _, m := range list {
-		var actions map[string]json.RawMessage
+		var actions map[string]jsontext.Value
 		if json.Unmarshal(m.Wasm.Execute.Msg, &actions) != nil || len(actions) != 1 {
 			return nil
 		}

@@ -1,6 +1,7 @@
 package zkgm
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -61,6 +62,13 @@ func TestStake(t *testing.T) {
 		{"something else", call(`{"mint":{}}`, send), 0, ""},
 		{"two actions in a message", call(`{"bond":{},"send":{}}`), 0, ""},
 		{"a send of no instruction", brings(call(bondMessage, allowMessage, `{"send":{"channel_id":7,"instruction":"0x00"}}`)), 0, ""},
+		{"a withdrawal of a batch as text", call(`{"withdraw":{"batch_id":"12"}}`, send), Withdraw, "[12]"},
+		{"a withdrawal of no batch", call(`{"withdraw":{"withdraw_to_address":"union1x"}}`, send), 0, ""},
+		{"a withdrawal of half a batch", call(`{"withdraw":{"batch_id":1.5}}`, send), 0, ""},
+		{"an action in capitals", brings(call(allowMessage, strings.Replace(unbondMessage, "unbond", "Unbond", 1))), 0, ""},
+		{"members in capitals", call(allowMessage, strings.Replace(send, "instruction", "Instruction", 1)), 0, ""},
+		{"members twice", call(allowMessage, strings.Replace(send, `"channel_id":7`, `"channel_id":7,"channel_id":8`, 1)), 0, ""},
+		{"messages in capitals", brings((&Call{ContractCalldata: bytes.ReplaceAll(calldataOf(allowMessage, unbondMessage), []byte("wasm"), []byte("WASM"))}).Instruction()), 0, ""},
 		{"calldata that is no JSON", (&Call{ContractCalldata: []byte("[wasm")}).Instruction(), 0, ""},
 		{"a transfer", orderV2.Instruction(), 0, ""},
 		{"a batch of three", (&Batch{Instructions: []Instruction{orderV2.Instruction(), call(allowMessage, unbondMessage), orderV2.Instruction()}}).Instruction(), 0, ""},
