@@ -15,8 +15,10 @@ type Dictionary struct {
 	samples []*sample
 }
 
-// Row returns the row that Packer.Pack has packed with this dictionary or an earlier one. The bytes are not copied.
-func (d *Dictionary) Row(t *Type, packed []byte) Row { return Row{t: t, b: packed, d: d} }
+// Row returns the row with that sort_order that Packer.Pack has packed with this dictionary or an earlier one. Neither is copied.
+func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
+	return Row{t: t, b: packed, d: d, order: order}
+}
 
 // The most texts of a dictionary, and bytes of one: some megabytes of memory in all.
 const (
@@ -59,7 +61,7 @@ func (p *Packer) Texts(from int) [][]byte { return p.d.texts[from:] }
 func (p *Packer) Samples() int { return len(p.d.samples) }
 
 // Row returns a row that this Packer has packed, until it packs the next.
-func (p *Packer) Row(t *Type, packed []byte) Row { return p.d.Row(t, packed) }
+func (p *Packer) Row(t *Type, order, packed []byte) Row { return p.d.Row(t, order, packed) }
 
 // Learn makes the next sample of some rows, and returns it. Rows that are packed from now on are packed with it.
 func (p *Packer) Learn(rows []Row) []byte {
@@ -81,12 +83,12 @@ func (p *Packer) share(text []byte) {
 }
 
 // Pack appends a row in its packed form: its texts in the shorter forms that textTag has for such, and from Type.rare on
-// compressed.
+// compressed. A plain sort_order is left out: it is the key that a store has the row under.
 func (p *Packer) Pack(dst []byte, row Row) []byte {
 	if row.b = row.Bytes(); len(row.b) < 2 {
 		return append(dst, row.b...)
 	}
-	row.d = nil
+	row.d, row.order = nil, nil
 	n := int(row.b[0])
 	width := 2
 	if len(row.b) > math.MaxUint16 {
@@ -151,7 +153,7 @@ func (r Row) whole() Row {
 	end := r.d.sample(int(r.b[tail])).expand(full, copy(full, r.b[:tail]), r.b[tail+1:])
 	full = full[:end]
 	full[1] &^= packedTail
-	return Row{t: r.t, b: full, d: r.d}
+	return Row{t: r.t, b: full, d: r.d, order: r.order}
 }
 
 // tail is where the values from Type.rare on begin.
@@ -167,6 +169,9 @@ func (p *Packer) appendValue(out []byte, row Row, i int) []byte {
 	v := row.value(i)
 	if len(v) < 4 || row.t.Fields[i].Kind != FieldText || i >= row.t.rare || v[0] == textSame || v[0] == textHexOf {
 		return append(out, v...)
+	}
+	if i == row.t.order && v[0] == textPlain {
+		return append(out, textOrder)
 	}
 	if number, ok := p.numbers[string(v)]; ok {
 		return binary.AppendUvarint(append(out, textShared), uint64(number))
@@ -243,7 +248,7 @@ func (r Row) appendPlain(out []byte, i int) []byte {
 	switch v := r.value(i); v[0] {
 	case textShared:
 		return append(out, r.shared(v)...)
-	case textDecimal, textCased, textBech32:
+	case textDecimal, textCased, textBech32, textOrder:
 		return r.appendText(append(out, textPlain), v)
 	default:
 		return append(out, v...)

@@ -75,9 +75,10 @@ func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	plainSize, packedSize := 0, 0
 	for i, row := range rows {
 		for _, d := range []*index.Dictionary{p.Dictionary(), again.Dictionary()} {
-			samePacked(t, d.Row(row.Type(), packed[i]), row)
+			samePacked(t, d.Row(row.Type(), []byte(row.SortOrder()), packed[i]), row)
 		}
-		if repacked := again.Pack(nil, p.Row(row.Type(), packed[i])); !bytes.Equal(again.Row(row.Type(), repacked).Bytes(), row.Bytes()) {
+		order := []byte(row.SortOrder())
+		if repacked := again.Pack(nil, p.Row(row.Type(), order, packed[i])); !bytes.Equal(again.Row(row.Type(), order, repacked).Bytes(), row.Bytes()) {
 			t.Errorf("%s of %s is another when it is packed again", row.Type().Name, row.Key())
 		}
 		if i > len(rows)/2 && i < len(rows)-len(unlikely(t)) {
@@ -86,6 +87,24 @@ func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	}
 	if packedSize > plainSize*2/3 {
 		t.Errorf("packed %d bytes to %d", plainSize, packedSize)
+	}
+}
+
+// The key that a row is under is not in the row, too.
+func TestPackedRowsLeaveOutTheirKeys(t *testing.T) {
+	t.Parallel()
+	p := index.NewPacker(nil, nil)
+	for _, row := range madeUp(t, 20) {
+		order := []byte(row.SortOrder())
+		packed := p.Pack(nil, row)
+		if bytes.Contains(packed, order) {
+			t.Errorf("%s %s has its key in its packed form", row.Type().Name, order)
+		}
+		kept := p.Row(row.Type(), order, packed).Clone()
+		clear(order)
+		if kept.SortOrder() != row.SortOrder() {
+			t.Errorf("a copy of %s %s has changed with what it is a copy of", row.Type().Name, row.SortOrder())
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -31,9 +32,10 @@ const FormatVersion = 1
 // In a packed row (see Packer) the second byte may also be 1, or have packedTail set: then the values from Type.rare on are the
 // number of the sample, a byte, and what was compressed with it.
 type Row struct {
-	t *Type
-	b []byte
-	d *Dictionary // of a packed row, else nil
+	t     *Type
+	b     []byte
+	d     *Dictionary // of a packed row, else nil
+	order []byte      // the sort_order of a packed row, where it is textOrder
 }
 
 // textTag is the first byte of a text value.
@@ -53,6 +55,7 @@ const (
 	textDecimal // a number in decimal, a varint
 	textCased   // the number of an earlier field, and a bit for each byte after 0x: of a letter that is a capital here (EIP-55)
 	textBech32  // the number of an earlier field, of 0x and hex digits, and what stands around its bytes, of which behind them checkSize
+	textOrder   // Row.order: the key that a store has the row under
 )
 
 // RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
@@ -73,7 +76,9 @@ func (r Row) Bytes() []byte {
 }
 
 // Clone returns a copy that outlives the View.
-func (r Row) Clone() Row { return Row{t: r.t, b: append([]byte(nil), r.b...), d: r.d} }
+func (r Row) Clone() Row {
+	return Row{t: r.t, b: bytes.Clone(r.b), d: r.d, order: bytes.Clone(r.order)}
+}
 
 // value returns the encoded value of a field, empty for null.
 func (r Row) value(f int) []byte {
@@ -142,8 +147,11 @@ func (r Row) Text(f int) (string, bool) {
 	if len(v) == 0 {
 		return "", false
 	}
-	if v[0] <= textEscape {
+	switch v[0] {
+	case textPlain, textEscape:
 		return string(v[1:]), true
+	case textOrder:
+		return string(r.order), true
 	}
 	return string(r.appendText(make([]byte, 0, 2+2*len(v)), v)), true
 }
@@ -179,6 +187,8 @@ func (r Row) appendText(dst, v []byte) []byte {
 		return r.appendCased(dst, v)
 	case textBech32:
 		return r.appendBech32(dst, v)
+	case textOrder:
+		return append(dst, r.order...)
 	}
 	panic(fmt.Sprintf("text tag %d", v[0]))
 }
@@ -445,11 +455,10 @@ func FoldHex(text []byte) {
 
 // SortOrder returns a row's sort_order. Chains and tokens have none of their own: it is their key.
 func (r Row) SortOrder() string {
-	f, ok := r.t.Field("sort_order")
-	if !ok {
+	if r.t.order < 0 {
 		return r.Key()
 	}
-	s, _ := r.Text(f.Number)
+	s, _ := r.Text(r.t.order)
 	return s
 }
 

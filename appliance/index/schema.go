@@ -21,6 +21,7 @@ type Type struct {
 	byName map[string]int
 	goType reflect.Type
 	rare   int // the fields from here on are read of few rows; see Packer
+	order  int // the field sort_order; -1 for none
 }
 
 // Field is a field of a Type.
@@ -152,7 +153,7 @@ func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T](
 
 // typeOf makes the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
-	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField()}
+	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField(), order: -1}
 	for i := range goType.NumField() {
 		member := goType.Field(i)
 		number, err := strconv.Atoi(member.Tag.Get("row"))
@@ -167,6 +168,9 @@ func typeOf(name string, goType reflect.Type) *Type {
 		f.max, f.common = mostOf(f), isCommon(f.Name)
 		t.byName[f.Name] = number
 		t.Fields[number] = f
+	}
+	if f, ok := t.Field("sort_order"); ok {
+		t.order = f.Number
 	}
 	for i := range t.Fields {
 		f := &t.Fields[i]

@@ -1,6 +1,10 @@
 package replica
 
 import (
+	"bytes"
+
+	"go.etcd.io/bbolt"
+
 	"github.com/attestd/attestd/appliance/index"
 )
 
@@ -26,19 +30,23 @@ type postings struct {
 	terms func(row index.Row, add func(term uint64))
 }
 
-// row returns the row that was packed and sealed; the zero Row for nil.
-func (c *collection) row(dictionary rowReader, sealed []byte) index.Row {
-	return dictionary.Row(c.t, unseal(sealed))
+// row returns the row under that sort_order; the zero Row where there is none.
+func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte) index.Row {
+	k, v := rows.Seek(order)
+	if !bytes.Equal(k, order) {
+		return index.Row{}
+	}
+	return c.found(dictionary, k, v)
 }
 
-// found is row for what a cursor has found.
-func (c *collection) found(dictionary rowReader, sealed []byte) index.Row {
-	return dictionary.Row(c.t, unsealFound(sealed))
+// found returns the row that a cursor has found.
+func (c *collection) found(dictionary rowReader, order, sealed []byte) index.Row {
+	return dictionary.Row(c.t, order, unsealFound(sealed))
 }
 
 // rowReader is an index.Dictionary, or the index.Packer that makes a new one.
 type rowReader interface {
-	Row(t *index.Type, packed []byte) index.Row
+	Row(t *index.Type, order, packed []byte) index.Row
 }
 
 // The postings. One over both chains serves the filters by source, by destination and by network: they are unions of

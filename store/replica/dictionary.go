@@ -90,7 +90,7 @@ func (w *batchWriter) learn(rows []index.Row) error {
 	}
 	cursor := w.rows[packets.number].Cursor()
 	for k, v := cursor.Last(); k != nil && len(of) < sampleRows; k, v = cursor.Prev() {
-		of = append(of, packets.found(w.r.packer, v))
+		of = append(of, packets.found(w.r.packer, k, v))
 	}
 	w.learned = true
 	return w.tx.Bucket(bucketSamples).Put(numberKey(have), seal(w.r.packer.Learn(of)))

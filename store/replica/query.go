@@ -214,9 +214,9 @@ func (p *query) transfersOfBlock(hash string) orders {
 	folded := fold(hash)
 	found := &list{ascending: p.ascending}
 	inBlock := p.rangeOf(packetByBlock, termOf(folded))
-	rows := p.s.tx.Bucket(packets.rows)
+	rows, ofTransfers := p.s.tx.Bucket(packets.rows).Cursor(), p.s.tx.Bucket(transfers.rows).Cursor()
 	for order := inBlock.seek(nil); order != nil; order = inBlock.next() {
-		packet := packets.row(p.s.dictionary, rows.Get(order))
+		packet := packets.row(p.s.dictionary, rows, order)
 		if !has(packet, index.PacketSendBlockColumn, folded) {
 			continue
 		}
@@ -224,7 +224,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 		packetHash := packet.AppendKey(buf[:0], packets.t.Key)
 		of := p.rangeOf(transferByHash, termOf(packetHash))
 		for order := of.seek(nil); order != nil; order = of.next() {
-			transfer := transfers.row(p.s.dictionary, p.s.tx.Bucket(transfers.rows).Get(order))
+			transfer := transfers.row(p.s.dictionary, ofTransfers, order)
 			if has(transfer, index.TransferPacketColumn, packetHash) {
 				found.sorted = append(found.sorted, bytes.Clone(order))
 			}
@@ -278,7 +278,7 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	}
 	found := make([]index.Row, 0, p.limit)
 	for k != nil && len(found) < p.limit && !p.meter.ended() {
-		if row := p.c.found(p.s.dictionary, v); p.passes(row) {
+		if row := p.c.found(p.s.dictionary, k, v); p.passes(row) {
 			found = append(found, row)
 		}
 		k, v = move()
@@ -299,11 +299,11 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 	}
 	found := make([]index.Row, 0, min(p.limit, 16))
 	for order != nil && !p.meter.ended() {
-		k, v := rows.Seek(order)
-		if !bytes.Equal(k, order) {
+		row := p.c.row(p.s.dictionary, rows, order)
+		if row.IsZero() {
 			panic(errNoRow)
 		}
-		if row := p.c.found(p.s.dictionary, v); p.passes(row) {
+		if p.passes(row) {
 			found = append(found, row)
 		}
 		if len(found) == p.limit {
@@ -335,12 +335,12 @@ func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 type finder struct {
 	c          *collection
 	dictionary rowReader
-	rows       *bbolt.Bucket
+	rows       *bbolt.Cursor
 	hashes     []*blockCursor // of the postings by hash
 }
 
 func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection) *finder {
-	f := &finder{c: c, dictionary: dictionary, rows: tx.Bucket(c.rows)}
+	f := &finder{c: c, dictionary: dictionary, rows: tx.Bucket(c.rows).Cursor()}
 	for _, name := range [][]byte{c.hash.bucket, c.hash.recent} {
 		if bucket := tx.Bucket(name); bucket.Sequence() > 0 {
 			f.hashes = append(f.hashes, newBlockCursor(bucket))
@@ -360,7 +360,7 @@ func (f *finder) find(key []byte, m *meter) (index.Row, []byte) {
 	for _, cursor := range f.hashes {
 		// As few as have the hash, unless somebody makes hashes that collide.
 		for k := cursor.seek(term); bytes.HasPrefix(k, term) && !m.ended(); k = cursor.next() {
-			row := f.c.row(f.dictionary, f.rows.Get(k[termSize:]))
+			row := f.c.row(f.dictionary, f.rows, k[termSize:])
 			if !row.IsZero() && bytes.Equal(row.AppendKey(own, f.c.t.Key), key) {
 				return row, k[termSize:]
 			}

@@ -35,7 +35,7 @@ import (
 
 // layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
 // file in which either is another is refused: it is filled again, not migrated.
-const layoutVersion = 7
+const layoutVersion = 8
 
 // pageSize is the size of a new file's pages, in bytes. Blocks of postings take about 2 KB and packets 1 KB, so that pages of 4 KB
 // would stay a fifth empty.
@@ -305,11 +305,11 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 		status.Rows[t.Name] = uint64(len(s.tables.of[t].sorted))
 	}
 	rows := s.tx.Bucket(packets.rows).Cursor()
-	if _, v := rows.Last(); v != nil {
-		status.Newest, _ = packets.found(s.dictionary, v).Time(packets.sent)
+	if k, v := rows.Last(); v != nil {
+		status.Newest, _ = packets.found(s.dictionary, k, v).Time(packets.sent)
 	}
-	if _, v := rows.First(); v != nil {
-		status.Oldest, _ = packets.found(s.dictionary, v).Time(packets.sent)
+	if k, v := rows.First(); v != nil {
+		status.Oldest, _ = packets.found(s.dictionary, k, v).Time(packets.sent)
 	}
 	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
@@ -335,7 +335,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	if c == nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
 	}
-	return s.walk(ctx, c.rows, func(_, v []byte) error { return yield(c.found(s.dictionary, v)) })
+	return s.walk(ctx, c.rows, func(k, v []byte) error { return yield(c.found(s.dictionary, k, v)) })
 }
 
 // locked runs f under s.mu, which is free again even where f panics over a damaged file.

@@ -41,9 +41,9 @@ func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Ro
 // sampleOfAll passes over all rows and takes each with the probability that makes n of them (Knuth, The Art of Computer
 // Programming, section 3.4.2, algorithm S).
 func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []index.Row, err error) {
-	err = s.walk(ctx, c.rows, func(_, v []byte) error {
+	err = s.walk(ctx, c.rows, func(k, v []byte) error {
 		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
-			sample = append(sample, c.found(s.dictionary, v))
+			sample = append(sample, c.found(s.dictionary, k, v))
 		}
 		left--
 		return nil
@@ -56,7 +56,7 @@ func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left u
 func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []index.Row, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rows, main, recent := s.tx.Bucket(c.rows), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
+	rows, main, recent := s.tx.Bucket(c.rows).Cursor(), s.tx.Bucket(c.hash.bucket), s.tx.Bucket(c.hash.recent)
 	taken := make(map[string]bool)
 	for tries := 0; len(sample) < n && tries < 4*n+16; tries++ {
 		if tries%askEvery == 0 && ctx.Err() != nil {
@@ -71,7 +71,7 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 			continue
 		}
 		taken[string(order)] = true
-		row := c.row(s.dictionary, rows.Get(order))
+		row := c.row(s.dictionary, rows, order)
 		if row.IsZero() {
 			panic(errNoRow)
 		}

@@ -172,9 +172,9 @@ func (s *snapshot) delivery(packet index.Row, d zkgm.Delivery, m *meter) (found 
 	}
 	index.FoldHex(tx)
 	of := ordersOf(s.tx, packetByTx, termOf(tx), true, m)
-	rows := s.tx.Bucket(packets.rows)
+	rows := s.tx.Bucket(packets.rows).Cursor()
 	for order := of.seek(nil); order != nil; order = of.next() {
-		row := packets.row(s.dictionary, rows.Get(order))
+		row := packets.row(s.dictionary, rows, order)
 		if has(row, index.PacketSendTransactionColumn, tx) && index.Delivers(row, d) {
 			return row
 		}

@@ -273,11 +273,11 @@ func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) 
 		if n++; n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}
-		at, v := rows.Seek(k[termSize:])
-		if !bytes.Equal(at, k[termSize:]) {
+		row := packets.row(s.dictionary, rows, k[termSize:])
+		if row.IsZero() {
 			panic(errNoRow)
 		}
-		if err := yield(packets.found(s.dictionary, v)); err != nil {
+		if err := yield(row); err != nil {
 			return err
 		}
 	}

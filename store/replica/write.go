@@ -315,7 +315,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 // current returns the row of that key as the batch has left it so far, and its sort_order.
 func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
-		return c.row(w.r.packer, w.rows[c.number].Get([]byte(order))), order
+		return c.row(w.r.packer, w.rows[c.number].Cursor(), []byte(order)), order
 	}
 	if isNew {
 		return index.Row{}, ""
