@@ -89,6 +89,43 @@ func TestCostGrowsWithThePage(t *testing.T) {
 	}
 }
 
+// TestASmallBatchRewritesLittle: what a batch rewrites goes by its own rows. Those of larger ones before it, which have left many
+// keys to be merged, are merged bit by bit.
+func TestASmallBatchRewritesLittle(t *testing.T) {
+	t.Parallel()
+	const many, few = 60_000, 10
+	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{recentKeys: few})
+	rows := plain(2*many + 3*few)
+	written := func(n int) (pages int64) {
+		t.Helper()
+		before := r.db.Stats().TxStats
+		if _, err := r.Write(t.Context(), index.Batch{Rows: rows[:n]}); err != nil {
+			t.Fatal(err)
+		}
+		rows = rows[n:]
+		after := r.db.Stats().TxStats
+		return (after.GetPageAlloc() - before.GetPageAlloc()) / r.pageSize
+	}
+	recent := func() (keys uint64) {
+		_ = r.db.View(func(tx *bbolt.Tx) error {
+			keys = tx.Bucket(transferByHash.recent).Sequence()
+			return nil
+		})
+		return keys
+	}
+	written(many) // into the main buckets, since those are empty
+	written(many) // into the recent ones, since these are
+	for left := recent(); len(rows) > 0; left = recent() {
+		// Three buckets of postings whose keys come anywhere: a page for each key, one for what it pushes on, and those above them.
+		if pages := written(few); pages > 3*(2*few+4) {
+			t.Errorf("%d rows behind %d keys to merge: %d pages are written", few, left, pages)
+		}
+		if now := recent(); now >= left {
+			t.Errorf("%d keys were to be merged, and %d are still", left, now)
+		}
+	}
+}
+
 // TestReadersSeeOneMoment: a view that began before a write neither waits for it nor sees it.
 func TestReadersSeeOneMoment(t *testing.T) {
 	r := newReplica(t)

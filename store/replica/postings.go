@@ -182,24 +182,30 @@ func mergeChanges(changes, later []postingChange) []postingChange {
 	return append(merged, changes...)
 }
 
-// minRecent is how many keys postings may have in their recent bucket before any are moved.
-const minRecent = 32_000
+const (
+	minRecent   = 32_000 // keys that postings may have in their recent bucket before any are moved
+	recentShare = 64     // all keys for each of those that may be there
+	mostMoved   = 2      // keys that are moved for each that comes
+)
 
 // stretch takes keys out of the recent bucket of postings, so that they go to the main one. The keys of a batch lie anywhere, so
 // that each would rewrite a block of its own of a large index. They gather in the small bucket instead, and with each batch as many
 // leave it as came, all from one stretch of the key space, so that they share blocks; the next batch goes on with the next stretch.
-// For M keys in all and n in a batch about M·n/R + R keys are rewritten where R are recent, which is least at R = √(M·n).
+// For M keys in all and n in a batch some M·n/R of the main keys are rewritten where R are recent, and of those all, but no more than
+// the n blocks that have them. Where that is all, R = √(M·n) is least; where it is few, R = M/recentShare keeps the cost of a key from
+// growing with M. What is beyond R, since the batches before had more keys, goes bit by bit: a batch rewrites at most
+// mostMoved·recentShare·n of the main keys, whatever came before it.
 //
 // left are the blocks that it takes.
 //
 // A bucket's sequence counts its keys.
 func (rw *rewriting) stretch(coming int) (moved []postingChange, left map[string]bool) {
-	have := rw.recent.Sequence()
-	keep := max(uint64(rw.recentKeys), uint64(math.Sqrt(float64(rw.main.Sequence())*float64(coming))))
+	have, all := rw.recent.Sequence(), rw.main.Sequence()
+	keep := max(uint64(rw.recentKeys), uint64(math.Sqrt(float64(all)*float64(coming))), all/recentShare)
 	if have+uint64(coming) <= keep || have == 0 {
 		return nil, nil
 	}
-	n := int(min(have, have+uint64(coming)-keep))
+	n := int(min(have, have+uint64(coming)-keep, mostMoved*uint64(coming)))
 	left = make(map[string]bool)
 	cursor := newBlockCursor(rw.recent)
 	cursor.enter(cursor.cursor.Seek(rw.merged))
