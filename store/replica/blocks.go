@@ -8,9 +8,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A bucket of postings has its keys in blocks: the value under the first key of a block has all of them, in their order.
-// bbolt takes 16 bytes for a key of its own and leaves a third of its pages empty where keys come anywhere; and keys of one
-// length that stand below each other are alike. So a block is a table: of each column of bytes it has once what all keys have
+// A bucket of postings has its keys in blocks: the value under the first key of a block (see laps) has all of them, in their order.
+// bbolt takes 16 bytes for a key of its own, and keys of one length that stand below each other are alike. So a block is a table: of each column of bytes it has once what all keys have
 // there, and where there are at most 16 different bytes, such as hex digits, it has half a byte for each key. All keys of a
 // block take the same room, so that one is found without reading the others.
 //
@@ -22,8 +21,11 @@ const (
 	columnHex  = 0
 	columnRaw  = 0xff
 
-	// blockSize is the size of a block that is full, in bytes: of such, eight fill a page.
-	blockSize = 1860
+	// blockRoom is how many bytes a block and its first key may take, so that blocksOfPage fill a page. bbolt takes pageOverhead of
+	// each page, and as much for each key.
+	blockRoom    = (pageSize-pageOverhead)/blocksOfPage - pageOverhead - lapSize - sealSize
+	blocksOfPage = 8
+	pageOverhead = 16
 
 	lengthColumns = 2
 )
@@ -147,7 +149,7 @@ func (p *packer) key(i int) []byte {
 
 // full tells whether another key would make the block larger than it should be.
 func (p *packer) full() bool {
-	return len(p.ends) > 0 && p.header+(len(p.ends)+1)*(p.raw+(p.halves+1)/2) > blockSize
+	return len(p.ends) > 0 && p.ends[0]+p.header+(len(p.ends)+1)*(p.raw+(p.halves+1)/2) > blockRoom
 }
 
 func (p *packer) add(key []byte) {
@@ -302,19 +304,21 @@ func (p *packer) fill(entry, key []byte) {
 
 // blockCursor goes over the keys of a bucket of blocks. A key is valid until the next move.
 type blockCursor struct {
-	cursor *bbolt.Cursor
-	first  []byte // of the block that is read; nil before the first
-	block  block
-	at     int
+	laps  laps
+	first []byte // key of the block that is read; nil before the first
+	block block
+	at    int
 }
 
-func newBlockCursor(b *bbolt.Bucket) *blockCursor { return &blockCursor{cursor: b.Cursor()} }
+func newBlockCursor(b *bbolt.Bucket) *blockCursor { return &blockCursor{laps: newLaps(b)} }
 
 // enter reads a block. It returns false where there is none.
-func (c *blockCursor) enter(first, sealed []byte) bool {
-	if c.first = first; first == nil {
+func (c *blockCursor) enter(block, sealed []byte) bool {
+	if block == nil {
+		c.first = nil
 		return false
 	}
+	c.first = block[lapSize:]
 	c.block.read(sealed)
 	return true
 }
@@ -324,7 +328,7 @@ func (c *blockCursor) find(key []byte) bool {
 	if c.first != nil && bytes.Compare(c.first, key) <= 0 && bytes.Compare(key, c.block.at(c.block.keys-1)) <= 0 {
 		return true
 	}
-	return c.enter(seekDown(c.cursor, key))
+	return c.enter(c.laps.seekDown(key))
 }
 
 // seek moves to the first key at or behind the given one.
@@ -354,7 +358,7 @@ func (c *blockCursor) seekDown(key []byte) []byte {
 
 // start moves to the first key of all.
 func (c *blockCursor) start() []byte {
-	if !c.enter(c.cursor.First()) {
+	if !c.enter(c.laps.start()) {
 		return nil
 	}
 	c.at = 0
@@ -369,7 +373,7 @@ func (c *blockCursor) next() []byte {
 }
 
 func (c *blockCursor) nextBlock() []byte {
-	if !c.enter(c.cursor.Next()) {
+	if !c.enter(c.laps.next()) {
 		return nil
 	}
 	c.at = 0
@@ -380,7 +384,7 @@ func (c *blockCursor) previous() []byte {
 	if c.at--; c.at >= 0 {
 		return c.block.at(c.at)
 	}
-	if !c.enter(c.cursor.Prev()) {
+	if !c.enter(c.laps.previous()) {
 		return nil
 	}
 	c.at = c.block.keys - 1

@@ -43,7 +43,7 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 			check(t, err)
 			defer db.Close()
 			there := make(map[string]bool)
-			for range 5 {
+			for n := range 12 {
 				changes := make(map[string]bool) // true: put
 				for range random.IntN(400) {
 					changes[kind.key(random)] = true
@@ -53,7 +53,12 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 						changes[key] = random.IntN(2) == 0
 					}
 				}
-				check(t, db.Update(func(tx *bbolt.Tx) error { return rewriteBlocks(tx, changes) }))
+				for left, way := sortedChanges(changes), n%4; len(left) > 0; way = 0 {
+					check(t, db.Update(func(tx *bbolt.Tx) (err error) {
+						left, err = rewriteBlocks(tx, left, way)
+						return err
+					}))
+				}
 				for key, put := range changes {
 					if delete(there, key); put {
 						there[key] = true
@@ -68,19 +73,43 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 	}
 }
 
-func rewriteBlocks(tx *bbolt.Tx, changes map[string]bool) error {
+// rewriteBlocks makes changes in one of the ways in which batches do: where they are, of all blocks, or as a part of a lap, of which it
+// returns those puts that are for the next batch.
+func rewriteBlocks(tx *bbolt.Tx, changes []postingChange, way int) (left []postingChange, err error) {
 	bucket, err := tx.CreateBucketIfNotExists([]byte("blocks"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var sorted []postingChange
+	bucket.FillPercent = fillBlocks
+	var e edit
+	switch way {
+	case 0:
+		e.rewrite(bucket, changes)
+	case 1:
+		e.rewriteAll(bucket, changes)
+	default:
+		var moved []postingChange
+		from := lapEnd(bucket)
+		for _, change := range changes {
+			switch {
+			case change.remove:
+			case bytes.Compare(change.key, from) >= 0 && len(moved) < len(changes)/4:
+				moved = append(moved, change)
+			default:
+				left = append(left, change)
+			}
+		}
+		e.sweep(bucket, moved, len(changes)/4, removals(changes))
+	}
+	return left, e.apply(bucket)
+}
+
+func sortedChanges(changes map[string]bool) (sorted []postingChange) {
 	for key, put := range changes {
 		sorted = append(sorted, postingChange{key: []byte(key), remove: !put})
 	}
 	slices.SortFunc(sorted, postingChange.compare)
-	var e edit
-	e.rewrite(bucket, sorted, nil)
-	return e.apply(bucket)
+	return sorted
 }
 
 // compareBlocks reads a bucket up and down, and from random keys on.
@@ -127,4 +156,37 @@ func expectKey(t *testing.T, got []byte, want []string, at int) {
 	case string(got) != want[at]:
 		t.Fatalf("found %q, want %q", got, want[at])
 	}
+}
+
+// TestLapsFillPages: of a bucket whose keys come anywhere, no third of each page is empty, as bbolt has it.
+func TestLapsFillPages(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+	check(t, err)
+	defer db.Close()
+	gathered := make(map[string]bool)
+	for batch := range 60 {
+		for range 1000 {
+			gathered[fmt.Sprintf("%05x-%013x-%08x", random.Uint32()>>12, random.Uint64()>>12, random.Uint32())] = true
+		}
+		if batch < 20 {
+			continue
+		}
+		check(t, db.Update(func(tx *bbolt.Tx) error {
+			left, err := rewriteBlocks(tx, sortedChanges(gathered), 2)
+			clear(gathered)
+			for _, change := range left {
+				gathered[string(change.key)] = true
+			}
+			return err
+		}))
+	}
+	check(t, db.View(func(tx *bbolt.Tx) error {
+		s := tx.Bucket([]byte("blocks")).Stats()
+		if full := float64(s.LeafInuse) / float64(s.LeafAlloc); s.LeafPageN < 20 || full < 0.9 {
+			t.Errorf("%d pages are %.0f %% full, want 90", s.LeafPageN, 100*full)
+		}
+		return nil
+	}))
 }

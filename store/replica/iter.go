@@ -68,7 +68,7 @@ func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, m *meter) 
 }
 
 // termSize is the size of a term in a key. Terms that agree in so much collide, like hashes.
-const termSize = 6
+const termSize = 5
 
 // appendTerm appends a term as keys begin with it: its upper part.
 func appendTerm(dst []byte, term uint64) []byte {

@@ -3,7 +3,7 @@ package replica
 import (
 	"bytes"
 	"cmp"
-	"errors"
+	"encoding/binary"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -85,7 +85,7 @@ func (w *batchWriter) applyAllChanges() error {
 		if rw.panicked != nil {
 			panic(rw.panicked)
 		}
-		if err := rw.apply(w.tx); err != nil {
+		if err := rw.apply(); err != nil {
 			return err
 		}
 	}
@@ -94,12 +94,10 @@ func (w *batchWriter) applyAllChanges() error {
 
 // rewriting is how the buckets of postings change by a batch.
 type rewriting struct {
-	x                *postings
 	main, recent     *bbolt.Bucket // recent may be nil
 	changes          []postingChange
 	recentKeys       int
 	largeBatch       int
-	merged           []byte // where the last stretch has ended
 	toMain, toRecent edit
 	panicked         any
 }
@@ -111,26 +109,26 @@ type edit struct {
 	grew int // keys
 }
 
-// packed is a block under its first key.
-type packed struct{ first, sealed []byte }
+// packed is a block under its lap and first key.
+type packed struct{ name, sealed []byte }
 
 func (w *batchWriter) rewriting(x *postings, changes []postingChange) *rewriting {
-	rw := &rewriting{x: x, main: w.tx.Bucket(x.bucket), changes: changes, recentKeys: w.r.recentKeys, largeBatch: w.r.largeBatch}
+	rw := &rewriting{main: w.tx.Bucket(x.bucket), changes: changes, recentKeys: w.r.recentKeys, largeBatch: w.r.largeBatch}
 	rw.main.FillPercent = fillBlocks
 	if x.recent != nil {
 		rw.recent = w.tx.Bucket(x.recent)
 		rw.recent.FillPercent = fillBlocks
-		rw.merged = w.tx.Bucket(bucketMeta).Get(mergedKey(x))
 	}
 	return rw
 }
 
-// mergedKey is the key in meta of where the last stretch of postings has ended.
-func mergedKey(x *postings) []byte { return append([]byte("merged "), x.bucket...) }
-
-// largeBatch is how many times the keys of a batch postings may have so that they go to the main bucket straight: that
-// touches all of its blocks, but no key is put twice.
-const largeBatch = 16
+const (
+	// largeBatch is how many times the keys of a batch postings may have so that they go to the main bucket straight: that
+	// touches all of its blocks, but no key is put twice.
+	largeBatch = 16
+	// mostBlocks is how many times as many keys the recent bucket may have so that a batch touches most of its blocks.
+	mostBlocks = 16
+)
 
 // plan works out what changes. It only reads.
 func (rw *rewriting) plan() {
@@ -142,16 +140,26 @@ func (rw *rewriting) plan() {
 			last = append(last, change)
 		}
 	}
+	large := uint64(rw.largeBatch * len(last))
 	switch {
+	case rw.main.Sequence() <= large:
+		rw.toMain.rewriteAll(rw.main, last)
+		if rw.recent != nil {
+			rw.toRecent.rewrite(rw.recent, removals(last))
+		}
 	case rw.recent == nil:
-		rw.toMain.rewrite(rw.main, last, nil)
-	case rw.main.Sequence() <= uint64(rw.largeBatch*len(last)):
-		rw.toMain.rewrite(rw.main, last, nil)
-		rw.toRecent.rewrite(rw.recent, removals(last), nil)
+		rw.toMain.rewrite(rw.main, last)
 	default:
-		moved, left := rw.stretch(len(last))
-		rw.toMain.rewrite(rw.main, mergeChanges(moved, removals(last)), nil)
-		rw.toRecent.rewrite(rw.recent, last, left)
+		moved, rest := rw.stretch(len(last))
+		rw.toMain.sweep(rw.main, moved, rest, removals(last))
+		for i := range moved {
+			moved[i].remove = true
+		}
+		if last = mergeChanges(moved, last); rw.recent.Sequence() <= mostBlocks*large {
+			rw.toRecent.rewriteAll(rw.recent, last)
+		} else {
+			rw.toRecent.rewrite(rw.recent, last)
+		}
 	}
 }
 
@@ -188,102 +196,151 @@ const (
 	mostMoved   = 2      // keys that are moved for each that comes
 )
 
-// stretch takes keys out of the recent bucket of postings, so that they go to the main one. The keys of a batch lie anywhere, so
+// stretch returns keys of the recent bucket that are to go to the main one. The keys of a batch lie anywhere, so
 // that each would rewrite a block of its own of a large index. They gather in the small bucket instead, and with each batch as many
-// leave it as came, all from one stretch of the key space, so that they share blocks; the next batch goes on with the next stretch.
-// For M keys in all and n in a batch some M·n/R of the main keys are rewritten where R are recent, and of those all, but no more than
-// the n blocks that have them. Where that is all, R = √(M·n) is least; where it is few, R = M/recentShare keeps the cost of a key from
-// growing with M. What is beyond R, since the batches before had more keys, goes bit by bit: a batch rewrites at most
-// mostMoved·recentShare·n of the main keys, whatever came before it.
+// leave it as came, all from one stretch of the key space, so that they share blocks; the next batch goes on with the next stretch,
+// where the lap of the main bucket has come to. For M keys in all and n in a batch some M·n/R of the main keys are rewritten where R
+// are recent, and of those all, but no more than the n blocks that have them. Where that is all, R = √(M·n) is least; where it is few,
+// R = M/recentShare keeps the cost of a key from growing with M. What is beyond R, since the batches before had more keys, goes bit by
+// bit: a batch rewrites at most mostMoved·recentShare·n of the main keys, whatever came before it.
 //
-// left are the blocks that it takes.
+// rest is how many keys behind the stretch end the lap, where no more are recent.
 //
 // A bucket's sequence counts its keys.
-func (rw *rewriting) stretch(coming int) (moved []postingChange, left map[string]bool) {
+func (rw *rewriting) stretch(coming int) (moved []postingChange, rest int) {
 	have, all := rw.recent.Sequence(), rw.main.Sequence()
 	keep := max(uint64(rw.recentKeys), uint64(math.Sqrt(float64(all)*float64(coming))), all/recentShare)
 	if have+uint64(coming) <= keep || have == 0 {
-		return nil, nil
+		return nil, 0
 	}
 	n := int(min(have, have+uint64(coming)-keep, mostMoved*uint64(coming)))
-	left = make(map[string]bool)
+	moved = make([]postingChange, 0, n)
+	var room []byte
 	cursor := newBlockCursor(rw.recent)
-	cursor.enter(cursor.cursor.Seek(rw.merged))
-	var around []postingChange // from the beginning on, after the end
-	for len(moved)+len(around) < n {
-		if cursor.first == nil {
-			around, moved = moved, nil
-			if cursor.start() == nil {
-				break
-			}
+	key := cursor.seek(lapEnd(rw.main))
+	for ; key != nil && len(moved) < n; key = cursor.next() {
+		if cap(room)-len(room) < len(key) {
+			room = make([]byte, 0, max(len(key), 64<<10))
 		}
-		if left[string(cursor.first)] {
-			break
-		}
-		left[string(cursor.first)] = true
-		for i := range cursor.block.keys {
-			moved = append(moved, postingChange{key: bytes.Clone(cursor.block.at(i))})
-		}
-		rw.merged = moved[len(moved)-1].key
-		cursor.enter(cursor.cursor.Next())
+		room = append(room, key...)
+		moved = append(moved, postingChange{key: room[len(room)-len(key):]})
 	}
-	rw.toRecent.grew -= len(moved) + len(around)
-	return append(moved, around...), left
+	if key == nil {
+		rest = mostMoved * recentShare * coming
+	}
+	return moved, rest
 }
 
-// rewrite works out what the blocks of a bucket become by changes, which are in the order of their keys. Of the blocks that left
-// has, nothing stays.
-func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange, left map[string]bool) {
-	for first := range left {
-		e.drop = append(e.drop, []byte(first))
+// lapEnd returns the key that the newest lap of a bucket has come to, nil where it has been all around.
+func lapEnd(bucket *bbolt.Bucket) []byte {
+	if l := newLaps(bucket); l.oldest != nil && l.newest() != binary.BigEndian.Uint32(l.oldest) {
+		return l.oldest[lapSize:]
 	}
-	cursor := bucket.Cursor()
-	to := blockWriter{to: e, current: new(packer), previous: new(packer)}
+	return nil
+}
+
+// rewrite works out what the blocks of a bucket become by changes, which are in the order of their keys.
+func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange) {
+	w := newBlockWriter(e, bucket)
 	for len(changes) > 0 {
-		first, sealed := seekDown(cursor, changes[0].key)
-		if first == nil {
-			first, sealed = cursor.First()
+		w.begin(w.laps.lap)
+		block, sealed := w.laps.seekDown(changes[0].key)
+		if block == nil {
+			block, sealed = w.laps.start()
 		}
-		to.begin()
-		for {
-			var next, nextSealed []byte
-			if first != nil {
-				next, nextSealed = cursor.Next()
-			}
-			end := 0
-			for end < len(changes) && (next == nil || bytes.Compare(changes[end].key, next) < 0) {
-				end++
-			}
-			if end == 0 {
-				break // no change is of this block
-			}
-			if to.block.keys = 0; first != nil {
-				e.drop = append(e.drop, first)
-				if !left[string(first)] {
-					to.block.read(sealed)
-				}
-			}
-			to.merge(changes[:end])
-			if changes = changes[end:]; next == nil {
-				break
-			}
-			first, sealed = next, nextSealed
-		}
-		to.end()
+		changes = w.rewrite(block, sealed, changes, nil)
 	}
+}
+
+// rewriteAll is rewrite where changes are everywhere: all blocks are of the next lap then.
+func (e *edit) rewriteAll(bucket *bbolt.Bucket, changes []postingChange) {
+	w := newBlockWriter(e, bucket)
+	lap := w.laps.newest() + 1
+	w.begin(func([]byte) uint32 { return lap })
+	block, sealed := w.laps.start()
+	w.rewrite(block, sealed, changes, func([]byte) bool { return true })
+}
+
+// sweep goes on with the lap of a bucket: it puts moved, which is a stretch from lapEnd on, and with it all that is there, and up to
+// rest keys behind it. What is removed may be anywhere.
+func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, removed []postingChange) {
+	if len(moved) == 0 && rest == 0 {
+		e.rewrite(bucket, removed)
+		return
+	}
+	w := newBlockWriter(e, bucket)
+	var from []byte
+	lap, last := w.laps.newest(), []byte(nil)
+	if len(moved) > 0 {
+		last = moved[len(moved)-1].key
+	}
+	block, sealed := w.laps.end() // which has room yet
+	if lapEnd(bucket) != nil {
+		from = block[lapSize:]
+	} else {
+		block, sealed = w.laps.start()
+		lap++
+	}
+	at, _ := slices.BinarySearchFunc(removed, from, func(c postingChange, key []byte) int { return bytes.Compare(c.key, key) })
+	e.rewrite(bucket, removed[:at])
+	w.begin(func([]byte) uint32 { return lap })
+	removed = w.rewrite(block, sealed, mergeChanges(moved, removed[at:]), func(first []byte) bool {
+		if bytes.Compare(first, last) <= 0 {
+			return true
+		}
+		rest -= w.block.keys // of the block before
+		return rest > 0
+	})
+	e.rewrite(bucket, removed)
 }
 
 // blockWriter writes neighbouring blocks anew.
 type blockWriter struct {
 	to                *edit
-	block             block // that is merged
+	laps              laps
+	lap               func(first []byte) uint32 // of a block that is written
+	block             block                     // that is merged
 	current, previous *packer
 	appended          bool // the last changes came behind all keys
 }
 
-func (w *blockWriter) begin() {
+func newBlockWriter(to *edit, bucket *bbolt.Bucket) *blockWriter {
+	return &blockWriter{to: to, laps: newLaps(bucket), current: new(packer), previous: new(packer)}
+}
+
+func (w *blockWriter) begin(lap func(first []byte) uint32) {
+	w.lap = lap
 	w.current.reset()
 	w.previous.reset()
+}
+
+// rewrite merges changes with a block and those that follow, as long as there are changes of them, or all that also wants, and
+// returns the other changes.
+func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange, also func(first []byte) bool) []postingChange {
+	for {
+		var next, nextSealed []byte
+		if block != nil {
+			next, nextSealed = w.laps.next()
+		}
+		end := 0
+		for end < len(changes) && (next == nil || bytes.Compare(changes[end].key, next[lapSize:]) < 0) {
+			end++
+		}
+		if end == 0 && (block == nil || also == nil || !also(block[lapSize:])) {
+			break
+		}
+		if w.block.keys = 0; block != nil {
+			w.to.drop = append(w.to.drop, block)
+			w.block.read(sealed)
+		}
+		w.merge(changes[:end])
+		if changes = changes[end:]; next == nil {
+			break
+		}
+		block, sealed = next, nextSealed
+	}
+	w.end(also != nil)
+	return changes
 }
 
 // merge goes on with the keys of the block and changes of them.
@@ -331,8 +388,8 @@ func (w *blockWriter) add(key []byte) {
 }
 
 // end writes what is left: as two blocks of one size, where more keys will come between these.
-func (w *blockWriter) end() {
-	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && len(w.previous.ends) > 0 && len(w.current.ends) < all/3 {
+func (w *blockWriter) end(ofLap bool) {
+	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && !ofLap && len(w.previous.ends) > 0 && len(w.current.ends) < all/3 {
 		both := [2]*packer{new(packer), new(packer)}
 		both[0].reset()
 		both[1].reset()
@@ -351,32 +408,34 @@ func (w *blockWriter) end() {
 
 func (w *blockWriter) write(p *packer) {
 	if len(p.ends) > 0 {
-		w.to.put = append(w.to.put, packed{bytes.Clone(p.key(0)), p.pack()})
+		first := p.key(0)
+		name := binary.BigEndian.AppendUint32(make([]byte, 0, lapSize+len(first)), w.lap(first))
+		w.to.put = append(w.to.put, packed{append(name, first...), p.pack()})
 	}
 }
 
 // apply makes the changes.
-func (rw *rewriting) apply(tx *bbolt.Tx) error {
+func (rw *rewriting) apply() error {
 	if err := rw.toMain.apply(rw.main); err != nil || rw.recent == nil {
 		return err
 	}
-	return errors.Join(rw.toRecent.apply(rw.recent), tx.Bucket(bucketMeta).Put(mergedKey(rw.x), rw.merged))
+	return rw.toRecent.apply(rw.recent)
 }
 
 func (e *edit) apply(bucket *bbolt.Bucket) error {
 	stays := make(map[string]bool, len(e.put))
 	for _, b := range e.put {
-		stays[string(b.first)] = true
+		stays[string(b.name)] = true
 	}
-	for _, first := range e.drop {
-		if !stays[string(first)] {
-			if err := bucket.Delete(first); err != nil {
+	for _, name := range e.drop {
+		if !stays[string(name)] {
+			if err := bucket.Delete(name); err != nil {
 				return err
 			}
 		}
 	}
 	for _, b := range e.put {
-		if err := bucket.Put(b.first, b.sealed); err != nil {
+		if err := bucket.Put(b.name, b.sealed); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,7 @@
 // # Layout
 //
 // Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
-// bucket per filter whose keys (postings) are a term of 6 bytes (of the hash of what is filtered by) followed by the row's
+// bucket per filter whose keys (postings) are a term of 5 bytes (of the hash of what is filtered by) followed by the row's
 // sort_order, many of them in one value (see blocks.go; those by hash have a second bucket, see rewriting.stretch). A filter is
 // thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
 // is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
