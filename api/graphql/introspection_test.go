@@ -134,11 +134,11 @@ func TestIntrospectionThatIsTooDeepNamesItsBound(t *testing.T) {
 	lists := func(n int) string { return strings.Repeat("fields{type{", n) + "name" + strings.Repeat("}}", n) }
 	levels := func(n int) string { return strings.Repeat("ofType{", n) + "name" + strings.Repeat("}", n) }
 	for _, tt := range []struct{ most, beyond, message string }{
-		{lists(2), lists(3), "more than 2 of the lists"},
-		{levels(18), levels(19), "deeper than 20 fields"},
+		{lists(2), lists(3), "the introspection has more than 2 of the lists fields"},
+		{levels(18), levels(19), "the introspection is deeper than 20 fields"},
 	} {
 		answer{body: e.Execute(`{__type(name:"Query"){`+tt.most+`}}`, "")}.data(t)
-		if got := e.Execute(`{__type(name:"Query"){`+tt.beyond+`}}`, ""); !strings.Contains(got, tt.message) {
+		if got := e.Execute(`{__type(name:"Query"){`+tt.beyond+`}}`, ""); !strings.HasPrefix(got, `{"errors":[{"message":"`+tt.message) {
 			t.Errorf("%s: %s, want %q", tt.beyond, got, tt.message)
 		}
 	}

@@ -21,11 +21,12 @@ var validationRules = []core.Rule{
 	rules.VariablesAreInputTypesRule, variablesInAllowedPosition,
 }
 
-// introspectionDepth is gqlparser's rule; its own message does not name the bound.
+// introspectionDepth is gqlparser's rule with a message that names the bound.
 var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
-	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) {
-		addError(append(options, core.Message("the introspection has more than 2 of the lists fields, interfaces, possibleTypes and inputFields in one another"))...)
-	})
+	named := func(e *gqlerror.Error) {
+		e.Message = "the introspection has more than 2 of the lists fields, interfaces, possibleTypes and inputFields in one another"
+	}
+	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) { addError(append(options, named)...) })
 }}
 
 // maxErrors stops validation: the first errors are enough, and suggestions for thousands take time.
