@@ -1,7 +1,6 @@
 package zkgm
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -65,10 +64,7 @@ func TestStake(t *testing.T) {
 		{"a withdrawal of a batch as text", call(`{"withdraw":{"batch_id":"12"}}`, send), Withdraw, "[12]"},
 		{"a withdrawal of no batch", call(`{"withdraw":{"withdraw_to_address":"union1x"}}`, send), 0, ""},
 		{"a withdrawal of half a batch", call(`{"withdraw":{"batch_id":1.5}}`, send), 0, ""},
-		{"an action in capitals", brings(call(allowMessage, strings.Replace(unbondMessage, "unbond", "Unbond", 1))), 0, ""},
-		{"members in capitals", call(allowMessage, strings.Replace(send, "instruction", "Instruction", 1)), 0, ""},
-		{"members twice", call(allowMessage, strings.Replace(send, `"channel_id":7`, `"channel_id":7,"channel_id":8`, 1)), 0, ""},
-		{"messages in capitals", brings((&Call{ContractCalldata: bytes.ReplaceAll(calldataOf(allowMessage, unbondMessage), []byte("wasm"), []byte("WASM"))}).Instruction()), 0, ""},
+		{"a withdrawal of a batch in capitals", call(`{"withdraw":{"Batch_id":3}}`, send), 0, ""},
 		{"calldata that is no JSON", (&Call{ContractCalldata: []byte("[wasm")}).Instruction(), 0, ""},
 		{"a transfer", orderV2.Instruction(), 0, ""},
 		{"a batch of three", (&Batch{Instructions: []Instruction{orderV2.Instruction(), call(allowMessage, unbondMessage), orderV2.Instruction()}}).Instruction(), 0, ""},
@@ -88,5 +84,27 @@ func TestStake(t *testing.T) {
 				t.Errorf("delivery %+v", s.Delivery)
 			}
 		})
+	}
+}
+
+// What the hub and the proxy refuse is no stake: they tell capitals from small letters, and take no member twice.
+func TestCalldataIsReadAsTheContractsReadIt(t *testing.T) {
+	plain := string(calldataOf(allowMessage, unbondMessage))
+	for name, calldata := range map[string]string{
+		"":                         plain,
+		"a message in capitals":    strings.Replace(plain, "wasm", "WASM", 1),
+		"its members in capitals":  strings.Replace(plain, "msg", "Msg", 1),
+		"a member twice":           strings.Replace(plain, `"msg"`, `"msg":"e30=","msg"`, 1),
+		"an action in capitals":    string(calldataOf(allowMessage, strings.Replace(unbondMessage, "unbond", "Unbond", 1))),
+		"an action twice":          string(calldataOf(allowMessage, `{"unbond":{"amount":"1"},"unbond":{"amount":"2"}}`)),
+		"something behind it":      plain + "[]",
+		"text that is not UTF-8":   strings.Replace(plain, "union1x", "\xff", 1),
+		"base64 that is not whole": strings.Replace(plain, `"}}}`, `A"}}}`, 1),
+	} {
+		called := &Call{Sender: []byte{1}, ContractAddress: []byte("union1proxy"), ContractCalldata: []byte(calldata)}
+		batch := &Batch{Instructions: []Instruction{orderV2.Instruction(), called.Instruction()}}
+		if s, ok := (Packet{Instruction: batch.Instruction()}).Stake(); ok != (name == "") {
+			t.Errorf("%s: %+v", name, s)
+		}
 	}
 }
