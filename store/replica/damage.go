@@ -43,8 +43,18 @@ func unseal(sealed []byte) []byte {
 	if sealed == nil {
 		return nil
 	}
+	return unsealUnder(nil, sealed)
+}
+
+// sealUnder appends the checksum of a key and a value behind it: the key of a row is a part of what is read of it.
+func sealUnder(key, value []byte) []byte {
+	return binary.BigEndian.AppendUint32(value, crc32.Update(checksum(key), castagnoli, value))
+}
+
+// unsealUnder is unseal of what is sealed under a key.
+func unsealUnder(key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
-	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(sealed[:n]) {
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != crc32.Update(checksum(key), castagnoli, sealed[:n]) {
 		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
 	}
 	return sealed[:n:n]

@@ -309,7 +309,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
 	packed := w.r.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
-	return w.rows[c.number].Put([]byte(order), binary.BigEndian.AppendUint32(packed, checksum(packed)))
+	return w.rows[c.number].Put([]byte(order), sealUnder([]byte(order), packed))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.
