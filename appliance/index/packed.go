@@ -32,6 +32,7 @@ type Packer struct {
 	d       Dictionary
 	numbers map[string]uint32 // of the dictionary's texts
 	seen    map[string]uint8  // how often other texts have come
+	forked  bool              // see Fork
 	out     []byte            // the row that is packed
 }
 
@@ -196,15 +197,19 @@ func (p *Packer) appendValue(out []byte, row Row, i int) []byte {
 
 // see counts a text, which is shared when it has come several times.
 func (p *Packer) see(text []byte) {
+	if len(p.d.texts) < maxTexts && len(text) <= maxTextSize {
+		p.count(text, 1)
+	}
+}
+
+// count adds to how often a text has come.
+func (p *Packer) count(text []byte, times uint8) {
 	const (
 		often   = 8
 		maxSeen = 1 << 16
 	)
-	if len(p.d.texts) == maxTexts || len(text) > maxTextSize {
-		return
-	}
-	n := p.seen[string(text)] + 1
-	if n < often {
+	n := min(p.seen[string(text)]+times, often)
+	if n < often || p.forked {
 		if len(p.seen) >= maxSeen {
 			clear(p.seen)
 		}

@@ -5,9 +5,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
-	"runtime/debug"
+	"runtime"
 	"slices"
-	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -26,14 +25,17 @@ func (a postingChange) compare(b postingChange) int {
 	return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 }
 
-// repost notes how the postings change when old, under its sort_order, becomes row. The zero Row is in none.
-func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string) {
-	for _, x := range c.postings {
+// repost notes how the postings change when old, under its sort_order, becomes row, of which p was prepared. The zero Row is in none.
+func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string, p *prepared) {
+	for i, x := range c.postings {
 		w.before, w.after = w.before[:0], w.after[:0]
 		if !old.IsZero() {
 			x.terms(old, func(term uint64) { w.before = append(w.before, term) })
 		}
-		if !row.IsZero() {
+		switch {
+		case p != nil:
+			w.after = append(w.after, p.of(i)...)
+		case !row.IsZero():
 			x.terms(row, func(term uint64) { w.after = append(w.after, term) })
 		}
 		if oldOrder == order && slices.Equal(w.before, w.after) {
@@ -72,19 +74,8 @@ func (w *batchWriter) applyAllChanges() error {
 	for x, changes := range w.changes {
 		all = append(all, w.rewriting(x, changes))
 	}
-	var working sync.WaitGroup
+	inParallel(len(all), runtime.GOMAXPROCS(0), func(_, n int) { all[n].plan() })()
 	for _, rw := range all {
-		working.Go(func() {
-			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-			defer func() { rw.panicked = recover() }()
-			rw.plan()
-		})
-	}
-	working.Wait()
-	for _, rw := range all {
-		if rw.panicked != nil {
-			panic(rw.panicked)
-		}
 		if err := rw.apply(); err != nil {
 			return err
 		}
@@ -99,7 +90,6 @@ type rewriting struct {
 	recentKeys       int
 	largeBatch       int
 	toMain, toRecent edit
-	panicked         any
 }
 
 // edit is what changes in a bucket of blocks.

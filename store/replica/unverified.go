@@ -164,7 +164,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 func (w *batchWriter) serve(c *collection, a *apart) error {
 	row := index.RowOf(c.t, a.row)
 	was, _ := w.current(c, row.AppendKey(nil, c.t.Key), false)
-	switch _, err := w.upsertRow(c, row, false); {
+	switch _, err := w.upsertRow(c, row, nil); {
 	case appliance.CodeOf(err) == appliance.CodeInvalidField:
 		return nil
 	case err != nil:
@@ -182,7 +182,7 @@ func (w *batchWriter) unserve(c *collection, a *apart) error {
 	verified := index.RowOf(c.t, a.verified)
 	a.served, a.verified = false, nil
 	if !verified.IsZero() {
-		if _, err := w.upsertRow(c, verified, false); appliance.CodeOf(err) != appliance.CodeInvalidField {
+		if _, err := w.upsertRow(c, verified, nil); appliance.CodeOf(err) != appliance.CodeInvalidField {
 			return err
 		}
 	}

@@ -103,6 +103,8 @@ type batchWriter struct {
 	written index.Written
 	counts  *deltas
 
+	packer *index.Packer // the store's, or a fork while rows are prepared
+
 	rows    [2]*bbolt.Bucket     // by collection
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
@@ -121,7 +123,7 @@ type batchWriter struct {
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{
-		r: r, tx: tx, texts: len(r.packer.Texts(0)), counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
+		r: r, tx: tx, packer: r.packer, texts: len(r.packer.Texts(0)), counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
 		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
 	}
 	for i, c := range collections {
@@ -145,13 +147,8 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	if err := w.learn(b.Rows); err != nil {
 		return err
 	}
-	for i, row := range b.Rows {
-		if i%askEvery == 0 && ctx.Err() != nil {
-			return timeoutError(ctx.Err())
-		}
-		if err := w.writeRow(row, isNew[i]); err != nil {
-			return err
-		}
+	if err := w.writeRows(ctx, b.Rows, isNew); err != nil {
+		return err
 	}
 	for _, id := range b.Withdrawn {
 		if err := w.withdraw(id); err != nil {
@@ -193,9 +190,25 @@ func (w *batchWriter) applyGathered() (err error) {
 	return err
 }
 
+func (w *batchWriter) writeRows(ctx context.Context, rows []index.Row, isNew []bool) error {
+	p := newPreparer(w.r.packer, rows, isNew)
+	defer p.end()
+	w.packer = p.own
+	defer func() { w.packer = w.r.packer }()
+	for i, row := range rows {
+		if i%askEvery == 0 && ctx.Err() != nil {
+			return timeoutError(ctx.Err())
+		}
+		if err := w.writeRow(row, p.at(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // writeRow upserts a row and ends what is kept apart of its key.
-func (w *batchWriter) writeRow(row index.Row, isNew bool) error {
-	count, err := w.upsert(row, isNew)
+func (w *batchWriter) writeRow(row index.Row, p *prepared) error {
+	count, err := w.upsert(row, p)
 	if err != nil {
 		return err
 	}
@@ -242,12 +255,12 @@ func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 }
 
 // upsert returns which of the batch's counts what it did belongs to.
-func (w *batchWriter) upsert(row index.Row, isNew bool) (count *int, err error) {
+func (w *batchWriter) upsert(row index.Row, p *prepared) (count *int, err error) {
 	if row.IsZero() {
 		return nil, errEmptyRow
 	}
 	if c := collectionOf(row.Type()); c != nil {
-		return w.upsertRow(c, row, isNew)
+		return w.upsertRow(c, row, p)
 	}
 	if slices.Contains(index.TableTypes, row.Type()) {
 		return w.upsertTable(row)
@@ -257,10 +270,11 @@ func (w *batchWriter) upsert(row index.Row, isNew bool) (count *int, err error) 
 
 var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
 
-// upsertRow is upsert for a row of a collection. A row that it refuses has changed nothing.
-func (w *batchWriter) upsertRow(c *collection, row index.Row, isNew bool) (count *int, err error) {
-	key := row.AppendKey(make([]byte, 0, 96), c.t.Key)
-	old, kept := w.current(c, key, isNew)
+// upsertRow is upsert for a row of a collection. A row that it refuses has changed nothing. p is what was prepared of one that was not there
+// before the batch, nil of others.
+func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (count *int, err error) {
+	key := p.keyOf(c, row)
+	old, kept := w.current(c, key, p != nil)
 	order, _ := row.Text(c.order)
 	settled, err := settleOrder(order, kept, string(key), func(order string) bool { return w.rows[c.number].Get([]byte(order)) != nil })
 	if err != nil {
@@ -270,6 +284,7 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, isNew bool) (count
 		if row, err = row.WithText(c.order, settled); err != nil {
 			return nil, err
 		}
+		p = nil
 	}
 	switch {
 	case old.IsZero():
@@ -279,7 +294,7 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, isNew bool) (count
 	default:
 		count = &w.written.Updated
 	}
-	return count, w.replace(c, string(key), old, kept, row, settled)
+	return count, w.replace(c, string(key), old, kept, row, settled, p)
 }
 
 // remove takes the row of that key out of a collection.
@@ -288,12 +303,12 @@ func (w *batchWriter) remove(c *collection, key []byte) error {
 	if old.IsZero() {
 		return nil
 	}
-	return w.replace(c, string(key), old, kept, index.Row{}, "")
+	return w.replace(c, string(key), old, kept, index.Row{}, "", nil)
 }
 
 // replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.
-func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string) error {
-	w.repost(c, old, kept, row, order)
+func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string, p *prepared) error {
+	w.repost(c, old, kept, row, order, p)
 	if !old.IsZero() {
 		w.counts.add(c, old, -1)
 		if kept != order {
@@ -308,7 +323,10 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	}
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
-	packed := w.r.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
+	if p != nil {
+		return w.rows[c.number].Put([]byte(order), p.packed)
+	}
+	packed := w.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
 	return w.rows[c.number].Put([]byte(order), sealUnder([]byte(order), packed))
 }
 
