@@ -125,13 +125,13 @@ type packer struct {
 	raw     int // columns of each kind
 	halves  int
 	header  int
+	layout  layout
 }
 
 // columnValues are the bytes that a column has.
 type columnValues struct {
-	seen  [4]uint64
-	kind  byte
-	codes [256]byte // of a column of half bytes
+	seen [4]uint64
+	kind byte
 }
 
 func (p *packer) reset() {
@@ -154,23 +154,18 @@ func (p *packer) full() bool {
 
 func (p *packer) add(key []byte) {
 	for len(p.columns) < len(key) {
-		if len(p.columns) < cap(p.columns) {
-			p.columns = p.columns[:len(p.columns)+1]
-			c := &p.columns[len(p.columns)-1]
-			c.seen, c.kind = [4]uint64{}, 0
-		} else {
-			p.columns = append(p.columns, columnValues{})
-		}
+		p.columns = append(p.columns, columnValues{})
 		if len(p.ends) > 0 {
 			p.see(&p.columns[len(p.columns)-1], 0)
 		}
 	}
-	for i := range p.columns {
-		if i < len(key) {
-			p.see(&p.columns[i], key[i])
-		} else {
-			p.see(&p.columns[i], 0)
+	for i, value := range key {
+		if c := &p.columns[i]; !c.has(value) {
+			p.see(c, value)
 		}
+	}
+	for i := len(key); i < len(p.columns); i++ {
+		p.see(&p.columns[i], 0)
 	}
 	p.see(&p.length[0], byte(len(key)>>8))
 	p.see(&p.length[1], byte(len(key)))
@@ -186,13 +181,14 @@ var hexSeen = func() (seen [4]uint64) {
 	return seen
 }()
 
+func (c *columnValues) has(value byte) bool { return c.seen[value>>6]&(1<<(value&63)) != 0 }
+
 func (p *packer) see(c *columnValues, value byte) {
-	word, bit := value>>6, uint64(1)<<(value&63)
-	if c.seen[word]&bit != 0 {
+	if c.has(value) {
 		return
 	}
 	p.count(c, -1)
-	c.seen[word] |= bit
+	c.seen[value>>6] |= 1 << (value & 63)
 	values := 0
 	hex := true
 	for i, seen := range c.seen {
@@ -229,42 +225,59 @@ func (p *packer) count(c *columnValues, by int) {
 	}
 }
 
+// layout says where in an entry a key's columns are.
+type layout struct {
+	raw    []int // columns
+	halves []int
+	codes  [][256]byte // of each of the halves
+	padded []byte      // a key with zeros behind it, and its length
+}
+
 // pack returns the sealed block.
 func (p *packer) pack() []byte {
+	columns := append(p.columns, p.length[:]...)
 	size := p.raw + (p.halves+1)/2
 	out := make([]byte, 0, p.header+len(p.ends)*size+sealSize)
 	out = binary.AppendUvarint(out, uint64(len(p.ends)))
-	out = binary.AppendUvarint(out, uint64(len(p.columns)+lengthColumns))
-	for i := range p.columns {
-		out = p.columns[i].appendKind(out)
-	}
-	for i := range p.length {
-		out = p.length[i].appendKind(out)
+	out = binary.AppendUvarint(out, uint64(len(columns)))
+	l := &p.layout
+	l.raw, l.halves, l.codes, l.padded = l.raw[:0], l.halves[:0], l.codes[:0], append(l.padded[:0], make([]byte, len(columns))...)
+	for i := range columns {
+		out = l.add(out, i, &columns[i])
 	}
 	start := len(out)
 	out = out[:start+len(p.ends)*size]
 	for i := range p.ends {
-		p.fill(out[start+i*size:start+(i+1)*size], p.key(i))
+		key := p.key(i)
+		clear(l.padded[copy(l.padded, key):])
+		binary.BigEndian.PutUint16(l.padded[len(p.columns):], uint16(len(key)))
+		l.fill(out[start+i*size : start+(i+1)*size])
 	}
 	return binary.BigEndian.AppendUint32(out, checksum(out))
 }
 
-func (c *columnValues) appendKind(out []byte) []byte {
+// add appends the kind of the next column.
+func (l *layout) add(out []byte, column int, c *columnValues) []byte {
 	out = append(out, c.kind)
 	switch c.kind {
 	case columnRaw:
+		l.raw = append(l.raw, column)
 		return out
 	case columnHex:
-		c.codes = hexCodes
+		l.halves, l.codes = append(l.halves, column), append(l.codes, hexCodes)
 		return out
 	}
+	var codes [256]byte
 	code := byte(0)
 	for value := range 256 {
-		if c.seen[value>>6]&(1<<(value&63)) != 0 {
+		if c.has(byte(value)) {
 			out = append(out, byte(value))
-			c.codes[value] = code
+			codes[value] = code
 			code++
 		}
+	}
+	if c.kind != columnSame {
+		l.halves, l.codes = append(l.halves, column), append(l.codes, codes)
 	}
 	return out
 }
@@ -277,29 +290,15 @@ var hexCodes = func() (codes [256]byte) {
 }()
 
 // fill writes what the key has in the columns that are not the same in all.
-func (p *packer) fill(entry, key []byte) {
-	clear(entry)
-	raw, half := 0, 0
-	put := func(c *columnValues, value byte) {
-		switch c.kind {
-		case columnSame:
-		case columnRaw:
-			entry[raw] = value
-			raw++
-		default:
-			entry[p.raw+half/2] |= c.codes[value] << (4 * (half & 1))
-			half++
-		}
+func (l *layout) fill(entry []byte) {
+	key := l.padded
+	for i, column := range l.raw {
+		entry[i] = key[column]
 	}
-	for i := range p.columns {
-		value := byte(0)
-		if i < len(key) {
-			value = key[i]
-		}
-		put(&p.columns[i], value)
+	entry = entry[len(l.raw):]
+	for i, column := range l.halves {
+		entry[i/2] |= l.codes[i][key[column]] << (4 * (i & 1))
 	}
-	put(&p.length[0], byte(len(key)>>8))
-	put(&p.length[1], byte(len(key)))
 }
 
 // blockCursor goes over the keys of a bucket of blocks. A key is valid until the next move.
