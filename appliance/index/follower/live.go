@@ -8,46 +8,73 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// poll reads what is newer than the highest rows, packets and transfers in one request, and judges whether all is here. The
-// first poll reads the newest page, from which the backfill goes on.
+// pollTime is after how long a poll writes what it has, though there be more above: reads wait for it.
+const pollTime = time.Second / 4
+
+// poll reads what is newer than the highest rows, packets and transfers in one request, and judges whether all is here. Pages that
+// are full are followed by those above them, and written as one batch: also when one fails, those before it. The first poll reads
+// the newest page, from which the backfill goes on.
 func (f *Follower) poll(ctx context.Context) error {
-	started := f.o.Now()
-	limit := f.limit
-	answers, c, err := f.ask(ctx, f.packets.above(limit), f.transfers.above(limit))
-	if err != nil {
-		f.due.poll = f.o.Now().Add(f.o.PollInterval)
-		f.shrink()
-		return err
-	}
-	f.grow()
-	f.noteCounts(c)
-	packets, transfers := f.packets, f.transfers
-	more := packets.take(answers[0], limit)
-	more = transfers.take(answers[1], limit) || more
 	in := f.intake()
-	if err := in.add(ctx, answers[0].rows, answers[1].rows); err != nil {
-		return err
-	}
-	if f.packets != packets || f.transfers != transfers {
-		begun := f.packets.live == "" || f.transfers.live == ""
-		f.packets, f.transfers = packets, transfers
-		if begun { // also where there was nothing yet to begin with
-			f.drop()
-			f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count, readTransfers: answers[1].count}
-			f.due.backfill = f.backfillDue()
-			f.noteBackfilled()
+	var p polled
+	var failed error
+	for began := f.o.Now(); ; {
+		if p, failed = f.pollPage(ctx, in); !p.more || failed != nil || in.size() >= batchRows || f.o.Now().Sub(began) >= pollTime {
+			break
 		}
-		in.batch.Positions = f.positions()
 	}
 	if err := in.write(ctx); err != nil {
 		return err
 	}
 	f.due.poll = f.o.Now().Add(f.o.PollInterval)
-	if more {
-		f.due.poll = started // there is more above this page: at once, in turn with what else is due
+	switch {
+	case failed != nil:
+		return failed
+	case p.more:
+		f.due.poll = p.started // there is more above this page: at once, in turn with what else is due
 		return nil
 	}
-	return f.judge(ctx, started, c)
+	return f.judge(ctx, p.started, p.counts)
+}
+
+// polled is what one request of a poll has told.
+type polled struct {
+	started time.Time
+	counts  counts
+	more    bool // there may be more above
+}
+
+// pollPage takes in the next page of what is newer.
+func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err error) {
+	p.started = f.o.Now()
+	limit := f.limit
+	answers, c, err := f.ask(ctx, f.packets.above(limit), f.transfers.above(limit))
+	if err != nil {
+		f.shrink()
+		return p, err
+	}
+	f.grow()
+	f.noteCounts(c)
+	p.counts = c
+	if err := in.add(ctx, answers[0].rows, answers[1].rows); err != nil {
+		return p, err
+	}
+	packets, transfers := f.packets, f.transfers
+	p.more = packets.take(answers[0], limit)
+	p.more = transfers.take(answers[1], limit) || p.more
+	if f.packets == packets && f.transfers == transfers {
+		return p, nil
+	}
+	begun := f.packets.live == "" || f.transfers.live == ""
+	f.packets, f.transfers = packets, transfers
+	if begun { // also where there was nothing yet to begin with
+		f.drop()
+		f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count, readTransfers: answers[1].count}
+		f.due.backfill = f.backfillDue()
+		f.noteBackfilled()
+	}
+	in.batch.Positions = f.positions()
+	return p, nil
 }
 
 // above is the part that asks for what is newer.

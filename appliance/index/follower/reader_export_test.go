@@ -21,6 +21,9 @@ type Answer struct {
 	Bad    []error
 }
 
+// BatchRows is batchRows.
+const BatchRows = batchRows
+
 // Part is a part.
 type Part = part
 
