@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -23,6 +24,7 @@ type watch struct {
 	ended    bool          // it has ended, and is looked up once more
 	plain    bool          // what the upstream has decoded of it is not asked for: it is made from the packet's data
 	place    int           // in the heap
+	size     int           // what it counts for in watches.size
 }
 
 // whole tells that its transfers are asked for, though the packet be as it was.
@@ -33,6 +35,7 @@ type watches struct {
 	by      map[string]*watch
 	heap    []*watch
 	wanting int
+	size    int // of all in memory, in bytes
 }
 
 func (w *watches) Len() int           { return len(w.heap) }
@@ -73,28 +76,50 @@ func (w *watches) seen(since time.Time) bool {
 	return w.wanting == 0
 }
 
-// maxWatched bounds the memory of watches, some 500 bytes each: an upstream can make up packets without end. Those beyond are
-// watched after a restart, or when a sweep meets them.
-const maxWatched = 200_000
+// maxWatched bounds the memory of watches, in bytes: an upstream can make up packets without end, with hashes of any length and any
+// number of transfers that do not verify. It is enough for 200,000 packets. Those beyond are watched after a restart, or when a sweep
+// meets them.
+const maxWatched = 60 << 20
 
-func (w *watches) set(e *watch, due time.Time) {
-	e.due = due
-	if w.by[e.hash] == e {
-		heap.Fix(w, e.place)
-		return
+// bytes is about what a watch takes, with its places in the map and in the heap: 290 bytes for a packet that is unfinished.
+func (e *watch) bytes() int {
+	const each, eachApart = 224, 48
+	n := each + len(e.hash)
+	for _, id := range e.apart {
+		n += eachApart + len(id.Key)
 	}
-	if len(w.heap) >= maxWatched {
+	return n
+}
+
+// set has a packet looked up when it is due. One that there is no room for is not watched, or no longer, and false is returned.
+func (w *watches) set(e *watch, due time.Time) bool {
+	e.due = due
+	known, grown := w.by[e.hash] == e, e.bytes()-e.size
+	switch {
+	case w.size+grown > maxWatched && known:
+		w.remove(e)
+		return false
+	case w.size+grown > maxWatched:
 		w.want(e, false)
-		return
+		return false
+	}
+	w.size += grown
+	e.size += grown
+	if known {
+		heap.Fix(w, e.place)
+		return true
 	}
 	w.by[e.hash] = e
 	heap.Push(w, e)
+	return true
 }
 
 func (w *watches) remove(e *watch) {
 	w.want(e, false)
 	delete(w.by, e.hash)
 	heap.Remove(w, e.place)
+	w.size -= e.size
+	e.size = 0
 }
 
 func (w *watches) want(e *watch, wanted bool) {
@@ -144,8 +169,12 @@ func isPlain(packet index.Row) bool {
 // union returns what is in either list.
 func union(a, b []index.RowID) []index.RowID {
 	all := slices.Clone(a)
+	in := make(map[index.RowID]bool, len(a))
+	for _, id := range a {
+		in[id] = true
+	}
 	for _, id := range b {
-		if !slices.Contains(all, id) {
+		if !in[id] {
 			all = append(all, id)
 		}
 	}
@@ -186,34 +215,36 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 	return due
 }
 
+// errEnough ends an iteration.
+var errEnough = errors.New("no more is wanted")
+
 // loadWatches has watched what an earlier follower has left unfinished.
 func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
 	w := watches{by: make(map[string]*watch)}
 	now := f.o.Now()
-	add := func(hash string, apart ...index.RowID) *watch {
+	add := func(hash string, change func(*watch)) error {
 		e := w.by[hash]
 		if e == nil {
 			e = &watch{hash: hash, interval: f.clampLookup(0)}
-			w.set(e, now)
 		}
-		e.apart = append(e.apart, apart...)
-		return e
+		if change(e); !w.set(e, now) {
+			return errEnough
+		}
+		return nil
 	}
 	err := snap.Unverified(ctx, func(u index.Unverified) error {
-		add(packetHashOf(u.Row), u.Row.ID())
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	err = snap.Unfinished(ctx, func(packet index.Row) error {
-		add(packet.Key()).plain = isPlain(packet)
-		return nil
+		return add(packetHashOf(u.Row), func(e *watch) { e.apart = append(e.apart, u.Row.ID()) })
 	})
 	if err == nil {
-		f.watched = w
+		err = snap.Unfinished(ctx, func(packet index.Row) error {
+			return add(packet.Key(), func(e *watch) { e.plain = isPlain(packet) })
+		})
 	}
-	return err
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	f.watched = w
+	return nil
 }
 
 // lookUp asks for packets that are due, and for the transfers of those that are not as they were: as few as take a request

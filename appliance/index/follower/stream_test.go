@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -198,12 +199,40 @@ func TestRowsThatStayMissingAreSoughtBehindTheEndOfTheBackfillThenEverywhere(t *
 
 func TestWatchesAreBounded(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	w := watches{by: make(map[string]*watch)}
-	for i := range maxWatched + 10 {
-		w.call(strconv.Itoa(i), now)
+	hash := func(i, length int) string { return fmt.Sprintf("%0*x", length, i) }
+	apart := func(hash string, n int) (ids []index.RowID) {
+		for i := range n {
+			ids = append(ids, index.RowID{Type: index.TransferType, Key: hash + "/" + strconv.Itoa(i)})
+		}
+		return ids
 	}
-	if len(w.by) != maxWatched || len(w.heap) != maxWatched || w.wanting != maxWatched {
-		t.Errorf("%d, %d and %d are watched, want %d", len(w.by), len(w.heap), w.wanting, maxWatched)
+	for name, c := range map[string]struct {
+		add            func(w *watches, i int)
+		tried, watched int // at least
+	}{
+		"packets that are missing":       {func(w *watches, i int) { w.call(hash(i, 66), now) }, 300_000, 200_000},
+		"long hashes":                    {func(w *watches, i int) { w.call(hash(i, 100_000), now) }, 1000, 500},
+		"many transfers do not verify":   {func(w *watches, i int) { h := hash(i, 66); w.note(h, index.Row{}, apart(h, 1000), true, 0, now) }, 1000, 400},
+		"the packet is the same, always": {func(w *watches, i int) { w.note(hash(0, 66), index.Row{}, apart(hash(i, 66), 100_000), false, 0, now) }, 6, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := watches{by: make(map[string]*watch)}
+			for i := range c.tried {
+				if c.add(&w, i); w.size > maxWatched || len(w.by) != len(w.heap) {
+					t.Fatalf("%d bytes of at most %d; %d are watched, %d of them looked up", w.size, maxWatched, len(w.by), len(w.heap))
+				}
+			}
+			if len(w.by) < c.watched || len(w.by) >= c.tried || w.wanting > len(w.by) {
+				t.Errorf("%d are watched, %d wanted; of %d, at least %d", len(w.by), w.wanting, c.tried, c.watched)
+			}
+			for len(w.heap) > 0 {
+				w.remove(w.heap[0])
+			}
+			if w.size != 0 || len(w.by) != 0 || w.wanting != 0 {
+				t.Errorf("none is left, but %d bytes, %d and %d wanted are counted", w.size, len(w.by), w.wanting)
+			}
+		})
 	}
 }
 

@@ -107,6 +107,12 @@ func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	return v.report, nil
 }
 
+// What of the names of unverified rows is kept, in bytes, and what each takes beside its text.
+const (
+	maxDoubted  = 32 << 20
+	eachDoubted = 80
+)
+
 // verifyPage is how many rows are compared at each random place.
 const verifyPage = 20
 
@@ -156,6 +162,7 @@ func doubtKey(row index.Row) string { return row.Type().Name + " " + row.Key() }
 
 func (v *comparison) listDoubts(ctx context.Context) error {
 	v.doubted = make(map[string]bool)
+	size := 0
 	return view(ctx, v.Index, func(snap snapshot) error {
 		done, _, err := snap.Position(ctx, positionBackfilled)
 		if err != nil {
@@ -164,8 +171,9 @@ func (v *comparison) listDoubts(ctx context.Context) error {
 		v.backfilled = done != ""
 		return snap.Unverified(ctx, func(u index.Unverified) error {
 			v.report.Doubtful++
-			if len(v.doubted) < maxWatched { // beyond, they show as differences
-				v.doubted[doubtKey(u.Row)] = true
+			if key := doubtKey(u.Row); size < maxDoubted { // beyond, they show as differences
+				v.doubted[key] = true
+				size += len(key) + eachDoubted
 			}
 			if len(v.report.Unverified) < MaxDifferences {
 				v.report.Unverified = append(v.report.Unverified, doubtOf(u))
