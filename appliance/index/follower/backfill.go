@@ -32,7 +32,6 @@ type page struct {
 }
 
 const (
-	batchRows = 2000        // of packets and transfers in one batch of the backfill
 	batchTime = time.Second // after which a batch is written however few it has
 	// maxHeldPages is how many pages of packets are read for transfers that are held before their packets are looked up.
 	maxHeldPages = 30
@@ -53,7 +52,7 @@ func (f *Follower) backfillOn(ctx context.Context) error {
 	in := f.intake()
 	began := f.o.Now()
 	var failed error
-	for failed == nil && in.size() < batchRows && f.o.Now().Sub(began) < batchTime && !f.back.done() {
+	for failed == nil && !in.full() && f.o.Now().Sub(began) < batchTime && !f.back.done() {
 		if failed = f.readPage(ctx, in); failed == nil {
 			f.back.settle(f)
 		}
@@ -223,7 +222,11 @@ func (b *backfill) take(ctx context.Context, in *intake, p page) error {
 		return err
 	}
 	b.pages++
-	if len(orphans) > fewHeld && b.pages < maxHeldPages && !b.packets.ended {
+	held := 0
+	for _, row := range orphans {
+		held += len(row.Bytes())
+	}
+	if len(orphans) > fewHeld && b.pages < maxHeldPages && held < batchBytes && !b.packets.ended {
 		b.held = orphans
 		return nil
 	}

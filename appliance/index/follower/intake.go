@@ -19,6 +19,7 @@ type intake struct {
 	packets map[string]*packet       // by hash: of this intake, and those of the index that it has looked at
 	doubted map[string][]index.RowID // what is kept apart, by the hash of its packet
 	all     map[string]bool          // hashes of packets of which all has come
+	bytes   int                      // of the batch's rows
 }
 
 // packet is a packet that transfers are checked against.
@@ -33,7 +34,16 @@ func (f *Follower) intake() *intake {
 	return &intake{f: f, packets: make(map[string]*packet), doubted: make(map[string][]index.RowID)}
 }
 
-func (in *intake) size() int { return len(in.batch.Rows) + len(in.batch.Unverified) }
+// What is written at once: in memory it takes some times that.
+const (
+	batchRows  = 2000    // of packets and transfers, of a page more at most
+	batchBytes = 8 << 20 // the same; as many rows as batchRows have 2 MB, but an upstream may send any
+)
+
+// full tells that the batch is large enough to be written.
+func (in *intake) full() bool {
+	return len(in.batch.Rows)+len(in.batch.Unverified) >= batchRows || in.bytes >= batchBytes
+}
 
 // add takes packets and transfers that came together, and looks up packets that did not.
 func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error {
@@ -67,13 +77,19 @@ func (in *intake) addPacket(row index.Row) {
 		in.keepApart(row, row.Key(), p.fault.Error())
 		return
 	}
+	in.take(row)
+}
+
+func (in *intake) take(row index.Row) {
 	in.batch.Rows = append(in.batch.Rows, row)
+	in.bytes += len(row.Bytes())
 }
 
 // keepApart keeps a row of a packet apart.
 func (in *intake) keepApart(row index.Row, hash, reason string) {
 	in.batch.Unverified = append(in.batch.Unverified, index.Unverified{Row: row, Reason: reason})
 	in.doubted[hash] = append(in.doubted[hash], row.ID())
+	in.bytes += len(row.Bytes())
 }
 
 // fetchPackets asks the upstream for packets by hash, and takes those that it has.
@@ -131,7 +147,7 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 			return fmt.Errorf("transfer %s: %w", row.Key(), err)
 		}
 	}
-	in.batch.Rows = append(in.batch.Rows, row)
+	in.take(row)
 	return nil
 }
 

@@ -19,7 +19,7 @@ func (f *Follower) poll(ctx context.Context) error {
 	var p polled
 	var failed error
 	for began := f.o.Now(); ; {
-		if p, failed = f.pollPage(ctx, in); !p.more || failed != nil || in.size() >= batchRows || f.o.Now().Sub(began) >= pollTime {
+		if p, failed = f.pollPage(ctx, in); !p.more || failed != nil || in.full() || f.o.Now().Sub(began) >= pollTime {
 			break
 		}
 	}
