@@ -9,7 +9,7 @@ import (
 )
 
 // pollTime is after how long a poll writes what it has, though there be more above: reads wait for it.
-const pollTime = time.Second / 4
+const pollTime = time.Second / 10
 
 // poll reads what is newer than the highest rows, packets and transfers in one request, and judges whether all is here. Pages that
 // are full are followed by those above them, and written as one batch: also when one fails, those before it. The first poll reads
@@ -18,7 +18,8 @@ func (f *Follower) poll(ctx context.Context) error {
 	in := f.intake()
 	var p polled
 	var failed error
-	for began := f.o.Now(); ; {
+	began := f.o.Now()
+	for {
 		if p, failed = f.pollPage(ctx, in); !p.more || failed != nil || in.full() || f.o.Now().Sub(began) >= pollTime {
 			break
 		}
@@ -26,9 +27,11 @@ func (f *Follower) poll(ctx context.Context) error {
 	if err := in.write(ctx); err != nil {
 		return err
 	}
-	f.due.poll = f.o.Now().Add(f.o.PollInterval)
+	now := f.o.Now()
+	f.due.poll = later(began.Add(f.o.PollInterval), now.Add(f.o.PollInterval/4)) // what comes while it reads and writes need not wait longer
 	switch {
 	case failed != nil:
+		f.due.poll = now.Add(f.o.PollInterval)
 		return failed
 	case p.more:
 		f.due.poll = p.started // there is more above this page: at once, in turn with what else is due
