@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -189,4 +190,48 @@ func TestLapsFillPages(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// TestASweepRewritesNoBlockTwice: what is removed may be before all keys that are there, and with it the first key of the block that the
+// lap has come to.
+func TestASweepRewritesNoBlockTwice(t *testing.T) {
+	t.Parallel()
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+	check(t, err)
+	defer db.Close()
+	there := make(map[string]bool)
+	key := func(i int) string { return fmt.Sprintf("%016x", uint64(i+1)*0x9e3779b1) }
+	change := func(sweep bool, changes map[string]bool) {
+		t.Helper()
+		check(t, db.Update(func(tx *bbolt.Tx) error {
+			bucket, err := tx.CreateBucketIfNotExists([]byte("blocks"))
+			check(t, err)
+			var e edit
+			if all := sortedChanges(changes); sweep {
+				moved := slices.DeleteFunc(slices.Clone(all), func(c postingChange) bool { return c.remove })
+				e.sweep(bucket, moved, 0, removals(all))
+			} else {
+				e.rewrite(bucket, all)
+			}
+			return e.apply(bucket)
+		}))
+		for key, put := range changes {
+			if delete(there, key); put {
+				there[key] = true
+			}
+		}
+		check(t, db.View(func(tx *bbolt.Tx) error {
+			compareBlocks(t, tx.Bucket([]byte("blocks")), there, func() []byte { return []byte(key(rand.IntN(3000))) })
+			return nil
+		}))
+	}
+	all := make(map[string]bool)
+	for i := range 3000 {
+		all[key(2*i)] = true
+	}
+	change(false, all)
+	sorted := slices.Sorted(maps.Keys(all))
+	first, last := sorted[0], sorted[len(sorted)-1]
+	change(true, map[string]bool{first: true}) // so that the lap has come to one block
+	change(true, map[string]bool{"0": false, first: false, last + "0": true})
 }

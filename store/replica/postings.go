@@ -259,17 +259,19 @@ func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, remo
 		return
 	}
 	w := newBlockWriter(e, bucket)
-	var from []byte
 	lap, last := w.laps.newest(), []byte(nil)
 	if len(moved) > 0 {
 		last = moved[len(moved)-1].key
 	}
+	first, _ := w.laps.start()
 	block, sealed := w.laps.end() // which has room yet
-	if lapEnd(bucket) != nil {
-		from = block[lapSize:]
-	} else {
+	if lapEnd(bucket) == nil {
 		block, sealed = w.laps.start()
 		lap++
+	}
+	var from []byte // what is removed before that is of blocks before; before the first there are none
+	if !bytes.Equal(block, first) {
+		from = block[lapSize:]
 	}
 	at, _ := slices.BinarySearchFunc(removed, from, func(c postingChange, key []byte) int { return bytes.Compare(c.key, key) })
 	e.rewrite(bucket, removed[:at])
