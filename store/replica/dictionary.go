@@ -62,31 +62,26 @@ func (w *batchWriter) keepDictionary() error {
 	return texts.SetSequence(uint64(kept + len(added)))
 }
 
-// learn makes a sample, where one is due, of some rows of the batch and of the last ones of the file.
-func (w *batchWriter) learn(rows []index.Row) error {
+// learn makes a sample, where one is due, of some new rows of the batch and of the last ones of the file. A batch without new ones may
+// change nothing, and what it has learned would be lost.
+func (w *batchWriter) learn(rows []index.Row, isNew []bool) error {
 	have := w.r.packer.Samples()
 	due := learnFirst
 	for range have {
 		due *= learnAgain
 	}
-	all := 0
-	for _, row := range rows {
-		if row.Type() == index.PacketType {
-			all++
+	var coming []index.Row
+	for i, row := range rows {
+		if isNew[i] && row.Type() == index.PacketType {
+			coming = append(coming, row)
 		}
 	}
-	if have == maxSamples || w.count(packets)+uint64(all) < uint64(due) {
+	if len(coming) == 0 || have == maxSamples || w.count(packets)+uint64(len(coming)) < uint64(due) {
 		return nil
 	}
 	var of []index.Row
-	n := 0
-	for _, row := range rows {
-		if row.Type() == index.PacketType {
-			if n%(all/sampleRows+1) == 0 {
-				of = append(of, row)
-			}
-			n++
-		}
+	for n := 0; n < len(coming); n += len(coming)/sampleRows + 1 {
+		of = append(of, coming[n])
 	}
 	cursor := w.rows[packets.number].Cursor()
 	for k, v := cursor.Last(); k != nil && len(of) < sampleRows; k, v = cursor.Prev() {

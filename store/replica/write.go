@@ -144,7 +144,7 @@ const (
 // write ends early with ctx; nothing of the batch is written then.
 func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	isNew := w.lookUp(b.Rows)
-	if err := w.learn(b.Rows); err != nil {
+	if err := w.learn(b.Rows, isNew); err != nil {
 		return err
 	}
 	if err := w.writeRows(ctx, b.Rows, isNew); err != nil {

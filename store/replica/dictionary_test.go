@@ -1,0 +1,36 @@
+package replica
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// carrying returns packets that carry something.
+func carrying(t *testing.T, n int, status string) (rows []index.Row) {
+	t.Helper()
+	for i := range n {
+		row, err := index.NewRow(index.Packet{
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), Status: &status, Data: new("0x" + strings.Repeat("ab", 100)),
+		})
+		check(t, err)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// TestABatchWithoutNewRowsLearnsNothing: a follower reads rows again, and writes how far it is. What is written next must be read.
+func TestABatchWithoutNewRowsLearnsNothing(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t)
+	rows := carrying(t, learnFirst-1, "sent")
+	write(t, r, index.Batch{Rows: rows})
+	write(t, r, index.Batch{Rows: rows[:10], Positions: map[string]string{"read": "until now"}})
+	write(t, r, index.Batch{Rows: carrying(t, 1, "received")})
+	if lines := bytes.Count(export(t, r), []byte("\n")); lines != len(rows) {
+		t.Errorf("%d rows are read of %d", lines, len(rows))
+	}
+}
