@@ -24,7 +24,7 @@ const (
 	Zstd     Coding = "zstd"
 	Brotli   Coding = "br"
 	Gzip     Coding = "gzip"
-	// Packed is for appliances that follow this one: Zstd of packed text, see pack.go. Only who names it gets it.
+	// Packed is for appliances that follow this one, see pack.go. Only who names it gets it.
 	Packed Coding = "attestd"
 )
 
@@ -74,7 +74,8 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	return chosen, plain > 0
 }
 
-// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB.
+// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB, of
+// Packed up to 40.
 type Encoders struct{ zstd, brotli, gzip, packed sync.Pool }
 
 type encoder interface {
@@ -152,8 +153,8 @@ const (
 // maxWindow is what a decoder of zstd must have and no more (RFC 9659).
 const maxWindow = 8 << 20
 
-// NewReader reads a body in the coding of a Content-Encoding. It holds a window of 8 MiB at most: how much it reads is for the caller
-// to bound, since a small body can become a large one.
+// NewReader reads a body in the coding of a Content-Encoding. It holds a window of 8 MiB at most, and of Packed 40 MiB for a text of 4: how
+// much it reads is for the caller to bound, since a small body can become a large one.
 func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 	switch Coding(strings.ToLower(strings.TrimSpace(contentEncoding))) {
 	case Identity, "identity":
@@ -161,14 +162,7 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 	case Gzip, "x-gzip":
 		return gzip.NewReader(body)
 	case Packed:
-		inner, err := NewReader(string(Zstd), body)
-		if err != nil {
-			return nil, err
-		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{newUnpacker(inner), inner}, nil
+		return newUnpacker(body), nil
 	case Zstd:
 		d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {

@@ -1,194 +1,222 @@
 package coding
 
 import (
+	"bufio"
 	"bytes"
-	"encoding/hex"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
-	"strings"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/klauspost/compress/zstd"
 )
 
-// Answers between two appliances are mostly hex digits: hashes, addresses in three spellings, packets. As text, each digit of them takes
-// zstd some five bits instead of four, and an address of Cosmos is in it as text, as hex of its bytes and as hex of its text. Packing
-// writes such strings as their bytes, so that zstd finds them again, and those that are in a row twice as a reference. It is
-// undone byte for byte, whatever the text is.
+// Answers between two appliances are rows of hashes, addresses, times and numbers, as JSON. Packing writes them as a program would that
+// knew their columns; it is undone byte for byte, whatever the text is. What cannot be packed is in zstd.
 //
-// Packed text is text with tokens in it. A token begins with a byte that no JSON has.
-const (
-	tokenHex     = iota // size, and the bytes: 0x and their hex digits, in lower case
-	tokenBech32         // length of the human-readable part, that part, size, and the bytes: an address of bech32 (BIP-173)
-	tokenEIP55          // 20 bytes: an address in mixed case, which is a checksum (EIP-55)
-	tokenAgain          // how many strings back: the same string once more
-	tokenText           // size, and text that may be referred to
-	tokenLiteral        // a byte of the text that is the beginning of a token
-	tokenHexWith        // as tokenHex, but with addresses of bech32 in the bytes: their number, before each of them size and bytes, and the rest
-	tokens
-)
+// Packed text is, one behind the other: the byte isPacked; three numbers (varints), which are how many bytes of decisions and of raw bytes
+// follow, and how many keys; the decisions; the raw bytes; and a frame of zstd with a line for each key and each phrase, in the order of
+// their coming. Text that is not packed is the frame of zstd alone.
+//
+//   - Decisions are bits of an arithmetic coder (pack_bits.go), each with its own odds, which it learns: what is always the same costs next
+//     to nothing. They say, value by value, what comes next: an object, a list or a value, and which (pack_json.go).
+//   - A column is what stands in one place of all objects of a list, such as data.p0[].traces[].height (pack_columns.go). A value that was
+//     there before is told by where: what followed the same values before, the one above it, the column that has it in the same row or in
+//     the row of another list that this one refers to; or else by its number.
+//   - A value that was not is told by its form (pack_forms.go, pack_fresh.go): 20 raw bytes stand for an address in all of hex, EIP-55, bech32
+//     and the hex of bech32; numbers and times are a difference to one before; hashes are raw; the rest are phrases.
+//   - Bytes of many words are a list themselves, so that addresses and amounts are found in them (pack_words.go).
+//
+// Both sides keep the same tables, so that the same steps pack and unpack (packing). These are bounded, as is the text (mostPacked).
 
-const (
-	packedAtLeast = 8   // bytes of a string that is worth a token
-	mostBack      = 255 // strings that tokenAgain can refer to
-	mostString    = 64 << 10
-)
+// isPacked begins what is packed. A frame of zstd begins otherwise.
+const isPacked = 1
 
-// recent are the last strings that were tokens, on either side.
-type recent struct {
-	strings [mostBack + 1]string
-	n       int
-}
+// dictionary is what zstd knows before it has read anything: the keys that followers ask for, in that order. To change it is to change
+// the coding.
+//
+//go:embed dictionary.txt
+var dictionary []byte
 
-func (r *recent) add(s string) {
-	r.strings[r.n%len(r.strings)] = s
-	r.n++
-}
+const dictionaryID = 1
 
-// back returns the string so many tokens ago, 1 being the last.
-func (r *recent) back(distance int) (string, bool) {
-	if distance < 1 || distance > min(r.n, mostBack) {
-		return "", false
-	}
-	return r.strings[(r.n-distance)%len(r.strings)], true
-}
-
-// packer packs a text that comes in pieces. Strings that are cut between two are left as they are.
-type packer struct {
-	recent
-	last map[string]int // n of recent when a string was added
-	out  []byte
-}
-
-// packingWriter writes packed text in zstd.
+// packingWriter packs a text when it is closed, having held it. One that is too large goes on as it comes.
 type packingWriter struct {
-	*packer
-	*zstd.Encoder
+	to      io.Writer
+	text    []byte
+	phrases *zstd.Encoder
+	plain   bool // it is not packed
 }
+
+const (
+	keptText   = 1 << 20 // bytes of the text before that are kept for the next
+	usualRatio = 15      // of a text to what it is packed to
+)
 
 func newPackingWriter() (*packingWriter, error) {
-	to, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
-		zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(packedWindow))
-	return &packingWriter{newPacker(), to}, err
+	phrases, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
+		zstd.WithWindowSize(packedWindow), zstd.WithEncoderCRC(false), zstd.WithEncoderDictRaw(dictionaryID, dictionary))
+	return &packingWriter{phrases: phrases}, err
 }
 
 func (w *packingWriter) Reset(to io.Writer) {
-	w.packer = newPacker()
-	w.Encoder.Reset(to)
+	w.to, w.text, w.plain = to, w.text[:0], false
+	if cap(w.text) > keptText {
+		w.text = nil
+	}
 }
 
 func (w *packingWriter) Write(piece []byte) (int, error) {
-	_, err := w.Encoder.Write(w.pack(piece))
-	return len(piece), err
-}
-
-func newPacker() *packer { return &packer{last: make(map[string]int)} }
-
-// pack returns a piece, packed. The result is valid until the next call.
-func (p *packer) pack(piece []byte) []byte {
-	p.out = p.out[:0]
-	for len(piece) > 0 {
-		quote := bytes.IndexByte(piece, '"')
-		if quote < 0 {
-			break
-		}
-		p.literal(piece[:quote+1])
-		piece = piece[quote+1:]
-		end := bytes.IndexByte(piece, '"')
-		if end < 0 {
-			break
-		}
-		if value := piece[:end]; isPayload(value, piece[end+1:]) {
-			p.value(value)
-			piece = piece[end:] // the quote that ends it is no beginning
-			p.out = append(p.out, '"')
-			piece = piece[1:]
-		}
+	if !w.plain && len(w.text)+len(piece) <= mostPacked {
+		w.text = append(w.text, piece...)
+		return len(piece), nil
 	}
-	p.literal(piece)
-	return p.out
-}
-
-// isPayload tells a string that differs from row to row: names and what has few values are better left to zstd.
-func isPayload(value, behind []byte) bool {
-	if len(value) < packedAtLeast || len(value) > mostString || len(behind) > 0 && behind[0] == ':' || bytes.IndexByte(value, '\\') >= 0 {
-		return false
+	if err := w.asPlain(); err != nil {
+		return 0, err
 	}
-	return value[0] >= '0' && value[0] <= '9' || bytes.IndexByte(value, '1') > 0 && isBech32(string(value))
+	return w.phrases.Write(piece)
 }
 
-func (p *packer) literal(text []byte) {
-	for i, b := range text {
-		if b < tokens {
-			p.out = append(append(p.out, text[:i]...), tokenLiteral, b)
-			p.literal(text[i+1:])
-			return
+// asPlain writes what was held back, which is not packed.
+func (w *packingWriter) asPlain() error {
+	if w.plain {
+		return nil
+	}
+	w.plain = true
+	w.phrases.Reset(w.to)
+	_, err := w.phrases.Write(w.text)
+	return err
+}
+
+func (w *packingWriter) Close() error {
+	if !w.plain {
+		p := newPacking(writeDecisions())
+		p.text = w.text
+		if p.whole() == nil {
+			return w.send(p)
 		}
 	}
-	p.out = append(p.out, text...)
+	if err := w.asPlain(); err != nil {
+		return err
+	}
+	return w.phrases.Close()
 }
 
-// value appends a string.
-func (p *packer) value(value []byte) {
-	s := string(value)
-	if at, known := p.last[s]; known && p.n-at <= mostBack {
-		p.out = append(p.out, tokenAgain, byte(p.n-at))
-		return
+// send writes what has been packed.
+func (w *packingWriter) send(p *packing) error {
+	coded := p.end()
+	head := []byte{isPacked}
+	for _, size := range []int{len(coded), len(p.raws), len(p.keys)} {
+		head = binary.AppendUvarint(head, uint64(size))
 	}
-	p.forget()
-	p.last[s] = p.n
-	p.add(s)
-	p.fresh(s)
-}
-
-// forget bounds the map, of which most is too far back.
-func (p *packer) forget() {
-	if len(p.last) < 16*mostBack {
-		return
-	}
-	for s, at := range p.last {
-		if p.n-at > mostBack {
-			delete(p.last, s)
+	for _, part := range [][]byte{head, coded, p.raws} {
+		if _, err := w.to.Write(part); err != nil {
+			return err
 		}
 	}
-}
-
-// fresh appends a string that was not there before.
-func (p *packer) fresh(s string) {
-	if digits, found := strings.CutPrefix(s, "0x"); found && len(digits)%2 == 0 {
-		if raw, err := hex.DecodeString(digits); err == nil {
-			switch {
-			case hex.EncodeToString(raw) == digits:
-				p.hex(raw)
-				return
-			case len(raw) == common.AddressLength && common.BytesToAddress(raw).Hex() == s:
-				p.out = append(append(p.out, tokenEIP55), raw...)
-				return
-			}
+	w.phrases.Reset(w.to)
+	for _, key := range p.keys {
+		if _, err := io.WriteString(w.phrases, key+"\n"); err != nil {
+			return err
 		}
 	}
-	if part, raw, ok := ofBech32(s); ok {
-		p.out = append(p.out, tokenBech32)
-		p.bech32(part, raw)
-		return
+	if _, err := w.phrases.Write(p.texts); err != nil {
+		return err
 	}
-	p.out = append(p.out, tokenText)
-	p.sized([]byte(s))
+	return w.phrases.Close()
 }
 
-func (p *packer) hex(raw []byte) {
-	found := addressesIn(raw)
-	if len(found) == 0 {
-		p.out = append(p.out, tokenHex)
-		p.sized(raw)
-		return
+// unpacker undoes packing.
+type unpacker struct {
+	in      *bufio.Reader
+	phrases *zstd.Decoder
+	text    io.Reader // nil: nothing was read yet
+}
+
+func newUnpacker(in io.Reader) *unpacker { return &unpacker{in: bufio.NewReaderSize(in, 4<<10)} }
+
+func (u *unpacker) Read(b []byte) (int, error) {
+	if u.text == nil {
+		text, err := u.begin()
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if u.text = text; err != nil {
+			u.text = failing{fmt.Errorf("%w: %w", errPacked, err)}
+		}
 	}
-	p.out = append(p.out, tokenHexWith, byte(len(found)))
-	at := 0
-	for _, span := range found {
-		p.sized(raw[at:span[0]])
-		part, address, _ := ofBech32(string(raw[span[0]:span[1]]))
-		p.bech32(part, address)
-		at = span[1]
+	return u.text.Read(b)
+}
+
+// failing is a reader of an error.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func (u *unpacker) Close() error {
+	if u.phrases != nil {
+		u.phrases.Close()
 	}
-	p.sized(raw[at:])
+	return nil
+}
+
+// begin reads all of a text that is packed, and begins to read another.
+func (u *unpacker) begin() (text io.Reader, err error) {
+	first, err := u.in.Peek(1)
+	if err != nil {
+		return nil, err
+	}
+	var p *packing
+	var keys int
+	if first[0] == isPacked {
+		if p, keys, err = u.parts(); err != nil {
+			return nil, err
+		}
+	}
+	u.phrases, err = zstd.NewReader(u.in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow),
+		zstd.WithDecoderDictRaw(dictionaryID, dictionary))
+	if err != nil || p == nil {
+		return u.phrases, err
+	}
+	p.from = bufio.NewReader(io.LimitReader(u.phrases, mostPacked))
+	for range keys {
+		key, err := readPhrase(p.from)
+		if err != nil {
+			return nil, err
+		}
+		p.keys = append(p.keys, string(key))
+	}
+	if err := p.whole(); err != nil {
+		return nil, err
+	}
+	if _, err := p.from.ReadByte(); !errors.Is(err, io.EOF) { // read to the end, a connection can be kept
+		return nil, errors.Join(errors.New("phrases that nothing has"), err)
+	}
+	return bytes.NewReader(p.text), nil
+}
+
+// parts reads what is before the frame of zstd.
+func (u *unpacker) parts() (p *packing, keys int, err error) {
+	_, _ = u.in.Discard(1)
+	var sizes [3]uint64
+	for i := range sizes {
+		if sizes[i], err = binary.ReadUvarint(u.in); err != nil {
+			return nil, 0, err
+		}
+	}
+	if max(sizes[0], sizes[1]) > mostPacked || sizes[2] > mostColumns {
+		return nil, 0, fmt.Errorf("parts of %d and %d bytes and %d keys", sizes[0], sizes[1], sizes[2])
+	}
+	coded, raws := int(sizes[0]), int(sizes[1])
+	both, err := io.ReadAll(io.LimitReader(u.in, int64(coded+raws)))
+	if err == nil && len(both) < coded+raws {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	p = newPacking(readDecisions(both[:coded]))
+	p.raws, p.text = both[coded:], make([]byte, 0, min(usualRatio*len(both), keptText))
+	return p, int(sizes[2]), nil
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// line remembers how fast answers come. Packing an answer takes the upstream 12 ms more of a processor for a page of 100 transfers: more than
-// a network of one house needs for what is saved.
+// line remembers how fast answers come. Packing an answer takes the upstream 9 ms more of a processor for a page of 100 transfers than zstd
+// does, and unpacking it 8 ms here: more than a network of one house needs for what is saved.
 type line struct {
 	speed atomic.Int64 // bytes a second of the last answer that was large enough to tell; zero: not known yet
 }
