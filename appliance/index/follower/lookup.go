@@ -252,19 +252,23 @@ func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
 func (f *Follower) lookUp(ctx context.Context) error {
 	due := f.watched.take(int(f.share.Load()), f.o.Now())
 	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
+	here, err := f.packetsOf(ctx, due)
+	if err != nil {
+		return err
+	}
 	parts := make([]part, len(due))
 	for i, e := range due {
 		parts[i] = part{t: index.PacketType, hash: e.hash, limit: 1, plain: e.plain}
+		if e.plain && !e.whole() && e.interval < f.o.RefreshInterval { // not of those that are under way for long
+			parts[i].here = here[i]
+		}
 	}
 	answers, c, err := f.ask(ctx, parts...)
 	if err != nil {
 		return err
 	}
 	f.noteCounts(c)
-	changed, err := f.changed(ctx, due, answers)
-	if err != nil {
-		return err
-	}
+	changed := changedOf(due, here, answers)
 	in := f.intake()
 	for i, a := range answers {
 		if changed[due[i].hash] {
@@ -290,22 +294,27 @@ func (f *Follower) lookUp(ctx context.Context) error {
 	return nil
 }
 
-// changed are the hashes of the packets that are not here as they were answered, or whose transfers are asked for anyway.
-func (f *Follower) changed(ctx context.Context, due []*watch, answers []answer) (map[string]bool, error) {
-	changed := make(map[string]bool)
-	err := view(ctx, f.o.Index, func(snap snapshot) error {
-		for i, e := range due {
-			here, err := packetOf(ctx, snap, e.hash)
-			if err != nil {
-				return err
-			}
-			if rows := answers[i].rows; e.whole() || len(rows) > 0 && (here.IsZero() || !bytes.Equal(here.Bytes(), rows[0].Bytes())) {
-				changed[e.hash] = true
-			}
+// packetsOf are packets as they are here; the zero row where one is not.
+func (f *Follower) packetsOf(ctx context.Context, due []*watch) ([]index.Row, error) {
+	here := make([]index.Row, len(due))
+	err := view(ctx, f.o.Index, func(snap snapshot) (err error) {
+		for i := 0; i < len(due) && err == nil; i++ {
+			here[i], err = packetOf(ctx, snap, due[i].hash)
 		}
-		return nil
+		return err
 	})
-	return changed, err
+	return here, err
+}
+
+// changedOf are the hashes of the packets that are not here as they were answered, or whose transfers are asked for anyway.
+func changedOf(due []*watch, here []index.Row, answers []answer) map[string]bool {
+	changed := make(map[string]bool)
+	for i, e := range due {
+		if rows := answers[i].rows; e.whole() || len(rows) > 0 && (here[i].IsZero() || !bytes.Equal(here[i].Bytes(), rows[0].Bytes())) {
+			changed[e.hash] = true
+		}
+	}
+	return changed
 }
 
 // maxTransferPages bounds what is read of a packet's transfers, against an upstream whose pages never end.

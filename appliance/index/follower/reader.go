@@ -55,6 +55,8 @@ type part struct {
 	limit     int
 	// With a hash: the packet of that hash, or its transfers, a page of them.
 	hash string
+	// here is the packet of that hash as it was, under way: of such, only what may have changed since is asked for. The zero row is none.
+	here index.Row
 	// plain asks for no decoded and decoded_flattened, which a look-up by hash else has.
 	plain bool
 	// brief asks for the fields that no row can do without and the status alone: rows that can be compared, not written.

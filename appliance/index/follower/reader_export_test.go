@@ -47,6 +47,12 @@ func Brief(p Part) Part {
 	return p
 }
 
+// Onward makes a look-up one of a packet that is here already.
+func Onward(p Part, here index.Row) Part {
+	p.here, p.plain = here, true
+	return p
+}
+
 func (r *Reader) Discover(ctx context.Context) error { return r.r.discover(ctx) }
 
 func (r *Reader) Missing() []string { return r.r.missing() }

@@ -38,20 +38,20 @@ func (o *operation) add(alias string, q *query, p part) {
 }
 
 func (o *operation) args(alias string, q *query, p part) (args []string) {
-	variable := func(arg, kind string, value any) {
-		name := "$" + alias + strings.TrimPrefix(arg, "p")
-		o.declared.WriteString(name + ":" + kind + "! ")
-		o.variables[name[1:]] = value
-		args = append(args, arg+":"+name)
+	variable := func(arg, name, kind string, value any) {
+		o.declared.WriteString("$" + name + ":" + kind + "! ")
+		o.variables[name] = value
+		args = append(args, arg+":$"+name)
 	}
-	if q.takes(argLimit) {
-		variable(argLimit, "Int", p.size())
-	}
-	if p.hash != "" {
-		variable(argHash, "String", p.hash)
+	switch {
+	case p.hash != "": // of which there are many in a request: their limits, of which there are two, and short names make it a third smaller
+		args = append(args, argLimit+":"+strconv.Itoa(p.size()))
+		variable(argHash, alias, "String", p.hash)
+	case q.takes(argLimit):
+		variable(argLimit, alias+"_limit", "Int", p.size())
 	}
 	if p.cursor != "" {
-		variable(argCursor, "String", p.cursor)
+		variable(argCursor, alias+"_from", "String", p.cursor)
 		args = append(args, argComparison+":"+q.comparison(p.direction))
 	}
 	if p.flagged {
@@ -87,6 +87,8 @@ func (o *operation) fragment(q *query, p part) string {
 	switch {
 	case p.brief || p.flagged:
 		name, selection = name+"_brief", q.brief
+	case !p.here.IsZero():
+		name, selection = name+"_onward", q.onward
 	case p.hash != "" && !p.plain && q.lookup != q.page:
 		name, selection = name+"_lookup", q.lookup
 	}

@@ -20,10 +20,10 @@ type query struct {
 	rootQuery
 	args   graphType // what its args may have
 	fields []selected
-	// Selections, without braces: what a page, a look-up and a comparison ask for.
-	page, lookup, brief string
-	related             bool   // a field is found by a relation, see selected
-	filter              string // the argument by which flag is found; empty where it is not
+	// Selections, without braces: what a page, a look-up, a look-up of what is here, and a comparison ask for.
+	page, lookup, onward, brief string
+	related                     bool   // a field is found by a relation, see selected
+	filter                      string // the argument by which flag is found; empty where it is not
 }
 
 // selected is a field of a row as it is asked for.
@@ -89,6 +89,7 @@ func (p *plan) query(s *schema, root rootQuery) (q *query, lack string) {
 	}
 	q.page = selectionText(q.fields, func(f *index.Field) bool { return f.Kind != index.FieldJSON })
 	q.lookup = selectionText(q.fields, func(*index.Field) bool { return true })
+	q.onward = selectionText(q.fields, func(f *index.Field) bool { return needed(f) || movesOn(f) })
 	q.brief = selectionText(q.fields, func(f *index.Field) bool { return needed(f) || f.Name == "status" })
 	q.related = related(q.fields)
 	return q, ""
@@ -119,6 +120,14 @@ func (p *plan) selection(s *schema, t *index.Type, graphType string) (set []sele
 
 // needed tells whether no row can do without a field.
 func needed(f *index.Field) bool { return f.Required && f.Elem == nil }
+
+// movesOn tells a field of a packet that changes on its way. The others are looked at again when the packet has ended.
+func movesOn(f *index.Field) bool {
+	if slices.Contains([]string{"status", "success", "acknowledgement", "traces"}, f.Name) {
+		return true
+	}
+	return slices.ContainsFunc([]string{"packet_recv_", "write_ack_", "packet_ack_", "packet_timeout_"}, func(step string) bool { return strings.HasPrefix(f.Name, step) })
+}
 
 // madeOtherwise tells whether a field is not missed where GraphQL does not show it: it is made from the packet's, or found by a
 // filter, which is missed if it lacks.

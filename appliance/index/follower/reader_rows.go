@@ -3,6 +3,7 @@ package follower
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/attestd/attestd/appliance"
@@ -56,6 +57,11 @@ func (q *query) row(p part, object []byte) (row index.Row, err error) {
 			return row, err
 		}
 	}
+	if !p.here.IsZero() {
+		if object, err = overlay(p.here, object); err != nil {
+			return row, err
+		}
+	}
 	if row, err = index.ParseRow(q.t, object); err != nil {
 		return row, err
 	}
@@ -68,6 +74,19 @@ func (q *query) row(p part, object []byte) (row index.Row, err error) {
 		return withoutDecoded(row)
 	}
 	return row, nil
+}
+
+// overlay returns a row that is here with what the upstream has answered of it.
+func overlay(here index.Row, object []byte) ([]byte, error) {
+	var values, answered map[string]json.RawMessage
+	if err := json.Unmarshal(here.AppendObject(nil), &values); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(object, &answered); err != nil {
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be an object").Because(err)
+	}
+	maps.Copy(values, answered)
+	return json.Marshal(values)
 }
 
 // identity returns key and sort_order of a row that cannot be read, as far as they can.
