@@ -86,8 +86,9 @@ type Scans interface {
 	// Each calls yield with each row of a type, in the order of export: by sort_order ascending, bytewise (chains
 	// and tokens by key).
 	Each(ctx context.Context, t *Type, yield func(Row) error) error
-	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in any order.
-	Unfinished(ctx context.Context, yield func(Row) error) error
+	// Unfinished calls yield with each packet that is neither acknowledged nor timed out, in an order of the index's own: with those
+	// behind one that another snapshot has yielded, or with all where that is the zero Row.
+	Unfinished(ctx context.Context, behind Row, yield func(Row) error) error
 	// Unverified calls yield with each row that is kept apart, by type and key. An index that serves them returns them from
 	// the other methods, too.
 	Unverified(ctx context.Context, yield func(Unverified) error) error

@@ -111,10 +111,15 @@ func routePostings(bucket string, source, destination int, qualifies func(index.
 		if qualifies != nil && !qualifies(row) {
 			return
 		}
-		var buf [128]byte
-		pair := append(row.AppendText(buf[:0], source), routeSeparator...)
-		add(termOf(row.AppendText(pair, destination)))
+		add(routeTermOf(row, source, destination))
 	}}
+}
+
+// routeTermOf is the term of a row's pair of chains.
+func routeTermOf(row index.Row, source, destination int) uint64 {
+	var buf [128]byte
+	pair := append(row.AppendText(buf[:0], source), routeSeparator...)
+	return termOf(row.AppendText(pair, destination))
 }
 
 // routeSeparator stands between the two chains of a route; no universal chain id has it.

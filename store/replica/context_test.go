@@ -111,7 +111,7 @@ var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
 		return s.Each(ctx, index.ChainType, func(index.Row) error { return nil })
 	},
 	"unfinished packets": func(ctx context.Context, s index.Snapshot) error {
-		return s.Unfinished(ctx, func(index.Row) error { return nil })
+		return s.Unfinished(ctx, index.Row{}, func(index.Row) error { return nil })
 	},
 	"a sample of all": func(ctx context.Context, s index.Snapshot) error {
 		_, err := s.Sample(ctx, index.TransferType, manyRows/2)

@@ -158,7 +158,7 @@ func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 			_, err = s.Sample(ctx, index.PacketType, 10)
 		}
 		if err == nil {
-			err = s.Unfinished(ctx, func(index.Row) error { return nil })
+			err = s.Unfinished(ctx, index.Row{}, func(index.Row) error { return nil })
 		}
 		return err
 	})

@@ -100,8 +100,8 @@ func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
 	return found
 }
 
-func (g guarded) Unfinished(ctx context.Context, yield func(index.Row) error) error {
-	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Unfinished(ctx, yield) })
+func (g guarded) Unfinished(ctx context.Context, behind index.Row, yield func(index.Row) error) error {
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Unfinished(ctx, behind, yield) })
 }
 
 func (g guarded) Unverified(ctx context.Context, yield func(index.Unverified) error) error {

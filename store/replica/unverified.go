@@ -260,7 +260,7 @@ func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) 
 }
 
 // Unfinished implements index.Snapshot.
-func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) error {
+func (s *snapshot) Unfinished(ctx context.Context, behind index.Row, yield func(index.Row) error) error {
 	var rows *bbolt.Cursor
 	var unsettled *blockCursor
 	s.locked(func() {
@@ -269,7 +269,15 @@ func (s *snapshot) Unfinished(ctx context.Context, yield func(index.Row) error) 
 	})
 	// Cursors of its own may go on without the lock, as in walk.
 	n := 0
-	for k := unsettled.start(); k != nil; k = unsettled.next() {
+	k, last := unsettled.start(), []byte(nil)
+	if !behind.IsZero() {
+		last = append(appendTerm(nil, routeTermOf(behind, packets.source, packets.destination)), behind.SortOrder()...)
+		k = unsettled.seek(last)
+	}
+	for ; k != nil; k = unsettled.next() {
+		if bytes.Equal(k, last) {
+			continue
+		}
 		if n++; n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}

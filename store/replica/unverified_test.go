@@ -261,7 +261,9 @@ func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
 			return enough
 		}
 		for what, each := range map[string]func(ctx context.Context) error{
-			"unfinished": func(ctx context.Context) error { return s.Unfinished(ctx, func(index.Row) error { return ask() }) },
+			"unfinished": func(ctx context.Context) error {
+				return s.Unfinished(ctx, index.Row{}, func(index.Row) error { return ask() })
+			},
 			"unverified": func(ctx context.Context) error {
 				return s.Unverified(ctx, func(index.Unverified) error { return ask() })
 			},

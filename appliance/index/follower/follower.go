@@ -6,6 +6,7 @@
 //	poll      packets and transfers above the highest cursors, and the upstream's counts, every PollInterval (live.go)
 //	backfill  packets and transfers below the lowest cursors, until the oldest (backfill.go)
 //	look-ups  unfinished packets with their transfers by hash, at growing intervals; what is missing, at once (lookup.go)
+//	restore   what an earlier follower has left unfinished, to be looked up, some packets at a time (unfinished.go)
 //	sweep     keys from the newest row backwards, compared with what is here, for rows that came late (sweep.go)
 //
 // An intake (intake.go) checks each row that was read and gathers the rows into a batch. A batch is written together with the
@@ -70,10 +71,11 @@ type Follower struct {
 	packets, transfers stream // as written
 	back               backfill
 	watched            watches
+	unfinished         index.Row // the last that was watched of those that an earlier follower has left; see restoreOn
 	sweep              sweep
 	missing            missing
 	table              int // which of the tables is next
-	due                struct{ discover, tables, poll, backfill, lookUps, sweep time.Time }
+	due                struct{ discover, tables, poll, backfill, restore, lookUps, sweep time.Time }
 	saved              time.Time // when the positions were last written
 	began              time.Time // when Run or Sync was called
 	refreshed          bool      // all tables have been read since
@@ -194,7 +196,7 @@ func (f *Follower) step(ctx context.Context) (acted bool, err error) {
 		due time.Time
 		do  func(context.Context) error
 	}{
-		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
+		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {f.due.restore, f.restoreOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
 	} {
 		if task.due.Before(due) {
 			do, due = task.do, task.due

@@ -12,7 +12,7 @@ type snapshot interface {
 	Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error)
 	Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error
 	Sample(ctx context.Context, t *index.Type, n int) ([]index.Row, error)
-	Unfinished(ctx context.Context, yield func(index.Row) error) error
+	Unfinished(ctx context.Context, behind index.Row, yield func(index.Row) error) error
 	Unverified(ctx context.Context, yield func(index.Unverified) error) error
 	Status(ctx context.Context) (index.Status, error)
 	Position(ctx context.Context, name string) (string, bool, error)

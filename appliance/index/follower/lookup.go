@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -213,38 +212,6 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 		heap.Push(w, e) // until they are answered
 	}
 	return due
-}
-
-// errEnough ends an iteration.
-var errEnough = errors.New("no more is wanted")
-
-// loadWatches has watched what an earlier follower has left unfinished.
-func (f *Follower) loadWatches(ctx context.Context, snap snapshot) error {
-	w := watches{by: make(map[string]*watch)}
-	now := f.o.Now()
-	add := func(hash string, change func(*watch)) error {
-		e := w.by[hash]
-		if e == nil {
-			e = &watch{hash: hash, interval: f.clampLookup(0)}
-		}
-		if change(e); !w.set(e, now) {
-			return errEnough
-		}
-		return nil
-	}
-	err := snap.Unverified(ctx, func(u index.Unverified) error {
-		return add(packetHashOf(u.Row), func(e *watch) { e.apart = append(e.apart, u.Row.ID()) })
-	})
-	if err == nil {
-		err = snap.Unfinished(ctx, func(packet index.Row) error {
-			return add(packet.Key(), func(e *watch) { e.plain = isPlain(packet) })
-		})
-	}
-	if err != nil && !errors.Is(err, errEnough) {
-		return err
-	}
-	f.watched = w
-	return nil
 }
 
 // lookUp asks for packets that are due, and for the transfers of those that are not as they were: as few as take a request

@@ -116,7 +116,7 @@ func (f *Follower) load(ctx context.Context) error {
 		f.back = backfill{packets: f.packets, transfers: f.transfers}
 		f.due.poll, f.due.backfill = time.Time{}, f.backfillDue()
 		if f.watched.by == nil {
-			return f.loadWatches(ctx, snap)
+			return f.loadUnverified(ctx, snap)
 		}
 		return nil
 	})
