@@ -41,8 +41,8 @@ func TestWhatHasComeMeanwhileIsWrittenInFewBatches(t *testing.T) {
 	written := &counting{Index: r.index}
 	started := time.Now()
 	f := follower.New(follower.Options{
-		Index: written, Upstream: client, Address: r.proxy.URL(), PollInterval: time.Millisecond, RefreshInterval: time.Second, Overlap: time.Minute, LookupInterval: time.Millisecond,
-		Now: func() time.Time { return started.Add(time.Since(started) / 50) }, // so that a busy machine is no reason to write early
+		Index: written, Upstream: client, Address: r.proxy.URL(), PollInterval: 20 * time.Microsecond, RefreshInterval: time.Second, Overlap: time.Minute, LookupInterval: time.Millisecond,
+		Now: func() time.Time { return started.Add(time.Since(started) / 1000) }, // so that a busy machine is no reason to write early
 	})
 	r.sync(f)
 	followertest.Equal(t, r.upstream.Index, r.index)
