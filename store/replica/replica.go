@@ -4,11 +4,12 @@
 //
 // Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
 // bucket per filter whose keys (postings) are a term of 5 bytes (of the hash of what is filtered by) followed by the row's
-// sort_order, many of them in one value (see blocks.go; those by hash have a second bucket, see rewriting.stretch). A filter is
+// sort_order, many of them in one value (see blocks.go), in laps that fill pages (see laps.go); those by hash have a second bucket
+// for the newest (see rewriting.stretch). A filter is
 // thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
 // is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
-// Each value has a checksum behind it (seal), but for what settles how the file is opened.
+// Each value has a checksum behind it (seal), that of a row also of its key; what settles how the file is opened has none.
 //
 // Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
 package replica
@@ -37,9 +38,13 @@ import (
 // file in which either is another is refused: it is filled again, not migrated.
 const layoutVersion = 8
 
-// pageSize is the size of a new file's pages, in bytes. Blocks of postings take about 2 KB and packets 1 KB, so that pages of 4 KB
-// would stay a fifth empty.
+// pageSize is the size of a new file's pages, in bytes. Packets take about 1 KB, so that pages of 4 KB would stay a fifth empty; of
+// blocks of postings, eight fill one.
 const pageSize = 16 << 10
+
+// growth is how many bytes a file that has become too small gets beyond what it needs. bbolt's 16 MiB would be as much as 12,000
+// transfers take.
+const growth = 4 << 20
 
 // Store is an index.Index in one bbolt file. All methods are safe for concurrent use.
 type Store struct {
@@ -142,6 +147,7 @@ func open(path string, o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
+	db.AllocSize = growth
 	large := 0
 	if o.recentKeys == 0 {
 		o.recentKeys, large = minRecent, largeBatch
