@@ -11,10 +11,9 @@ const (
 )
 
 // appendCased appends a text of the form textCased.
-func (r Row) appendCased(dst, v []byte) []byte {
+func (r *Row) appendCased(dst []byte, raw int, capitals []byte) []byte {
 	start := len(dst)
-	dst = r.AppendText(dst, int(v[1]))
-	capitals := v[2:]
+	dst = r.AppendText(dst, raw)
 	for i := range dst[start+2:] {
 		if capitals[i/8]&(1<<(i%8)) != 0 {
 			dst[start+2+i] -= 'a' - 'A'
@@ -23,31 +22,31 @@ func (r Row) appendCased(dst, v []byte) []byte {
 	return dst
 }
 
-// casedOf returns a text in the form textCased, nil where it is not the other field's but for capitals.
-func casedOf(raw int, other, text []byte) []byte {
+// casedOf appends a text in the form textCased, nil where it is not the other field's but for capitals.
+func casedOf(out, other, text []byte) []byte {
 	if len(text) != len(other) || len(text) < 2 {
 		return nil
 	}
-	packed := append([]byte{textCased, byte(raw)}, make([]byte, (len(text)-2+7)/8)...)
+	mark := len(out)
+	out = append(out, make([]byte, (len(text)-2+7)/8)...)
 	for i, c := range text {
 		switch {
 		case c == other[i]:
 		case i >= 2 && 'A' <= c && c <= 'Z' && c+'a'-'A' == other[i]:
-			packed[2+(i-2)/8] |= 1 << ((i - 2) % 8)
+			out[mark+(i-2)/8] |= 1 << ((i - 2) % 8)
 		default:
 			return nil
 		}
 	}
-	return packed
+	return out
 }
 
 // appendBech32 appends a text of the form textBech32.
-func (r Row) appendBech32(dst, v []byte) []byte {
+func (r *Row) appendBech32(dst []byte, raw int, around []byte) []byte {
 	var buf [128]byte
-	around := v[2:]
 	prefix := len(around) - checkSize
 	dst = append(dst, around[:prefix]...)
-	digits := r.AppendText(buf[:0], int(v[1]))[2:]
+	digits := r.AppendText(buf[:0], raw)[2:]
 	bits, n := uint32(0), 0
 	for _, c := range digits {
 		bits, n = bits<<4|uint32(hexValues[c]), n+4
@@ -62,26 +61,27 @@ func (r Row) appendBech32(dst, v []byte) []byte {
 	return append(dst, around[prefix:]...)
 }
 
-// bech32Of returns a text in the form textBech32, nil where it does not have the other field's bytes.
-func (r Row) bech32Of(raw int, other, text []byte) []byte {
+// bech32Of appends a text in the form textBech32, nil where it does not have the other field's bytes.
+func (r *Row) bech32Of(out []byte, raw int, other, text []byte) []byte {
 	prefix := bytes.LastIndexByte(text, '1') + 1
 	if prefix == 0 || !isHex(other) || len(text) < prefix+checkSize {
 		return nil
 	}
-	packed := append(append([]byte{textBech32, byte(raw)}, text[:prefix]...), text[len(text)-checkSize:]...)
+	mark := len(out)
+	out = append(append(out, text[:prefix]...), text[len(text)-checkSize:]...)
 	var buf [256]byte
-	if !bytes.Equal(r.appendBech32(buf[:0], packed), text) {
+	if !bytes.Equal(r.appendBech32(buf[:0], raw, out[mark:]), text) {
 		return nil
 	}
-	return packed
+	return out
 }
 
-// addressOf returns an address in one of these forms, nil where it has none.
-func (r Row) addressOf(raw int, text []byte) []byte {
+// appendAddress appends an address in one of these forms, nil where it has none.
+func (r *Row) appendAddress(out []byte, raw int, text []byte) (textTag, []byte) {
 	var buf [128]byte
 	other := r.AppendText(buf[:0], raw)
-	if packed := casedOf(raw, other, text); packed != nil {
-		return packed
+	if packed := casedOf(out, other, text); packed != nil {
+		return textCased, packed
 	}
-	return r.bech32Of(raw, other, text)
+	return textBech32, r.bech32Of(out, raw, other, text)
 }

@@ -458,7 +458,7 @@ func (r Row) decode(v reflect.Value) {
 		f := &r.t.Fields[i]
 		member := v.Field(f.member)
 		member.SetZero()
-		if len(r.value(i)) == 0 {
+		if r.isEmpty(i) {
 			continue
 		}
 		if member.Kind() == reflect.Pointer {

@@ -15,7 +15,7 @@ func (p *Packer) Fork() *Packer {
 func (p *Packer) Join(forks ...*Packer) {
 	for _, fork := range forks {
 		for _, text := range slices.Sorted(maps.Keys(fork.seen)) {
-			if _, shared := p.numbers[text]; !shared && len(p.d.texts) < maxTexts {
+			if _, shared := p.numbers[text]; !shared && p.hasRoom([]byte(text)) {
 				p.count([]byte(text), fork.seen[text])
 			}
 		}

@@ -11,18 +11,28 @@ import (
 // Dictionary is what the packed rows of a store have in common. A packed row is a row in a shorter form that is read as it is
 // (see Row); Row.Bytes returns its plain form. A Dictionary never changes: a Packer makes a larger one.
 type Dictionary struct {
-	texts   [][]byte // the values of texts, as rows have them, by number
+	texts   [][]byte // the values of texts, as plain rows have them, by number; and those of heads
+	heads   []*head  // by their own number
 	samples []*sample
 }
 
 // Row returns the row with that sort_order that Packer.Pack has packed with this dictionary or an earlier one. Neither is copied.
 func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
-	return Row{t: t, b: packed, d: d, order: order}
+	if len(packed) == 0 {
+		return Row{t: t}
+	}
+	n, b := uvarint(packed)
+	if n > 0 {
+		return Row{t: t, b: b, h: d.heads[n-1], d: d, order: order}
+	}
+	size, b := uvarint(b)
+	return Row{t: t, b: b[size:], h: parseHead(b[:size]), d: d, order: order}
 }
 
-// The most texts of a dictionary, and bytes of one: some megabytes of memory in all.
+// The most texts and heads of a dictionary, and bytes of one: some megabytes of memory in all.
 const (
 	maxTexts    = 1 << 15
+	maxHeads    = 1 << 12
 	maxTextSize = 256
 )
 
@@ -30,15 +40,18 @@ const (
 // and busy addresses. It is for one goroutine.
 type Packer struct {
 	d       Dictionary
-	numbers map[string]uint32 // of the dictionary's texts
-	seen    map[string]uint8  // how often other texts have come
-	forked  bool              // see Fork
-	out     []byte            // the row that is packed
+	numbers map[string]int   // of the dictionary's texts, and of its heads
+	seen    map[string]uint8 // how often others have come
+	forked  bool             // see Fork
+
+	// Of the row that is packed: its head, and its values by where they stand.
+
+	head, fixed, given, rare []byte
 }
 
 // NewPacker goes on with what Texts and Samples of an earlier one have returned.
 func NewPacker(texts, samples [][]byte) *Packer {
-	p := &Packer{numbers: make(map[string]uint32, len(texts)), seen: make(map[string]uint8)}
+	p := &Packer{numbers: make(map[string]int, len(texts)), seen: make(map[string]uint8)}
 	for _, text := range texts {
 		p.share(text)
 	}
@@ -51,7 +64,7 @@ func NewPacker(texts, samples [][]byte) *Packer {
 // Dictionary returns what Pack has needed so far.
 func (p *Packer) Dictionary() *Dictionary {
 	d := p.d
-	d.texts, d.samples = slices.Clip(d.texts), slices.Clip(d.samples)
+	d.texts, d.heads, d.samples = slices.Clip(d.texts), slices.Clip(d.heads), slices.Clip(d.samples)
 	return &d
 }
 
@@ -68,73 +81,104 @@ func (p *Packer) Row(t *Type, order, packed []byte) Row { return p.d.Row(t, orde
 func (p *Packer) Learn(rows []Row) []byte {
 	var text []byte
 	for _, row := range rows {
-		plain := row.Bytes()
-		if from := RowOf(row.t, plain).tail(); len(text)+len(plain)-from <= maxSample {
-			text = append(text, plain[from:]...)
+		p.lay(RowOf(row.t, row.Bytes()))
+		if len(text)+len(p.rare) <= maxSample {
+			text = append(text, p.rare...)
 		}
 	}
 	p.d.samples = append(p.d.samples, newSample(text))
 	return text
 }
 
-// share gives a text its number.
+// share gives a text, or a head, its number.
 func (p *Packer) share(text []byte) {
-	p.numbers[string(text)] = uint32(len(p.d.texts))
+	number := len(p.d.texts)
+	if text[0] == headMark {
+		number = len(p.d.heads)
+		p.d.heads = append(p.d.heads, parseHead(text))
+	}
+	p.numbers[string(text)] = number
 	p.d.texts = append(p.d.texts, text)
 }
 
-// Pack appends a row in its packed form: its texts in the shorter forms that textTag has for such, and from Type.rare on
-// compressed. A plain sort_order is left out: it is the key that a store has the row under.
+// Pack appends a row in its packed form: see head. A plain sort_order is left out: it is the key that a store has the row under.
 func (p *Packer) Pack(dst []byte, row Row) []byte {
-	if row.b = row.Bytes(); len(row.b) < 2 {
-		return append(dst, row.b...)
+	if row.IsZero() {
+		return dst
 	}
-	row.d, row.order = nil, nil
-	n := int(row.b[0])
-	width := 2
-	if len(row.b) > math.MaxUint16 {
-		width = 4
+	p.lay(RowOf(row.t, row.Bytes()))
+	if number, ok := p.numbers[string(p.head)]; ok {
+		dst = binary.AppendUvarint(dst, uint64(number)+1)
+	} else {
+		dst = append(binary.AppendUvarint(append(dst, 0), uint64(len(p.head))), p.head...)
+		p.see(p.head)
 	}
-	out := append(p.out[:0], byte(n), byte(width))
-	out = append(out, make([]byte, width*n)...)
-	head := len(out)
-	tail := 0
-	for i := range n {
-		if i == row.t.rare {
-			tail = len(out)
-		}
-		out = p.appendValue(out, row, i)
-		putOffset(out[2+width*i:], width, len(out)-head)
+	out := append(append(p.fixed, p.given...), p.rare...)
+	p.fixed = out // its memory
+	tail := len(out) - len(p.rare)
+	if dst = append(dst, out[:tail]...); len(p.rare) == 0 {
+		return dst
 	}
-	p.out = out
-	if tail == 0 && len(out)-head <= math.MaxUint8 { // so small that a byte does for an offset
-		out = append(dst, byte(n), 1)
-		for i := range n {
-			out = append(out, p.out[2+width*i])
-		}
-		return append(out, p.out[head:]...)
-	}
-	if tail == 0 || tail == len(out) {
-		return append(dst, out...)
-	}
-	out[1] |= packedTail
 	number := len(p.d.samples)
-	dst = append(append(dst, out[:tail]...), byte(number))
+	dst = binary.AppendUvarint(append(dst, byte(number)), uint64(len(p.rare)))
 	return p.d.sample(number).compress(dst, out, tail)
 }
 
-func putOffset(at []byte, width, offset int) {
-	if width == 2 {
-		binary.LittleEndian.PutUint16(at, uint16(offset))
-	} else {
-		binary.LittleEndian.PutUint32(at, uint32(offset))
+// lay sets p.head and the values for a plain row.
+func (p *Packer) lay(row Row) {
+	p.head, p.fixed, p.given, p.rare = append(p.head[:0], headMark), p.fixed[:0], p.given[:0], p.rare[:0]
+	if len(row.b) == 0 {
+		return
+	}
+	for i := range int(row.b[0]) {
+		p.layField(row, i)
 	}
 }
 
-// packedTail is set in the second byte of a packed row of which the values from Type.rare on are compressed.
-const packedTail = 0x80
+func (p *Packer) layField(row Row, f int) {
+	v := row.value(f)
+	switch {
+	case len(v) == 0:
+		p.head = append(p.head, formNone, 0)
+		return
+	case f >= row.t.rare:
+		p.head = append(p.head, formRare, 0)
+		p.rare = append(binary.AppendUvarint(p.rare, uint64(len(v))), v...)
+		return
+	}
+	field := &row.t.Fields[f]
+	form, mark := textTag(formValue), len(p.fixed)
+	if field.Kind == FieldText {
+		form, p.fixed = p.appendForm(p.fixed, row, f)
+	} else {
+		p.fixed = append(p.fixed, v...)
+	}
+	v = p.fixed[mark:]
+	switch {
+	case form == textSame || form == textHexOf:
+		p.head = append(p.head, form, v[0])
+		p.fixed = p.fixed[:mark]
+	case len(v) <= maxFixed && field.isSteady(form, len(v)):
+		p.head = append(p.head, form, byte(len(v)))
+	default:
+		p.head = append(p.head, form, sizeGiven)
+		p.given = append(binary.AppendUvarint(p.given, uint64(len(v))), v...)
+		p.fixed = p.fixed[:mark]
+	}
+}
 
-var noSample = newSample(nil)
+// isSteady tells whether a field's values of that form have few sizes, so that one belongs into heads.
+func (f *Field) isSteady(form textTag, size int) bool {
+	switch form {
+	case textPlain, textEscape, textSparse, textBech32:
+		return f.Kind != FieldText && size <= 8
+	case textHex:
+		return size == 20 || size == 32
+	case textDecimal:
+		return !strings.HasSuffix(f.Name, "amount")
+	}
+	return true
+}
 
 // sample returns the sample of that number; 0 is an empty one.
 func (d *Dictionary) sample(number int) *sample {
@@ -144,70 +188,62 @@ func (d *Dictionary) sample(number int) *sample {
 	return d.samples[number-1]
 }
 
-// whole returns a row in which no values are compressed.
-func (r Row) whole() Row {
-	if len(r.b) < 2 || r.b[1]&packedTail == 0 {
-		return r
-	}
-	tail := r.tail()
-	full := make([]byte, r.head()+r.offset(int(r.b[0])-1)+expandRoom)
-	end := r.d.sample(int(r.b[tail])).expand(full, copy(full, r.b[:tail]), r.b[tail+1:])
-	full = full[:end]
-	full[1] &^= packedTail
-	return Row{t: r.t, b: full, d: r.d, order: r.order}
-}
+var noSample = newSample(nil)
 
-// tail is where the values from Type.rare on begin.
-func (r Row) tail() int {
-	if len(r.b) < 2 || int(r.b[0]) <= r.t.rare {
-		return len(r.b)
-	}
-	return r.head() + r.offset(r.t.rare-1)
-}
-
-// appendValue appends the value of a field in the form that packed rows have.
-func (p *Packer) appendValue(out []byte, row Row, i int) []byte {
-	v := row.value(i)
-	if len(v) < 4 || row.t.Fields[i].Kind != FieldText || i >= row.t.rare || v[0] == textSame || v[0] == textHexOf {
-		return append(out, v...)
-	}
-	if i == row.t.order && v[0] == textPlain {
-		return append(out, textOrder)
+// appendForm appends what the form of a text says that packed rows have it in, without its tag.
+func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
+	v := row.value(f)
+	form, text, field := v[0], v[1:], &row.t.Fields[f]
+	switch {
+	case form == textSame || form == textHexOf:
+		return form, append(out, text...)
+	case f == row.t.order && form == textPlain:
+		return textOrder, out
 	}
 	if number, ok := p.numbers[string(v)]; ok {
-		return binary.AppendUvarint(append(out, textShared), uint64(number))
+		return textShared, binary.LittleEndian.AppendUint16(out, uint16(number))
 	}
-	if v[0] == textPlain {
+	if form == textPlain && len(text) > 0 {
 		// Heights are also in the traces, as text.
-		if n, err := strconv.ParseUint(string(v[1:]), 10, 63); err == nil && v[1] != '0' && !strings.HasSuffix(row.t.Fields[i].Name, "_height") {
-			return binary.AppendUvarint(append(out, textDecimal), n)
+		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil && (text[0] != '0' || len(text) == 1) && !strings.HasSuffix(field.Name, "_height") {
+			return textDecimal, appendDecimal(out, n)
 		}
 	}
-	field := &row.t.Fields[i]
-	if field.raw >= 0 && v[0] == textPlain {
-		if packed := row.addressOf(field.raw, v[1:]); packed != nil {
-			return append(out, packed...)
+	if field.raw >= 0 && form == textPlain {
+		if form, packed := row.appendAddress(out, field.raw, text); packed != nil {
+			return form, packed
 		}
 	}
-	if field.common {
+	if field.common && len(v) > 3 {
 		p.see(v)
 	}
-	return append(out, v...)
+	return form, append(out, text...)
 }
 
-// see counts a text, which is shared when it has come several times.
+// see counts a text, or what else a dictionary has, which is shared when it has come several times.
 func (p *Packer) see(text []byte) {
-	if len(p.d.texts) < maxTexts && len(text) <= maxTextSize {
+	if p.hasRoom(text) {
 		p.count(text, 1)
 	}
 }
 
+// hasRoom tells whether the dictionary has room for a text.
+func (p *Packer) hasRoom(text []byte) bool {
+	return len(p.d.texts) < maxTexts && len(text) <= maxTextSize && (text[0] != headMark || len(p.d.heads) < maxHeads)
+}
+
+// often is how often a text comes until it is in the dictionary.
+func (p *Packer) often(text []byte) uint8 {
+	if text[0] == headMark {
+		return 4
+	}
+	return 8
+}
+
 // count adds to how often a text has come.
 func (p *Packer) count(text []byte, times uint8) {
-	const (
-		often   = 8
-		maxSeen = 1 << 16
-	)
+	const maxSeen = 1 << 16
+	often := p.often(text)
 	n := min(p.seen[string(text)]+times, often)
 	if n < often || p.forked {
 		if len(p.seen) >= maxSeen {
@@ -228,18 +264,22 @@ func isCommon(name string) bool {
 // plain returns the bytes of a packed row as an encoder has made them.
 func (r Row) plain() []byte {
 	r = r.whole()
-	n := int(r.b[0])
+	n := len(r.h.places)
 	width := 2
 	for {
 		out := make([]byte, 2+width*n, 2*len(r.b)+width*n)
 		out[0], out[1] = byte(n), byte(width)
 		for i := range n {
-			if v := r.value(i); len(v) > 0 && r.t.Fields[i].Kind == FieldText {
+			if r.t.Fields[i].Kind == FieldText {
 				out = r.appendPlain(out, i)
 			} else {
-				out = append(out, v...)
+				out = append(out, r.value(i)...)
 			}
-			putOffset(out[2+width*i:], width, len(out)-2-width*n)
+			if end := len(out) - 2 - width*n; width == 2 {
+				binary.LittleEndian.PutUint16(out[2+2*i:], uint16(end))
+			} else {
+				binary.LittleEndian.PutUint32(out[2+4*i:], uint32(end))
+			}
 		}
 		if width == 4 || len(out)-2-width*n <= math.MaxUint16 {
 			return out
@@ -249,13 +289,15 @@ func (r Row) plain() []byte {
 }
 
 // appendPlain appends the value of a text in the form that plain rows have.
-func (r Row) appendPlain(out []byte, i int) []byte {
-	switch v := r.value(i); v[0] {
+func (r *Row) appendPlain(out []byte, f int) []byte {
+	switch form, v := r.text(f); form {
+	case formNone:
+		return out
 	case textShared:
 		return append(out, r.shared(v)...)
 	case textDecimal, textCased, textBech32, textOrder:
-		return r.appendText(append(out, textPlain), v)
+		return r.appendText(append(out, textPlain), f, form, v)
 	default:
-		return append(out, v...)
+		return append(append(out, form), v...)
 	}
 }

@@ -3,6 +3,7 @@ package index_test
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,19 @@ func TestPackedRowsLeaveOutTheirKeys(t *testing.T) {
 	}
 }
 
+// decoded returns what a row of packets or of transfers decodes to.
+func decoded(t *testing.T, row index.Row) any {
+	t.Helper()
+	var value any = new(index.Packet)
+	if row.Type() == index.TransferType {
+		value = new(index.Transfer)
+	}
+	if err := row.Decode(value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
 func samePacked(t *testing.T, packed, row index.Row) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s", row.Type().Name, row.SortOrder())
@@ -116,6 +130,9 @@ func samePacked(t *testing.T, packed, row index.Row) {
 	}
 	if got, want := packed.AppendLine(nil), row.AppendLine(nil); !bytes.Equal(got, want) {
 		t.Errorf("%s is\n%s, want\n%s", what, got, want)
+	}
+	if !reflect.DeepEqual(decoded(t, packed), decoded(t, row)) {
+		t.Errorf("%s decodes to another", what)
 	}
 	for f := range row.Type().Fields {
 		got, want := packed.AppendJSON(nil, f), row.AppendJSON(nil, f)

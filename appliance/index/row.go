@@ -3,9 +3,6 @@ package index
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"strconv"
 	"time"
@@ -29,47 +26,27 @@ const FormatVersion = 1
 //
 // A text is kept in the shortest of the forms of textTag.
 //
-// In a packed row (see Packer) the second byte may also be 1, or have packedTail set: then the values from Type.rare on are the
-// number of the sample, a byte, and what was compressed with it.
+// A row of a Dictionary is packed: its head tells where the values are.
 type Row struct {
 	t     *Type
 	b     []byte
-	d     *Dictionary // of a packed row, else nil
+	h     *head       // of a packed row, else nil; b has what follows it
+	d     *Dictionary // of a packed row
 	order []byte      // the sort_order of a packed row, where it is textOrder
 }
-
-// textTag is the first byte of a text value.
-type textTag = byte
-
-const (
-	textPlain  textTag = iota // the text, which needs no escapes in JSON
-	textEscape                // the text, which needs escapes in JSON
-	textHex                   // the bytes of 0x and lower-case hex digits
-	textSparse                // the same, with each run of zero bytes as a zero byte and its length
-	textSame                  // the number of an earlier field with this text
-	textHexOf                 // the number of an earlier field: this is 0x and the hex digits of its text
-
-	// These are in packed rows alone.
-
-	textShared  // the number of a text in the dictionary, a varint
-	textDecimal // a number in decimal, a varint
-	textCased   // the number of an earlier field, and a bit for each byte after 0x: of a letter that is a capital here (EIP-55)
-	textBech32  // the number of an earlier field, of 0x and hex digits, and what stands around its bytes, of which behind them checkSize
-	textOrder   // Row.order: the key that a store has the row under
-)
 
 // RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
 func RowOf(t *Type, encoded []byte) Row { return Row{t: t, b: encoded} }
 
 // IsZero tells whether this is no row.
-func (r Row) IsZero() bool { return len(r.b) == 0 }
+func (r Row) IsZero() bool { return len(r.b) == 0 && r.h == nil }
 
 // Type returns the row's type, nil for the zero Row.
 func (r Row) Type() *Type { return r.t }
 
 // Bytes returns the encoded form, which is the same for rows that say the same. It must not be changed.
 func (r Row) Bytes() []byte {
-	if r.d != nil && len(r.b) > 0 {
+	if r.h != nil {
 		return r.plain()
 	}
 	return r.b
@@ -77,59 +54,43 @@ func (r Row) Bytes() []byte {
 
 // Clone returns a copy that outlives the View.
 func (r Row) Clone() Row {
-	return Row{t: r.t, b: bytes.Clone(r.b), d: r.d, order: bytes.Clone(r.order)}
+	r.b, r.order = bytes.Clone(r.b), bytes.Clone(r.order)
+	return r
 }
 
-// value returns the encoded value of a field, empty for null.
-func (r Row) value(f int) []byte {
+// value returns the encoded value of a field, empty for null. See also text.
+func (r *Row) value(f int) []byte {
+	if r.h != nil {
+		return r.placed(f)
+	}
 	b := r.b
 	if len(b) < 2 || f >= int(b[0]) {
 		return nil
 	}
-	n, start, end := int(b[0]), 0, 0
-	switch b[1] {
-	case 1:
-		end = int(b[2+f])
-		if f > 0 {
-			start = int(b[1+f])
-		}
-		return b[2+n+start : 2+n+end]
-	case 2:
-		end = int(binary.LittleEndian.Uint16(b[2+2*f:]))
-		if f > 0 {
-			start = int(binary.LittleEndian.Uint16(b[2*f:]))
-		}
-		return b[2+2*n+start : 2+2*n+end]
-	}
+	start := 0
 	if f > 0 {
 		start = r.offset(f - 1)
 	}
-	if end = r.offset(f); start == end {
-		return nil
-	}
-	if f >= r.t.rare {
-		r = r.whole()
-	}
-	return r.b[r.head()+start : r.head()+end]
+	return b[r.head()+start : r.head()+r.offset(f)]
 }
 
-// offset returns where the value of a field ends.
-func (r Row) offset(f int) int {
-	switch r.b[1] &^ packedTail {
-	case 1:
-		return int(r.b[2+f])
-	case 2:
+// offset returns where the value of a field of a plain row ends.
+func (r *Row) offset(f int) int {
+	if r.b[1] == 2 {
 		return int(binary.LittleEndian.Uint16(r.b[2+2*f:]))
 	}
 	return int(binary.LittleEndian.Uint32(r.b[2+4*f:]))
 }
 
-// head is where the values begin.
-func (r Row) head() int { return 2 + int(r.b[0])*int(r.b[1]&^packedTail) }
+// head is where the values of a plain row begin.
+func (r *Row) head() int { return 2 + int(r.b[0])*int(r.b[1]) }
 
 // isEmpty tells whether a field has no value.
-func (r Row) isEmpty(f int) bool {
-	return len(r.b) < 2 || f >= int(r.b[0]) || r.offset(f) == 0 || f > 0 && r.offset(f-1) == r.offset(f)
+func (r *Row) isEmpty(f int) bool {
+	if r.h != nil {
+		return f >= len(r.h.places) || r.h.places[f].form == formNone
+	}
+	return len(r.value(f)) == 0
 }
 
 // IsNull tells whether a field is null. Lists and required objects never are.
@@ -139,64 +100,6 @@ func (r Row) IsNull(f int) bool {
 		return false
 	}
 	return r.isEmpty(f)
-}
-
-// Text returns a text field, and false for null.
-func (r Row) Text(f int) (string, bool) {
-	v := r.value(f)
-	if len(v) == 0 {
-		return "", false
-	}
-	switch v[0] {
-	case textPlain, textEscape:
-		return string(v[1:]), true
-	case textOrder:
-		return string(r.order), true
-	}
-	return string(r.appendText(make([]byte, 0, 2+2*len(v)), v)), true
-}
-
-// AppendText appends a text field; nothing for null.
-func (r Row) AppendText(dst []byte, f int) []byte {
-	v := r.value(f)
-	if len(v) == 0 {
-		return dst
-	}
-	return r.appendText(dst, v)
-}
-
-func (r Row) appendText(dst, v []byte) []byte {
-	switch v[0] {
-	case textPlain, textEscape:
-		return append(dst, v[1:]...)
-	case textHex:
-		return hex.AppendEncode(append(dst, '0', 'x'), v[1:])
-	case textSparse:
-		return appendSparseHex(append(dst, '0', 'x'), v[1:])
-	case textSame:
-		return r.AppendText(dst, int(v[1]))
-	case textHexOf:
-		var buf [128]byte // the other may be in any form
-		return hex.AppendEncode(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[1])))
-	case textShared:
-		return r.appendText(dst, r.shared(v))
-	case textDecimal:
-		n, _ := binary.Uvarint(v[1:])
-		return strconv.AppendUint(dst, n, 10)
-	case textCased:
-		return r.appendCased(dst, v)
-	case textBech32:
-		return r.appendBech32(dst, v)
-	case textOrder:
-		return append(dst, r.order...)
-	}
-	panic(fmt.Sprintf("text tag %d", v[0]))
-}
-
-// shared returns the value of a text of the dictionary.
-func (r Row) shared(v []byte) []byte {
-	number, _ := uvarint(v[1:])
-	return r.d.texts[number]
 }
 
 // Int returns an int field, and false for null.
@@ -305,13 +208,14 @@ func uvarint(v []byte) (uint64, []byte) {
 // fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
+	if field.Kind == FieldText {
+		return r.appendJSONText(dst, f)
+	}
 	v := r.value(f)
 	if len(v) == 0 {
 		return r.appendEmpty(dst, field)
 	}
 	switch field.Kind {
-	case FieldText:
-		return r.appendJSONText(dst, v)
 	case FieldInt:
 		n, _ := binary.Varint(v)
 		return strconv.AppendInt(dst, n, 10)
@@ -365,20 +269,6 @@ func (r Row) appendEmpty(dst []byte, field *Field) []byte {
 		return appendDecoded(dst, r, field.Number)
 	}
 	return append(dst, "null"...)
-}
-
-func (r Row) appendJSONText(dst, v []byte) []byte {
-	switch v[0] {
-	case textEscape:
-		return appendQuoted(dst, v[1:])
-	case textSame:
-		return r.appendJSONText(dst, r.value(int(v[1])))
-	case textShared:
-		return r.appendJSONText(dst, r.shared(v))
-	}
-	dst = append(dst, '"')
-	dst = r.appendText(dst, v)
-	return append(dst, '"')
 }
 
 // AppendObject appends the row as a JSON object: its fields in order, those that are null left out.
@@ -460,29 +350,4 @@ func (r Row) SortOrder() string {
 	}
 	s, _ := r.Text(r.t.order)
 	return s
-}
-
-// appendSparseHex appends the hex digits of bytes in which each run of zeros is a zero byte and its length.
-func appendSparseHex(dst, sparse []byte) []byte {
-	for i := 0; i < len(sparse); i++ {
-		if sparse[i] != 0 {
-			dst = append(dst, hexDigits[sparse[i]>>4], hexDigits[sparse[i]&15])
-			continue
-		}
-		i++
-		for range 2 * int(sparse[i]) {
-			dst = append(dst, '0')
-		}
-	}
-	return dst
-}
-
-const hexDigits = "0123456789abcdef"
-
-func appendQuoted(dst, text []byte) []byte {
-	quoted, err := json.Marshal(string(text))
-	if err != nil { // a string always marshals
-		panic(err)
-	}
-	return append(dst, quoted...)
 }

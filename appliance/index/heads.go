@@ -1,0 +1,136 @@
+package index
+
+import "slices"
+
+// A packed row (see Packer) begins with its head, which has the forms and the sizes of its fields: by its number among those of the
+// dictionary, for rows have few different ones, or as it is. Then come the values:
+//
+//	varint       the head's number and 1; or 0, the size of the head and the head
+//	values       those whose sizes the head has
+//	values       the others, each behind its size, a varint
+//	byte         the number of a sample
+//	varint       how many bytes were compressed
+//	compressed   the values from Type.rare on, each behind its size
+//
+// The last three are there where there are such values. The values are those of plain rows, but texts, which are in the forms of
+// textTag and have no tag in front, for the head has it.
+type head struct {
+	text   []byte  // headMark, and of each field the form and, in a byte each, its size
+	places []place // by the fields' numbers
+	fixed  int     // the bytes of the values whose sizes the head has
+	given  int     // how many others there are, but rare ones
+	whole  *head   // of rows whose values from Type.rare on are not compressed; nil where all are
+}
+
+// place is where a field is.
+type place struct {
+	form       textTag // of a text; else formValue, or formNone
+	kept       uint8   // where: 0: between start and end; inHead, compressed; else it is the value of that number behind its size
+	start, end uint16
+}
+
+const (
+	headMark = 0xff // no text of the dictionary begins so
+
+	formValue = 0    // the value of a field that is no text
+	formNone  = 0xff // null
+	formRare  = 0xfe // the value is compressed; a text has its tag in front
+
+	sizeGiven = 0xff // the size stands before the value
+	maxFixed  = sizeGiven - 1
+
+	inHead     = 0xff // what the form says of the field is the size's byte
+	compressed = 0xfe
+)
+
+// parseHead reads the text of a head.
+func parseHead(text []byte) *head {
+	h := &head{text: text, places: make([]place, 0, len(text)/2)}
+	rare := false
+	for i := 1; i+1 < len(text); i += 2 {
+		p := place{form: text[i]}
+		switch size := int(text[i+1]); {
+		case p.form == formRare:
+			rare, p.kept = true, compressed
+		case p.form == textSame || p.form == textHexOf:
+			p.kept, p.start, p.end = inHead, uint16(i+1), uint16(i+2)
+		case size == sizeGiven:
+			h.given++
+			p.kept = uint8(h.given)
+		default:
+			p.start, p.end = uint16(h.fixed), uint16(h.fixed+size)
+			h.fixed += size
+		}
+		h.places = append(h.places, p)
+	}
+	if rare {
+		h.whole = h.expanded()
+	}
+	return h
+}
+
+// expanded returns the head of rows whose rare values follow the others.
+func (h *head) expanded() *head {
+	w := *h
+	w.places = slices.Clone(h.places)
+	for i := range w.places {
+		if p := &w.places[i]; p.kept == compressed {
+			w.given++
+			*p = place{form: formRare, kept: uint8(w.given)}
+		}
+	}
+	return &w
+}
+
+// placed returns the value of a field of a packed row.
+func (r *Row) placed(f int) []byte {
+	if f >= len(r.h.places) {
+		return nil
+	}
+	switch p := &r.h.places[f]; p.kept {
+	case 0:
+		return r.b[p.start:p.end]
+	case inHead:
+		return r.h.text[p.start:p.end]
+	case compressed:
+		whole := r.whole()
+		return whole.placed(f)
+	default:
+		return given(r.b[r.h.fixed:], int(p.kept))
+	}
+}
+
+// given returns the value of a number, from 1 on, of those that stand behind their sizes.
+func given(v []byte, number int) []byte {
+	for {
+		size, rest := uvarint(v)
+		if number == 1 {
+			return rest[:size]
+		}
+		v = rest[size:]
+		number--
+	}
+}
+
+// whole returns a row in which no values are compressed.
+func (r Row) whole() Row {
+	if r.h == nil || r.h.whole == nil {
+		return r
+	}
+	at := r.tail()
+	size, packed := uvarint(r.b[at+1:])
+	full := make([]byte, at+int(size)+expandRoom)
+	end := r.d.sample(int(r.b[at])).expand(full, copy(full, r.b[:at]), packed)
+	r.b, r.h = full[:end], r.h.whole
+	return r
+}
+
+// tail is where behind the values of a packed row the compressed ones begin.
+func (r *Row) tail() int {
+	v := r.b[r.h.fixed:]
+	for range r.h.given {
+		size, rest := uvarint(v)
+		v = rest[size:]
+	}
+	return len(r.b) - len(v)
+}
