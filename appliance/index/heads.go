@@ -7,10 +7,10 @@ import "slices"
 //
 //	varint       the head's number and 1; or 0, the size of the head and the head
 //	values       those whose sizes the head has
-//	values       the others, each behind its size, a varint
+//	values       the others, each behind its size, a varint; traces as appendTraces has them
 //	byte         the number of a sample
 //	varint       how many bytes were compressed
-//	compressed   the values from Type.rare on, each behind its size
+//	compressed   the values from Type.rare on but traces, each behind its size
 //
 // The last three are there where there are such values. The values are those of plain rows, but texts, which are in the forms of
 // textTag and have no tag in front, for the head has it.
@@ -32,9 +32,10 @@ type place struct {
 const (
 	headMark = 0xff // no text of the dictionary begins so
 
-	formValue = 0    // the value of a field that is no text
-	formNone  = 0xff // null
-	formRare  = 0xfe // the value is compressed; a text has its tag in front
+	formValue  = 0    // the value of a field that is no text
+	formNone   = 0xff // null
+	formRare   = 0xfe // the value is compressed; a text has its tag in front
+	formTraces = 0xfd // see Packer.appendTraces
 
 	sizeGiven = 0xff // the size stands before the value
 	maxFixed  = sizeGiven - 1
@@ -96,7 +97,11 @@ func (r *Row) placed(f int) []byte {
 		whole := r.whole()
 		return whole.placed(f)
 	default:
-		return given(r.b[r.h.fixed:], int(p.kept))
+		v := given(r.b[r.h.fixed:], int(p.kept))
+		if p.form == formTraces {
+			return r.plainTraces(v)
+		}
+		return v
 	}
 }
 

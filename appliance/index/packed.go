@@ -141,6 +141,12 @@ func (p *Packer) layField(row Row, f int) {
 	case len(v) == 0:
 		p.head = append(p.head, formNone, 0)
 		return
+	case row.t == PacketType && f == packetTracesColumn:
+		if traces, ok := p.appendTraces(p.fixed, row); ok {
+			p.give(formTraces, traces[len(p.fixed):])
+			return
+		}
+		fallthrough
 	case f >= row.t.rare:
 		p.head = append(p.head, formRare, 0)
 		p.rare = append(binary.AppendUvarint(p.rare, uint64(len(v))), v...)
@@ -161,10 +167,15 @@ func (p *Packer) layField(row Row, f int) {
 	case len(v) <= maxFixed && field.isSteady(form, len(v)):
 		p.head = append(p.head, form, byte(len(v)))
 	default:
-		p.head = append(p.head, form, sizeGiven)
-		p.given = append(binary.AppendUvarint(p.given, uint64(len(v))), v...)
+		p.give(form, v)
 		p.fixed = p.fixed[:mark]
 	}
+}
+
+// give lays a value behind its size.
+func (p *Packer) give(form textTag, v []byte) {
+	p.head = append(p.head, form, sizeGiven)
+	p.given = append(binary.AppendUvarint(p.given, uint64(len(v))), v...)
 }
 
 // isSteady tells whether a field's values of that form have few sizes, so that one belongs into heads.

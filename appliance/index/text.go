@@ -93,6 +93,15 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 // shared returns the value of a text of the dictionary, with its tag.
 func (r *Row) shared(v []byte) []byte { return r.d.texts[binary.LittleEndian.Uint16(v)] }
 
+// first returns the field that a text is kept in: an earlier one for textSame.
+func (r *Row) first(f int) int {
+	form, v := r.text(f)
+	if form != textSame {
+		return f
+	}
+	return r.first(int(v[0]))
+}
+
 // decimal returns the number of the form textDecimal.
 func decimal(v []byte) (n uint64) {
 	for i, b := range v {
@@ -111,11 +120,8 @@ func appendDecimal(dst []byte, n uint64) []byte {
 
 // appendJSONText appends a text field as JSON.
 func (r *Row) appendJSONText(dst []byte, f int) []byte {
+	f = r.first(f)
 	form, v := r.text(f)
-	for form == textSame {
-		f = int(v[0])
-		form, v = r.text(f)
-	}
 	if form == textShared {
 		text := r.shared(v)
 		form, v = text[0], text[1:]

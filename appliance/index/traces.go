@@ -1,0 +1,280 @@
+package index
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"strconv"
+)
+
+// The traces of a packed packet: how many they are, a varint, and of each
+//
+//	byte      4 bits of its number in traceKinds; 2 bits: its chain is the packet's source, its destination or a text of the dictionary;
+//	          2 bits: each of stepFields is null, or as the packet has it, or its own, or: see the next but one
+//	bytes     the number of that text, 2 bytes little-endian, if so
+//	byte      2 bits for each of stepFields, if so
+//	varint    the event index and 1, or 0 for null; not there where all of stepFields are null
+//	values    its own: of a hash the bytes; of a height and a time how much larger they are than the packet's, zigzag varints, the
+//	          latter of seconds with a 0 bit behind or of nanoseconds with a 1 bit
+//
+// What the packet has is in the columns traceKind.of. Traces that are not in this form are with the values from Type.rare on.
+
+// traceKinds are the types of traces, each with the columns of the packet that tell of its step or of the one that it is for.
+var traceKinds = func() (kinds []traceKind) {
+	send, recv, written, acked := stepOf("packet_send"), stepOf("packet_recv"), stepOf("write_ack"), stepOf("packet_ack")
+	kinds = []traceKind{{TracePacketSend, send}, {TracePacketRecv, recv}, {TraceWriteAck, written}, {TracePacketAck, acked}}
+	for i := range 6 {
+		kinds = append(kinds, traceKind{TraceSendUpdate + strconv.Itoa(i), recv}, traceKind{TraceAckUpdate + strconv.Itoa(i), acked})
+	}
+	return kinds
+}()
+
+type traceKind struct {
+	name string
+	of   [len(stepFields)]int
+}
+
+// stepFields are the fields of traces that packets have, too.
+var stepFields = [...]string{"transaction_hash", "height", "timestamp", "block_hash"}
+
+const (
+	stepTransaction = iota
+	stepHeight
+	stepTime
+	stepBlock
+)
+
+func stepOf(step string) (columns [len(stepFields)]int) {
+	for i, name := range stepFields {
+		columns[i] = PacketType.column(step + "_" + name)
+	}
+	return columns
+}
+
+var (
+	packetTracesColumn = PacketType.column("traces")
+
+	traceTypeColumn  = TraceType.column("type")
+	traceChainColumn = TraceType.column("universal_chain_id")
+	traceEventColumn = TraceType.column("event_index")
+	traceStepColumns = func() (columns [len(stepFields)]int) {
+		for i, name := range stepFields {
+			columns[i] = TraceType.column(name)
+		}
+		return columns
+	}()
+)
+
+// How a field of a trace is kept, and which chain is the trace's.
+const (
+	stepNull = iota
+	stepAsPacket
+	stepOwn
+	stepMixed // of all fields: they are kept in several ways
+
+	chainSource      = 0
+	chainDestination = 1
+	chainShared      = 2
+
+	hashSize = 32
+)
+
+// appendTraces appends the traces of a packet, which is plain; ok is false where they are not in the form for it.
+func (p *Packer) appendTraces(dst []byte, packet Row) (_ []byte, ok bool) {
+	mark := len(dst)
+	packet.d = &p.d
+	dst = binary.AppendUvarint(dst, uint64(packet.Len(packetTracesColumn)))
+	for trace := range packet.List(packetTracesColumn) {
+		if dst, ok = p.appendTrace(dst, packet, trace); !ok {
+			return dst, false
+		}
+	}
+	return dst, bytes.Equal(packet.plainTraces(dst[mark:]), packet.value(packetTracesColumn))
+}
+
+func (p *Packer) appendTrace(dst []byte, packet, trace Row) (_ []byte, ok bool) {
+	var a, b [64]byte
+	name, mark := trace.AppendText(a[:0], traceTypeColumn), len(dst)
+	number := slices.IndexFunc(traceKinds, func(k traceKind) bool { return k.name == string(name) })
+	if number < 0 {
+		return dst, false
+	}
+	of := &traceKinds[number].of
+	dst = append(dst, byte(number))
+	switch chain := trace.AppendText(a[:0], traceChainColumn); {
+	case bytes.Equal(chain, packet.AppendText(b[:0], PacketSourceChainColumn)):
+		dst[mark] |= chainSource << 4
+	case bytes.Equal(chain, packet.AppendText(b[:0], PacketDestinationChainColumn)):
+		dst[mark] |= chainDestination << 4
+	default:
+		number, ok := p.numbers[string(trace.value(traceChainColumn))]
+		if !ok {
+			return dst, false
+		}
+		dst[mark] |= chainShared << 4
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(number))
+	}
+	kept, all := keptOf(packet, trace, of)
+	dst[mark] |= all << 6
+	if all == stepMixed {
+		dst = append(dst, kept)
+	}
+	if all == stepNull {
+		return dst, true
+	}
+	event, err := strconv.ParseUint(string(trace.AppendText(a[:0], traceEventColumn)), 10, 63)
+	if err == nil {
+		event++
+	}
+	dst = binary.AppendUvarint(dst, event)
+	for i, f := range traceStepColumns {
+		if kept>>(2*i)&3 == stepOwn {
+			dst = appendOwn(dst, i, packet, of[i], trace, f)
+		}
+	}
+	return dst, true
+}
+
+// keptOf returns how each of stepFields is kept, in 2 bits each, and how all are.
+func keptOf(packet, trace Row, of *[len(stepFields)]int) (kept, all byte) {
+	for i, f := range traceStepColumns {
+		is := byte(stepOwn)
+		switch {
+		case trace.isEmpty(f):
+			is = stepNull
+		case i == stepTime:
+			own, _ := trace.Nanoseconds(f)
+			if at, ok := packet.Nanoseconds(of[i]); ok && at == own {
+				is = stepAsPacket
+			}
+		default:
+			var a, b [80]byte
+			if bytes.Equal(trace.AppendText(a[:0], f), packet.AppendText(b[:0], of[i])) {
+				is = stepAsPacket
+			}
+		}
+		kept |= is << (2 * i)
+	}
+	if all = kept & 3; kept != all*allSteps {
+		all = stepMixed
+	}
+	return kept, all
+}
+
+const allSteps = 0b01_01_01_01
+
+// appendOwn appends what only the trace has.
+func appendOwn(dst []byte, step int, packet Row, of int, trace Row, f int) []byte {
+	switch step {
+	case stepHeight:
+		return binary.AppendVarint(dst, trace.height(f)-packet.height(of))
+	case stepTime:
+		n, _ := trace.Nanoseconds(f)
+		base, _ := packet.Nanoseconds(of)
+		if n -= base; n%1e9 == 0 {
+			return binary.AppendVarint(dst, n/1e9<<1)
+		}
+		return binary.AppendVarint(dst, n<<1|1)
+	}
+	_, v := trace.text(f)
+	var hash [hashSize]byte
+	copy(hash[:], v)
+	return append(dst, hash[:]...)
+}
+
+// height returns a height as a number, 0 for none.
+func (r *Row) height(f int) int64 {
+	var buf [32]byte
+	n, _ := strconv.ParseInt(string(r.AppendText(buf[:0], f)), 10, 63)
+	return n
+}
+
+// plainTraces returns the traces of a packed packet as a plain row has them.
+func (r *Row) plainTraces(v []byte) []byte {
+	const usual = 160 // bytes of a trace
+	n, v := uvarint(v)
+	out := binary.AppendUvarint(make([]byte, 0, usual*(n+1)), n)
+	var room [2 * usual]byte
+	for range n {
+		var trace []byte
+		trace, v = r.appendPlainTrace(room[:0], v)
+		out = append(binary.AppendUvarint(out, uint64(len(trace))), trace...)
+	}
+	return out
+}
+
+// appendPlainTrace appends the next trace as a plain row, and returns what follows it.
+func (r *Row) appendPlainTrace(dst, v []byte) (_, rest []byte) {
+	first, v := v[0], v[1:]
+	kind, all := &traceKinds[first&15], first>>6
+	var chain []byte
+	if first>>4&3 == chainShared {
+		chain, v = r.shared(v), v[2:]
+	}
+	kept, event := all*allSteps, uint64(0)
+	if all == stepMixed {
+		kept, v = v[0], v[1:]
+	}
+	if all != stepNull {
+		event, v = uvarint(v)
+	}
+	fields := traceChainColumn + 1 + (bits.Len8(kept)+1)/2
+	if event > 0 {
+		fields = traceEventColumn + 1
+	}
+	head := 2 + 2*fields
+	dst = append(dst, make([]byte, head)...)
+	dst[0], dst[1] = byte(fields), 2
+	end := func(f int) { binary.LittleEndian.PutUint16(dst[2+2*f:], uint16(len(dst)-head)) }
+
+	dst = append(append(dst, textPlain), kind.name...)
+	end(traceTypeColumn)
+	switch first >> 4 & 3 {
+	case chainSource:
+		dst = r.AppendText(append(dst, textPlain), PacketSourceChainColumn)
+	case chainDestination:
+		dst = r.AppendText(append(dst, textPlain), PacketDestinationChainColumn)
+	default:
+		dst = append(dst, chain...)
+	}
+	end(traceChainColumn)
+	for i, f := range traceStepColumns[:min(len(stepFields), fields-traceStepColumns[0])] {
+		dst, v = r.appendStep(dst, v, kept>>(2*i)&3, i, kind.of[i])
+		end(f)
+	}
+	if event > 0 {
+		dst = strconv.AppendUint(append(dst, textPlain), event-1, 10)
+		end(traceEventColumn)
+	}
+	return dst, v
+}
+
+// appendStep appends one of stepFields, of which own is what follows in the packed form, and the packet's is of.
+func (r *Row) appendStep(dst, own []byte, kept byte, step, of int) (_, rest []byte) {
+	more := int64(0)
+	switch {
+	case kept == stepNull:
+		return dst, own
+	case step == stepTime || step == stepHeight:
+		if kept == stepOwn {
+			n, size := binary.Varint(own)
+			more, own = n, own[size:]
+		}
+	case kept == stepOwn:
+		return append(append(dst, textHex), own[:hashSize]...), own[hashSize:]
+	default:
+		return r.appendPlain(dst, r.first(of)), own
+	}
+	if step == stepHeight {
+		if kept == stepAsPacket {
+			return r.AppendText(append(dst, textPlain), of), own
+		}
+		return strconv.AppendInt(append(dst, textPlain), r.height(of)+more, 10), own
+	}
+	if more&1 == 0 {
+		more *= 1e9
+	}
+	at, _ := r.Nanoseconds(of)
+	return binary.BigEndian.AppendUint64(dst, uint64(at+more>>1)), own
+}
