@@ -154,9 +154,12 @@ func (p *Packer) layField(row Row, f int) {
 	}
 	field := &row.t.Fields[f]
 	form, mark := textTag(formValue), len(p.fixed)
-	if field.Kind == FieldText {
+	switch field.Kind {
+	case FieldText:
 		form, p.fixed = p.appendForm(p.fixed, row, f)
-	} else {
+	case FieldTime:
+		form, p.fixed = row.appendTime(p.fixed, f)
+	default:
 		p.fixed = append(p.fixed, v...)
 	}
 	v = p.fixed[mark:]
@@ -180,9 +183,12 @@ func (p *Packer) give(form textTag, v []byte) {
 
 // isSteady tells whether a field's values of that form have few sizes, so that one belongs into heads.
 func (f *Field) isSteady(form textTag, size int) bool {
+	if f.Kind != FieldText {
+		return size <= 8
+	}
 	switch form {
 	case textPlain, textEscape, textSparse, textBech32:
-		return f.Kind != FieldText && size <= 8
+		return false
 	case textHex:
 		return size == 20 || size == 32
 	case textDecimal:
@@ -215,8 +221,7 @@ func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 		return textShared, binary.LittleEndian.AppendUint16(out, uint16(number))
 	}
 	if form == textPlain && len(text) > 0 {
-		// Heights are also in the traces, as text.
-		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil && (text[0] != '0' || len(text) == 1) && !strings.HasSuffix(field.Name, "_height") {
+		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil && (text[0] != '0' || len(text) == 1) {
 			return textDecimal, appendDecimal(out, n)
 		}
 	}
@@ -281,9 +286,14 @@ func (r Row) plain() []byte {
 		out := make([]byte, 2+width*n, 2*len(r.b)+width*n)
 		out[0], out[1] = byte(n), byte(width)
 		for i := range n {
-			if r.t.Fields[i].Kind == FieldText {
+			switch r.t.Fields[i].Kind {
+			case FieldText:
 				out = r.appendPlain(out, i)
-			} else {
+			case FieldTime:
+				if n, ok := r.nanoseconds(i); ok {
+					out = binary.BigEndian.AppendUint64(out, uint64(n))
+				}
+			default:
 				out = append(out, r.value(i)...)
 			}
 			if end := len(out) - 2 - width*n; width == 2 {

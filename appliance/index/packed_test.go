@@ -3,6 +3,7 @@ package index_test
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -46,11 +47,83 @@ func unlikely(t *testing.T) (rows []index.Row) {
 		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"), display("cosmos1QQqqqqqq", "0x00"),
 		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("union1", "0x"), display("union1qqqqqq", "0x"),
 	} {
-		row, err := index.NewRow(value)
-		if err != nil {
-			t.Fatal(err)
+		rows = append(rows, rowOf(t, value))
+	}
+	return append(append(rows, unlikelyTimes(t)...), unlikelyTraces(t)...)
+}
+
+func rowOf(t *testing.T, value any) index.Row {
+	t.Helper()
+	row, err := index.NewRow(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// unlikelyTimes are packets that are sent, received and acknowledged at any two times, or at none.
+func unlikelyTimes(t *testing.T) (rows []index.Row) {
+	t.Helper()
+	at := func(seconds, nanoseconds int64) *time.Time { return new(time.Unix(seconds, nanoseconds).UTC()) }
+	times := []*time.Time{
+		nil, at(0, 0), at(0, 1), at(-1, 0), at(-1, 999_999_999), at(1_779_206_761, 870_037_213), at(1_779_206_761, 0), at(1_779_206_762, 0), at(1_779_272_296, 0),
+		at(1_779_272_297, 0), at(1_779_207_861, 1), at(1_779_206_760, 5), at(1<<32-1, 0), at(1<<32, 0), at(0, math.MinInt64), at(0, math.MaxInt64),
+	}
+	for i, sent := range times {
+		for j, received := range times {
+			written := times[(i+j)%len(times)]
+			rows = append(rows, rowOf(t, index.Packet{
+				SortOrder: fmt.Sprintf("times %d %d", i, j), PacketHash: "0xad", SendTimestamp: sent, RecvTimestamp: received, WriteAckTimestamp: written, AckTimestamp: sent,
+				Traces: []index.Trace{{Type: index.TracePacketRecv, UniversalChainID: "a.1", Timestamp: written}, {Type: index.TraceWriteAck, UniversalChainID: "b.1", Timestamp: sent}},
+			}))
 		}
-		rows = append(rows, row)
+	}
+	return rows
+}
+
+// unlikelyTraces are packets whose traces are not, or not quite, what the packet has of its steps.
+func unlikelyTraces(t *testing.T) (rows []index.Row) {
+	t.Helper()
+	hash, other := "0x"+strings.Repeat("ab", 32), "0x"+strings.Repeat("cd", 32)
+	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash, Height: new("12"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}
+	for i, change := range []func(*index.Trace){
+		func(*index.Trace) {},
+		func(s *index.Trace) { s.Type = "" },
+		func(s *index.Trace) { s.Type = "PACKET_SEND_LC_UPDATE_L6" },
+		func(s *index.Trace) { s.Type = index.TraceSendUpdate + "5" },
+		func(s *index.Trace) { s.UniversalChainID = "b.1" },
+		func(s *index.Trace) { s.UniversalChainID = "c.1" },
+		func(s *index.Trace) { s.UniversalChainID = "é<" },
+		func(s *index.Trace) { s.TransactionHash = nil },
+		func(s *index.Trace) { s.TransactionHash = &other },
+		func(s *index.Trace) { s.TransactionHash = new("0xab") },
+		func(s *index.Trace) { s.TransactionHash = new(strings.ToUpper(hash)) },
+		func(s *index.Trace) { s.Height = nil },
+		func(s *index.Trace) { s.Height = new("9223372036854775807") },
+		func(s *index.Trace) { s.Height = new("012") },
+		func(s *index.Trace) { s.Height = new("") },
+		func(s *index.Trace) { s.Timestamp = nil },
+		func(s *index.Trace) { s.Timestamp = new(time.Unix(0, math.MaxInt64).UTC()) },
+		func(s *index.Trace) { s.BlockHash = nil },
+		func(s *index.Trace) { s.BlockHash = &hash },
+		func(s *index.Trace) { s.EventIndex = nil },
+		func(s *index.Trace) { s.EventIndex = new("-1") },
+		func(s *index.Trace) { s.EventIndex = new("9223372036854775807") },
+		func(s *index.Trace) {
+			s.TransactionHash, s.Height, s.Timestamp, s.BlockHash, s.EventIndex = nil, nil, nil, nil, nil
+		},
+		func(s *index.Trace) { s.TransactionHash, s.Height, s.Timestamp, s.BlockHash = nil, nil, nil, nil },
+		func(s *index.Trace) { s.Timestamp, s.BlockHash, s.EventIndex = nil, nil, nil },
+	} {
+		for n, kind := range []string{index.TracePacketSend, index.TraceAckUpdate + "0"} {
+			trace := like
+			trace.Type = kind
+			change(&trace)
+			rows = append(rows, rowOf(t, index.Packet{
+				SortOrder: fmt.Sprintf("traces %d %d", i, n), PacketHash: "0xae", SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTransactionHash: &hash, SendHeight: new("12"),
+				SendTimestamp: like.Timestamp, SendBlockHash: &other, AckTransactionHash: &hash, Traces: []index.Trace{like, trace},
+			}))
+		}
 	}
 	return rows
 }
@@ -63,11 +136,12 @@ func display(shown, canonical string) index.Transfer {
 // TestPackedRowsReadAsPlainOnes packs rows before there is a sample, with one, and with the next, as a store does.
 func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	t.Parallel()
-	rows := append(madeUp(t, 250), unlikely(t)...)
+	likely := madeUp(t, 250)
+	rows := append(likely, unlikely(t)...)
 	p := index.NewPacker(nil, nil)
 	var packed, samples [][]byte
 	for i, row := range rows {
-		if i == len(rows)/3 || i == len(rows)/2 {
+		if i == len(likely)/3 || i == len(likely)/2 {
 			samples = append(samples, p.Learn(rows[:i/8]))
 		}
 		packed = append(packed, p.Pack(nil, row))
@@ -82,7 +156,7 @@ func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 		if repacked := again.Pack(nil, p.Row(row.Type(), order, packed[i])); !bytes.Equal(again.Row(row.Type(), order, repacked).Bytes(), row.Bytes()) {
 			t.Errorf("%s of %s is another when it is packed again", row.Type().Name, row.Key())
 		}
-		if i > len(rows)/2 && i < len(rows)-len(unlikely(t)) {
+		if i > len(likely)/2 && i < len(likely) {
 			plainSize, packedSize = plainSize+len(row.Bytes()), packedSize+len(packed[i])
 		}
 	}

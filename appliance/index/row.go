@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"iter"
 	"strconv"
-	"time"
 )
 
 // FormatVersion is the version of the encoding of rows: what a store has written under another one cannot be read. It grows
@@ -118,24 +117,6 @@ func (r Row) Bool(f int) (value, ok bool) {
 	return len(v) == 1 && v[0] == 1, len(v) == 1
 }
 
-// Time returns a time field in UTC, and false for null.
-func (r Row) Time(f int) (time.Time, bool) {
-	v := r.value(f)
-	if len(v) != 8 {
-		return time.Time{}, false
-	}
-	return time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC(), true
-}
-
-// Nanoseconds returns a time field as nanoseconds since 1970, and false for null.
-func (r Row) Nanoseconds(f int) (int64, bool) {
-	v := r.value(f)
-	if len(v) != 8 {
-		return 0, false
-	}
-	return int64(binary.BigEndian.Uint64(v)), true
-}
-
 // Texts returns a list of text; nil for null.
 func (r Row) Texts(f int) []string {
 	v := r.value(f)
@@ -208,8 +189,11 @@ func uvarint(v []byte) (uint64, []byte) {
 // fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
 func (r Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
-	if field.Kind == FieldText {
+	switch field.Kind {
+	case FieldText:
 		return r.appendJSONText(dst, f)
+	case FieldTime:
+		return r.appendJSONTime(dst, f)
 	}
 	v := r.value(f)
 	if len(v) == 0 {
@@ -221,10 +205,6 @@ func (r Row) AppendJSON(dst []byte, f int) []byte {
 		return strconv.AppendInt(dst, n, 10)
 	case FieldBool:
 		return strconv.AppendBool(dst, v[0] == 1)
-	case FieldTime:
-		dst = append(dst, '"')
-		dst = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC().AppendFormat(dst, time.RFC3339Nano)
-		return append(dst, '"')
 	case FieldJSON:
 		return append(dst, v...)
 	case FieldTexts:

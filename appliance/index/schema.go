@@ -22,6 +22,7 @@ type Type struct {
 	goType reflect.Type
 	rare   int // the fields from here on are read of few rows; see Packer
 	order  int // the field sort_order; -1 for none
+	clock  int // the first field that is a time; -1 for none
 }
 
 // Field is a field of a Type.
@@ -153,7 +154,7 @@ func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T](
 
 // typeOf makes the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
-	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField(), order: -1}
+	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField(), order: -1, clock: -1}
 	for i := range goType.NumField() {
 		member := goType.Field(i)
 		number, err := strconv.Atoi(member.Tag.Get("row"))
@@ -175,6 +176,9 @@ func typeOf(name string, goType reflect.Type) *Type {
 	for i := range t.Fields {
 		f := &t.Fields[i]
 		f.raw = -1
+		if f.Kind == FieldTime && t.clock < 0 {
+			t.clock = i
+		}
 		if who, ok := strings.CutSuffix(f.Name, "_display"); ok {
 			if raw, ok := t.Field(who + "_canonical"); ok && raw.Number < f.Number {
 				f.raw = raw.Number
