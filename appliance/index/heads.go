@@ -16,10 +16,11 @@ import "slices"
 // textTag and have no tag in front, for the head has it.
 type head struct {
 	text   []byte  // headMark, and of each field the form and, in a byte each, its size
-	places []place // by the fields' numbers
+	places []place // by the fields' numbers; nil for a head that is not of the dictionary
 	fixed  int     // the bytes of the values whose sizes the head has
 	given  int     // how many others there are, but rare ones
-	whole  *head   // of rows whose values from Type.rare on are not compressed; nil where all are
+	rare   bool    // there are compressed values
+	whole  *head   // of rows whose values from Type.rare on are not compressed, where there are places
 }
 
 // place is where a field is.
@@ -44,35 +45,67 @@ const (
 	compressed = 0xfe
 )
 
-// parseHead reads the text of a head.
-func parseHead(text []byte) *head {
-	h := &head{text: text, places: make([]place, 0, len(text)/2)}
-	rare := false
-	for i := 1; i+1 < len(text); i += 2 {
-		p := place{form: text[i]}
-		switch size := int(text[i+1]); {
-		case p.form == formRare:
-			rare, p.kept = true, compressed
-		case p.form == textSame || p.form == textHexOf:
-			p.kept, p.start, p.end = inHead, uint16(i+1), uint16(i+2)
-		case size == sizeGiven:
-			h.given++
-			p.kept = uint8(h.given)
-		default:
-			p.start, p.end = uint16(h.fixed), uint16(h.fixed+size)
-			h.fixed += size
-		}
-		h.places = append(h.places, p)
+// newHead reads the text of a head of the dictionary.
+func newHead(text []byte) *head {
+	h := &head{text: text, places: make([]place, (len(text)-1)/2)}
+	for f := range h.places {
+		h.places[f] = h.add(f)
 	}
-	if rare {
+	if h.rare {
 		h.whole = h.expanded()
 	}
 	return h
 }
 
+// headOf is newHead for the head of one row, of which few fields are read: it makes no places.
+func headOf(text []byte) *head {
+	h := &head{text: text}
+	for f := range h.fields() {
+		h.add(f)
+	}
+	return h
+}
+
+// fields returns how many fields the head has.
+func (h *head) fields() int { return (len(h.text) - 1) / 2 }
+
+// add returns where the next field is.
+func (h *head) add(f int) place {
+	p := place{form: h.text[1+2*f]}
+	switch size := int(h.text[2+2*f]); {
+	case p.form == formRare:
+		h.rare, p.kept = true, compressed
+	case p.form == textSame || p.form == textHexOf:
+		p.kept, p.start, p.end = inHead, uint16(2+2*f), uint16(3+2*f)
+	case size == sizeGiven:
+		h.given++
+		p.kept = uint8(h.given)
+	default:
+		p.start, p.end = uint16(h.fixed), uint16(h.fixed+size)
+		h.fixed += size
+	}
+	return p
+}
+
+// place returns where a field is.
+func (h *head) place(f int) (p place) {
+	switch {
+	case f < len(h.places):
+		return h.places[f]
+	case f >= h.fields():
+		return place{form: formNone}
+	}
+	before := head{text: h.text}
+	for i := range f + 1 {
+		p = before.add(i)
+	}
+	return p
+}
+
 // expanded returns the head of rows whose rare values follow the others.
 func (h *head) expanded() *head {
 	w := *h
+	w.rare = false
 	w.places = slices.Clone(h.places)
 	for i := range w.places {
 		if p := &w.places[i]; p.kept == compressed {
@@ -84,25 +117,21 @@ func (h *head) expanded() *head {
 }
 
 // placed returns the value of a field of a packed row.
-func (r *Row) placed(f int) []byte {
-	if f >= len(r.h.places) {
-		return nil
-	}
-	switch p := &r.h.places[f]; p.kept {
+func (r *Row) placed(f int, p place) []byte {
+	switch p.kept {
 	case 0:
 		return r.b[p.start:p.end]
 	case inHead:
 		return r.h.text[p.start:p.end]
 	case compressed:
 		whole := r.whole()
-		return whole.placed(f)
-	default:
-		v := given(r.b[r.h.fixed:], int(p.kept))
-		if p.form == formTraces {
-			return r.plainTraces(v)
-		}
-		return v
+		return whole.value(f)
 	}
+	v := given(r.b[r.h.fixed:], int(p.kept))
+	if p.form == formTraces {
+		return r.plainTraces(v)
+	}
+	return v
 }
 
 // given returns the value of a number, from 1 on, of those that stand behind their sizes.
@@ -117,9 +146,12 @@ func given(v []byte, number int) []byte {
 	}
 }
 
-// whole returns a row in which no values are compressed.
+// whole returns a row in which no values are compressed, for who reads all.
 func (r Row) whole() Row {
-	if r.h == nil || r.h.whole == nil {
+	if r.h != nil && r.h.places == nil {
+		r.h = newHead(r.h.text)
+	}
+	if r.h == nil || !r.h.rare {
 		return r
 	}
 	at := r.tail()

@@ -26,13 +26,13 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 		return Row{t: t, b: b, h: d.heads[n-1], d: d, order: order}
 	}
 	size, b := uvarint(b)
-	return Row{t: t, b: b[size:], h: parseHead(b[:size]), d: d, order: order}
+	return Row{t: t, b: b[size:], h: headOf(b[:size]), d: d, order: order}
 }
 
 // The most texts and heads of a dictionary, and bytes of one: some megabytes of memory in all.
 const (
 	maxTexts    = 1 << 15
-	maxHeads    = 1 << 12
+	maxHeads    = 1 << 13
 	maxTextSize = 256
 )
 
@@ -95,7 +95,7 @@ func (p *Packer) share(text []byte) {
 	number := len(p.d.texts)
 	if text[0] == headMark {
 		number = len(p.d.heads)
-		p.d.heads = append(p.d.heads, parseHead(text))
+		p.d.heads = append(p.d.heads, newHead(text))
 	}
 	p.numbers[string(text)] = number
 	p.d.texts = append(p.d.texts, text)
@@ -107,11 +107,15 @@ func (p *Packer) Pack(dst []byte, row Row) []byte {
 		return dst
 	}
 	p.lay(RowOf(row.t, row.Bytes()))
-	if number, ok := p.numbers[string(p.head)]; ok {
+	number, ok := p.numbers[string(p.head)]
+	if !ok {
+		p.see(p.head)
+		number, ok = p.numbers[string(p.head)]
+	}
+	if ok {
 		dst = binary.AppendUvarint(dst, uint64(number)+1)
 	} else {
 		dst = append(binary.AppendUvarint(append(dst, 0), uint64(len(p.head))), p.head...)
-		p.see(p.head)
 	}
 	out := append(append(p.fixed, p.given...), p.rare...)
 	p.fixed = out // its memory
@@ -119,9 +123,9 @@ func (p *Packer) Pack(dst []byte, row Row) []byte {
 	if dst = append(dst, out[:tail]...); len(p.rare) == 0 {
 		return dst
 	}
-	number := len(p.d.samples)
-	dst = binary.AppendUvarint(append(dst, byte(number)), uint64(len(p.rare)))
-	return p.d.sample(number).compress(dst, out, tail)
+	sample := len(p.d.samples)
+	dst = binary.AppendUvarint(append(dst, byte(sample)), uint64(len(p.rare)))
+	return p.d.sample(sample).compress(dst, out, tail)
 }
 
 // lay sets p.head and the values for a plain row.
@@ -248,10 +252,13 @@ func (p *Packer) hasRoom(text []byte) bool {
 	return len(p.d.texts) < maxTexts && len(text) <= maxTextSize && (text[0] != headMark || len(p.d.heads) < maxHeads)
 }
 
-// often is how often a text comes until it is in the dictionary.
+// often is how often a text comes until it is in the dictionary: a head once, while there is room for many.
 func (p *Packer) often(text []byte) uint8 {
-	if text[0] == headMark {
-		return 4
+	switch {
+	case text[0] != headMark:
+		return 8
+	case len(p.d.heads) < maxHeads/2:
+		return 1
 	}
 	return 8
 }
@@ -280,7 +287,7 @@ func isCommon(name string) bool {
 // plain returns the bytes of a packed row as an encoder has made them.
 func (r Row) plain() []byte {
 	r = r.whole()
-	n := len(r.h.places)
+	n := r.h.fields()
 	width := 2
 	for {
 		out := make([]byte, 2+width*n, 2*len(r.b)+width*n)

@@ -60,7 +60,7 @@ func (r Row) Clone() Row {
 // value returns the encoded value of a field, empty for null. See also text.
 func (r *Row) value(f int) []byte {
 	if r.h != nil {
-		return r.placed(f)
+		return r.placed(f, r.h.place(f))
 	}
 	b := r.b
 	if len(b) < 2 || f >= int(b[0]) {
@@ -87,7 +87,7 @@ func (r *Row) head() int { return 2 + int(r.b[0])*int(r.b[1]) }
 // isEmpty tells whether a field has no value.
 func (r *Row) isEmpty(f int) bool {
 	if r.h != nil {
-		return f >= len(r.h.places) || r.h.places[f].form == formNone
+		return r.h.place(f).form == formNone
 	}
 	return len(r.value(f)) == 0
 }

@@ -1,11 +1,14 @@
 package index
 
 import (
+	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // textTag is the form of a text: the first byte of its value in a plain row, in the head of a packed one.
@@ -50,8 +53,19 @@ func (r Row) AppendText(dst []byte, f int) []byte {
 
 // text returns the form of a text and what it says, formNone for null.
 func (r *Row) text(f int) (textTag, []byte) {
-	if r.h != nil && f < len(r.h.places) && r.h.places[f].form != formRare {
-		return r.h.places[f].form, r.placed(f)
+	if h := r.h; h != nil && f < len(h.places) {
+		if p := &h.places[f]; p.kept == 0 {
+			return p.form, r.b[p.start:p.end]
+		}
+	}
+	return r.textElsewhere(f)
+}
+
+func (r *Row) textElsewhere(f int) (textTag, []byte) {
+	if r.h != nil {
+		if p := r.h.place(f); p.form != formRare {
+			return p.form, r.placed(f, p)
+		}
 	}
 	v := r.value(f)
 	if len(v) == 0 {
@@ -67,14 +81,14 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 	case textPlain, textEscape:
 		return append(dst, v...)
 	case textHex:
-		return hex.AppendEncode(append(dst, '0', 'x'), v)
+		return appendHex(append(dst, '0', 'x'), v)
 	case textSparse:
-		return appendSparseHex(append(dst, '0', 'x'), v)
+		return appendSparseHex(dst, v)
 	case textSame:
 		return r.AppendText(dst, int(v[0]))
 	case textHexOf:
 		var buf [128]byte // the other may be in any form
-		return hex.AppendEncode(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[0])))
+		return appendHex(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[0])))
 	case textShared:
 		text := r.shared(v)
 		return r.appendText(dst, f, text[0], text[1:])
@@ -120,8 +134,11 @@ func appendDecimal(dst []byte, n uint64) []byte {
 
 // appendJSONText appends a text field as JSON.
 func (r *Row) appendJSONText(dst []byte, f int) []byte {
-	f = r.first(f)
 	form, v := r.text(f)
+	for form == textSame {
+		f = int(v[0])
+		form, v = r.text(f)
+	}
 	if form == textShared {
 		text := r.shared(v)
 		form, v = text[0], text[1:]
@@ -137,20 +154,46 @@ func (r *Row) appendJSONText(dst []byte, f int) []byte {
 	return append(dst, '"')
 }
 
-// appendSparseHex appends the hex digits of bytes in which each run of zeros is a zero byte and its length.
-func appendSparseHex(dst, sparse []byte) []byte {
-	for i := 0; i < len(sparse); i++ {
-		if sparse[i] != 0 {
-			dst = append(dst, hexDigits[sparse[i]>>4], hexDigits[sparse[i]&15])
-			continue
-		}
-		i++
-		for range 2 * int(sparse[i]) {
-			dst = append(dst, '0')
-		}
+// appendHex appends the hex digits of bytes.
+func appendHex(dst, v []byte) []byte {
+	at := len(dst)
+	dst = slices.Grow(dst, 2*len(v))[:at+2*len(v)]
+	digits := dst[at:]
+	for _, b := range v {
+		binary.LittleEndian.PutUint16(digits, hexPairs[b])
+		digits = digits[2:]
 	}
 	return dst
 }
+
+// hexPairs are the digits of bytes, the first in the lower byte.
+var hexPairs = func() (pairs [256]uint16) {
+	for b := range pairs {
+		pairs[b] = uint16(hexDigits[b>>4]) | uint16(hexDigits[b&15])<<8
+	}
+	return pairs
+}()
+
+// appendSparseHex appends 0x and the hex digits of bytes in which each run of zeros is a zero byte and its length.
+func appendSparseHex(dst, sparse []byte) []byte {
+	dst = append(dst, '0', 'x')
+	for len(sparse) > 0 {
+		if sparse[0] == 0 {
+			dst = append(dst, zeroDigits[:2*int(sparse[1])]...)
+			sparse = sparse[2:]
+			continue
+		}
+		n := bytes.IndexByte(sparse, 0)
+		if n < 0 {
+			n = len(sparse)
+		}
+		dst = appendHex(dst, sparse[:n])
+		sparse = sparse[n:]
+	}
+	return dst
+}
+
+var zeroDigits = strings.Repeat("00", math.MaxUint8)
 
 const hexDigits = "0123456789abcdef"
 

@@ -28,8 +28,8 @@ func (r Row) Nanoseconds(f int) (int64, bool) { return r.nanoseconds(f) }
 
 func (r *Row) nanoseconds(f int) (int64, bool) {
 	form, v := textTag(formValue), r.value(f)
-	if r.h != nil && f < len(r.h.places) {
-		form = r.h.places[f].form
+	if r.h != nil {
+		form = r.h.place(f).form
 	}
 	switch {
 	case len(v) == 0:
