@@ -1,11 +1,15 @@
 package index
 
-import "slices"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // A packed row (see Packer) begins with its head, which has the forms and the sizes of its fields: by its number among those of the
 // dictionary, for rows have few different ones, or as it is. Then come the values:
 //
 //	varint       the head's number and 1; or 0, the size of the head and the head
+//	number       of a route, 2 bytes little-endian, if the head says so
 //	values       those whose sizes the head has
 //	values       the others, each behind its size, a varint; traces as appendTraces has them
 //	byte         the number of a sample
@@ -15,9 +19,9 @@ import "slices"
 // The last three are there where there are such values. The values are those of plain rows, but texts, which are in the forms of
 // textTag and have no tag in front, for the head has it.
 type head struct {
-	text   []byte  // headMark, and of each field the form and, in a byte each, its size
+	text   []byte  // headMark or headRouted, and of each field the form and, in a byte each, its size
 	places []place // by the fields' numbers; nil for a head that is not of the dictionary
-	fixed  int     // the bytes of the values whose sizes the head has
+	fixed  int     // the bytes of the values whose sizes the head has, and of the route's number
 	given  int     // how many others there are, but rare ones
 	rare   bool    // there are compressed values
 	whole  *head   // of rows whose values from Type.rare on are not compressed, where there are places
@@ -31,23 +35,31 @@ type place struct {
 }
 
 const (
-	headMark = 0xff // no text of the dictionary begins so
+	// Texts of the dictionary that are no values of texts begin so.
+	headMark   = 0xff
+	headRouted = 0xfe // of rows with the number of a route
+	routeMark  = 0xfd
 
 	formValue  = 0    // the value of a field that is no text
 	formNone   = 0xff // null
 	formRare   = 0xfe // the value is compressed; a text has its tag in front
 	formTraces = 0xfd // see Packer.appendTraces
+	formRoute  = 0xfc // the value is that of the row's route
 
 	sizeGiven = 0xff // the size stands before the value
 	maxFixed  = sizeGiven - 1
 
 	inHead     = 0xff // what the form says of the field is the size's byte
 	compressed = 0xfe
+	inRoute    = 0xfd
 )
+
+const routeSize = 2 // bytes of a route's number
 
 // newHead reads the text of a head of the dictionary.
 func newHead(text []byte) *head {
-	h := &head{text: text, places: make([]place, (len(text)-1)/2)}
+	h := beginHead(text)
+	h.places = make([]place, h.fields())
 	for f := range h.places {
 		h.places[f] = h.add(f)
 	}
@@ -59,9 +71,17 @@ func newHead(text []byte) *head {
 
 // headOf is newHead for the head of one row, of which few fields are read: it makes no places.
 func headOf(text []byte) *head {
-	h := &head{text: text}
+	h := beginHead(text)
 	for f := range h.fields() {
 		h.add(f)
+	}
+	return h
+}
+
+func beginHead(text []byte) *head {
+	h := &head{text: text}
+	if text[0] == headRouted {
+		h.fixed = routeSize
 	}
 	return h
 }
@@ -75,6 +95,8 @@ func (h *head) add(f int) place {
 	switch size := int(h.text[2+2*f]); {
 	case p.form == formRare:
 		h.rare, p.kept = true, compressed
+	case p.form == formRoute:
+		p.kept = inRoute
 	case p.form == textSame || p.form == textHexOf:
 		p.kept, p.start, p.end = inHead, uint16(2+2*f), uint16(3+2*f)
 	case size == sizeGiven:
@@ -95,7 +117,7 @@ func (h *head) place(f int) (p place) {
 	case f >= h.fields():
 		return place{form: formNone}
 	}
-	before := head{text: h.text}
+	before := beginHead(h.text)
 	for i := range f + 1 {
 		p = before.add(i)
 	}
@@ -123,16 +145,21 @@ func (r *Row) placed(f int, p place) []byte {
 		return r.b[p.start:p.end]
 	case inHead:
 		return r.h.text[p.start:p.end]
+	case inRoute:
+		return plainValue(r.route(), f)
 	case compressed:
 		whole := r.whole()
 		return whole.value(f)
 	}
 	v := given(r.b[r.h.fixed:], int(p.kept))
 	if p.form == formTraces {
-		return r.plainTraces(v)
+		return r.plainTraces(nil, v)
 	}
 	return v
 }
+
+// route returns a plain row with what the row's route has.
+func (r *Row) route() []byte { return r.d.routes[binary.LittleEndian.Uint16(r.b)] }
 
 // given returns the value of a number, from 1 on, of those that stand behind their sizes.
 func given(v []byte, number int) []byte {

@@ -13,6 +13,7 @@ import (
 type Dictionary struct {
 	texts   [][]byte // the values of texts, as plain rows have them, by number; and those of heads
 	heads   []*head  // by their own number
+	routes  [][]byte // by their own number: plain rows with the fields that are the same for many rows together, see Field.ofRoute
 	samples []*sample
 }
 
@@ -29,11 +30,13 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 	return Row{t: t, b: b[size:], h: headOf(b[:size]), d: d, order: order}
 }
 
-// The most texts and heads of a dictionary, and bytes of one: some megabytes of memory in all.
+// The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all.
 const (
-	maxTexts    = 1 << 15
-	maxHeads    = 1 << 13
-	maxTextSize = 256
+	maxTexts     = 1 << 15
+	maxHeads     = 1 << 13
+	maxRoutes    = 1 << 13
+	maxTextSize  = 256
+	maxRouteSize = 512
 )
 
 // Packer packs rows, and notes what they have in common: of texts those that have come several times, such as tokens, ports
@@ -47,6 +50,9 @@ type Packer struct {
 	// Of the row that is packed: its head, and its values by where they stand.
 
 	head, fixed, given, rare []byte
+
+	ofRoute []byte // what it has of Field.ofRoute
+	plain   []byte // its traces, once more
 }
 
 // NewPacker goes on with what Texts and Samples of an earlier one have returned.
@@ -65,6 +71,7 @@ func NewPacker(texts, samples [][]byte) *Packer {
 func (p *Packer) Dictionary() *Dictionary {
 	d := p.d
 	d.texts, d.heads, d.samples = slices.Clip(d.texts), slices.Clip(d.heads), slices.Clip(d.samples)
+	d.routes = slices.Clip(d.routes)
 	return &d
 }
 
@@ -90,12 +97,16 @@ func (p *Packer) Learn(rows []Row) []byte {
 	return text
 }
 
-// share gives a text, or a head, its number.
+// share gives a text, a head or a route its number.
 func (p *Packer) share(text []byte) {
 	number := len(p.d.texts)
-	if text[0] == headMark {
+	switch text[0] {
+	case headMark, headRouted:
 		number = len(p.d.heads)
 		p.d.heads = append(p.d.heads, newHead(text))
+	case routeMark:
+		number = len(p.d.routes)
+		p.d.routes = append(p.d.routes, text[1:])
 	}
 	p.numbers[string(text)] = number
 	p.d.texts = append(p.d.texts, text)
@@ -134,9 +145,52 @@ func (p *Packer) lay(row Row) {
 	if len(row.b) == 0 {
 		return
 	}
-	for i := range int(row.b[0]) {
-		p.layField(row, i)
+	routed := false
+	if number, ok := p.routeOf(row); ok {
+		routed = true
+		p.head[0] = headRouted
+		p.fixed = binary.LittleEndian.AppendUint16(p.fixed, uint16(number))
 	}
+	for f := range int(row.b[0]) {
+		if routed && row.hasInRoute(f) {
+			p.head = append(p.head, formRoute, 0)
+		} else {
+			p.layField(row, f)
+		}
+	}
+}
+
+// routeOf returns the number of the route that has all of Field.ofRoute as a plain row has it.
+func (p *Packer) routeOf(row Row) (number int, ok bool) {
+	n := int(row.b[0])
+	for n > 0 && !row.hasInRoute(n-1) {
+		n--
+	}
+	const width = 2
+	p.ofRoute = append(p.ofRoute[:0], routeMark, byte(n), width)
+	p.ofRoute = append(p.ofRoute, make([]byte, width*n)...)
+	for f := range n {
+		if row.hasInRoute(f) {
+			p.ofRoute = append(p.ofRoute, row.value(f)...)
+		}
+		if len(p.ofRoute) > maxRouteSize {
+			return 0, false
+		}
+		binary.LittleEndian.PutUint16(p.ofRoute[3+width*f:], uint16(len(p.ofRoute)-3-width*n))
+	}
+	if number, ok = p.numbers[string(p.ofRoute)]; !ok && n > 0 {
+		p.see(p.ofRoute)
+	}
+	return number, ok
+}
+
+// hasInRoute tells whether a field of a plain row is one that a route may have. What refers to another field takes no room.
+func (r *Row) hasInRoute(f int) bool {
+	if !r.t.Fields[f].ofRoute {
+		return false
+	}
+	v := r.value(f)
+	return len(v) > 0 && (r.t.Fields[f].Kind != FieldText || v[0] != textSame && v[0] != textHexOf)
 }
 
 func (p *Packer) layField(row Row, f int) {
@@ -249,13 +303,25 @@ func (p *Packer) see(text []byte) {
 
 // hasRoom tells whether the dictionary has room for a text.
 func (p *Packer) hasRoom(text []byte) bool {
-	return len(p.d.texts) < maxTexts && len(text) <= maxTextSize && (text[0] != headMark || len(p.d.heads) < maxHeads)
+	most := maxTextSize
+	switch text[0] {
+	case headMark, headRouted:
+		if len(p.d.heads) == maxHeads {
+			return false
+		}
+	case routeMark:
+		if len(p.d.routes) == maxRoutes {
+			return false
+		}
+		most = maxRouteSize
+	}
+	return len(p.d.texts) < maxTexts && len(text) <= most
 }
 
 // often is how often a text comes until it is in the dictionary: a head once, while there is room for many.
 func (p *Packer) often(text []byte) uint8 {
 	switch {
-	case text[0] != headMark:
+	case text[0] != headMark && text[0] != headRouted:
 		return 8
 	case len(p.d.heads) < maxHeads/2:
 		return 1

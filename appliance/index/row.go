@@ -62,27 +62,28 @@ func (r *Row) value(f int) []byte {
 	if r.h != nil {
 		return r.placed(f, r.h.place(f))
 	}
-	b := r.b
+	return plainValue(r.b, f)
+}
+
+// plainValue returns the value of a field of a plain row.
+func plainValue(b []byte, f int) []byte {
 	if len(b) < 2 || f >= int(b[0]) {
 		return nil
 	}
-	start := 0
+	start, values := 0, b[2+int(b[0])*int(b[1]):]
 	if f > 0 {
-		start = r.offset(f - 1)
+		start = plainEnd(b, f-1)
 	}
-	return b[r.head()+start : r.head()+r.offset(f)]
+	return values[start:plainEnd(b, f)]
 }
 
-// offset returns where the value of a field of a plain row ends.
-func (r *Row) offset(f int) int {
-	if r.b[1] == 2 {
-		return int(binary.LittleEndian.Uint16(r.b[2+2*f:]))
+// plainEnd returns where the value of a field of a plain row ends.
+func plainEnd(b []byte, f int) int {
+	if b[1] == 2 {
+		return int(binary.LittleEndian.Uint16(b[2+2*f:]))
 	}
-	return int(binary.LittleEndian.Uint32(r.b[2+4*f:]))
+	return int(binary.LittleEndian.Uint32(b[2+4*f:]))
 }
-
-// head is where the values of a plain row begin.
-func (r *Row) head() int { return 2 + int(r.b[0])*int(r.b[1]) }
 
 // isEmpty tells whether a field has no value.
 func (r *Row) isEmpty(f int) bool {

@@ -33,10 +33,11 @@ type Field struct {
 	Required bool  // never null
 	Elem     *Type // of FieldObject and FieldList
 
-	member int  // of the Go struct
-	max    int  // bytes of its plain value
-	common bool // see isCommon
-	raw    int  // of a field …_display, that of the …_canonical with the same bytes and a lower number; else -1
+	member  int  // of the Go struct
+	max     int  // bytes of its plain value
+	common  bool // see isCommon
+	ofRoute bool // see routeFields
+	raw     int  // of a field …_display, that of the …_canonical with the same bytes and a lower number; else -1
 }
 
 // FieldKind is what a field holds.
@@ -166,7 +167,7 @@ func typeOf(name string, goType reflect.Type) *Type {
 		if f.Kind == FieldJSON || f.Kind == FieldTexts {
 			f.Required = false
 		}
-		f.max, f.common = mostOf(f), isCommon(f.Name)
+		f.max, f.common, f.ofRoute = mostOf(f), isCommon(f.Name), slices.Contains(routeFields[name], f.Name)
 		t.byName[f.Name] = number
 		t.Fields[number] = f
 	}
@@ -186,6 +187,19 @@ func typeOf(name string, goType reflect.Type) *Type {
 		}
 	}
 	return t
+}
+
+// routeFields are the fields that are the same together in many packets: those of their channel; and in many transfers: their token's.
+var routeFields = map[string][]string{
+	"packet": {
+		"channel_version", "source_universal_chain_id", "internal_source_chain_id", "source_client_id", "source_connection_id", "source_channel_id", "source_port_id",
+		"destination_universal_chain_id", "internal_destination_chain_id", "destination_chain_id", "destination_client_id", "destination_connection_id", "destination_channel_id",
+		"destination_port_id", "timeout_height",
+	},
+	"transfer": {
+		"source_universal_chain_id", "destination_universal_chain_id", "base_token", "quote_token", "wrap_direction", "base_token_name", "base_token_symbol", "base_token_decimals",
+		"base_token_path", "fee_type", "fee_token",
+	},
 }
 
 // payloads are the texts that may be as large as what a packet carries.

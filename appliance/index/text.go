@@ -54,8 +54,12 @@ func (r Row) AppendText(dst []byte, f int) []byte {
 // text returns the form of a text and what it says, formNone for null.
 func (r *Row) text(f int) (textTag, []byte) {
 	if h := r.h; h != nil && f < len(h.places) {
-		if p := &h.places[f]; p.kept == 0 {
+		switch p := &h.places[f]; p.kept {
+		case 0:
 			return p.form, r.b[p.start:p.end]
+		case inRoute:
+			v := plainValue(r.route(), f)
+			return v[0], v[1:]
 		}
 	}
 	return r.textElsewhere(f)
@@ -63,7 +67,12 @@ func (r *Row) text(f int) (textTag, []byte) {
 
 func (r *Row) textElsewhere(f int) (textTag, []byte) {
 	if r.h != nil {
-		if p := r.h.place(f); p.form != formRare {
+		switch p := r.h.place(f); p.form {
+		case formRoute:
+			v := plainValue(r.route(), f)
+			return v[0], v[1:]
+		case formRare:
+		default:
 			return p.form, r.placed(f, p)
 		}
 	}

@@ -90,25 +90,26 @@ func (p *Packer) appendTraces(dst []byte, packet Row) (_ []byte, ok bool) {
 			return dst, false
 		}
 	}
-	return dst, bytes.Equal(packet.plainTraces(dst[mark:]), packet.value(packetTracesColumn))
+	p.plain = packet.plainTraces(p.plain[:0], dst[mark:])
+	return dst, bytes.Equal(p.plain, packet.value(packetTracesColumn))
 }
 
 func (p *Packer) appendTrace(dst []byte, packet, trace Row) (_ []byte, ok bool) {
-	var a, b [64]byte
-	name, mark := trace.AppendText(a[:0], traceTypeColumn), len(dst)
+	_, name := trace.text(traceTypeColumn)
 	number := slices.IndexFunc(traceKinds, func(k traceKind) bool { return k.name == string(name) })
 	if number < 0 {
 		return dst, false
 	}
+	mark := len(dst)
 	of := &traceKinds[number].of
 	dst = append(dst, byte(number))
-	switch chain := trace.AppendText(a[:0], traceChainColumn); {
-	case bytes.Equal(chain, packet.AppendText(b[:0], PacketSourceChainColumn)):
+	switch chain := trace.value(traceChainColumn); {
+	case bytes.Equal(chain, packet.value(PacketSourceChainColumn)):
 		dst[mark] |= chainSource << 4
-	case bytes.Equal(chain, packet.AppendText(b[:0], PacketDestinationChainColumn)):
+	case bytes.Equal(chain, packet.value(PacketDestinationChainColumn)):
 		dst[mark] |= chainDestination << 4
 	default:
-		number, ok := p.numbers[string(trace.value(traceChainColumn))]
+		number, ok := p.numbers[string(chain)]
 		if !ok {
 			return dst, false
 		}
@@ -123,9 +124,9 @@ func (p *Packer) appendTrace(dst []byte, packet, trace Row) (_ []byte, ok bool) 
 	if all == stepNull {
 		return dst, true
 	}
-	event, err := strconv.ParseUint(string(trace.AppendText(a[:0], traceEventColumn)), 10, 63)
-	if err == nil {
-		event++
+	event := uint64(0)
+	if !trace.isEmpty(traceEventColumn) {
+		event = uint64(trace.height(traceEventColumn)) + 1
 	}
 	dst = binary.AppendUvarint(dst, event)
 	for i, f := range traceStepColumns {
@@ -140,19 +141,11 @@ func (p *Packer) appendTrace(dst []byte, packet, trace Row) (_ []byte, ok bool) 
 func keptOf(packet, trace Row, of *[len(stepFields)]int) (kept, all byte) {
 	for i, f := range traceStepColumns {
 		is := byte(stepOwn)
-		switch {
-		case trace.isEmpty(f):
+		switch v := trace.value(f); {
+		case len(v) == 0:
 			is = stepNull
-		case i == stepTime:
-			own, _ := trace.Nanoseconds(f)
-			if at, ok := packet.Nanoseconds(of[i]); ok && at == own {
-				is = stepAsPacket
-			}
-		default:
-			var a, b [80]byte
-			if bytes.Equal(trace.AppendText(a[:0], f), packet.AppendText(b[:0], of[i])) {
-				is = stepAsPacket
-			}
+		case bytes.Equal(v, packet.value(packet.first(of[i]))):
+			is = stepAsPacket
 		}
 		kept |= is << (2 * i)
 	}
@@ -183,25 +176,32 @@ func appendOwn(dst []byte, step int, packet Row, of int, trace Row, f int) []byt
 	return append(dst, hash[:]...)
 }
 
-// height returns a height as a number, 0 for none.
+// height returns a text as a number, 0 for none.
 func (r *Row) height(f int) int64 {
-	var buf [32]byte
-	n, _ := strconv.ParseInt(string(r.AppendText(buf[:0], f)), 10, 63)
+	form, v := r.text(r.first(f))
+	if form == textDecimal {
+		return int64(decimal(v))
+	}
+	n, _ := strconv.ParseInt(string(v), 10, 64)
 	return n
 }
 
-// plainTraces returns the traces of a packed packet as a plain row has them.
-func (r *Row) plainTraces(v []byte) []byte {
-	const usual = 160 // bytes of a trace
+// plainTraces appends the traces of a packed packet as a plain row has them.
+func (r *Row) plainTraces(dst, v []byte) []byte {
+	const usual = 170 // bytes of a trace
 	n, v := uvarint(v)
-	out := binary.AppendUvarint(make([]byte, 0, usual*(n+1)), n)
-	var room [2 * usual]byte
+	dst = binary.AppendUvarint(slices.Grow(dst, int(usual*(n+1))), n)
 	for range n {
-		var trace []byte
-		trace, v = r.appendPlainTrace(room[:0], v)
-		out = append(binary.AppendUvarint(out, uint64(len(trace))), trace...)
+		mark := len(dst)
+		dst, v = r.appendPlainTrace(append(dst, 0, 0), v)
+		size := len(dst) - mark - 2
+		if size < 1<<7 {
+			dst = append(append(dst[:mark], byte(size)), dst[mark+2:]...)
+		} else {
+			dst[mark], dst[mark+1] = byte(size)|1<<7, byte(size>>7)
+		}
 	}
-	return out
+	return dst
 }
 
 // appendPlainTrace appends the next trace as a plain row, and returns what follows it.
@@ -223,10 +223,9 @@ func (r *Row) appendPlainTrace(dst, v []byte) (_, rest []byte) {
 	if event > 0 {
 		fields = traceEventColumn + 1
 	}
-	head := 2 + 2*fields
-	dst = append(dst, make([]byte, head)...)
-	dst[0], dst[1] = byte(fields), 2
-	end := func(f int) { binary.LittleEndian.PutUint16(dst[2+2*f:], uint16(len(dst)-head)) }
+	mark, head := len(dst), 2+2*fields
+	dst = append(append(dst, byte(fields), 2), noOffsets[:2*fields]...)
+	end := func(f int) { binary.LittleEndian.PutUint16(dst[mark+2+2*f:], uint16(len(dst)-mark-head)) }
 
 	dst = append(append(dst, textPlain), kind.name...)
 	end(traceTypeColumn)
@@ -249,6 +248,8 @@ func (r *Row) appendPlainTrace(dst, v []byte) (_, rest []byte) {
 	}
 	return dst, v
 }
+
+var noOffsets [2 * 7]byte
 
 // appendStep appends one of stepFields, of which own is what follows in the packed form, and the packet's is of.
 func (r *Row) appendStep(dst, own []byte, kept byte, step, of int) (_, rest []byte) {
