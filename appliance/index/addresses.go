@@ -1,6 +1,9 @@
 package index
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // Addresses as chains show them, in packed rows: their bytes are those of another field.
 
@@ -41,47 +44,126 @@ func casedOf(out, other, text []byte) []byte {
 	return out
 }
 
-// appendBech32 appends a text of the form textBech32.
-func (r *Row) appendBech32(dst []byte, raw int, around []byte) []byte {
-	var buf [128]byte
-	prefix := len(around) - checkSize
-	dst = append(dst, around[:prefix]...)
-	digits := r.AppendText(buf[:0], raw)[2:]
+// appendAddress appends an address in one of these forms; ok is false where it has none.
+func (p *Packer) appendAddress(out []byte, row Row, raw int, text []byte) (form textTag, _ []byte, ok bool) {
+	var buf [2 * maxAddress]byte
+	address := row.bytesOf(raw)
+	if len(address) > maxAddress {
+		return 0, out, false
+	}
+	if packed := casedOf(out, append([]byte("0x"), appendHex(buf[:0], address)...), text); packed != nil {
+		return textCased, packed, true
+	}
+	prefix := bytes.LastIndexByte(text, '1')
+	if prefix < 1 || len(address) == 0 {
+		return 0, out, false
+	}
+	human := append([]byte{textPlain}, text[:prefix]...)
+	number, ok := p.numbers[string(human)]
+	if !ok {
+		p.see(human)
+		return 0, out, false
+	}
+	for constant, flag := range []int{0, bech32mFlag} {
+		if bytes.Equal(appendBech32(buf[:0], text[:prefix], address, bech32Constants[constant]), text) {
+			return textBech32, binary.LittleEndian.AppendUint16(out, uint16(number|flag)), true
+		}
+	}
+	return 0, out, false
+}
+
+// bytesOf returns the bytes of a text of hex digits, nil for others.
+func (r *Row) bytesOf(f int) []byte {
+	form, v := r.text(r.first(f))
+	if form == textShared {
+		text := r.shared(v)
+		form, v = text[0], text[1:]
+	}
+	if form != textHex {
+		return nil
+	}
+	return v
+}
+
+const (
+	// maxAddress is the most bytes of an address that are made into what is shown.
+	maxAddress = 40
+	// bech32mFlag stands beside the number of a human-readable part where the checksum is that of BIP-350.
+	bech32mFlag = 1 << 15
+)
+
+// bech32Constants end the checksums of BIP-173 and of BIP-350.
+var bech32Constants = [2]uint32{1, 0x2bc830a3}
+
+// appendHuman appends a text of the form textBech32.
+func (r *Row) appendHuman(dst []byte, raw int, v []byte) []byte {
+	number := binary.LittleEndian.Uint16(v)
+	return appendBech32(dst, r.d.texts[number&^bech32mFlag][1:], r.bytesOf(raw), bech32Constants[number/bech32mFlag])
+}
+
+// appendBech32 appends an address of up to maxAddress bytes in bech32. A checksum is the rest of a division of polynomials whose
+// coefficients are the digits, so that it is a sum of what each digit alone would give at its place.
+func appendBech32(dst, human, address []byte, constant uint32) []byte {
+	dst = append(append(dst, human...), '1')
+	behind := checkSize + (8*len(address)+4)/5 // digits behind the current one
+	sum := humanSum(human, behind) ^ constant
 	bits, n := uint32(0), 0
-	for _, c := range digits {
-		bits, n = bits<<4|uint32(hexValues[c]), n+4
-		if n >= 5 {
-			n -= 5
-			dst = append(dst, bech32Alphabet[bits>>n&31])
+	for _, b := range address {
+		bits, n = bits<<8|uint32(b), n+8
+		for ; n >= 5; n -= 5 {
+			digit := bits >> (n - 5) & 31
+			behind--
+			sum ^= bech32Sums[behind][digit]
+			dst = append(dst, bech32Alphabet[digit])
 		}
 	}
 	if n > 0 {
-		dst = append(dst, bech32Alphabet[bits<<(5-n)&31])
+		digit := bits << (5 - n) & 31
+		sum ^= bech32Sums[checkSize][digit]
+		dst = append(dst, bech32Alphabet[digit])
 	}
-	return append(dst, around[prefix:]...)
+	for i := checkSize - 1; i >= 0; i-- {
+		dst = append(dst, bech32Alphabet[sum>>(5*i)&31])
+	}
+	return dst
 }
 
-// bech32Of appends a text in the form textBech32, nil where it does not have the other field's bytes.
-func (r *Row) bech32Of(out []byte, raw int, other, text []byte) []byte {
-	prefix := bytes.LastIndexByte(text, '1') + 1
-	if prefix == 0 || !isHex(other) || len(text) < prefix+checkSize {
-		return nil
+// humanSum is what a human-readable part gives with so many digits behind it.
+func humanSum(human []byte, behind int) (sum uint32) {
+	sum = 1
+	for _, c := range human {
+		sum = addDigit(sum, uint32(c>>5))
 	}
-	mark := len(out)
-	out = append(append(out, text[:prefix]...), text[len(text)-checkSize:]...)
-	var buf [256]byte
-	if !bytes.Equal(r.appendBech32(buf[:0], raw, out[mark:]), text) {
-		return nil
+	sum = addDigit(sum, 0)
+	for _, c := range human {
+		sum = addDigit(sum, uint32(c&31))
 	}
-	return out
+	at := sum
+	sum = 0
+	for i := range checkSize {
+		sum ^= bech32Sums[behind+i][at>>(5*i)&31]
+	}
+	return sum
 }
 
-// appendAddress appends an address in one of these forms, nil where it has none.
-func (r *Row) appendAddress(out []byte, raw int, text []byte) (textTag, []byte) {
-	var buf [128]byte
-	other := r.AppendText(buf[:0], raw)
-	if packed := casedOf(out, other, text); packed != nil {
-		return textCased, packed
+// bech32Sums are what a digit gives with so many digits behind it.
+var bech32Sums = func() (sums [2*checkSize + 8*maxAddress/5][32]uint32) {
+	for behind := range sums {
+		for digit := range sums[behind] {
+			if sums[behind][digit] = uint32(digit); behind > 0 {
+				sums[behind][digit] = addDigit(sums[behind-1][digit], 0)
+			}
+		}
 	}
-	return textBech32, r.bech32Of(out, raw, other, text)
+	return sums
+}()
+
+// addDigit is a step of the division of BIP-173.
+func addDigit(sum, digit uint32) uint32 {
+	top := sum >> 25
+	sum = sum&0x1ffffff<<5 ^ digit
+	for i, generator := range [...]uint32{0x3b6a57b2, 0x26508e6d, 0x1ea119fa, 0x3d4233dd, 0x2a1462b3} {
+		sum ^= generator & -(top >> i & 1)
+	}
+	return sum
 }

@@ -245,7 +245,7 @@ func (f *Field) isSteady(form textTag, size int) bool {
 		return size <= 8
 	}
 	switch form {
-	case textPlain, textEscape, textSparse, textBech32:
+	case textPlain, textEscape, textSparse:
 		return false
 	case textHex:
 		return size == 20 || size == 32
@@ -284,7 +284,7 @@ func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 		}
 	}
 	if field.raw >= 0 && form == textPlain {
-		if form, packed := row.appendAddress(out, field.raw, text); packed != nil {
+		if form, packed, ok := p.appendAddress(out, row, field.raw, text); ok {
 			return form, packed
 		}
 	}

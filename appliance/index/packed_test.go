@@ -32,7 +32,7 @@ func madeUp(t testing.TB, transfers int) (rows []index.Row) {
 }
 
 // unlikely are rows that no chain sends.
-func unlikely(t *testing.T) (rows []index.Row) {
+func unlikely(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	for _, value := range []any{
 		index.Packet{SortOrder: "1", PacketHash: "1"},
@@ -52,7 +52,7 @@ func unlikely(t *testing.T) (rows []index.Row) {
 	return append(append(rows, unlikelyTimes(t)...), unlikelyTraces(t)...)
 }
 
-func rowOf(t *testing.T, value any) index.Row {
+func rowOf(t testing.TB, value any) index.Row {
 	t.Helper()
 	row, err := index.NewRow(value)
 	if err != nil {
@@ -62,7 +62,7 @@ func rowOf(t *testing.T, value any) index.Row {
 }
 
 // unlikelyTimes are packets that are sent, received and acknowledged at any two times, or at none.
-func unlikelyTimes(t *testing.T) (rows []index.Row) {
+func unlikelyTimes(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	at := func(seconds, nanoseconds int64) *time.Time { return new(time.Unix(seconds, nanoseconds).UTC()) }
 	times := []*time.Time{
@@ -82,7 +82,7 @@ func unlikelyTimes(t *testing.T) (rows []index.Row) {
 }
 
 // unlikelyTraces are packets whose traces are not, or not quite, what the packet has of its steps.
-func unlikelyTraces(t *testing.T) (rows []index.Row) {
+func unlikelyTraces(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	hash, other := "0x"+strings.Repeat("ab", 32), "0x"+strings.Repeat("cd", 32)
 	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash, Height: new("12"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}

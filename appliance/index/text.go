@@ -27,7 +27,7 @@ const (
 	textShared  // the number of a text in the dictionary, 2 bytes little-endian
 	textDecimal // a number in decimal, up to 8 bytes little-endian
 	textCased   // a bit for each byte of Field.raw after 0x: of a letter that is a capital here (EIP-55)
-	textBech32  // what stands around the bytes of Field.raw, which is 0x and hex digits, of which behind them checkSize
+	textBech32  // the number of the human-readable part in the dictionary, 2 bytes little-endian, and bech32mFlag: of the bytes of Field.raw
 	textOrder   // Row.order: the key that a store has the row under
 )
 
@@ -106,7 +106,7 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 	case textCased:
 		return r.appendCased(dst, r.t.Fields[f].raw, v)
 	case textBech32:
-		return r.appendBech32(dst, r.t.Fields[f].raw, v)
+		return r.appendHuman(dst, r.t.Fields[f].raw, v)
 	case textOrder:
 		return append(dst, r.order...)
 	}

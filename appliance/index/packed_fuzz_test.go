@@ -1,0 +1,33 @@
+package index_test
+
+import (
+	"testing"
+
+	"github.com/attestd/attestd/appliance/index"
+)
+
+// FuzzPack packs a row until all that it has in common with itself is in the dictionary: each time it must read as the plain one.
+func FuzzPack(f *testing.F) {
+	for _, row := range append(madeUp(f, 5), unlikely(f)...) {
+		if line := row.AppendLine(nil); len(line) < 10_000 {
+			f.Add(line)
+		}
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		row, err := index.ParseLine(line)
+		if err != nil || row.Type() != index.PacketType && row.Type() != index.TransferType {
+			return
+		}
+		const shared = 10 // times
+		p := index.NewPacker(nil, nil)
+		for i := range shared {
+			if i == shared/2 {
+				p.Learn([]index.Row{row})
+			}
+			packed := p.Pack(nil, row)
+			if i%3 == 0 {
+				samePacked(t, p.Row(row.Type(), []byte(row.SortOrder()), packed), row)
+			}
+		}
+	})
+}
