@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -249,7 +248,7 @@ func (f *Field) isSteady(form textTag, size int) bool {
 		return false
 	case textHex:
 		return size == 20 || size == 32
-	case textDecimal:
+	case textDecimal, textRound:
 		return !strings.HasSuffix(f.Name, "amount")
 	}
 	return true
@@ -278,9 +277,9 @@ func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 	if number, ok := p.numbers[string(v)]; ok {
 		return textShared, binary.LittleEndian.AppendUint16(out, uint16(number))
 	}
-	if form == textPlain && len(text) > 0 {
-		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil && (text[0] != '0' || len(text) == 1) {
-			return textDecimal, appendDecimal(out, n)
+	if form == textPlain {
+		if form, packed, ok := decimalOf(out, text); ok {
+			return form, packed
 		}
 	}
 	if field.raw >= 0 && form == textPlain {
@@ -389,7 +388,7 @@ func (r *Row) appendPlain(out []byte, f int) []byte {
 		return out
 	case textShared:
 		return append(out, r.shared(v)...)
-	case textDecimal, textCased, textBech32, textOrder:
+	case textDecimal, textRound, textCased, textBech32, textOrder:
 		return r.appendText(append(out, textPlain), f, form, v)
 	default:
 		return append(append(out, form), v...)

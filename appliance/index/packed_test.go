@@ -43,6 +43,9 @@ func unlikely(t testing.TB) (rows []index.Row) {
 		index.Packet{SortOrder: "decoded", PacketHash: "0xac", Decoded: []byte(`{"a":[1,2]}`), Traces: []index.Trace{{Type: "A", UniversalChainID: "a.1"}}},
 		index.Transfer{SortOrder: "0x31", PacketHash: "0xb1", SenderCanonical: new("0x123456789012"), SenderZkgm: new("0x3078313233343536373839303132")},
 		index.Transfer{SortOrder: "123456789012", PacketHash: "123456789012", BaseAmount: new("123456789012"), BaseToken: new("0x313233343536373839303132")},
+		amount("0"), amount("00"), amount("000"), amount("0000"), amount("1000"), amount("01000"), amount("-1000"), amount("1e3"), amount("18446744073709551615"), amount("18446744073709551616"),
+		amount("99999999999999999999999999999999999999"), amount("100000000000000000000000000000000000001"), amount("10000000000000000000"), amount("10000000000000000001"),
+		amount("1" + strings.Repeat("0", 300)), amount("340282366920938463463374607431768211456"), amount("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
 		display("0x00aBcd", "0x00abcd"), display("0x00ABCD", "0x00abcd"), display("0X00abcd", "0x00abcd"), display("0x00abcé", "0x00abce"),
 		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"), display("cosmos1QQqqqqqq", "0x00"),
 		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("union1", "0x"), display("union1qqqqqq", "0x"),
@@ -85,7 +88,7 @@ func unlikelyTimes(t testing.TB) (rows []index.Row) {
 func unlikelyTraces(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	hash, other := "0x"+strings.Repeat("ab", 32), "0x"+strings.Repeat("cd", 32)
-	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash, Height: new("12"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}
+	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash, Height: new("1234"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}
 	for i, change := range []func(*index.Trace){
 		func(*index.Trace) {},
 		func(s *index.Trace) { s.Type = "" },
@@ -101,6 +104,7 @@ func unlikelyTraces(t testing.TB) (rows []index.Row) {
 		func(s *index.Trace) { s.Height = nil },
 		func(s *index.Trace) { s.Height = new("9223372036854775807") },
 		func(s *index.Trace) { s.Height = new("012") },
+		func(s *index.Trace) { s.Height = new("1233") },
 		func(s *index.Trace) { s.Height = new("") },
 		func(s *index.Trace) { s.Timestamp = nil },
 		func(s *index.Trace) { s.Timestamp = new(time.Unix(0, math.MaxInt64).UTC()) },
@@ -120,12 +124,17 @@ func unlikelyTraces(t testing.TB) (rows []index.Row) {
 			trace.Type = kind
 			change(&trace)
 			rows = append(rows, rowOf(t, index.Packet{
-				SortOrder: fmt.Sprintf("traces %d %d", i, n), PacketHash: "0xae", SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTransactionHash: &hash, SendHeight: new("12"),
-				SendTimestamp: like.Timestamp, SendBlockHash: &other, AckTransactionHash: &hash, Traces: []index.Trace{like, trace},
+				SortOrder: fmt.Sprintf("traces %d %d", i, n), PacketHash: "0xae", SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTransactionHash: &hash, SendHeight: new("1234"), Structure: new("1234"),
+				SendTimestamp: like.Timestamp, SendBlockHash: &other, AckTransactionHash: &hash, AckHeight: new("9223372036854775808"), Traces: []index.Trace{like, trace},
 			}))
 		}
 	}
 	return rows
+}
+
+// amount is a transfer of so much.
+func amount(of string) index.Transfer {
+	return index.Transfer{SortOrder: "amount " + of, PacketHash: "0xc2", BaseAmount: &of, QuoteAmount: new("1" + of), FeeAmount: new(of + "7")}
 }
 
 // display is a transfer from an address as it is shown and as it is.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -25,10 +24,11 @@ const (
 	// These are in packed rows alone.
 
 	textShared  // the number of a text in the dictionary, 2 bytes little-endian
-	textDecimal // a number in decimal, up to 8 bytes little-endian
+	textDecimal // a number in decimal, up to 16 bytes little-endian
 	textCased   // a bit for each byte of Field.raw after 0x: of a letter that is a capital here (EIP-55)
 	textBech32  // the number of the human-readable part in the dictionary, 2 bytes little-endian, and bech32mFlag: of the bytes of Field.raw
 	textOrder   // Row.order: the key that a store has the row under
+	textRound   // how many zeros are behind it, and a number as in textDecimal
 )
 
 // Text returns a text field, and false for null.
@@ -102,7 +102,10 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 		text := r.shared(v)
 		return r.appendText(dst, f, text[0], text[1:])
 	case textDecimal:
-		return strconv.AppendUint(dst, decimal(v), 10)
+		return appendDigits(dst, v)
+	case textRound:
+		dst = appendDigits(dst, v[1:])
+		return append(dst, zeroDigits[:v[0]]...)
 	case textCased:
 		return r.appendCased(dst, r.t.Fields[f].raw, v)
 	case textBech32:
@@ -123,22 +126,6 @@ func (r *Row) first(f int) int {
 		return f
 	}
 	return r.first(int(v[0]))
-}
-
-// decimal returns the number of the form textDecimal.
-func decimal(v []byte) (n uint64) {
-	for i, b := range v {
-		n |= uint64(b) << (8 * i)
-	}
-	return n
-}
-
-// appendDecimal appends a number in the form textDecimal.
-func appendDecimal(dst []byte, n uint64) []byte {
-	for ; n > 0; n >>= 8 {
-		dst = append(dst, byte(n))
-	}
-	return dst
 }
 
 // appendJSONText appends a text field as JSON.

@@ -3,6 +3,7 @@ package index
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -176,13 +177,22 @@ func appendOwn(dst []byte, step int, packet Row, of int, trace Row, f int) []byt
 	return append(dst, hash[:]...)
 }
 
-// height returns a text as a number, 0 for none.
+// height returns a text as a number, 0 for none. A plain row and its packed form give the same.
 func (r *Row) height(f int) int64 {
-	form, v := r.text(r.first(f))
+	form, v := r.text(f)
 	if form == textDecimal {
-		return int64(decimal(v))
+		if high, low := number(v); high == 0 && low <= math.MaxInt64 {
+			return int64(low)
+		}
+		return 0
 	}
-	n, _ := strconv.ParseInt(string(v), 10, 64)
+	if form != textPlain {
+		v = r.AppendText(nil, f)
+	}
+	n, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil {
+		return 0
+	}
 	return n
 }
 
