@@ -11,9 +11,11 @@ import (
 //	token      4 bits of how many bytes follow as they are, 4 bits of how many more than minCopy are copied; 15: and the next
 //	           bytes, up to one that is not 255
 //	bytes      as they are
-//	distance   back to what is copied, 2 bytes little-endian; none at the end
+//	distance   back to what is copied, 2 bytes little-endian; none at the end; 0: nothing is copied, but so many digits of bech32
+//	           follow in 5 bits each, the first in the lowest, as addresses have them within a packet's data
 const (
 	minCopy    = 5
+	minDigits  = 16 // an address of 20 bytes has 38
 	hashBits   = 32
 	rowBits    = 12
 	sampleBits = 15
@@ -60,11 +62,15 @@ func (s *sample) compress(dst, row []byte, from int) []byte {
 		if i < 0xffff {
 			table[h>>(hashBits-rowBits)] = uint16(i + 1)
 		}
-		if length < minCopy {
+		if n := digitsIn(row[i:]); n >= minDigits && n > length {
+			dst = appendDigitRun(appendSequence(dst, row[literals:i], minCopy+n-minDigits, 0), row[i:i+n])
+			length = n
+		} else if length >= minCopy {
+			dst = appendSequence(dst, row[literals:i], length, distance)
+		} else {
 			i++
 			continue
 		}
-		dst = appendSequence(dst, row[literals:i], length, distance)
 		for end := i + length; i < end; i++ {
 			if i+8 <= len(row) && i < 0xffff {
 				table[hashOf(row[i:])>>(hashBits-rowBits)] = uint16(i + 1)
@@ -127,6 +133,12 @@ func (s *sample) expand(row []byte, at int, packed []byte) int {
 		}
 		distance := int(binary.LittleEndian.Uint16(packed))
 		n, packed = readLength(int(token&15), packed[2:])
+		if distance == 0 {
+			n += minDigits
+			packed = expandDigits(row[at:at+n], packed)
+			at += n
+			continue
+		}
 		n += minCopy
 		switch from := at - distance; {
 		case from < 0: // it is of the sample, which it does not leave
@@ -164,3 +176,65 @@ func readLength(n int, packed []byte) (int, []byte) {
 		}
 	}
 }
+
+// digitsIn returns how many digits of bech32 a text begins with.
+func digitsIn(text []byte) int {
+	n := 0
+	for n < len(text) && bech32Values[text[n]] < 32 {
+		n++
+	}
+	return n
+}
+
+// bech32Values are the values of the digits of bech32, 0xff for other bytes.
+var bech32Values = func() (values [256]byte) {
+	for i := range values {
+		values[i] = 0xff
+	}
+	for i := range bech32Alphabet {
+		values[bech32Alphabet[i]] = byte(i)
+	}
+	return values
+}()
+
+// appendDigitRun appends digits of bech32 in 5 bits each.
+func appendDigitRun(dst, digits []byte) []byte {
+	bits, n := uint32(0), 0
+	for _, c := range digits {
+		bits, n = bits|uint32(bech32Values[c])<<n, n+5
+		if n >= 8 {
+			dst, bits, n = append(dst, byte(bits)), bits>>8, n-8
+		}
+	}
+	if n > 0 {
+		dst = append(dst, byte(bits))
+	}
+	return dst
+}
+
+// expandDigits sets to to digits, and returns what follows them.
+func expandDigits(to, packed []byte) []byte {
+	rest := packed[(5*len(to)+7)/8:]
+	for ; len(to) >= 8 && len(packed) >= 8; to, packed = to[8:], packed[5:] {
+		bits := binary.LittleEndian.Uint64(packed)
+		for i := range 4 {
+			binary.LittleEndian.PutUint16(to[2*i:], bech32Pairs[bits>>(10*i)&1023])
+		}
+	}
+	for i := range to {
+		pair := uint32(packed[5*i/8])
+		if 5*i/8+1 < len(packed) {
+			pair |= uint32(packed[5*i/8+1]) << 8
+		}
+		to[i] = bech32Alphabet[pair>>(5*i%8)&31]
+	}
+	return rest
+}
+
+// bech32Pairs are two digits each, the first in the lower bits and bytes.
+var bech32Pairs = func() (pairs [1024]uint16) {
+	for i := range pairs {
+		pairs[i] = uint16(bech32Alphabet[i&31]) | uint16(bech32Alphabet[i>>5])<<8
+	}
+	return pairs
+}()

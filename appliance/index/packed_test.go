@@ -52,6 +52,10 @@ func unlikely(t testing.TB) (rows []index.Row) {
 	} {
 		rows = append(rows, rowOf(t, value))
 	}
+	const digits = "qpzry9x8gf2tvdw0s3jn54khce6mua7lqpzry9x8gf2tvdw0s3jn54khce6mua7l" // of bech32
+	for n := range digits {
+		rows = append(rows, rowOf(t, index.Packet{SortOrder: "digits " + digits[n:], PacketHash: "0xaf", Data: new(digits[n:]), Acknowledgement: new("1" + digits[:n] + "1" + digits[n/2:n])}))
+	}
 	return append(append(rows, unlikelyTimes(t)...), unlikelyTraces(t)...)
 }
 
