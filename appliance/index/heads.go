@@ -86,6 +86,16 @@ func beginHead(text []byte) *head {
 	return h
 }
 
+// clone returns a head that is not in the memory of a row.
+func (h *head) clone() *head {
+	if h.places != nil { // it is the dictionary's
+		return h
+	}
+	own := *h
+	own.text = slices.Clone(h.text)
+	return &own
+}
+
 // fields returns how many fields the head has.
 func (h *head) fields() int { return (len(h.text) - 1) / 2 }
 

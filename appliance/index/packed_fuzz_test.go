@@ -13,6 +13,7 @@ func FuzzPack(f *testing.F) {
 			f.Add(line)
 		}
 	}
+	full := index.NewPacker(crowded(), nil)
 	f.Fuzz(func(t *testing.T, line []byte) {
 		row, err := index.ParseLine(line)
 		if err != nil || row.Type() != index.PacketType && row.Type() != index.TransferType {
@@ -27,6 +28,10 @@ func FuzzPack(f *testing.F) {
 			packed := p.Pack(nil, row)
 			if i%3 == 0 {
 				samePacked(t, p.Row(row.Type(), []byte(row.SortOrder()), packed), row)
+			}
+			if i < 2 {
+				packed = full.Pack(nil, row)
+				samePacked(t, full.Row(row.Type(), []byte(row.SortOrder()), packed), row)
 			}
 		}
 	})

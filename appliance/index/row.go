@@ -54,6 +54,9 @@ func (r Row) Bytes() []byte {
 // Clone returns a copy that outlives the View.
 func (r Row) Clone() Row {
 	r.b, r.order = bytes.Clone(r.b), bytes.Clone(r.order)
+	if r.h != nil {
+		r.h = r.h.clone()
+	}
 	return r
 }
 
