@@ -122,7 +122,8 @@ func TestGoldenRowsAreRead(t *testing.T) {
 				if err := json.Compact(&compact, want[f.Name]); err != nil {
 					t.Fatal(err)
 				}
-				if got := RowOf(of, encoded).AppendJSON(nil, f.Number); !bytes.Equal(got, compact.Bytes()) {
+				row := RowOf(of, encoded)
+				if got := row.AppendJSON(nil, f.Number); !bytes.Equal(got, compact.Bytes()) {
 					t.Errorf("%s, want %s", got, compact.Bytes())
 				}
 			})

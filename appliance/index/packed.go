@@ -32,7 +32,7 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 // The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all.
 const (
 	maxTexts     = 1 << 15
-	maxHeads     = 1 << 13
+	maxHeads     = 1 << 14
 	maxRoutes    = 1 << 13
 	maxTextSize  = 256
 	maxRouteSize = 512
@@ -322,10 +322,10 @@ func (p *Packer) often(text []byte) uint8 {
 	switch {
 	case text[0] != headMark && text[0] != headRouted:
 		return 8
-	case len(p.d.heads) < maxHeads/2:
+	case len(p.d.heads) < maxHeads/4:
 		return 1
 	}
-	return 8
+	return 4
 }
 
 // count adds to how often a text has come.

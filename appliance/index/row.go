@@ -191,7 +191,7 @@ func uvarint(v []byte) (uint64, []byte) {
 
 // AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; of objects the
 // fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
-func (r Row) AppendJSON(dst []byte, f int) []byte {
+func (r *Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
 	switch field.Kind {
 	case FieldText:
@@ -243,14 +243,14 @@ func appendList(dst []byte, of *Type, v []byte) []byte {
 	return append(dst, ']')
 }
 
-func (r Row) appendEmpty(dst []byte, field *Field) []byte {
+func (r *Row) appendEmpty(dst []byte, field *Field) []byte {
 	switch {
 	case field.Kind == FieldList:
 		return append(dst, "[]"...)
 	case field.Kind == FieldObject && field.Required:
 		return append(dst, "{}"...)
 	case field.Kind == FieldJSON && (field.Number == PacketDecodedColumn || field.Number == PacketDecodedFlattenedColumn) && (r.t == PacketType || r.t == InstructionType):
-		return appendDecoded(dst, r, field.Number)
+		return appendDecoded(dst, *r, field.Number)
 	}
 	return append(dst, "null"...)
 }
