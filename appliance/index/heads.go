@@ -3,6 +3,7 @@ package index
 import (
 	"encoding/binary"
 	"slices"
+	"sync"
 )
 
 // A packed row (see Packer) begins with its head, which has the forms and the sizes of its fields: by its number among those of the
@@ -94,6 +95,26 @@ func (h *head) clone() *head {
 	own := *h
 	own.text = slices.Clone(h.text)
 	return &own
+}
+
+// knownHeads finds the heads of a dictionary by their text, for rows that were packed before their heads were in it.
+type knownHeads struct {
+	once   sync.Once
+	byText map[string]*head
+}
+
+// of returns the head of that text, nil for none.
+func (k *knownHeads) of(d *Dictionary, text []byte) *head {
+	if k == nil {
+		return nil
+	}
+	k.once.Do(func() {
+		k.byText = make(map[string]*head, len(d.heads))
+		for _, h := range d.heads {
+			k.byText[string(h.text)] = h
+		}
+	})
+	return k.byText[string(text)]
 }
 
 // fields returns how many fields the head has.

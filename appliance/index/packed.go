@@ -14,6 +14,7 @@ type Dictionary struct {
 	heads   []*head  // by their own number
 	routes  [][]byte // by their own number: plain rows with the fields that are the same for many rows together, see Field.ofRoute
 	samples []*sample
+	known   *knownHeads // of one that readers have
 }
 
 // Row returns the row with that sort_order that Packer.Pack has packed with this dictionary or an earlier one. Neither is copied.
@@ -26,7 +27,11 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 		return Row{t: t, b: b, h: d.heads[n-1], d: d, order: order}
 	}
 	size, b := uvarint(b)
-	return Row{t: t, b: b[size:], h: headOf(b[:size]), d: d, order: order}
+	h := d.known.of(d, b[:size])
+	if h == nil {
+		h = headOf(b[:size])
+	}
+	return Row{t: t, b: b[size:], h: h, d: d, order: order}
 }
 
 // The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all.
@@ -71,6 +76,7 @@ func (p *Packer) Dictionary() *Dictionary {
 	d := p.d
 	d.texts, d.heads, d.samples = slices.Clip(d.texts), slices.Clip(d.heads), slices.Clip(d.samples)
 	d.routes = slices.Clip(d.routes)
+	d.known = new(knownHeads)
 	return &d
 }
 
