@@ -48,14 +48,14 @@ func casedOf(out, other, text []byte) []byte {
 func (p *Packer) appendAddress(out []byte, row Row, raw int, text []byte) (form textTag, _ []byte, ok bool) {
 	var buf [2 * maxAddress]byte
 	address := row.bytesOf(raw)
-	if len(address) > maxAddress {
+	if len(address) == 0 || len(address) > maxAddress {
 		return 0, out, false
 	}
 	if packed := casedOf(out, append([]byte("0x"), appendHex(buf[:0], address)...), text); packed != nil {
 		return textCased, packed, true
 	}
 	prefix := bytes.LastIndexByte(text, '1')
-	if prefix < 1 || len(address) == 0 {
+	if prefix < 1 {
 		return 0, out, false
 	}
 	human := append([]byte{textPlain}, text[:prefix]...)

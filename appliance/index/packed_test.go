@@ -48,7 +48,7 @@ func unlikely(t testing.TB) (rows []index.Row) {
 		amount("1" + strings.Repeat("0", 300)), amount("340282366920938463463374607431768211456"), amount("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
 		display("0x00aBcd", "0x00abcd"), display("0x00ABCD", "0x00abcd"), display("0X00abcd", "0x00abcd"), display("0x00abcé", "0x00abce"),
 		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"), display("cosmos1QQqqqqqq", "0x00"),
-		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("union1", "0x"), display("union1qqqqqq", "0x"),
+		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("0x", ""), display("0x", "zz"), display("union1", "0x"), display("union1qqqqqq", "0x"),
 	} {
 		rows = append(rows, rowOf(t, value))
 	}
@@ -75,13 +75,14 @@ func unlikelyTimes(t testing.TB) (rows []index.Row) {
 	times := []*time.Time{
 		nil, at(0, 0), at(0, 1), at(-1, 0), at(-1, 999_999_999), at(1_779_206_761, 870_037_213), at(1_779_206_761, 0), at(1_779_206_762, 0), at(1_779_272_296, 0),
 		at(1_779_272_297, 0), at(1_779_207_861, 1), at(1_779_206_760, 5), at(1<<32-1, 0), at(1<<32, 0), at(0, math.MinInt64), at(0, math.MaxInt64),
+		at(0, 0x0421<<48), // begins as the text that is the same as field 33, which it is
 	}
 	for i, sent := range times {
 		for j, received := range times {
 			written := times[(i+j)%len(times)]
 			rows = append(rows, rowOf(t, index.Packet{
 				SortOrder: fmt.Sprintf("times %d %d", i, j), PacketHash: "0xad", SendTimestamp: sent, RecvTimestamp: received, WriteAckTimestamp: written, AckTimestamp: sent,
-				Traces: []index.Trace{{Type: index.TracePacketRecv, UniversalChainID: "a.1", Timestamp: written}, {Type: index.TraceWriteAck, UniversalChainID: "b.1", Timestamp: sent}},
+				Traces: []index.Trace{{Type: index.TracePacketRecv, UniversalChainID: "a.1", Timestamp: written}, {Type: index.TraceWriteAck, UniversalChainID: "b.1", Timestamp: sent}, {Type: index.TracePacketAck, UniversalChainID: "a.1", Timestamp: sent}},
 			}))
 		}
 	}

@@ -121,6 +121,9 @@ func (r *Row) shared(v []byte) []byte { return r.d.texts[binary.LittleEndian.Uin
 
 // first returns the field that a text is kept in: an earlier one for textSame.
 func (r *Row) first(f int) int {
+	if r.t.Fields[f].Kind != FieldText {
+		return f // its value may begin as a reference does
+	}
 	form, v := r.text(f)
 	if form != textSame {
 		return f
