@@ -56,9 +56,9 @@ type halfColumn struct {
 	column, alphabet uint16 // where what they stand for begins in alphabets
 }
 
-// read reads a sealed block, which it goes on to use.
-func (b *block) read(sealed []byte) {
-	v := unsealFound(sealed)
+// read reads a block that is sealed under its name, and goes on to use it.
+func (b *block) read(name, sealed []byte) {
+	v := unsealUnder(name, sealed)
 	keys, n := binary.Uvarint(v)
 	columns, m := binary.Uvarint(v[n:])
 	v = v[n+m:]
@@ -233,8 +233,8 @@ type layout struct {
 	padded []byte      // a key with zeros behind it, and its length
 }
 
-// pack returns the sealed block.
-func (p *packer) pack() []byte {
+// pack returns the block, sealed under its name: a damaged name would hide its keys.
+func (p *packer) pack(name []byte) []byte {
 	columns := append(p.columns, p.length[:]...)
 	size := p.raw + (p.halves+1)/2
 	out := make([]byte, 0, p.header+len(p.ends)*size+sealSize)
@@ -253,7 +253,7 @@ func (p *packer) pack() []byte {
 		binary.BigEndian.PutUint16(l.padded[len(p.columns):], uint16(len(key)))
 		l.fill(out[start+i*size : start+(i+1)*size])
 	}
-	return binary.BigEndian.AppendUint32(out, checksum(out))
+	return sealUnder(name, out)
 }
 
 // add appends the kind of the next column.
@@ -318,7 +318,7 @@ func (c *blockCursor) enter(block, sealed []byte) bool {
 		return false
 	}
 	c.first = block[lapSize:]
-	c.block.read(sealed)
+	c.block.read(block, sealed)
 	return true
 }
 
@@ -344,13 +344,13 @@ func (c *blockCursor) seek(key []byte) []byte {
 // seekDown moves to the last key at or before the given one.
 func (c *blockCursor) seekDown(key []byte) []byte {
 	if !c.find(key) {
+		c.start() // its name may be damaged
 		return nil
 	}
-	c.at = c.block.search(key)
-	if c.at < c.block.keys {
-		if found := c.block.at(c.at); bytes.Equal(found, key) {
-			return found
-		}
+	if c.at = c.block.search(key); c.at == c.block.keys {
+		c.laps.checkNext()
+	} else if found := c.block.at(c.at); bytes.Equal(found, key) {
+		return found
 	}
 	return c.previous()
 }

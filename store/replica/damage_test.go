@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +61,82 @@ func TestNoDamageIsServed(t *testing.T) {
 	if found < 100 {
 		t.Errorf("damage was found in %d of 200 files only", found)
 	}
+}
+
+// A damaged name of a block is found, or hides no key: the keys of blocks beside it are looked for by their order.
+func TestADamagedNameHidesNoKeys(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	key := func(i int) []byte { return fmt.Appendf(nil, "%016x", uint64(i+1)*0x9e3779b1) }
+	path := filepath.Join(t.TempDir(), "blocks.db")
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+	check(t, err)
+	defer db.Close()
+	there := make(map[string]bool)
+	for i := range 3000 {
+		there[string(key(i))] = true
+	}
+	check(t, db.Update(func(tx *bbolt.Tx) error { _, err := rewriteBlocks(tx, sortedChanges(there), 1); return err }))
+	sorted := slices.Sorted(maps.Keys(there))
+	for _, laps := range []string{"one lap", "two laps"} {
+		var names, values [][]byte
+		check(t, db.View(func(tx *bbolt.Tx) error {
+			return tx.Bucket([]byte("blocks")).ForEach(func(k, v []byte) error {
+				names, values = append(names, bytes.Clone(k)), append(values, bytes.Clone(v))
+				return nil
+			})
+		}))
+		whole, err := os.ReadFile(path)
+		check(t, err)
+		found := 0
+		for n, name := range names {
+			for range 6 {
+				damaged := bytes.Clone(name)
+				damaged[random.IntN(len(name))] ^= 1 << random.IntN(8)
+				text := bytes.ReplaceAll(whole, append(bytes.Clone(name), values[n]...), append(damaged, values[n]...))
+				if hides := hiddenKeys(t, text, sorted); hides == errDamage {
+					found++
+				} else if hides != nil {
+					t.Errorf("%s, block %d of %d named %x, not %x: %v", laps, n, len(names), damaged, name, hides)
+				}
+			}
+		}
+		if found < len(names) {
+			t.Errorf("%s: damage was found in %d of %d files only", laps, found, 6*len(names))
+		}
+		check(t, db.Update(func(tx *bbolt.Tx) error {
+			var e edit
+			e.sweep(tx.Bucket([]byte("blocks")), []postingChange{{key: []byte(sorted[1000])}}, 0, nil)
+			return e.apply(tx.Bucket([]byte("blocks")))
+		}))
+	}
+}
+
+var errDamage = errors.New("damage was found")
+
+// hiddenKeys looks for keys in the blocks of a file, up and down.
+func hiddenKeys(t *testing.T, file []byte, keys []string) (err error) {
+	defer func() {
+		if _, ok := recover().(damage); ok {
+			err = errDamage
+		}
+	}()
+	path := filepath.Join(t.TempDir(), "blocks.db")
+	check(t, os.WriteFile(path, file, 0o600))
+	defer os.Remove(path)
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	check(t, err)
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error {
+		for _, key := range keys {
+			cursor := newBlockCursor(tx.Bucket([]byte("blocks")))
+			up, behind := string(cursor.seek([]byte(key))), append([]byte(key), 0)
+			if down := string(newBlockCursor(tx.Bucket([]byte("blocks"))).seekDown(behind)); up != key || down != key {
+				return fmt.Errorf("%s: found %q up and %q down", key, up, down)
+			}
+		}
+		return nil
+	})
 }
 
 // bbolt would walk such a tree until the process has no stack, or for ever.

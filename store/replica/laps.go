@@ -53,9 +53,17 @@ func (l *laps) newest() uint32 {
 
 func (l *laps) isOld(block []byte) bool { return bytes.HasPrefix(block, l.oldest[:lapSize]) }
 
+// found returns a block that the cursor has found, unless its lap is not that of its first key: then one of them is damaged.
+func (l *laps) found(block, sealed []byte) (_, _ []byte) {
+	if block != nil && binary.BigEndian.Uint32(block) != l.lap(block[lapSize:]) {
+		panic(damage("a block is of another lap than its keys"))
+	}
+	return block, sealed
+}
+
 func (l *laps) to(block, sealed []byte) (_, _ []byte) {
 	l.at = block
-	return block, sealed
+	return l.found(block, sealed)
 }
 
 func (l *laps) seek(lap uint32, first []byte) []byte {
@@ -83,7 +91,7 @@ func (l *laps) seekDown(key []byte) (block, sealed []byte) {
 		return nil, nil
 	}
 	lap := l.lap(key)
-	if block, sealed = seekDown(l.cursor, l.seek(lap, key)); block == nil || binary.BigEndian.Uint32(block) != lap {
+	if block, sealed = l.found(seekDown(l.cursor, l.seek(lap, key))); block == nil || binary.BigEndian.Uint32(block) != lap {
 		return nil, nil
 	}
 	return l.to(block, sealed)
@@ -91,7 +99,7 @@ func (l *laps) seekDown(key []byte) (block, sealed []byte) {
 
 func (l *laps) next() (block, sealed []byte) {
 	wasOld := l.isOld(l.at)
-	block, sealed = l.cursor.Next()
+	block, sealed = l.found(l.cursor.Next())
 	switch {
 	case wasOld && block != nil && !l.isOld(block): // the newer lap's, which are before
 		return nil, nil
@@ -103,7 +111,7 @@ func (l *laps) next() (block, sealed []byte) {
 
 func (l *laps) previous() (block, sealed []byte) {
 	wasOld := l.isOld(l.at)
-	block, sealed = l.cursor.Prev()
+	block, sealed = l.found(l.cursor.Prev())
 	switch {
 	case !wasOld && block != nil && l.isOld(block):
 		return nil, nil
@@ -113,4 +121,13 @@ func (l *laps) previous() (block, sealed []byte) {
 		}
 	}
 	return l.to(block, sealed)
+}
+
+// checkNext looks at the block behind the one that the cursor is at, of which the name may be damaged so that keys seem to be before it.
+func (l *laps) checkNext() {
+	ahead := laps{cursor: l.cursor.Bucket().Cursor(), oldest: l.oldest, at: l.at}
+	ahead.cursor.Seek(l.at)
+	if name, sealed := ahead.next(); name != nil {
+		unsealUnder(name, sealed)
+	}
 }

@@ -323,7 +323,7 @@ func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange, als
 		}
 		if w.block.keys = 0; block != nil {
 			w.to.drop = append(w.to.drop, block)
-			w.block.read(sealed)
+			w.block.read(block, sealed)
 		}
 		w.merge(changes[:end])
 		if changes = changes[end:]; next == nil {
@@ -402,7 +402,8 @@ func (w *blockWriter) write(p *packer) {
 	if len(p.ends) > 0 {
 		first := p.key(0)
 		name := binary.BigEndian.AppendUint32(make([]byte, 0, lapSize+len(first)), w.lap(first))
-		w.to.put = append(w.to.put, packed{append(name, first...), p.pack()})
+		name = append(name, first...)
+		w.to.put = append(w.to.put, packed{name, p.pack(name)})
 	}
 }
 

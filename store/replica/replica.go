@@ -36,7 +36,7 @@ import (
 
 // layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
 // file in which either is another is refused: it is filled again, not migrated.
-const layoutVersion = 8
+const layoutVersion = 9
 
 // pageSize is the size of a new file's pages, in bytes. Packets take about 1 KB, so that pages of 4 KB would stay a fifth empty; of
 // blocks of postings, eight fill one.
