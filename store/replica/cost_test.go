@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +127,34 @@ func TestASmallBatchRewritesLittle(t *testing.T) {
 			t.Errorf("%d keys were to be merged, and %d are still", left, now)
 		}
 	}
+}
+
+// TestLateRowsShareTheirPages: rows that come late, a few at a time, do not begin a page for each.
+func TestLateRowsShareTheirPages(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t)
+	rows := plain(9000)
+	var late []index.Row
+	inTime := slices.DeleteFunc(slices.Clone(rows), func(row index.Row) bool {
+		isLate := strings.HasSuffix(row.SortOrder(), "5")
+		if isLate {
+			late = append(late, row)
+		}
+		return isLate
+	})
+	write(t, r, index.Batch{Rows: inTime})
+	random := rand.New(rand.NewPCG(1, 2))
+	random.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
+	for batch := range slices.Chunk(late, 10) {
+		write(t, r, index.Batch{Rows: batch})
+	}
+	check(t, r.view(func(tx *bbolt.Tx) error {
+		s := tx.Bucket(transfers.rows).Stats()
+		if full := float64(s.LeafInuse) / float64(s.LeafAlloc); s.KeyN != len(rows) || full < 0.5 {
+			t.Errorf("%d pages of %d rows are %.0f %% full, want 50", s.LeafPageN, s.KeyN, 100*full)
+		}
+		return nil
+	}))
 }
 
 // TestReadersSeeOneMoment: a view that began before a write neither waits for it nor sees it.

@@ -106,6 +106,8 @@ type batchWriter struct {
 	packer *index.Packer // the store's, or a fork while rows are prepared
 
 	rows    [2]*bbolt.Bucket     // by collection
+	oldest  [2][]byte            // by collection: the first sort_order before the batch
+	newest  [2][]byte            // by collection: the last one
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
 	finders [2]*finder           // by collection
@@ -129,15 +131,25 @@ func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	for i, c := range collections {
 		w.rows[i] = tx.Bucket(c.rows)
 		w.rows[i].FillPercent = fillOrdered
+		w.oldest[i], w.newest[i] = ends(w.rows[i])
 		w.moved[i] = make(map[string]string)
 	}
 	return w
 }
 
-// How full pages are left when they split: rows and times come mostly in order, so that what is left free stays free;
-// hashes come anywhere.
+// ends returns the first and the last key of a bucket, as copies.
+func ends(b *bbolt.Bucket) (first, last []byte) {
+	first, _ = b.Cursor().First()
+	last, _ = b.Cursor().Last()
+	return bytes.Clone(first), bytes.Clone(last)
+}
+
+// How full pages are left when they split: rows come mostly in order, at either end, so that what is left free stays free, and blocks do in
+// laps. A row among others, which has come late or has grown, has others like it near by: of a full page only what is too much would
+// be taken for a page of its own, which each of them would begin.
 const (
 	fillOrdered = 1.0
+	fillAmong   = 0.8
 	fillBlocks  = 1.0
 )
 
@@ -323,6 +335,9 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	}
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
+	if order > string(w.oldest[c.number]) && order <= string(w.newest[c.number]) {
+		w.rows[c.number].FillPercent = fillAmong
+	}
 	if p != nil {
 		return w.rows[c.number].Put([]byte(order), p.packed)
 	}
