@@ -94,7 +94,7 @@ func TestADamagedNameHidesNoKeys(t *testing.T) {
 				damaged := bytes.Clone(name)
 				damaged[random.IntN(len(name))] ^= 1 << random.IntN(8)
 				text := bytes.ReplaceAll(whole, append(bytes.Clone(name), values[n]...), append(damaged, values[n]...))
-				if hides := hiddenKeys(t, text, sorted); hides == errDamage {
+				if hides := hiddenKeys(t, text, sorted); errors.Is(hides, errDamage) {
 					found++
 				} else if hides != nil {
 					t.Errorf("%s, block %d of %d named %x, not %x: %v", laps, n, len(names), damaged, name, hides)
