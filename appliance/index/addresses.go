@@ -64,6 +64,9 @@ func (p *Packer) appendAddress(out []byte, row Row, raw int, text []byte) (form 
 		p.see(human)
 		return 0, out, false
 	}
+	if number >= bech32mFlag {
+		return 0, out, false
+	}
 	for constant, flag := range []int{0, bech32mFlag} {
 		if bytes.Equal(appendBech32(buf[:0], text[:prefix], address, bech32Constants[constant]), text) {
 			return textBech32, binary.LittleEndian.AppendUint16(out, uint16(number|flag)), true

@@ -34,7 +34,8 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 	return Row{t: t, b: b[size:], h: h, d: d, order: order}
 }
 
-// The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all.
+// The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all. The numbers of all of them
+// have two bytes.
 const (
 	maxTexts     = 1 << 15
 	maxHeads     = 1 << 14
@@ -306,21 +307,15 @@ func (p *Packer) see(text []byte) {
 	}
 }
 
-// hasRoom tells whether the dictionary has room for a text.
+// hasRoom tells whether the dictionary has room for a text. Each kind has its own: many addresses must not keep out the heads of new rows.
 func (p *Packer) hasRoom(text []byte) bool {
-	most := maxTextSize
 	switch text[0] {
 	case headMark, headRouted:
-		if len(p.d.heads) == maxHeads {
-			return false
-		}
+		return len(p.d.heads) < maxHeads && len(text) <= maxTextSize
 	case routeMark:
-		if len(p.d.routes) == maxRoutes {
-			return false
-		}
-		most = maxRouteSize
+		return len(p.d.routes) < maxRoutes && len(text) <= maxRouteSize
 	}
-	return len(p.d.texts) < maxTexts && len(text) <= most
+	return len(p.d.texts)-len(p.d.heads)-len(p.d.routes) < maxTexts && len(text) <= maxTextSize
 }
 
 // often is how often a text comes until it is in the dictionary: a head once, while there is room for many.

@@ -156,10 +156,18 @@ func crowded() (texts [][]byte) {
 	return texts
 }
 
+// full is what a dictionary has that has no room for more texts.
+func full() (texts [][]byte) {
+	for i := range 1 << 15 {
+		texts = append(texts, fmt.Appendf(nil, "\x00text %d", i))
+	}
+	return texts
+}
+
 // TestPackedRowsReadAsPlainOnes packs rows before there is a sample, with one, and with the next, as a store does.
 func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	t.Parallel()
-	for name, texts := range map[string][][]byte{"into an empty dictionary": nil, "into a crowded one": crowded()} {
+	for name, texts := range map[string][][]byte{"into an empty dictionary": nil, "into a crowded one": crowded(), "into a full one": full()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			readAsPlainOnes(t, index.NewPacker(texts, nil))
