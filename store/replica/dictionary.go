@@ -1,7 +1,9 @@
 package replica
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"go.etcd.io/bbolt"
 
@@ -40,6 +42,9 @@ func (r *Store) loadDictionary(tx *bbolt.Tx) error {
 func unsealAll(b *bbolt.Bucket) (values [][]byte) {
 	cursor := b.Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
+		if !bytes.Equal(k, numberKey(len(values))) {
+			panic(damage(fmt.Sprintf("%x stands where number %d of the dictionary does", k, len(values))))
+		}
 		values = append(values, append([]byte(nil), unsealFound(v)...))
 	}
 	return values

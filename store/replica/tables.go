@@ -68,6 +68,9 @@ func (t *tables) loadTable(tx *bbolt.Tx, of *index.Type) {
 	cursor := tx.Bucket([]byte(of.Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
 		row := index.RowOf(of, unsealFound(v)).Clone()
+		if row.Key() != string(k) {
+			panic(damage(fmt.Sprintf("a %s is under the key of another", of.Name)))
+		}
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
