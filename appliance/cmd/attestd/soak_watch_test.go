@@ -48,6 +48,27 @@ func (s *soak) figures() (f soakFigures) {
 
 // anonymous is the anonymous memory of a process and its children, 0 for one that is gone.
 func anonymous(pid int) (bytes int64) {
+	bytes = ownAnonymous(pid)
+	command := commandLine(pid)
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		children, _ := os.ReadFile(list) // a thread may have ended
+		for _, child := range strings.Fields(string(children)) {
+			// Until its execve, a child has its parent's memory (CLONE_VM), and command line.
+			if n, err := strconv.Atoi(child); err == nil && commandLine(n) != command {
+				bytes += anonymous(n)
+			}
+		}
+	}
+	return bytes
+}
+
+func commandLine(pid int) string {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return string(line)
+}
+
+func ownAnonymous(pid int) int64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
@@ -55,19 +76,10 @@ func anonymous(pid int) (bytes int64) {
 	for line := range strings.Lines(string(status)) {
 		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
 			kilobytes, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			bytes = kilobytes << 10
+			return kilobytes << 10
 		}
 	}
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, list := range lists {
-		children, _ := os.ReadFile(list) // a thread may have ended
-		for _, child := range strings.Fields(string(children)) {
-			if n, err := strconv.Atoi(child); err == nil {
-				bytes += anonymous(n)
-			}
-		}
-	}
-	return bytes
+	return 0
 }
 
 // sampleDuring measures the memory in steps while f runs.
