@@ -101,6 +101,9 @@ func (p *Proxy) Cut() {
 // Commits is how many COMMITs clients have sent.
 func (p *Proxy) Commits() int64 { return p.commits.Load() }
 
+// CutsLeft is how many COMMITs are still to be cut.
+func (p *Proxy) CutsLeft() int { return p.now().CutsLeft }
+
 func reset(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
