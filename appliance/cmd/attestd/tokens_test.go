@@ -45,11 +45,12 @@ func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
 	return status.Tokens
 }
 
-func (d *daemonProcess) awaitSigning(tb testing.TB, position int) {
+// awaitToken waits until a token stands so: hsm.TokenSigns or another state.
+func (d *daemonProcess) awaitToken(tb testing.TB, position int, state string) {
 	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); d.tokens(tb)[position-1].State != hsm.TokenSigns; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); d.tokens(tb)[position-1].State != state; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			tb.Fatalf("token %d does not sign\n%s", position, d.events())
+			tb.Fatalf("token %d: not %q\n%s", position, state, d.events())
 		}
 	}
 }
@@ -98,11 +99,12 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 			d.start(t)
 			defer d.kill(t)
 			answered, outage := attestWhile(t, d, 8, func() {
-				d.awaitSigning(t, 1)
+				d.awaitToken(t, 1, hsm.TokenSigns)
+				d.awaitToken(t, 2, hsm.TokenReady)
 				end()
-				d.awaitSigning(t, 2)
+				d.awaitToken(t, 2, hsm.TokenSigns)
 				mend()
-				d.awaitSigning(t, 1)
+				d.awaitToken(t, 1, hsm.TokenSigns)
 			})
 			d.awaitEvent(t, "hsm_lost")
 			d.awaitEvent(t, "hsm_found")
@@ -112,8 +114,8 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 					t.Errorf("attestation %s was answered but is not in the journal: %+v", a.ID, r)
 				}
 			}
-			// An eighth of a call's timeout, which is a third of 10 s, and as much for a machine that does other things.
-			if outage > time.Second {
+			// A call of the first token may take a third of 10 s. Requests go to the second after an eighth of that, but this machine does other things.
+			if outage > 3*time.Second {
 				t.Errorf("nothing was attested for %s\n%s", outage, d.events())
 			}
 			t.Logf("%d attestations answered, the longest gap %s", len(answered), outage.Round(time.Millisecond))
