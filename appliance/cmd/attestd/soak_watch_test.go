@@ -48,7 +48,7 @@ func (s *soak) figures() (f soakFigures) {
 
 // anonymous is the anonymous memory of a process and its children, 0 for one that is gone.
 func anonymous(pid int) (bytes int64) {
-	bytes = ownAnonymous(pid)
+	bytes = int64(memoryOf(pid).anonymous)
 	command := commandLine(pid)
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
@@ -66,20 +66,6 @@ func anonymous(pid int) (bytes int64) {
 func commandLine(pid int) string {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return string(line)
-}
-
-func ownAnonymous(pid int) int64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
-			kilobytes, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return kilobytes << 10
-		}
-	}
-	return 0
 }
 
 // sampleDuring measures the memory in steps while f runs.
