@@ -41,7 +41,7 @@ func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte)
 
 // found returns the row that a cursor has found.
 func (c *collection) found(dictionary rowReader, order, sealed []byte) index.Row {
-	return dictionary.Row(c.t, order, unsealUnder(order, sealed))
+	return dictionary.Row(c.t, order, unseal(order, sealed))
 }
 
 // rowReader is an index.Dictionary, or the index.Packer that makes a new one.

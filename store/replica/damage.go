@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
@@ -29,44 +30,46 @@ const sealSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal returns a value with its CRC-32C behind it. bbolt has no checksums but for its meta pages: without ours, a flipped bit in
-// a row would be served.
-func seal(value []byte) []byte {
-	sealed := append(make([]byte, 0, len(value)+sealSize), value...)
-	return binary.BigEndian.AppendUint32(sealed, checksum(value))
+// seal appends to a value the CRC-32C of its key and of it. bbolt has no checksums but for its meta pages: without ours, a flipped bit
+// in a row would be served, or one in a key would make a value another's.
+func seal(key, value []byte) []byte {
+	return binary.BigEndian.AppendUint32(value, checksum(key, value))
 }
 
-func checksum(value []byte) uint32 { return crc32.Checksum(value, castagnoli) }
-
-// unseal returns what was sealed, as a part of it; nil for nil. It has touched every byte of the value then: the disk gives it.
-func unseal(sealed []byte) []byte {
-	if sealed == nil {
-		return nil
-	}
-	return unsealUnder(nil, sealed)
+func checksum(key, value []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
 }
 
-// sealUnder appends the checksum of a key and a value behind it: the key of a row is a part of what is read of it.
-func sealUnder(key, value []byte) []byte {
-	return binary.BigEndian.AppendUint32(value, crc32.Update(checksum(key), castagnoli, value))
-}
-
-// unsealUnder is unseal of what is sealed under a key.
-func unsealUnder(key, sealed []byte) []byte {
+// unseal returns what was sealed, as a part of it. It has touched every byte of the value then: the disk gives it. A key that a cursor has
+// found has a value: bbolt has none for a bucket in a bucket, and a flipped bit makes one.
+func unseal(key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
-	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != crc32.Update(checksum(key), castagnoli, sealed[:n]) {
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(key, sealed[:n]) {
 		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
 	}
 	return sealed[:n:n]
 }
 
-// unsealFound is unseal of what a cursor has found, which is not nil: bbolt has none for a bucket in a bucket, and a flipped bit
-// makes one.
-func unsealFound(sealed []byte) []byte {
+// put seals a value, which it copies, under its key.
+func put(b *bbolt.Bucket, key, value []byte) error {
+	return b.Put(key, seal(key, slices.Clip(value)))
+}
+
+// get returns what put has put under a key; nil where there is nothing.
+func get(b *bbolt.Bucket, key []byte) []byte {
+	sealed := b.Get(key)
 	if sealed == nil {
-		panic(damage("a key has no value"))
+		return nil
 	}
-	return unseal(sealed)
+	return unseal(key, sealed)
+}
+
+// checkSealed reads a small bucket, so that a damaged key is found: who looks for the right one would only find nothing.
+func checkSealed(b *bbolt.Bucket) {
+	cursor := b.Cursor()
+	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
+		unseal(k, v)
+	}
 }
 
 // openFile opens the file by bbolt, which panics over pages that make no sense.

@@ -12,15 +12,18 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestADamagedKeyIsFound changes keys whose values are whole: of a chain, without which its network is not known, and of the
-// dictionary, where a text would be read as another.
+// TestADamagedKeyIsFound changes keys whose values are whole: of a chain, without which its network is not known, of the dictionary, where
+// a text would be read as another, of a count, and of how far a follower is.
 func TestADamagedKeyIsFound(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	filledReplica(t, path)
+	r := openReplica(t, path)
+	_, err := r.Write(t.Context(), index.Batch{Positions: map[string]string{"here": "1"}})
+	check(t, errors.Join(err, r.Close()))
 	whole, err := os.ReadFile(path)
 	check(t, err)
-	for _, bucket := range []string{index.ChainType.Name, string(bucketTexts)} {
+	for _, bucket := range []string{index.ChainType.Name, string(bucketTexts), string(bucketStats), string(bucketPositions)} {
 		check(t, os.WriteFile(path, whole, 0o600))
 		db, err := bbolt.Open(path, 0o600, nil)
 		check(t, err)

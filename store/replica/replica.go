@@ -9,7 +9,7 @@
 // thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
 // is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
-// Each value has a checksum behind it (seal), that of a row also of its key; what settles how the file is opened has none.
+// Each value has a checksum of its key and of itself behind it (seal); what settles how the file is opened has none.
 //
 // Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
 package replica
@@ -211,7 +211,11 @@ func (r *Store) prepare() (err error) {
 			return err
 		}
 		r.tables.Store(loaded)
-		r.id = string(unseal(tx.Bucket(bucketMeta).Get(keyID)))
+		if r.id = string(get(tx.Bucket(bucketMeta), keyID)); r.id == "" {
+			panic(damage("it has lost its id"))
+		}
+		checkSealed(tx.Bucket(bucketStats))
+		checkSealed(tx.Bucket(bucketPositions))
 		return nil
 	})
 }
@@ -251,7 +255,7 @@ func createBuckets(tx *bbolt.Tx) error {
 	}
 	meta := tx.Bucket(bucketMeta)
 	return errors.Join(
-		meta.Put(keyID, seal([]byte(rand.Text()))),
+		put(meta, keyID, []byte(rand.Text())),
 		meta.Put(keyLayout, strconv.AppendInt(nil, layoutVersion, 10)),
 		meta.Put(keyFormat, strconv.AppendInt(nil, index.FormatVersion, 10)),
 	)
@@ -295,7 +299,7 @@ func timeoutError(err error) error {
 func (s *snapshot) Position(ctx context.Context, name string) (string, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := unseal(s.tx.Bucket(bucketPositions).Get([]byte(name)))
+	v := get(s.tx.Bucket(bucketPositions), []byte(name))
 	return string(v), v != nil, nil
 }
 
@@ -317,7 +321,7 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	if k, v := rows.First(); v != nil {
 		status.Oldest, _ = packets.found(s.dictionary, k, v).Time(packets.sent)
 	}
-	if v := unseal(s.tx.Bucket(bucketMeta).Get(keyUpdated)); len(v) == 8 {
+	if v := get(s.tx.Bucket(bucketMeta), keyUpdated); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
 	status.Unverified = s.tx.Bucket(bucketUnverified).Sequence()

@@ -145,7 +145,7 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 		if by == 0 {
 			continue
 		}
-		before := countOf(unseal(b.Get([]byte(key))))
+		before := countOf(get(b, []byte(key)))
 		after := int64(before) + by
 		if after < 0 {
 			panic(damage(fmt.Sprintf("count %q falls to %d", key, after)))
@@ -156,19 +156,19 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 		if after == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = b.Put([]byte(key), seal(binary.AppendUvarint(nil, uint64(after))))
+			err = put(b, []byte(key), binary.AppendUvarint(nil, uint64(after)))
 		}
 		if err != nil {
 			return false, err
 		}
 	}
 	for key, changes := range d.histograms() {
-		h := readHistogram(unseal(b.Get([]byte(key))))
+		h := readHistogram(get(b, []byte(key)))
 		h.change(changes)
 		if len(h) == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = b.Put([]byte(key), seal(h.encode()))
+			err = put(b, []byte(key), h.encode())
 		}
 		if err != nil {
 			return false, err
@@ -266,7 +266,7 @@ func (h histogram) percentiles() *index.Percentiles {
 
 // count returns how many rows a collection has. The caller holds s.mu.
 func (s *snapshot) count(c *collection) uint64 {
-	return countOf(unseal(s.tx.Bucket(bucketStats).Get(statKey(c, statTotal, ""))))
+	return countOf(get(s.tx.Bucket(bucketStats), statKey(c, statTotal, "")))
 }
 
 // Stats implements index.Snapshot.
@@ -345,7 +345,7 @@ func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.D
 			return timeoutError(ctx.Err())
 		}
 		rest := k[len(prefix):]
-		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unsealFound(v)))
+		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(k, v)))
 	}
 	return nil
 }
@@ -358,8 +358,8 @@ func (s *snapshot) Latency(ctx context.Context, q index.LatencyQuery) (index.Lat
 	shown := []**index.Percentiles{&latency.PacketRecv, &latency.WriteAck, &latency.PacketAck}
 	for i, p := range latencyPhases {
 		if q.Phase == index.AnyPhase || q.Phase == p.phase {
-			v := s.tx.Bucket(bucketStats).Get([]byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
-			*shown[i] = readHistogram(unseal(v)).percentiles()
+			v := get(s.tx.Bucket(bucketStats), []byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
+			*shown[i] = readHistogram(v).percentiles()
 		}
 	}
 	return latency, nil

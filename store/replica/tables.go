@@ -67,10 +67,7 @@ func (t *tables) loadTable(tx *bbolt.Tx, of *index.Type) {
 	loaded := table{byKey: make(map[string]index.Row)}
 	cursor := tx.Bucket([]byte(of.Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := index.RowOf(of, unsealFound(v)).Clone()
-		if row.Key() != string(k) {
-			panic(damage(fmt.Sprintf("a %s is under the key of another", of.Name)))
-		}
+		row := index.RowOf(of, unseal(k, v)).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
@@ -189,7 +186,7 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 	of := row.Type()
 	bucket := w.tx.Bucket([]byte(of.Name))
 	key := row.Key()
-	old := unseal(bucket.Get([]byte(key)))
+	old := get(bucket, []byte(key))
 	if sorted, has := row.Type().Field("sort_order"); has {
 		order, _ := row.Text(sorted.Number)
 		taken := func(order string) bool {
@@ -221,7 +218,7 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 		count = &w.written.Updated
 	}
 	w.changedTables[of] = true
-	return count, bucket.Put([]byte(key), seal(row.Bytes()))
+	return count, put(bucket, []byte(key), row.Bytes())
 }
 
 // orders returns who holds each sort_order of a small type in this batch.

@@ -46,12 +46,11 @@ func (a apart) encode() []byte {
 	for _, part := range [][]byte{a.reason, a.row, a.verified} {
 		v = append(binary.AppendUvarint(v, uint64(len(part))), part...)
 	}
-	return seal(v)
+	return v
 }
 
 // readApart returns what was encoded, as parts of it.
 func readApart(v []byte) apart {
-	v = unseal(v)
 	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
 	v = v[9:]
 	for _, part := range []*[]byte{&a.reason, &a.row, &a.verified} {
@@ -97,7 +96,7 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 	}
 	key := apartKey(u.Row.ID())
 	a := apart{since: w.r.now().UnixNano()}
-	if v := w.apart.Get(key); v == nil {
+	if v := get(w.apart, key); v == nil {
 		w.written.Inserted++
 		if err := w.apart.SetSequence(w.apart.Sequence() + 1); err != nil {
 			return err
@@ -116,7 +115,7 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 			return err
 		}
 	}
-	return w.apart.Put(key, a.encode())
+	return put(w.apart, key, a.encode())
 }
 
 // endApart ends what is kept apart of a row's key, and tells whether there was any. Where nothing is kept apart it costs nothing.
@@ -146,7 +145,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 		return nil // of such nothing is kept apart
 	}
 	key := apartKey(id)
-	v := w.apart.Get(key)
+	v := get(w.apart, key)
 	if v == nil {
 		return nil
 	}
@@ -232,7 +231,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 	}
 	next = bytes.Clone(k)
 	for _, e := range entries {
-		a, change := readApart(e.v), w.serve
+		a, change := readApart(unseal(e.k, e.v)), w.serve
 		if a.served == w.r.serveUnverified {
 			continue
 		}
@@ -242,7 +241,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 		if err := change(collectionOfApart(e.k), &a); err != nil {
 			return nil, err
 		}
-		if err := w.apart.Put(e.k, a.encode()); err != nil {
+		if err := put(w.apart, e.k, a.encode()); err != nil {
 			return nil, err
 		}
 	}
@@ -252,7 +251,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 // Unverified implements index.Snapshot.
 func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
-		a := readApart(v)
+		a := readApart(unseal(k, v))
 		return yield(index.Unverified{
 			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
 		})

@@ -187,7 +187,7 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	if err := w.applyGathered(); err != nil {
 		return err
 	}
-	return w.tx.Bucket(bucketMeta).Put(keyUpdated, seal(binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano()))))
+	return put(w.tx.Bucket(bucketMeta), keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
 }
 
 // applyGathered makes the changes of postings and counts that were gathered.
@@ -237,7 +237,7 @@ func (w *batchWriter) position(name, value string) error {
 	if value == "" {
 		return positions.Delete([]byte(name))
 	}
-	return positions.Put([]byte(name), seal([]byte(value)))
+	return put(positions, []byte(name), []byte(value))
 }
 
 // lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of
@@ -342,7 +342,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 		return w.rows[c.number].Put([]byte(order), p.packed)
 	}
 	packed := w.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
-	return w.rows[c.number].Put([]byte(order), sealUnder([]byte(order), packed))
+	return w.rows[c.number].Put([]byte(order), seal([]byte(order), packed))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.
