@@ -43,8 +43,14 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// callTimeout is long for SoftHSM on a loaded machine, and short for a test.
-const callTimeout = time.Second
+const (
+	// patience bounds every wait of a test; nothing should come near it.
+	patience = time.Minute
+	// callTimeout is more than SoftHSM takes on a machine that stands still for seconds, where no call is to count as hanging.
+	callTimeout = 30 * time.Second
+	// hangTimeout is for tests of calls that hang, which wait for it.
+	hangTimeout = 3 * time.Second
+)
 
 // open returns a signer that is closed at the test's end, and its log.
 func open(t testing.TB, options worker.Options) (*worker.Signer, *logged) {
@@ -134,7 +140,7 @@ func underLoad(t *testing.T, s *worker.Signer, clients int) *load {
 }
 
 func (l *load) sign(ctx context.Context, s *worker.Signer) {
-	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
+	limit, cancel := context.WithTimeout(ctx, patience/2)
 	defer cancel()
 	d := randomDigest()
 	signature, err := s.Sign(limit, d)
@@ -167,7 +173,7 @@ func (l *load) await(n int) {
 	for range n {
 		select {
 		case <-l.some:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			l.t.Fatal("nothing is signed any more")
 		}
 	}
@@ -195,7 +201,7 @@ func sessions(n int, uri hsm.URI) worker.Options {
 // eventually waits for a state that nothing tells of.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not become %s", what)
 		}

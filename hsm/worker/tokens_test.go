@@ -26,7 +26,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	var places []hsm.Place
 	for i, uri := range uris {
-		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: callTimeout, Logger: logger.With("position", i+1)})
+		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: hangTimeout, Logger: logger.With("position", i+1)})
 		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil {
@@ -35,7 +35,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 			return signer, nil
 		}})
 	}
-	tokens, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{CallTimeout: callTimeout, Logger: logger})
+	tokens, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{CallTimeout: hangTimeout, Logger: logger})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
@@ -45,6 +45,9 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 			t.Logf("the log:\n%s", log.String())
 		}
 	})
+	for i := range uris[1:] {
+		awaitState(t, tokens, i+2, hsm.TokenReady)
+	}
 	return tokens, &log
 }
 
@@ -53,7 +56,7 @@ type steady struct {
 	signed, slowest, last, gap atomic.Int64 // times in nanoseconds
 }
 
-const steadyDeadline = 5 * time.Second
+const steadyDeadline = patience / 2
 
 func signSteadily(t *testing.T, tokens *hsm.Tokens, clients int) (*steady, func()) {
 	s := &steady{}

@@ -1,0 +1,106 @@
+package worker
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// modelHSM answers as fast as so many sessions let it: each takes the latency, so many engines sign at the same time, and the
+// processors give no more than limit a second.
+type modelHSM struct {
+	latency time.Duration
+	engines int // 0 means one for each session
+	most    int // sessions that the token gives; 0 means all that are asked for
+	limit   float64
+	noise   float64 // the part of the rounds in which the machine does something else
+}
+
+func (m modelHSM) rate(sessions int, r *rand.Rand) float64 {
+	atOnce := sessions
+	if m.engines > 0 {
+		atOnce = min(sessions, m.engines)
+	}
+	rate := min(float64(atOnce)/m.latency.Seconds(), m.limit)
+	if r.Float64() < m.noise {
+		rate *= 0.1 + 0.9*r.Float64()
+	}
+	return rate
+}
+
+// run lets a climb choose the number of sessions for so long, and returns how long it had each.
+func (m modelHSM) run(began time.Duration, c *climb, r *rand.Rand) map[int]time.Duration {
+	had := map[int]time.Duration{}
+	for now := began; now < began+time.Hour; {
+		was, rate := c.size, m.rate(c.size, r)
+		round := max(tuneRound, time.Duration(tuneCalls*float64(was)/rate*float64(time.Second)))
+		now += round
+		had[was] += round
+		if n := c.next(rate, 1, now); n != was {
+			if m.most > 0 {
+				n = min(n, m.most)
+			}
+			c.reached(n, now)
+		}
+	}
+	return had
+}
+
+// within is how long there were so many sessions.
+func within(had map[int]time.Duration, least, most int) (d time.Duration) {
+	for n, during := range had {
+		if n >= least && n <= most {
+			d += during
+		}
+	}
+	return d
+}
+
+// Whatever the HSM is like, most of the time there are as many sessions as it has use for, also where every fifth measurement is
+// of a machine that does something else.
+func TestTheSessionsAreAsManyAsPay(t *testing.T) {
+	t.Parallel()
+	const all = math.MaxInt32
+	for name, c := range map[string]struct {
+		hsm         modelHSM
+		least, most int // sessions, for nine tenths of an hour
+	}{
+		"many engines":                     {modelHSM{latency: 5 * time.Millisecond, limit: 20_000}, 64, 128},
+		"many engines, few processors":     {modelHSM{latency: 5 * time.Millisecond, limit: 1600}, 8, 16},
+		"one engine":                       {modelHSM{latency: 5 * time.Millisecond, engines: 1, limit: all}, 1, 2},
+		"eight engines":                    {modelHSM{latency: 5 * time.Millisecond, engines: 8, limit: all}, 8, 8},
+		"no latency":                       {modelHSM{latency: time.Microsecond, limit: 20_000}, 1, 2},
+		"the token gives no more than 12":  {modelHSM{latency: 5 * time.Millisecond, limit: all, most: 12}, 12, 12},
+		"the token gives no more than one": {modelHSM{latency: 5 * time.Millisecond, limit: all, most: 1}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, noise := range []float64{0, 0.2} {
+				c.hsm.noise = noise
+				for seed := range uint64(20) {
+					r := rand.New(rand.NewPCG(seed, 1))
+					climb := climb{size: min(2, c.most), most: 128, rest: leastRest}
+					had := c.hsm.run(0, &climb, r)
+					if right := within(had, c.least, c.most); right < 54*time.Minute {
+						t.Errorf("noise %v, seed %d: %d to %d sessions for %s of an hour: %v", noise, seed, c.least, c.most, right, had)
+					}
+				}
+			}
+		})
+	}
+}
+
+// What was tried in vain for an hour is tried every five minutes, up and down in turns.
+func TestTheSessionsFollowAnHSMThatChanges(t *testing.T) {
+	t.Parallel()
+	r, began := rand.New(rand.NewPCG(1, 1)), time.Duration(0)
+	climb := climb{size: 2, most: 128, rest: leastRest}
+	for _, c := range []struct{ engines, least, most int }{{0, 32, 128}, {2, 2, 4}, {0, 32, 128}} {
+		hsm := modelHSM{latency: 20 * time.Millisecond, engines: c.engines, limit: 5000}
+		had := hsm.run(began, &climb, r)
+		if right := within(had, c.least, c.most); right < 45*time.Minute {
+			t.Errorf("from %s on: %d to %d sessions for %s of an hour: %v", began, c.least, c.most, right, had)
+		}
+		began += time.Hour
+	}
+}
