@@ -468,7 +468,7 @@ func TestTheClientAsksAgainUnderTheSameIdempotencyKey(t *testing.T) {
 
 	failures = 1000
 	waits = nil
-	opts.Timeout = time.Second // less than Retry-After
+	opts.Timeout = busy.RetryAfter - time.Second
 	if c, err = client.New("http://"+r.address, r.token, opts); err != nil {
 		t.Fatal(err)
 	}

@@ -248,7 +248,7 @@ func TestListenersShareTheirLimits(t *testing.T) {
 
 func TestStrangersMayBeIdleForLess(t *testing.T) {
 	t.Parallel()
-	r := newStreet(t, func(o *api.Options) { o.AnonymousIdleTimeout = 300 * time.Millisecond })
+	r := newStreet(t, func(o *api.Options) { o.AnonymousIdleTimeout = shortTimeout })
 	revoked, id := r.newKey(appliance.KeyRequest{})
 	_, err := r.attestor.Keys.Revoke(context.Background(), id, r.clock.Now())
 	r.must(err)
@@ -271,6 +271,9 @@ func TestStrangersMayBeIdleForLess(t *testing.T) {
 // Whoever sends or takes a byte at a time holds a connection no longer than the timeouts say.
 func TestTricklesEnd(t *testing.T) {
 	t.Parallel()
+	r := newRig(t, func(o *api.Options) { o.ReadTimeout = shortTimeout })
+	conns, ended := map[string]*rawConn{}, make(chan struct{})
+	defer close(ended)
 	for name, c := range map[string]struct{ whole, trickle string }{
 		"headers":                     {"", "GET /healthz HTTP/1.1\r\nX-A: "},
 		"headers of a second request": {alive, "GET /healthz HTTP/1.1\r\nX-A: "},
@@ -279,32 +282,32 @@ func TestTricklesEnd(t *testing.T) {
 		"chunk extension":             {"", post + about + "Transfer-Encoding: chunked\r\n\r\n1;"},
 		"trailers":                    {"", post + about + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, func(o *api.Options) { o.ReadTimeout = 300 * time.Millisecond })
-			w := r.dial()
-			if c.whole != "" {
-				w.answers(c.whole)
-			}
-			w.send(strings.ReplaceAll(c.trickle, "{key}", r.token))
-			ended := make(chan struct{})
-			go func() {
-				each := time.NewTicker(10 * time.Millisecond)
-				defer each.Stop()
-				for {
-					select {
-					case <-each.C:
-						_, _ = w.Write([]byte("a"))
-					case <-ended:
-						return
-					}
-				}
-			}()
-			defer close(ended)
-			if a := w.receive(); a.status != 408 || !a.last {
-				t.Error(a)
-			}
-		})
+		w := r.dial()
+		if c.whole != "" {
+			w.answers(c.whole)
+		}
+		w.send(strings.ReplaceAll(c.trickle, "{key}", r.token))
+		go w.trickle(ended)
+		conns[name] = w
+	}
+	for name, w := range conns {
+		if a := w.receive(); a.status != 408 || !a.last {
+			t.Errorf("%s: %s", name, a)
+		}
+	}
+}
+
+// trickle sends a byte now and then.
+func (w *rawConn) trickle(until <-chan struct{}) {
+	each := time.NewTicker(10 * time.Millisecond)
+	defer each.Stop()
+	for {
+		select {
+		case <-each.C:
+			_, _ = w.Write([]byte("a"))
+		case <-until:
+			return
+		}
 	}
 }
 
@@ -359,7 +362,7 @@ func TestSilentTLSClientsDoNotStopAccepting(t *testing.T) {
 
 func TestATLSHandshakeHasADeadline(t *testing.T) {
 	t.Parallel()
-	r, _ := newTLSRig(t, func(o *api.Options) { o.ReadTimeout = 300 * time.Millisecond })
+	r, _ := newTLSRig(t, func(o *api.Options) { o.ReadTimeout = shortTimeout })
 	silent, half := r.dial(), r.dial()
 	half.send("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
 	for _, w := range []*rawConn{silent, half} {

@@ -95,8 +95,8 @@ func TestCurlReadsThe413(t *testing.T) {
 
 func TestBodiesThatAreNotWhatTheirHeadersSay(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(o *api.Options) { o.ReadTimeout = 300 * time.Millisecond })
-	for _, c := range []struct {
+	r := newRig(t, func(o *api.Options) { o.ReadTimeout = shortTimeout })
+	cases := []struct {
 		name, request string
 		half          bool // the client ends its side
 		status        int
@@ -122,12 +122,17 @@ func TestBodiesThatAreNotWhatTheirHeadersSay(t *testing.T) {
 		{"a space in a header's name", "GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n", false, 400, api.CodeInvalidRequest},
 		{"no HTTP", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n\n", false, 400, api.CodeInvalidRequest},
 		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false, 400, api.CodeInvalidRequest},
-	} {
-		w := r.dial()
-		w.send(c.request)
+	}
+	conns := make([]*rawConn, len(cases))
+	for i, c := range cases {
+		conns[i] = r.dial()
+		conns[i].send(c.request)
 		if c.half {
-			r.must(w.Conn.(*net.TCPConn).CloseWrite())
+			r.must(conns[i].Conn.(*net.TCPConn).CloseWrite())
 		}
+	}
+	for i, c := range cases { // the timeouts of all of them pass at the same time
+		w := conns[i]
 		if a := w.receive(); a.status != c.status || a.problem().Code != c.code || !a.last {
 			t.Errorf("%s: %s, want %d %s", c.name, a, c.status, c.code)
 		}

@@ -25,8 +25,12 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// patience bounds every wait of a test; nothing should come near it.
-const patience = 30 * time.Second
+const (
+	// patience bounds every wait of a test; nothing should come near it.
+	patience = 30 * time.Second
+	// shortTimeout is for tests that wait until it is over, and before that have something to do which may take a busy machine a while.
+	shortTimeout = 3 * time.Second
+)
 
 const (
 	unspendable = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"

@@ -49,7 +49,7 @@ func (i *busyIndex) View(ctx context.Context, read func(index.Snapshot) error) e
 // until waits for what nothing tells of.
 func until(t *testing.T, what string, reached func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !reached(); {
+	for deadline := time.Now().Add(30 * time.Second); !reached(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not reached: " + what)
 		}
@@ -144,7 +144,7 @@ func (s *server) slow(t *testing.T, query string) (status int, conn net.Conn) {
 	if _, err := fmt.Fprintf(conn, "POST /v1/graphql HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 1024), nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -48,11 +49,12 @@ type breakerTest struct {
 	*hosted
 	log      *logLines
 	registry *prometheus.Registry
+	pause    time.Duration
 }
 
 func newBreakerTest(t *testing.T, pause time.Duration) *breakerTest {
 	t.Helper()
-	b := &breakerTest{log: &logLines{}, registry: prometheus.NewRegistry()}
+	b := &breakerTest{log: &logLines{}, registry: prometheus.NewRegistry(), pause: pause}
 	b.server, b.hosted = newProxy(t, graphql.WithBreakerOpen(graphql.Options{Log: slog.New(b.log), Registry: b.registry}, pause))
 	return b
 }
@@ -69,20 +71,27 @@ func (b *breakerTest) expect(t *testing.T, state float64, asked int, logged stri
 	}
 }
 
-// failing asks, and gets a failure.
-func (b *breakerTest) failing(t *testing.T) answer {
+// failing asks, and gets a failure. leftAlone says whether the upstream is left alone.
+func (b *breakerTest) failing(t *testing.T, leftAlone bool) {
 	t.Helper()
 	got := b.post(t, statsQuery, "")
-	if got.status != 503 || got.code(t) != "UPSTREAM_UNAVAILABLE" || got.header.Get("Retry-After") != "1" {
+	retry, err := strconv.ParseFloat(got.header.Get("Retry-After"), 64)
+	after := time.Duration(retry) * time.Second
+	rest := time.Second
+	if leftAlone {
+		rest = max(rest, b.pause)
+	}
+	if got.status != 503 || got.code(t) != "UPSTREAM_UNAVAILABLE" || err != nil || after > rest || after < rest*9/10 || strings.Contains(got.body, leftAloneSaid) != leftAlone {
 		t.Errorf("%d %v %s", got.status, got.header, got.body)
 	}
-	return got
 }
+
+const leftAloneSaid = "left alone for now"
 
 // tried asks until the upstream was asked so often.
 func (b *breakerTest) tried(t *testing.T, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(b.requests()) < want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(b.requests()) < want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing tries")
 		}
@@ -90,53 +99,65 @@ func (b *breakerTest) tried(t *testing.T, want int) {
 	}
 }
 
-func TestBreakerOpensAndCloses(t *testing.T) {
-	const pause = 300 * time.Millisecond
-	b := newBreakerTest(t, pause)
-	s, h := b.server, b.hosted
-	h.fails(says(500, "text/plain", "oops"))
+const opened = `WARN the upstream keeps failing: queries are not forwarded for now error=the upstream answered 500: HTTP 500, "text/plain": "oops"`
+
+func TestBreakerOpens(t *testing.T) {
+	b := newBreakerTest(t, time.Hour)
+	b.fails(says(500, "text/plain", "oops"))
 	for range 4 {
-		b.failing(t)
+		b.failing(t, false)
 	}
-	h.fails(nil)
-	s.post(t, statsQuery, "").data(t) // failures in a row count, not those with a success between them
-	h.fails(says(500, "text/plain", "oops"))
+	b.fails(nil)
+	b.post(t, statsQuery, "").data(t) // failures in a row count, not those with a success between them
+	b.fails(says(500, "text/plain", "oops"))
 	for range 4 {
-		b.failing(t)
+		b.failing(t, false)
 	}
 	b.expect(t, 0, 9, "")
-	b.failing(t)
-	b.expect(t, 2, 10, `WARN the upstream keeps failing: queries are not forwarded for now error=the upstream answered 500: HTTP 500, "text/plain": "oops"`)
+	b.failing(t, false)
+	b.expect(t, 2, 10, opened)
 	for range 20 {
-		if got := b.failing(t); !strings.Contains(got.body, "left alone for now") {
-			t.Errorf("got %s", got.body)
-		}
+		b.failing(t, true)
 	}
-	h.wasAsked(t, 10)
+	b.expect(t, 2, 10, "")
+}
 
-	// One request tries, fails, and nothing is logged again.
-	b.tried(t, 11)
-	b.expect(t, 2, 11, "")
-	b.failing(t)
-	h.wasAsked(t, 11)
+func TestBreakerTriesAndCloses(t *testing.T) {
+	const pause, trials = 50 * time.Millisecond, 7
+	b := newBreakerTest(t, pause)
+	b.fails(says(500, "text/plain", "oops"))
+	b.tried(t, 5)
+	if logged := b.log.take(); logged != opened {
+		t.Errorf("logged %q", logged)
+	}
+
+	// One request tries after each pause, fails, and nothing is logged again.
+	began := time.Now()
+	b.tried(t, 5+trials)
+	if took := time.Since(began); took < (trials-1)*pause {
+		t.Errorf("%d tried within %s", trials, took)
+	}
+	if logged := b.log.take(); logged != "" {
+		t.Errorf("logged %q", logged)
+	}
 
 	// While one tries, the others are answered at once.
 	entered, release := make(chan struct{}), make(chan struct{})
-	h.fails(func(w http.ResponseWriter, r *http.Request) {
+	b.fails(func(w http.ResponseWriter, r *http.Request) {
 		entered <- struct{}{}
 		<-release
 		says(200, mediaJSON, `{"data":{}}`)(w, r)
 	})
 	var trial sync.WaitGroup
-	trial.Go(func() { b.tried(t, 12) })
+	trial.Go(func() { b.tried(t, 5+trials+1) })
 	<-entered
-	b.failing(t)
-	b.expect(t, 1, 12, "")
+	b.failing(t, true)
+	b.expect(t, 1, 5+trials+1, "")
 	close(release)
 	trial.Wait()
-	h.fails(nil)
-	s.post(t, statsQuery, "").data(t)
-	b.expect(t, 0, 13, "INFO the upstream answers again: queries are forwarded")
+	b.fails(nil)
+	b.post(t, statsQuery, "").data(t)
+	b.expect(t, 0, 5+trials+2, "INFO the upstream answers again: queries are forwarded")
 }
 
 func gatherGauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
@@ -167,7 +188,12 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 			t.Errorf("got %s", got.body)
 		}
 	}
-	post := func(t *testing.T, s *server, _ *hosted) { s.post(t, statsQuery, "") }
+	leftAlone := 0
+	post := func(t *testing.T, s *server, _ *hosted) {
+		if strings.Contains(s.post(t, statsQuery, "").body, leftAloneSaid) {
+			leftAlone++
+		}
+	}
 	for _, tt := range []struct {
 		name  string
 		fault http.HandlerFunc
@@ -186,20 +212,27 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 		{"clients that go away", stalls, canceled, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			timeout := 20 * time.Second
+			timeout := time.Minute
 			if tt.name == "too slow" {
 				timeout = 500 * time.Millisecond
 			}
-			s, h := newProxy(t, graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 5000, Timeout: timeout}})
+			o := graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 5000, Timeout: timeout}}
+			s, h := newProxy(t, graphql.WithBreakerOpen(o, time.Hour))
 			h.fails(tt.fault)
+			leftAlone = 0
 			for range 8 {
 				tt.ask(t, s, h)
 			}
-			want := 8
+			want := 0
 			if tt.opens {
-				want = 5
+				want = 3
 			}
-			h.wasAsked(t, want)
+			if leftAlone != want {
+				t.Errorf("the upstream was left alone %d times, want %d", leftAlone, want)
+			}
+			if tt.name != "too slow" { // where a question may take too long before it is asked
+				h.wasAsked(t, 8-want)
+			}
 		})
 	}
 }

@@ -89,7 +89,7 @@ func (h *hosted) wasAsked(t testing.TB, want int) {
 // await waits until it has been asked so often.
 func (h *hosted) await(t testing.TB, asked int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(h.requests()) < asked; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(h.requests()) < asked; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the upstream was asked %d times, want %d", len(h.requests()), asked)
 		}

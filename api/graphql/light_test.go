@@ -62,9 +62,7 @@ func TestAnswersAreCompressedAsTheClientAccepts(t *testing.T) {
 			}
 		}
 	}
-	if held := s.e.HeldBytes(); held != 0 {
-		t.Errorf("%d bytes are held", held)
-	}
+	until(t, "nothing is held", func() bool { return s.e.HeldBytes() == 0 })
 }
 
 func TestSmallAnswersAreNotCompressed(t *testing.T) {
@@ -143,9 +141,7 @@ func TestAnAnswerThatTheClientHasIsNotSentAgain(t *testing.T) {
 	if got := get(`{ nothing }`); got.header.Get("ETag") != "" || got.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("errors: %v", got.header)
 	}
-	if held := s.e.HeldBytes(); held != 0 {
-		t.Errorf("%d bytes are held", held)
-	}
+	until(t, "nothing is held", func() bool { return s.e.HeldBytes() == 0 })
 }
 
 // A proxy may send a list in several lines.
