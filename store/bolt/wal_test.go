@@ -254,17 +254,14 @@ func TestRecordsWaitForRoomInTheWriteAheadLog(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	release := s.HoldFile()
-	answered := 0
-	for err := error(nil); err == nil; answered++ {
+	fill(t, s, 1) // there is room for some
+	for err := error(nil); err == nil; {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		_, _, err = s.Journal().Append(ctx, storetest.Record(t, "key"))
 		cancel()
 		if err != nil {
 			wantCode(t, err, appliance.CodeTimeout)
 		}
-	}
-	if answered == 1 {
-		t.Error("not one record found room")
 	}
 	check(t, release())
 	fill(t, s, 40)

@@ -59,7 +59,7 @@ func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Jou
 	for range callers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+				limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 				e, _, err := journal.Append(limited, storetest.Record(t, "key"))
 				cancel()
 				if err != nil {
@@ -81,6 +81,13 @@ func through(t *testing.T) (proxy *postgrestest.Proxy, cut, direct string, d *po
 	return proxy, proxy.RoleURL(url.UserPassword(role, "secret"), d.Database), direct, d
 }
 
+// patient are options of a store that tries a change again for as long as the test waits.
+func patient(key appliance.LogKey) postgres.Options {
+	o := options(key)
+	o.Timeout = patience
+	return o
+}
+
 func TestNoRecordIsLostOrDoubledWhenTheConnectionIsCutAroundACommit(t *testing.T) {
 	for name, cut := range map[string]postgrestest.Cut{
 		"before": postgrestest.BeforeCommit, "in": postgrestest.InCommit, "after": postgrestest.AfterCommit,
@@ -89,7 +96,7 @@ func TestNoRecordIsLostOrDoubledWhenTheConnectionIsCutAroundACommit(t *testing.T
 			t.Parallel()
 			key := newLogKey(t)
 			proxy, cutURL, direct, _ := through(t)
-			store, other := open(t, cutURL, options(key)), open(t, direct, options(key))
+			store, other := open(t, cutURL, patient(key)), open(t, direct, options(key))
 			check(t, store.Journal().Ready(t.Context()))
 			end := storetest.WatchCheckpoints(t, key.Verifier, member(other))
 			proxy.Fail(postgrestest.Faults{Cut: cut, CutsLeft: 5})
@@ -147,7 +154,7 @@ func TestTheConnectionMayBeCutAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	key := newLogKey(t)
 	proxy, cutURL, direct, _ := through(t)
-	store, other := open(t, cutURL, options(key)), open(t, direct, options(key))
+	store, other := open(t, cutURL, patient(key)), open(t, direct, patient(key))
 	check(t, store.Journal().Ready(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var kept answered
@@ -178,12 +185,15 @@ func TestWithoutItsDatabaseAStoreAnswersWithinItsDeadlineAndGoesOnByItself(t *te
 			o := options(key)
 			o.Timeout = time.Second
 			store := open(t, cutURL, o)
-			_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
-			check(t, err)
+			appended := func() bool {
+				_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+				return err == nil
+			}
+			await(t, "a record is appended", appended)
 			proxy.Fail(faults)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			_, _, err = store.Journal().Append(ctx, storetest.Record(t, "key"))
+			_, _, err := store.Journal().Append(ctx, storetest.Record(t, "key"))
 			if code := appliance.CodeOf(err); code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
 				t.Errorf("without a database: %v", err)
 			}
@@ -193,20 +203,20 @@ func TestWithoutItsDatabaseAStoreAnswersWithinItsDeadlineAndGoesOnByItself(t *te
 			await(t, "Ready fails", func() bool { return store.Journal().Ready(t.Context()) != nil })
 			proxy.Fail(postgrestest.Faults{})
 			await(t, "Ready", func() bool { return store.Journal().Ready(t.Context()) == nil })
-			await(t, "a record is appended", func() bool {
-				_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
-				return err == nil
-			})
+			await(t, "a record is appended again", appended)
 		})
 	}
 }
 
+// patience bounds every wait of a test; nothing should come near it.
+const patience = time.Minute
+
 // await waits until something is so.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !so(); {
+	for deadline := time.Now().Add(patience); !so(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("in 20 s not: %s", what)
+			t.Fatalf("in %s not: %s", patience, what)
 		}
 		time.Sleep(5 * time.Millisecond) // between two looks
 	}

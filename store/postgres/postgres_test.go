@@ -32,8 +32,19 @@ func newLogKey(t testing.TB) appliance.LogKey {
 func newDatabase(t testing.TB) (string, *postgrestest.Database) {
 	t.Helper()
 	d := postgrestest.NewDatabase(t)
-	check(t, postgres.Init(t.Context(), d.URL(), role, "secret"))
-	return d.RoleURL(url.UserPassword(role, "secret"), d.Database), d
+	check(t, postgres.Init(t.Context(), patiently(t, d.URL()), role, "secret"))
+	return patiently(t, d.RoleURL(url.UserPassword(role, "secret"), d.Database)), d
+}
+
+// patiently has a URL say how long to wait for a connection: no machine is so busy.
+func patiently(t testing.TB, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	check(t, err)
+	q := u.Query()
+	q.Set("connect_timeout", "60")
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 func open(t testing.TB, url string, o postgres.Options) *postgres.Store {

@@ -73,43 +73,44 @@ func TestCutsAroundCommit(t *testing.T) {
 func TestANetworkThatFails(t *testing.T) {
 	d := postgrestest.NewDatabase(t)
 	p := postgrestest.NewProxy(t, d.Server)
-	ask := func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	const soon = 300 * time.Millisecond // for who gets no answer
+	ask := func(conn *pgx.Conn, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		_, err := conn.Exec(ctx, "SELECT 1")
 		return err
 	}
-	dial := func() (*pgx.Conn, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	dial := func(limit time.Duration) (*pgx.Conn, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		return pgx.Connect(ctx, p.URL(d.Database))
 	}
 	for name, faults := range map[string]postgrestest.Faults{"refused": {Refuse: true}, "silent": {Silent: true}} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := dial()
+			conn, err := dial(time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close(context.Background())
 			p.Fail(faults)
-			if err := ask(conn); err == nil {
+			if err := ask(conn, soon); err == nil {
 				t.Error("the connection answers")
 			}
-			if _, err := dial(); err == nil {
+			if _, err := dial(soon); err == nil {
 				t.Error("a new connection is made")
 			}
 			p.Fail(postgrestest.Faults{})
-			conn, err = dial()
+			conn, err = dial(time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close(context.Background())
-			if err := ask(conn); err != nil {
+			if err := ask(conn, time.Minute); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	conn, err := dial()
+	conn, err := dial(time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
