@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/attestd/attestd/api"
@@ -16,30 +17,32 @@ import (
 // Whatever holds the way of an attestation up must not be reported as life; what merely fails must.
 func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stuck := make(chan struct{})
-	reports := make(chan error)
-	asked := 0
-	go watch(ctx, 50*time.Millisecond, func(ctx context.Context) error {
-		asked++
-		second := asked == 2
-		return answers(ctx, func() {
-			if second {
-				<-stuck
-			}
-		})
-	}, func(err error) { reports <- err })
-	if err := <-reports; err != nil {
-		t.Errorf("progress: %v", err)
-	}
-	if err := <-reports; !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("no progress: %v", err)
-	}
-	close(stuck)
-	if err := <-reports; err != nil {
-		t.Errorf("progress again: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stuck := make(chan struct{})
+		reports := make(chan error)
+		asked := 0
+		go watch(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+			asked++
+			second := asked == 2
+			return answers(ctx, func() {
+				if second {
+					<-stuck
+				}
+			})
+		}, func(err error) { reports <- err })
+		if err := <-reports; err != nil {
+			t.Errorf("progress: %v", err)
+		}
+		if err := <-reports; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("no progress: %v", err)
+		}
+		close(stuck)
+		if err := <-reports; err != nil {
+			t.Errorf("progress again: %v", err)
+		}
+	})
 }
 
 // held is a listener that holds up whoever accepts its one connection.
@@ -128,11 +131,13 @@ func TestAHangingHSMDoesNotTakeTheJournalsTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			if err := progressOf(ctx, test.hsm, test.journal); !errors.Is(err, test.want) {
-				t.Errorf("got %v, want %v", err, test.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				if err := progressOf(ctx, test.hsm, test.journal); !errors.Is(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+			})
 		})
 	}
 }

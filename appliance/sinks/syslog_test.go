@@ -224,7 +224,7 @@ func TestSyslogReceiversThatHang(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReceiver(t, false, test.bad)
-			ctx, cancel := withTimeout(t, 2*time.Second)
+			ctx, cancel := withTimeout(t, 5*time.Second) // the handshake must be over by then
 			defer cancel()
 			if err := r.to().Take(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)

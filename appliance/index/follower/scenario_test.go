@@ -175,7 +175,8 @@ func TestPullingThePlugChangesNothingButTheLag(t *testing.T) {
 	r.proxy.Unplug()
 	before := rows(t, r.index, index.TransferType)
 	followertest.Await(t, within, "the lag grows", func() bool { lag, _ := f.Lag(); return lag > 1500*time.Millisecond })
-	if s := f.Status(); !s.Failing || s.LastError == "" || s.LagSeconds == nil || *s.LagSeconds < 1 {
+	followertest.Await(t, within, "it fails", func() bool { return f.Status().Failing })
+	if s := f.Status(); s.LastError == "" || s.LagSeconds == nil || *s.LagSeconds < 1 {
 		t.Errorf("unplugged: %+v", s)
 	}
 	if after := rows(t, r.index, index.TransferType); after < before {
@@ -183,10 +184,7 @@ func TestPullingThePlugChangesNothingButTheLag(t *testing.T) {
 	}
 	r.proxy.Plug()
 	f.Wake()
-	followertest.Await(t, within, "it is in step again", inStep)
-	if s := f.Status(); s.Failing {
-		t.Errorf("plugged in: %+v", s)
-	}
+	followertest.Await(t, within, "it is in step again", func() bool { return inStep() && !f.Status().Failing })
 	stop()
 	r.awaitEqual()
 	stopReading()
@@ -215,7 +213,8 @@ func readOn(t *testing.T, idx index.Index) (stop func()) {
 				}
 				return err
 			})
-			if took := time.Since(began); err != nil || took > 3*time.Second {
+			// A reader waits for no writer. This is not how fast it is, which is the machine's, but that it does not hang.
+			if took := time.Since(began); err != nil || took > 20*time.Second {
 				t.Errorf("a read took %v: %v", took, err)
 				return
 			}
@@ -268,15 +267,15 @@ func TestAReplicaOfAReplicaIsTheSame(t *testing.T) {
 func TestAClientMissesNothingWhileTheReplicaSyncs(t *testing.T) {
 	r := newRig(t, 800)
 	url := followertest.Serve(t, graphql.Options{Index: r.index})
-	r.proxy.Fail(followertest.Delay(20*time.Millisecond, 0)) // a backfill that lasts
+	r.proxy.Fail(followertest.Delay(200*time.Millisecond, 0)) // a backfill that lasts until the first walk is over
 	f := r.start()
 	followertest.Await(t, within, "first rows", func() bool { return rows(t, r.index, index.TransferType) > 0 })
 	backfilling := 0
 	for f.Status().State != follower.StateLive {
 		walkBothWays(t, r.index, url)
 		backfilling++
+		r.proxy.Heal()
 	}
-	r.proxy.Heal()
 	stop := r.live()
 	for range 2 {
 		walkBothWays(t, r.index, url)

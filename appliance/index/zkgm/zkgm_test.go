@@ -257,7 +257,7 @@ func TestBounded(t *testing.T) {
 			t.Errorf("%s: %v", test.name, got)
 		}
 		test.i.Orders()
-		if took := time.Since(start); took > 5*time.Second { // without a bound, minutes
+		if took := time.Since(start); took > time.Minute { // without a bound, many of them
 			t.Errorf("%s took %v", test.name, took)
 		}
 	}

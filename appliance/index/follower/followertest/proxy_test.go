@@ -3,6 +3,7 @@ package followertest_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -65,6 +66,21 @@ func post(t *testing.T, client *http.Client, url, body string, header ...string)
 	defer resp.Body.Close()
 	read, err := io.ReadAll(resp.Body)
 	return got{resp.StatusCode, resp.Header, string(read), err}
+}
+
+// postUntil is post for a client who leaves when the context ends.
+func postUntil(t *testing.T, ctx context.Context, url string) got {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
+	if err != nil {
+		return got{err: err}
+	}
+	req.Header.Set("Accept-Encoding", "gzip")
+	resp, err := newClient(t).Do(req)
+	if err != nil {
+		return got{err: err}
+	}
+	return got{status: resp.StatusCode, err: resp.Body.Close()}
 }
 
 // newClient is one that does nothing by itself.
@@ -135,9 +151,9 @@ func TestEachFaultIsSeenByAClient(t *testing.T) {
 		}},
 		{followertest.Status(429), status(429, "")},
 		{followertest.Status(429).RetryAfter(1500 * time.Millisecond), status(429, "2")},
-		{followertest.Status(429).RetryAfterDate(time.Second), func(g got) bool {
+		{followertest.Status(429).RetryAfterDate(time.Hour), func(g got) bool {
 			at, err := http.ParseTime(g.header.Get("Retry-After"))
-			return err == nil && g.status == 429 && time.Until(at) > 0 && time.Until(at) <= 2*time.Second
+			return err == nil && g.status == 429 && time.Until(at) > 59*time.Minute && time.Until(at) <= time.Hour+time.Second
 		}},
 		{followertest.Status(500), status(500, "")},
 		{followertest.Status(503).RetryAfter(time.Second), status(503, "1")},
@@ -270,14 +286,17 @@ func TestAClientWhoGoesAwayIsNotOneAtOnce(t *testing.T) {
 	url, _ := target(t)
 	p := followertest.NewProxy(t, url)
 	p.Fail(followertest.Delay(time.Minute, 0))
-	impatient := newClient(t)
-	impatient.Timeout = 20 * time.Millisecond
-	if g := post(t, impatient, p.URL(), "{}"); g.err == nil {
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan got)
+	go func() { gone <- postUntil(t, ctx, p.URL()) }()
+	followertest.Await(t, time.Minute, "the proxy is asked", func() bool { return len(p.Exchanges()) == 1 })
+	leave()
+	if g := <-gone; g.err == nil {
 		t.Fatal("an answer came")
 	}
 	p.Heal()
 	post(t, newClient(t), p.URL(), "{}")
-	followertest.Await(t, 5*time.Second, "the proxy notices", func() bool { return p.Exchanges()[0].GaveUp })
+	followertest.Await(t, time.Minute, "the proxy notices", func() bool { return p.Exchanges()[0].GaveUp })
 	if c := p.Counts(); c.MostAtOnce != 1 || c.Requests != 2 {
 		t.Errorf("%+v", c)
 	}
@@ -287,15 +306,18 @@ func TestAProxyNoticesBadManners(t *testing.T) {
 	url, _ := target(t)
 	for name, misbehave := range map[string]func(p *followertest.Proxy){
 		"two at once": func(p *followertest.Proxy) {
-			p.Fail(followertest.Delay(50*time.Millisecond, 0))
+			p.Fail(followertest.Delay(time.Minute, 0))
+			ctx, leave := context.WithCancel(t.Context())
 			var both sync.WaitGroup
 			for range 2 {
-				both.Go(func() { post(t, newClient(t), p.URL(), "{}", "Accept-Encoding", "gzip") })
+				both.Go(func() { postUntil(t, ctx, p.URL()) })
 			}
+			followertest.Await(t, time.Minute, "two are there", func() bool { return p.Counts().MostAtOnce == 2 })
+			leave()
 			both.Wait()
 		},
 		"does not wait": func(p *followertest.Proxy) {
-			p.Fail(followertest.Status(429).RetryAfter(time.Second))
+			p.Fail(followertest.Status(429).RetryAfter(time.Hour))
 			client := newClient(t)
 			for range 2 {
 				post(t, client, p.URL(), "{}", "Accept-Encoding", "gzip")

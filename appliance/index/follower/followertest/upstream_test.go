@@ -57,7 +57,7 @@ func TestDifferencesAreNamed(t *testing.T) {
 	u := newUpstream(t, 50)
 	same := copyOf(t, u.Index, func(row index.Row) index.Row { return row })
 	followertest.Equal(t, u.Index, same)
-	followertest.AwaitEqual(t, time.Second, u.Index, same)
+	followertest.AwaitEqual(t, time.Minute, u.Index, same)
 
 	var changed, removed string
 	amount := index.TransferType.MustField("base_amount").Number
@@ -134,7 +134,7 @@ func TestAnUpstreamGoesOn(t *testing.T) {
 	}
 	before = total(t, u.Index)
 	stop := u.Live(time.Millisecond, 3, 60)
-	followertest.Await(t, 10*time.Second, "transfers", func() bool { return total(t, u.Index) > before+30 })
+	followertest.Await(t, time.Minute, "transfers", func() bool { return total(t, u.Index) > before+30 })
 	stop()
 	before = total(t, u.Index)
 	time.Sleep(10 * time.Millisecond)
