@@ -176,7 +176,7 @@ func (team *team) database(t *testing.T) {
 // waits returns when a server's commits wait for a standby.
 func (team *team) waits(t *testing.T, at string) string {
 	t.Helper()
-	return team.machines[at].run(t, `for i in $(seq 100); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
+	return team.machines[at].run(t, `for i in $(seq 600); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
 }
 
 // databaseCertificate is one that both servers show, and its own authority.
@@ -273,11 +273,12 @@ func (team *team) loadBalancer(t *testing.T) {
 	for _, name := range []string{"one", "two", "three"} {
 		team.machines[name].run(t, "printf 'ATTESTD_SERVER_LISTEN=0.0.0.0:8080\nATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\n' >>/etc/attestd/environment && systemctl restart attestd")
 	}
-	lb.run(t, "systemctl restart haproxy && sleep 4")
+	lb.run(t, "systemctl restart haproxy")
 	host(t, "cp", filepath.Join(team.machines["one"].root, "etc/attestd/api-key"), lb.root+"/root/api-key")
-	for range 6 {
-		lb.run(t, `curl -sS --insecure --fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" -d '{"unspendableAddress":"`+unspendable+`","beneficiary":"`+beneficiary+`"}' https://127.0.0.1/functions/v1/attest`)
-	}
+	attest := `curl -sS --insecure --fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" -d '{"unspendableAddress":"` +
+		unspendable + `","beneficiary":"` + beneficiary + `"}' https://127.0.0.1/functions/v1/attest`
+	// Each of the three in turn, twice, once haproxy has asked them how they are.
+	lb.run(t, "for i in $(seq 60); do "+strings.Repeat(attest+" && ", 6)+"exit 0; sleep 1; done; exit 1")
 }
 
 func (team *team) lostAppliance(t *testing.T) {
@@ -319,7 +320,7 @@ func (team *team) standbyAway(t *testing.T) {
 
 // ofTheDatabase types what is said of a database that is full or has no connections left, and of clocks.
 func (team *team) ofTheDatabase(t *testing.T) {
-	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; sleep 1")
+	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; for i in $(seq 100); do systemctl is-active --quiet postgresql@15-main || break; sleep 0.1; done")
 	team.types(t, "db2", "The database is full, console 1")
 	team.types(t, "db2", "No connections are left, console 1")
 	team.types(t, "two", "Clocks apart, console 1")

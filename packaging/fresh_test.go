@@ -244,7 +244,7 @@ func (p *person) makeRun(t *testing.T) string {
 	}
 	select {
 	case <-ended:
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Error("Ctrl-C does not end it")
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		<-ended

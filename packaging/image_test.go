@@ -88,7 +88,7 @@ func attestInImage(t *testing.T, c *container, listen string) {
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
 	healthy := func() error { return c.command(t.Context(), append(check[1:], "--ready")...).Run() }
-	for deadline := time.Now().Add(time.Minute); healthy() != nil; {
+	for deadline := time.Now().Add(3 * time.Minute); healthy() != nil; {
 		select {
 		case err := <-ended:
 			t.Fatalf("it ended: %v\n%s", err, log.String())
@@ -157,7 +157,7 @@ func TestContainerDocumentIsTyped(t *testing.T) {
 	listen := freeAddress(t)
 	script := strings.NewReplacer("$ ", "", "dist/attestd_VERSION_ARCH-softhsm", made, "localhost/attestd:TAG", image, "127.0.0.1:8080", listen).Replace("\n" + block)
 	// Between the lines, a person looks whether it is up.
-	script = strings.Replace(script, "\npodman exec", "\nfor i in $(seq 100); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
+	script = strings.Replace(script, "\npodman exec", "\nfor i in $(seq 600); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
 	t.Cleanup(func() {
 		_ = exec.CommandContext(context.Background(), "podman", "rm", "--force", "--time", "10", "attestd").Run()
 	})

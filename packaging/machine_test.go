@@ -192,7 +192,7 @@ func (m *machine) tryBoot(t *testing.T) error {
 	}
 	ended := make(chan error, 1)
 	go func(nspawn *exec.Cmd) { ended <- nspawn.Wait() }(m.nspawn)
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); {
 		select {
 		case err := <-ended:
 			m.nspawn, m.leader = nil, 0
@@ -242,7 +242,7 @@ func (m *machine) off(t *testing.T) {
 	if m.leader != 0 {
 		_ = syscall.Kill(m.leader, poweroff) // it may be gone
 	}
-	for range 600 {
+	for range 1800 {
 		if syscall.Kill(m.nspawn.Process.Pid, 0) != nil {
 			m.nspawn, m.leader = nil, 0
 			return
