@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 
 	"github.com/klauspost/compress/zstd"
@@ -16,8 +17,8 @@ import (
 // knew their columns; it is undone byte for byte, whatever the text is. What cannot be packed is in zstd.
 //
 // Packed text is, one behind the other: the byte isPacked; three numbers (varints), which are how many bytes of decisions and of raw bytes
-// follow, and how many keys; the decisions; the raw bytes; and a frame of zstd with a line for each key and each phrase, in the order of
-// their coming. Text that is not packed is the frame of zstd alone.
+// follow, and how many keys; the CRC-32C of the text, 4 bytes big-endian; the decisions; the raw bytes; and a frame of zstd with a line for
+// each key and each phrase, in the order of their coming. Text that is not packed is the frame of zstd alone.
 //
 //   - Decisions are bits of an arithmetic coder (pack_bits.go), each with its own odds, which it learns: what is always the same costs next
 //     to nothing. They say, value by value, what comes next: an object, a list or a value, and which (pack_json.go).
@@ -29,12 +30,13 @@ import (
 //   - Bytes of many words are a list themselves, so that addresses and amounts are found in them (pack_words.go).
 //
 // Both sides keep the same tables, so that the same steps pack and unpack (packing). These are bounded, as is the text (mostPacked).
+//
+// Whatever changes the bytes changes the coding, which then needs another name: appliances of two versions agree on zstd by themselves.
 
 // isPacked begins what is packed. A frame of zstd begins otherwise.
 const isPacked = 1
 
-// dictionary is what zstd knows before it has read anything: the keys that followers ask for, in that order. To change it is to change
-// the coding.
+// dictionary is what zstd knows before it has read anything: the keys that followers ask for, in that order.
 //
 //go:embed dictionary.txt
 var dictionary []byte
@@ -56,7 +58,7 @@ const (
 
 func newPackingWriter() (*packingWriter, error) {
 	phrases, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
-		zstd.WithWindowSize(packedWindow), zstd.WithEncoderCRC(false), zstd.WithEncoderDictRaw(dictionaryID, dictionary))
+		zstd.WithWindowSize(packedWindow), zstd.WithEncoderDictRaw(dictionaryID, dictionary))
 	return &packingWriter{phrases: phrases}, err
 }
 
@@ -110,6 +112,7 @@ func (w *packingWriter) send(p *packing) error {
 	for _, size := range []int{len(coded), len(p.raws), len(p.keys)} {
 		head = binary.AppendUvarint(head, uint64(size))
 	}
+	head = binary.BigEndian.AppendUint32(head, sumOf(p.text))
 	for _, part := range [][]byte{head, coded, p.raws} {
 		if _, err := w.to.Write(part); err != nil {
 			return err
@@ -168,9 +171,9 @@ func (u *unpacker) begin() (text io.Reader, err error) {
 		return nil, err
 	}
 	var p *packing
-	var keys int
+	var h header
 	if first[0] == isPacked {
-		if p, keys, err = u.parts(); err != nil {
+		if p, h, err = u.parts(); err != nil {
 			return nil, err
 		}
 	}
@@ -180,7 +183,7 @@ func (u *unpacker) begin() (text io.Reader, err error) {
 		return u.phrases, err
 	}
 	p.from = bufio.NewReader(io.LimitReader(u.phrases, mostPacked))
-	for range keys {
+	for range h.keys {
 		key, err := readPhrase(p.from)
 		if err != nil {
 			return nil, err
@@ -193,30 +196,51 @@ func (u *unpacker) begin() (text io.Reader, err error) {
 	if _, err := p.from.ReadByte(); !errors.Is(err, io.EOF) { // read to the end, a connection can be kept
 		return nil, errors.Join(errors.New("phrases that nothing has"), err)
 	}
+	if sumOf(p.text) != h.sum {
+		return nil, errSum
+	}
 	return bytes.NewReader(p.text), nil
 }
 
-// parts reads what is before the frame of zstd.
-func (u *unpacker) parts() (p *packing, keys int, err error) {
+// header is what begins packed text.
+type header struct {
+	coded, raws, keys int
+	sum               uint32 // of the text
+}
+
+// errSum is that of a text that was changed on its way, or packed otherwise than here.
+var errSum = errors.New("the text does not have its checksum")
+
+func sumOf(text []byte) uint32 { return crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)) }
+
+func (u *unpacker) header() (h header, err error) {
 	_, _ = u.in.Discard(1)
-	var sizes [3]uint64
-	for i := range sizes {
-		if sizes[i], err = binary.ReadUvarint(u.in); err != nil {
-			return nil, 0, err
+	for _, size := range []*int{&h.coded, &h.raws, &h.keys} {
+		n, err := binary.ReadUvarint(u.in)
+		if err != nil {
+			return h, err
 		}
+		*size = int(min(n, mostPacked+1))
 	}
-	if max(sizes[0], sizes[1]) > mostPacked || sizes[2] > mostColumns {
-		return nil, 0, fmt.Errorf("parts of %d and %d bytes and %d keys", sizes[0], sizes[1], sizes[2])
+	if max(h.coded, h.raws) > mostPacked || h.keys > mostColumns {
+		return h, fmt.Errorf("parts of %d and %d bytes and %d keys are too large", h.coded, h.raws, h.keys)
 	}
-	coded, raws := int(sizes[0]), int(sizes[1])
-	both, err := io.ReadAll(io.LimitReader(u.in, int64(coded+raws)))
-	if err == nil && len(both) < coded+raws {
+	return h, binary.Read(u.in, binary.BigEndian, &h.sum)
+}
+
+// parts reads what is before the frame of zstd.
+func (u *unpacker) parts() (p *packing, h header, err error) {
+	if h, err = u.header(); err != nil {
+		return nil, h, err
+	}
+	both, err := io.ReadAll(io.LimitReader(u.in, int64(h.coded+h.raws)))
+	if err == nil && len(both) < h.coded+h.raws {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, h, err
 	}
-	p = newPacking(readDecisions(both[:coded]))
-	p.raws, p.text = both[coded:], make([]byte, 0, min(usualRatio*len(both), keptText))
-	return p, int(sizes[2]), nil
+	p = newPacking(readDecisions(both[:h.coded]))
+	p.raws, p.text = both[h.coded:], make([]byte, 0, min(usualRatio*len(both), keptText))
+	return p, h, nil
 }

@@ -16,7 +16,7 @@ func (p *packing) freshBytes(c, home *column, f form, raw []byte) []byte {
 	case f.kind == formText || f.kind == formLiteral:
 		return p.freshText(c, raw)
 	}
-	size := p.size(&o.size, len(raw), mostText)
+	size := p.size(&o.size, len(raw), p.most)
 	if f.kind == formHex && size >= 2*wordBytes {
 		return p.freshWords(home, raw, size)
 	}
@@ -51,7 +51,7 @@ func (p *packing) freshText(c *column, text []byte) []byte {
 	if !p.yes(&o.like, same > 0 && (2*same >= len(text) || same >= 4 && len(text) == len(before))) {
 		return p.phrase(text)
 	}
-	size := p.size(&o.size, len(text), mostText)
+	size := p.size(&o.size, len(text), p.most)
 	same = p.size(&o.zeros, same, min(size, len(before)))
 	read := append(make([]byte, 0, min(size, 64)), before[:same]...)
 	for i := same; i < size && p.err == nil; i++ {

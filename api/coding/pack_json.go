@@ -316,7 +316,7 @@ func (p *packing) unpack(v value) {
 		p.err = err
 		return
 	}
-	if p.write(string(text)); len(text) <= mostMemo {
+	if p.write(string(text)); len(text) <= mostMemo && len(p.written) < mostKnown {
 		p.written[v] = string(text)
 	}
 }

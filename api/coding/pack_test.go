@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -191,6 +193,52 @@ func by(write func(p *packing)) []byte {
 	return coded.Bytes()
 }
 
+// bytesInBytes packs bytes of which a word, the first or the last, is as long as they are, and such bytes again.
+func bytesInBytes(deep int, last bool) []byte {
+	return by(func(p *packing) {
+		root := p.newColumn(nil)
+		root.object = root
+		p.know(nil, root)
+		p.choice(root.kind[:], 0)
+		var pack func(c, home *column, deep int)
+		pack = func(c, home *column, deep int) {
+			p.guesses(c)
+			p.yes(&c.hit[c.was], false)
+			p.choice(c.mode[:], modeFresh)
+			p.form(c, scalar{value: value{-1, int32(formHex)}})
+			p.size(&c.odds().size, mostText, mostText)
+			var w words
+			for range mostText/wordBytes - 1 {
+				if last {
+					p.scalar(w.column(p), w.home(p, home), p.scalarOf(form{kind: formWord}, nil))
+					w.before, w.last = w.last, 1
+				}
+			}
+			if deep > 0 {
+				pack(w.column(p), w.home(p, home), deep-1)
+			} else if !last {
+				p.freshWords(home, make([]byte, mostText), mostText)
+			}
+			p.note(c, home, value{p.know(nil, home), int32(formHex)})
+		}
+		pack(root, root, deep)
+	})
+}
+
+func TestUnpackingTakesBoundedMemory(t *testing.T) { // not beside others, whose memory would count
+	for name, coded := range map[string][]byte{
+		"the first word": bytesInBytes(mostColumns/2, false), "the last word": bytesInBytes(100, true),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := unpacked(coded)
+		runtime.ReadMemStats(&after)
+		if took := (after.TotalAlloc - before.TotalAlloc) >> 20; err == nil || errors.Is(err, errSum) || took > 40 {
+			t.Errorf("%s: %d bytes take %d MiB, %v", name, len(coded), took, err)
+		}
+	}
+}
+
 // What an upstream may send in place of packed text ends in an error, or is text: it never takes more than is bounded.
 func TestMalformedPackedTextIsRefused(t *testing.T) {
 	t.Parallel()
@@ -200,7 +248,7 @@ func TestMalformedPackedTextIsRefused(t *testing.T) {
 	}
 	head := func(coded, raws, keys uint64, text string) []byte {
 		b := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint([]byte{isPacked}, coded), raws), keys)
-		return phrases.EncodeAll([]byte(text), append(b, make([]byte, min(coded+raws, 100))...))
+		return phrases.EncodeAll([]byte(text), append(b, make([]byte, 4+min(coded+raws, 100))...))
 	}
 	list := func(p *packing, element func(), n int) {
 		var kind [4]odds
@@ -242,8 +290,8 @@ func TestMalformedPackedTextIsRefused(t *testing.T) {
 			p.raws = nil
 		}),
 	} {
-		if got, err := unpacked(coded); err == nil {
-			t.Errorf("%s: %.100q", name, got)
+		if got, err := unpacked(coded); err == nil || errors.Is(err, errSum) {
+			t.Errorf("%s: %.100q, %v", name, got, err)
 		} else if len(got) > mostPacked {
 			t.Errorf("%s: %d bytes", name, len(got))
 		}
@@ -263,9 +311,21 @@ func TestBrokenPackedTextEnds(t *testing.T) {
 		}
 		changed := bytes.Clone(whole)
 		changed[random.IntN(len(changed))] ^= 1 << random.IntN(8)
-		if got, _ := unpacked(changed); len(got) > mostPacked {
-			t.Errorf("%d bytes of a text", len(got))
+		if got, err := unpacked(changed); err == nil && got != text {
+			t.Errorf("a bit is another, and %d bytes are another text", len(got))
 		}
+	}
+}
+
+// Where this fails, appliances of other versions cannot read what this one packs, and the coding needs another name.
+func TestWhatOtherVersionsHavePackedIsRead(t *testing.T) {
+	t.Parallel()
+	coded, err := os.ReadFile("testdata/answer.attestd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := unpacked(coded); err != nil || got != answers()[0] {
+		t.Errorf("%v: %.80q", err, got)
 	}
 }
 
@@ -276,6 +336,7 @@ func FuzzPack(f *testing.F) {
 			f.Add(packed(f, text, len(text)+1), 64)
 		}
 	}
+	f.Add(bytesInBytes(3, true), 64)
 	f.Fuzz(func(t *testing.T, text []byte, cut int) {
 		if len(text) > 1<<16 {
 			return

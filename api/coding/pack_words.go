@@ -43,7 +43,7 @@ func (p *packing) freshWords(c *column, raw []byte, size int) []byte {
 		if !p.reading {
 			s = p.scalarOf(form{kind: formWord}, withoutZeros(raw[len(out):len(out)+wordBytes]))
 		}
-		v := p.scalar(at, w.home(p, c), s)
+		v := p.within(wordBytes, at, w.home(p, c), s)
 		word := p.known[v.bytes].bytes
 		if out = appendWord(out, word); len(word) > smallWord || p.forms[v.form].kind != formWord {
 			w.item, w.since = w.item+1, w.since+1
@@ -69,6 +69,14 @@ func (p *packing) freshWords(c *column, raw []byte, size int) []byte {
 	return append(out, p.rawBytes(raw[len(out):], size-len(out))...)
 }
 
+// within is a scalar that is part of other bytes. What is new has no more bytes than there is room for: else bytes would be in bytes of the
+// same size without end, each with a copy of what is within.
+func (p *packing) within(room int, c, home *column, s scalar) value {
+	defer func(most int) { p.most = most }(p.most)
+	p.most = room
+	return p.scalar(c, home, s)
+}
+
 // sized appends bytes behind their size, if there are some. rest is what is there, when packing.
 func (p *packing) sized(c, at *column, w *words, out, rest []byte, n int) []byte {
 	if !p.yes(&at.bytes, !p.reading && isSized(rest, n)) {
@@ -81,7 +89,7 @@ func (p *packing) sized(c, at *column, w *words, out, rest []byte, n int) []byte
 	if !p.reading {
 		s = p.scalarOf(formOfBytes(rest[:n]))
 	}
-	v := p.scalar(at.part, w.home(p, c), s)
+	v := p.within(n, at.part, w.home(p, c), s)
 	bytes, err := p.forms[v.form].bytes([]byte(p.known[v.bytes].bytes))
 	if err != nil || len(bytes) != n {
 		p.fail()

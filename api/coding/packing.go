@@ -11,6 +11,7 @@ var errPacked = errors.New("the packed text is malformed")
 const (
 	mostPacked = 4 << 20 // bytes of a text that is packed, and of its phrases
 	mostText   = 1 << 20 // bytes of a string in it
+	mostBytes  = 8 << 20 // of all values that differ: those within bytes are values, too
 	mostKnown  = 1 << 17 // values that differ
 	mostDepth  = 32      // of objects and lists in each other
 	mostMemo   = 128     // bytes of a text that is remembered with what was made of it
@@ -30,6 +31,8 @@ type packing struct {
 	columns   int
 	objects   int // that have begun
 	known     []known
+	bytes     int              // of all that is known, in bytes
+	most      int              // bytes of a value that was not there before: within others it is smaller than these
 	ids       map[string]int32 // in known
 	forms     []form
 	numbers   [formKinds]value
@@ -51,7 +54,7 @@ type known struct {
 }
 
 func newPacking(d decisions) *packing {
-	p := &packing{decisions: d, last: nothing, before: nothing}
+	p := &packing{decisions: d, most: mostText, last: nothing, before: nothing}
 	if d.reading {
 		p.written = make(map[value]string)
 	} else {
@@ -105,7 +108,7 @@ func (p *packing) newColumn(object *column) *column {
 
 // know adds bytes.
 func (p *packing) know(raw []byte, home *column) int32 {
-	if len(p.known) >= mostKnown {
+	if p.bytes += len(raw); p.bytes > mostBytes || len(p.known) >= mostKnown {
 		p.fail()
 		return 0
 	}
