@@ -79,6 +79,14 @@ func (r Response) isGraphQL() bool {
 	return err == nil && (media == "application/json" || media == "application/graphql-response+json")
 }
 
+// isGarbled tells that what has come whole, or has failed so, is nothing that an upstream means to send.
+func (r Response) isGarbled(err error) bool {
+	if err != nil {
+		return !errors.Is(err, ErrTooLarge)
+	}
+	return r.Status == http.StatusOK && !bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{"))
+}
+
 // Unavailable returns the error for an answer that cannot be used. Its detail names the status; its cause, for the operator,
 // quotes the beginning of the answer.
 func (r Response) Unavailable() *appliance.Error {
@@ -155,7 +163,9 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	line := &timedBody{ReadCloser: resp.Body}
 	resp.Body = line
 	answer.Body, err = readBody(resp, limit, r.Room)
-	c.line.note(line)
+	if c.line.note(line); r.bulk && !line.cut && answer.isGarbled(err) {
+		c.line.garbled.Store(time.Now().UnixNano())
+	}
 	return answer, err
 }
 
@@ -176,7 +186,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		req.Header.Set("Accept", r.Accept)
 	}
 	req.Header.Set("Accept-Encoding", coding.Accepted)
-	if r.bulk && c.line.slow() {
+	if r.bulk && c.line.packs(time.Now()) {
 		req.Header.Set("Accept-Encoding", coding.AcceptedPacked)
 	}
 	if r.IfNoneMatch != "" {

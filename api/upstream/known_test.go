@@ -36,6 +36,22 @@ func TestAQueryIsAnsweredByWhatIsKnown(t *testing.T) {
 	}
 }
 
+// The tag of an answer that is remembered is sent with each request: one that is long would have them refused.
+func TestAnAnswerWithALongTagIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Pointer[string]
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(new(r.Header.Get("If-None-Match")))
+		says(200, mediaJSON, `{"data": {}}`, "ETag", `"`+strings.Repeat("a", 1000)+`"`)(w, r)
+	})
+	c := newClient(t, upstream.Options{URL: s.URL})
+	for range 2 {
+		if _, err := c.Query(t.Context(), "{ a }", nil); err != nil || len(*asked.Load()) > 256 {
+			t.Errorf("%v, with a tag of %d bytes", err, len(*asked.Load()))
+		}
+	}
+}
+
 // A 304 that was not asked for is no answer.
 func TestA304ThatNobodyAskedForIsAFailure(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })

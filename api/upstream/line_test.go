@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,6 +27,17 @@ func TestAnswersAreWantedPackedWhereTheLineIsSlow(t *testing.T) {
 		l.note(&timedBody{size: answer.size, waited: answer.waited})
 		if l.slow() != answer.slow {
 			t.Errorf("%s: slow is %t", answer.what, l.slow())
+		}
+	}
+}
+
+// An upstream may send headers of any length.
+func TestWhatIsRememberedIsWeighedWithItsHeaders(t *testing.T) {
+	t.Parallel()
+	const long = 60 << 10
+	for _, r := range []Response{{Body: make([]byte, 0, long)}, {ETag: strings.Repeat("a", long)}, {ContentType: strings.Repeat("a", long)}} {
+		if r.size() < long {
+			t.Errorf("%d bytes are weighed as %d", long, r.size())
 		}
 	}
 }

@@ -42,11 +42,15 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 	return data, err
 }
 
-// knownBytes bounds the answers that are remembered, and knownAnswer each.
+// knownBytes bounds the answers that are remembered, knownAnswer each, and knownTag its ETag, which is sent with each request.
 const (
 	knownBytes  = 4 << 20
 	knownAnswer = 1 << 20
+	knownTag    = 256
 )
+
+// size is what an answer takes in memory, headers of any length included.
+func (r Response) size() int { return cap(r.Body) + len(r.ETag) + len(r.ContentType) + 256 }
 
 // noTag is no answer's: it asks an upstream that has tags for the one of its answer.
 const noTag = `"-"`
@@ -64,7 +68,7 @@ func (c *Client) sendAgain(ctx context.Context, r Request) (Response, error) {
 	case err != nil:
 	case resp.Status == http.StatusNotModified && known:
 		return before, nil
-	case resp.Status == http.StatusOK && resp.ETag != "" && !hasControl(resp.ETag) && len(resp.Body) <= knownAnswer:
+	case resp.Status == http.StatusOK && resp.ETag != "" && len(resp.ETag) <= knownTag && !hasControl(resp.ETag) && resp.size() <= knownAnswer:
 		c.known.Set(key, resp)
 	}
 	return resp, err

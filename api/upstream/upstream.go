@@ -87,7 +87,7 @@ func New(o Options) (*Client, error) {
 	}
 	c.known = otter.Must(&otter.Options[[sha256.Size]byte, Response]{
 		MaximumWeight: knownBytes,
-		Weigher:       func(_ [sha256.Size]byte, r Response) uint32 { return uint32(cap(r.Body)) },
+		Weigher:       func(_ [sha256.Size]byte, r Response) uint32 { return uint32(r.size()) },
 	})
 	c.metrics, err = newMetrics(o.Registry)
 	return c, err
