@@ -58,7 +58,7 @@ type halfColumn struct {
 
 // read reads a block that is sealed under its name, and goes on to use it.
 func (b *block) read(name, sealed []byte) {
-	v := unseal(name, sealed)
+	v := unseal(anyPostings, name, sealed)
 	keys, n := binary.Uvarint(v)
 	columns, m := binary.Uvarint(v[n:])
 	v = v[n+m:]
@@ -253,7 +253,7 @@ func (p *packer) pack(name []byte) []byte {
 		binary.BigEndian.PutUint16(l.padded[len(p.columns):], uint16(len(key)))
 		l.fill(out[start+i*size : start+(i+1)*size])
 	}
-	return seal(name, out)
+	return seal(anyPostings, name, out)
 }
 
 // add appends the kind of the next column.

@@ -30,6 +30,15 @@ type postings struct {
 	terms func(row index.Row, add func(term uint64))
 }
 
+// posted returns the row under a sort_order that postings have.
+func (c *collection) posted(dictionary rowReader, rows *bbolt.Cursor, order []byte) index.Row {
+	row := c.row(dictionary, rows, order)
+	if row.IsZero() {
+		panic(errNoRow)
+	}
+	return row
+}
+
 // row returns the row under that sort_order; the zero Row where there is none.
 func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte) index.Row {
 	k, v := rows.Seek(order)
@@ -41,7 +50,7 @@ func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte)
 
 // found returns the row that a cursor has found.
 func (c *collection) found(dictionary rowReader, order, sealed []byte) index.Row {
-	return dictionary.Row(c.t, order, unseal(order, sealed))
+	return dictionary.Row(c.t, order, unseal(c.rows, order, sealed))
 }
 
 // rowReader is an index.Dictionary, or the index.Packer that makes a new one.

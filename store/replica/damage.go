@@ -30,46 +30,65 @@ const sealSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal appends to a value the CRC-32C of its key and of it. bbolt has no checksums but for its meta pages: without ours, a flipped bit
-// in a row would be served, or one in a key would make a value another's.
-func seal(key, value []byte) []byte {
-	return binary.BigEndian.AppendUint32(value, checksum(key, value))
+// seal appends to a value the CRC-32C of its bucket's name, of its key and of it. bbolt has no checksums but for its meta pages: without
+// ours, a flipped bit in a row would be served, or one in a key would make a value another's. A page that the disk has not written has
+// what was there before: perhaps rows of another type, under the same sort_orders.
+func seal(bucket, key, value []byte) []byte {
+	return binary.BigEndian.AppendUint32(value, checksum(bucket, key, value))
 }
 
-func checksum(key, value []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+func checksum(bucket, key, value []byte) uint32 {
+	return crc32.Update(crc32.Update(crc32.Checksum(bucket, castagnoli), castagnoli, key), castagnoli, value)
 }
+
+// anyPostings stands for the names of the buckets of postings. What these lead to is held against the query anyway.
+var anyPostings []byte
 
 // unseal returns what was sealed, as a part of it. It has touched every byte of the value then: the disk gives it. A key that a cursor has
 // found has a value: bbolt has none for a bucket in a bucket, and a flipped bit makes one.
-func unseal(key, sealed []byte) []byte {
+func unseal(bucket, key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
-	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(key, sealed[:n]) {
+	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(bucket, key, sealed[:n]) {
 		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
 	}
 	return sealed[:n:n]
 }
 
-// put seals a value, which it copies, under its key.
-func put(b *bbolt.Bucket, key, value []byte) error {
-	return b.Put(key, seal(key, slices.Clip(value)))
+// put seals a value, which it copies, and puts it into a bucket.
+func put(tx *bbolt.Tx, bucket, key, value []byte) error {
+	return tx.Bucket(bucket).Put(key, seal(bucket, key, slices.Clip(value)))
 }
 
 // get returns what put has put under a key; nil where there is nothing.
-func get(b *bbolt.Bucket, key []byte) []byte {
-	sealed := b.Get(key)
+func get(tx *bbolt.Tx, bucket, key []byte) []byte {
+	sealed := tx.Bucket(bucket).Get(key)
 	if sealed == nil {
 		return nil
 	}
-	return unseal(key, sealed)
+	return unseal(bucket, key, sealed)
 }
 
-// checkSealed reads a small bucket, so that a damaged key is found: who looks for the right one would only find nothing.
-func checkSealed(b *bbolt.Bucket) {
-	cursor := b.Cursor()
-	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		unseal(k, v)
+// checkSmall reads all of the buckets that are small, so that a damaged key, or a page that has lost entries, is found: who looks for one
+// would only find nothing.
+func checkSmall(tx *bbolt.Tx, file *os.File) error {
+	r := pages.New(file, tx)
+	if err := r.Walk(string(bucketMeta), nil, func([]byte, []byte) error { return nil }, nil); err != nil {
+		return damaged(err)
 	}
+	names := []string{string(bucketPositions), string(bucketStats), string(bucketTexts), string(bucketSamples)}
+	for _, t := range index.TableTypes {
+		names = append(names, t.Name)
+	}
+	for _, name := range names {
+		err := r.Walk(name, nil, func(key, sealed []byte) error {
+			unseal([]byte(name), key, sealed)
+			return nil
+		}, nil)
+		if err != nil {
+			return damaged(err)
+		}
+	}
+	return nil
 }
 
 // openFile opens the file by bbolt, which panics over pages that make no sense.

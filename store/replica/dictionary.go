@@ -33,19 +33,19 @@ func (r *Store) loadDictionary(tx *bbolt.Tx) error {
 	if err := checkSchema(tx); err != nil {
 		return err
 	}
-	r.packer = index.NewPacker(unsealAll(tx.Bucket(bucketTexts)), unsealAll(tx.Bucket(bucketSamples)))
+	r.packer = index.NewPacker(unsealAll(tx, bucketTexts), unsealAll(tx, bucketSamples))
 	r.dictionary.Store(r.packer.Dictionary())
 	return nil
 }
 
 // unsealAll returns copies of the values of a bucket, in the order of their keys.
-func unsealAll(b *bbolt.Bucket) (values [][]byte) {
-	cursor := b.Cursor()
+func unsealAll(tx *bbolt.Tx, bucket []byte) (values [][]byte) {
+	cursor := tx.Bucket(bucket).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
 		if !bytes.Equal(k, numberKey(len(values))) { // a page that has lost an entry
 			panic(damage(fmt.Sprintf("%x stands where number %d of the dictionary does", k, len(values))))
 		}
-		values = append(values, append([]byte(nil), unseal(k, v)...))
+		values = append(values, append([]byte(nil), unseal(bucket, k, v)...))
 	}
 	return values
 }
@@ -59,7 +59,7 @@ func (w *batchWriter) keepDictionary() error {
 		return nil
 	}
 	for i, text := range added {
-		if err := put(texts, numberKey(kept+i), text); err != nil {
+		if err := put(w.tx, bucketTexts, numberKey(kept+i), text); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (w *batchWriter) learn(rows []index.Row, isNew []bool) error {
 		of = append(of, packets.found(w.r.packer, k, v))
 	}
 	w.learned = true
-	return put(w.tx.Bucket(bucketSamples), numberKey(have), w.r.packer.Learn(of))
+	return put(w.tx, bucketSamples, numberKey(have), w.r.packer.Learn(of))
 }
 
 // hasLearned tells whether the batch has added to the dictionary.
@@ -102,5 +102,5 @@ func (w *batchWriter) hasLearned() bool {
 }
 
 func (w *batchWriter) count(c *collection) uint64 {
-	return countOf(get(w.tx.Bucket(bucketStats), statKey(c, statTotal, "")))
+	return countOf(get(w.tx, bucketStats, statKey(c, statTotal, "")))
 }

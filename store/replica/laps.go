@@ -128,6 +128,6 @@ func (l *laps) checkNext() {
 	ahead := laps{cursor: l.cursor.Bucket().Cursor(), oldest: l.oldest, at: l.at}
 	ahead.cursor.Seek(l.at)
 	if name, sealed := ahead.next(); name != nil {
-		unseal(name, sealed)
+		unseal(anyPostings, name, sealed)
 	}
 }

@@ -216,7 +216,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 	inBlock := p.rangeOf(packetByBlock, termOf(folded))
 	rows, ofTransfers := p.s.tx.Bucket(packets.rows).Cursor(), p.s.tx.Bucket(transfers.rows).Cursor()
 	for order := inBlock.seek(nil); order != nil; order = inBlock.next() {
-		packet := packets.row(p.s.dictionary, rows, order)
+		packet := packets.posted(p.s.dictionary, rows, order)
 		if !has(packet, index.PacketSendBlockColumn, folded) {
 			continue
 		}
@@ -224,7 +224,7 @@ func (p *query) transfersOfBlock(hash string) orders {
 		packetHash := packet.AppendKey(buf[:0], packets.t.Key)
 		of := p.rangeOf(transferByHash, termOf(packetHash))
 		for order := of.seek(nil); order != nil; order = of.next() {
-			transfer := transfers.row(p.s.dictionary, ofTransfers, order)
+			transfer := transfers.posted(p.s.dictionary, ofTransfers, order)
 			if has(transfer, index.TransferPacketColumn, packetHash) {
 				found.sorted = append(found.sorted, bytes.Clone(order))
 			}
@@ -262,19 +262,16 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	if p.ascending {
 		move = rows.Next
 	}
-	if p.page.Cursor == "" {
+	switch {
+	case p.page.Cursor == "":
 		k, v = rows.Last()
-	} else {
-		cursor := []byte(p.page.Cursor)
-		k, v = rows.Seek(cursor)
-		switch {
-		case p.ascending && bytes.Equal(k, cursor):
-			k, v = move()
-		case !p.ascending && k == nil:
-			k, v = rows.Last()
-		case !p.ascending:
+	case p.ascending:
+		p.c.seekBefore(rows, []byte(p.page.Cursor))
+		if k, v = rows.Seek([]byte(p.page.Cursor)); string(k) == p.page.Cursor {
 			k, v = move()
 		}
+	default:
+		k, v = p.c.seekBefore(rows, []byte(p.page.Cursor))
 	}
 	found := make([]index.Row, 0, p.limit)
 	for k != nil && len(found) < p.limit && !p.meter.ended() {
@@ -284,6 +281,25 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 		k, v = move()
 	}
 	return found
+}
+
+// seekBefore moves to the last row before a sort_order. bbolt looks for keys by halving, so that a damaged one may lead past others; but
+// only to itself, or to one that is on the wrong side.
+func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) {
+	behind, itsValue := rows.Seek(order)
+	if behind == nil {
+		k, v = rows.Last()
+	} else {
+		unseal(c.rows, behind, itsValue)
+		k, v = rows.Prev()
+	}
+	if k != nil {
+		unseal(c.rows, k, v)
+	}
+	if k != nil && bytes.Compare(k, order) >= 0 || behind != nil && bytes.Compare(behind, order) < 0 {
+		panic(damage("rows are not in the order of their keys"))
+	}
+	return k, v
 }
 
 // follow returns the page of the rows that the orders name.
@@ -299,11 +315,7 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 	}
 	found := make([]index.Row, 0, min(p.limit, 16))
 	for order != nil && !p.meter.ended() {
-		row := p.c.row(p.s.dictionary, rows, order)
-		if row.IsZero() {
-			panic(errNoRow)
-		}
-		if p.passes(row) {
+		if row := p.c.posted(p.s.dictionary, rows, order); p.passes(row) {
 			found = append(found, row)
 		}
 		if len(found) == p.limit {
@@ -326,7 +338,7 @@ func (p *query) passes(row index.Row) bool {
 // find returns the row of that key, and its sort_order until the next one is looked for. The caller holds s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 	if s.finders[c.number] == nil {
-		s.finders[c.number] = newFinder(s.tx, s.dictionary, c)
+		s.finders[c.number] = newFinder(s.tx, s.dictionary, c, nil)
 	}
 	return s.finders[c.number].find(key, &meter{ctx: s.ctx})
 }
@@ -336,11 +348,12 @@ type finder struct {
 	c          *collection
 	dictionary rowReader
 	rows       *bbolt.Cursor
-	hashes     []*blockCursor // of the postings by hash
+	hashes     []*blockCursor  // of the postings by hash
+	left       map[string]bool // sort_orders that these have, but a batch has taken away the rows
 }
 
-func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection) *finder {
-	f := &finder{c: c, dictionary: dictionary, rows: tx.Bucket(c.rows).Cursor()}
+func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection, left map[string]bool) *finder {
+	f := &finder{c: c, dictionary: dictionary, rows: tx.Bucket(c.rows).Cursor(), left: left}
 	for _, name := range [][]byte{c.hash.bucket, c.hash.recent} {
 		if bucket := tx.Bucket(name); bucket.Sequence() > 0 {
 			f.hashes = append(f.hashes, newBlockCursor(bucket))
@@ -360,8 +373,11 @@ func (f *finder) find(key []byte, m *meter) (index.Row, []byte) {
 	for _, cursor := range f.hashes {
 		// As few as have the hash, unless somebody makes hashes that collide.
 		for k := cursor.seek(term); bytes.HasPrefix(k, term) && !m.ended(); k = cursor.next() {
-			row := f.c.row(f.dictionary, f.rows, k[termSize:])
-			if !row.IsZero() && bytes.Equal(row.AppendKey(own, f.c.t.Key), key) {
+			if f.left[string(k[termSize:])] {
+				continue
+			}
+			row := f.c.posted(f.dictionary, f.rows, k[termSize:])
+			if bytes.Equal(row.AppendKey(own, f.c.t.Key), key) {
 				return row, k[termSize:]
 			}
 		}

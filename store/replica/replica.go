@@ -211,12 +211,10 @@ func (r *Store) prepare() (err error) {
 			return err
 		}
 		r.tables.Store(loaded)
-		if r.id = string(get(tx.Bucket(bucketMeta), keyID)); r.id == "" {
+		if r.id = string(get(tx, bucketMeta, keyID)); r.id == "" {
 			panic(damage("it has lost its id"))
 		}
-		checkSealed(tx.Bucket(bucketStats))
-		checkSealed(tx.Bucket(bucketPositions))
-		return nil
+		return checkSmall(tx, r.file)
 	})
 }
 
@@ -255,7 +253,7 @@ func createBuckets(tx *bbolt.Tx) error {
 	}
 	meta := tx.Bucket(bucketMeta)
 	return errors.Join(
-		put(meta, keyID, []byte(rand.Text())),
+		put(tx, bucketMeta, keyID, []byte(rand.Text())),
 		meta.Put(keyLayout, strconv.AppendInt(nil, layoutVersion, 10)),
 		meta.Put(keyFormat, strconv.AppendInt(nil, index.FormatVersion, 10)),
 	)
@@ -299,7 +297,7 @@ func timeoutError(err error) error {
 func (s *snapshot) Position(ctx context.Context, name string) (string, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := get(s.tx.Bucket(bucketPositions), []byte(name))
+	v := get(s.tx, bucketPositions, []byte(name))
 	return string(v), v != nil, nil
 }
 
@@ -321,7 +319,7 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	if k, v := rows.First(); v != nil {
 		status.Oldest, _ = packets.found(s.dictionary, k, v).Time(packets.sent)
 	}
-	if v := get(s.tx.Bucket(bucketMeta), keyUpdated); len(v) == 8 {
+	if v := get(s.tx, bucketMeta, keyUpdated); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
 	status.Unverified = s.tx.Bucket(bucketUnverified).Sequence()
@@ -345,7 +343,20 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	if c == nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
 	}
-	return s.walk(ctx, c.rows, func(k, v []byte) error { return yield(c.found(s.dictionary, k, v)) })
+	n := uint64(0)
+	err := s.walk(ctx, c.rows, func(k, v []byte) error {
+		n++
+		return yield(c.found(s.dictionary, k, v))
+	})
+	if err != nil {
+		return err
+	}
+	s.locked(func() {
+		if counted := s.count(c); n != counted {
+			panic(damage(fmt.Sprintf("of %d rows there are %d", counted, n)))
+		}
+	})
+	return nil
 }
 
 // locked runs f under s.mu, which is free again even where f panics over a damaged file.

@@ -71,11 +71,7 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 			continue
 		}
 		taken[string(order)] = true
-		row := c.row(s.dictionary, rows, order)
-		if row.IsZero() {
-			panic(errNoRow)
-		}
-		sample = append(sample, row)
+		sample = append(sample, c.posted(s.dictionary, rows, order))
 	}
 	return sample, nil
 }

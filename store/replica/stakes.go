@@ -174,7 +174,7 @@ func (s *snapshot) delivery(packet index.Row, d zkgm.Delivery, m *meter) (found 
 	of := ordersOf(s.tx, packetByTx, termOf(tx), true, m)
 	rows := s.tx.Bucket(packets.rows).Cursor()
 	for order := of.seek(nil); order != nil; order = of.next() {
-		row := packets.row(s.dictionary, rows, order)
+		row := packets.posted(s.dictionary, rows, order)
 		if has(row, index.PacketSendTransactionColumn, tx) && index.Delivers(row, d) {
 			return row
 		}

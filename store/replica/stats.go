@@ -140,12 +140,13 @@ func dayName(day uint32) string {
 }
 
 // write applies the changes. routes tells that a pair of chains came or went.
-func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
+func (d *deltas) write(tx *bbolt.Tx) (routes bool, err error) {
+	b := tx.Bucket(bucketStats)
 	for key, by := range d.counts {
 		if by == 0 {
 			continue
 		}
-		before := countOf(get(b, []byte(key)))
+		before := countOf(get(tx, bucketStats, []byte(key)))
 		after := int64(before) + by
 		if after < 0 {
 			panic(damage(fmt.Sprintf("count %q falls to %d", key, after)))
@@ -156,19 +157,19 @@ func (d *deltas) write(b *bbolt.Bucket) (routes bool, err error) {
 		if after == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = put(b, []byte(key), binary.AppendUvarint(nil, uint64(after)))
+			err = put(tx, bucketStats, []byte(key), binary.AppendUvarint(nil, uint64(after)))
 		}
 		if err != nil {
 			return false, err
 		}
 	}
 	for key, changes := range d.histograms() {
-		h := readHistogram(get(b, []byte(key)))
+		h := readHistogram(get(tx, bucketStats, []byte(key)))
 		h.change(changes)
 		if len(h) == 0 {
 			err = b.Delete([]byte(key))
 		} else {
-			err = put(b, []byte(key), h.encode())
+			err = put(tx, bucketStats, []byte(key), h.encode())
 		}
 		if err != nil {
 			return false, err
@@ -266,7 +267,7 @@ func (h histogram) percentiles() *index.Percentiles {
 
 // count returns how many rows a collection has. The caller holds s.mu.
 func (s *snapshot) count(c *collection) uint64 {
-	return countOf(get(s.tx.Bucket(bucketStats), statKey(c, statTotal, "")))
+	return countOf(get(s.tx, bucketStats, statKey(c, statTotal, "")))
 }
 
 // Stats implements index.Snapshot.
@@ -345,7 +346,7 @@ func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.D
 			return timeoutError(ctx.Err())
 		}
 		rest := k[len(prefix):]
-		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(k, v)))
+		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(bucketStats, k, v)))
 	}
 	return nil
 }
@@ -358,7 +359,7 @@ func (s *snapshot) Latency(ctx context.Context, q index.LatencyQuery) (index.Lat
 	shown := []**index.Percentiles{&latency.PacketRecv, &latency.WriteAck, &latency.PacketAck}
 	for i, p := range latencyPhases {
 		if q.Phase == index.AnyPhase || q.Phase == p.phase {
-			v := get(s.tx.Bucket(bucketStats), []byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
+			v := get(s.tx, bucketStats, []byte(latencyKey(i, q.SourceChain, q.DestinationChain)))
 			*shown[i] = readHistogram(v).percentiles()
 		}
 	}

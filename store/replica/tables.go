@@ -67,7 +67,7 @@ func (t *tables) loadTable(tx *bbolt.Tx, of *index.Type) {
 	loaded := table{byKey: make(map[string]index.Row)}
 	cursor := tx.Bucket([]byte(of.Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := index.RowOf(of, unseal(k, v)).Clone()
+		row := index.RowOf(of, unseal([]byte(of.Name), k, v)).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}
@@ -184,9 +184,9 @@ func placeholder(value any) index.Row {
 // upsertTable is upsert for a row of a small type.
 func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 	of := row.Type()
-	bucket := w.tx.Bucket([]byte(of.Name))
+	bucket := []byte(of.Name)
 	key := row.Key()
-	old := get(bucket, []byte(key))
+	old := get(w.tx, bucket, []byte(key))
 	if sorted, has := row.Type().Field("sort_order"); has {
 		order, _ := row.Text(sorted.Number)
 		taken := func(order string) bool {
@@ -218,7 +218,7 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 		count = &w.written.Updated
 	}
 	w.changedTables[of] = true
-	return count, put(bucket, []byte(key), row.Bytes())
+	return count, put(w.tx, bucket, []byte(key), row.Bytes())
 }
 
 // orders returns who holds each sort_order of a small type in this batch.

@@ -96,7 +96,7 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 	}
 	key := apartKey(u.Row.ID())
 	a := apart{since: w.r.now().UnixNano()}
-	if v := get(w.apart, key); v == nil {
+	if v := get(w.tx, bucketUnverified, key); v == nil {
 		w.written.Inserted++
 		if err := w.apart.SetSequence(w.apart.Sequence() + 1); err != nil {
 			return err
@@ -115,7 +115,7 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 			return err
 		}
 	}
-	return put(w.apart, key, a.encode())
+	return put(w.tx, bucketUnverified, key, a.encode())
 }
 
 // endApart ends what is kept apart of a row's key, and tells whether there was any. Where nothing is kept apart it costs nothing.
@@ -145,7 +145,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 		return nil // of such nothing is kept apart
 	}
 	key := apartKey(id)
-	v := get(w.apart, key)
+	v := get(w.tx, bucketUnverified, key)
 	if v == nil {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 	}
 	next = bytes.Clone(k)
 	for _, e := range entries {
-		a, change := readApart(unseal(e.k, e.v)), w.serve
+		a, change := readApart(unseal(bucketUnverified, e.k, e.v)), w.serve
 		if a.served == w.r.serveUnverified {
 			continue
 		}
@@ -241,7 +241,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 		if err := change(collectionOfApart(e.k), &a); err != nil {
 			return nil, err
 		}
-		if err := put(w.apart, e.k, a.encode()); err != nil {
+		if err := put(w.tx, bucketUnverified, e.k, a.encode()); err != nil {
 			return nil, err
 		}
 	}
@@ -251,7 +251,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 // Unverified implements index.Snapshot.
 func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
-		a := readApart(unseal(k, v))
+		a := readApart(unseal(bucketUnverified, k, v))
 		return yield(index.Unverified{
 			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
 		})
@@ -280,11 +280,7 @@ func (s *snapshot) Unfinished(ctx context.Context, behind index.Row, yield func(
 		if n++; n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())
 		}
-		row := packets.row(s.dictionary, rows, k[termSize:])
-		if row.IsZero() {
-			panic(errNoRow)
-		}
-		if err := yield(row); err != nil {
+		if err := yield(packets.posted(s.dictionary, rows, k[termSize:])); err != nil {
 			return err
 		}
 	}

@@ -110,6 +110,7 @@ type batchWriter struct {
 	newest  [2][]byte            // by collection: the last one
 	apart   *bbolt.Bucket        // of what is kept apart
 	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
+	left    [2]map[string]bool   // by collection: sort_orders of rows that this batch has moved or removed, and put no other under
 	finders [2]*finder           // by collection
 	changes map[*postings][]postingChange
 	arena   []byte // memory for keys of postings
@@ -132,7 +133,7 @@ func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 		w.rows[i] = tx.Bucket(c.rows)
 		w.rows[i].FillPercent = fillOrdered
 		w.oldest[i], w.newest[i] = ends(w.rows[i])
-		w.moved[i] = make(map[string]string)
+		w.moved[i], w.left[i] = make(map[string]string), make(map[string]bool)
 	}
 	return w
 }
@@ -187,7 +188,7 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	if err := w.applyGathered(); err != nil {
 		return err
 	}
-	return put(w.tx.Bucket(bucketMeta), keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
+	return put(w.tx, bucketMeta, keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
 }
 
 // applyGathered makes the changes of postings and counts that were gathered.
@@ -198,7 +199,7 @@ func (w *batchWriter) applyGathered() (err error) {
 	if err := w.keepDictionary(); err != nil {
 		return err
 	}
-	w.routesChanged, err = w.counts.write(w.tx.Bucket(bucketStats))
+	w.routesChanged, err = w.counts.write(w.tx)
 	return err
 }
 
@@ -233,11 +234,10 @@ func (w *batchWriter) writeRow(row index.Row, p *prepared) error {
 }
 
 func (w *batchWriter) position(name, value string) error {
-	positions := w.tx.Bucket(bucketPositions)
 	if value == "" {
-		return positions.Delete([]byte(name))
+		return w.tx.Bucket(bucketPositions).Delete([]byte(name))
 	}
-	return put(positions, []byte(name), []byte(value))
+	return put(w.tx, bucketPositions, []byte(name), []byte(value))
 }
 
 // lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of
@@ -324,6 +324,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	if !old.IsZero() {
 		w.counts.add(c, old, -1)
 		if kept != order {
+			w.left[c.number][kept] = true
 			if err := w.rows[c.number].Delete([]byte(kept)); err != nil {
 				return err
 			}
@@ -335,6 +336,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	}
 	w.counts.add(c, row, 1)
 	w.moved[c.number][key] = order
+	delete(w.left[c.number], order)
 	if order > string(w.oldest[c.number]) && order <= string(w.newest[c.number]) {
 		w.rows[c.number].FillPercent = fillAmong
 	}
@@ -342,7 +344,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 		return w.rows[c.number].Put([]byte(order), p.packed)
 	}
 	packed := w.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
-	return w.rows[c.number].Put([]byte(order), seal([]byte(order), packed))
+	return w.rows[c.number].Put([]byte(order), seal(c.rows, []byte(order), packed))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.
@@ -354,7 +356,7 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row,
 		return index.Row{}, ""
 	}
 	if w.finders[c.number] == nil {
-		w.finders[c.number] = newFinder(w.tx, w.r.packer, c) // these postings do not change before the end
+		w.finders[c.number] = newFinder(w.tx, w.r.packer, c, w.left[c.number]) // these postings do not change before the end
 	}
 	row, order := w.finders[c.number].find(key, &meter{ctx: context.Background()})
 	return row, string(order)

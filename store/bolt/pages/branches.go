@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// CheckBranches finds trees that bbolt would walk for ever, or through pages that are none. It reads the branches, some
-// hundredth of the file, and of the leaves one header under each: enough to see that no page is reached twice. What the leaves
-// hold is not looked at. The error names the bucket and the page.
+// CheckBranches finds trees that bbolt would walk for ever, or through pages that are none, or that are free: these have what was there
+// once, and what bbolt writes next. It reads the branches, some hundredth of the file, the list of free pages, and of the leaves one
+// header under each branch: enough to see that no page is reached twice. What the leaves hold is not looked at. The error names the
+// bucket and the page.
 func (r *Reader) CheckBranches() error {
 	buckets, err := r.Buckets()
 	if err != nil {
@@ -20,6 +21,15 @@ func (r *Reader) CheckBranches() error {
 		}
 		if err := r.checkBranch(b.root, nil, nil, seen); err != nil {
 			return fmt.Errorf("bucket %s: %w", name, err)
+		}
+	}
+	free, err := r.FreePages()
+	if err != nil {
+		return fmt.Errorf("list of free pages: %w", err)
+	}
+	for _, id := range free {
+		if err := r.mark(id, seen); err != nil {
+			return fmt.Errorf("list of free pages: %w", err)
 		}
 	}
 	return nil

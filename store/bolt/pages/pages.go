@@ -145,6 +145,11 @@ func parsePage(id uint64, buf []byte) (*page, error) {
 	if pageHeader+pg.count*pageElement > len(buf) || pg.flags == flagBranch && pg.count == 0 {
 		return nil, fmt.Errorf("page %d: claims %d entries", id, pg.count)
 	}
+	if pg.count > 0 {
+		if start, _, _ := pg.span(0); start != uint64(pageHeader+pg.count*pageElement) { // bbolt leaves no room there
+			return nil, fmt.Errorf("page %d: claims %d entries, but the first begins at byte %d", id, pg.count, start)
+		}
+	}
 	for i := range pg.count {
 		if err := pg.checkElement(i); err != nil {
 			return nil, fmt.Errorf("page %d: entry %d: %w", id, i, err)
