@@ -139,7 +139,7 @@ func startOnce(t *testing.T, c *config.Config, old appliance.LogKey) {
 	select {
 	case err := <-followed:
 		ok(t, err)
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatal("it does not follow")
 	}
 	ok(t, store.Close())

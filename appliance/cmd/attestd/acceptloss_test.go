@@ -280,7 +280,7 @@ func lost(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	daemon := client.NewAdmin(ts.MkAbs(args[0]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		status, err := daemon.Status(context.Background())
 		if err == nil && strings.Contains(status.Failing["journal"], "fewer records than were published") {
 			return

@@ -60,7 +60,7 @@ func (s benchSettings) measurePeer(tb testing.TB, address string, pid, connectio
 
 func waitListening(tb testing.TB, address string) {
 	tb.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()

@@ -56,7 +56,7 @@ func (c *cluster) acceptLoss(at *member) {
 		select {
 		case <-ended:
 			m.start(c)
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			c.Fatalf("%s does not follow\n%s", m.name, m.events())
 		}
 	}

@@ -72,7 +72,7 @@ func startCluster(t *testing.T, primary *postgrestest.Server, programs ...string
 	}
 	c.watch = watchCheckpoints(c)
 	c.load = startLoad(c, createKey(t, first))
-	c.backWithin(time.Now(), time.Minute, c.members...)
+	c.backWithin(time.Now(), patience, c.members...)
 	return c
 }
 
@@ -245,7 +245,7 @@ func (c *cluster) verifierKey(m *member) string {
 // readiness is what a member's /readyz says.
 func (m *member) readiness(t *testing.T) int {
 	t.Helper()
-	h := http.Client{Timeout: 20 * time.Second}
+	h := http.Client{Timeout: patience}
 	resp, err := h.Get(m.url + "/readyz")
 	if err != nil {
 		t.Fatalf("%s: %v", m.name, err)

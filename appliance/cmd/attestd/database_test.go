@@ -102,7 +102,7 @@ func members(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(err)
 	daemon := client.NewAdmin(ts.MkAbs(args[1]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(patience); ; {
 		status, err := daemon.Cluster(context.Background())
 		current := 0
 		for _, m := range status.Members {

@@ -49,13 +49,13 @@ func (d *daemonProcess) follow(address string) {
 // await asks until the answer is what it must become.
 func await(tb testing.TB, what string, holds func() (ok bool, now string)) {
 	tb.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(patience); ; {
 		ok, now := holds()
 		if ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within a minute; now: %s", what, now)
+			tb.Fatalf("%s: not within %s; now: %s", what, patience, now)
 		}
 		time.Sleep(20 * time.Millisecond) // between two questions; nothing tells from outside
 	}

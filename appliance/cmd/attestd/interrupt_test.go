@@ -86,7 +86,7 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 			}
 			select {
 			case <-asked:
-			case <-time.After(time.Minute):
+			case <-time.After(patience):
 				t.Error("the daemon was asked for nothing")
 			}
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -149,7 +148,7 @@ func TestEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 // all that were answered.
 func attestUntilKilled(t *testing.T, d *daemonProcess, clients, killAfter int) (answered []appliance.Attestation) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	answers := make(chan appliance.Attestation)
 	var wg sync.WaitGroup

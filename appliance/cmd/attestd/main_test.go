@@ -31,6 +31,9 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
+// patience bounds every wait for what must come: only what hangs reaches it, however slow and busy the machine is.
+const patience = 3 * time.Minute
+
 func TestMain(m *testing.M) {
 	worker.Main() // for the tests that run a daemon in this process
 	testscript.Main(m, map[string]func(){"attestd": main, "thief": thief})
@@ -95,7 +98,7 @@ func ready(ts *testscript.TestScript, negated bool, args []string) {
 func waitReady(socket string) error {
 	daemon := client.NewAdmin(socket)
 	defer daemon.Close()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(patience); ; {
 		_, err := daemon.Status(context.Background())
 		if err == nil {
 			return nil

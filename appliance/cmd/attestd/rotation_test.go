@@ -226,11 +226,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); !d.keyStatuses(t)[1].Ready; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the key is not opened\n%s", d.log())
-		}
-	}
+	await(t, "the key is opened", func() (bool, string) { return d.keyStatuses(t)[1].Ready, string(d.log()) })
 	if a, err := bound.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil || a.SignerAddress.String() != next.Address {
 		t.Errorf("an API key bound to next got %+v, %v", a, err)
 	}

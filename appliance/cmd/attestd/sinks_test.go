@@ -52,7 +52,7 @@ func receiveSyslog(t *testing.T) (address string, got *shipped) {
 
 func (s *shipped) read(conn net.Conn) {
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	var lines []string
 	for in := bufio.NewReader(conn); ; {
 		length, err := in.ReadString(' ')
@@ -120,7 +120,7 @@ func TestNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
 
 // waitShipped waits until sinks have all that there is.
 func waitShipped(admin *client.Admin, names ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

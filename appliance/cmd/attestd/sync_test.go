@@ -137,7 +137,7 @@ func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
 			if got != c.want {
 				t.Errorf("%v: the header is %q, want %q", c.args, got, c.want)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Error("nothing was asked")
 		}
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {

@@ -15,9 +15,6 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// patience bounds every wait of these tests; nothing should come near it.
-const patience = 30 * time.Second
-
 // manager is what a service manager is to a daemon: the socket that it reports to.
 type manager struct {
 	testing.TB

@@ -48,21 +48,17 @@ func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
 // awaitToken waits until a token stands so: hsm.TokenSigns or another state.
 func (d *daemonProcess) awaitToken(tb testing.TB, position int, state string) {
 	tb.Helper()
-	for deadline := time.Now().Add(time.Minute); d.tokens(tb)[position-1].State != state; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatalf("token %d: not %q\n%s", position, state, d.events())
-		}
-	}
+	await(tb, fmt.Sprintf("token %d: %s", position, state), func() (bool, string) {
+		return d.tokens(tb)[position-1].State == state, string(d.events())
+	})
 }
 
 // awaitEvent waits until the journal has an event of that kind.
 func (d *daemonProcess) awaitEvent(tb testing.TB, kind string) {
 	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(d.run(tb, "log", "list", "--events"), " "+kind+" "); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatalf("the journal has no %s\n%s", kind, d.events())
-		}
-	}
+	await(tb, "the journal has "+kind, func() (bool, string) {
+		return strings.Contains(d.run(tb, "log", "list", "--events"), " "+kind+" "), string(d.events())
+	})
 }
 
 // While the first of two tokens is killed, hangs or is cut off, and comes back, every request is answered, and what was answered

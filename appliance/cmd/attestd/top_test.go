@@ -111,7 +111,7 @@ func TestLiveViewsEndWithAKey(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		killer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+		killer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		drawn := readUntil(t, person, c.sees)
 		if _, err := person.WriteString(c.key); err != nil {
 			t.Fatal(err)

@@ -76,7 +76,7 @@ func spansOf(t *testing.T, spans <-chan received, count int) map[string]received
 		select {
 		case s := <-spans:
 			all[s.GetName()] = s
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Fatalf("only %d spans came: %v", len(all), all)
 		}
 	}

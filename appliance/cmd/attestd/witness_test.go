@@ -97,14 +97,11 @@ func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
 // audit brings an export and the witnessed checkpoint of exactly its records to the auditor.
 func (w *witnessed) audit(t *testing.T) (journal, checkpoint string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	await(t, "the witnesses are up with the journal", func() (bool, string) {
 		journal, checkpoint = w.run(t, "log", "export"), w.run(t, "log", "checkpoint")
-		if strings.Split(checkpoint, "\n")[1] == fmt.Sprint(strings.Count(journal, "\n")) {
-			return journal, checkpoint
-		}
-	}
-	t.Fatalf("the witnesses are not up with the journal: %s", checkpoint)
-	return "", ""
+		return strings.Split(checkpoint, "\n")[1] == fmt.Sprint(strings.Count(journal, "\n")), checkpoint
+	})
+	return journal, checkpoint
 }
 
 func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
@@ -146,14 +143,10 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		w.start(t)
 		w.alarms(t)
 		w.attest(t, 1) // which no witness can stop
-		told := func() int {
-			return strings.Count(w.run(t, "log", "list", "--events"), string(witness.EventContradiction))
-		}
-		for deadline := time.Now().Add(time.Minute); told() < 2; {
-			if time.Now().After(deadline) {
-				t.Fatalf("the journal has no event of it\n%s", w.log())
-			}
-		}
+		await(t, "the journal has an event of each", func() (bool, string) {
+			events := w.run(t, "log", "list", "--events")
+			return strings.Count(events, string(witness.EventContradiction)) >= 2, events
+		})
 		w.kill(t)
 	}
 }
@@ -259,7 +252,7 @@ func (w *witnessed) alarms(t *testing.T) {
 	t.Helper()
 	daemon := client.NewAdmin(filepath.Join(w.dir, "admin.sock"))
 	defer daemon.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for contradict := 0; contradict < 2; {
 		s, err := daemon.Witnesses(ctx)

@@ -153,11 +153,7 @@ func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
 			d.start(t)
 			worker := d.worker(t)
 			end(t, d, worker)
-			for deadline := time.Now().Add(10 * time.Second); !ended(worker); time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the worker is still there")
-				}
-			}
+			await(t, "the worker has ended", func() (bool, string) { return ended(worker), "it is still there" })
 		})
 	}
 }
