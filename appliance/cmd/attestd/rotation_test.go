@@ -142,10 +142,11 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 			}
 			first := config.AttestorKey{Name: "first", State: appliance.AttestorKeyActive, URI: c.HSM.URI}
 			next := d.otherKey(t, first, ownToken)
+			d.configure(longRequests)
 			d.start(t)
 			defer d.kill(t)
 			first.Address = d.address(t)
-			attestWhile(t, d, 2, func() { time.Sleep(time.Millisecond) })
+			attestWhile(t, d, 2, func() {})
 			retiring := first
 			retiring.State = appliance.AttestorKeyRetiring
 			answered, outage := attestWhile(t, d, 8, func() {
@@ -206,6 +207,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	away2 := next
 	away2.URI = strings.Replace(next.URI, pin, away, 1)
 	d.configureKeys(t, first, away2)
+	d.configure(longRequests)
 	d.start(t)
 	defer d.kill(t)
 	if out := d.run(t, "health", "--ready"); !strings.Contains(out, first.Address) || !strings.Contains(out, "key next: ") {
@@ -232,7 +234,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	}
 }
 
-// brief is a context for what is not to succeed.
+// soon is a context for what is not to succeed.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	t.Cleanup(cancel)
