@@ -151,8 +151,11 @@ func TestTopWritesASampleALine(t *testing.T) {
 	text := d.following(t, func(line string) bool {
 		return regexp.MustCompile(`Z  \d+ attestations  p50 .*  \d+ sessions$`).MatchString(line)
 	}, "top")
-	objects := d.following(t, func(line string) bool { return strings.Contains(line, `"attestations":1`) }, "top", "--output", "json")
+	wanted := `"attestations":`
+	objects := d.following(t, func(line string) bool { return strings.Contains(line, wanted) }, "top", "--output", "json")
 	text.next(t)
+	objects.next(t) // samples come from now on
+	wanted = `"attestations":1`
 	d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
 	objects.next(t)
 	text.interrupt(t, "interrupted")
