@@ -115,14 +115,14 @@ func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult
 	}, nil
 }
 
-// signUntil signs with all sessions concurrently until end and returns the duration of each signature.
+// signUntil signs with all sessions concurrently until end, with each once at least, and returns the duration of each signature.
 func signUntil(ctx context.Context, raw []*RawSession, end time.Time) ([]time.Duration, error) {
 	took := make([][]time.Duration, len(raw))
 	errs := make([]error, len(raw))
 	var all sync.WaitGroup
 	for i, r := range raw {
 		all.Go(func() {
-			for began := time.Now(); began.Before(end) && ctx.Err() == nil; began = time.Now() {
+			for began := time.Now(); (took[i] == nil || began.Before(end)) && ctx.Err() == nil; began = time.Now() {
 				if errs[i] = r.Sign(); errs[i] != nil {
 					return
 				}

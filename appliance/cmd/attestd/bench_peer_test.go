@@ -111,12 +111,13 @@ func (s benchSettings) append(tb testing.TB, to appliance.Journal, record applia
 	cpu, began := ownCPU(), time.Now()
 	for range callers {
 		wg.Go(func() {
-			for r := record; ctx.Err() == nil; appended.Add(1) {
+			for r, more := record, true; more; more = ctx.Err() == nil {
 				r.ID = uuid.Must(uuid.NewV7())
 				if _, _, err := to.Append(tb.Context(), r); err != nil {
 					tb.Errorf("append: %v", err)
 					return
 				}
+				appended.Add(1)
 			}
 		})
 	}

@@ -329,7 +329,7 @@ func dial(b testing.TB, url string) net.Conn {
 // readConnections are how many connections ask at once.
 const readConnections = 8
 
-// load sends requests in turn on some connections, each one after the other.
+// load sends requests in turn on some connections, each one after the other, and one at least.
 func load(b testing.TB, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
 	before, start := cpuTime(b, pid), time.Now()
 	latencies := make([][]time.Duration, connections)
@@ -339,7 +339,7 @@ func load(b testing.TB, url string, pid int, requests [][]byte, connections int,
 		defer conn.Close()
 		wg.Go(func() {
 			in := bufio.NewReaderSize(conn, 64<<10)
-			for n, end := i*len(requests)/connections, start.Add(each); time.Now().Before(end); n++ {
+			for n, end := i*len(requests)/connections, start.Add(each); latencies[i] == nil || time.Now().Before(end); n++ {
 				begin := time.Now()
 				_, err := conn.Write(requests[n%len(requests)])
 				if err == nil {

@@ -77,7 +77,7 @@ func (r rig) start(tb testing.TB, name, program string, sessions int) system {
 	listen := freeAddress(tb)
 	d.url = "http://" + listen
 	settings := fmt.Sprintf(`data_dir: %q
-server: { listen: %q }
+server: { listen: %q, request_timeout: 1m }
 admin: { socket: %q }
 metrics: { listen: "127.0.0.1:0" }
 hsm: { uri: %q, sessions: %d }

@@ -52,13 +52,13 @@ static void *sign(void *argument) {
 	CK_BYTE digest[32], signature[64];
 	uint64_t made = 0;
 	memset(digest, 0xff, sizeof digest);
-	while (!ended) {
+	do {
 		CK_ULONG size = sizeof signature;
 		memcpy(digest + 1, &made, sizeof made);
 		check(module->C_SignInit(session, &ecdsa, key), "C_SignInit");
 		check(module->C_Sign(session, digest, sizeof digest, signature, &size), "C_Sign");
 		made++;
-	}
+	} while (!ended);
 	signatures += made;
 	return NULL;
 }
