@@ -95,7 +95,7 @@ func (s *soak) settle(before *soakFigures) soakFigures {
 		some, still = 8, 40
 	}
 	last, steady := s.figures(), 0
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		time.Sleep(300 * time.Millisecond) // between two looks
 		now := s.figures()
 		if before != nil && now.goroutines <= before.goroutines+some && now.descriptors <= before.descriptors+some {
@@ -165,10 +165,8 @@ func (s *soak) report(before, after soakFigures) {
 		fmt.Fprintf(&text, "%8d %s\n", s.counts[name], name)
 	}
 	s.Logf("done:\n%s", text.String())
-	for _, task := range slices.Concat(calm, faulty) {
-		if task.every < *soakTime/8 && s.counts[task.name] == 0 {
-			s.Errorf("%s: never", task.name)
-		}
+	if name := s.never(*soakTime, calm, faulty); name != "" {
+		s.Errorf("%s: never", name)
 	}
 }
 
