@@ -21,8 +21,9 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// lostDatabase makes a data_dir, and a database that lost records which were published. lose has the database lose them again.
-func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogKey, lose func()) {
+// lostDatabase makes a data_dir, and a database that lost records which were published. lose has the database lose them again, and settle
+// waits until it has done all that a process has sent which was killed.
+func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogKey, lose, settle func()) {
 	t.Helper()
 	old, secret, err := appliance.NewLogKey("example.com/attestd")
 	ok(t, err)
@@ -49,11 +50,18 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogK
 	ok(t, err)
 	ok(t, highwater.Write(filepath.Join(dir, highwater.FileName), published))
 	ok(t, store.Close())
-	return storeURL, old, func() {
+	lose = func() {
 		for _, table := range tables {
 			d.Exec(t, "DELETE FROM "+table, "INSERT INTO "+table+" SELECT * FROM kept_"+table)
 		}
 	}
+	settle = func() {
+		await(t, "the connections have ended", func() (bool, string) {
+			left := d.Query(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+databaseRole+"'")
+			return left == "0", left
+		})
+	}
+	return storeURL, old, lose, settle
 }
 
 func ok(t *testing.T, err error) {
@@ -70,7 +78,7 @@ func TestAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 		t.Skip("no strace: packaging/deps.sh installs it")
 	}
 	base := t.TempDir()
-	storeURL, old, lose := lostDatabase(t, base)
+	storeURL, old, lose, settle := lostDatabase(t, base)
 	seen := make(map[bool]int)                                                                                   // kills before and after the database had the new journal
 	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} { // it writes some twenty times
 		for n := 1; ; n += every {
@@ -87,6 +95,7 @@ func TestAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)
 			}
+			settle()
 			seen[goesOn(t, dir, storeURL, old)]++
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +86,16 @@ func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) b
 	})
 }
 
+// awaitRedemptions waits until there are so many, of which the journal has each.
+func (w watched) awaitRedemptions(t *testing.T, count int) {
+	t.Helper()
+	await(t, fmt.Sprintf("%d redemptions of ours", count), func() (bool, string) {
+		list := w.redemptions(t)
+		judged := !slices.ContainsFunc(list, func(r map[string]any) bool { return r["attestationId"] == nil })
+		return judged && len(list) == count, fmt.Sprint(list)
+	})
+}
+
 // redemptions are those that the command lists.
 func (w watched) redemptions(t *testing.T) []map[string]any {
 	t.Helper()
@@ -148,7 +159,7 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w.node.SetAttestor(t, w.signer)
 	w.node.Redeem(t, ours, 70)
 	w.node.Redeem(t, ours, 30)
-	w.awaitChain(t, "our own attestation is redeemed", func(s chain.Status) bool { return s.Contracts[0].Redemptions == 2 })
+	w.awaitRedemptions(t, 2)
 	w.run(t, "chain", "status")
 	if list := w.redemptions(t); list[0]["attestationId"] != ours.ID.String() || list[0]["amount"] != "70" || list[0]["keyId"] == nil {
 		t.Errorf("a part: %v", list[0])
@@ -293,7 +304,7 @@ func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	w.attests(t)
 	w.node.SetAttestor(t, w.signer)
 	w.node.Redeem(t, ours, 7)
-	w.awaitChain(t, "the redemption", func(s chain.Status) bool { return s.Contracts[0].Redemptions == 1 })
+	w.awaitRedemptions(t, 1)
 	w.kill(t)
 	w.run(t, "chain", "status")
 	if list := w.redemptions(t); len(list) != 1 || list[0]["amount"] != "7" {

@@ -40,7 +40,11 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	}
 	d.start(t)
 	defer func() { d.kill(t) }()
-	there := scrape(t, "http://"+listen+"/metrics")
+	var there map[string]map[string]bool
+	await(t, "the sink's lag is known", func() (bool, string) { // once the journal was read
+		there = scrape(t, "http://"+listen+"/metrics")
+		return there["attestd_sink_lag_records"] != nil, "it is not"
+	})
 	for title, expr := range queries(t) {
 		var labels []string
 		for _, m := range selector.FindAllStringSubmatch(expr, -1) {

@@ -93,6 +93,26 @@ func sql(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
+// shows SETTING VALUE waits until who connects to the database finds a setting so: its server reads its configuration again in its own time.
+func shows(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: shows SETTING VALUE")
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two questions
+		conn, err := pgx.Connect(context.Background(), ts.Getenv("OWNER"))
+		ts.Check(err)
+		var value string
+		err = errors.Join(conn.QueryRow(context.Background(), "SELECT current_setting($1)", args[0]).Scan(&value), conn.Close(context.Background()))
+		ts.Check(err)
+		if value == args[1] {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s is %q", args[0], value)
+		}
+	}
+}
+
 // members N SOCKET waits until the daemon there knows so many members that were seen just now.
 func members(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {

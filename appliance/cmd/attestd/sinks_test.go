@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/sinks"
 )
 
 // shipped is what a receiver of syslog got, a message a line, from the connections that it has read to their ends.
@@ -158,6 +159,25 @@ func waitSink(ts *testscript.TestScript, negated bool, args []string) {
 	admin := client.NewAdmin(ts.MkAbs(args[0]))
 	defer admin.Close()
 	ts.Check(waitShipped(admin, args[1:]...))
+}
+
+// failing SOCKET SINK waits until the sink has taken nothing once.
+func failingSink(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: failing SOCKET SINK")
+	}
+	admin := client.NewAdmin(ts.MkAbs(args[0]))
+	defer admin.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two questions
+		all, err := admin.Sinks(context.Background())
+		ts.Check(err)
+		if slices.ContainsFunc(all, func(s sinks.Status) bool { return s.Name == args[1] && s.Failing != "" }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v", all)
+		}
+	}
 }
 
 func checkShipped(t *testing.T, name string, lines []string, want int64) {

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -51,6 +56,29 @@ func (d *daemonProcess) awaitToken(tb testing.TB, position int, state string) {
 	await(tb, fmt.Sprintf("token %d: %s", position, state), func() (bool, string) {
 		return d.tokens(tb)[position-1].State == state, string(d.events())
 	})
+}
+
+// tokens SOCKET STATE… waits until the tokens of the daemon there stand so, in their order.
+func tokenStates(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 3 {
+		ts.Fatalf("usage: tokens SOCKET STATE STATE...")
+	}
+	daemon := client.NewAdmin(ts.MkAbs(args[0]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // between two questions
+		var status hsm.Status
+		ts.Check(daemon.HSMStatus(context.Background(), &status))
+		var states []string
+		for _, token := range status.Tokens {
+			states = append(states, token.State)
+		}
+		if slices.Equal(states, args[1:]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("the tokens are %q", states)
+		}
+	}
 }
 
 // awaitEvent waits until the journal has an event of that kind.
