@@ -107,7 +107,7 @@ func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
 	up := newUpstream(t, "300")
 	d := newDaemonFolder(t)
 	d.follow(up.url)
-	d.configure("ATTESTD_GRAPHQL_MAX_LAG=5s")
+	d.configure("ATTESTD_GRAPHQL_MAX_LAG=15s")
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 	d.run(t, "replica", "sync")

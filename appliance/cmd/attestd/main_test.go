@@ -20,6 +20,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,20 +72,25 @@ func scripts(t *testing.T) testscript.Params {
 }
 
 // freeAddress is an address on which nothing listens. Its port is below those that the kernel gives to connections and to
-// listeners of port 0, so that none of them has it before the one whom it is for.
+// listeners of port 0, so that none of them has it before the one whom it is for, and it is given once.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	const first, last = 10_000, 32_000 // Linux gives 32768 and up
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+mathrand.N(last-first)))
-		if err == nil {
+		address := fmt.Sprintf("127.0.0.1:%d", first+mathrand.N(last-first))
+		if _, given := givenAddresses.LoadOrStore(address, true); given {
+			continue
+		}
+		if l, err := net.Listen("tcp", address); err == nil {
 			defer l.Close()
-			return l.Addr().String()
+			return address
 		}
 	}
 	t.Fatal("no port is free")
 	return ""
 }
+
+var givenAddresses sync.Map // by freeAddress: whom one is for may not listen yet
 
 // ready SOCKET waits until a daemon answers there.
 func ready(ts *testscript.TestScript, negated bool, args []string) {
