@@ -7,10 +7,12 @@ import { chromium } from "playwright-core"
 const [page, appliance, key] = process.argv.slice(2)
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  timeout: 120_000, // a slow and busy machine starts it late
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 })
 try {
   const tab = await browser.newPage()
+  tab.setDefaultTimeout(120_000)
   await tab.goto(page)
 
   /** What a script of the page sees of an answer. */
