@@ -69,6 +69,7 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = d.cmd.Process.Kill() }) // where it has not ended
 	m.until("READY=1")
 	for range 5 {
 		m.until("WATCHDOG=1")
@@ -85,6 +86,7 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	m.until("READY=1", "WATCHDOG=1")
 	d.signal(t, syscall.SIGTERM)
 	m.until("STOPPING=1", "WATCHDOG=1")
+	m.conn.Close() // nobody reads what it may report still
 	if err := d.cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, d.log())
 	}
