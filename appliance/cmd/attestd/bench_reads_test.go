@@ -376,7 +376,7 @@ func (m memory) most(now memory) memory {
 
 // watchMemory looks at a process twenty times a second, until the function that it returns is called for the peaks.
 func watchMemory(b testing.TB, pid int) func() memory {
-	var peak memory
+	peak := memoryOf(pid)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

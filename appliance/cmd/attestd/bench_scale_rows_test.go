@@ -137,6 +137,7 @@ func runWatched(ctx context.Context, tb testing.TB, cmd *exec.Cmd) (peak memory,
 	if err := cmd.Start(); err != nil {
 		return peak, nil, err
 	}
+	peak = memoryOf(cmd.Process.Pid) // the first tick may come late
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
 	ended := make(chan error, 1)
