@@ -48,9 +48,10 @@ func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	d.start(t)
 	defer d.kill(t)
 	d.attests(t)
-	if log := string(d.log()); !strings.Contains(log, "the PIN could not be locked in memory") {
-		t.Errorf("the log does not say so:\n%s", log)
-	}
+	await(t, "the log says so", func() (bool, string) { // the worker does, by way of the daemon
+		log := string(d.log())
+		return strings.Contains(log, "the PIN could not be locked in memory"), log
+	})
 }
 
 // asNobody is an appliance that runs as a user who may do nothing else.
