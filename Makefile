@@ -4,7 +4,7 @@ GO        ?= go
 VERSION   ?= $(shell sh packaging/version.sh)
 LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
-TESTFLAGS ?= -race -timeout 25m
+TESTFLAGS ?= -race -timeout 60m
 # What was built with the race detector waits a second before it ends, in which other threads might report a race. The tests start
 # some thousand programs.
 export GORACE ?= atexit_sleep_ms=0
