@@ -181,12 +181,19 @@ func TestRawSignaturesAreThoseThatTheModuleMakes(t *testing.T) {
 	t.Parallel()
 	const sessions, latency = 8, 50 * time.Millisecond
 	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency})
-	r := hsmtest.Raw(t, token, sessions, time.Second)
-	n, cpu := fast.Spent()
-	// No session makes more than one each 50 ms, but for the last; one session alone would make at most an eighth of that.
-	each := r.PerSecond * latency.Seconds()
-	if each > sessions*1.1 || each < 2 || n == 0 || r.CPU < cpu/time.Duration(n) {
-		t.Errorf("%+v of %d signatures that took %s", r, n, cpu)
+	alone := 1 / latency.Seconds() // what one session makes in a second at most
+	for try := 1; ; try++ {
+		r := hsmtest.Raw(t, token, sessions, time.Second)
+		n, cpu := fast.Spent()
+		if r.PerSecond > 1.1*sessions*alone || n == 0 || r.CPU < cpu/time.Duration(n) {
+			t.Errorf("%+v of %d signatures that took %s", r, n, cpu)
+		}
+		if r.PerSecond > 2*alone {
+			break
+		}
+		if try == 10 { // a machine may stand still for most of a second, but not for each
+			t.Fatalf("%+v on %d sessions", r, sessions)
+		}
 	}
 	if r := hsmtest.Raw(t, hsmtest.New(t), 2, 200*time.Millisecond); r.PerSecond <= 0 {
 		t.Errorf("SoftHSM: %+v", r)
