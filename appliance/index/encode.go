@@ -264,15 +264,18 @@ func appendUnhex(dst, digits []byte) (_ []byte, ok bool) {
 }
 
 // hexValues are the values of lower-case hex digits, 0xff for other bytes.
-var hexValues = func() (values [256]byte) {
+var hexValues = valuesOf(hexDigits)
+
+// valuesOf returns the values of an alphabet's digits, 0xff for other bytes.
+func valuesOf(alphabet string) (values [256]byte) {
 	for i := range values {
 		values[i] = 0xff
 	}
-	for i := range hexDigits {
-		values[hexDigits[i]] = byte(i)
+	for i := range alphabet {
+		values[alphabet[i]] = byte(i)
 	}
 	return values
-}()
+}
 
 // appendSparse appends bytes with each run of up to 255 zeros as a zero byte and its length.
 func appendSparse(dst, raw []byte) []byte {

@@ -187,15 +187,7 @@ func digitsIn(text []byte) int {
 }
 
 // bech32Values are the values of the digits of bech32, 0xff for other bytes.
-var bech32Values = func() (values [256]byte) {
-	for i := range values {
-		values[i] = 0xff
-	}
-	for i := range bech32Alphabet {
-		values[bech32Alphabet[i]] = byte(i)
-	}
-	return values
-}()
+var bech32Values = valuesOf(bech32Alphabet)
 
 // appendDigitRun appends digits of bech32 in 5 bits each.
 func appendDigitRun(dst, digits []byte) []byte {
