@@ -24,18 +24,26 @@ func tuneMemory(c *config.Config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	LimitMemory(heapOf(c))
+}
+
+// heapOf is what the daemon needs.
+func heapOf(c *config.Config) int64 {
+	return memoryLimit + int64(c.GraphQL.CacheSize) + int64(c.GraphQL.AnswerMemory)
+}
+
+// LimitMemory tells the garbage collector what the process needs: it collects sooner then, rather than to let the heap grow beyond.
+// GOMEMLIMIT in the environment overrides it.
+func LimitMemory(needed int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(heapLimit(c, groupLimit("/sys/fs/cgroup", "/proc/self/cgroup")))
+		debug.SetMemoryLimit(heapLimit(needed, groupLimit("/sys/fs/cgroup", "/proc/self/cgroup")))
 	}
 }
 
-// heapLimit is the garbage collector's limit: what the daemon needs, but no more than three quarters of what the service manager
+// heapLimit is the garbage collector's limit: what the process needs, but no more than three quarters of what the service manager
 // grants it. The rest is for the HSM's library, the stacks and what the kernel keeps for sockets, and collecting more often
 // beats being throttled.
-func heapLimit(c *config.Config, granted int64) int64 {
-	needed := memoryLimit + int64(c.GraphQL.CacheSize) + int64(c.GraphQL.AnswerMemory)
-	return min(needed, granted/4*3)
-}
+func heapLimit(needed, granted int64) int64 { return min(needed, granted/4*3) }
 
 // groupLimit returns the bytes from which on the kernel throttles or ends this process for its memory (cgroup v2), MaxInt64
 // where it does not.

@@ -44,7 +44,7 @@ func TestTheHeapStaysBelowWhatTheServiceManagerGrants(t *testing.T) {
 			for file, text := range test.files {
 				write(filepath.Join(root, file), text)
 			}
-			if got := heapLimit(&c, groupLimit(root, self)); got != test.want {
+			if got := heapLimit(heapOf(&c), groupLimit(root, self)); got != test.want {
 				t.Errorf("%d MiB, want %d", got/mib, test.want/mib)
 			}
 		})

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,7 +71,7 @@ func (a *app) openReplica(ctx context.Context, c *config.Config) (replicaBackend
 			return nil, err
 		}
 	}
-	limitMemory()
+	daemon.LimitMemory(offlineMemory)
 	opened, err := daemon.OpenReplica(c)
 	if err != nil {
 		return nil, err
@@ -81,14 +79,9 @@ func (a *app) openReplica(ctx context.Context, c *config.Config) (replicaBackend
 	return offlineReplica{dataset.Into(opened), opened, c}, nil
 }
 
-// limitMemory holds what an import allocates, which grows with the replica, by collecting garbage sooner. Of the limit the rows and pages
-// of a batch are two thirds at ten million transfers. GOMEMLIMIT in the environment overrides it.
-func limitMemory() {
-	const most = 384 << 20
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(most)
-	}
-}
+// offlineMemory is what an import may allocate, which would grow with the replica. Two thirds of it are the rows and pages of a batch at ten
+// million transfers.
+const offlineMemory = 384 << 20
 
 // offlineReplica is the replica without a daemon.
 type offlineReplica struct {
