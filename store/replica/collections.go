@@ -142,7 +142,7 @@ func unsettled(packet index.Row) bool {
 	return packet.IsNull(index.PacketAckedColumn) && packet.IsNull(index.PacketTimedOutColumn)
 }
 
-// transferIndexTerms leaves out index 0, which nearly all transfers have.
+// transferNumberTerms leaves out index 0, which nearly all transfers have.
 func transferNumberTerms(row index.Row, add func(uint64)) {
 	if i, _ := row.Int(index.TransferIndexColumn); i != 0 {
 		add(numberTerm(i))

@@ -9,7 +9,7 @@
 // thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
 // is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
 // held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
-// Each value has a checksum of its key and of itself behind it (seal); what settles how the file is opened has none.
+// Each value has a checksum of its bucket's name, of its key and of itself behind it (seal); what settles how the file is opened has none.
 //
 // Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
 package replica
