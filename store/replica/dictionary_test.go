@@ -3,9 +3,11 @@ package replica
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 )
 
@@ -31,6 +33,24 @@ func TestABatchWithoutNewRowsLearnsNothing(t *testing.T) {
 	write(t, r, index.Batch{Rows: rows[:10], Positions: map[string]string{"read": "until now"}})
 	write(t, r, index.Batch{Rows: carrying(t, 1, "received")})
 	if lines := bytes.Count(export(t, r), []byte("\n")); lines != len(rows) {
+		t.Errorf("%d rows are read of %d", lines, len(rows))
+	}
+}
+
+// TestABatchThatFailsTeachesNothing: what a batch has learned, texts and a sample, is not on disk when its last row is refused. Rows that are
+// written next must be read, also when the file is opened again.
+func TestABatchThatFailsTeachesNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "replica.db")
+	r := openReplica(t, path)
+	refused := append(carrying(t, learnFirst+100, "refused"), index.Row{})
+	if _, err := r.Write(t.Context(), index.Batch{Rows: refused}); appliance.CodeOf(err) != appliance.CodeInvalidField {
+		t.Fatal(err)
+	}
+	rows := carrying(t, learnFirst-1, "sent")
+	write(t, r, index.Batch{Rows: rows})
+	check(t, r.Close())
+	if lines := bytes.Count(export(t, openReplica(t, path)), []byte("\n")); lines != len(rows) {
 		t.Errorf("%d rows are read of %d", lines, len(rows))
 	}
 }
