@@ -319,13 +319,6 @@ type Ack struct {
 // Encode returns the ABI encoding.
 func (a Ack) Encode() []byte { return newWriter(2).bool(a.Success).bytes(a.Inner).encoded() }
 
-// DecodeAck reads an acknowledgement. It shares its memory.
-func DecodeAck(data []byte) (Ack, error) {
-	r := &reader{in: data}
-	a := Ack{Success: r.bool(), Inner: r.bytes()}
-	return a, r.err
-}
-
 // EncodeBatchAck returns the inner acknowledgement of a batch.
 func EncodeBatchAck(acks [][]byte) []byte {
 	elements := newWriter(len(acks))
@@ -334,17 +327,6 @@ func EncodeBatchAck(acks [][]byte) []byte {
 	}
 	count := newWriter(1).uint(uint64(len(acks))).encoded()
 	return newWriter(1).dynamic(append(count, elements.encoded()...)).encoded()
-}
-
-// DecodeBatchAck reads the inner acknowledgement of a batch. It shares its memory.
-func DecodeBatchAck(data []byte) ([][]byte, error) {
-	r := &reader{in: data}
-	elements, n := r.list()
-	var acks [][]byte
-	for range n {
-		acks = append(acks, elements.bytes())
-	}
-	return acks, errors.Join(r.err, elements.err)
 }
 
 // TokenOrderAck says who filled an order.
@@ -362,11 +344,4 @@ const (
 // Encode returns the ABI encoding.
 func (a TokenOrderAck) Encode() []byte {
 	return newWriter(2).uint(a.FillType).bytes(a.MarketMaker).encoded()
-}
-
-// DecodeTokenOrderAck reads the inner acknowledgement of a token order. It shares its memory.
-func DecodeTokenOrderAck(data []byte) (TokenOrderAck, error) {
-	r := &reader{in: data}
-	a := TokenOrderAck{FillType: r.uint(64), MarketMaker: r.bytes()}
-	return a, r.err
 }

@@ -130,23 +130,14 @@ func TestAcknowledgements(t *testing.T) {
 	if want := pack(t, []string{"uint256", "bytes"}, big.NewInt(FillMarketMaker), []byte("maker")); !bytes.Equal(order.Encode(), want) {
 		t.Errorf("order: %x", order.Encode())
 	}
-	if got, err := DecodeTokenOrderAck(order.Encode()); err != nil || !reflect.DeepEqual(got, order) {
-		t.Errorf("order: %+v, %v", got, err)
-	}
 	acks := [][]byte{order.Encode(), {}, {1}}
 	encoded := EncodeBatchAck(acks)
 	if want := pack(t, []string{"bytes[]"}, acks); !bytes.Equal(encoded, want) {
 		t.Errorf("batch: %x", encoded)
 	}
-	if got, err := DecodeBatchAck(encoded); err != nil || !reflect.DeepEqual(got, acks) {
-		t.Errorf("batch: %x, %v", got, err)
-	}
 	ack := Ack{Success: true, Inner: encoded}
 	if want := pack(t, []string{"uint256", "bytes"}, big.NewInt(1), encoded); !bytes.Equal(ack.Encode(), want) {
 		t.Errorf("ack: %x", ack.Encode())
-	}
-	if got, err := DecodeAck(ack.Encode()); err != nil || !reflect.DeepEqual(got, ack) {
-		t.Errorf("ack: %+v, %v", got, err)
 	}
 }
 
