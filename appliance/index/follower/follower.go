@@ -72,6 +72,7 @@ type Follower struct {
 	back               backfill
 	watched            watches
 	unfinished         index.Row // the last that was watched of those that an earlier follower has left; see restoreOn
+	restored           bool      // all of those were watched, or as many as there is room for
 	sweep              sweep
 	missing            missing
 	table              int // which of the tables is next
@@ -80,11 +81,12 @@ type Follower struct {
 	began              time.Time // when Run or Sync was called
 	refreshed          bool      // all tables have been read since
 	retry              *backoff.ExponentialBackOff
-	succeeded          time.Time    // when a request last was answered
-	share              atomic.Int32 // how many parts a request has; the goroutine that reads ahead uses it, too
-	limit              int          // how many rows to ask for in a page
-	steps              int          // that succeeded since the upstream last refused a request
-	warnings           int          // how many unverified rows may be logged still; all are counted and listed
+	succeeded          time.Time     // when a request last was answered
+	share              atomic.Int32  // how many parts a request has; the goroutine that reads ahead uses it, too
+	limit              int           // how many rows to ask for in a page
+	steps              int           // that succeeded since the upstream last refused a request
+	warnings           int           // how many unverified rows may be logged still; all are counted and listed
+	complaints         *rate.Limiter // of rows that cannot be read, in the log
 }
 
 // New returns a Follower that has not begun. It reads from the index where an earlier one has ended.
@@ -101,6 +103,7 @@ func New(o Options) *Follower {
 	f := &Follower{
 		o: o, reader: newReader(o.Upstream), gate: make(chan struct{}, 1), woken: make(chan struct{}, 1),
 		pace: rate.NewLimiter(rate.Inf, 1), retry: backoff.NewExponentialBackOff(), limit: index.MaxLimit, warnings: 100,
+		complaints: rate.NewLimiter(rate.Every(time.Minute), 100),
 	}
 	f.share.Store(maxParts)
 	if (o.Rate != appliance.Rate{}) && o.Rate != appliance.Unlimited {
@@ -196,7 +199,7 @@ func (f *Follower) step(ctx context.Context) (acted bool, err error) {
 		due time.Time
 		do  func(context.Context) error
 	}{
-		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {f.due.restore, f.restoreOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
+		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {f.restoreDue(), f.restoreOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
 	} {
 		if task.due.Before(due) {
 			do, due = task.do, task.due
@@ -334,7 +337,9 @@ func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 // report notes rows that cannot be read. They are left out, and do not hold up the others.
 func (f *Follower) report(bad []error) {
 	for _, err := range bad {
-		f.o.Log.Warn("a row of the upstream cannot be read, and is left out", "upstream", f.o.Address, "error", err.Error())
+		if f.complaints.Allow() {
+			f.o.Log.Warn("a row of the upstream cannot be read, and is left out", "upstream", f.o.Address, "error", err.Error())
+		}
 		f.update(func(s *Status) { s.LastError, s.LastErrorAt = "a row cannot be read: "+err.Error(), f.o.Now() })
 	}
 }

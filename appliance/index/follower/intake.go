@@ -257,7 +257,7 @@ func (in *intake) withdraw(due []*watch, answers []answer) {
 	}
 	for i, e := range due {
 		for _, id := range e.apart {
-			if !claimed[id] && len(answers[i].bad) == 0 {
+			if !claimed[id] && in.all[e.hash] && len(answers[i].bad) == 0 {
 				in.batch.Withdrawn = append(in.batch.Withdrawn, id)
 			}
 		}

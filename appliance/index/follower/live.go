@@ -66,6 +66,7 @@ func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err erro
 	p.more = packets.take(answers[0], limit)
 	p.more = transfers.take(answers[1], limit) || p.more
 	if f.packets == packets && f.transfers == transfers {
+		p.more = false // a page that has no row that can be read would come again and again
 		return p, nil
 	}
 	begun := f.packets.live == "" || f.transfers.live == ""
@@ -175,7 +176,7 @@ func (f *Follower) saveSometimes(ctx context.Context) error {
 // complete tells that all that the upstream has is here, and that what was unfinished at the start has been looked up.
 func (f *Follower) complete() bool {
 	s := f.Status()
-	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.due.restore.Equal(never) && f.watched.seen(f.began) && !f.sweep.deep
+	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored && f.watched.seen(f.began) && !f.sweep.deep
 }
 
 // What is asked for at once. A slow network that cannot bring a full page in time may bring a part of one.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,7 +36,8 @@ type watches struct {
 	by      map[string]*watch
 	heap    []*watch
 	wanting int
-	size    int // of all in memory, in bytes
+	size    int  // of all in memory, in bytes
+	full    bool // there was no room for one
 }
 
 func (w *watches) Len() int           { return len(w.heap) }
@@ -76,8 +79,8 @@ func (w *watches) seen(since time.Time) bool {
 }
 
 // maxWatched bounds the memory of watches, in bytes: an upstream can make up packets without end, with hashes of any length and any
-// number of transfers that do not verify. It is enough for 200,000 packets. Those beyond are watched after a restart, or when a sweep
-// meets them.
+// number of transfers that do not verify. It is enough for 200,000 packets. Those beyond are watched when others have ended; see
+// restoreDue.
 const maxWatched = 60 << 20
 
 // bytes is about what a watch takes, with its places in the map and in the heap: 290 bytes for a packet that is unfinished.
@@ -94,12 +97,11 @@ func (e *watch) bytes() int {
 func (w *watches) set(e *watch, due time.Time) bool {
 	e.due = due
 	known, grown := w.by[e.hash] == e, e.bytes()-e.size
-	switch {
-	case w.size+grown > maxWatched && known:
-		w.remove(e)
-		return false
-	case w.size+grown > maxWatched:
-		w.want(e, false)
+	if w.size+grown > maxWatched {
+		w.full = true
+		if w.want(e, false); known {
+			w.remove(e)
+		}
 		return false
 	}
 	w.size += grown
@@ -214,11 +216,22 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 	return due
 }
 
-// lookUp asks for packets that are due, and for the transfers of those that are not as they were: as few as take a request
-// each, so that it comes to its end where many requests fail.
+// lookUp looks up packets that are due: as few as take a request, so that it comes to its end where many requests fail. Those that the
+// upstream refuses come again when they would have otherwise: one that it always refuses does not hold up the others.
 func (f *Follower) lookUp(ctx context.Context) error {
 	due := f.watched.take(int(f.share.Load()), f.o.Now())
 	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
+	err := f.lookUpAll(ctx, due)
+	if _, refused := errors.AsType[*QueryError](err); refused {
+		for _, e := range due {
+			f.watched.set(e, f.o.Now().Add(jitter(f.clampLookup(e.interval))))
+		}
+	}
+	return err
+}
+
+// lookUpAll asks for packets, and for the transfers of those that are not as they were.
+func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	here, err := f.packetsOf(ctx, due)
 	if err != nil {
 		return err
@@ -244,14 +257,14 @@ func (f *Follower) lookUp(ctx context.Context) error {
 			}
 		}
 	}
-	transfers, err := f.transfersOf(ctx, changed)
+	transfers, all, err := f.transfersOf(ctx, changed)
 	if err != nil {
 		return err
 	}
 	if err := in.add(ctx, nil, transfers); err != nil {
 		return err
 	}
-	in.all = changed
+	in.all = all
 	in.withdraw(due, answers)
 	if err := in.write(ctx); err != nil {
 		return err
@@ -284,37 +297,51 @@ func changedOf(due []*watch, here []index.Row, answers []answer) map[string]bool
 	return changed
 }
 
-// maxTransferPages bounds what is read of a packet's transfers, against an upstream whose pages never end.
-const maxTransferPages = 100
+// What is read of packets' transfers, against an upstream whose pages never end.
+const (
+	maxTransferPages = 100
+	maxTransferBytes = 4 * batchBytes
+)
 
-// transfersOf asks for all transfers of packets.
-func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []index.Row, err error) {
+// transfersOf asks for all transfers of packets. all are the hashes of those packets of which all can be read.
+func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []index.Row, all map[string]bool, err error) {
 	var parts []part
 	for hash := range hashes {
 		parts = append(parts, part{t: index.TransferType, hash: hash, limit: index.MaxLimit})
 	}
+	all = maps.Clone(hashes)
+	size := 0
 	for pages := 0; len(parts) > 0; pages++ {
-		if pages == maxTransferPages {
-			f.report([]error{fmt.Errorf("the packet %s has more transfers than %d pages take; the others are not read", parts[0].hash, maxTransferPages)})
+		if pages == maxTransferPages || size >= maxTransferBytes {
+			f.report([]error{fmt.Errorf("the packet %s has more transfers than are read: the first %d pages, or %d MiB", show(parts[0].hash), maxTransferPages, maxTransferBytes>>20)})
+			for _, p := range parts {
+				delete(all, p.hash)
+			}
 			break
 		}
 		n := min(len(parts), maxParts)
 		answers, c, err := f.ask(ctx, parts[:n]...)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		f.noteCounts(c)
 		asked := parts[:n]
 		parts = parts[n:]
 		for i, a := range answers {
 			rows = append(rows, a.rows...)
-			if next := asked[i]; a.count >= next.limit && resume(a.orders) != next.cursor {
+			for _, row := range a.rows {
+				size += len(row.Bytes())
+			}
+			if len(a.bad) > 0 {
+				delete(all, asked[i].hash)
+			}
+			if next := asked[i]; a.count >= next.limit && len(a.orders) > 0 && resume(a.orders) != next.cursor {
 				next.cursor = resume(a.orders) // a packet of more orders than a page has
 				parts = append(parts, next)
 			}
 		}
 	}
-	return rows, nil
+	return rows, all, nil
 }
 
 // postpone puts off what was looked up and has not come anew: for the longer the older it is.
@@ -334,6 +361,10 @@ func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
 		}
 		f.watched.want(e, false)
 		e.looked, e.interval = now, f.clampLookup(e.interval)
+		if f.watched.full && e.interval == f.o.LookupInterval {
+			f.watched.remove(e) // it comes in its turn again; see restoreOn
+			continue
+		}
 		f.watched.set(e, now.Add(jitter(e.interval)))
 	}
 }

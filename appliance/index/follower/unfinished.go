@@ -27,7 +27,7 @@ func (f *Follower) restore(hash string, change func(*watch)) bool {
 // loadUnverified has watched what is kept apart. The unfinished packets follow, in turns with what else is due.
 func (f *Follower) loadUnverified(ctx context.Context, snap snapshot) error {
 	f.watched = watches{by: make(map[string]*watch)}
-	f.unfinished, f.due.restore = index.Row{}, f.o.Now()
+	f.unfinished, f.due.restore, f.restored = index.Row{}, f.o.Now(), false
 	err := snap.Unverified(ctx, func(u index.Unverified) error {
 		if !f.restore(packetHashOf(u.Row), func(e *watch) { e.apart = append(e.apart, u.Row.ID()) }) {
 			return errEnough
@@ -46,15 +46,30 @@ func (f *Follower) loadUnverified(ctx context.Context, snap snapshot) error {
 // restoreTime is for how long unfinished packets are read at once: they lie anywhere in a file that may have to come from the disk.
 const restoreTime = time.Second / 10
 
-// restoreOn has watched some more of the packets that an earlier follower has left unfinished: all, or as many as there is
-// room for.
+// restoreDue is when restoreOn goes on. Where there is no room for all it goes on with the others now and then: some have ended by
+// then, or have been looked up as rarely as any.
+func (f *Follower) restoreDue() time.Time {
+	if f.watched.full && f.due.restore.Equal(never) {
+		f.due.restore = f.o.Now().Add(f.o.LookupInterval)
+	}
+	return f.due.restore
+}
+
+// restoreOn has watched some more of the packets that an earlier follower has left unfinished, or that there was no room for: all, or as
+// many as there is room for.
 func (f *Follower) restoreOn(ctx context.Context) error {
+	if f.unfinished.IsZero() {
+		f.watched.full = false
+	}
 	began, full := f.o.Now(), false
 	err := view(ctx, f.o.Index, func(snap snapshot) error {
+		last := f.unfinished
+		defer func() { f.unfinished = last.Clone() }()
 		return snap.Unfinished(ctx, f.unfinished, func(packet index.Row) error {
-			full = !f.restore(packet.Key(), func(e *watch) { e.plain = isPlain(packet) })
-			if full || f.o.Now().Sub(began) >= restoreTime {
-				f.unfinished = packet.Clone()
+			if full = !f.restore(packet.Key(), func(e *watch) { e.plain = isPlain(packet) }); full {
+				return errEnough
+			}
+			if last = packet; f.o.Now().Sub(began) >= restoreTime {
 				return errEnough
 			}
 			return nil
@@ -63,8 +78,10 @@ func (f *Follower) restoreOn(ctx context.Context) error {
 	switch {
 	case err != nil && !errors.Is(err, errEnough):
 		return err
-	case err == nil || full:
-		f.unfinished, f.due.restore = index.Row{}, never
+	case full:
+		f.due.restore, f.restored = never, true
+	case err == nil:
+		f.unfinished, f.due.restore, f.restored = index.Row{}, never, true
 	default:
 		f.due.restore = f.o.Now()
 	}

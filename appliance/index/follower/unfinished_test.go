@@ -11,15 +11,14 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// TestWhatWasLeftUnfinishedDoesNotHoldUpPolls: it is restored some packets at a time, and all of it.
-func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+// underWay is a replica with some packets that are under way.
+func underWay(t *testing.T, now time.Time) (r *replica.Store, unfinished int) {
+	t.Helper()
 	r, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	t.Cleanup(func() { _ = r.Close() })
 	world, err := dataset.NewWorld(t.Context(), dataset.GenerateOptions{Transfers: 10, Seed: 1, Now: now, Chains: 4}, dataset.Sink(t.Context(), r))
 	if err != nil {
 		t.Fatal(err)
@@ -31,14 +30,20 @@ func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unfinished := 0
 	err = r.View(t.Context(), func(s index.Snapshot) error {
 		return s.Unfinished(t.Context(), index.Row{}, func(index.Row) error { unfinished++; return nil })
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r, unfinished
+}
 
+// TestWhatWasLeftUnfinishedDoesNotHoldUpPolls: it is restored some packets at a time, and all of it.
+func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+	r, unfinished := underWay(t, now)
 	const pace = restoreTime / 50 // which each look at the clock takes
 	f := New(Options{Index: r, Now: func() time.Time { now = now.Add(pace); return now }})
 	if err := f.load(context.Background()); err != nil || len(f.watched.by) > 0 || f.due.poll.After(f.due.restore) {
@@ -52,5 +57,51 @@ func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
 	}
 	if len(f.watched.by) != unfinished || unfinished < 200 {
 		t.Errorf("of %d packets %d are watched", unfinished, len(f.watched.by))
+	}
+}
+
+// There may be more packets under way than there is room for watches: all of them are looked up, one after the other.
+func TestPacketsThatThereIsNoRoomForAreWatchedWhenOthersHaveEnded(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
+	r, unfinished := underWay(t, now)
+	f := New(Options{Index: r, Now: func() time.Time { return now }})
+	if err := f.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	room := unfinished * (&watch{hash: string(make([]byte, 66))}).bytes() / 3
+	ended := make(map[string]bool)
+	f.watched.size = maxWatched - room
+	for round := 1; ; round++ {
+		if err := f.restoreOn(t.Context()); err != nil || !f.restored {
+			t.Fatalf("round %d: %v, restored is %t", round, err, f.restored)
+		}
+		for len(f.watched.heap) > 0 {
+			e := f.watched.heap[0]
+			ended[e.hash] = true
+			f.watched.remove(e)
+		}
+		if len(ended) == unfinished {
+			return
+		}
+		if wait := f.restoreDue().Sub(now); wait <= 0 || wait > defaultLookupInterval || round > 10 {
+			t.Fatalf("round %d: of %d packets %d were watched; the next round is in %s", round, unfinished, len(ended), wait)
+		}
+		now = now.Add(defaultLookupInterval)
+	}
+}
+
+// Packets that stay under way for ever do not keep the others from being looked up.
+func TestWhatIsLookedUpRarelyMakesRoomWhereThereIsNone(t *testing.T) {
+	t.Parallel()
+	for _, full := range []bool{false, true} {
+		f := New(Options{})
+		f.watched = watches{by: make(map[string]*watch), full: full}
+		e := &watch{hash: "0x01", interval: defaultLookupInterval}
+		f.watched.set(e, time.Now())
+		f.postpone([]*watch{e}, []answer{{}}, f.intake())
+		if watched := len(f.watched.by) == 1; watched == full {
+			t.Errorf("there is no room is %t, and it is watched further on is %t", full, watched)
+		}
 	}
 }
