@@ -280,6 +280,7 @@ func (f *Follower) packetsOf(ctx context.Context, due []*watch) ([]index.Row, er
 	err := view(ctx, f.o.Index, func(snap snapshot) (err error) {
 		for i := 0; i < len(due) && err == nil; i++ {
 			here[i], err = packetOf(ctx, snap, due[i].hash)
+			here[i] = here[i].Clone()
 		}
 		return err
 	})
