@@ -188,7 +188,7 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 			t.Errorf("got %s", got.body)
 		}
 	}
-	leftAlone := 0
+	leftAlone, wanted := 0, map[bool]int{true: 3, false: 0}
 	post := func(t *testing.T, s *server, _ *hosted) {
 		if strings.Contains(s.post(t, statsQuery, "").body, leftAloneSaid) {
 			leftAlone++
@@ -223,10 +223,7 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 			for range 8 {
 				tt.ask(t, s, h)
 			}
-			want := 0
-			if tt.opens {
-				want = 3
-			}
+			want := wanted[tt.opens]
 			if leftAlone != want {
 				t.Errorf("the upstream was left alone %d times, want %d", leftAlone, want)
 			}

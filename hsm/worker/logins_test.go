@@ -1,11 +1,14 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/hsm/worker"
@@ -66,4 +69,26 @@ func TestTheKeysOfATokenTryAWrongPINOnce(t *testing.T) {
 		})
 	}
 	both.Wait()
+}
+
+// A worker that comes to nothing after each login is started seldom: tokens log and count logins.
+func TestLoginsThatComeToNothingAreFew(t *testing.T) {
+	t.Parallel()
+	token, faults := hsmtest.FaultModule(t)
+	s, _ := open(t, sessions(2, token.URI))
+	logins := faults.Calls("C_Login")
+	faults.Set("C_SignInit", hsmtest.Fault{Crash: true}) // the trial signature of each start
+	began := time.Now()
+	limited, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if _, err := s.Sign(limited, randomDigest()); appliance.CodeOf(err) != appliance.CodeTimeout {
+		t.Errorf("got %v, want a timeout", err)
+	}
+	n := faults.Calls("C_Login") - logins
+	if took := time.Since(began); float64(n) > 2*took.Seconds() {
+		t.Errorf("%d logins in %s, want no more than 2 in a second", n, took)
+	}
+	eventually(t, "logged in", func() bool { return faults.Calls("C_Login") > logins })
+	faults.Clear()
+	mustSign(t, s)
 }
