@@ -207,8 +207,9 @@ type refusal struct {
 func refusals(key, other appliance.LogKey) map[string]refusal {
 	return map[string]refusal{
 		"a file that is open elsewhere": {
-			spoil: func(t *testing.T, path string) { mustOpen(t, path, options(key)) },
-			want:  bolt.ErrInUse, says: "is attestd running?",
+			options: func(o *bolt.Options) { o.LockTimeout = 50 * time.Millisecond },
+			spoil:   func(t *testing.T, path string) { mustOpen(t, path, options(key)) },
+			want:    bolt.ErrInUse, says: "is attestd running?",
 		},
 		"a newer schema": {
 			spoil: putMeta("version", []byte{0, 0, 0, 0, 0, 0, 0, 4}),
@@ -400,8 +401,9 @@ func newLogKey(t testing.TB) appliance.LogKey {
 	return key
 }
 
+// options wait long for a lock: a process that another test has forked has it, too, until it becomes another program.
 func options(key appliance.LogKey) bolt.Options {
-	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 50 * time.Millisecond}, 128<<10)
+	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 3 * time.Second}, 128<<10)
 }
 
 func mustOpen(t testing.TB, path string, o bolt.Options) *bolt.Store {
