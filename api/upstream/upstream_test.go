@@ -264,6 +264,7 @@ func TestTimeoutIncludesTheBody(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
+			c = newClient(t, upstream.Options{URL: s.URL}) // whose own time is not up
 			if _, err := c.Query(ctx, "{ a }", nil); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the caller's deadline: %v", err)
 			}
