@@ -116,8 +116,8 @@ func (b *block) search(key []byte) int {
 	return low
 }
 
-// packer makes a block of keys that come in their order.
-type packer struct {
+// blockPacker makes a block of keys that come in their order.
+type blockPacker struct {
 	text    []byte // the keys
 	ends    []int  // of each in text
 	columns []columnValues
@@ -134,12 +134,12 @@ type columnValues struct {
 	kind byte
 }
 
-func (p *packer) reset() {
+func (p *blockPacker) reset() {
 	p.text, p.ends, p.columns, p.length = p.text[:0], p.ends[:0], p.columns[:0], [lengthColumns]columnValues{}
 	p.raw, p.halves, p.header = 0, 0, 2*binary.MaxVarintLen16
 }
 
-func (p *packer) key(i int) []byte {
+func (p *blockPacker) key(i int) []byte {
 	start := 0
 	if i > 0 {
 		start = p.ends[i-1]
@@ -148,11 +148,11 @@ func (p *packer) key(i int) []byte {
 }
 
 // full tells whether another key would make the block larger than it should be.
-func (p *packer) full() bool {
+func (p *blockPacker) full() bool {
 	return len(p.ends) > 0 && p.ends[0]+p.header+(len(p.ends)+1)*(p.raw+(p.halves+1)/2) > blockRoom
 }
 
-func (p *packer) add(key []byte) {
+func (p *blockPacker) add(key []byte) {
 	for len(p.columns) < len(key) {
 		p.columns = append(p.columns, columnValues{})
 		if len(p.ends) > 0 {
@@ -183,7 +183,7 @@ var hexSeen = func() (seen [4]uint64) {
 
 func (c *columnValues) has(value byte) bool { return c.seen[value>>6]&(1<<(value&63)) != 0 }
 
-func (p *packer) see(c *columnValues, value byte) {
+func (p *blockPacker) see(c *columnValues, value byte) {
 	if c.has(value) {
 		return
 	}
@@ -207,7 +207,7 @@ func (p *packer) see(c *columnValues, value byte) {
 }
 
 // count adds a column to those of its kind, or takes it away.
-func (p *packer) count(c *columnValues, by int) {
+func (p *blockPacker) count(c *columnValues, by int) {
 	if c.seen == [4]uint64{} {
 		return
 	}
@@ -234,7 +234,7 @@ type layout struct {
 }
 
 // pack returns the block, sealed under its name: a damaged name would hide its keys.
-func (p *packer) pack(name []byte) []byte {
+func (p *blockPacker) pack(name []byte) []byte {
 	columns := append(p.columns, p.length[:]...)
 	size := p.raw + (p.halves+1)/2
 	out := make([]byte, 0, p.header+len(p.ends)*size+sealSize)

@@ -95,12 +95,12 @@ type rewriting struct {
 // edit is what changes in a bucket of blocks.
 type edit struct {
 	drop [][]byte // blocks
-	put  []packed
+	put  []packedBlock
 	grew int // keys
 }
 
-// packed is a block under its lap and first key.
-type packed struct{ name, sealed []byte }
+// packedBlock is a block under its lap and first key.
+type packedBlock struct{ name, sealed []byte }
 
 func (w *batchWriter) rewriting(x *postings, changes []postingChange) *rewriting {
 	rw := &rewriting{main: w.tx.Bucket(x.bucket), changes: changes, recentKeys: w.r.recentKeys, largeBatch: w.r.largeBatch}
@@ -292,12 +292,12 @@ type blockWriter struct {
 	laps              laps
 	lap               func(first []byte) uint32 // of a block that is written
 	block             block                     // that is merged
-	current, previous *packer
+	current, previous *blockPacker
 	appended          bool // the last changes came behind all keys
 }
 
 func newBlockWriter(to *edit, bucket *bbolt.Bucket) *blockWriter {
-	return &blockWriter{to: to, laps: newLaps(bucket), current: new(packer), previous: new(packer)}
+	return &blockWriter{to: to, laps: newLaps(bucket), current: new(blockPacker), previous: new(blockPacker)}
 }
 
 func (w *blockWriter) begin(lap func(first []byte) uint32) {
@@ -382,7 +382,7 @@ func (w *blockWriter) add(key []byte) {
 // end writes what is left: as two blocks of one size, where more keys will come between these.
 func (w *blockWriter) end(ofLap bool) {
 	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && !ofLap && len(w.previous.ends) > 0 && len(w.current.ends) < all/3 {
-		both := [2]*packer{new(packer), new(packer)}
+		both := [2]*blockPacker{new(blockPacker), new(blockPacker)}
 		both[0].reset()
 		both[1].reset()
 		for i := range all {
@@ -398,12 +398,12 @@ func (w *blockWriter) end(ofLap bool) {
 	w.write(w.current)
 }
 
-func (w *blockWriter) write(p *packer) {
+func (w *blockWriter) write(p *blockPacker) {
 	if len(p.ends) > 0 {
 		first := p.key(0)
 		name := binary.BigEndian.AppendUint32(make([]byte, 0, lapSize+len(first)), w.lap(first))
 		name = append(name, first...)
-		w.to.put = append(w.to.put, packed{name, p.pack(name)})
+		w.to.put = append(w.to.put, packedBlock{name, p.pack(name)})
 	}
 }
 
