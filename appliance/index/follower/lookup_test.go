@@ -39,6 +39,18 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 	}
 }
 
+// What an upstream answers of a packet must say that it is of that packet, though all else is here.
+func TestAnAnswerThatDoesNotNameItsPacketIsNotTaken(t *testing.T) {
+	s := newServer(t, 2, graphql.Options{})
+	here := s.rows(t, index.PacketType)[0]
+	for _, object := range []string{`null`, `{}`, `{"packet_recv_height":null}`, `{"packet_hash":null}`, `{"packet_hash":"0x05"}`, `[]`} {
+		answers, _, _, err := reader(t, canned{s, `{"p0":[` + object + `],"n":[]}`}).Fetch(t.Context(), follower.Onward(follower.LookUp(index.PacketType, here.Key()), here))
+		if err != nil || len(answers[0].Rows) > 0 || len(answers[0].Bad) != 1 {
+			t.Errorf("%s: %+v, %v", object, answers, err)
+		}
+	}
+}
+
 func rowOf(t *testing.T, value any) index.Row {
 	t.Helper()
 	row, err := index.NewRow(value)

@@ -85,6 +85,10 @@ func overlay(here index.Row, object []byte) ([]byte, error) {
 	if err := json.Unmarshal(object, &answered); err != nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be an object").Because(err)
 	}
+	const key = "packet_hash"
+	if _, told := answered[key]; !told { // else it would be that of the row here, whatever was answered
+		return nil, appliance.Errorf(appliance.CodeMissingField, "is missing").In(key)
+	}
 	maps.Copy(values, answered)
 	return json.Marshal(values)
 }
