@@ -240,10 +240,10 @@ func (p *query) run() (found []index.Row, err error) {
 	if p.nothing {
 		return nil, nil
 	}
-	rows := p.s.tx.Bucket(p.c.rows).Cursor()
+	rows := p.s.tx.Bucket(p.c.rows)
 	switch len(p.ranges) {
 	case 0:
-		found = p.scan(rows)
+		found = p.scan(rows.Cursor())
 	case 1:
 		found = p.follow(p.ranges[0], rows)
 	default:
@@ -303,7 +303,7 @@ func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) 
 }
 
 // follow returns the page of the rows that the orders name.
-func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
+func (p *query) follow(o orders, rows *bbolt.Bucket) []index.Row {
 	var order []byte
 	if p.page.Cursor == "" {
 		order = o.seek(nil)
@@ -314,14 +314,26 @@ func (p *query) follow(o orders, rows *bbolt.Cursor) []index.Row {
 		}
 	}
 	found := make([]index.Row, 0, min(p.limit, 16))
-	for order != nil && !p.meter.ended() {
-		if row := p.c.posted(p.s.dictionary, rows, order); p.passes(row) {
-			found = append(found, row)
+	g := gather(rows)
+	for ; order != nil && !p.meter.ended(); order = o.next() {
+		if g.add(order) < min(atOnce, p.limit-len(found)) { // never more than the page has room for
+			continue
 		}
-		if len(found) == p.limit {
+		if found = p.take(found, g); len(found) == p.limit {
 			break
 		}
-		order = o.next()
+	}
+	found = p.take(found, g)
+	g.free()
+	return found
+}
+
+// take appends the rows that are gathered, but those that do not pass.
+func (p *query) take(found []index.Row, g *gathered) []index.Row {
+	for _, l := range g.find() {
+		if row := p.c.found(p.s.dictionary, l.Key, l.Value); p.passes(row) {
+			found = append(found, row)
+		}
 	}
 	return found
 }

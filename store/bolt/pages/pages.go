@@ -1,6 +1,7 @@
 // Package pages reads a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never ends over a
 // damaged file, it returns an error. It reads the file instead of the mapping, so a failing disk is an error too. It
-// is for code that must be able to say what is wrong with any file; all else uses bbolt.
+// is for code that must be able to say what is wrong with any file; all else uses bbolt. Tree is the
+// exception: it trusts the file, and is for those who would wait for bbolt.
 package pages
 
 import (
