@@ -96,7 +96,7 @@ func TestNoRecordIsLostOrDoubledWhenTheConnectionIsCutAroundACommit(t *testing.T
 			t.Parallel()
 			key := newLogKey(t)
 			proxy, cutURL, direct, _ := through(t)
-			store, other := open(t, cutURL, patient(key)), open(t, direct, options(key))
+			store, other := open(t, patiently(t, cutURL), patient(key)), open(t, direct, options(key))
 			check(t, store.Journal().Ready(t.Context()))
 			end := storetest.WatchCheckpoints(t, key.Verifier, member(other))
 			proxy.Fail(postgrestest.Faults{Cut: cut, CutsLeft: 5})
@@ -154,7 +154,7 @@ func TestTheConnectionMayBeCutAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	key := newLogKey(t)
 	proxy, cutURL, direct, _ := through(t)
-	store, other := open(t, cutURL, patient(key)), open(t, direct, patient(key))
+	store, other := open(t, patiently(t, cutURL), patient(key)), open(t, direct, patient(key))
 	check(t, store.Journal().Ready(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	var kept answered
