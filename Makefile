@@ -141,7 +141,7 @@ image: packages ## build a container image into dist/, of Debian's packages (SOF
 	@VERSION='$(VERSION)' GO='$(GO)' SOFTHSM='$(SOFTHSM)' sh packaging/image.sh
 
 test-packages: deps-packages packages ## install the packages into a Debian that boots, upgrade, reboot, remove, purge
-	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 40m -v ./packaging/... ./systemd
+	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 1h -v ./packaging/... ./systemd
 
 deps-packages: deps ## install what test-packages needs: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
 	@GO='$(GO)' sh packaging/deps.sh packages
