@@ -13,6 +13,7 @@ type collection struct {
 	t        *index.Type
 	number   int    // in collections; part of the keys of its counts
 	rows     []byte // the bucket of rows
+	sum      uint32 // sumOf(rows)
 	postings []*postings
 	hash     *postings // by packet_hash: also how a row is found by its key
 
@@ -50,7 +51,7 @@ func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte)
 
 // found returns the row that a cursor has found.
 func (c *collection) found(dictionary rowReader, order, sealed []byte) index.Row {
-	return dictionary.Row(c.t, order, unseal(c.rows, order, sealed))
+	return dictionary.Row(c.t, order, unseal(c.sum, order, sealed))
 }
 
 // rowReader is an index.Dictionary, or the index.Packer that makes a new one.
@@ -77,13 +78,13 @@ var (
 	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
 
 	transfers = &collection{
-		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name), hash: transferByHash,
+		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name), sum: sumOf([]byte(index.TransferType.Name)), hash: transferByHash,
 		postings: []*postings{transferByHash, transferByTx, transferByAddress, transferByRoute, transferByNumber},
 		order:    index.TransferSortOrderColumn, source: index.TransferSourceChainColumn,
 		destination: index.TransferDestinationChainColumn, sent: index.TransferSentColumn,
 	}
 	packets = &collection{
-		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), hash: packetByHash,
+		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), sum: sumOf([]byte(index.PacketType.Name)), hash: packetByHash,
 		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled, packetByStake, packetByCall},
 		order:    index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
 		destination: index.PacketDestinationChainColumn, sent: index.PacketSentColumn,

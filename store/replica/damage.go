@@ -32,21 +32,24 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // seal appends to a value the CRC-32C of its bucket's name, of its key and of it. bbolt has no checksums but for its meta pages: without
 // ours, a flipped bit in a row would be served, or one in a key would make a value another's. A page that the disk has not written has
-// what was there before: perhaps rows of another type, under the same sort_orders.
-func seal(bucket, key, value []byte) []byte {
+// what was there before: perhaps rows of another type, under the same sort_orders. The bucket is given as sumOf its name.
+func seal(bucket uint32, key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, checksum(bucket, key, value))
 }
 
-func checksum(bucket, key, value []byte) uint32 {
-	return crc32.Update(crc32.Update(crc32.Checksum(bucket, castagnoli), castagnoli, key), castagnoli, value)
+// sumOf returns the checksum of a bucket's name, which those of its values go on from.
+func sumOf(bucket []byte) uint32 { return crc32.Checksum(bucket, castagnoli) }
+
+func checksum(bucket uint32, key, value []byte) uint32 {
+	return crc32.Update(crc32.Update(bucket, castagnoli, key), castagnoli, value)
 }
 
 // anyPostings stands for the names of the buckets of postings. What these lead to is held against the query anyway.
-var anyPostings []byte
+const anyPostings = 0
 
 // unseal returns what was sealed, as a part of it. It has touched every byte of the value then: the disk gives it. A key that a cursor has
 // found has a value: bbolt has none for a bucket in a bucket, and a flipped bit makes one.
-func unseal(bucket, key, sealed []byte) []byte {
+func unseal(bucket uint32, key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
 	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(bucket, key, sealed[:n]) {
 		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
@@ -56,7 +59,7 @@ func unseal(bucket, key, sealed []byte) []byte {
 
 // put seals a value, which it copies, and puts it into a bucket.
 func put(tx *bbolt.Tx, bucket, key, value []byte) error {
-	return tx.Bucket(bucket).Put(key, seal(bucket, key, slices.Clip(value)))
+	return tx.Bucket(bucket).Put(key, seal(sumOf(bucket), key, slices.Clip(value)))
 }
 
 // get returns what put has put under a key; nil where there is nothing.
@@ -65,7 +68,7 @@ func get(tx *bbolt.Tx, bucket, key []byte) []byte {
 	if sealed == nil {
 		return nil
 	}
-	return unseal(bucket, key, sealed)
+	return unseal(sumOf(bucket), key, sealed)
 }
 
 // checkSmall reads all of the buckets that are small, so that a damaged key, or a page that has lost entries, is found: who looks for one
@@ -81,7 +84,7 @@ func checkSmall(tx *bbolt.Tx, file *os.File) error {
 	}
 	for _, name := range names {
 		err := r.Walk(name, nil, func(key, sealed []byte) error {
-			unseal([]byte(name), key, sealed)
+			unseal(sumOf([]byte(name)), key, sealed)
 			return nil
 		}, nil)
 		if err != nil {

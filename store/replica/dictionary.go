@@ -45,7 +45,7 @@ func unsealAll(tx *bbolt.Tx, bucket []byte) (values [][]byte) {
 		if !bytes.Equal(k, numberKey(len(values))) { // a page that has lost an entry
 			panic(damage(fmt.Sprintf("%x stands where number %d of the dictionary does", k, len(values))))
 		}
-		values = append(values, append([]byte(nil), unseal(bucket, k, v)...))
+		values = append(values, append([]byte(nil), unseal(sumOf(bucket), k, v)...))
 	}
 	return values
 }

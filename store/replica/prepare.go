@@ -115,7 +115,7 @@ func prepare(packer *index.Packer, rows []index.Row, isNew []bool, to []prepared
 		start := len(room)
 		room = row.AppendKey(room, c.t.Key)
 		p.key = room[start:len(room):len(room)]
-		p.packed = seal(c.rows, row.AppendText(order[:0], c.order), packer.Pack(room[len(room):], row))
+		p.packed = seal(c.sum, row.AppendText(order[:0], c.order), packer.Pack(room[len(room):], row))
 		room = room[:min(cap(room), len(room)+len(p.packed))] // a large row has memory of its own
 		first, firstEnd := len(terms), len(ends)
 		for _, x := range c.postings {

@@ -290,11 +290,11 @@ func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) 
 	if behind == nil {
 		k, v = rows.Last()
 	} else {
-		unseal(c.rows, behind, itsValue)
+		unseal(c.sum, behind, itsValue)
 		k, v = rows.Prev()
 	}
 	if k != nil {
-		unseal(c.rows, k, v)
+		unseal(c.sum, k, v)
 	}
 	if k != nil && bytes.Compare(k, order) >= 0 || behind != nil && bytes.Compare(behind, order) < 0 {
 		panic(damage("rows are not in the order of their keys"))

@@ -346,7 +346,7 @@ func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.D
 			return timeoutError(ctx.Err())
 		}
 		rest := k[len(prefix):]
-		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(bucketStats, k, v)))
+		yield(dayName(binary.BigEndian.Uint32(rest)), rest[4:], countOf(unseal(sumOf(bucketStats), k, v)))
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (t *tables) loadTable(tx *bbolt.Tx, of *index.Type) {
 	loaded := table{byKey: make(map[string]index.Row)}
 	cursor := tx.Bucket([]byte(of.Name)).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		row := index.RowOf(of, unseal([]byte(of.Name), k, v)).Clone()
+		row := index.RowOf(of, unseal(sumOf([]byte(of.Name)), k, v)).Clone()
 		loaded.byKey[string(k)] = row
 		loaded.sorted = append(loaded.sorted, row)
 	}

@@ -231,7 +231,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 	}
 	next = bytes.Clone(k)
 	for _, e := range entries {
-		a, change := readApart(unseal(bucketUnverified, e.k, e.v)), w.serve
+		a, change := readApart(unseal(sumOf(bucketUnverified), e.k, e.v)), w.serve
 		if a.served == w.r.serveUnverified {
 			continue
 		}
@@ -251,7 +251,7 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 // Unverified implements index.Snapshot.
 func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
-		a := readApart(unseal(bucketUnverified, k, v))
+		a := readApart(unseal(sumOf(bucketUnverified), k, v))
 		return yield(index.Unverified{
 			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
 		})

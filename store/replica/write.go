@@ -344,7 +344,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 		return w.rows[c.number].Put([]byte(order), p.packed)
 	}
 	packed := w.packer.Pack(w.room(len(row.Bytes())+sealSize), row)
-	return w.rows[c.number].Put([]byte(order), seal(c.rows, []byte(order), packed))
+	return w.rows[c.number].Put([]byte(order), seal(c.sum, []byte(order), packed))
 }
 
 // current returns the row of that key as the batch has left it so far, and its sort_order.
