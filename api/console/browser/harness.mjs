@@ -12,6 +12,7 @@ export const url = rig.url
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM,
+  timeout: 120_000,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 })
 
@@ -56,7 +57,7 @@ export async function open({ script = true, expected = [], strangers = false } =
     if (["error", "warning"].includes(message.type()) && !ofAnswer) complaints.push(`console: ${message.text()} (${at})`)
   })
   const page = await context.newPage()
-  page.setDefaultTimeout(20_000)
+  page.setDefaultTimeout(120_000) // a slow and busy machine takes its time
   return page
 }
 

@@ -95,7 +95,7 @@ func Require(t testing.TB, file, remedy string) {
 // Node runs a script of the current folder and fails the test when the script does.
 func Node(t testing.TB, script string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{script}, args...)...)
 	cmd.WaitDelay = 5 * time.Second
