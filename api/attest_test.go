@@ -139,6 +139,32 @@ func TestAnotherAPIKeysAttestationIsNotFound(t *testing.T) {
 	}
 }
 
+// After an address was screened, neither a repeat nor GET gives the signature away.
+func TestAScreenedAttestationCannotBeReadBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	again := func() answer {
+		return r.do("POST", attestPath, good, "x-api-key", r.token, "Content-Type", "application/json", "Idempotency-Key", "k")
+	}
+	path := attestPath + "/" + r.parse(again()).ID.String()
+	back := func() answer { return r.do("GET", path, "", "x-api-key", r.token) }
+	if a := back(); a.status != 200 {
+		t.Fatal(a)
+	}
+	list, err := appliance.ParseScreening(strings.NewReader(beneficiary))
+	r.must(err)
+	r.attestor.Govern(&appliance.Policy{Screening: list})
+	for name, a := range map[string]answer{"a repeat": again(), "reading back": back()} {
+		if a.status != 403 || a.problem().Code != appliance.CodeScreened || strings.Contains(string(a.body), "signature") {
+			t.Errorf("%s: %s", name, a)
+		}
+	}
+	r.attestor.Govern(nil)
+	if a := back(); a.status != 200 {
+		t.Error(a)
+	}
+}
+
 func TestAnyoneLearnsWhoSigns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

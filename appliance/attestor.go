@@ -234,7 +234,8 @@ func (a *Attestor) Signing() int { return int(a.signing.Load()) }
 
 // ReadBack returns the entry of an attestation that this API key was issued, with its proof. Another key's
 // attestation is CodeNotFound, as one that never was. While no checkpoint may be given out, because the journal is CodeJournalLost or
-// the disk takes no high-water mark, the proof is zero.
+// the disk takes no high-water mark, the proof is zero. The policy's rules about the addresses hold as for a repeat, so that a signature
+// cannot be fetched after its address was screened.
 func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entry, InclusionProof, error) {
 	e, err := a.Journal.ByID(ctx, id)
 	if err != nil {
@@ -242,6 +243,10 @@ func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entr
 	}
 	if e.Record.KeyID != key.ID {
 		return Entry{}, InclusionProof{}, Errorf(CodeNotFound, "no attestation %s", id)
+	}
+	if err := a.policy.Load().whom(key.ID, e.Record.Request); err != nil {
+		a.Events.Record(Refusal(key.ID, err))
+		return Entry{}, InclusionProof{}, err
 	}
 	proof, err := a.Journal.Prove(ctx, e.Index)
 	if code := CodeOf(err); code == CodeJournalLost || code == CodeJournalUnavailable {

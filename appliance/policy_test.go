@@ -186,6 +186,36 @@ func TestAPolicyRefusesBeforeSigning(t *testing.T) {
 	}
 }
 
+// A signature that a repeat no longer gets cannot be read back either; the rules about how much and when do not hold for reading.
+func TestReadingBackIsRefusedAsARepeatIs(t *testing.T) {
+	t.Parallel()
+	a := newAttestor(t)
+	key, _ := newKey(t, a.Keys, appliance.KeyRequest{})
+	call := appliance.Call{Key: key, Request: request, IdempotencyKey: "before"}
+	made, _, err := a.Attest(t.Context(), call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*appliance.Policy{
+		"screened":       {Screening: screening(t, request.Beneficiary.String())},
+		"denied":         {Deny: appliance.Sides{Unspendable: set(request.UnspendableAddress)}},
+		"not allowed":    {Allow: appliance.Sides{Beneficiary: set()}},
+		"not of the key": {Keys: map[string]appliance.KeyPolicy{key.ID: {Beneficiaries: set()}}},
+		"capped":         {Caps: []appliance.Cap{{Count: 0, Per: appliance.Hour}}},
+		"no policy":      nil,
+	} {
+		a.Govern(p)
+		_, _, repeat := a.Attest(t.Context(), call)
+		e, proof, err := a.ReadBack(t.Context(), key, made.Record.ID)
+		if appliance.CodeOf(err) != appliance.CodeOf(repeat) {
+			t.Errorf("%s: reading back is answered %v, a repeat %v", name, err, repeat)
+		}
+		if empty := e.Leaf == nil && e.Record.Signature == (appliance.Signature{}) && len(proof.Hashes) == 0; empty != (err != nil) {
+			t.Errorf("%s: read back: %+v, %v", name, e, err)
+		}
+	}
+}
+
 func TestWhileStoppedNothingIsAttestedNorAnsweredAgain(t *testing.T) {
 	t.Parallel()
 	a := newAttestor(t)
