@@ -85,6 +85,8 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	add(gauge, "attestd_replica_lag_seconds", "By how much the replica may be out of date; NaN before all is read.", lagSeconds)
 	add(gauge, "attestd_replica_lag_rows", "Packets and transfers that the upstream has and the replica has not.",
 		func(s follower.Status) float64 { return float64(s.LagRows) })
+	add(gauge, "attestd_replica_unlisted_rows", "Rows that the upstream counts and that a search of everything has not found.",
+		func(s follower.Status) float64 { return float64(s.UnlistedRows) })
 	add(gauge, "attestd_replica_unfinished", "Packets under way, which are looked up again until they end.",
 		func(s follower.Status) float64 { return float64(s.Unfinished) })
 	add(gauge, "attestd_replica_backfilled", "1 once all that the upstream has was read, else 0.",
@@ -97,6 +99,8 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 		func(s follower.Status) float64 { return unixSeconds(s.Oldest) })
 	add(gauge, "attestd_replica_last_error_timestamp_seconds", "When the follower last failed, Unix time; NaN where it never has.",
 		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
+	add(counter, "attestd_replica_removed_total", "Rows removed by the follower because the upstream no longer has them.",
+		func(s follower.Status) float64 { return float64(s.Removed) })
 	add(counter, "attestd_replica_written_total", "Rows written by the follower: new ones and changed ones.",
 		func(s follower.Status) float64 { return float64(s.Written) })
 	add(counter, "attestd_follower_requests_total", "Requests of the follower to the upstream.",

@@ -76,6 +76,9 @@ func followerFinding(f *follower.Status) Finding {
 		return warn("systemctl restart attestd", "the daemon does not follow it yet: graphql.upstream was set after its start")
 	case f.Failing:
 		return warn("attestd goes on by itself when the cause is gone", "the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
+	case f.UnlistedRows > 0:
+		return warn("compare with another upstream: attestd replica verify; the follower searches again every hour, or now: attestd replica sync",
+			"the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 	}
 	return ok("the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 }

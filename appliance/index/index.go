@@ -136,6 +136,9 @@ type Batch struct {
 	// Withdrawn are keys whose unverified rows are removed, after Rows and before Unverified: the upstream no longer has
 	// them. A key without one changes nothing.
 	Withdrawn []RowID
+	// Removed are keys whose rows are removed, after Rows and Withdrawn, with the unverified row of the key: the upstream no longer
+	// has them. A key without a row changes nothing.
+	Removed []RowID
 }
 
 // RowID names a row: its type and its Row.Key.
@@ -161,6 +164,7 @@ type Written struct {
 	Inserted  int `json:"inserted"`
 	Updated   int `json:"updated"`
 	Unchanged int `json:"unchanged"`
+	Removed   int `json:"removed,omitempty"` // of Batch.Removed
 }
 
 // Add adds another batch's counts.
@@ -168,6 +172,7 @@ func (w *Written) Add(other Written) {
 	w.Inserted += other.Inserted
 	w.Updated += other.Updated
 	w.Unchanged += other.Unchanged
+	w.Removed += other.Removed
 }
 
 // TieBreak returns the sort_order under which a row is kept when another of its type has the one it came with.

@@ -43,7 +43,14 @@ func Lag(s follower.Status) string {
 		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
 	}
 	lag := time.Duration(*s.LagSeconds * float64(time.Second))
-	return fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
+	text := fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
+	if s.UnlistedRows > 0 {
+		text += fmt.Sprintf(" (%d not listed by the upstream)", s.UnlistedRows)
+	}
+	if s.SurplusRows > 0 {
+		text += fmt.Sprintf(", %d rows too many", s.SurplusRows)
+	}
+	return text
 }
 
 // Follower is what a follower does.

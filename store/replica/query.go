@@ -377,7 +377,7 @@ func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection, left map[strin
 func (f *finder) find(key []byte, m *meter) (index.Row, []byte) {
 	hash := key
 	if f.c == transfers { // packet_hash/transfer_index
-		hash = key[:bytes.LastIndexByte(key, '/')]
+		hash = key[:max(0, bytes.LastIndexByte(key, '/'))] // a key without one names no transfer
 	}
 	var buf [256]byte
 	term := appendTerm(buf[:0:termSize], termOf(hash))

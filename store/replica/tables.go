@@ -221,6 +221,23 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 	return count, put(w.tx, bucket, []byte(key), row.Bytes())
 }
 
+// removeFromTable deletes a row of a small type, and reports whether there was one.
+func (w *batchWriter) removeFromTable(id index.RowID) (removed bool, err error) {
+	if !slices.Contains(index.TableTypes, id.Type) {
+		return false, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", id.Type.Name)
+	}
+	bucket := []byte(id.Type.Name)
+	old := get(w.tx, bucket, []byte(id.Key))
+	if old == nil {
+		return false, nil
+	}
+	if _, sorted := id.Type.Field("sort_order"); sorted {
+		delete(w.orders(id.Type), index.RowOf(id.Type, old).SortOrder())
+	}
+	w.changedTables[id.Type] = true
+	return true, w.tx.Bucket(bucket).Delete([]byte(id.Key))
+}
+
 // orders returns who holds each sort_order of a small type in this batch.
 func (w *batchWriter) orders(of *index.Type) map[string]string {
 	if w.tableOrders[of] == nil {

@@ -185,7 +185,8 @@ func (w *batchWriter) unserve(c *collection, a *apart) error {
 			return err
 		}
 	}
-	return w.remove(c, index.RowOf(c.t, a.row).AppendKey(nil, c.t.Key))
+	_, err := w.remove(c, index.RowOf(c.t, a.row).AppendKey(nil, c.t.Key))
+	return err
 }
 
 // settleServing serves all that is kept apart, or no longer does, where the file was last opened otherwise.

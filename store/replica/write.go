@@ -168,6 +168,11 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 			return err
 		}
 	}
+	for _, id := range b.Removed {
+		if err := w.removeRow(id); err != nil {
+			return err
+		}
+	}
 	for _, u := range b.Unverified {
 		if err := w.keepApart(u); err != nil {
 			return err
@@ -179,7 +184,7 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 		}
 	}
 	switch {
-	case w.written.Inserted+w.written.Updated > 0:
+	case w.written.Inserted+w.written.Updated+w.written.Removed > 0:
 	case len(b.Positions) == 0:
 		return errUnchanged
 	default:
@@ -309,13 +314,30 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (coun
 	return count, w.replace(c, string(key), old, kept, row, settled, p)
 }
 
-// remove takes the row of that key out of a collection.
-func (w *batchWriter) remove(c *collection, key []byte) error {
+// remove deletes the row of that key from a collection, and reports whether there was one.
+func (w *batchWriter) remove(c *collection, key []byte) (removed bool, err error) {
 	old, kept := w.current(c, key, false)
 	if old.IsZero() {
-		return nil
+		return false, nil
 	}
-	return w.replace(c, string(key), old, kept, index.Row{}, "", nil)
+	return true, w.replace(c, string(key), old, kept, index.Row{}, "", nil)
+}
+
+// removeRow deletes the row of that name, and the row that is kept apart under it.
+func (w *batchWriter) removeRow(id index.RowID) (err error) {
+	removed := false
+	if c := collectionOf(id.Type); c != nil {
+		if err := w.withdraw(id); err != nil {
+			return err
+		}
+		removed, err = w.remove(c, []byte(id.Key))
+	} else {
+		removed, err = w.removeFromTable(id)
+	}
+	if removed {
+		w.written.Removed++
+	}
+	return err
 }
 
 // replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.

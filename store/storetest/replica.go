@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -74,6 +75,7 @@ func (h *harness) writeRandom(n int) {
 			n--
 		}
 		b.Withdrawn = h.withdrawn(b)
+		b.Removed = h.removed()
 		h.write(b)
 	}
 }
@@ -91,6 +93,21 @@ func (h *harness) withdrawn(b index.Batch) (ids []index.RowID) {
 		}
 	}
 	return []index.RowID{id, {Type: index.PacketType, Key: "nothing"}}
+}
+
+// removed are, now and then, some rows that are there, and one that is not.
+func (h *harness) removed() (ids []index.RowID) {
+	if h.rng.IntN(4) > 0 {
+		return nil
+	}
+	for range 1 + h.rng.IntN(3) {
+		t := index.RowTypes[h.rng.IntN(len(index.RowTypes))]
+		keys := slices.Sorted(maps.Keys(h.model.rows[t]))
+		if len(keys) > 0 {
+			ids = append(ids, index.RowID{Type: t, Key: keys[h.rng.IntN(len(keys))]})
+		}
+	}
+	return append(ids, index.RowID{Type: index.TransferType, Key: "none"})
 }
 
 func (h *harness) write(b index.Batch) {

@@ -59,6 +59,19 @@ func (m *model) write(b index.Batch) (w index.Written) {
 			delete(m.apart[id.Type], id.Key)
 		}
 	}
+	for _, id := range b.Removed {
+		if d := m.apart[id.Type][id.Key]; d != nil {
+			w.Updated++
+			if m.serving {
+				m.unserve(d)
+			}
+			delete(m.apart[id.Type], id.Key)
+		}
+		if !m.rows[id.Type][id.Key].IsZero() {
+			w.Removed++
+			delete(m.rows[id.Type], id.Key)
+		}
+	}
 	for _, u := range b.Unverified {
 		apart, key := m.apart[u.Row.Type()], u.Row.Key()
 		switch d := apart[key]; {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,13 +80,14 @@ type Follower struct {
 	due                struct{ discover, tables, poll, backfill, restore, lookUps, sweep time.Time }
 	saved              time.Time // when the positions were last written
 	began              time.Time // when Run or Sync was called
+	rechecked          time.Time // when recheck was called
 	refreshed          bool      // all tables have been read since
 	retry              *backoff.ExponentialBackOff
 	succeeded          time.Time     // when a request last was answered
 	share              atomic.Int32  // how many parts a request has; the goroutine that reads ahead uses it, too
 	limit              int           // how many rows to ask for in a page
 	steps              int           // that succeeded since the upstream last refused a request
-	warnings           int           // how many unverified rows may be logged still; all are counted and listed
+	warnings           int           // how many unverified or removed rows may be logged still; all are counted
 	complaints         *rate.Limiter // of rows that cannot be read, in the log
 }
 
@@ -130,7 +132,8 @@ func (f *Follower) Sync(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Wake ends a wait between polls, or after a failure unless the upstream has asked for it.
+// Wake ends a wait between polls, or after a failure unless the upstream has asked for it. The follower then also looks again at rows
+// that are kept apart and searches for rows that the upstream counts and has not listed; Status.InStep does not advance before.
 func (f *Follower) Wake() {
 	select {
 	case f.woken <- struct{}{}:
@@ -145,7 +148,7 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 	}
 	f.began, f.succeeded, f.refreshed = f.o.Now(), f.o.Now(), false
 	defer f.drop()
-	loaded := false
+	loaded, started := false, false
 	for ctx.Err() == nil {
 		var err error
 		acted := false
@@ -153,7 +156,10 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 			acted, err = f.step(ctx)
 		} else {
 			err = f.load(ctx)
-			loaded = err == nil
+			if loaded = err == nil; loaded && !started {
+				started = true
+				f.searchGap()
+			}
 		}
 		if err != nil {
 			f.drop()
@@ -193,6 +199,11 @@ func (f *Follower) leave(ctx context.Context) {
 
 // step does what is due first, or waits for it.
 func (f *Follower) step(ctx context.Context) (acted bool, err error) {
+	select {
+	case <-f.woken: // a busy follower never sleeps
+		f.wokenUp()
+	default:
+	}
 	now := f.o.Now()
 	do, due := f.discover, f.due.discover
 	for _, task := range []struct {
@@ -231,8 +242,52 @@ func (f *Follower) sleep(ctx context.Context, wait time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	case <-f.woken:
-		f.due.poll, f.due.tables = time.Time{}, time.Time{}
+		f.wokenUp()
 	}
+}
+
+// wokenUp makes due at once what Wake asks for.
+func (f *Follower) wokenUp() {
+	f.due.poll, f.due.tables = time.Time{}, time.Time{}
+	f.recheck()
+}
+
+// recheck has the follower look again at rows that are kept apart, and search everywhere if the upstream's counts are not those of the
+// index. Status.InStep does not advance before that is done.
+func (f *Follower) recheck() {
+	now := f.o.Now()
+	f.rechecked = now
+	for _, e := range f.watched.by {
+		if len(e.apart) > 0 {
+			f.watched.set(e, now)
+		}
+	}
+	f.searchGap()
+}
+
+// searchGap has rows searched for everywhere that the upstream counts and that an earlier search did not find, or the other way round.
+func (f *Follower) searchGap() {
+	f.sweep.wanted = f.sweep.wanted || f.missing.explained+f.missing.surplus > 0
+}
+
+// rechecking reports whether the follower has still to do what recheck asked for.
+func (f *Follower) rechecking() bool {
+	if len(f.woken) > 0 {
+		return true
+	}
+	if f.rechecked.IsZero() {
+		return false
+	}
+	if f.sweep.wanted || f.sweep.deep {
+		return true
+	}
+	for _, e := range f.watched.by {
+		if len(e.apart) > 0 && e.looked.Before(f.rechecked) {
+			return true
+		}
+	}
+	f.rechecked = time.Time{}
+	return false
 }
 
 // noteFailure notes a failure and waits: longer each time, and as long as the upstream asks.
@@ -381,7 +436,11 @@ func (f *Follower) refresh(ctx context.Context) error {
 		return err
 	}
 	f.report(bad)
-	if err := f.write(ctx, index.Batch{Rows: rows}); err != nil {
+	removed, err := f.removedFrom(ctx, t, rows, bad)
+	if err != nil {
+		return err
+	}
+	if err := f.write(ctx, index.Batch{Rows: rows, Removed: removed}); err != nil {
 		return err
 	}
 	f.table = (f.table + 1) % len(index.TableTypes)
@@ -392,9 +451,28 @@ func (f *Follower) refresh(ctx context.Context) error {
 	return nil
 }
 
+// removedFrom returns the rows of a small table that the upstream no longer has. A row counts as removed if two readings of the whole
+// table lack it.
+func (f *Follower) removedFrom(ctx context.Context, t *index.Type, rows []index.Row, bad []error) ([]index.RowID, error) {
+	ids, err := f.absent(ctx, t, rows)
+	if len(ids) == 0 || len(bad) > 0 || err != nil {
+		return nil, err
+	}
+	var again []index.Row
+	err = f.inTurn(ctx, func() (err error) {
+		again, bad, err = f.reader.table(ctx, t)
+		return err
+	})
+	if err != nil || len(bad) > 0 {
+		return nil, err
+	}
+	still, err := f.absent(ctx, t, again)
+	return slices.DeleteFunc(ids, func(id index.RowID) bool { return !slices.Contains(still, id) }), err
+}
+
 // write writes a batch and notes what came of it.
 func (f *Follower) write(ctx context.Context, b index.Batch) error {
-	if len(b.Rows)+len(b.Unverified)+len(b.Withdrawn)+len(b.Positions) == 0 {
+	if len(b.Rows)+len(b.Unverified)+len(b.Withdrawn)+len(b.Removed)+len(b.Positions) == 0 {
 		return nil
 	}
 	b.Index = f.index
@@ -405,7 +483,14 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	if err != nil {
 		return err
 	}
-	f.update(func(s *Status) { s.Written += uint64(written.Inserted + written.Updated) })
+	f.update(func(s *Status) {
+		s.Written += uint64(written.Inserted + written.Updated)
+		s.Removed += uint64(written.Removed)
+	})
+	for _, id := range b.Removed[:min(len(b.Removed), f.warnings)] {
+		f.warnings--
+		f.o.Log.Warn("the upstream no longer has a row, which is removed", "upstream", f.o.Address, "kind", id.Type.Name, "key", id.Key)
+	}
 	for _, u := range b.Unverified[:min(len(b.Unverified), f.warnings)] {
 		f.warnings--
 		f.o.Log.Warn("a row of the upstream does not verify, and is kept apart", "kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
@@ -415,7 +500,7 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 
 // writeSingly writes a batch of which the index refuses a row, so that it alone is kept apart. The positions come last.
 func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Written, err error) {
-	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn}
+	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn, Removed: b.Removed}
 	for _, row := range b.Rows {
 		written, err := f.o.Index.Write(ctx, index.Batch{Index: b.Index, Rows: []index.Row{row}})
 		switch {
@@ -453,6 +538,7 @@ func (f *Follower) measure(ctx context.Context) error {
 				s.Rows[t.Name] = Count{Here: here.Rows[t.Name], Upstream: s.Rows[t.Name].Upstream}
 			}
 			s.LagRows = f.behind(here)
+			s.SurplusRows = surplus(s.Rows)
 		})
 		return nil
 	})
@@ -469,6 +555,16 @@ func (f *Follower) behind(here index.Status) int64 {
 		return 0
 	}
 	return int64(upstream - have)
+}
+
+// surplus is the number of rows here that the upstream does not count.
+func surplus(rows map[string]Count) (n int64) {
+	for _, count := range rows {
+		if count.Upstream > 0 && count.Here > count.Upstream {
+			n += int64(count.Here - count.Upstream)
+		}
+	}
+	return n
 }
 
 // jitter spreads a duration over half as much again, so that many do not come together.

@@ -97,12 +97,13 @@ func (s *stream) take(a answer, limit int) (more bool) {
 	return full
 }
 
-// missing is what the upstream's counts tell of rows that have not been found.
+// missing compares the upstream's counts with the rows of the index.
 type missing struct {
-	// explained is how many the upstream counts that a sweep of everything has not found: it counts otherwise than it lists.
-	explained int64
-	suspected int  // polls in a row after which more than that was missing
-	reopened  bool // the end of the backfill has been looked behind since
+	// explained is how many rows the upstream counts that a sweep of everything has not found: it counts otherwise than it lists.
+	// surplus is how many rows are here that it does not count, and that such a sweep has found to be listed.
+	explained, surplus int64
+	suspected          int  // polls in a row after which the counts differed by more
+	reopened           bool // the end of the backfill has been looked behind since
 }
 
 func parseCount(s string) int64 {
@@ -123,27 +124,31 @@ func (f *Follower) judge(ctx context.Context, started time.Time, c counts) error
 	if err := f.measure(ctx); err != nil {
 		return err
 	}
-	f.suspect(f.Status().LagRows, c)
-	if f.packets.ended && f.transfers.ended && f.missing.suspected == 0 {
-		f.update(func(s *Status) { s.InStep = started })
-	}
+	status := f.Status()
+	f.suspect(status.LagRows, status.SurplusRows, c)
+	inStep := f.packets.ended && f.transfers.ended && f.missing.suspected == 0 && !f.rechecking()
+	f.update(func(s *Status) {
+		if s.UnlistedRows = f.missing.explained; inStep {
+			s.InStep = started
+		}
+	})
 	return f.saveSometimes(ctx)
 }
 
-// suspect draws the conclusion from how many rows the upstream counts beyond those here.
-func (f *Follower) suspect(behind int64, c counts) {
+// suspect decides, from the rows that the upstream counts beyond those here and the other way round, whether to search for them.
+func (f *Follower) suspect(behind, surplus int64, c counts) {
 	m := &f.missing
 	if f.sweep.exhausted && !f.watched.wanted() {
 		f.sweep.exhausted = false
-		if behind > m.explained {
-			f.o.Log.Warn("the upstream counts rows that it does not list, or that cannot be read", "upstream", f.o.Address, "rows", behind)
-			m.explained = behind
-		}
+		f.explain(behind, surplus)
 	}
-	if behind <= m.explained {
+	if behind <= m.explained && surplus <= m.surplus {
 		m.suspected, m.reopened = 0, false
 		if c.packets+c.transfers > 0 {
-			m.explained = behind
+			m.explained, m.surplus = behind, surplus
+		}
+		if !f.o.Now().Before(f.sweep.again) {
+			f.searchGap()
 		}
 		return
 	}
@@ -151,11 +156,26 @@ func (f *Follower) suspect(behind int64, c counts) {
 	f.due.poll = f.o.Now().Add(f.o.PollInterval / 4) // likely they are just coming
 	switch {
 	case m.suspected < manyPolls || !f.packets.ended || !f.transfers.ended || f.watched.wanted():
-	case !m.reopened:
+	case !m.reopened && behind > m.explained:
 		m.reopened = true
 		f.reopen()
 	default:
 		f.sweep.want(f.o.Now())
+	}
+}
+
+// explain takes a difference of the counts as the upstream's own, after a search of everything. It is searched for again after
+// searchAgain.
+func (f *Follower) explain(behind, surplus int64) {
+	m := &f.missing
+	f.sweep.again = f.o.Now().Add(searchAgain)
+	if behind > m.explained {
+		f.o.Log.Warn("the upstream counts rows that it does not list, or that cannot be read", "upstream", f.o.Address, "rows", behind, "searched_again", searchAgain.String())
+		m.explained = behind
+	}
+	if surplus > m.surplus {
+		f.o.Log.Warn("the upstream counts fewer rows than it lists, or no longer has the oldest", "upstream", f.o.Address, "rows", surplus, "searched_again", searchAgain.String())
+		m.surplus = surplus
 	}
 }
 
@@ -176,7 +196,7 @@ func (f *Follower) saveSometimes(ctx context.Context) error {
 // complete tells that all that the upstream has is here, and that what was unfinished at the start has been looked up.
 func (f *Follower) complete() bool {
 	s := f.Status()
-	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored && f.watched.seen(f.began) && !f.sweep.deep
+	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored && f.watched.seen(f.began) && !f.sweep.deep && !f.sweep.wanted
 }
 
 // What is asked for at once. A slow network that cannot bring a full page in time may bring a part of one.

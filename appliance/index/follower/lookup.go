@@ -23,6 +23,8 @@ type watch struct {
 	wanted   bool          // it is missing here, or is surely other upstream: at once
 	apart    []index.RowID // what is kept apart of it
 	ended    bool          // it has ended, and is looked up once more
+	gone     int           // look-ups in a row that lacked a row that is here
+	removed  bool          // the upstream no longer has it, and its rows are removed
 	plain    bool          // what the upstream has decoded of it is not asked for: it is made from the packet's data
 	place    int           // in the heap
 	size     int           // what it counts for in watches.size
@@ -266,10 +268,15 @@ func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	}
 	in.all = all
 	in.withdraw(due, answers)
+	uncertain, err := f.vanished(ctx, due, answers, in)
+	if err != nil {
+		return err
+	}
 	if err := in.write(ctx); err != nil {
 		return err
 	}
 	f.postpone(due, answers, in)
+	f.lookAgain(uncertain)
 	f.due.lookUps = f.o.Now()
 	return nil
 }
@@ -336,7 +343,7 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 			if len(a.bad) > 0 {
 				delete(all, asked[i].hash)
 			}
-			if next := asked[i]; a.count >= next.limit && len(a.orders) > 0 && resume(a.orders) != next.cursor {
+			if next := asked[i]; mayGoOn(a) && len(a.orders) > 0 && resume(a.orders) != next.cursor {
 				next.cursor = resume(a.orders) // a packet of more orders than a page has
 				parts = append(parts, next)
 			}
@@ -353,7 +360,7 @@ func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
 			continue // noted as it came
 		}
 		gone := len(answers[i].rows) == 0
-		if e.ended || gone && len(e.apart) > 0 {
+		if e.ended || gone && (e.removed || len(e.apart) > 0) {
 			f.watched.remove(e)
 			continue
 		}

@@ -160,6 +160,10 @@ func readCounts(list []byte) (c counts, err error) {
 	return c, nil
 }
 
+// mayGoOn reports whether there may be rows behind a page. An upstream may have shorter pages than were asked for, but none shorter
+// than minLimit.
+func mayGoOn(page answer) bool { return page.count >= minLimit }
+
 // maxPages bounds how far a small table is read, against an upstream whose pages never end.
 const maxPages = 1000
 
@@ -189,9 +193,8 @@ func (r *reader) table(ctx context.Context, t *index.Type) (rows []index.Row, ba
 			}
 		}
 		bad = append(bad, got.bad...)
-		full := got.count >= page.size()
 		repeats := len(rows) == before && len(got.rows) > 0
-		if !q.takes(argCursor) || !full || repeats || len(got.orders) == 0 || got.orders[len(got.orders)-1] == page.cursor {
+		if !q.takes(argCursor) || !mayGoOn(got) || repeats || len(got.orders) == 0 || got.orders[len(got.orders)-1] == page.cursor {
 			return rows, bad, nil
 		}
 		page.cursor = got.orders[len(got.orders)-1]

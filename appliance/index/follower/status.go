@@ -14,12 +14,18 @@ type Status struct {
 	Backfilled time.Time `json:"backfilled,omitzero"`
 	// InStep is when the index was last known to have all that the upstream had; see Lag.
 	InStep     time.Time `json:"inStep,omitzero"`
-	LagSeconds *float64  `json:"lagSeconds"`      // null where unknown
-	LagRows    int64     `json:"lagRows"`         // packets and transfers that the upstream has and this has not
-	Newest     time.Time `json:"newest,omitzero"` // packet_send_timestamp of the newest packet here
-	Oldest     time.Time `json:"oldest,omitzero"` // and of the oldest, which the backfill has come to
-	Unfinished int       `json:"unfinished"`      // packets that are looked up again until they end
-	Unverified uint64    `json:"unverified"`      // rows kept apart
+	LagSeconds *float64  `json:"lagSeconds"` // null where unknown
+	LagRows    int64     `json:"lagRows"`    // packets and transfers that the upstream has and this has not
+	// UnlistedRows are those of LagRows that a search of everything has not found: the upstream counts them and does not list them, or
+	// they cannot be read. They are searched for again every hour.
+	UnlistedRows int64 `json:"unlistedRows,omitempty"`
+	// SurplusRows are packets and transfers that this has and the upstream does not count. They are searched for, and removed where
+	// look-ups confirm that the upstream no longer has them.
+	SurplusRows int64     `json:"surplusRows,omitempty"`
+	Newest      time.Time `json:"newest,omitzero"` // packet_send_timestamp of the newest packet here
+	Oldest      time.Time `json:"oldest,omitzero"` // and of the oldest, which the backfill has come to
+	Unfinished  int       `json:"unfinished"`      // packets that are looked up again until they end
+	Unverified  uint64    `json:"unverified"`      // rows kept apart
 	// Missing are fields that the upstream's schema lacks, as type.field.
 	Missing []string `json:"missingFields,omitempty"`
 
@@ -30,6 +36,7 @@ type Status struct {
 	Requests uint64 `json:"requests"` // since the start
 	Failures uint64 `json:"failures"`
 	Written  uint64 `json:"written"` // rows that were new or changed
+	Removed  uint64 `json:"removed"` // rows that the upstream no longer has
 }
 
 // Count is a number of rows here, those kept apart included, and upstream.

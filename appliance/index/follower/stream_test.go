@@ -176,22 +176,22 @@ func TestRowsThatStayMissingAreSoughtBehindTheEndOfTheBackfillThenEverywhere(t *
 		if !f.packets.ended || f.sweep.wanted {
 			t.Error("it is sought too soon: rows may just be coming")
 		}
-		f.suspect(5, upstream)
+		f.suspect(5, 0, upstream)
 	}
 	if f.packets.ended || f.transfers.ended || f.due.backfill.Equal(never) || f.sweep.wanted {
 		t.Errorf("the backfill does not go on: %+v", f.packets)
 	}
 	f.packets.ended, f.transfers.ended = true, true // there was nothing
-	f.suspect(5, upstream)
+	f.suspect(5, 0, upstream)
 	if !f.packets.ended || !f.sweep.wanted {
 		t.Error("rows that came late are not sought everywhere")
 	}
 	f.sweep = sweep{exhausted: true}
-	f.suspect(5, upstream)
+	f.suspect(5, 0, upstream)
 	if f.missing.explained != 5 || f.sweep.wanted {
 		t.Errorf("what was sought in vain is sought again: %+v", f.missing)
 	}
-	f.suspect(0, upstream)
+	f.suspect(0, 0, upstream)
 	if f.missing != (missing{}) {
 		t.Errorf("all is here: %+v", f.missing)
 	}

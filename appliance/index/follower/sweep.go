@@ -19,12 +19,14 @@ type sweep struct {
 	rest               time.Duration // after a deep one that found nothing
 	deepAfter          time.Time     // before which no other begins
 	exhausted          bool          // one has seen all: what is missing still is not to be found
+	again              time.Time     // when rows that a deep one did not find are searched for again
 }
 
 const (
 	maxOverlapPages = 10 // bound a regular sweep where many rows come
 	manyPolls       = 3  // polls in a row that miss rows, after which a deep sweep begins
 	maxRest         = time.Hour
+	searchAgain     = time.Hour // after a deep sweep that did not find all that the upstream counts
 )
 
 // due is when the next page of a sweep is. None is before all is backfilled.
@@ -51,7 +53,7 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 	f.due.sweep = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
 	if !s.active {
 		*s = sweep{
-			active: true, deep: s.wanted, rest: s.rest, deepAfter: s.deepAfter, exhausted: s.exhausted,
+			active: true, deep: s.wanted, rest: s.rest, deepAfter: s.deepAfter, exhausted: s.exhausted, again: s.again,
 			packets: stream{t: index.PacketType}, transfers: stream{t: index.TransferType},
 		}
 	}
@@ -71,7 +73,7 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 	f.noteCounts(c)
 	s.pages++
 	for i, a := range answers {
-		covered, err := f.compare(ctx, a.rows)
+		covered, err := f.compare(ctx, parts[i], a)
 		if err != nil {
 			return err
 		}
@@ -87,7 +89,8 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 func (f *Follower) endSweep() {
 	s := &f.sweep
 	all := s.packets.ended && s.transfers.ended
-	enough := s.deep && s.found > 0 && !f.watched.wanted() && f.Status().LagRows <= f.missing.explained
+	status := f.Status()
+	enough := s.deep && s.found > 0 && !f.watched.wanted() && status.LagRows <= f.missing.explained && status.SurplusRows <= f.missing.surplus
 	if !all && !enough {
 		return
 	}
@@ -105,13 +108,23 @@ func (f *Follower) endSweep() {
 	s.deepAfter = f.o.Now().Add(s.rest)
 }
 
-// compare has looked up what of a page is not here, or is otherwise. covered tells that the page's last row was sent before
-// the overlap.
-func (f *Follower) compare(ctx context.Context, rows []index.Row) (covered bool, err error) {
+// compare has looked up what of a page is not here, or is otherwise, and what is here and not in the page. covered tells that the page's
+// last row was sent before the overlap.
+func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool, err error) {
 	now := f.o.Now()
 	since := f.Status().Newest.Add(-f.o.Overlap)
 	err = view(ctx, f.o.Index, func(snap snapshot) error {
-		for _, row := range rows {
+		extra, err := unlisted(ctx, snap, p.t, p.cursor, a)
+		if err != nil {
+			return err
+		}
+		for _, hash := range extra {
+			if e := f.watched.by[hash]; e == nil || len(e.apart) == 0 {
+				f.sweep.found++
+				f.watched.call(hash, now)
+			}
+		}
+		for _, row := range a.rows {
 			here, err := sameIn(ctx, snap, row)
 			if err != nil {
 				return err
