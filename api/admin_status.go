@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
-	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
@@ -67,7 +65,7 @@ func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err er
 	if err != nil {
 		return s, err
 	}
-	tree, err := parseTree(signed)
+	_, tree, err := appliance.ReadCheckpoint(signed) // our own: its signature needs no check
 	if err != nil {
 		return s, err
 	}
@@ -77,12 +75,6 @@ func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err er
 		s.Newest = newest[0].Time()
 	}
 	return s, err
-}
-
-// parseTree reads a checkpoint. It does not check the signature: the checkpoint is our own.
-func parseTree(checkpoint []byte) (tlog.Tree, error) {
-	_, body, _ := bytes.Cut(checkpoint, []byte("\n"))
-	return tlog.ParseTree(append([]byte("go.sum database tree\n"), body...))
 }
 
 // signing says from what fails whether an attestation can be had. Reads do not matter for that, nor does the chain unless it halts.

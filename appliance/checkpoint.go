@@ -1,6 +1,8 @@
 package appliance
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -22,14 +24,35 @@ func OpenCheckpoint(signed []byte, verifier note.Verifier) (tlog.Tree, error) {
 	if err != nil {
 		return tlog.Tree{}, fmt.Errorf("checkpoint: %w", err)
 	}
-	origin, body, _ := strings.Cut(n.Text, "\n")
-	if origin != verifier.Name() {
-		return tlog.Tree{}, fmt.Errorf("checkpoint: of log %q, not of %q", origin, verifier.Name())
+	origin, tree, err := parseCheckpoint(n.Text)
+	if err == nil && origin != verifier.Name() {
+		err = fmt.Errorf("of log %q, not of %q", origin, verifier.Name())
 	}
-	// ParseTree reads Go's own first line; what follows it is the same in every checkpoint.
-	tree, err := tlog.ParseTree([]byte("go.sum database tree\n" + body))
 	if err != nil {
 		return tlog.Tree{}, fmt.Errorf("checkpoint: %w", err)
 	}
 	return tree, nil
+}
+
+// ReadCheckpoint returns the origin and the tree of a signed checkpoint. It checks no signature.
+func ReadCheckpoint(signed []byte) (origin string, tree tlog.Tree, err error) {
+	text := signed
+	if i := bytes.LastIndex(signed, []byte("\n\n")); i >= 0 {
+		text = signed[:i+1]
+	}
+	if origin, tree, err = parseCheckpoint(string(text)); err != nil {
+		err = fmt.Errorf("checkpoint: %w", err)
+	}
+	return origin, tree, err
+}
+
+// parseCheckpoint reads the text that is signed: origin, size, root hash and extension lines, none of which is empty.
+func parseCheckpoint(text string) (origin string, tree tlog.Tree, err error) {
+	origin, body, _ := strings.Cut(text, "\n")
+	if origin == "" || strings.Contains(text, "\n\n") {
+		return "", tree, errors.New("it has an empty line (C2SP tlog-checkpoint)")
+	}
+	// ParseTree reads Go's own first line. The other lines are the same in every checkpoint.
+	tree, err = tlog.ParseTree([]byte("go.sum database tree\n" + body))
+	return origin, tree, err
 }
