@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/service"
@@ -31,12 +33,16 @@ type logExport struct {
 	format string
 	redact string
 	follow bool
+	until  string // file of the checkpoint whose records are written; empty means the newest
 
 	file  *os.File // nil for standard output
 	out   *bufio.Writer
 	form  sinks.Form
 	next  int64 // index of the next record
 	count int64 // that are written
+
+	tree   tlog.Tree          // whose records are written
+	hashed appliance.Frontier // of the records written, if they begin with the first
 }
 
 func newLogExport(a *app) *cobra.Command {
@@ -50,8 +56,12 @@ file anywhere, without the appliance. --format csv (RFC 4180) is for spreadsheet
 Format) for a SIEM; audit.sinks ships to one by itself. Records say who was attested to whom, unless --redact
 leaves that out: keep the file secret.
 
+With --checkpoint FILE, exactly the records of that checkpoint are written, and held against its root hash, while the
+journal grows. Without it, the export ends with the records of the newest checkpoint at its start.
+
 --follow goes on with new records until it is interrupted; it needs the daemon, and waits for one that restarts.`,
-		Example: `  attestd log export --file journal.ndjson
+		Example: `  attestd log checkpoint > journal.checkpoint
+  attestd log export --checkpoint journal.checkpoint --file journal.ndjson
   attestd log export | jq -r .beneficiary | sort | uniq -c
   attestd log export --format csv --redact addresses --file journal.csv
   attestd log export --follow --from 4711 | jq .`,
@@ -68,6 +78,7 @@ leaves that out: keep the file secret.
 	f.StringVarP(&x.name, "file", "f", "-", "file to write, made with mode 0600; - for standard output")
 	f.StringVar(&x.format, "format", exportLeaves, strings.Join(exportFormats, ", "))
 	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, the addresses to leave out: addresses (both), unspendable, or none")
+	f.StringVar(&x.until, "checkpoint", "", "a signed checkpoint: exactly its records are written, which must have its root hash")
 	f.BoolVar(&x.follow, "follow", false, "go on with new records")
 	return cmd
 }
@@ -85,6 +96,9 @@ func (x *logExport) check(cmd *cobra.Command) (err error) {
 	if x.format == exportLeaves && x.form.Redact != sinks.RedactNone {
 		return usagef(cmd, "--redact is for csv and cef: a leaf without its addresses is no leaf of the tree")
 	}
+	if x.follow && x.until != "" {
+		return usagef(cmd, "--checkpoint is where the export ends: leave out --follow")
+	}
 	return nil
 }
 
@@ -101,6 +115,9 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 		return err
 	}
 	x.form.Log, x.form.Version = appliance.SignerOf(checkpoint), version()
+	if err := x.bound(checkpoint); err != nil {
+		return err
+	}
 	if err := x.open(); err != nil {
 		return err
 	}
@@ -111,8 +128,11 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 		fmt.Fprint(x.out, sinks.CSVHeader()+sinks.CSVEnd)
 	}
 	err = x.write(cmd, o)
-	if err == nil && x.follow {
+	switch {
+	case err == nil && x.follow:
 		err = tail.follow(cmd.Context(), func() error { return x.write(cmd, o) })
+	case err == nil:
+		err = x.complete()
 	}
 	switch {
 	case cmd.Context().Err() != nil:
@@ -121,6 +141,41 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 		return fmt.Errorf("after %d records: %w", x.count, err)
 	case x.file != nil:
 		x.say("%d records written to %s.", x.count, x.name)
+	}
+	return nil
+}
+
+// bound sets the tree whose records are written: that of --checkpoint, else that of the newest checkpoint.
+func (x *logExport) bound(newest []byte) (err error) {
+	if _, x.tree, err = appliance.ReadCheckpoint(newest); err != nil || x.until == "" {
+		return err
+	}
+	size := x.tree.N
+	signed, err := x.readCheckpoint("--checkpoint", x.until)
+	if err != nil {
+		return err
+	}
+	if _, x.tree, err = appliance.ReadCheckpoint(signed); err != nil {
+		return fmt.Errorf("--checkpoint: %s: %w", x.until, err)
+	}
+	if x.tree.N > size {
+		return fmt.Errorf("--checkpoint: %s has %d records, the journal only %d: it is of another log, or the journal lost records; "+
+			"find out with: attestd log verify --since-checkpoint %s", x.until, x.tree.N, size, x.until)
+	}
+	return nil
+}
+
+// errExported ends reading at the last record of the export.
+var errExported = errors.New("the export is complete")
+
+// complete checks that the export has all records of the tree and, with --checkpoint, its root hash.
+func (x *logExport) complete() error {
+	switch {
+	case x.next < x.tree.N:
+		return fmt.Errorf("the journal ended at record %d of %d", x.next, x.tree.N)
+	case x.until != "" && x.hashed.Size() == x.tree.N && x.hashed.Tree() != x.tree:
+		return fmt.Errorf("the journal's first %d records do not have the root hash of %s: it is of another log, or records were changed; "+
+			"find out with: attestd log verify --since-checkpoint %s", x.tree.N, x.until, x.until)
 	}
 	return nil
 }
@@ -136,9 +191,15 @@ func (x *logExport) open() (err error) {
 	return err
 }
 
-// write writes what there is.
+// write writes the records of the tree, or with --follow all that there are.
 func (x *logExport) write(cmd *cobra.Command, o backend) error {
 	err := o.Entries(cmd.Context(), x.next, func(leaf []byte) error {
+		if !x.follow && x.next >= x.tree.N {
+			return errExported
+		}
+		if x.hashed.Size() == x.next {
+			x.hashed.Add(nil, tlog.RecordHash(leaf))
+		}
 		line, err := x.line(leaf)
 		if err == nil {
 			_, err = x.out.Write(line)
@@ -152,6 +213,9 @@ func (x *logExport) write(cmd *cobra.Command, o backend) error {
 	})
 	if failed := x.flush(); failed != nil {
 		return unwritten{failed}
+	}
+	if errors.Is(err, errExported) {
+		return nil
 	}
 	return err
 }
