@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/appliance"
 )
 
 // Types of keys in a vkey (C2SP signed-note).
@@ -55,6 +57,9 @@ func ParseCosigner(vkey string) (*Cosigner, error) {
 		return nil, fmt.Errorf("it is a key of type 0x%02x, not a witness's Ed25519 key (0x04)", kind)
 	case len(key) != 1+ed25519.PublicKeySize:
 		return nil, fmt.Errorf("an Ed25519 key has %d bytes, this one %d", ed25519.PublicKeySize, len(key)-1)
+	}
+	if appliance.HasSmallOrder(key[1:]) {
+		return nil, appliance.ErrSmallOrder
 	}
 	c := &Cosigner{name: name, hash: keyHash(name, key), key: key[1:]}
 	if c.hash != uint32(hash) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/mod/sumdb/note"
+
+	"github.com/attestd/attestd/appliance"
 )
 
 // MaxPolicy bounds a policy file, in bytes. One with 32 logs, 32 witnesses and 32 groups has some 10 KiB.
@@ -167,7 +169,7 @@ func (p *parser) log(items []string) error {
 	if len(items) < 1 || len(items) > 2 {
 		return errors.New("must be: log VKEY [URL]")
 	}
-	verifier, err := note.NewVerifier(items[0])
+	verifier, err := appliance.ParseVerifier(items[0])
 	if err != nil {
 		return fmt.Errorf("key of a log: %w", err)
 	}

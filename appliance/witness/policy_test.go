@@ -1,7 +1,11 @@
 package witness_test
 
 import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +77,8 @@ func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
 		"a key of another name":       {"witness w " + strings.Replace(w1, "w1", "w5", 1) + "\nquorum w\n", "its hash is"},
 		"a witness's key as a log's":  {"log " + w1 + "\nquorum none\n", "line 1: key of a log"},
 		"rubbish for a key":           {"witness w a+b+c\nquorum w\n", "not a key of the form"},
+		"a key of small order":        {"witness w " + neutral(0x04) + "\nquorum w\n", "line 1: key of witness w: the Ed25519 key has small order"},
+		"a log's key of small order":  {"log " + neutral(0x01) + "\nquorum none\n", "line 1: key of a log: the Ed25519 key has small order"},
 		"too long":                    {strings.Repeat("#\n", witness.MaxPolicy), "more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,6 +88,13 @@ func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// neutral is the vkey of the neutral point, under which anybody can sign.
+func neutral(kind byte) string {
+	typed := append([]byte{kind, 1}, make([]byte, ed25519.PublicKeySize-1)...)
+	hash := sha256.Sum256(append([]byte("neutral\n"), typed...))
+	return fmt.Sprintf("neutral+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed))
 }
 
 // renamed is the vkey of one witness's key under another's name.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
@@ -123,7 +122,7 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 
 // auditExport checks the export, and returns the hashes that it has.
 func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (map[appliance.Digest]struct{}, error) {
-	verifier, err := note.NewVerifier(c.verifierKey)
+	verifier, err := appliance.ParseVerifier(c.verifierKey)
 	if err != nil {
 		return nil, notVerifierKey(cmd)
 	}

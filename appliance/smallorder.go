@@ -1,0 +1,53 @@
+package appliance
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+)
+
+// ErrSmallOrder refuses an Ed25519 key of small order: signatures that verify under it can be made without a secret.
+var ErrSmallOrder = errors.New("the Ed25519 key has small order: anybody can sign for it")
+
+// smallOrder are the encodings of the points of edwards25519 whose order divides 8 (RFC 8032, section 5.1.2), without the sign of x,
+// the last two of which are not canonical.
+var smallOrder = [...]string{
+	"0000000000000000000000000000000000000000000000000000000000000000",
+	"0100000000000000000000000000000000000000000000000000000000000000",
+	"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+	"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+	"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+}
+
+// HasSmallOrder says whether an Ed25519 public key, of ed25519.PublicKeySize bytes, has small order.
+func HasSmallOrder(key ed25519.PublicKey) bool {
+	y := slices.Clone(key)
+	y[len(y)-1] &= 0x7f
+	return slices.Contains(smallOrder[:], hex.EncodeToString(y))
+}
+
+// ParseVerifier reads the verifier key of a log that somebody is to trust: name+hash+key (C2SP signed-note, Ed25519).
+//
+// Errors: ErrSmallOrder; what is malformed.
+func ParseVerifier(vkey string) (note.Verifier, error) {
+	v, err := note.NewVerifier(vkey)
+	if err != nil {
+		return nil, err
+	}
+	const afterHash = 2
+	key, err := base64.StdEncoding.DecodeString(strings.SplitN(vkey, "+", afterHash+1)[afterHash])
+	if err != nil {
+		return nil, err
+	}
+	if HasSmallOrder(key[1:]) {
+		return nil, ErrSmallOrder
+	}
+	return v, nil
+}
