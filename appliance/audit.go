@@ -65,6 +65,19 @@ type AuditReport struct {
 	More    int64    `json:"more"`     // damages beyond those listed
 
 	Signers []AuditedSigner `json:"signers"` // in the order of their first records
+
+	// Contradictions are by witnesses of this log. They are no damages: a witness that lies could cause them.
+	Contradictions []Contradiction `json:"contradictions,omitempty"` // at most MaxDamages
+}
+
+// Contradiction is an event of an audited log: a witness has cosigned another history of the same log.
+type Contradiction struct {
+	Index   int64     `json:"index"` // of the event
+	ID      uuid.UUID `json:"id"`
+	Time    time.Time `json:"time"`
+	Witness string    `json:"witness"` // its name in the appliance's policy
+	Key     string    `json:"key"`     // the LogName of its key
+	Reason  string    `json:"reason"`
 }
 
 // MaxDamages bounds an AuditReport: a journal that is rubbish throughout needs no longer list.
@@ -161,6 +174,7 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	}
 	if c.fault == nil {
 		a.signers.add(index, c.Entry)
+		a.contradicted(index, c.Event)
 	}
 	a.order(index, c)
 	a.continued(index, c)
@@ -170,6 +184,18 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records are not those of the earlier checkpoint", a.earlier.N)})
 	}
 	return a.completed
+}
+
+// contradicted collects the contradictions of this log. Those of a log that it continues are settled: the log has ended.
+func (a *Audit) contradicted(index int64, e *Event) {
+	if e == nil || e.Kind != EventContradiction || len(a.report.Contradictions) == MaxDamages ||
+		SignerOf([]byte(e.Details[DetailCheckpoint])) != LogName(a.verifier) {
+		return
+	}
+	a.report.Contradictions = append(a.report.Contradictions, Contradiction{
+		Index: index, ID: e.ID, Time: e.Time, Witness: e.Details[DetailWitness],
+		Key: e.Details[DetailWitnessKey], Reason: e.Details[DetailReason],
+	})
 }
 
 // order checks that times never decrease. That of an EventLogContinued stands before the leaves that were there when it was made.

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -222,6 +224,55 @@ func TestDamageNamesTheRecord(t *testing.T) {
 	} {
 		if got := test.damage.String(); got != test.want {
 			t.Errorf("%q, not %q", got, test.want)
+		}
+	}
+}
+
+func TestAuditNamesContradictionsOfThisLog(t *testing.T) {
+	l := newAuditLog(t, 3)
+	other := testLogKey(t, "example.com/other")
+	foreign, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash(l.leaves[0])}, other.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit, err := appliance.NewAudit(l.key.Verifier, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want appliance.Event
+	for _, checkpoint := range [][]byte{foreign, l.checkpoints[2]} { // of a log that this one continued, say; of this one
+		want = appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
+			appliance.DetailWitness: "w1", appliance.DetailWitnessKey: "w1.example+01020304",
+			appliance.DetailReason: "it has cosigned 5 records", appliance.DetailCheckpoint: string(checkpoint),
+		}}
+		if err := want.Prepare(); err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := want.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+		if err != nil {
+			t.Fatal(err)
+		}
+		audit.Leaf(leaf)
+	}
+	found := audit.Finish(nil).Contradictions
+	if len(found) != 1 || found[0].Index != 1 || found[0].ID != want.ID || found[0].Witness != "w1" || found[0].Key != "w1.example+01020304" {
+		t.Errorf("contradictions: %+v", found)
+	}
+}
+
+func TestACheckpointHasNoEmptyLine(t *testing.T) {
+	l := newAuditLog(t, 1)
+	text, _, _ := strings.Cut(string(l.checkpoints[1]), "\n\n")
+	for extension, good := range map[string]bool{"": true, "one\n": true, "one\ntwo\n": true, "\n": false, "one\n\n": false, "\none\n": false, "one\n\ntwo\n": false} {
+		signed, err := note.Sign(&note.Note{Text: text + "\n" + extension}, l.key.Signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := appliance.OpenCheckpoint(signed, l.key.Verifier); (err == nil) != good {
+			t.Errorf("extension lines %q: %v", extension, err)
+		}
+		if origin, tree, err := appliance.ReadCheckpoint(signed); (err == nil) != good || good && (origin != "example.com/log" || tree.N != 1) {
+			t.Errorf("extension lines %q: read %q, %v, %v", extension, origin, tree, err)
 		}
 	}
 }

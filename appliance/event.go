@@ -43,6 +43,17 @@ const (
 	EventPolicy         EventKind = "policy_loaded"
 	EventSecond         EventKind = "second_beneficiary" // an attestation for one; see WarnOfSecond
 	EventRefused        EventKind = "refused"            // a request that was authorised; RefusalsPerMinute
+
+	// EventContradiction says that a witness has cosigned another history of the log; see Contradiction.
+	EventContradiction EventKind = "witness_contradiction"
+)
+
+// Details of an EventContradiction.
+const (
+	DetailWitness    = "witness"    // its name in the appliance's policy
+	DetailWitnessKey = "key"        // the LogName of its key
+	DetailCheckpoint = "checkpoint" // what the witness was shown
+	DetailReason     = "reason"
 )
 
 // Details in which events name attestor keys; see Event.Signers.

@@ -74,7 +74,7 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 			return "", nil, err
 		}
 		if !covered {
-			return "the backup lacks records that were published", signed, nil
+			return lacks(m, signed), signed, nil
 		}
 		published = signed
 	}
@@ -85,6 +85,15 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 		return "there is no high-water mark, so that what was published after it is not known", nil, nil
 	}
 	return "", published, nil
+}
+
+// lacks says how many of the records of a published checkpoint the backup does not have.
+func lacks(m Manifest, published []byte) string {
+	_, tree, err := appliance.ReadCheckpoint(published)
+	if err != nil || tree.N <= m.Records {
+		return "the backup lacks records that were published: its own are not those of the published checkpoint"
+	}
+	return fmt.Sprintf("the backup lacks %d of the %d records that were published", tree.N-m.Records, tree.N)
 }
 
 // headOf is the checkpoint of the journal in a folder where it is of that log; nil where it is not, or cannot be read.

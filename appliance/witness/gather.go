@@ -28,9 +28,6 @@ const Refresh = 10 * time.Minute
 // StaleAfter is how old the newest witnessed checkpoint is when something is wrong: it could have been refreshed three times.
 func StaleAfter(interval time.Duration) time.Duration { return 3 * max(Refresh, interval) }
 
-// EventContradiction is recorded when a witness contradicts the journal.
-const EventContradiction appliance.EventKind = "witness_contradiction"
-
 // Journal is what of an appliance.Journal witnesses are shown.
 type Journal interface {
 	appliance.Tiles
@@ -273,8 +270,9 @@ func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 		g.opts.Logger.Error("witness: CONTRADICTION: "+r.err.Error()+"; it is not asked again before attestd is reloaded (docs/witness.md)",
 			"witness", w.Name, "url", w.URL, "checkpoint", string(r.head.signed))
 		if g.opts.Record != nil {
-			g.opts.Record(appliance.Event{Kind: EventContradiction, Details: map[string]string{
-				"witness": w.Name, "url": w.URL, "reason": r.err.Error(), "checkpoint": string(r.head.signed),
+			g.opts.Record(appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
+				appliance.DetailWitness: w.Name, appliance.DetailWitnessKey: appliance.LogName(w.Key), "url": w.URL,
+				appliance.DetailReason: r.err.Error(), appliance.DetailCheckpoint: string(r.head.signed),
 			}})
 		}
 	case before == nil || before.Error() != r.err.Error():

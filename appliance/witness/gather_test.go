@@ -248,7 +248,7 @@ func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 			if r.log.count("level=ERROR") != 1 || r.log.count("CONTRADICTION: "+test.why) != 1 {
 				t.Errorf("log: %s", r.log)
 			}
-			if len(r.events) != 1 || r.events[0].Kind != witness.EventContradiction || !strings.Contains(r.events[0].Details["reason"], test.why) {
+			if len(r.events) != 1 || r.events[0].Kind != appliance.EventContradiction || !strings.Contains(r.events[0].Details["reason"], test.why) {
 				t.Errorf("events: %+v", r.events)
 			}
 			if news := g.Status().Witnesses[0]; !news.Contradicts || !strings.Contains(news.Fault, test.why) {

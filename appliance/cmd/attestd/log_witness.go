@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -47,9 +49,10 @@ func newWitnessedCheckpoint(c witness.Checkpoint) *witnessedCheckpoint {
 
 // witnessCheck holds checkpoints of a log against --policy.
 type witnessCheck struct {
-	file   string
-	policy *witness.Policy      // nil without one
-	found  *witnessedCheckpoint // nil until one was checked
+	file      string
+	notBefore time.Time            // when the quorum must have been complete; zero means any time
+	policy    *witness.Policy      // nil without one
+	found     *witnessedCheckpoint // nil until one was checked
 }
 
 // open checks a checkpoint, and returns the key of its log.
@@ -57,6 +60,14 @@ func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 	c, err := w.policy.Open(signed, time.Now())
 	if err != nil {
 		return nil, err
+	}
+	switch {
+	case w.notBefore.IsZero():
+	case c.Time.IsZero():
+		return nil, errors.New("--not-older-than: the policy's quorum is none, so that no witness says when the checkpoint was cosigned")
+	case c.Time.Before(w.notBefore):
+		return nil, fmt.Errorf("the checkpoint, of %d records, was cosigned at %s, before %s (--not-older-than): get a newer one",
+			c.Tree.N, text.Time(c.Time), text.Time(w.notBefore))
 	}
 	w.found = newWitnessedCheckpoint(c)
 	return c.Log, nil

@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/mod/sumdb/note"
@@ -19,8 +19,10 @@ import (
 type logVerify struct {
 	*app
 	earlier, checkpoint, verifierKey string
+	notOlder                         string
 	signers                          []string
 	witnesses                        witnessCheck
+	isFile                           bool // an export or a backup is checked, not the appliance's journal
 }
 
 func newLogVerify(a *app) *cobra.Command {
@@ -40,12 +42,19 @@ those of --signer alone; without it, the appliance's own and those that events o
 has log.key can add events: give --signer where the journal may be in others' hands.
 
 With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosigned the checkpoint (that of
---checkpoint, else of --since-checkpoint, else the one that the appliance publishes), and the log's key is the policy's.`,
+--checkpoint, else of --since-checkpoint, else the one that the appliance publishes), and the log's key is the policy's.
+--not-older-than bounds how long ago the quorum cosigned.
+
+Exit status 1, too, where an event of the journal says that a witness has cosigned another history of the log
+(docs/witness.md): any witness, or with --policy one of the policy's.
+
+The last lines say what was not checked, such as records after the checkpoint. A verifier key alone cannot tell a journal
+that was rewritten or cut back by the holder of log.key from the one that others were shown.`,
 		Example: `  attestd log verify
   attestd log verify --since-checkpoint 2026-10.checkpoint
   attestd log verify /var/backups/attestd/attestd-20261101T023000Z.tar.zst --signer 0x…
   attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…'
-  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --policy witnesses.policy`,
+  attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --policy witnesses.policy --not-older-than 24h`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef(cmd, "%s takes at most one FILE", cmd.CommandPath())
@@ -56,6 +65,9 @@ With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosi
 			if v.verifierKey != "" && v.witnesses.file != "" {
 				return usagef(cmd, "--policy has the log's key: leave out --verifier-key")
 			}
+			if v.notOlder != "" && v.witnesses.file == "" {
+				return usagef(cmd, "--not-older-than needs --policy: only the cosignature of a witness has a time")
+			}
 			return nil
 		},
 		RunE: v.run,
@@ -65,6 +77,7 @@ With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosi
 	f.StringVar(&v.checkpoint, "checkpoint", "", "with an export as FILE: the signed checkpoint of its records")
 	f.StringVar(&v.verifierKey, "verifier-key", "", "with FILE: the log's verifier key, name+hash+key")
 	f.StringVar(&v.witnesses.file, "policy", "", "policy file (C2SP tlog-policy): which log's the checkpoint must be, and which witnesses must have cosigned it")
+	f.StringVar(&v.notOlder, "not-older-than", "", "with --policy: a duration such as 24h or 7d, within which a quorum must have cosigned the checkpoint")
 	f.StringArrayVar(&v.signers, "signer", nil, "the address of an attestor key that may have signed, and no other; may be repeated")
 	return cmd
 }
@@ -77,7 +90,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	update, end := v.progress("verify", unitRecords)
 	opts.Progress = update
 	var report appliance.AuditReport
-	if len(args) == 1 {
+	if v.isFile = len(args) == 1; v.isFile {
 		report, err = v.file(cmd, args[0], opts)
 	} else {
 		err = v.withBackend(cmd, func(o backend) error {
@@ -92,7 +105,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return interrupted(cmd.Context(), err, "nothing was found out, and nothing changed")
 	}
-	return v.printReport(report, v.witnesses.found)
+	return v.printReport(v.found(report))
 }
 
 func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, err error) {
@@ -103,6 +116,9 @@ func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, e
 		if opts.Earlier, err = v.readCheckpoint("--since-checkpoint", v.earlier); err != nil {
 			return opts, err
 		}
+	}
+	if v.witnesses.notBefore, err = parsePast(v.notOlder, time.Now()); err != nil {
+		return opts, usagef(cmd, "--not-older-than: %w", err)
 	}
 	v.witnesses.policy, err = v.policy(v.witnesses.file)
 	return opts, err
@@ -127,7 +143,7 @@ var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyOptions) (report appliance.AuditReport, err error) {
 	var verifier note.Verifier
 	if v.verifierKey != "" {
-		if verifier, err = note.NewVerifier(v.verifierKey); err != nil {
+		if verifier, err = appliance.ParseVerifier(v.verifierKey); err != nil {
 			return report, notVerifierKey(cmd)
 		}
 	}
@@ -210,55 +226,4 @@ func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, sign
 		return report, fmt.Errorf("read: %w", err)
 	}
 	return audit.Finish(signed), nil
-}
-
-func (a *app) printReport(r appliance.AuditReport, witnessed *witnessedCheckpoint) error {
-	if r.Damages == nil {
-		r.Damages = []appliance.Damage{}
-	}
-	if r.Signers == nil {
-		r.Signers = []appliance.AuditedSigner{}
-	}
-	err := a.print(struct {
-		OK bool `json:"ok"`
-		appliance.AuditReport
-		Witnessed *witnessedCheckpoint `json:"witnessed,omitempty"`
-	}{r.OK(), r, witnessed}, func(w io.Writer) {
-		writeAudit(w, r)
-		if witnessed != nil && r.OK() {
-			fmt.Fprintf(w, "witnessed: %s\n", witnessed.text)
-		}
-	})
-	if err == nil && !r.OK() {
-		err = silentFailure{}
-	}
-	return err
-}
-
-func writeAudit(w io.Writer, r appliance.AuditReport) {
-	for _, d := range r.Damages {
-		fmt.Fprintln(w, d)
-	}
-	if r.More > 0 {
-		fmt.Fprintf(w, "… and %d more\n", r.More)
-	}
-	for _, s := range r.Signers {
-		fmt.Fprintf(w, "signer %s\n", s)
-	}
-	if !r.OK() {
-		fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)
-		return
-	}
-	events := ""
-	if r.Events > 0 {
-		events = fmt.Sprintf(" and %d events", r.Events)
-	}
-	fmt.Fprintf(w, "The journal is whole: %d records%s, each signature good, none changed, dropped or reordered.\n", r.Size-r.Events, events)
-	fmt.Fprintf(w, "root hash %x\n", r.Root)
-	byItself := func(s appliance.AuditedSigner) bool {
-		return s.Known == appliance.SignerEvent || s.Known == appliance.SignerFirst
-	}
-	if slices.ContainsFunc(r.Signers, byItself) {
-		fmt.Fprintln(w, "Not checked: whether the signers are those that you know. Give --signer.")
-	}
 }

@@ -125,10 +125,16 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	if out := w.run(t, "log", "verify", "--policy", policy); !strings.Contains(out, "witnessed: ") {
 		t.Errorf("log verify: %s", out)
 	}
+	ended := w.load(t)
 	w.types(t, last.ID.String())
+	ended()
+	_, newest, err := appliance.ReadCheckpoint([]byte(w.run(t, "log", "checkpoint", "--newest")))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.kill(t)
 
-	for _, records := range []int{5, 40} { // fewer than there were, and more
+	for _, records := range []int{5, int(newest.N) + 20} { // fewer than there were, and more
 		forged := w.rewrite(t, journal, records)
 		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
 		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
@@ -145,10 +151,37 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		w.attest(t, 1) // which no witness can stop
 		await(t, "the journal has an event of each", func() (bool, string) {
 			events := w.run(t, "log", "list", "--events")
-			return strings.Count(events, string(witness.EventContradiction)) >= 2, events
+			return strings.Count(events, string(appliance.EventContradiction)) >= 2, events
 		})
 		w.kill(t)
 	}
+}
+
+// load attests five times a second, up to 500 times, until the function that it returns is called.
+func (w *witnessed) load(t *testing.T) (end func()) {
+	t.Helper()
+	c, err := client.New(w.url, w.token, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for range 500 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if _, err := c.Attest(ctx, randomRequest(), client.AttestOptions{}); err != nil && ctx.Err() == nil {
+				t.Errorf("attest under load: %v", err)
+			}
+		}
+	}()
+	return func() { stop(); <-done }
 }
 
 // types runs the commands of docs/witness.md: the operator's with the appliance's configuration, the auditor's without.

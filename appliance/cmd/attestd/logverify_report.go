@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+// logReport is what 'log verify' has found.
+type logReport struct {
+	OK bool `json:"ok"` // no damage, and no witness that counts contradicts
+	appliance.AuditReport
+	Witnessed *witnessedCheckpoint `json:"witnessed,omitempty"`
+	Unchecked []string             `json:"unchecked"` // what the audit could not find out
+
+	counting []appliance.Contradiction // by witnesses that count
+}
+
+// found adds to an audit's report which contradictions count, and what was not checked.
+func (v *logVerify) found(r appliance.AuditReport) logReport {
+	if r.Damages == nil {
+		r.Damages = []appliance.Damage{}
+	}
+	if r.Signers == nil {
+		r.Signers = []appliance.AuditedSigner{}
+	}
+	report := logReport{AuditReport: r, Witnessed: v.witnesses.found, Unchecked: []string{}}
+	for _, c := range r.Contradictions {
+		if v.witnesses.counts(c) {
+			report.counting = append(report.counting, c)
+		}
+	}
+	report.OK = r.OK() && len(report.counting) == 0
+	byItself := func(s appliance.AuditedSigner) bool {
+		return s.Known == appliance.SignerEvent || s.Known == appliance.SignerFirst
+	}
+	if slices.ContainsFunc(r.Signers, byItself) {
+		report.Unchecked = append(report.Unchecked, "whether the signers are those that you know. Give --signer.")
+	}
+	report.Unchecked = append(report.Unchecked, v.unwitnessed(r)...)
+	return report
+}
+
+// counts says whether a contradiction makes the verification fail: with a policy, only one by a witness of the policy.
+func (w *witnessCheck) counts(c appliance.Contradiction) bool {
+	if w.policy == nil {
+		return true
+	}
+	for _, each := range w.policy.Witnesses {
+		if appliance.LogName(each.Key) == c.Key {
+			return true
+		}
+	}
+	return false
+}
+
+// unwitnessed says for which records it was not checked that others were shown the same history.
+func (v *logVerify) unwitnessed(r appliance.AuditReport) (all []string) {
+	found := v.witnesses.found
+	switch {
+	case found == nil && v.earlier == "":
+		all = append(all, "whether others were shown the same history. A verifier key alone cannot tell a journal that the holder of log.key "+
+			"rewrote or cut back from this one. Give --policy, or --since-checkpoint with a checkpoint that was kept elsewhere.")
+	case found == nil:
+		all = append(all, "records after those of --since-checkpoint: the holder of log.key can have rewritten them. Give a newer one, or --policy.")
+	case found.Size < r.Size:
+		all = append(all, fmt.Sprintf("the last %d records: witnesses have cosigned the first %d.", r.Size-found.Size, found.Size))
+	}
+	switch {
+	case v.isFile && found != nil && !found.Time.IsZero():
+		all = append(all, fmt.Sprintf("records after the %d of this file, which may be cut back to %s, when witnesses cosigned. "+
+			"--not-older-than bounds that.", r.Size, text.Time(found.Time)))
+	case v.isFile:
+		all = append(all, fmt.Sprintf("records after the %d of this file, which may be cut back to an older checkpoint. "+
+			"Compare with GET /log/checkpoint.", r.Size))
+	}
+	return all
+}
+
+func (a *app) printReport(r logReport) error {
+	err := a.print(r, func(w io.Writer) { r.write(w) })
+	if err == nil && !r.OK {
+		err = silentFailure{}
+	}
+	return err
+}
+
+func (r logReport) write(w io.Writer) {
+	for _, d := range r.Damages {
+		fmt.Fprintln(w, d)
+	}
+	if r.More > 0 {
+		fmt.Fprintf(w, "… and %d more\n", r.More)
+	}
+	for _, s := range r.Signers {
+		fmt.Fprintf(w, "signer %s\n", s)
+	}
+	for _, c := range r.Contradictions {
+		fmt.Fprintf(w, "event %s (record %d): at %s witness %s (%s) contradicted this log: %s\n",
+			c.ID, c.Index, text.Time(c.Time), c.Witness, c.Key, c.Reason)
+	}
+	if !r.AuditReport.OK() {
+		fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)
+		return
+	}
+	events := ""
+	if r.Events > 0 {
+		events = fmt.Sprintf(" and %d events", r.Events)
+	}
+	if len(r.counting) > 0 {
+		fmt.Fprintf(w, "The journal is CONTRADICTED by a witness: %d records%s, each signature good, but a witness has cosigned another history. "+
+			"docs/witness.md says what to do. A policy without that witness leaves it out.\n", r.Size-r.Events, events)
+	} else {
+		fmt.Fprintf(w, "The journal is whole: %d records%s, each signature good, none changed, dropped or reordered.\n", r.Size-r.Events, events)
+	}
+	fmt.Fprintf(w, "root hash %x\n", r.Root)
+	for _, each := range r.Unchecked {
+		fmt.Fprintf(w, "Not checked: %s\n", each)
+	}
+	if r.Witnessed != nil && r.OK {
+		fmt.Fprintf(w, "witnessed: %s\n", r.Witnessed.text)
+	}
+}
