@@ -13,6 +13,10 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	if r.Probe {
 		return nil
 	}
+	if r.ReadsLog {
+		x.bill = bill{s.logAccounts.of(network(x.ip)), scaled(s.opts.LogRate, s.pressure.factor(s.now()))}
+		return s.take(x)
+	}
 	refusal := s.identify(c, x, r.Scope)
 	status := statuses[appliance.CodeOf(refusal)]
 	switch {

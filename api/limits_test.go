@@ -95,7 +95,7 @@ func TestAClientHasOneBucketOverMethodsAndRoutes(t *testing.T) {
 	for name, token := range map[string]string{"no key": "", "a key": five} {
 		answered := 0
 		for _, one := range [][2]string{
-			{"GET", "/reads"}, {"POST", "/reads"}, {"GET", "/log/tile/0/000"}, {"GET", "/nowhere"}, {"GET", "/log/checkpoint"}, {"HEAD", "/reads"}, {"PUT", "/reads"},
+			{"GET", "/reads"}, {"POST", "/reads"}, {"GET", "/functions/v1/attestor"}, {"GET", "/nowhere"}, {"GET", "/openapi.yaml"}, {"HEAD", "/reads"}, {"PUT", "/reads"},
 		} {
 			if a := r.do(one[0], one[1], "", "x-api-key", token); a.status != 429 {
 				answered++

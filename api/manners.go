@@ -48,6 +48,9 @@ func wholeSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()
 
 // quota returns the rate as a number of requests in so many seconds.
 func (b bill) quota() (requests, seconds int) {
+	if saves := b.account.saves; saves > 0 {
+		return max(1, int(b.rate.PerSecond*saves.Seconds())), wholeSeconds(saves)
+	}
 	return max(1, int(b.rate.PerSecond)), wholeSeconds(priceOf(b.rate))
 }
 
@@ -56,7 +59,7 @@ func (a *account) left(now time.Time, r appliance.Rate) (requests int, until tim
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	price, owed := priceOf(r), max(0, later(a.paid, now).Sub(now))
-	if requests = int((max(burst, price) - owed) / price); requests > 0 {
+	if requests = int((a.most(price) - owed) / price); requests > 0 {
 		return requests, owed
 	}
 	return 0, a.lacks(now, r)

@@ -29,6 +29,9 @@ func newAccounts[K comparable](open func(K) *account) accounts[K] {
 // openAccount is of a client whose rate is nobody else's concern.
 func openAccount[K comparable](K) *account { return new(account) }
 
+// openLogAccount is of a client address that reads the log, and may read a large one at once.
+func openLogAccount(netip.Addr) *account { return &account{saves: logBurst} }
+
 func (a accounts[K]) of(client K) *account {
 	found, ok := a.all.GetIfPresent(client)
 	if !ok {
@@ -44,6 +47,9 @@ const (
 	tightening = 0.1
 	// burst is how much of its time a client can have saved: what a second allows may come at once.
 	burst = time.Second
+	// logBurst is burst for readers of the log. At the default rate it holds 60,000 tiles, the tree of 15 million records:
+	// tile clients give up at the first 429.
+	logBurst = 10 * time.Minute
 	// maxDebt is how far a client can be overdrawn by what its requests turn out to cost.
 	maxDebt = time.Minute
 )
@@ -57,6 +63,8 @@ type account struct {
 	// errors is likewise of the bucket of requests that ended in an error of the client's own (4xx). While it is overdrawn, the
 	// client's rates are tightened.
 	errors time.Time
+
+	saves time.Duration // how much of its time the client can have saved; zero means burst
 
 	attested atomic.Int64 // since the last sample; of API keys alone
 
@@ -89,7 +97,15 @@ func (a *account) lacks(now time.Time, r appliance.Rate) time.Duration {
 	if price == 0 {
 		return 0
 	}
-	return max(0, later(a.paid, now).Sub(now)+price-max(burst, price))
+	return max(0, later(a.paid, now).Sub(now)+price-a.most(price))
+}
+
+// most is how much time the bucket holds, for requests of that price.
+func (a *account) most(price time.Duration) time.Duration {
+	if a.saves > 0 {
+		return max(a.saves, price)
+	}
+	return max(burst, price)
 }
 
 // charge takes n more requests at that rate, which may overdraw the bucket.

@@ -92,7 +92,7 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 // testOptions are the options that a test starts from: what must be set, and no log.
 func testOptions(a *appliance.Attestor) api.Options {
 	return api.Options{
-		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
+		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited, LogRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
 		RequestTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 		MaxConnections: 1024, MaxConnectionsPerAddress: 1024, AnonymousIdleTimeout: time.Minute,
 		Logger: slog.New(slog.DiscardHandler),

@@ -29,6 +29,7 @@ type Options struct {
 
 	DefaultRate   appliance.Rate // of API keys without a rate of their own
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
+	LogRate       appliance.Rate // of reading checkpoints and tiles, from one client address, in a bucket of its own
 	ErrorRate     appliance.Rate // of requests of one client that end in a 4xx; its rates are a tenth while it makes more
 
 	// SharedRates makes the rates of API keys hold for all appliances that share them. Nil means that there are no others.
@@ -92,6 +93,7 @@ func (o Options) check() error {
 		{"Attestor", o.Attestor != nil},
 		{"DefaultRate", o.DefaultRate != appliance.Rate{}},
 		{"AnonymousRate", o.AnonymousRate != appliance.Rate{}},
+		{"LogRate", o.LogRate != appliance.Rate{}},
 		{"ErrorRate", o.ErrorRate != appliance.Rate{}},
 		{"AttestBodyLimit", o.AttestBodyLimit > 0},
 		{"RequestTimeout", o.RequestTimeout > 0},
@@ -135,6 +137,8 @@ type Route struct {
 	// Rate is how often one client address may use the route if nothing else. A client has one bucket for all routes. Zero
 	// means Options.AnonymousRate.
 	Rate appliance.Rate
+	// ReadsLog routes are charged to the client address at Options.LogRate, in a bucket of their own that holds ten minutes.
+	ReadsLog bool
 	// Probe routes have no rate, so that they answer even while the server is flooded.
 	Probe bool
 	// BodyLimit is the largest JSON body in bytes. Handler gets the body from Body. Zero means that a body is ignored.
@@ -157,6 +161,7 @@ type Server struct {
 	opts     Options
 	attestor *appliance.Attestor
 	origin   string
+	logHash  string // of the log's key: 8 hex digits
 	routes   []Route
 
 	ready           *readiness
@@ -167,6 +172,7 @@ type Server struct {
 	pressure        pressure
 	keyAccounts     accounts[string]     // by the id of the API key
 	addressAccounts accounts[netip.Addr] // by network
+	logAccounts     accounts[netip.Addr] // by network
 }
 
 // rates are Options.DefaultRate and AnonymousRate, or what SetRates put in their place.
@@ -194,10 +200,11 @@ func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts: opts, attestor: opts.Attestor,
 		keyAccounts: newAccounts(openAccount[string]), addressAccounts: newAccounts(openAccount[netip.Addr]),
+		logAccounts: newAccounts(openLogAccount),
 	}
 	s.rates.Store(&rates{key: opts.DefaultRate, anonymous: opts.AnonymousRate})
 	if v, err := note.NewVerifier(opts.LogVerifier); err == nil {
-		s.origin = v.Name()
+		s.origin, s.logHash = v.Name(), fmt.Sprintf("%08x", v.KeyHash())
 	}
 	s.routes = append(s.ownRoutes(), opts.Routes...)
 	s.pressure = pressure{part: 1, at: opts.Now(), saturated: func() bool {
@@ -260,8 +267,10 @@ func (s *Server) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/favicon.ico", Handler: s.favicon},
 		{Method: fiber.MethodGet, Path: referencePath, Handler: s.reference},
 		{Method: fiber.MethodGet, Path: proofPath, Origins: anyone, Handler: s.lastProof},
-		{Method: fiber.MethodGet, Path: "/log/checkpoint", Origins: anyone, Handler: s.checkpoint},
-		{Method: fiber.MethodGet, Path: "/log/tile/*", Origins: anyone, Handler: s.tile},
+		{Method: fiber.MethodGet, Path: "/log/checkpoint", ReadsLog: true, Origins: anyone, Handler: s.checkpoint},
+		{Method: fiber.MethodGet, Path: "/log/tile/*", ReadsLog: true, Origins: anyone, Handler: s.tile},
+		{Method: fiber.MethodGet, Path: "/log/:key/checkpoint", ReadsLog: true, Origins: anyone, Handler: s.checkpoint},
+		{Method: fiber.MethodGet, Path: "/log/:key/tile/*", ReadsLog: true, Origins: anyone, Handler: s.tile},
 		{Method: fiber.MethodGet, Path: "/openapi.yaml", Origins: anyone, Handler: s.openAPI},
 		{Method: fiber.MethodGet, Path: "/healthz", Probe: true, Origins: anyone, Handler: s.healthz},
 		{Method: fiber.MethodGet, Path: "/readyz", Probe: true, Origins: anyone, Handler: s.readyz},

@@ -12,22 +12,31 @@ import (
 // tileHeight is the height of tiles in C2SP tlog-tiles. A full tile has 256 hashes.
 const tileHeight = 8
 
-// checkpoint is GET /log/checkpoint (C2SP tlog-checkpoint): where there are witnesses, the newest that a quorum has cosigned.
+// The log is served under two prefixes (C2SP tlog-tiles). /log is the current log, whichever that is: its tiles change when the
+// journal goes on as another log, so no cache keeps them. /log/{hash of the log's key} is one log for good: its full tiles never
+// change, and another log's are not found there.
+
+// checkpoint is GET /log/checkpoint and /log/{key}/checkpoint (C2SP tlog-checkpoint). If there are witnesses, it is the newest that
+// a quorum has cosigned.
 func (s *Server) checkpoint(c *fiber.Ctx) error {
 	ctx := s.deadlines.context()
 	signed, err := published(ctx, s.attestor.Journal, s.opts.Witnesses)
 	if err != nil {
 		return err
 	}
+	if key := c.Params("key"); key != "" && !s.isLog(key, signed) {
+		return noSuchLog(key)
+	}
 	c.Context().Response.Header.SetContentType("text/plain; charset=utf-8")
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	return c.Send(signed)
 }
 
-// tile is GET /log/tile/{L}/{N}[.p/{W}] (C2SP tlog-tiles). There are no entry bundles: entries are secret.
+// tile is GET /log/tile/{L}/{N}[.p/{W}], and the same under /log/{key} (C2SP tlog-tiles). There are no entry bundles: entries are
+// secret.
 func (s *Server) tile(c *fiber.Ctx) error {
 	noTile := appliance.Errorf(appliance.CodeNotFound, "there is no such tile")
-	path := c.Params("*")
+	path, key := c.Params("*"), c.Params("key")
 	if strings.HasPrefix(path, "entries/") || strings.HasPrefix(path, "data/") {
 		return noTile
 	}
@@ -41,13 +50,33 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
+	caching := "no-cache"
+	if key != "" {
+		// Read after the tile: another appliance of a shared journal may have it go on as another log at any moment.
+		signed, err := s.attestor.Journal.Checkpoint(ctx)
+		if err != nil {
+			return err
+		}
+		if !s.isLog(key, signed) {
+			return noSuchLog(key)
+		}
+		caching = tileCaching(t)
+	}
 	c.Context().Response.Header.SetContentType(fiber.MIMEOctetStream)
-	c.Set(fiber.HeaderCacheControl, tileCaching(t))
+	c.Set(fiber.HeaderCacheControl, caching)
 	return c.Send(hashes)
 }
 
-// tileCaching returns the Cache-Control of a tile. No tile ever changes, but a partial one is of no use once the tree has
-// grown.
+// isLog says whether key is the hash of the log's key, and the log has signed the checkpoint.
+func (s *Server) isLog(key string, signed []byte) bool {
+	return key == s.logHash && appliance.SignerOf(signed) == s.origin+"+"+s.logHash
+}
+
+func noSuchLog(key string) error {
+	return appliance.Errorf(appliance.CodeNotFound, "the log whose key has the hash %q is not served here. The current log is at /log/checkpoint", key)
+}
+
+// tileCaching returns the Cache-Control of one log's tile. A partial tile is of no use once the tree has grown.
 func tileCaching(t tlog.Tile) string {
 	if t.W == 1<<tileHeight {
 		return "public, max-age=31536000, immutable"

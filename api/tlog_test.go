@@ -3,12 +3,15 @@ package api_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -60,20 +63,75 @@ func (r *rig) entry(index int64) (e appliance.Entry) {
 
 func (r *rig) checkTileHeaders() {
 	r.Helper()
-	full, partial := r.do("GET", "/log/tile/0/000", ""), r.do("GET", "/log/tile/0/001.p/44", "")
+	log := fmt.Sprintf("/log/%08x", r.log.Verifier.KeyHash())
+	full, partial := r.do("GET", log+"/tile/0/000", ""), r.do("GET", log+"/tile/0/001.p/44", "")
 	if full.status != 200 || len(full.body) != 8192 || !strings.Contains(full.header.Get("Cache-Control"), "immutable") || full.header.Get("Content-Type") != "application/octet-stream" {
 		r.Errorf("full tile: %d, %v", full.status, full.header)
 	}
 	if partial.status != 200 || len(partial.body) != 44*32 || strings.Contains(partial.header.Get("Cache-Control"), "immutable") {
 		r.Errorf("partial tile: %d, %v", partial.status, partial.header)
 	}
+	for _, path := range []string{"/log/tile/0/000", "/log/tile/0/001.p/44", "/log/checkpoint", log + "/checkpoint"} {
+		if a := r.do("GET", path, ""); a.status != 200 || a.header.Get("Cache-Control") != "no-cache" {
+			r.Errorf("%s: %d, Cache-Control %q: it changes when the journal goes on as another log", path, a.status, a.header.Get("Cache-Control"))
+		}
+	}
 	for _, none := range []string{
 		"0/001", "0/001.p/45", "0/000.p/0", "0/000.p/256", "0/000.p/07", "0/0", "0/00", "0/x000/000", "0/x001/067", "00/000", "-1/000", "64/000",
 		"data/000", "entries/000", "1/001", "", "0", "0/", "0/000/", "0/000.p", "0/%30%30%30", "0/000.p/1/2", "999999999999999999999/000",
 	} {
-		if a := r.do("GET", "/log/tile/"+none, ""); a.status != 404 || a.problem().Code != appliance.CodeNotFound {
-			r.Errorf("/log/tile/%s: %s", none, a)
+		for _, prefix := range []string{"/log", log} {
+			a := r.do("GET", prefix+"/tile/"+none, "")
+			if a.status != 404 || a.problem().Code != appliance.CodeNotFound {
+				r.Errorf("%s/tile/%s: %s", prefix, none, a)
+			}
 		}
+	}
+}
+
+func TestALogThatGoesOnAsAnotherHasAnotherURL(t *testing.T) {
+	t.Parallel()
+	var old appliance.LogKey
+	r := newRig(t, func(o *api.Options) { // as on an appliance whose journal another one had go on under another key
+		var err error
+		if old, _, err = appliance.NewLogKey("test.example/log"); err != nil {
+			t.Fatal(err)
+		}
+		o.LogVerifier = old.VerifierText
+	})
+	r.attest()
+	for _, log := range []string{fmt.Sprintf("%08x", old.Verifier.KeyHash()), fmt.Sprintf("%08x", r.log.Verifier.KeyHash()), "00000000", "x"} {
+		for _, path := range []string{"/checkpoint", "/tile/0/000.p/1"} {
+			if a := r.do("GET", "/log/"+log+path, ""); a.status != 404 || strings.Contains(a.header.Get("Cache-Control"), "immutable") {
+				t.Errorf("/log/%s%s: %s", log, path, a)
+			}
+		}
+	}
+	if a := r.do("GET", "/log/tile/0/000.p/1", ""); a.status != 200 || a.header.Get("Cache-Control") != "no-cache" {
+		t.Errorf("the current log's tile: %s", a)
+	}
+}
+
+func TestReadersOfTheLogHaveABucketOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *api.Options) { o.AnonymousRate, o.LogRate = perSecond(2), perSecond(0.1) })
+	r.attest()
+	for n := range 60 { // ten minutes' worth
+		if a := r.do("GET", "/log/tile/0/000.p/1", ""); a.status != 200 {
+			t.Fatalf("tile %d: %s", n, a)
+		}
+	}
+	for name, headers := range map[string][]string{"without a key": nil, "with one": {"x-api-key", r.token}} {
+		if a := r.do("GET", "/log/checkpoint", "", headers...); a.status != 429 {
+			t.Errorf("%s: one more than fits into the bucket: %s", name, a)
+		}
+	}
+	if a := r.do("GET", "/functions/v1/attestor", ""); a.status != 200 {
+		t.Errorf("another route: %s", a)
+	}
+	r.clock.move(10 * time.Second)
+	if a := r.do("GET", "/log/checkpoint", ""); a.status != 200 {
+		t.Errorf("ten seconds later: %s", a)
 	}
 }
 

@@ -49,6 +49,7 @@ func (c *Config) validate() error {
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
+	check(c.Limits.LogRate != appliance.Rate{}, "limits.log_rate: has no default to fall back to; give a rate such as 100/s")
 	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: has no default to fall back to; give a rate such as 600/m, or unlimited")
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)

@@ -56,6 +56,7 @@ type Config struct {
 		DefaultRate   appliance.Rate `koanf:"default_rate"`
 		AnonymousRate appliance.Rate `koanf:"anonymous_rate"`
 		GraphQLRate   appliance.Rate `koanf:"graphql_rate"`
+		LogRate       appliance.Rate `koanf:"log_rate"`
 		ErrorRate     appliance.Rate `koanf:"error_rate"`
 		MaxWaiting    int            `koanf:"max_waiting"`
 	} `koanf:"limits"`
@@ -202,6 +203,7 @@ func attestingSettings() []Setting {
 		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
 		{"limits.anonymous_rate", "100/s", "requests without a valid key from one client address (IPv6: one /64)"},
 		{"limits.graphql_rate", "100/s", "GraphQL requests without a key from one client address (IPv6: one /64); a costly one counts as several"},
+		{"limits.log_rate", "100/s", "checkpoints and tiles of the log from one client address (IPv6: one /64), of which ten minutes' worth may come at once"},
 		{"limits.error_rate", "600/m", "requests of one client that may end in an error of its own (4xx); its rates are a tenth while it makes more"},
 		{"limits.max_waiting", appliance.DefaultMaxWaiting, "attestations that may wait for the HSM, over all API keys; more are refused at once"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},

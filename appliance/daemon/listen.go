@@ -152,6 +152,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		LogVerifier:     r.store.LogKey.VerifierText,
 		DefaultRate:     r.config.Limits.DefaultRate,
 		AnonymousRate:   r.config.Limits.AnonymousRate,
+		LogRate:         r.config.Limits.LogRate,
 		ErrorRate:       r.config.Limits.ErrorRate,
 		AttestBodyLimit: int64(s.AttestBodyLimit),
 		RequestTimeout:  s.RequestTimeout,

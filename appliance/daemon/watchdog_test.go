@@ -72,7 +72,7 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	t.Parallel()
 	second := appliance.Rate{PerSecond: 1}
 	public, err := api.New(api.Options{
-		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, ErrorRate: second, AttestBodyLimit: 1,
+		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, LogRate: second, ErrorRate: second, AttestBodyLimit: 1,
 		RequestTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Second,
 		MaxConnections: 1, MaxConnectionsPerAddress: 1, AnonymousIdleTimeout: time.Second,
 	})
