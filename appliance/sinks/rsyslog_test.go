@@ -2,6 +2,8 @@ package sinks_test
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +19,8 @@ import (
 type rsyslog struct {
 	dir       string
 	authority *authority
+	program   string
+	conf      string // its file
 	cmd       *exec.Cmd
 	stderr    bytes.Buffer
 }
@@ -37,17 +41,32 @@ func startRsyslog(t *testing.T, driver string) *rsyslog {
 		`"gtls"`, `"`+driver+`"`, `port="6514"`, `address="127.0.0.1" port="0" listenPortFileName="`+r.dir+`/port"`,
 		"/var/log/attestd.jsonl", filepath.Join(r.dir, "messages"),
 	)), 0o600))
-	r.cmd = exec.Command(program, "-n", "-f", conf, "-i", filepath.Join(r.dir, "pid"))
-	r.cmd.Stderr = &r.stderr
-	check(t, r.cmd.Start())
+	r.program, r.conf = program, conf
+	r.start(t)
 	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill()
-		_ = r.cmd.Wait()
+		r.kill()
 		if t.Failed() {
 			t.Logf("rsyslogd: %s", r.stderr.String())
 		}
 	})
 	return r
+}
+
+func (r *rsyslog) start(t *testing.T) {
+	t.Helper()
+	for _, left := range []string{"pid", "port"} { // by a kill
+		if err := os.Remove(filepath.Join(r.dir, left)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	r.cmd = exec.Command(r.program, "-n", "-f", r.conf, "-i", filepath.Join(r.dir, "pid"))
+	r.cmd.Stderr = &r.stderr
+	check(t, r.cmd.Start())
+}
+
+func (r *rsyslog) kill() {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait() // says that it was killed
 }
 
 // port waits until it listens.
@@ -80,16 +99,22 @@ func (r *rsyslog) messages(t *testing.T, n int) []string {
 	return lines
 }
 
+// sink sends to it.
+func (r *rsyslog) sink(t *testing.T) *sinks.Syslog {
+	t.Helper()
+	to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
+	to.Security.Cert, to.Security.Key = r.authority.issue(t, "attestd.example.com")
+	return to
+}
+
 func TestRsyslogTakesEachEntry(t *testing.T) {
 	t.Parallel()
 	for _, driver := range []string{"gtls", "ossl"} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			r, j := startRsyslog(t, driver), newJournal(t)
-			to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
-			to.Security.Cert, to.Security.Key = r.authority.issue(t, "attestd.example.com")
 			j.attest(t, 30)
-			s := j.ship(t, t.TempDir(), sink("siem", to))
+			s := j.ship(t, t.TempDir(), sink("siem", r.sink(t)))
 			status := until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 30 })
 			if status.Failures > 0 {
 				t.Errorf("%d batches did not count as taken", status.Failures)
@@ -99,4 +124,27 @@ func TestRsyslogTakesEachEntry(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAKillOfRsyslogLosesNothing(t *testing.T) {
+	t.Parallel()
+	const records = 100
+	r, j := startRsyslog(t, "gtls"), newJournal(t)
+	j.attest(t, records)
+	s := j.ship(t, t.TempDir(), sink("siem", r.sink(t)))
+	until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == records })
+	r.kill() // what it has taken is in its queue, and most of it in no file yet
+	r.start(t)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var missing []int64
+	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
+		text, _ := os.ReadFile(filepath.Join(r.dir, "messages")) // not there before the first
+		written := indexesOf(t, slices.Collect(strings.Lines(string(text[:bytes.LastIndexByte(text, '\n')+1]))))
+		missing = slices.DeleteFunc(from(0, records), func(i int64) bool { return slices.Contains(written, i) })
+		if len(missing) == 0 { // some may be there twice
+			return
+		}
+	}
+	t.Errorf("%d of %d records are lost: %v", len(missing), records, missing)
 }
