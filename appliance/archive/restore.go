@@ -191,7 +191,8 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	}
 	_ = settle(dir) // what cannot be brought into the journal is moved aside with it
 	wal := bolt.WALPath(StoreFile)
-	names := []string{StoreFile, wal, LogKeyFile, highwater.FileName}
+	newest := highwater.NewestPath(highwater.FileName)
+	names := []string{StoreFile, wal, LogKeyFile, highwater.FileName, newest}
 	suffix := freeSuffix(dir, ".before-restore-"+now.UTC().Format("20060102T150405Z"))
 	for _, name := range names {
 		from := filepath.Join(dir, name)
@@ -212,8 +213,10 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 			err = os.Rename(from, filepath.Join(dir, name))
 		}
 	}
-	if err == nil && files.Exists(filepath.Join(dir, wal)) {
-		err = os.Remove(filepath.Join(dir, wal)) // it is of the journal that was moved aside
+	for _, name := range []string{wal, newest} { // of the journal that was moved aside
+		if err == nil && files.Exists(filepath.Join(dir, name)) {
+			err = os.Remove(filepath.Join(dir, name))
+		}
 	}
 	return aside, errors.Join(err, files.SyncFolder(dir))
 }

@@ -61,6 +61,7 @@ func Secrets(c *config.Config) []Secret {
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
 		{"write-ahead log", bolt.WALPath(filepath.Join(c.DataDir, archive.StoreFile)), 0o600},
 		{"high-water mark", filepath.Join(c.DataDir, highwater.FileName), 0o600},
+		{"newest commit", highwater.NewestPath(filepath.Join(c.DataDir, highwater.FileName)), 0o600},
 		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
 	}
 	uris, _ := TokenURIs(c) // an error is told where they are opened

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -199,9 +200,16 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	var guard atomic.Pointer[highwater.Journal] // nothing is appended before there is one
+	committed := func(checkpoint []byte) {
+		if g := guard.Load(); g != nil {
+			g.Committed(checkpoint)
+		}
+	}
 	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key appliance.LogKey) (*bolt.Store, error) {
 		return bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
 			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+			Committed: committed,
 		})
 	})
 	if err != nil {
@@ -214,7 +222,10 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if s.Stop, err = stopInFile(c); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	return guarded(c, s, o)
+	if s, err = guarded(c, s, o); err == nil && o.Watch {
+		guard.Store(s.Guard)
+	}
+	return s, err
 }
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with

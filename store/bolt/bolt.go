@@ -40,7 +40,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -82,6 +82,7 @@ const (
 
 	defaultLockTimeout = time.Second
 	settleTimeout      = 30 * time.Second // how long a copy waits until the file has all
+	closeTimeout       = 30 * time.Second // how long Close waits for writes and reads to end
 )
 
 var buckets = [...]string{
@@ -109,6 +110,10 @@ type Options struct {
 	// known of them.
 	Pending func() int
 
+	// Committed is called after each commit of leaves and before their callers are answered, with the signed checkpoint that covers them. Nil
+	// means that nothing needs to know.
+	Committed func(checkpoint []byte)
+
 	schema  *schema // nil means currentSchema
 	walSize int64   // zero means walSize
 }
@@ -116,7 +121,7 @@ type Options struct {
 // Store is an open file. All methods are safe for concurrent use.
 type Store struct {
 	db      *bbolt.DB
-	file    *os.File // the one that bbolt opened; only ever read from here
+	file    handle // the one that bbolt opened; only ever read from here
 	path    string
 	opts    Options
 	keys    *Keys
@@ -126,9 +131,15 @@ type Store struct {
 	damage  error                // why head is nil
 	counts  counts.Counts        // of what is committed
 	closing sync.Once
+	commits stopwatch   // of the writer
+	filings stopwatch   // of transactions that write to the file
+	stuck   atomic.Bool // bbolt panicked and may hold its locks for ever
 
 	recent recent
 	filed  []byte // the checkpoint that the file has; of the filer, once it runs
+
+	updating sync.Mutex // held while the file is written to; protects what follows
+	metas    []byte     // the file's meta pages after the last commit; nil before the writer runs
 }
 
 // Keys returns the API keys in the file.
@@ -147,17 +158,41 @@ func (s *Store) Failed() <-chan error {
 	return s.writer.failed
 }
 
-// Close finishes the writes that were queued, refuses others and closes the file when reads have ended.
+// Close finishes the writes that were queued, refuses others and closes the file when reads have ended. It returns an error, and leaves the
+// file open, where the disk or a read takes longer than 30 seconds: nothing that was answered is lost then.
 func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
 		if s.writer != nil {
-			s.writer.queue.Close()
-			s.writer.filer.close()
+			if err = s.inTime("finish the writes", func() error { s.writer.end(); return nil }); err != nil {
+				return
+			}
+			s.rescue()
 		}
-		err = s.db.Close()
+		err = s.inTime("close the file", s.closeFile)
 	})
 	return err
+}
+
+// inTime returns an error where end has not returned within closeTimeout.
+func (s *Store) inTime(doing string, end func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- end() }()
+	late := time.NewTimer(closeTimeout)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("%s: cannot %s within %s: the disk hangs, or a read does; what was answered is safe", s.path, doing, closeTimeout)
+	}
+}
+
+func (s *Store) closeFile() error {
+	if s.stuck.Load() {
+		return s.file.Close() // bbolt's Close would wait for ever
+	}
+	return s.db.Close()
 }
 
 // Snapshot writes a consistent copy of the file as it is now, while the store goes on. The copy is as secret as
@@ -170,7 +205,8 @@ func (s *Store) Snapshot(w io.Writer) error {
 // checkpoint, and returns where the copy goes.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	if err := s.settle(); err != nil {
-		return fmt.Errorf("copy %s: %w", s.path, err)
+		return fmt.Errorf("copy %s: its newest records cannot be brought into it: make room on the disk of %s (df -h %s) or mend it, and try again: %w",
+			s.path, filepath.Dir(s.path), filepath.Dir(s.path), err)
 	}
 	err := s.view(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte(bucketMeta))
@@ -219,13 +255,18 @@ func (s *Store) Responds(ctx context.Context) error {
 
 // view runs fn on a state of the file that does not change meanwhile. What fn returns must not refer to the file.
 func (s *Store) view(fn func(tx *bbolt.Tx) error) (err error) {
+	tx, err := s.begin(false)
+	if err != nil {
+		return err
+	}
 	defer survive(&err)()
-	return s.db.View(fn)
+	defer func() { _ = tx.Rollback() }()
+	return fn(tx)
 }
 
 // pages is view for those who do not trust the file.
 func (s *Store) pages(fn func(p *pages.Reader) error) error {
-	return s.view(func(tx *bbolt.Tx) error { return fn(pages.New(s.file, tx)) })
+	return s.view(func(tx *bbolt.Tx) error { return fn(pages.New(s.file.File, tx)) })
 }
 
 // survive, deferred and called, turns into an error what a damaged file or disk does to bbolt: a panic over bytes

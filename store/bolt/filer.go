@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"go.etcd.io/bbolt"
 )
 
 // fileEvery is how long leaves are in the write-ahead log alone, at most, while the disk is well.
@@ -252,26 +253,19 @@ func removeWAL(journal string) {
 }
 
 // fileSegment writes a segment into the file, and returns when it is on the disk.
-func (s *Store) fileSegment(next *segment) (err error) {
-	defer survive(&err)()
-	tx, err := s.db.Begin(true)
-	if err != nil {
-		return err
+func (s *Store) fileSegment(next *segment) error {
+	err := s.update(func(tx *bbolt.Tx) error {
+		t, err := openTables(tx)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.filed) {
+			return errors.New("the file is not as the last commit left it")
+		}
+		return errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
+	})
+	if err == nil {
+		s.filed = next.checkpoint // of the filer, once it runs
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	t, err := openTables(tx)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.filed) {
-		return errors.New("the file is not as the last commit left it")
-	}
-	if err := errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint)); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	s.filed = next.checkpoint
-	return nil
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sort"
+	"sync/atomic"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -59,6 +60,9 @@ func (j *Journal) Ready(context.Context) error {
 	if err := w.refusal(); err != nil {
 		return err
 	}
+	if err := j.store.checkProgress(); err != nil {
+		return err
+	}
 	if err := j.store.checkClock(); err != nil {
 		return err
 	}
@@ -73,7 +77,38 @@ func (j *Journal) Ready(context.Context) error {
 	if err := j.store.checkDisk(); err != nil {
 		return err
 	}
+	if err := j.store.checkFile(); errors.Is(err, ErrReplaced) {
+		return w.fail(err)
+	}
 	w.roomy.Store(now)
+	return nil
+}
+
+// stopwatch is how long something has been under way. All methods are safe for concurrent use.
+type stopwatch struct{ began atomic.Pointer[time.Time] }
+
+func (s *stopwatch) begin() {
+	now := time.Now()
+	s.began.Store(&now)
+}
+
+func (s *stopwatch) end() { s.began.Store(nil) }
+
+// elapsed is 0 where nothing is under way.
+func (s *stopwatch) elapsed() time.Duration {
+	began := s.began.Load()
+	if began == nil {
+		return 0
+	}
+	return time.Since(*began)
+}
+
+// checkProgress returns an error while a write takes so long that the disk hangs.
+func (s *Store) checkProgress() error {
+	if took := max(s.commits.elapsed(), s.filings.elapsed()); took > slowCommit {
+		return passing(fmt.Errorf("a write to the disk of %s has not ended after %s: the disk hangs: look at the kernel's log (dmesg); attestd goes on by itself when it ends",
+			s.path, took.Round(time.Second)))
+	}
 	return nil
 }
 

@@ -204,8 +204,7 @@ func (b *batch) dueKeys() []appliance.APIKey {
 
 // putKeys writes API keys in one transaction, and returns those that are new.
 func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, err error) {
-	defer survive(&err)()
-	err = b.writer.store.db.Update(func(tx *bbolt.Tx) error {
+	err = b.writer.store.update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)
 		if err != nil {
 			return err

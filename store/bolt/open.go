@@ -65,6 +65,9 @@ func open(path string, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	if !o.ReadOnly {
+		if s.metas, err = s.readMetas(2 * s.db.Info().PageSize); err != nil {
+			return nil, err
+		}
 		if err := s.fileTail(); err != nil {
 			return nil, err
 		}
@@ -106,7 +109,7 @@ func (o *Options) complete() {
 // openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
 func (s *Store) openFile() (err error) {
 	defer func() {
-		if err != nil && s.file != nil {
+		if err != nil && s.file.File != nil {
 			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
 		}
 	}()
@@ -130,10 +133,13 @@ func (s *Store) boltOptions() *bbolt.Options {
 		NoStatistics:    true,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(name, flag, mode)
-			if err == nil && !s.opts.ReadOnly {
+			if err != nil {
+				return nil, err
+			}
+			if !s.opts.ReadOnly {
 				forgetCached(f)
 			}
-			s.file = f
+			s.file, err = newHandle(f, name)
 			return f, err
 		},
 	}
@@ -161,6 +167,9 @@ func (s *Store) create() error {
 	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
 		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would begin a new one
 	case !errors.Is(err, os.ErrNotExist):
+		return err
+	}
+	if err := checkRemoved(s.path); err != nil {
 		return err
 	}
 	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil || len(frames) > 0 {

@@ -65,7 +65,7 @@ func (b *batch) begin() (err error) {
 	if b.tx != nil {
 		return nil
 	}
-	if b.tx, err = b.writer.store.db.Begin(false); err != nil {
+	if b.tx, err = b.writer.store.begin(false); err != nil {
 		return unavailable(err)
 	}
 	return nil

@@ -60,12 +60,16 @@ func logMark(name string) [8]byte {
 
 // wal is an open write-ahead log. It is not safe for concurrent use.
 type wal struct {
-	file  *os.File
+	file  handle
 	log   [8]byte
+	size  int64
 	half  int64 // bytes of one
 	start int64 // of the half that is written to
 	next  int64 // where the next frame goes
 	frame []byte
+	last  [frameHeader]byte // of the newest frame, which begins at lastAt; zero before the first
+
+	lastAt int64
 }
 
 // createWAL makes a write-ahead log, which replaces the one that is there. It has its name once it is whole on the disk.
@@ -99,7 +103,11 @@ func createWAL(journal string, log [8]byte, size int64) (_ *wal, err error) {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return nil, err
 	}
-	return &wal{file: f, log: log, half: size / 2}, syncDir(filepath.Dir(path))
+	file, err := newHandle(f, path)
+	if err != nil {
+		return nil, err
+	}
+	return &wal{file: file, log: log, size: size, half: size / 2}, syncDir(filepath.Dir(path))
 }
 
 // ownAs gives a new file the owner of the journal: root's commands work in a folder of the service's user.
@@ -156,10 +164,34 @@ func (w *wal) write(frame []byte) error {
 	if _, err := w.file.WriteAt(frame, w.next); err != nil {
 		return err
 	}
-	if err := fdatasync(w.file); err != nil {
+	if err := fdatasync(w.file.File); err != nil {
 		return err
 	}
+	w.lastAt = w.next
+	copy(w.last[:], frame)
 	w.next += int64(len(frame))
+	return nil
+}
+
+// check returns an ErrReplaced unless the file is in its place and has the newest frame.
+func (w *wal) check() error {
+	if err := w.file.check(); err != nil {
+		return err
+	}
+	stat, err := w.file.Stat()
+	if err != nil {
+		return err
+	}
+	if stat.Size() != w.size {
+		return fmt.Errorf("%w: %s has %d bytes in place of %d", ErrReplaced, w.file.path, stat.Size(), w.size)
+	}
+	var last [frameHeader]byte
+	if _, err := w.file.ReadAt(last[:], w.lastAt); err != nil {
+		return fmt.Errorf("look at %s: %w", w.file.path, err)
+	}
+	if last != w.last {
+		return fmt.Errorf("%w: %s was overwritten", ErrReplaced, w.file.path)
+	}
 	return nil
 }
 

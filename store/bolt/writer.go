@@ -24,6 +24,8 @@ const (
 	fullRetry     = time.Second      // how long a full disk is believed to stay full
 	warnInterval  = time.Minute      // between warnings that the newest record is ahead of the clock
 
+	slowCommit = 5 * time.Second // a commit that takes longer makes the journal not ready
+
 	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
 )
 
@@ -73,6 +75,12 @@ func newWriter(s *Store, frontier appliance.Frontier) *writer {
 	return w
 }
 
+// end writes what was queued and brings it into the file.
+func (w *writer) end() {
+	w.queue.Close()
+	w.filer.close()
+}
+
 // submit has the writer make a change, and waits for it no longer than the context.
 func (s *Store) submit(ctx context.Context, o *op) error {
 	if s.writer == nil {
@@ -88,7 +96,12 @@ func (w *writer) write(ops []*op, last bool) error {
 	if err := w.refusal(); err != nil {
 		return err
 	}
+	if err := w.checkFiles(); err != nil {
+		return err
+	}
 	b := &batch{writer: w, ops: ops, last: last}
+	w.store.commits.begin()
+	defer w.store.commits.end()
 	return w.judge(b.write())
 }
 
@@ -131,7 +144,10 @@ func (w *writer) fail(err error) error {
 	if !w.fault.CompareAndSwap(nil, &answer) {
 		return w.refusal()
 	}
-	w.failed <- fmt.Errorf("write %s: %w", w.store.path, err)
+	if !errors.Is(err, ErrReplaced) {
+		err = fmt.Errorf("write %s: %w", w.store.path, err)
+	}
+	w.failed <- err
 	w.store.opts.Logger.Error("journal: writing failed; attestd must be started again", "error", err)
 	return answer
 }
@@ -207,6 +223,9 @@ func (b *batch) writeLeaves() error {
 	w.frontier = b.frontier
 	h.tail = w.store.recent.tail()
 	w.store.head.Store(h)
+	if w.store.opts.Committed != nil {
+		w.store.opts.Committed(h.checkpoint)
+	}
 	for name, count := range b.counted {
 		w.store.counts.Keep(name, count)
 	}

@@ -50,6 +50,8 @@ type Journal struct {
 	state atomic.Pointer[state]
 	last  newest
 
+	newest newestFile
+
 	wake    chan struct{} // has one element when a look is wanted at once
 	soon    atomic.Bool   // one is wanted after Every
 	stop    context.CancelFunc
@@ -121,7 +123,7 @@ func newJournal(path string, journal appliance.Journal, o Options) (*Journal, er
 	if o.Every == 0 {
 		o.Every = defaultEvery
 	}
-	j := &Journal{Journal: journal, path: path, opts: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	j := &Journal{Journal: journal, path: path, newest: newestFile{path: NewestPath(path)}, opts: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	mark, err := Read(path, o.Key.Verifier)
 	switch {
 	case errors.Is(err, ErrOtherLog):
@@ -158,7 +160,19 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	j.look(context.Background())
-	return j.state.Load().failed
+	s := j.state.Load()
+	if s.lost != nil || s.failed != nil {
+		return s.failed
+	}
+	return j.newest.remove()
+}
+
+// Committed keeps the checkpoint of a commit whose callers are not answered yet, and does not wait for the disk: when the process is
+// killed, the next start knows of all that was answered, be it in the write-ahead log alone. After a power cut, it knows what the mark says.
+func (j *Journal) Committed(signed []byte) {
+	if err := j.newest.write(signed); err != nil {
+		j.signal() // a look brings the mark there, or says why it cannot
+	}
 }
 
 func (j *Journal) run(ctx context.Context) {

@@ -166,7 +166,7 @@ func (j *Journal) judge(s *state, f finding) *state {
 	if string(f.head.Signed) == string(s.mark.Signed) && j.problem == nil {
 		return &next
 	}
-	if err := Write(j.path, f.head.Signed); err != nil {
+	if err := write(j.path, f.head.Signed); err != nil {
 		next.failed = err
 		return &next
 	}

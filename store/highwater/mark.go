@@ -7,6 +7,7 @@ package highwater
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -35,8 +36,21 @@ type Mark struct {
 // maxMark bounds the file; a checkpoint has some 200 bytes, and may have cosignatures.
 const maxMark = 64 << 10
 
-// Read returns the mark in a file. Where ErrOtherLog is the error, Signed is what the file holds.
+// Read returns the higher of the mark in a file and the newest commit beside it. Where ErrOtherLog is the error, Signed is what the file
+// holds.
 func Read(path string, verifier note.Verifier) (Mark, error) {
+	mark, err := read(path, verifier)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return mark, err
+	}
+	newest, failed := read(NewestPath(path), verifier)
+	if failed != nil || newest.Tree.N <= mark.Tree.N { // a power cut may have torn it, and it is of no use then
+		return mark, err
+	}
+	return newest, nil
+}
+
+func read(path string, verifier note.Verifier) (Mark, error) {
 	stat, err := os.Stat(path)
 	if err != nil {
 		return Mark{}, err
@@ -59,8 +73,18 @@ func Read(path string, verifier note.Verifier) (Mark, error) {
 }
 
 // Write replaces the mark in a file, of mode 0600, and returns when it is on the disk. A power cut leaves the one before or this one.
-// The file is the folder's owner's, whoever writes it.
+// The file is the folder's owner's, whoever writes it. What was committed by the log before is forgotten.
 func Write(path string, signed []byte) error {
+	if err := write(path, signed); err != nil {
+		return err
+	}
+	if err := os.Remove(NewestPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func write(path string, signed []byte) error {
 	if err := files.Write(path, signed, 0o600); err != nil {
 		return err
 	}

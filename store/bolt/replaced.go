@@ -1,0 +1,255 @@
+package bolt
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// ErrReplaced means that another program moved, removed, replaced or overwrote a file of the journal while it was open. It is final: what is
+// written after that would be gone with the next start.
+var ErrReplaced = errors.New("another program changed a file of the running journal")
+
+// removedSuffix, and a time, is behind the name of the copy that Close makes of a file that was removed.
+const removedSuffix = ".removed-"
+
+// handle is an open file with the name and the identity that it had when it was opened.
+type handle struct {
+	*os.File
+	path string
+	is   unix.Stat_t
+}
+
+func newHandle(f *os.File, path string) (handle, error) {
+	h := handle{File: f, path: path}
+	if err := unix.Fstat(int(f.Fd()), &h.is); err != nil {
+		return h, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return h, nil
+}
+
+// check returns an ErrReplaced unless the file still has its name. One more hard link, such as a backup makes, is no change.
+func (h *handle) check() error {
+	var named unix.Stat_t
+	err := unix.Stat(h.path, &named)
+	absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+	switch {
+	case absent && h.links() == 0:
+		return fmt.Errorf("%w: %s was removed", ErrReplaced, h.path)
+	case absent:
+		return fmt.Errorf("%w: %s was moved away: stop attestd, and move it back", ErrReplaced, h.path)
+	case err != nil:
+		return fmt.Errorf("look at %s: %w", h.path, err)
+	case h.is.Dev != named.Dev || h.is.Ino != named.Ino:
+		return fmt.Errorf("%w: %s is another file now", ErrReplaced, h.path)
+	}
+	return nil
+}
+
+// links is how many names the file has; -1 where that is not known.
+func (h *handle) links() int {
+	var now unix.Stat_t
+	if unix.Fstat(int(h.Fd()), &now) != nil {
+		return -1
+	}
+	return int(now.Nlink)
+}
+
+// checkFiles is called before each batch, and stops the writer where a file is not the one that was opened.
+func (w *writer) checkFiles() error {
+	f := w.filer
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := w.store.checkFile()
+	if err == nil && f.wal != nil {
+		if err = f.wal.check(); errors.Is(err, ErrReplaced) {
+			err = f.fileFromMemory(err)
+		}
+	}
+	if errors.Is(err, ErrReplaced) {
+		return w.fail(err)
+	}
+	if err != nil {
+		return passing(err)
+	}
+	return nil
+}
+
+// fileFromMemory brings into the file what the write-ahead log may have lost.
+func (f *filer) fileFromMemory(lost error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	records := f.store.head.Load().tree.N
+	if err := f.settle(ctx); err != nil {
+		return fmt.Errorf("%w; the newest records could not be brought into %s: restore the newest backup: attestd restore FILE (%w)", lost, f.store.path, err)
+	}
+	return fmt.Errorf("%w; all %d records are in %s: start attestd again", lost, records, f.store.path)
+}
+
+// checkFile checks the journal's file. Where no transaction is writing to it, its first pages are compared, too: each commit changes one of
+// them.
+func (s *Store) checkFile() error {
+	if err := s.file.check(); err != nil {
+		return err
+	}
+	if !s.updating.TryLock() {
+		return nil // the transaction has compared them
+	}
+	defer s.updating.Unlock()
+	if err := s.checkMetas(); errors.Is(err, ErrReplaced) {
+		return err
+	}
+	return nil // a read that fails, the next transaction meets again
+}
+
+// checkMetas returns an ErrReplaced unless the meta pages are as the last commit left them. s.updating is held.
+func (s *Store) checkMetas() error {
+	if s.metas == nil {
+		return nil // it was only just opened
+	}
+	now, err := s.readMetas(len(s.metas))
+	if err == nil && !bytes.Equal(now, s.metas) {
+		return s.overwritten()
+	}
+	return err
+}
+
+// readMetas reads the meta pages, which are the first two. Where the file is shorter, zeros stand for the rest.
+func (s *Store) readMetas(size int) ([]byte, error) {
+	metas := make([]byte, size)
+	if _, err := s.file.ReadAt(metas, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("look at %s: %w", s.path, err)
+	}
+	return metas, nil
+}
+
+// keepMetas is called after each commit, which writes one of the two meta pages. s.updating is held.
+func (s *Store) keepMetas() error {
+	now, err := s.readMetas(len(s.metas))
+	if err != nil {
+		return err
+	}
+	half := len(now) / 2
+	if bytes.Equal(now[:half], s.metas[:half]) == bytes.Equal(now[half:], s.metas[half:]) {
+		return s.overwritten()
+	}
+	s.metas = now
+	return nil
+}
+
+func (s *Store) overwritten() error {
+	return fmt.Errorf("%w: %s was overwritten: stop attestd, and restore the newest backup: attestd restore FILE", ErrReplaced, s.path)
+}
+
+// update runs fn in a transaction that writes to the file.
+func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	if err := s.checkMetas(); err != nil {
+		return err
+	}
+	s.filings.begin()
+	defer s.filings.end()
+	defer func() {
+		if errors.Is(err, ErrDamaged) { // perhaps since it was overwritten after the first look
+			err = cmp.Or(s.checkMetas(), err)
+		}
+	}()
+	tx, err := s.begin(true)
+	if err != nil {
+		return err
+	}
+	defer survive(&err)()
+	rolledBack := false
+	defer func() {
+		if !rolledBack { // it panicked, and bbolt's lock stays held
+			s.stuck.Store(true)
+		}
+	}()
+	defer func() {
+		_ = tx.Rollback() // does nothing after a commit
+		rolledBack = true
+	}()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if s.metas == nil {
+		return nil
+	}
+	return s.keepMetas()
+}
+
+// begin begins a transaction. After a panic in bbolt's Begin, over meta pages that make no sense, its locks stay held and whatever asks for
+// them waits for ever: the store is of no use any more.
+func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
+	if s.stuck.Load() {
+		return nil, fmt.Errorf("%w: it cannot be read since its first pages were damaged", ErrDamaged)
+	}
+	defer func() {
+		if errors.Is(err, ErrDamaged) {
+			s.stuck.Store(true)
+			if !writable && s.writer != nil {
+				err = s.writer.fail(cmp.Or(s.checkFile(), err))
+			}
+		}
+	}()
+	defer survive(&err)()
+	return s.db.Begin(writable)
+}
+
+// rescue copies a file of the journal that was removed: with the process, all of it would end.
+func (s *Store) rescue() {
+	if !errors.Is(s.writer.refusal(), ErrReplaced) || s.stuck.Load() || s.file.links() != 0 {
+		return
+	}
+	to := s.path + removedSuffix + time.Now().UTC().Format("20060102T150405.000Z")
+	log := s.opts.Logger.With("removed", s.path, "copy", to)
+	log.Error("journal: its file was removed; copying it before attestd ends")
+	err := s.copyRemoved(to)
+	if err != nil {
+		_ = os.Remove(to)
+		log.Error("journal: its removed file cannot be copied, and is lost; restore the newest backup: attestd restore FILE", "error", err)
+		return
+	}
+	log.Error("journal: its removed file was copied, with all records; to go on with it: mv " + to + " " + s.path)
+}
+
+func (s *Store) copyRemoved(to string) (err error) {
+	for _, segment := range s.recent.segments { // the filer has ended
+		if err := s.fileSegment(segment); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	err = s.view(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(f)
+		return err
+	})
+	return errors.Join(err, f.Sync(), syncDir(filepath.Dir(to)))
+}
+
+// checkRemoved refuses to begin a new journal where a copy of one waits to be put back.
+func checkRemoved(path string) error {
+	copies, err := filepath.Glob(path + removedSuffix + "*")
+	if err != nil || len(copies) == 0 {
+		return err
+	}
+	last := copies[len(copies)-1]
+	return fmt.Errorf("it was removed while attestd ran, which copied it before: put it back with mv %s %s", last, path)
+}

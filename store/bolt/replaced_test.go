@@ -1,0 +1,212 @@
+package bolt_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/bolt"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// shell is a command with the journal as $1, an older copy of its file as $2 and one of its write-ahead log as $3.
+func shell(command string) func(t *testing.T, path, older, olderWAL string) {
+	return func(t *testing.T, path, older, olderWAL string) {
+		t.Helper()
+		if out, err := exec.Command("sh", "-ec", command, "sh", path, older, olderWAL).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+}
+
+// replacements are what another program does to the files of a running journal.
+var replacements = map[string]struct {
+	do       func(t *testing.T, path, older, olderWAL string)
+	says     string
+	restored string // the shell command after which the next start has all records; "" where they are there
+	gone     bool   // the file's content is
+}{
+	"an older file is moved over it":          {do: shell(`mv "$2" "$1"`), says: "is another file now", restored: `mv "$1".removed-* "$1"`},
+	"it is removed":                           {do: shell(`rm "$1"`), says: "was removed", restored: `mv "$1".removed-* "$1"`},
+	"it is moved away":                        {do: shell(`mv "$1" "$1.away"`), says: "was moved away", restored: `mv "$1.away" "$1"`},
+	"its folder is another":                   {do: shell(`d=$(dirname "$1"); cp -r "$d" "$d.new"; mv "$d" "$d.old"; mv "$d.new" "$d"`), says: "is another file now", restored: `d=$(dirname "$1"); rm -r "$d"; mv "$d.old" "$d"`},
+	"an older file is copied over it":         {do: shell(`cp "$2" "$1"`), gone: true},
+	"zeros are copied over it":                {do: shell(`head -c 1000000 /dev/zero > "$1"`), gone: true},
+	"it is emptied":                           {do: shell(`: > "$1"`), gone: true},
+	"its write-ahead log is removed":          {do: shell(`rm "$1-wal"`), says: "attestd.db-wal was removed; all "},
+	"its write-ahead log is moved away":       {do: shell(`mv "$1-wal" "$1-wal.away"`), says: "attestd.db-wal was moved away"},
+	"its write-ahead log is replaced":         {do: shell(`mv "$3" "$1-wal"`), says: "attestd.db-wal is another file now"},
+	"an older copy is over its log":           {do: shell(`cp "$3" "$1-wal"`), says: "attestd.db-wal was overwritten"},
+	"its write-ahead log is emptied":          {do: shell(`: > "$1-wal"`), says: "attestd.db-wal has 0 bytes"},
+	"both are removed":                        {do: shell(`rm "$1" "$1-wal"`), says: "was removed", restored: `mv "$1".removed-* "$1"`},
+	"an older file, and both are moved there": {do: shell(`mv "$2" "$1"; mv "$3" "$1-wal"`), says: "is another file now", restored: `rm -f "$1-wal"; mv "$1".removed-* "$1"`},
+}
+
+// Once a file of the journal is not the one that was opened, nothing more is answered, the store can be closed, and all that was answered
+// before is there.
+func TestAReplacedFileStopsTheJournal(t *testing.T) {
+	for name, test := range replacements {
+		for _, filed := range []bool{false, true} {
+			t.Run(map[bool]string{false: name, true: name + ", with all records"}[filed], func(t *testing.T) {
+				t.Parallel()
+				path, key := newPath(t), newLogKey(t)
+				s := mustOpen(t, path, options(key))
+				entries := fill(t, s, 3)
+				older := crashed(t, path)
+				entries = append(entries, fill(t, s, 5)...)
+				if filed {
+					check(t, s.Settle())
+				}
+				test.do(t, path, older, older+"-wal")
+				if test.gone {
+					wantOverwritten(t, s)
+				} else {
+					wantReplaced(t, s, test.says)
+				}
+				_ = s.Close()
+				if test.gone {
+					return
+				}
+				if test.restored != "" {
+					if early, err := bolt.Open(path, options(key)); err == nil && test.says == "was removed" {
+						early.Close()
+						t.Error("another journal was begun in place of the one that was removed")
+					} else if err == nil {
+						early.Close()
+					}
+					shell(test.restored)(t, path, "", "")
+				}
+				after := mustOpen(t, path, options(key))
+				for _, e := range entries {
+					if _, err := after.Journal().ByID(t.Context(), e.Record.ID); err != nil {
+						t.Errorf("record %d was answered: %v", e.Index, err)
+					}
+				}
+				wantClean(t, after, nil)
+			})
+		}
+	}
+}
+
+func wantReplaced(t *testing.T, s *bolt.Store, says string) {
+	t.Helper()
+	for range 2 {
+		_, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+		wantCode(t, err, appliance.CodeJournalUnavailable)
+		wantCode(t, s.Journal().Ready(t.Context()), appliance.CodeJournalUnavailable)
+		apiKey, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "late"}, time.Now())
+		check(t, err)
+		wantCode(t, s.Keys().Create(t.Context(), apiKey), appliance.CodeJournalUnavailable)
+	}
+	err := <-s.Failed()
+	if !errors.Is(err, bolt.ErrReplaced) || !strings.Contains(err.Error(), says) {
+		t.Errorf("it stopped because: %v", err)
+	}
+}
+
+// wantOverwritten is wantReplaced where the file may be written to at the same time: what is answered meanwhile is in the write-ahead log,
+// and bbolt may be the first to find the damage.
+func wantOverwritten(t *testing.T, s *bolt.Store) {
+	t.Helper()
+	for err := error(nil); err == nil; {
+		_, _, err = s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	}
+	if err := <-s.Failed(); !errors.Is(err, bolt.ErrReplaced) && !errors.Is(err, bolt.ErrDamaged) {
+		t.Errorf("it stopped because: %v", err)
+	}
+	_, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	wantCode(t, err, appliance.CodeJournalUnavailable)
+}
+
+// A disk that hangs makes the journal not ready, and one that goes on makes it ready again.
+func TestACommitThatDoesNotEndMakesTheJournalNotReady(t *testing.T) {
+	t.Parallel()
+	o := options(newLogKey(t))
+	hang := make(chan struct{})
+	o.Committed = func([]byte) { <-hang } // stands for a sync that does not return
+	s := mustOpen(t, newPath(t), o)
+	check(t, s.Journal().Ready(t.Context()))
+	appended := make(chan error, 1)
+	go func() {
+		_, _, err := s.Journal().Append(context.Background(), storetest.Record(t, "key"))
+		appended <- err
+	}()
+	err := error(nil)
+	for late := time.Now().Add(5 * time.Minute); err == nil && time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
+		err = s.Journal().Ready(t.Context())
+	}
+	wantCode(t, err, appliance.CodeJournalUnavailable)
+	if !strings.Contains(err.Error(), "the disk hangs") {
+		t.Error(err)
+	}
+	close(hang)
+	check(t, <-appended)
+	for err = s.Journal().Ready(t.Context()); err != nil; err = s.Journal().Ready(t.Context()) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Without anything to append, the watchdog's question and a probe find it.
+func TestAReplacedFileIsFoundWithoutAnAppend(t *testing.T) {
+	for name, ask := range map[string]func(t *testing.T, s *bolt.Store){
+		"by the watchdog": func(t *testing.T, s *bolt.Store) { check(t, s.Responds(t.Context())) },
+		"by a probe": func(t *testing.T, s *bolt.Store) {
+			wantCode(t, s.Journal().Ready(t.Context()), appliance.CodeJournalUnavailable)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			s := mustOpen(t, path, options(newLogKey(t)))
+			fill(t, s, 1)
+			check(t, os.Remove(path))
+			ask(t, s)
+			if err := <-s.Failed(); !errors.Is(err, bolt.ErrReplaced) {
+				t.Errorf("it stopped because: %v", err)
+			}
+		})
+	}
+}
+
+// What other programs may do to the files does not stop the journal.
+func TestAFileThatIsOnlyTouchedIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s := mustOpen(t, path, options(newLogKey(t)))
+	fill(t, s, 1)
+	check(t, s.Settle())
+	shell(`for f in "$1" "$1-wal"; do touch "$f"; chmod 400 "$f"; ln "$f" "$f.link"; cp "$f" "$f.copy"; touch -d 2001-01-01 "$f"; done`)(t, path, "", "")
+	fill(t, s, 3)
+	check(t, s.Settle())
+	check(t, s.Journal().Ready(t.Context()))
+}
+
+// bbolt panics over first pages that make no sense, and keeps its locks then: neither reads nor Close may wait for them.
+func TestOverwrittenFirstPagesHoldUpNeitherReadsNorTheEnd(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s := mustOpen(t, path, options(newLogKey(t)))
+	e := fill(t, s, 1)[0]
+	check(t, s.Settle())
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	check(t, err)
+	_, err = f.Write(make([]byte, 4*os.Getpagesize()))
+	check(t, errors.Join(err, f.Close()))
+	for range 3 {
+		_, err = s.Journal().ByID(t.Context(), e.Record.ID)
+		wantCode(t, err, appliance.CodeJournalUnavailable)
+	}
+	if err := <-s.Failed(); err == nil {
+		t.Error("Failed sent nil")
+	}
+	check(t, s.Close())
+	if left, _ := filepath.Glob(path + ".removed-*"); len(left) > 0 {
+		t.Errorf("copies were made: %q", left)
+	}
+}

@@ -1,0 +1,48 @@
+package highwater
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+)
+
+// NewestPath is the file beside the mark that has the checkpoint of the newest commit. It is written with each commit and never synced, so it
+// survives a kill but not every power cut. A clean stop removes it.
+func NewestPath(mark string) string { return mark + ".newest" }
+
+// newestFile is that file. All methods are safe for concurrent use.
+type newestFile struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File // nil before the first commit
+}
+
+func (n *newestFile) write(signed []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.file == nil {
+		f, err := os.OpenFile(n.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // the mark covers what it has
+		if err != nil {
+			return err
+		}
+		n.file = f
+	}
+	_, err := n.file.WriteAt(signed, 0) // a checkpoint is never shorter than the one before
+	return err
+}
+
+// remove removes the file, whose checkpoint the mark covers.
+func (n *newestFile) remove() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.file != nil {
+		_ = n.file.Close()
+		n.file = nil
+	}
+	if err := os.Remove(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
