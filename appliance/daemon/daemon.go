@@ -29,21 +29,24 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
+	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/redemptions"
 	"github.com/attestd/attestd/store/replica"
 )
 
 // Options are what Serve can do without.
 type Options struct {
-	Version   string                         // of attestd, as it is logged and shown
-	Ready     func(Ready) error              // called once all listen
-	Load      func() (*config.Config, error) // reads the configuration again; without it there is no reload
-	Level     *slog.LevelVar                 // of the logger; without it the level stays
-	AccessLog *slog.Logger                   // has the lines of requests that went well; nil means the log
-	Sockets   []net.Listener                 // serve the API instead of server.listen
-	Doctor    func(context.Context) any      // what it finds, for the console; without it there are no findings
+	Version    string                         // of attestd, as it is logged and shown
+	Ready      func(Ready) error              // called once all listen
+	Load       func() (*config.Config, error) // reads the configuration again; without it there is no reload
+	Level      *slog.LevelVar                 // of the logger; without it the level stays
+	AccessLog  *slog.Logger                   // has the lines of requests that went well; nil means the log
+	LogDropped func() uint64                  // lines of the log that were dropped since the start; nil means that none can be
+	Sockets    []net.Listener                 // serve the API instead of server.listen
+	Doctor     func(context.Context) any      // what it finds, for the console; without it there are no findings
 
-	EndsOnHangup bool // SIGHUP does not load the configuration again: the caller ends ctx at it
+	Exit         func(status int) // ends the process where its parts do not end; nil means os.Exit
+	EndsOnHangup bool             // SIGHUP does not load the configuration again: the caller ends ctx at it
 }
 
 // Ready is what can be told of a daemon that answers requests.
@@ -87,12 +90,16 @@ type running struct {
 	continued    chan successor    // has the log as which the journal goes on
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
+	overdue      *time.Timer       // ends the process where its parts do not; nil until it stops
 	governed     string            // version of the policy that is in effect; "" for none
 	seconds      atomic.Uint64     // attestations for a second beneficiary that were warned of
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.
 func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options) (err error) {
+	if o.Exit == nil {
+		o.Exit = os.Exit
+	}
 	tuneMemory(c)
 	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
@@ -135,7 +142,24 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
+	if errors.Is(err, bolt.ErrReplaced) { // a file that was removed is copied before the process ends
+		r.notify(extendStop)
+	}
+	r.overdue = time.AfterFunc(c.Server.ShutdownTimeout+closeTimeout, r.giveUp)
 	return errors.Join(err, shutdown(servers, c.Server.ShutdownTimeout))
+}
+
+const (
+	closeTimeout = 10 * time.Second                 // for all parts but the store, once what was accepted is finished
+	extendStop   = "EXTEND_TIMEOUT_USEC=3600000000" // sd_notify(3), in place of the unit's TimeoutStopSec=
+)
+
+// giveUp ends a process that does not end, such as where a disk hangs: all that was answered is in the store.
+func (r *running) giveUp() {
+	r.logger.Error("stopping: a part does not end; attestd ends without it, and nothing that was answered is lost")
+	err := r.store.storage.Close()
+	r.logger.Error("stopped", "store", fmt.Sprint(err))
+	r.options.Exit(1)
 }
 
 // open opens the store and the HSM.
@@ -145,6 +169,9 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting, Uses: new(appliance.KeyUse)}
+	if err := checkRegular(r.config); err != nil {
+		return err
+	}
 	policy, err := ReadPolicy(r.config)
 	if err != nil {
 		return err
@@ -280,6 +307,7 @@ func (r *running) notify(state string) {
 // wait returns nil when ctx ends, and an error when a server or the store's disk fails before that. Until then it
 // reloads at each hangup.
 func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan os.Signal) error {
+	go r.reloadAt(ctx, hangup)
 	for {
 		select {
 		case <-ctx.Done():
@@ -291,11 +319,24 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 			return err
 		case err := <-r.store.Failed():
 			r.untold = true
+			if errors.Is(err, bolt.ErrReplaced) {
+				return fmt.Errorf("nothing more is signed: %w", err)
+			}
 			return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
 		case next := <-r.continued:
 			return r.follows(next)
+		}
+	}
+}
+
+// reloadAt reloads at each hangup until ctx ends. A file that does not open holds up neither the end nor a disk's failure.
+func (r *running) reloadAt(ctx context.Context, hangup <-chan os.Signal) {
+	for {
+		select {
 		case <-hangup:
 			_, _ = r.reload("") // logs how it went
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -313,6 +354,9 @@ func (r *running) close() error {
 	r.tracing.close()
 	if r.redeemed != nil {
 		failures = append(failures, r.redeemed.Close())
+	}
+	if r.overdue != nil && !r.overdue.Stop() {
+		select {} // giveUp ends the process
 	}
 	if r.store != nil {
 		failures = append(failures, r.store.Close())

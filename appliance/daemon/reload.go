@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(CheckReferences(next), checkModes(next)); err != nil {
+	if err := errors.Join(CheckReferences(next), checkModes(next), checkRegular(next)); err != nil {
 		return nil, nil, err
 	}
 	if len(r.options.Sockets) == 0 { // else server.listen is not used
@@ -90,6 +91,24 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
 	changed, r.loaded = r.loaded.Differing(next), next
 	return changed, r.changedOtherwise(next), nil
+}
+
+// checkRegular returns an error for each file to be read that is none: opening a FIFO would wait for ever.
+func checkRegular(c *config.Config) error {
+	var failures []error
+	for _, f := range []struct{ setting, path string }{
+		{"attestation.policy", c.Attestation.Policy}, {"attestation.screening_list", c.Attestation.ScreeningList},
+		{"journal.witnesses", c.Journal.Witnesses},
+		{"server.tls.cert", c.Server.TLS.Cert}, {"server.tls.key", c.Server.TLS.Key}, {"server.tls.client_ca", c.Server.TLS.ClientCA},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if stat, err := os.Stat(f.path); err == nil && !stat.Mode().IsRegular() { // an error, the reader tells better
+			failures = append(failures, fmt.Errorf("%s: %s is %s, not a regular file: name a file", f.setting, f.path, stat.Mode().Type()))
+		}
+	}
+	return errors.Join(failures...)
 }
 
 // prepareKeys opens the attestor keys that next names and that are not open, and returns what makes the daemon use them.
