@@ -37,6 +37,12 @@ func (r *running) measure() {
 	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
+		counter("attestd_log_dropped_total", "Lines of the log that were dropped, because they were not read in time.", func() uint64 {
+			if r.options.LogDropped == nil {
+				return 0
+			}
+			return r.options.LogDropped()
+		}),
 		gauge("attestd_journal_records", "Attestations in the journal, and events.", func() float64 { return float64(r.records()) }),
 		gauge("attestd_journal_lost", "1 while the journal is not the one that was published, and nothing is attested; else 0.",
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,19 @@ func run(ctx context.Context, t terminal, args []string) int {
 	if told := (interruptedError{}); errors.Is(err, context.Canceled) && !errors.As(err, &told) {
 		err = interrupted(ctx, err, "nothing is left behind")
 	}
-	return exitStatus(t.err, err, wantsJSON(args))
+	return exitInTime(t.err, err, wantsJSON(args))
+}
+
+// exitInTime is exitStatus, but does not wait for ever for the reader of standard error.
+func exitInTime(stderr io.Writer, err error, asJSON bool) int {
+	told := make(chan int, 1)
+	go func() { told <- exitStatus(stderr, err, asJSON) }()
+	select {
+	case status := <-told:
+		return status
+	case <-time.After(flushLimit):
+		return exitStatus(io.Discard, err, asJSON)
+	}
 }
 
 // newRoot builds the tree of commands.

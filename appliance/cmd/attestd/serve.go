@@ -45,13 +45,15 @@ API instead of server.listen.`,
 				return err
 			}
 			o := daemon.Options{Load: load, Level: new(slog.LevelVar), Sockets: sockets, Version: version(), Doctor: a.examine(a.source)}
-			if isTerminal(a.err) {
-				return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, a.err, o.Level), o)
-			}
-			log := &lateLines{to: a.err}
-			defer log.Flush()
-			o.AccessLog = newLeveledLogger(c, log.later(), o.Level)
-			return daemon.Serve(cmd.Context(), c, newLeveledLogger(c, log, o.Level), o)
+			o.Level.Set(c.Level())
+			surviveClosedLog()
+			shown := isTerminal(a.err)
+			log := newLogWriter(a.err, func(w io.Writer, n uint64) {
+				logTo(c, w, shown, o.Level).Warn(fmt.Sprintf("%d log lines were dropped: they were not read in time", n))
+			})
+			defer log.flush(flushLimit)
+			o.AccessLog, o.LogDropped = logTo(c, log.later(), shown, o.Level), log.linesDropped
+			return daemon.Serve(cmd.Context(), c, logTo(c, log, shown, o.Level), o)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
@@ -66,8 +68,13 @@ func newLogger(c *config.Config, w io.Writer) *slog.Logger {
 // newLeveledLogger is newLogger with a level that can be changed later.
 func newLeveledLogger(c *config.Config, w io.Writer, level *slog.LevelVar) *slog.Logger {
 	level.Set(c.Level())
+	return logTo(c, w, isTerminal(w), level)
+}
+
+// logTo returns the logger that writes to w; shown says that a person reads it at a terminal.
+func logTo(c *config.Config, w io.Writer, shown bool, level *slog.LevelVar) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
-	if c.Log.Format == "text" || c.Log.Format == "auto" && isTerminal(w) {
+	if c.Log.Format == "text" || c.Log.Format == "auto" && shown {
 		return slog.New(slog.NewTextHandler(w, opts))
 	}
 	return slog.New(slog.NewJSONHandler(w, opts))

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// writes remembers each write.
+type writes struct {
+	mu  sync.Mutex
+	all []string
+	err error // of each write, where it is one
+}
+
+func (w *writes) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	w.all = append(w.all, string(p))
+	return len(p), nil
+}
+
+func (w *writes) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%q", w.all)
+}
+
+func (w *writes) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+}
+
+func reportDropped(w io.Writer, n uint64) { fmt.Fprintf(w, "%d dropped\n", n) }
+
+// inBubble runs a test of a log whose goroutine ends with it.
+func inBubble(t *testing.T, test func(t *testing.T, log *logWriter, got *writes)) {
+	synctest.Test(t, func(t *testing.T) {
+		var got writes
+		log := newLogWriter(&got, reportDropped)
+		test(t, log, &got)
+		synctest.Wait()
+		close(log.wake)
+	})
+}
+
+func TestLinesOfTheAccessLogShareAWrite(t *testing.T) {
+	inBubble(t, func(t *testing.T, log *logWriter, got *writes) {
+		want := func(when string, lines ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got.String() != fmt.Sprintf("%q", lines) {
+				t.Fatalf("%s: written %s, want %q", when, got, lines)
+			}
+		}
+		access := log.later()
+		fmt.Fprintln(access, "1")
+		fmt.Fprintln(access, "2")
+		want("at once")
+		time.Sleep(latest)
+		want("in time", "1\n2\n")
+		fmt.Fprintln(access, "3")
+		fmt.Fprintln(log, "warning")
+		want("with a line that may not be late", "1\n2\n", "3\nwarning\n")
+		fmt.Fprintln(access, "4")
+		log.flush(time.Minute)
+		want("at the end", "1\n2\n", "3\nwarning\n", "4\n")
+		log.flush(time.Minute)
+		time.Sleep(latest)
+		want("after the end", "1\n2\n", "3\nwarning\n", "4\n")
+		many := strings.Repeat("x", mostWaiting)
+		fmt.Fprint(access, many)
+		want("when many wait", "1\n2\n", "3\nwarning\n", "4\n", many)
+	})
+}
+
+func TestLinesThatCannotBeWrittenAreCountedAndReported(t *testing.T) {
+	inBubble(t, func(t *testing.T, log *logWriter, got *writes) {
+		got.fail(errors.New("no reader"))
+		for range 3 {
+			fmt.Fprintln(log, "lost")
+			synctest.Wait()
+		}
+		if n := log.linesDropped(); n != 3 {
+			t.Errorf("%d dropped, not 3", n)
+		}
+		got.fail(nil)
+		fmt.Fprintln(log, "read")
+		synctest.Wait()
+		if want := fmt.Sprintf("%q", []string{"read\n", "3 dropped\n"}); got.String() != want {
+			t.Errorf("written %s, want %s", got, want)
+		}
+	})
+}
+
+// A pipe that is full holds up neither who logs nor the end; once it is read, what was kept comes in order, and then how much was not.
+func TestAFullPipeHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	log := newLogWriter(w, reportDropped)
+	const lines = 4000
+	text := strings.Repeat("x", 1000)
+	for i := range lines {
+		fmt.Fprintf(log, "%d %s\n", i, text)
+	}
+	log.flush(time.Millisecond) // returns although nothing is read
+	dropped := log.linesDropped()
+	if dropped == 0 || dropped >= lines {
+		t.Errorf("%d of %d lines dropped", dropped, lines)
+	}
+	var read bytes.Buffer
+	in := bufio.NewScanner(r)
+	for kept := 0; in.Scan(); kept++ {
+		if in.Text() == fmt.Sprintf("%d dropped", dropped) {
+			if kept != lines-int(dropped) {
+				t.Errorf("%d lines came, and %d were dropped of %d", kept, dropped, lines)
+			}
+			return
+		}
+		if !strings.HasPrefix(in.Text(), fmt.Sprintf("%d x", kept)) {
+			t.Fatalf("line %d is %q", kept, in.Text())
+		}
+		read.Write(in.Bytes())
+	}
+	t.Error("the count of dropped lines did not come: ", in.Err())
+}
+
+// stderrOf starts the daemon with a standard error of its own, and kills it when the test ends.
+func (d *daemonProcess) stderrOf(t *testing.T, stderr *os.File) {
+	t.Helper()
+	d.cmd = d.command("serve")
+	d.cmd.Stderr = stderr
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.cmd.Process.Kill(); _ = d.cmd.Wait() })
+}
+
+// Who reads the daemon's standard error may stall or end: it attests, and SIGTERM ends it with status 0.
+func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
+	for name, read := range map[string]struct {
+		before func(t *testing.T, r, w *os.File)
+		after  func(r *os.File) error
+	}{
+		"the pipe is full": {before: fillPipe, after: func(*os.File) error { return nil }},
+		"the reader ends":  {before: func(*testing.T, *os.File, *os.File) {}, after: (*os.File).Close},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDaemonFolder(t)
+			t.Parallel()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			read.before(t, r, w)
+			d.stderrOf(t, w)
+			w.Close()
+			await(t, "it attests", func() (bool, string) {
+				if err := waitReady(d.dir + "/admin.sock"); err != nil {
+					return false, err.Error()
+				}
+				_, status, code := d.attestation(t)
+				return status == 200, code
+			})
+			if err := read.after(r); err != nil {
+				t.Fatal(err)
+			}
+			for range 50 {
+				if _, status, code := d.attestation(t); status != 200 {
+					t.Fatalf("status %d, %s", status, code)
+				}
+			}
+			d.signal(t, syscall.SIGHUP) // whose outcome is a line that may not be late
+			d.signal(t, syscall.SIGTERM)
+			if err := d.cmd.Wait(); err != nil {
+				t.Errorf("it ended with %v", err)
+			}
+		})
+	}
+}
+
+// fillPipe writes to a pipe until it takes no more.
+func fillPipe(t *testing.T, _, w *os.File) {
+	t.Helper()
+	fd := int(w.Fd()) // which has writes wait
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{4096, 1} {
+		for err := error(nil); err == nil; {
+			_, err = syscall.Write(fd, make([]byte, size))
+		}
+	}
+	if err := syscall.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+}
