@@ -64,7 +64,7 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
 	a.happened(c, appliance.EventBackup, nil) // before it is made, so that it is in it
-	if err := a.stream(c, a.opts.Backup); err != nil {
+	if err := a.streamFile(c, a.opts.Backup); err != nil {
 		return err
 	}
 	c.Context().Response.Header.SetContentType("application/x-tar")

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"sync"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
 )
 
 // streamReport answers with lines of wire.Progress while find runs. When the client leaves, the context of find ends.
@@ -30,6 +32,39 @@ func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Cont
 		}
 		return out.Encode(wire.Progress[Report]{Report: &report})
 	})
+}
+
+// streamFile is stream, but waits for the first byte: an error before that is a problem that says why.
+func (a *Admin) streamFile(c *fiber.Ctx, produce func(ctx context.Context, w io.Writer) error) error {
+	began := make(chan error, 1)
+	err := a.stream(c, func(ctx context.Context, w io.Writer) error {
+		first := &firstByte{w: w, began: began}
+		err := produce(ctx, first)
+		first.tell(err)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := <-began; err != nil {
+		c.Context().Response.ResetBody() // which closes the stream
+		return appliance.Errorf(appliance.CodeOf(err), "%s", err)
+	}
+	return nil
+}
+
+// firstByte tells once when something is written, or why nothing is.
+type firstByte struct {
+	w     io.Writer
+	began chan<- error
+	once  sync.Once
+}
+
+func (f *firstByte) tell(err error) { f.once.Do(func() { f.began <- err }) }
+
+func (f *firstByte) Write(p []byte) (int, error) {
+	f.tell(nil)
+	return f.w.Write(p)
 }
 
 // stream answers with what produce writes, as it is written. The context of produce ends when the client leaves or the

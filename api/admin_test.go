@@ -314,6 +314,13 @@ func TestABackupIsWholeOrAnError(t *testing.T) {
 	if err := o.client.Backup(t.Context(), io.Discard); err == nil {
 		t.Error("a backup that broke off is taken for whole")
 	}
+	o.backup = func(context.Context, io.Writer) error {
+		return appliance.Errorf(appliance.CodeJournalUnavailable, "copy /data/attestd.db: no space left on device")
+	}
+	err := o.client.Backup(t.Context(), io.Discard)
+	if client.CodeOf(err) != appliance.CodeJournalUnavailable || !strings.Contains(err.Error(), "copy /data/attestd.db: no space left on device") {
+		t.Errorf("a backup that cannot be begun: %v", err)
+	}
 }
 
 func TestBadInputAtTheAdminSocketIsRefused(t *testing.T) {

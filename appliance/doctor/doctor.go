@@ -89,6 +89,16 @@ type Subject struct {
 	Version string // of this command
 	// Inspect looks at a token in a process of its own: the one at that position of hsm.uris, from 1.
 	Inspect func(ctx context.Context, position int) (Inspection, error)
+	// MeasureSync returns how long a write and its sync take in data_dir, measured in a process of its own: one that waits for a disk that
+	// hangs cannot end.
+	MeasureSync func(ctx context.Context) (SyncTime, error)
+}
+
+// SyncTime is how long a write and its sync took, or why they failed.
+type SyncTime struct {
+	Took      time.Duration `json:"took"`
+	Failure   string        `json:"failure,omitempty"`
+	Forbidden bool          `json:"forbidden,omitempty"` // to this user
 }
 
 // subject is what the checks look at. It is asked once, whatever the number of checks.
@@ -146,9 +156,30 @@ func Examine(ctx context.Context, of Subject) []Finding {
 	}
 	p.ask(ctx)
 	for _, c := range checks() {
-		findings = append(findings, named(c.name, c.run(ctx, p))...)
+		findings = append(findings, named(c.name, c.inTime(ctx, p))...)
 	}
 	return findings
+}
+
+// checkTimeout bounds a check.
+const checkTimeout = 20 * time.Second
+
+// inTime runs a check, which fails where it has not ended in time. It is left behind then, with a subject of its own.
+func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	own := *p
+	found := make(chan []Finding, 1)
+	go func() { found <- c.run(ctx, &own) }()
+	late := time.NewTimer(checkTimeout + time.Second) // for one that ends with its context
+	defer late.Stop()
+	select {
+	case findings := <-found:
+		return findings
+	case <-late.C:
+		return []Finding{fail("look at the kernel's log (dmesg) and at the disk, the HSM or the network that it asks",
+			"it has not ended after %s: what it looks at hangs", checkTimeout)}
+	}
 }
 
 func named(check string, findings []Finding) []Finding {

@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
@@ -174,7 +175,7 @@ func volatileDisk(kind int64) (name string, volatile bool) {
 // slowSync is from when on clients will notice: every attestation waits for one sync, or shares it.
 const slowSync = 50 * time.Millisecond
 
-func checkDiskSync(_ context.Context, p *subject) []Finding {
+func checkDiskSync(ctx context.Context, p *subject) []Finding {
 	const remedy = "keep data_dir on a local disk with a journaling file system: ext4 or XFS on an SSD"
 	dir := existingFolder(p.config.DataDir)
 	var findings []Finding
@@ -184,22 +185,37 @@ func checkDiskSync(_ context.Context, p *subject) []Finding {
 			findings = append(findings, warn(remedy, "%s is on %s: what is synced may not survive a power cut, and locks may not hold", dir, name))
 		}
 	}
-	var took time.Duration
-	err := p.service.In(dir).Do(func() (err error) {
-		took, err = measureSync(dir)
-		return err
-	})
+	measured, err := p.MeasureSync(ctx)
+	took := measured.Took
 	switch {
-	case errors.Is(err, fs.ErrPermission):
-		findings = append(findings, warn("run doctor as root, or as the user "+p.service.Name, "not measured: %s", err))
 	case err != nil:
-		findings = append(findings, fail("dmesg tells what is wrong with it; mount a good disk there, then: attestd restore FILE", "the disk takes no writes: %s", err))
+		findings = append(findings, fail("look at the kernel's log (dmesg): the disk, or its controller, does not answer", "the disk of %s hangs: %s", dir, err))
+	case measured.Forbidden:
+		findings = append(findings, warn("run doctor as root, or as the user "+p.service.Name, "not measured: %s", measured.Failure))
+	case measured.Failure != "":
+		findings = append(findings, fail("dmesg tells what is wrong with it; mount a good disk there, then: attestd restore FILE", "the disk takes no writes: %s", measured.Failure))
 	case took > slowSync:
 		findings = append(findings, warn(remedy, "a write and its sync take %s; every attestation waits for one", took.Round(time.Millisecond)))
 	default:
 		findings = append(findings, ok("a write and its sync take %s", took.Round(10*time.Microsecond)))
 	}
 	return findings
+}
+
+// MeasureSync measures in the data_dir of a configuration, as its owner.
+func MeasureSync(c *config.Config) (s SyncTime) {
+	dir := existingFolder(c.DataDir)
+	user, err := service.UserOf(c.DataDir)
+	if err == nil {
+		err = user.In(dir).Do(func() (err error) {
+			s.Took, err = measureSync(dir)
+			return err
+		})
+	}
+	if err != nil {
+		s.Failure, s.Forbidden = err.Error(), errors.Is(err, fs.ErrPermission)
+	}
+	return s
 }
 
 // measureSync returns the median time of writing a page and syncing it.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,6 +92,10 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	take := func(w io.Writer) error { return b.take(ctx, c, w) }
 	manifest, size, err := archive.Make(ctx, name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		folder := text.ShellWord(filepath.Dir(name))
+		err = fmt.Errorf("%w: make room on the disk of %s (df -h %s), or name a file on another disk; the check needs as much again as the journal", err, folder, folder)
+	}
 	if err != nil {
 		return interrupted(ctx, fmt.Errorf("backup %s: %w", name, err), "no backup was made")
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +16,7 @@ import (
 )
 
 func newDoctor(a *app) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything the appliance depends on, and say how to mend it",
 		Long: `Check everything the appliance depends on: each check is ok, warn or fail, with the remedy beneath. Exit status 1
@@ -34,17 +37,60 @@ unless the token says that one more wrong PIN would lock it.`,
 			return nil
 		},
 	}
+	cmd.AddCommand(newDoctorSync(a))
+	return cmd
+}
+
+// newDoctorSync is for measureSync.
+func newDoctorSync(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "sync",
+		Short:  "Measure how long data_dir takes a write and its sync, as JSON",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := a.config(nil)
+			if err != nil {
+				return err
+			}
+			return a.printJSON(doctor.MeasureSync(c))
+		},
+	}
+}
+
+// measureSync measures in a process of its own, and leaves it behind where the disk holds it.
+func (a *app) measureSync(ctx context.Context) (s doctor.SyncTime, err error) {
+	cmd, err := a.self(ctx, "doctor", "sync")
+	if err != nil {
+		return s, err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- cmd.Run() }()
+	select {
+	case err := <-ended:
+		if err != nil && ctx.Err() == nil {
+			return doctor.SyncTime{Failure: toldBy(stderr.String())}, nil
+		}
+		if err == nil {
+			return s, json.Unmarshal(stdout.Bytes(), &s)
+		}
+	case <-ctx.Done():
+	}
+	return s, fmt.Errorf("a write and its sync have not ended after %s", time.Since(began).Round(time.Second))
 }
 
 // subject is this appliance.
 func (a *app) subject() doctor.Subject {
-	return doctor.Subject{Source: &a.source, Version: version(), Inspect: a.inspectToken}
+	return doctor.Subject{Source: &a.source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}
 }
 
 // examine is doctor from inside the daemon. It has a source of its own, since the configuration may be loaded again meanwhile.
 func (a *app) examine(source config.Source) func(context.Context) any {
 	return func(ctx context.Context) any {
-		return newReport(doctor.Examine(ctx, doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken}))
+		return newReport(doctor.Examine(ctx, doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}))
 	}
 }
 
