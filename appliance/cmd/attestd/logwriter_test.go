@@ -170,6 +170,7 @@ func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
+			d.configure("ATTESTD_LOG_LEVEL=debug") // each request is a line
 			read.before(t, r, w)
 			d.stderrOf(t, w)
 			w.Close()
