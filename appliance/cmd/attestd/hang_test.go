@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/store/disk/disktest"
+)
+
+// A configuration that has become a FIFO never opens: it attests, and SIGTERM ends it.
+func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel()
+	d.start(t)
+	path := filepath.Join(d.dir, "attestd.yaml")
+	rename(t, path)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.signal(t, syscall.SIGHUP)
+	await(t, "the reload waits for the FIFO", func() (bool, string) {
+		// Opening it to write without waiting succeeds once it is being opened to read.
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return false, err.Error()
+		}
+		t.Cleanup(func() { f.Close() }) // the reload reads, and comes to no end
+		return true, ""
+	})
+	if _, status, code := d.attestation(t); status != http.StatusOK {
+		t.Errorf("status %d, %s", status, code)
+	}
+	d.signal(t, syscall.SIGTERM)
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v\n%s", err, d.log())
+	}
+}
+
+// A start does not wait for a policy that is a FIFO, but names it.
+func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel()
+	path := filepath.Join(d.dir, "policy")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.configure("ATTESTD_ATTESTATION_POLICY=" + path)
+	out, err := d.command("serve").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), path+" is p---------, not a regular file") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A disk whose syncs do not return is a failed check of doctor, which ends.
+func TestDoctorEndsOnADiskThatHangs(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel()
+	disk := d.onDisk(t)
+	disk.Fail(disktest.Faults{SyncDelay: 10 * time.Minute})
+	out, err := d.command("doctor").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "hangs: a write and its sync have not ended after") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
