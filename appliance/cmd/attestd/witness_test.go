@@ -227,7 +227,8 @@ func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest a
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range append(kept, filepath.Join(data, highwater.FileName), filepath.Join(data, witness.FileName)) {
+	mark := filepath.Join(data, highwater.FileName)
+	for _, path := range append(kept, mark, highwater.NewestPath(mark), filepath.Join(data, witness.FileName)) {
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
