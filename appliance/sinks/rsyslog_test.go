@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -126,20 +128,39 @@ func TestRsyslogTakesEachEntry(t *testing.T) {
 	}
 }
 
+// fullPipe makes a named pipe into which nothing more can be written until it is closed: who writes to it waits.
+func fullPipe(t *testing.T, path string) (end func()) {
+	t.Helper()
+	check(t, unix.Mkfifo(path, 0o600))
+	pipe, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	check(t, err)
+	for err == nil {
+		_, err = unix.Write(pipe, make([]byte, 4096))
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	return func() { check(t, unix.Close(pipe)) }
+}
+
 func TestAKillOfRsyslogLosesNothing(t *testing.T) {
 	t.Parallel()
 	const records = 100
 	r, j := startRsyslog(t, "gtls"), newJournal(t)
+	file := filepath.Join(r.dir, "messages")
+	end := fullPipe(t, file) // so that nothing is written before the kill
 	j.attest(t, records)
 	s := j.ship(t, t.TempDir(), sink("siem", r.sink(t)))
 	until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == records })
-	r.kill() // what it has taken is in its queue, and most of it in no file yet
+	r.kill()
+	end()
+	check(t, os.Remove(file))
 	r.start(t)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var missing []int64
 	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
-		text, _ := os.ReadFile(filepath.Join(r.dir, "messages")) // not there before the first
+		text, _ := os.ReadFile(file) // not there before the first
 		written := indexesOf(t, slices.Collect(strings.Lines(string(text[:bytes.LastIndexByte(text, '\n')+1]))))
 		missing = slices.DeleteFunc(from(0, records), func(i int64) bool { return slices.Contains(written, i) })
 		if len(missing) == 0 { // some may be there twice
