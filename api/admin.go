@@ -168,13 +168,21 @@ func (a *Admin) deadline() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.base, adminTimeout)
 }
 
-// recordTimeout bounds how long an operator's command waits for its event: where the journal is not available, it is recorded later.
+// recordTimeout bounds how long keep waits for the event: where the journal is not available, it is recorded later.
 const recordTimeout = time.Second
 
-// happened records what the caller did, and waits until it is in the journal, so that who asks next finds it there.
-func (a *Admin) happened(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) {
-	a.opts.Events.Record(appliance.Event{Kind: kind, By: callerOf(c), Details: details})
+// recordFirst has the journal take what the caller is about to do. After an error it must not be done.
+func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
+	return a.opts.Events.Append(ctx, appliance.Event{Kind: kind, By: callerOf(c), Details: details})
+}
+
+// keep is recordFirst for actions that must be possible while the journal is not available: the event waits in memory then.
+func (a *Admin) keep(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
+	if err := a.opts.Events.Keep(appliance.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(a.base, recordTimeout)
 	defer cancel()
 	a.opts.Events.Flush(ctx)
+	return nil
 }

@@ -63,7 +63,9 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	if a.opts.Backup == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
-	a.happened(c, appliance.EventBackup, nil) // before it is made, so that it is in it
+	if err := a.keep(c, appliance.EventBackup, nil); err != nil { // before it is made, so that it is in it
+		return err
+	}
 	if err := a.streamFile(c, a.opts.Backup); err != nil {
 		return err
 	}

@@ -23,10 +23,12 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
+	if err := a.recordFirst(ctx, c, appliance.EventKeyCreated, key.Details()); err != nil {
+		return err
+	}
 	if err := a.attestor.Keys.Create(ctx, key); err != nil {
 		return err
 	}
-	a.happened(c, appliance.EventKeyCreated, key.Details())
 	return sendJSON(c, fiber.StatusCreated, wire.CreatedKey{Key: wire.NewKey(key), Token: token})
 }
 
@@ -52,11 +54,16 @@ func (a *Admin) keyUse(c *fiber.Ctx) error {
 func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()
-	key, err := a.attestor.Keys.Revoke(ctx, strings.Clone(c.Params("id")), a.now())
+	key, err := a.attestor.Keys.Key(ctx, strings.Clone(c.Params("id")))
 	if err != nil {
 		return err
 	}
-	a.happened(c, appliance.EventKeyRevoked, key.Details())
+	if err := a.keep(c, appliance.EventKeyRevoked, key.Details()); err != nil {
+		return err
+	}
+	if key, err = a.attestor.Keys.Revoke(ctx, key.ID, a.now()); err != nil {
+		return err
+	}
 	return sendJSON(c, fiber.StatusOK, wire.ChangedKey{Key: wire.NewKey(key)})
 }
 
@@ -70,10 +77,16 @@ func (a *Admin) bindKey(c *fiber.Ctx) error {
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
-	key, err := a.attestor.Keys.Bind(ctx, strings.Clone(c.Params("id")), request.Attestor)
+	key, err := a.attestor.Keys.Key(ctx, strings.Clone(c.Params("id")))
 	if err != nil {
 		return err
 	}
-	a.happened(c, appliance.EventKeyBound, key.Details())
+	key.Attestor = request.Attestor
+	if err := a.recordFirst(ctx, c, appliance.EventKeyBound, key.Details()); err != nil {
+		return err
+	}
+	if key, err = a.attestor.Keys.Bind(ctx, key.ID, request.Attestor); err != nil {
+		return err
+	}
 	return sendJSON(c, fiber.StatusOK, wire.ChangedKey{Key: wire.NewKey(key)})
 }

@@ -1,10 +1,13 @@
 package api
 
 import (
+	"maps"
+
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/stop"
 )
 
 func (a *Admin) stopped(c *fiber.Ctx) error {
@@ -26,11 +29,16 @@ func (a *Admin) pause(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()
 	by := callerOf(c)
+	if err := stop.CheckReason(request.Reason); err != nil {
+		return err
+	}
+	if err := a.keep(c, appliance.EventPaused, map[string]string{"reason": request.Reason}); err != nil {
+		return err
+	}
 	if err := a.opts.Stop.Pause(ctx, request.Reason, by); err != nil {
 		return err
 	}
 	a.logger.Warn("attesting is paused", "reason", request.Reason, "by", by)
-	a.happened(c, appliance.EventPaused, map[string]string{"reason": request.Reason})
 	return sendJSON(c, fiber.StatusOK, a.opts.Stop.State())
 }
 
@@ -40,13 +48,21 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
+	recorded := a.opts.Stop.State().Details()
+	if recorded != nil {
+		if err := a.recordFirst(ctx, c, appliance.EventResumed, recorded); err != nil {
+			return err
+		}
+	}
 	ended, err := a.opts.Stop.Resume(ctx)
 	if err != nil {
 		return err
 	}
 	a.logger.Warn("attesting goes on", "by", callerOf(c), "was_paused", ended.Paused != nil, "was_halted", ended.Halted != nil)
-	if details := ended.Details(); details != nil {
-		a.happened(c, appliance.EventResumed, details)
+	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) { // it was stopped once more meanwhile
+		if err := a.keep(c, appliance.EventResumed, details); err != nil {
+			return err
+		}
 	}
 	return sendJSON(c, fiber.StatusOK, ended)
 }

@@ -35,11 +35,11 @@ type EventsOptions struct {
 }
 
 const (
-	// EventsPerMinute is far more than operators do: it bounds what a program that went wild adds to a journal.
+	// EventsPerMinute bounds what a fault, such as a token that comes and goes, adds to a journal.
 	EventsPerMinute = 600
 	// RefusalsPerMinute is for what clients cause.
 	RefusalsPerMinute = 10
-	// MaxQueuedEvents bounds how many events wait for the journal.
+	// MaxQueuedEvents bounds how many events wait for the journal. Beyond them as many of operators' actions wait.
 	MaxQueuedEvents = 1024
 
 	eventTimeout   = 10 * time.Second // of one try
@@ -56,7 +56,7 @@ const (
 )
 
 // Events records events in a journal beside attesting. Record never blocks: one goroutine appends what is queued, and tries again
-// while the journal is not available. All methods are safe for concurrent use, and do nothing on nil.
+// while the journal is not available. Append and Keep are for what operators do. All methods are safe for concurrent use, and do nothing on nil.
 type Events struct {
 	opts EventsOptions
 	stop context.CancelFunc
@@ -98,24 +98,88 @@ func NewEvents(o EventsOptions) *Events {
 	return e
 }
 
-// Record has the event appended to the journal soon: in the order of the calls, but for those beyond a limit.
+// Record has the event appended to the journal soon: in the order of the calls, but for those beyond a limit. What operators do is for
+// Append and Keep, which know no limit.
 func (e *Events) Record(event Event) {
 	if e == nil {
 		return
 	}
-	event.Details = maps.Clone(event.Details) // the caller may change its own
-	if err := event.Prepare(); err != nil {
+	q, err := e.prepare(event)
+	if err != nil {
 		e.opts.Logger.Error("an event was not recorded", "event", string(event.Kind), "error", err.Error())
 		return
+	}
+	e.mu.Lock()
+	if neverLeftOut(event.Kind) {
+		e.queue = append(e.queue, q)
+	} else {
+		e.admit(q)
+	}
+	e.mu.Unlock()
+	e.signal()
+}
+
+// neverLeftOut says whether Record has each event of a kind recorded: those of the daemon that only an operator causes.
+func neverLeftOut(kind EventKind) bool {
+	switch kind {
+	case EventStarted, EventStopped, EventPolicy, EventSignerAdded, EventSignerChanged, EventSignerRemoved:
+		return true
+	}
+	return false
+}
+
+// Append records what an operator is about to do. It returns once the event is in the journal, behind those recorded before. After an
+// error the caller must not do it. The error has the journal's code.
+func (e *Events) Append(ctx context.Context, event Event) error {
+	if e == nil {
+		return nil
+	}
+	q, err := e.prepare(event)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	e.Flush(ctx)
+	if _, err := e.opts.Journal.AppendEvent(ctx, q.event); err != nil {
+		refused := Errorf(CodeOf(err), "the journal does not take the event %s, so nothing was done; repeat it when the journal is available", event.Kind)
+		return refused.Because(err)
+	}
+	return nil
+}
+
+// Keep has the event of an operator's action appended soon, and never leaves it out. It is for actions that must be possible while the
+// journal is not available, such as a revocation. If too many events wait, the error has CodeOverloaded and the caller must not act.
+func (e *Events) Keep(event Event) error {
+	if e == nil {
+		return nil
+	}
+	q, err := e.prepare(event)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.queue) >= 2*MaxQueuedEvents {
+		refused := Errorf(CodeOverloaded, "%d events wait for the journal, so nothing was done; repeat it when the journal is available", len(e.queue))
+		refused.RetryAfter = eventRetryMax
+		return refused
+	}
+	e.queue = append(e.queue, q)
+	e.signal()
+	return nil
+}
+
+func (e *Events) prepare(event Event) (*queuedEvent, error) {
+	event.Details = maps.Clone(event.Details) // the caller may change its own
+	if err := event.Prepare(); err != nil {
+		return nil, err
 	}
 	q := &queuedEvent{event: event, at: e.opts.Now(), recorded: make(chan struct{})}
 	if e.opts.Member != "" {
 		q.set(DetailMember, e.opts.Member)
 	}
-	e.mu.Lock()
-	e.admit(q)
-	e.mu.Unlock()
-	e.signal()
+	return q, nil
 }
 
 // admit queues an event or holds it back. The lock must be held.

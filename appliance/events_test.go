@@ -2,6 +2,7 @@ package appliance_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -199,5 +200,76 @@ func TestNoRecorderIsOneToo(t *testing.T) {
 	var e *appliance.Events
 	e.Record(numbered("a", 1))
 	e.Flush(t.Context())
+	if err := errors.Join(e.Append(t.Context(), numbered("a", 1)), e.Keep(numbered("a", 1))); err != nil {
+		t.Error(err)
+	}
 	closeEvents(t, e)
+}
+
+// Each action of an operator has a leaf, however many there are in a minute, and behind a flood of events that strangers cause.
+func TestOperatorsActionsAreNeverLeftOut(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{stuck: make(chan struct{})}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	for i := range appliance.MaxQueuedEvents + 5 {
+		e.Record(numbered(appliance.EventKind(fmt.Sprint("stranger", i%3)), i))
+	}
+	const many = appliance.EventsPerMinute + 100
+	for i := range many {
+		if err := e.Keep(numbered(appliance.EventKeyRevoked, i)); err != nil {
+			t.Fatalf("action %d: %v", i, err)
+		}
+	}
+	close(j.stuck)
+	closeEvents(t, e)
+	next := 0
+	for _, event := range j.events {
+		if event.Kind == appliance.EventKeyRevoked && event.Details["n"] == fmt.Sprint(next) {
+			next++
+		}
+	}
+	if next != many {
+		t.Errorf("the journal names %d of %d revocations in their order", next, many)
+	}
+}
+
+func TestAnActionIsRefusedWhereTooManyEventsWait(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{stuck: make(chan struct{})}
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	for i := range 2 * appliance.MaxQueuedEvents {
+		if err := e.Keep(numbered(appliance.EventPaused, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := e.Keep(numbered(appliance.EventPaused, -1))
+	refused, _ := errors.AsType[*appliance.Error](err)
+	if refused == nil || refused.Code != appliance.CodeOverloaded || refused.RetryAfter == 0 {
+		t.Errorf("one more is answered %v", err)
+	}
+	close(j.stuck)
+	closeEvents(t, e)
+	if n := len(j.taken()); n != 2*appliance.MaxQueuedEvents {
+		t.Errorf("the journal has %d events", n)
+	}
+}
+
+func TestAnActionThatTheJournalDoesNotTakeIsRefused(t *testing.T) {
+	t.Parallel()
+	j := new(eventJournal)
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j, Member: "one"})
+	e.Record(numbered("before", 1))
+	if err := e.Append(t.Context(), numbered(appliance.EventKeyCreated, 2)); err != nil {
+		t.Fatal(err)
+	}
+	wantTaken(t, j, "before [member:one n:1]", "key_created [member:one n:2]") // when Append returns
+	j.mu.Lock()
+	j.failing = []error{appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")}
+	j.mu.Unlock()
+	err := e.Append(t.Context(), numbered(appliance.EventKeyCreated, 3))
+	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable || !strings.Contains(err.Error(), "nothing was done") {
+		t.Errorf("%v", err)
+	}
+	closeEvents(t, e)
+	wantTaken(t, j, "before [member:one n:1]", "key_created [member:one n:2]")
 }

@@ -140,7 +140,7 @@ func refusal(code appliance.Code, detail, cause string) error {
 
 // Pause stops attesting until Resume. A second pause changes reason and time. The error has CodeInvalidField for a reason that is none.
 func (s *Switch) Pause(ctx context.Context, reason, by string) error {
-	if err := checkReason(reason); err != nil {
+	if err := CheckReason(reason); err != nil {
 		return err
 	}
 	return s.change(ctx, func(state *State) {
@@ -195,8 +195,8 @@ func (s *Switch) change(ctx context.Context, change func(*State)) error {
 // maxReason bounds a reason, in bytes.
 const maxReason = 1000
 
-// checkReason returns CodeInvalidField for a reason that would not stay one line.
-func checkReason(reason string) error {
+// CheckReason returns CodeInvalidField for a reason that would not stay one line.
+func CheckReason(reason string) error {
 	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
 		return appliance.Errorf(appliance.CodeInvalidField, "must be one line of text, at most %d bytes", maxReason).In("reason")
 	}

@@ -63,7 +63,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return offline{store, c, a.say}, nil
+	return offline{store, c}, nil
 }
 
 // withBackend is the body of a command that needs the backend.
@@ -79,14 +79,14 @@ func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
 type offline struct {
 	store  *daemon.Store
 	config *config.Config
-	say    func(format string, args ...any)
 }
 
-// happened records what the operator did. It is done, whether or not the journal can be told.
-func (f offline) happened(ctx context.Context, kind appliance.EventKind, details map[string]string) {
+// record has the journal take what the operator is about to do. After an error it must not be done.
+func (f offline) record(ctx context.Context, kind appliance.EventKind, details map[string]string) error {
 	if err := f.store.RecordEvent(ctx, appliance.Event{Kind: kind, By: operator(), Details: details}); err != nil {
-		f.say("It is done, but the journal could not be told: %s", err)
+		return fmt.Errorf("the journal does not take the event %s, so nothing was done: %w", kind, err)
 	}
+	return nil
 }
 
 func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
@@ -97,11 +97,10 @@ func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appli
 	if err != nil {
 		return appliance.APIKey{}, "", err
 	}
-	if err := f.store.Keys.Create(ctx, key); err != nil {
-		return key, token, err
+	if err := f.record(ctx, appliance.EventKeyCreated, key.Details()); err != nil {
+		return appliance.APIKey{}, "", err
 	}
-	f.happened(ctx, appliance.EventKeyCreated, key.Details())
-	return key, token, nil
+	return key, token, f.store.Keys.Create(ctx, key)
 }
 
 func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
@@ -109,22 +108,29 @@ func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 }
 
 func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
-	key, err := f.store.Keys.Revoke(ctx, id, time.Now())
+	key, err := f.store.Keys.Key(ctx, id)
 	if err == nil {
-		f.happened(ctx, appliance.EventKeyRevoked, key.Details())
+		err = f.record(ctx, appliance.EventKeyRevoked, key.Details())
 	}
-	return key, err
+	if err != nil {
+		return appliance.APIKey{}, err
+	}
+	return f.store.Keys.Revoke(ctx, id, time.Now())
 }
 
 func (f offline) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
 	if err := appliance.CheckBinding(daemon.NamedKeys(f.config), attestor); err != nil {
 		return appliance.APIKey{}, err
 	}
-	key, err := f.store.Keys.Bind(ctx, id, attestor)
+	key, err := f.store.Keys.Key(ctx, id)
 	if err == nil {
-		f.happened(ctx, appliance.EventKeyBound, key.Details())
+		key.Attestor = attestor
+		err = f.record(ctx, appliance.EventKeyBound, key.Details())
 	}
-	return key, err
+	if err != nil {
+		return appliance.APIKey{}, err
+	}
+	return f.store.Keys.Bind(ctx, id, attestor)
 }
 
 func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
@@ -160,19 +166,23 @@ func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appl
 }
 
 func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {
-	if err := f.store.Stop.Pause(ctx, reason, operator()); err != nil {
+	if err := stop.CheckReason(reason); err != nil {
 		return stop.State{}, err
 	}
-	f.happened(ctx, appliance.EventPaused, map[string]string{"reason": reason})
-	return f.store.Stop.State(), nil
+	if err := f.record(ctx, appliance.EventPaused, map[string]string{"reason": reason}); err != nil {
+		return stop.State{}, err
+	}
+	err := f.store.Stop.Pause(ctx, reason, operator())
+	return f.store.Stop.State(), err
 }
 
 func (f offline) Resume(ctx context.Context) (stop.State, error) {
-	ended, err := f.store.Stop.Resume(ctx)
-	if details := ended.Details(); err == nil && details != nil {
-		f.happened(ctx, appliance.EventResumed, details)
+	if details := f.store.Stop.State().Details(); details != nil {
+		if err := f.record(ctx, appliance.EventResumed, details); err != nil {
+			return stop.State{}, err
+		}
 	}
-	return ended, err
+	return f.store.Stop.Resume(ctx)
 }
 
 func (f offline) Close() error { return f.store.Close() }

@@ -140,7 +140,9 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	}
 	// Before the copy is made, so that it is in it. One is made of a journal that takes nothing any more, too.
 	if daemon.StoreExists(c) {
-		_ = daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()})
+		if err := daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()}); err != nil {
+			b.say("The journal does not take the event of this backup: %s", err)
+		}
 	}
 	return owner.Do(func() error { return copyStore(ctx, c, w) })
 }

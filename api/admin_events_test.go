@@ -1,0 +1,134 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/stop"
+)
+
+// eventJournal takes events into memory, or fails.
+type eventJournal struct {
+	appliance.Journal
+	mu     sync.Mutex
+	fails  bool
+	events []appliance.Event
+}
+
+func (j *eventJournal) AppendEvent(_ context.Context, e appliance.Event) (appliance.Entry, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.fails {
+		return appliance.Entry{}, appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")
+	}
+	j.events = append(j.events, e)
+	return appliance.Entry{Event: &e}, nil
+}
+
+func (j *eventJournal) fail(fails bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.fails = fails
+}
+
+// named returns how many events of a kind have the detail.
+func (j *eventJournal) named(kind appliance.EventKind, detail, value string) (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.events {
+		if e.Kind == kind && e.Details[detail] == value {
+			n++
+		}
+	}
+	return n
+}
+
+func newAuditedRig(t *testing.T) (*adminRig, *eventJournal, *appliance.Events) {
+	t.Helper()
+	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	j := &eventJournal{Journal: o.attestor.Journal}
+	events := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	file, err := stop.OpenFile(filepath.Join(t.TempDir(), stop.FileName))
+	o.must(err)
+	stops, err := stop.New(file, time.Now)
+	o.must(err)
+	o.open(api.AdminOptions{
+		Attestor: o.attestor, Events: events, Stop: stops,
+		Backup: func(context.Context, io.Writer) error { return nil },
+	})
+	return o, j, events
+}
+
+// The attack: behind more actions of a kind than are recorded in a minute, a key is made and used without being named.
+func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
+	t.Parallel()
+	o, j, events := newAuditedRig(t)
+	made := make(chan string, appliance.EventsPerMinute+20)
+	var workers sync.WaitGroup
+	for w := range 20 {
+		workers.Go(func() {
+			for i := range cap(made) / 20 {
+				key, _, err := o.client.CreateKey(t.Context(), appliance.KeyRequest{Name: fmt.Sprintf("k%d-%d", w, i)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				made <- key.ID
+			}
+		})
+	}
+	workers.Wait()
+	close(made)
+	for id := range made {
+		if n := j.named(appliance.EventKeyCreated, "id", id); n != 1 {
+			t.Errorf("%d events name API key %s", n, id)
+		}
+	}
+	o.must(events.Close(t.Context()))
+}
+
+// While the journal takes nothing, what gives power is refused, and what takes it away is done; its event waits.
+func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
+	t.Parallel()
+	o, j, events := newAuditedRig(t)
+	ctx := t.Context()
+	victim, _, err := o.client.CreateKey(ctx, appliance.KeyRequest{Name: "victim"})
+	o.must(err)
+	j.fail(true)
+	_, _, errCreate := o.client.CreateKey(ctx, appliance.KeyRequest{Name: "unseen"})
+	_, errBind := o.client.BindKey(ctx, victim.ID, "")
+	_, errPause := o.client.Pause(ctx, "unseen")
+	_, errResume := o.client.Resume(ctx)
+	revoked, errRevoke := o.client.RevokeKey(ctx, victim.ID)
+	for name, err := range map[string]error{"create": errCreate, "bind": errBind, "resume": errResume} {
+		if client.CodeOf(err) != appliance.CodeJournalUnavailable {
+			t.Errorf("%s is answered %v", name, err)
+		}
+	}
+	if errPause != nil || errRevoke != nil || revoked.Revoked.IsZero() {
+		t.Errorf("pause: %v; revoke: %v", errPause, errRevoke)
+	}
+	keys, err := o.client.ListKeys(ctx)
+	o.must(err)
+	for _, k := range keys {
+		if k.Name == "unseen" {
+			t.Error("an API key was made without an event")
+		}
+	}
+	if state, err := o.client.Stopped(ctx); err != nil || state.Paused == nil {
+		t.Errorf("the pause was ended without an event: %+v, %v", state, err)
+	}
+	j.fail(false)
+	o.must(events.Close(ctx)) // records what waits
+	if j.named(appliance.EventPaused, "reason", "unseen") != 1 || j.named(appliance.EventKeyRevoked, "id", victim.ID) != 1 {
+		t.Error("the pause or the revocation is not in the journal")
+	}
+}
