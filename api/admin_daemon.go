@@ -49,7 +49,11 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
 	}
 	needRestart, err := a.opts.Reload(callerOf(c))
-	if err != nil {
+	switch appliance.CodeOf(err) {
+	case "":
+	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded: // may be repeated as it is
+		return err
+	default:
 		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
 	}
 	if needRestart == nil {

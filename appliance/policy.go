@@ -12,6 +12,8 @@ import (
 // about how much and when, and the one about a second beneficiary, hold for new attestations only.
 type Policy struct {
 	Version   string     // SHA-256 of the file, in hex; empty where there is none
+	Entries   int        // values in the file, such as addresses and caps
+	Blank     bool       // the file has neither a value nor a comment
 	Screening *Screening // nil screens nobody
 
 	Deny, Allow Sides                // an allow list that is nil allows all

@@ -2,6 +2,8 @@ package appliance
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"strings"
@@ -10,13 +12,15 @@ import (
 // Screening is a list of addresses for which nothing is attested, such as those under sanctions. Nil screens nobody.
 type Screening struct {
 	addresses map[Address]struct{}
+	version   string
 }
 
 // ParseScreening reads one address a line, as ParseAddress has it. Empty lines are passed over, and so is what follows a #.
 // An error names the line: a list that is read in part would let through whom it should stop.
 func ParseScreening(in io.Reader) (*Screening, error) {
 	s := &Screening{addresses: make(map[Address]struct{})}
-	lines := bufio.NewScanner(in)
+	sum := sha256.New()
+	lines := bufio.NewScanner(io.TeeReader(in, sum))
 	for n := 1; lines.Scan(); n++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
 		text = strings.TrimSpace(text)
@@ -29,7 +33,16 @@ func ParseScreening(in io.Reader) (*Screening, error) {
 		}
 		s.addresses[address] = struct{}{}
 	}
+	s.version = hex.EncodeToString(sum.Sum(nil))
 	return s, lines.Err()
+}
+
+// Version returns the SHA-256 of the file, in hex; empty where there is no list.
+func (s *Screening) Version() string {
+	if s == nil {
+		return ""
+	}
+	return s.version
 }
 
 // Len returns how many addresses are on the list.

@@ -35,10 +35,21 @@ func RequireSetup(from *config.Source, c *config.Config) error {
 
 // CheckReferences checks what the configuration points at, as far as that can be done without the HSM.
 func CheckReferences(c *config.Config) error {
+	last, err := readRules(c.DataDir)
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil // the daemon can read it, and compares
+	}
+	if err == nil {
+		_, err = last.read(c)
+	}
+	return errors.Join(err, checkReferences(c))
+}
+
+// checkReferences is CheckReferences without the policy and the screening list.
+func checkReferences(c *config.Config) error {
 	_, tokens := TokenURIs(c)
-	_, policy := ReadPolicy(c)
 	_, witnesses := readWitnesses(c)
-	return errors.Join(tokens, checkTLS(c), policy, witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
+	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
 }
 
 // checkTLS looks whether certificate and key are there.

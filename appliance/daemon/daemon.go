@@ -91,7 +91,7 @@ type running struct {
 	certificates *api.Certificates // nil where the API is served in plain
 	reloading    sync.Mutex        // held by a reload
 	overdue      *time.Timer       // ends the process where its parts do not; nil until it stops
-	governed     string            // version of the policy that is in effect; "" for none
+	governed     rules             // the files that are in effect; guarded by reloading
 	seconds      atomic.Uint64     // attestations for a second beneficiary that were warned of
 }
 
@@ -172,7 +172,11 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := checkRegular(r.config); err != nil {
 		return err
 	}
-	policy, err := ReadPolicy(r.config)
+	before, err := readRules(r.config.DataDir)
+	if err != nil {
+		return err
+	}
+	policy, err := before.read(r.config)
 	if err != nil {
 		return err
 	}
@@ -203,7 +207,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.attestor.Trace = r.tracing.forParts()
 	r.openEvents()
-	r.govern(policy)
+	r.governFirst(before, policy)
 	r.attestor.Second = r.second
 	r.signer, err = openSigners(ctx, r.config, newest, r.logger, r.keysChanged)
 	if err != nil {

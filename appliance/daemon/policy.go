@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"fmt"
+	"maps"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
@@ -31,7 +34,7 @@ func ReadPolicy(c *config.Config) (*appliance.Policy, error) {
 
 // ReadPolicyFile reads a policy, without a screening list.
 func ReadPolicyFile(path string) (*appliance.Policy, error) {
-	f, err := os.Open(path)
+	f, err := openRules(path)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +51,7 @@ func readScreening(path string) (*appliance.Screening, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
+	f, err := openRules(path)
 	if err != nil {
 		return nil, err
 	}
@@ -60,19 +63,51 @@ func readScreening(path string) (*appliance.Screening, error) {
 	return list, nil
 }
 
-// govern puts a policy into effect, and records it where it is another than before.
+// openRules opens a regular file. It does not wait for the writer of a named pipe.
+func openRules(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.Stat()
+	if err == nil && !found.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// govern puts a policy into effect.
 func (r *running) govern(p *appliance.Policy) {
-	before := r.governed
 	r.attestor.Govern(p)
-	r.governed = ""
-	if p != nil {
-		r.governed = p.Version
+	r.governed = rulesOf(p)
+}
+
+// governFirst puts the first policy of a start into effect. An appliance whose policy was taken out of its configuration has that in its
+// journal, too.
+func (r *running) governFirst(before rules, p *appliance.Policy) {
+	r.govern(p)
+	if none := (rules{}); r.governed != none || before != none {
+		r.logger.Info("policy: loaded", "policy", r.governed.Policy.hash(), "screening_list", r.governed.Screening.hash())
+		r.events.Record(policyEvent(before, r.governed, ""))
 	}
-	if r.governed == before {
-		return
+	if err := r.governed.write(r.config.DataDir); err != nil { // the next start compares with an older one
+		r.logger.Warn("policy: the next start cannot compare with it", "error", err.Error())
 	}
-	r.logger.Info("policy: loaded", "version", r.governed, "before", before)
-	r.events.Record(appliance.Event{Kind: appliance.EventPolicy, Details: map[string]string{"version": r.governed, "before": before}})
+}
+
+// policyEvent is the event of a policy that takes another one's place. It has the hash of each file that governs. by is empty where the
+// daemon starts.
+func policyEvent(before, next rules, by string) appliance.Event {
+	details := map[string]string{
+		"policy": next.Policy.hash(), "policyBefore": before.Policy.hash(),
+		"screeningList": next.Screening.hash(), "screeningListBefore": before.Screening.hash(),
+	}
+	maps.DeleteFunc(details, func(_, hash string) bool { return hash == "" })
+	return appliance.Event{Kind: appliance.EventPolicy, By: by, Details: details}
 }
 
 // second tells of an attestation for a second beneficiary, without the addresses.

@@ -25,60 +25,80 @@ func (r *running) reload(by string) ([]string, error) {
 	// Type=notify knows RELOADING=1 too, and takes it for what it is; READY=1 must follow, whatever comes out.
 	r.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, monotonicMicroseconds()))
 	defer r.notify(daemon.SdNotifyReady)
-	changed, needRestart, err := r.reloadConfig()
+	needRestart, err := r.reloadConfig(by)
 	if err != nil {
 		r.logger.Error("reload: the configuration is refused, and the old one stays", "error", err.Error())
 		return nil, err
 	}
 	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
+	return needRestart, nil
+}
+
+// recordReload has the journal take what a reload is about to put into effect. Another policy is not put into effect without its event.
+func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
+	if next := rulesOf(policy); !next.equal(r.governed) {
+		if err := next.write(r.config.DataDir); err != nil {
+			return err
+		}
+		if err := r.events.Append(context.Background(), policyEvent(r.governed, next, by)); err != nil {
+			return err
+		}
+		r.logger.Info("policy: loaded", "policy", next.Policy.hash(), "screening_list", next.Screening.hash())
+	}
 	details := make(map[string]string)
 	for name, settings := range map[string][]string{"settings": changed, "needRestart": needRestart} {
 		if len(settings) > 0 {
 			details[name] = strings.Join(settings, " ")
 		}
 	}
-	r.events.Record(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
-	return needRestart, nil
+	return r.events.Keep(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
 }
 
-// reloadConfig returns the names of values that are others than when the configuration was last loaded, and of those that take a
-// restart.
-func (r *running) reloadConfig() (changed, needRestart []string, err error) {
+// reloadConfig returns the names of values that changed and take a restart.
+func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if r.options.Load == nil {
-		return nil, nil, errors.New("this daemon does not load its configuration again")
+		return nil, errors.New("this daemon does not load its configuration again")
 	}
 	next, err := r.options.Load()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := errors.Join(CheckReferences(next), checkModes(next), checkRegular(next)); err != nil {
-		return nil, nil, err
+	if err := errors.Join(checkReferences(next), checkModes(next), checkRegular(next)); err != nil {
+		return nil, err
 	}
 	if len(r.options.Sockets) == 0 { // else server.listen is not used
 		if err := CheckPlainHTTP(next); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	// All that can fail comes first, so that a configuration is taken over whole or not at all.
 	adoptTLS, err := r.prepareTLS(next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	adoptSinks, err := r.prepareSinks(next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	policy, err := ReadPolicy(next)
+	last, err := readRules(r.config.DataDir) // which has what an operator has confirmed meanwhile
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	policy, err := last.read(next)
+	if err != nil {
+		return nil, err
 	}
 	witnessPolicy, err := readWitnesses(next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	adoptKeys, err := r.prepareKeys(next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	needRestart = r.changedOtherwise(next)
+	if err := r.recordReload(by, policy, r.loaded.Differing(next), needRestart); err != nil {
+		return nil, err
 	}
 	adoptKeys()
 	adoptTLS()
@@ -89,8 +109,8 @@ func (r *running) reloadConfig() (changed, needRestart []string, err error) {
 		r.options.Level.Set(next.Level())
 	}
 	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
-	changed, r.loaded = r.loaded.Differing(next), next
-	return changed, r.changedOtherwise(next), nil
+	r.loaded = next
+	return needRestart, nil
 }
 
 // checkRegular returns an error for each file to be read that is none: opening a FIFO would wait for ever.

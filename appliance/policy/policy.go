@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -34,17 +35,52 @@ func Read(from io.Reader) (*appliance.Policy, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("it has more than %d MiB: addresses for which nothing is attested can be in attestation.screening_list", maxFile>>20)
 	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	document, err := single(text)
+	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(text)
-	p := &appliance.Policy{Version: hex.EncodeToString(sum[:]), SecondBeneficiary: appliance.WarnOfSecond}
+	p := &appliance.Policy{
+		Version: hex.EncodeToString(sum[:]), SecondBeneficiary: appliance.WarnOfSecond,
+		Entries: values(document), Blank: len(bytes.TrimSpace(text)) == 0,
+	}
 	r := &reader{}
 	if len(document.Content) > 0 { // else it is empty, or has comments only
 		r.policy(p, document.Content[0])
 	}
 	return p, errors.Join(r.failures...)
+}
+
+// single decodes the only document of a file. A second one is an error: its rules would not be in effect.
+func single(text []byte) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, second yaml.Node
+	if err := decoder.Decode(&document); err != nil {
+		if errors.Is(err, io.EOF) {
+			return &document, nil
+		}
+		return nil, err
+	}
+	switch err := decoder.Decode(&second); {
+	case err == nil:
+		return nil, fmt.Errorf("line %d: a second YAML document begins with ---; a policy is one document", max(second.Line, 1))
+	case !errors.Is(err, io.EOF):
+		return nil, err
+	}
+	return &document, nil
+}
+
+// values counts the scalars that are no names of a mapping: addresses, counts, times and so on.
+func values(n *yaml.Node) (count int) {
+	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+		return 1
+	}
+	for i, child := range n.Content {
+		if n.Kind != yaml.MappingNode || i%2 == 1 {
+			count += values(child)
+		}
+	}
+	return count
 }
 
 // reader collects what is wrong, so that one look at a file finds all of it.

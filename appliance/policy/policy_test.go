@@ -140,6 +140,37 @@ func TestAVersionIsOfTheFile(t *testing.T) {
 	}
 }
 
+// Rules behind --- would be written, and not be in effect.
+func TestASecondDocumentIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"caps: { day: 1 }\n---\ndeny:\n  beneficiary: [" + one + "]\n", "{}\n--- {}\n", "# rules\n---\n---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n---\n[",
+		"caps: { day: 1 }\n---\n", "caps: { day: 1 }\n...\n---\nhours: []\n",
+	} {
+		if p, err := policy.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "line ") {
+			t.Errorf("%q: %+v, %v", text, p, err)
+		}
+	}
+	for _, text := range []string{"---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n...\n", "caps: { day: 1 }\n...\n# the end\n"} {
+		if p := read(t, text); len(p.Caps) != 1 || p.Entries != 1 || p.Blank {
+			t.Errorf("%q: %+v", text, p)
+		}
+	}
+}
+
+func TestAFileWithoutATextIsBlank(t *testing.T) {
+	t.Parallel()
+	for text, blank := range map[string]bool{"": true, " \n\n": true, "# none": false, "{}": false, "caps: {}": false} {
+		if p := read(t, text); p.Blank != blank || p.Entries != 0 {
+			t.Errorf("%q: blank %v with %d values", text, p.Blank, p.Entries)
+		}
+	}
+	text := "deny: { beneficiary: [" + one + ", " + one + "] }\ncaps: { hour: 1, day: 2 }\nsecond_beneficiary: warn\ntime_zone: UTC\n"
+	if p := read(t, text); p.Entries != 6 {
+		t.Errorf("%d values in %s", p.Entries, text)
+	}
+}
+
 // Whatever is read, an error or a policy comes out, and never both wrong.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{"deny: {beneficiary: [" + one + "]}", "hours: [{days: [mon], from: 08:00, to: 18:00}]", "a: &a [*a]", "keys: {" + key + ": {caps: {day: 1}}}", "? [x]\n: y", "<<: {}"} {

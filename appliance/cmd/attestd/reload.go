@@ -12,10 +12,12 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemon"
 )
 
 func newReload(a *app) *cobra.Command {
-	return &cobra.Command{
+	var confirmed daemon.Confirmed
+	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the running daemon load its configuration again",
 		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, the screening list, and these
@@ -24,11 +26,24 @@ values, take effect at once, for new connections and requests:
 ` + "  " + strings.Join(config.Reloadable(), "\n  ") + `
 
 What else changed is named, and takes a restart. A configuration with a fault is refused as a whole: the old one stays,
-and the exit status is 1. SIGHUP does the same, and tells only the log.`,
-		Example: "  attestd reload\n  systemctl reload attestd",
+and the exit status is 1. SIGHUP does the same, and tells only the log.
+
+A policy or a screening list that is empty, or has fewer than half of the entries that it had, is refused, at a start, too.
+--allow-empty and --allow-shorter confirm the file that is there now. While no daemon runs, the next start takes it over.`,
+		Example: "  attestd reload\n  attestd reload --allow-shorter\n  systemctl reload attestd",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if confirmed != (daemon.Confirmed{}) {
+				if err := a.confirmRules(confirmed); err != nil {
+					return fmt.Errorf("reload: %w", err)
+				}
+			}
 			needRestart, err := a.reloadDaemon(cmd.Context())
+			if errors.Is(err, client.ErrNotRunning) && confirmed != (daemon.Confirmed{}) {
+				return a.print(map[string]any{"ok": true}, func(w io.Writer) {
+					fmt.Fprintln(w, "attestd does not run; its next start takes over the policy and the screening list as they are now.")
+				})
+			}
 			if err != nil {
 				return fmt.Errorf("reload: %w", err)
 			}
@@ -40,6 +55,17 @@ and the exit status is 1. SIGHUP does the same, and tells only the log.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&confirmed.Empty, "allow-empty", false, "take over a policy or a screening list without any rule")
+	cmd.Flags().BoolVar(&confirmed.Shorter, "allow-shorter", false, "take over one that has fewer than half of the entries that it had")
+	return cmd
+}
+
+func (a *app) confirmRules(confirmed daemon.Confirmed) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	return daemon.ConfirmRules(c, confirmed)
 }
 
 // reloadDaemon asks the daemon also where the configuration is wrong: it refuses it itself, and its log tells.
@@ -50,10 +76,10 @@ func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error
 			return nil, wrong
 		}
 	}
-	daemon := client.NewAdmin(c.Admin.Socket)
-	needRestart, err = daemon.Reload(ctx)
+	admin := client.NewAdmin(c.Admin.Socket)
+	needRestart, err = admin.Reload(ctx)
 	if errors.Is(err, client.ErrNotRunning) && wrong != nil {
 		err = wrong
 	}
-	return needRestart, errors.Join(err, daemon.Close())
+	return needRestart, errors.Join(err, admin.Close())
 }

@@ -1,0 +1,152 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/files"
+)
+
+// RulesFile is the name of the file in data_dir that has the rules which were in effect last, or which an operator has confirmed.
+const RulesFile = "rules.json"
+
+// smallPolicy is the number of values below which a policy may lose any number of them: small ones are written by hand.
+const smallPolicy = 10
+
+// rules describes the files that govern attesting. A member is nil where no such file is configured.
+type rules struct {
+	Policy    *ruleFile `json:"policy,omitempty"`        // attestation.policy
+	Screening *ruleFile `json:"screeningList,omitempty"` // attestation.screening_list
+}
+
+// ruleFile is a file as it was read.
+type ruleFile struct {
+	SHA256  string `json:"sha256"`
+	Entries int    `json:"entries"` // values of a policy, addresses of a screening list
+}
+
+func rulesOf(p *appliance.Policy) (r rules) {
+	if p == nil {
+		return r
+	}
+	if p.Version != "" {
+		r.Policy = &ruleFile{p.Version, p.Entries}
+	}
+	if s := p.Screening; s != nil {
+		r.Screening = &ruleFile{s.Version(), s.Len()}
+	}
+	return r
+}
+
+func (r rules) equal(other rules) bool {
+	return r.Policy.same(other.Policy) && r.Screening.same(other.Screening)
+}
+
+func (f *ruleFile) same(other *ruleFile) bool { return f.hash() == other.hash() }
+
+func (f *ruleFile) hash() string {
+	if f == nil {
+		return ""
+	}
+	return f.SHA256
+}
+
+// lostMost says whether other has fewer than half of the entries.
+func (f *ruleFile) lostMost(other *ruleFile) bool { return f != nil && 2*other.Entries < f.Entries }
+
+// Confirmed says which losses of rules an operator has confirmed.
+type Confirmed struct {
+	Empty   bool // a file without any rule
+	Shorter bool // a file with fewer than half of the entries that it had
+}
+
+// ConfirmRules has the next reload, or the next start, take over the files that are configured now, although they have lost rules.
+func ConfirmRules(c *config.Config, confirmed Confirmed) error {
+	last, err := readRules(c.DataDir)
+	if err != nil {
+		return err
+	}
+	p, err := ReadPolicy(c)
+	if err != nil {
+		return err
+	}
+	if err := last.check(c, p, confirmed); err != nil {
+		return err
+	}
+	return rulesOf(p).write(c.DataDir)
+}
+
+// read reads the policy and the screening list, and refuses those that look as if a part of them were gone.
+func (r rules) read(c *config.Config) (*appliance.Policy, error) {
+	p, err := ReadPolicy(c)
+	if err != nil {
+		return nil, err
+	}
+	return p, r.check(c, p, Confirmed{})
+}
+
+// check compares a policy with the rules that were in effect before it.
+func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed) error {
+	var failures []error
+	next := rulesOf(p)
+	refuse := func(setting, path, what, flag string) {
+		failures = append(failures, fmt.Errorf("%s: %s %s. If that is right: attestd reload %s", setting, path, what, flag))
+	}
+	if n := next.Policy; n != nil && !n.same(r.Policy) {
+		switch name, path := "attestation.policy", c.Attestation.Policy; {
+		case p.Blank && !confirmed.Empty:
+			refuse(name, path, "is empty: nothing would be refused, and a comment says that this is meant", "--allow-empty")
+		case !p.Blank && !confirmed.Shorter && r.Policy != nil && r.Policy.Entries >= smallPolicy && r.Policy.lostMost(n):
+			refuse(name, path, fmt.Sprintf("has %d values, and had %d", n.Entries, r.Policy.Entries), "--allow-shorter")
+		}
+	}
+	if n := next.Screening; n != nil && !n.same(r.Screening) {
+		switch name, path := "attestation.screening_list", c.Attestation.ScreeningList; {
+		case n.Entries == 0 && !confirmed.Empty:
+			refuse(name, path, "has no address, so it would screen none", "--allow-empty")
+		case n.Entries > 0 && !confirmed.Shorter && r.Screening.lostMost(n):
+			refuse(name, path, fmt.Sprintf("has %d addresses, and had %d", n.Entries, r.Screening.Entries), "--allow-shorter")
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// readRules reads what RulesFile has; nothing where there is none.
+func readRules(dataDir string) (r rules, err error) {
+	path := filepath.Join(dataDir, RulesFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		return rules{}, fmt.Errorf("%s cannot be read: %w. Look at the policy and the screening list, then remove it", path, err)
+	}
+	return r, nil
+}
+
+// write replaces RulesFile where it has something else.
+func (r rules) write(dataDir string) error {
+	if last, err := readRules(dataDir); err == nil && last.equal(r) {
+		return nil
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := files.Write(filepath.Join(dataDir, RulesFile), append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("remember the policy and the screening list: %w", err)
+	}
+	return files.HandOver(dataDir, RulesFile)
+}
