@@ -207,7 +207,7 @@ func keygen(options Options) (KeyInfo, error) {
 }
 
 // makeKey returns the key of the URI, which it generates if there is none. If mustBeNew is set, a key that exists is
-// ErrExists.
+// ErrExists. A trial signature must verify: some tokens make keys that they cannot use.
 func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, created bool, err error) {
 	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
@@ -234,7 +234,10 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	if err := k.check(options.AllowExtractable); err != nil {
 		return info, created, err
 	}
-	info, err = describeKeyInfo(m, h, k)
+	if info, err = describeKeyInfo(m, h, k); err != nil && created {
+		err = fmt.Errorf("the token made key %q and cannot sign with it; remove the key with the token's own tool, and ask the vendor for "+
+			"secp256k1: %w", options.URI.Object, err)
+	}
 	return info, created, err
 }
 

@@ -104,3 +104,39 @@ func TestInitRefuses(t *testing.T) {
 		})
 	}
 }
+
+// Some HSMs generate secp256k1 keys and then refuse to sign with them, or sign something else. Neither becomes an attestor key.
+func TestAKeyThatCannotSignIsRefusedWhenItIsMade(t *testing.T) {
+	t.Parallel()
+	token := hsmtest.New(t)
+	u := token.URI
+	u.Object = "next"
+	for name, fault := range map[string]func(*faulty){
+		"C_SignInit": func(f *faulty) { f.before = always("C_SignInit", pkcs11.CKR_MECHANISM_INVALID) },
+		"C_Sign":     func(f *faulty) { f.before = always("C_Sign", pkcs11.CKR_CURVE_NOT_SUPPORTED) },
+		"trial signature": func(f *faulty) {
+			f.signature = func(s []byte) []byte { s[0] ^= 1; return s }
+		},
+	} {
+		f := newFaulty(t)
+		fault(f)
+		if made, err := hsm.Init(t.Context(), hsm.InitOptions{URI: u}.Through(f.wrap)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: Init: %+v, %v", name, made, err)
+		}
+		f = newFaulty(t)
+		fault(f)
+		made, err := hsm.Keygen(t.Context(), hsm.Options{URI: u}.Through(f.wrap), "label of "+name)
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "cannot sign with it") {
+			t.Errorf("%s: Keygen: %+v, %v", name, made, err)
+		}
+	}
+}
+
+func always(function string, rv uint) func(string) error {
+	return func(called string) error {
+		if called == function {
+			return pkcs11.Error(rv)
+		}
+		return nil
+	}
+}
