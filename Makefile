@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh clean
+.PHONY: help run build test deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +149,10 @@ deps-packages: deps ## install what test-packages needs: debootstrap, systemd-ns
 test-fresh: deps ## the two commands in a Debian with git and make only (SUITES='bookworm trixie'; SHORT=1, without make test)
 	@GO='$(GO)' sh packaging/deps.sh fresh
 	SUITES='$(SUITES)' $(GO) test -tags fresh -run '^TestFresh$$' -count=1 -timeout 4h -v $(if $(SHORT),-short) ./packaging
+
+test-opencryptoki: deps ## as root: attestd on openCryptoki's soft token, in a Debian 13
+	@GO='$(GO)' sh packaging/deps.sh fresh
+	$(GO) test -tags opencryptoki -run '^TestOpenCryptoki$$' -count=1 -timeout 1h -v ./packaging
 
 clean: ## remove what was built; .attestd, the throwaway appliance, stays
 	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets api/console/dist/uplot.* api/console/dist/assets

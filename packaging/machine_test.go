@@ -1,4 +1,4 @@
-//go:build packages || fresh
+//go:build packages || fresh || opencryptoki
 
 package packaging
 
