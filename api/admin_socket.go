@@ -18,16 +18,18 @@ var ErrSocketInUse = errors.New("another daemon answers at this socket")
 // ListenAdmin listens at a Unix socket that only its owner can open (mode 0600). It replaces a socket that a daemon left
 // behind, returns ErrSocketInUse if a daemon listens there, and leaves any other file alone.
 //
+// If refuse returns an error for the process that has connected, the connection is closed. It may be nil.
+//
 // Others cannot connect at any moment: the socket is made in a directory of mode 0700 and renamed once it has its mode. A
 // umask would do as well, but it holds for all threads of the process.
-func ListenAdmin(path string) (net.Listener, error) {
+func ListenAdmin(path string, refuse func(pid int) error) (net.Listener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil { // systemd has made it; without it nobody has, at each boot
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	ln, err := bindPrivately(path)
+	ln, err := bindPrivately(path, refuse)
 	if err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
@@ -58,7 +60,7 @@ func clearStale(path string) error {
 	return nil // the rename replaces it
 }
 
-func bindPrivately(path string) (net.Listener, error) {
+func bindPrivately(path string, refuse func(pid int) error) (net.Listener, error) {
 	// A short name: the path of a socket may have 107 bytes.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
@@ -76,7 +78,7 @@ func bindPrivately(path string) (net.Listener, error) {
 		_ = ln.Close()
 		return nil, err
 	}
-	return &adminListener{UnixListener: ln, path: path, made: made}, nil
+	return &adminListener{UnixListener: ln, path: path, made: made, refuse: refuse}, nil
 }
 
 func placeSocket(private, path string) (fs.FileInfo, error) {
@@ -92,8 +94,22 @@ func placeSocket(private, path string) (fs.FileInfo, error) {
 // adminListener removes its socket when it is closed, unless another socket has replaced it.
 type adminListener struct {
 	*net.UnixListener
-	path string
-	made fs.FileInfo
+	path   string
+	made   fs.FileInfo
+	refuse func(pid int) error
+}
+
+func (l *adminListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil || l.refuse == nil {
+			return c, err
+		}
+		if peerProcess(c, l.refuse) == nil {
+			return c, nil
+		}
+		_ = c.Close()
+	}
 }
 
 func (l *adminListener) Close() error {

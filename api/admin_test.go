@@ -56,7 +56,7 @@ func newAdminRig(t testing.TB, change ...func(*appliance.Attestor)) *adminRig {
 // open serves the admin socket until the test ends.
 func (o *adminRig) open(opts api.AdminOptions) {
 	o.Helper()
-	ln, err := api.ListenAdmin(o.path)
+	ln, err := api.ListenAdmin(o.path, nil)
 	o.must(err)
 	opts.Now, opts.Logger = o.clock.Now, slog.New(slog.NewJSONHandler(o.logs, nil))
 	o.admin = api.NewAdmin(opts)
@@ -366,7 +366,7 @@ func TestTheSocketIsTheOwnersOnlyAndGoesWithTheServer(t *testing.T) {
 	if rest, _ := filepath.Glob(filepath.Join(filepath.Dir(o.path), ".s*")); len(rest) != 0 {
 		t.Errorf("left behind: %v", rest)
 	}
-	if _, err := api.ListenAdmin(o.path); !errors.Is(err, api.ErrSocketInUse) {
+	if _, err := api.ListenAdmin(o.path, nil); !errors.Is(err, api.ErrSocketInUse) {
 		t.Errorf("a second daemon: %v", err)
 	}
 	if _, err := o.client.Status(t.Context()); err != nil {
@@ -395,7 +395,7 @@ func TestAStaleSocketIsReplacedAndAnotherFileIsNot(t *testing.T) {
 	if _, err := client.NewAdmin(path).Status(t.Context()); !errors.Is(err, client.ErrNotRunning) {
 		t.Errorf("a dead daemon's socket: %v", err)
 	}
-	ln, err := api.ListenAdmin(path)
+	ln, err := api.ListenAdmin(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +403,7 @@ func TestAStaleSocketIsReplacedAndAnotherFileIsNot(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.ListenAdmin(path); err == nil {
+	if _, err := api.ListenAdmin(path, nil); err == nil {
 		t.Error("a file was replaced")
 	}
 	if kept, err := os.ReadFile(path); err != nil || string(kept) != "mine" {

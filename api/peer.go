@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os/user"
@@ -38,6 +39,40 @@ func callerOf(c *fiber.Ctx) string {
 		return ""
 	}
 	return nameUser(peer.Uid)
+}
+
+// peerProcess checks the process that has connected a Unix socket (SO_PEERCRED). While check looks at the process by its number, the
+// process must not end, or another could have the number by then: SO_PEERPIDFD says so, which Linux has since 6.5.
+func peerProcess(c *net.UnixConn, check func(pid int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var credErr, fdErr error
+	process := -1
+	err = raw.Control(func(fd uintptr) {
+		process, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, credErr); err != nil {
+		return err
+	}
+	if errors.Is(fdErr, unix.ENOPROTOOPT) {
+		return check(int(peer.Pid))
+	}
+	if fdErr != nil {
+		return fmt.Errorf("the process that has connected: %w", fdErr)
+	}
+	defer func() { _ = unix.Close(process) }()
+	if err := check(int(peer.Pid)); err != nil {
+		return err
+	}
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0)
+	if ended != 0 || err != nil {
+		return fmt.Errorf("the process that has connected, %d, has ended: %w", peer.Pid, err)
+	}
+	return nil
 }
 
 // nameUser is a user's name and number; the number alone where there is no name for it.

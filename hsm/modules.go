@@ -136,8 +136,8 @@ func registeredPath(registration string) string {
 	return ""
 }
 
-// locate returns the module's file.
-func (u URI) locate() (string, error) {
+// Locate returns the path of the module's file, which may be relative, or not exist.
+func (u URI) Locate() (string, error) {
 	switch {
 	case u.ModulePath != "" && u.ModuleName == "":
 		return u.ModulePath, nil

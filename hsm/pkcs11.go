@@ -62,7 +62,7 @@ func initialize(m module) error {
 
 // openModule loads the module and calls C_Initialize.
 func (o Options) openModule() (string, module, error) {
-	path, err := o.URI.locate()
+	path, err := o.URI.Locate()
 	if err != nil {
 		return "", nil, err
 	}

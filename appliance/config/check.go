@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,7 @@ func (c *Config) validate() error {
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
 	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
+	c.validateWorker(check)
 	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
 	c.validateSinks(check)
@@ -83,6 +85,14 @@ func (c *Config) validateJournal(check func(ok bool, format string, args ...any)
 	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Journal.WitnessInterval >= minInterval && c.Journal.WitnessInterval <= maxWitnessInterval,
 		"journal.witness_interval: must be %s to %s", minInterval, maxWitnessInterval)
+}
+
+// validateWorker checks what the HSM's library may use.
+func (c *Config) validateWorker(check func(ok bool, format string, args ...any)) {
+	check(slices.Contains([]string{"auto", "none", "unix", "any"}, c.HSM.WorkerNetwork), "hsm.worker_network: %q is not auto, none, unix or any", c.HSM.WorkerNetwork)
+	for _, path := range c.HSM.WorkerPaths {
+		check(filepath.IsAbs(path), "hsm.worker_paths: %q is not an absolute path", path)
+	}
 }
 
 // validateServer checks the bounds of the API's server.

@@ -40,7 +40,7 @@ func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 			return nil, err
 		}
 	}
-	c := Config{origins: make(map[string]string)}
+	c := Config{origins: make(map[string]string), file: cmp.Or(path, DefaultFile)}
 	for _, layer := range []struct {
 		name   string
 		values map[string]any

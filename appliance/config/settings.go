@@ -91,6 +91,8 @@ type Config struct {
 		CallTimeout      time.Duration `koanf:"call_timeout"`
 		Address          string        `koanf:"address"`
 		AllowExtractable bool          `koanf:"allow_extractable"`
+		WorkerPaths      []string      `koanf:"worker_paths"`
+		WorkerNetwork    string        `koanf:"worker_network"`
 	} `koanf:"hsm"`
 	Attestation struct {
 		Scheme        string `koanf:"scheme"`
@@ -164,7 +166,11 @@ type Config struct {
 	} `koanf:"log"`
 
 	origins map[string]string // of each value that is no default: see Origin
+	file    string
 }
+
+// File is the path of the configuration file, which may not exist.
+func (c *Config) File() string { return c.file }
 
 // Setting describes one value.
 type Setting struct {
@@ -216,6 +222,8 @@ func attestingSettings() []Setting {
 		{"hsm.call_timeout", "0s", "longest time of one call of the HSM's library, after which its process is replaced; shorter than server.request_timeout; 0s is a third of that"},
 		{"hsm.address", "", "address of the key, which setup writes; with another key attestd does not start. Empty: that of the journal's newest record. Keys of hsm.keys have their own"},
 		{"hsm.allow_extractable", false, "accept a key that could leave the HSM"},
+		{"hsm.worker_paths", []string{}, "files and folders that the HSM's library may read and write, as far as attestd's user may, beyond those that attestd knows it needs"},
+		{"hsm.worker_network", "auto", "sockets that the HSM's library may make: none, unix (Unix sockets only), any, or auto: none for SoftHSM, unix for p11-kit's client and openCryptoki, any for others"},
 		{"attestation.scheme", string(appliance.SchemeNames[0]), "digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "", "file of addresses for which nothing is attested, one a line; read again by attestd reload"},
 		{"attestation.policy", "", "file of rules that say what is attested, for whom, how much and when (docs/policy.md); empty for none; read again by attestd reload"},

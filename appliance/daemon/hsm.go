@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/sandbox"
 	"github.com/attestd/attestd/hsm/worker"
 )
 
@@ -75,6 +77,14 @@ func HSMOptions(c *config.Config, uri hsm.URI, logger *slog.Logger) hsm.Options 
 	return hsm.Options{URI: uri, Sessions: c.HSM.Sessions, AllowExtractable: c.HSM.AllowExtractable, Logger: logger}
 }
 
+// sandboxRules are what the HSM's library may use by the configuration, and never.
+func sandboxRules(c *config.Config) sandbox.Rules {
+	return sandbox.Rules{
+		Paths: c.HSM.WorkerPaths, Network: sandbox.Network(c.HSM.WorkerNetwork),
+		Protected: []string{c.DataDir, filepath.Dir(c.File()), filepath.Dir(c.Admin.Socket)},
+	}
+}
+
 // tokensOpener returns what starts for each token of a key the worker that holds its library, and opens the token and the key in it. Of
 // several tokens, those are used whose key has the expected address; nil means that nothing says which.
 func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins, logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
@@ -84,7 +94,7 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 		if len(uris) > 1 {
 			log = logger.With("position", i+1, "token", uri.Token)
 		}
-		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logins: logins, Logger: log})
+		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logins: logins, Sandbox: sandboxRules(c), Logger: log})
 		places[i] = hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil { // a nil *Signer would be a TokenSigner that is not nil

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/hsm/sandbox"
 )
 
 // server is one listener and what serves it.
@@ -67,7 +68,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	}
 	r.address = listeners[0].Addr()
 
-	l, err := api.ListenAdmin(r.config.Admin.Socket)
+	l, err := api.ListenAdmin(r.config.Admin.Socket, r.refuseLibrary)
 	if err != nil {
 		return servers, fmt.Errorf("admin.socket: %w", err)
 	}
@@ -91,6 +92,16 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	r.metrics = l.Addr()
 	metrics := api.NewMetrics(r.registry)
 	return append(servers, server{"metrics", l, metrics.Serve, metrics.Shutdown}), nil
+}
+
+// refuseLibrary refuses the HSM's library, and all that it has started, at the admin socket.
+func (r *running) refuseLibrary(pid int) error {
+	marked, err := sandbox.Marked(pid)
+	if marked {
+		err = fmt.Errorf("process %d is the HSM's library", pid)
+		r.logger.Error("the HSM's library tried to use the admin socket and was refused; replace the library, and the key with it", "pid", pid)
+	}
+	return err
 }
 
 // listenAPI returns the sockets that the service manager handed over, else one at server.listen.

@@ -63,7 +63,7 @@ func compare(b *testing.B, sessions int, delays ...time.Duration) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	remote, err := worker.Open(b.Context(), worker.Options{HSM: options, CallTimeout: time.Minute})
+	remote, err := worker.Open(b.Context(), worker.Options{HSM: options, CallTimeout: time.Minute, Sandbox: testFiles()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func BenchmarkProbe(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer direct.Close()
-	remote, err := worker.Open(b.Context(), worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}, CallTimeout: time.Minute})
+	remote, err := worker.Open(b.Context(), worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}, CallTimeout: time.Minute, Sandbox: testFiles()})
 	if err != nil {
 		b.Fatal(err)
 	}

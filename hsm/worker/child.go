@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/sandbox"
 )
 
 // argument is the command line of a worker.
@@ -35,9 +37,11 @@ const (
 
 // settings tell a worker which key to open, and how.
 type settings struct {
-	URI              string `json:"uri"`
-	Sessions         int    `json:"sessions"`
-	AllowExtractable bool   `json:"allowExtractable"`
+	URI              string        `json:"uri"`
+	Sessions         int           `json:"sessions"`
+	AllowExtractable bool          `json:"allowExtractable"`
+	Sandbox          sandbox.Rules `json:"sandbox"`
+	Again            bool          `json:"again"` // the log has said how a library is confined
 }
 
 // opened is the worker's answer to settings.
@@ -167,10 +171,37 @@ func (c *child) openSigner(told settings, log *slog.Logger) (*hsm.Signer, error)
 	if err != nil {
 		return nil, err
 	}
+	if err := confine(uri, told, log); err != nil {
+		return nil, err
+	}
 	return hsm.Open(context.Background(), hsm.Options{
 		URI: uri, Sessions: told.Sessions, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
 		Logger: log,
 	})
+}
+
+// confine keeps the library, before it is loaded, from all that is the daemon's.
+func confine(uri hsm.URI, told settings, log *slog.Logger) error {
+	library, err := uri.Locate()
+	if err != nil {
+		return err
+	}
+	if library, err = filepath.Abs(library); err != nil {
+		return err
+	}
+	level, err := sandbox.Enter(library, told.Sandbox)
+	if err != nil {
+		return err
+	}
+	attributes := []any{"landlock_abi", level.Landlock, "network", level.Network, "paths", level.Paths}
+	switch {
+	case told.Again:
+	case level.Landlock == 0:
+		log.Warn("this kernel has no Landlock: the HSM's library can open every file that attestd can", attributes...)
+	default:
+		log.Info("HSM library confined", attributes...)
+	}
+	return nil
 }
 
 // logWriter sends each line of the log as a frame.

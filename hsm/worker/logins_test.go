@@ -29,7 +29,7 @@ func TestTheKeysOfATokenTryAWrongPINOnce(t *testing.T) {
 	}
 	logins := new(worker.Logins)
 	options := func(u hsm.URI) worker.Options {
-		return worker.Options{HSM: hsm.Options{URI: u, Sessions: 1}, CallTimeout: callTimeout, Logins: logins}
+		return worker.Options{HSM: hsm.Options{URI: u, Sessions: 1}, CallTimeout: callTimeout, Logins: logins, Sandbox: testFiles()}
 	}
 	setPIN := func(pin []byte) {
 		t.Helper()

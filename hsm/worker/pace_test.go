@@ -33,3 +33,17 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 		}
 	}
 }
+
+// However long an outage in which every login is good and nothing else works, the next worker is started within five seconds, and not
+// more often than every other.
+func TestALongOutageIsProbedEveryFewSeconds(t *testing.T) {
+	t.Parallel()
+	for vain := range 1000 {
+		m := mender{quick: vain, vain: vain}
+		if d := m.pause(); d > 5*time.Second {
+			t.Errorf("after %d logins that came to nothing: a pause of %s", vain, d)
+		} else if vain > 10 && d < 2*time.Second {
+			t.Errorf("after %d logins that came to nothing: a pause of %s only", vain, d)
+		}
+	}
+}

@@ -60,7 +60,8 @@ const (
 	mostPatience  = time.Minute
 	leastPause    = 50 * time.Millisecond // between a worker that did not live long and the next; doubles
 	mostPause     = 800 * time.Millisecond
-	fewLogins     = 3                // of workers that came to nothing, before the pause grows to mostPatience
+	fewLogins     = 3                // of workers that came to nothing, before the pause grows to longPause
+	longPause     = 5 * time.Second  // tokens count good logins, but an outage must not last longer than the HSM's own
 	longLife      = 10 * time.Second // after which the next is started at once
 	mostUndead    = 4                // workers that do not end although they were killed
 )
@@ -119,7 +120,7 @@ func (m *mender) pause() time.Duration {
 	}
 	d := min(leastPause<<min(m.quick-1, 10), mostPause)
 	if m.vain > fewLogins {
-		d = min(time.Second<<min(m.vain-fewLogins-1, 10), mostPatience)
+		d = min(time.Second<<min(m.vain-fewLogins-1, 10), longPause)
 	}
 	return d/2 + rand.N(d/2+1)
 }
@@ -177,7 +178,9 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 		return nil, found, fmt.Errorf("%d HSM workers were killed and do not end: their calls hang in the kernel; restart the machine if that lasts", n)
 	}
 	h := s.options.HSM
-	text, err := json.Marshal(settings{URI: h.URI.String(), Sessions: h.Sessions, AllowExtractable: h.AllowExtractable})
+	text, err := json.Marshal(settings{
+		URI: h.URI.String(), Sessions: h.Sessions, AllowExtractable: h.AllowExtractable, Sandbox: s.options.Sandbox, Again: s.publicKey != nil,
+	})
 	if err != nil {
 		return nil, found, err
 	}

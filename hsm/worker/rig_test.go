@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/sandbox"
 	"github.com/attestd/attestd/hsm/worker"
 )
 
@@ -57,6 +58,9 @@ func open(t testing.TB, options worker.Options) (*worker.Signer, *logged) {
 	t.Helper()
 	var log logged
 	options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	if options.Sandbox.Paths == nil {
+		options.Sandbox = testFiles()
+	}
 	if options.CallTimeout == 0 {
 		options.CallTimeout = callTimeout
 	}
@@ -195,8 +199,11 @@ func wantLog(t *testing.T, log *logged, wants ...string) {
 }
 
 func sessions(n int, uri hsm.URI) worker.Options {
-	return worker.Options{HSM: hsm.Options{URI: uri, Sessions: n}, CallTimeout: callTimeout}
+	return worker.Options{HSM: hsm.Options{URI: uri, Sessions: n}, CallTimeout: callTimeout, Sandbox: testFiles()}
 }
+
+// testFiles lets the modules of hsmtest use their files.
+func testFiles() sandbox.Rules { return sandbox.Rules{Paths: []string{os.TempDir()}} }
 
 // eventually waits for a state that nothing tells of.
 func eventually(t *testing.T, what string, is func() bool) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/hsm/sandbox"
 )
 
 // Options configure a Signer.
@@ -28,6 +29,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// Logins are shared by the keys of one token. Nil where the token has no other key.
 	Logins *Logins
+	// Sandbox is what the library may use beyond its needs that package sandbox knows.
+	Sandbox sandbox.Rules
 	// Logger logs faults, repairs and what the module prints. Nil means no log.
 	Logger *slog.Logger
 

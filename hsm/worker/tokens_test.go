@@ -26,7 +26,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	var places []hsm.Place
 	for i, uri := range uris {
-		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: hangTimeout, Logger: logger.With("position", i+1)})
+		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: hangTimeout, Logger: logger.With("position", i+1), Sandbox: testFiles()})
 		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil {

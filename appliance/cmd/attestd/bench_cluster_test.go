@@ -108,8 +108,8 @@ func benchAppliance(b *testing.B, token *hsmtest.Token, store string) *daemonPro
 	listen := freeAddress(b)
 	d.url = "http://" + listen
 	d.write(b, "attestd.yaml", fmt.Sprintf("data_dir: %q\nserver: { listen: %q }\nadmin: { socket: %q }\nmetrics: { listen: \"127.0.0.1:0\" }\n"+
-		"hsm: { uri: %q }\njournal: { origin: attestd.invalid/bench }\nstore: { url: %q }\ncluster: { name: %q }\n",
-		filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), token.URI.String(), store, listen))
+		"hsm: { uri: %q, worker_paths: [%q] }\njournal: { origin: attestd.invalid/bench }\nstore: { url: %q }\ncluster: { name: %q }\n",
+		filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), token.URI.String(), filepath.Dir(token.URI.ModulePath), store, listen))
 	return d
 }
 

@@ -80,9 +80,9 @@ func (r rig) start(tb testing.TB, name, program string, sessions int) system {
 server: { listen: %q, request_timeout: 1m }
 admin: { socket: %q }
 metrics: { listen: "127.0.0.1:0" }
-hsm: { uri: %q, sessions: %d }
+hsm: { uri: %q, sessions: %d, worker_paths: [%q] }
 journal: { origin: attestd.invalid/bench }
-`, filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), r.token.URI.String(), sessions)
+`, filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), r.token.URI.String(), sessions, filepath.Dir(r.token.URI.ModulePath))
 	if err := os.WriteFile(filepath.Join(d.dir, "attestd.yaml"), []byte(settings), 0o600); err != nil {
 		tb.Fatal(err)
 	}

@@ -82,6 +82,7 @@ func newSoak(t *testing.T) *soak {
 		t.Fatal(err)
 	}
 	s.faults = hsmtest.NewFaults(t, module)
+	s.d.workerUses(s.faults.Module)
 	s.d.useModule(t, s.faults.Module)
 	upstream := followertest.NewUpstream(t, dataset.GenerateOptions{Transfers: 300, Seed: 1, Now: time.Now()})
 	upstream.Live(time.Second, 2, 60)

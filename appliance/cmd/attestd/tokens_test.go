@@ -108,6 +108,7 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 				end, mend = server.Kill, server.Start
 			} else {
 				faults := hsmtest.NewFaults(t, module)
+				d.workerUses(faults.Module)
 				d.twoTokens(t, faults.Module)
 				end, mend = func() { faults.Set("C_Sign", hsmtest.Fault{Hang: true}) }, faults.Clear
 			}

@@ -31,6 +31,11 @@ func (d *daemonProcess) worker(tb testing.TB) int {
 	return status.Worker
 }
 
+// workerUses lets a module of hsmtest use the files beside it.
+func (d *daemonProcess) workerUses(module string) {
+	d.configure("ATTESTD_HSM_WORKER_PATHS=" + filepath.Dir(module))
+}
+
 // throughFaults puts a module that fails on demand before SoftHSM.
 func (d *daemonProcess) throughFaults(tb testing.TB) *hsmtest.Faults {
 	tb.Helper()
@@ -39,6 +44,7 @@ func (d *daemonProcess) throughFaults(tb testing.TB) *hsmtest.Faults {
 		tb.Fatal(err)
 	}
 	faults := hsmtest.NewFaults(tb, module)
+	d.workerUses(faults.Module)
 	path := filepath.Join(d.dir, "attestd.yaml")
 	text, err := os.ReadFile(path)
 	if err != nil {

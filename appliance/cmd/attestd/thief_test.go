@@ -1,0 +1,68 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"github.com/attestd/attestd/hsm/hsmtest"
+	"github.com/attestd/attestd/hsm/softhsm"
+)
+
+// A malicious library of an HSM opens neither the log key nor the API keys nor the configuration, and makes no API key through the admin
+// socket, also from a process that has left it. The appliance attests with it all the same, and the log names the attempt.
+func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
+	module, err := softhsm.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDaemonFolder(t)
+	file := func(name string) string { return filepath.Join(d.dir, name) }
+	socket := []string{"api-key " + file("admin.sock"), "api-key-orphan " + file("admin.sock")}
+	files := []string{
+		"read " + file("data/log.key"), "write " + file("data/log.key"), "read " + file("data/attestd.db"), "write " + file("data/attestd.db"),
+		"read " + file("attestd.yaml"), "write " + file("attestd.yaml"), "read " + file("api-key"), "create " + file("data/new"),
+	}
+	d.useModule(t, hsmtest.Thief(t, module, append(files, socket...)...))
+	d.configure("ATTESTD_HSM_WORKER_NETWORK=unix")
+	d.start(t)
+	defer d.kill(t)
+	// The library loads before the admin socket is there; the next worker finds it.
+	first := d.worker(t)
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "another worker", func() (bool, string) { return d.worker(t) != first, "it is the same" })
+	await(t, "the library has tried all", func() (bool, string) {
+		return strings.Count(string(d.log()), "thief: has tried all") >= 2, string(d.events())
+	})
+	said := string(d.log())
+	for _, act := range socket {
+		wantRefused(t, said, act)
+	}
+	if !strings.Contains(said, "tried to use the admin socket") {
+		t.Errorf("the log does not name the attempt:\n%s", said)
+	}
+	if keys := d.run(t, "key", "list"); strings.Contains(keys, "thief") {
+		t.Errorf("the library made an API key:\n%s", keys)
+	}
+	d.attests(t)
+	t.Run("files", func(t *testing.T) {
+		if version, err := landlock.LandlockGetABIVersion(); err != nil {
+			t.Skipf("the kernel has no Landlock: %d, %v", version, err)
+		}
+		for _, act := range files {
+			wantRefused(t, said, act)
+		}
+	})
+}
+
+func wantRefused(t *testing.T, said, act string) {
+	t.Helper()
+	if tried := "thief: " + act + ": "; !strings.Contains(said, tried) || strings.Contains(said, tried+"done") {
+		t.Errorf("%s: not tried, or not refused", act)
+	}
+}
