@@ -47,11 +47,8 @@ func libraryPaths(library string) []string {
 	paths := append(needsOf(library).paths, os.Getenv("YUBIHSM_PKCS11_CONF"), os.Getenv("ChrystokiConfigurationPath"))
 	paths = append(append(paths, softHSMPaths(library)...), p11kitPaths()...)
 	return slices.DeleteFunc(paths, func(path string) bool {
-		if !filepath.IsAbs(path) {
-			return true
-		}
-		_, err := os.Stat(path)
-		return err != nil
+		_, err := os.Stat(path) // also of a relative path: SoftHSM takes one from where attestd was started
+		return path == "" || err != nil
 	})
 }
 
