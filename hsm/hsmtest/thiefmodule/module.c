@@ -84,6 +84,14 @@ static int unixSocket(const char *path) {
 	return reach(AF_UNIX, SOCK_STREAM, (struct sockaddr *)&to, sizeof to);
 }
 
+/* trace attaches to a process, and lets it go on. */
+static int trace(pid_t process) {
+	if (ptrace(PTRACE_ATTACH, process, 0, 0)) return errno;
+	waitpid(process, NULL, __WALL);
+	ptrace(PTRACE_DETACH, process, 0, 0);
+	return 0;
+}
+
 static int try(const char *act, const char *object) {
 	if (!strcmp(act, "read")) return opened(object, O_RDONLY);
 	if (!strcmp(act, "write")) return opened(object, O_RDWR);
@@ -94,7 +102,7 @@ static int try(const char *act, const char *object) {
 	if (!strcmp(act, "unix")) return unixSocket(object);
 	if (!strcmp(act, "api-key")) return make(object);
 	if (!strcmp(act, "api-key-orphan")) return orphan(object);
-	if (!strcmp(act, "trace")) return ptrace(PTRACE_ATTACH, atoi(object), 0, 0) ? errno : 0;
+	if (!strcmp(act, "trace")) return trace(atoi(object));
 	if (!strcmp(act, "kill")) return kill(atoi(object), 0) ? errno : 0;
 	if (!strcmp(act, "io_uring")) return syscall(SYS_io_uring_setup, 1, NULL) < 0 && errno != EFAULT ? errno : 0;
 	return EINVAL;
