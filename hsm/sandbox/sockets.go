@@ -43,7 +43,7 @@ func restrictSockets(n Network) error {
 	switch {
 	case errno != 0:
 		return fmt.Errorf("confine the HSM's library to sockets %q: seccomp: %w; have the service manager allow that system call "+
-			"(SystemCallFilter=@sandbox), or set hsm.worker_network: any", n, errno)
+			"(SystemCallFilter=seccomp), or set hsm.worker_network: any", n, errno)
 	case thread != 0:
 		return fmt.Errorf("confine the HSM's library to sockets %q: seccomp: thread %d has another filter", n, thread)
 	}
