@@ -2,6 +2,7 @@ package stop
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
@@ -17,8 +19,8 @@ import (
 // FileName is the file's name in data_dir.
 const FileName = "stopped.json"
 
-// maxFile is far more than years of redemptions fill.
-const maxFile = 16 << 20
+// maxFile is more than a State that is written ever has.
+const maxFile = 1 << 20
 
 // File keeps the switch of one appliance.
 type File struct {
@@ -45,10 +47,21 @@ func readFile(path string) (string, error) {
 		return "", nil
 	case err != nil:
 		return "", err
-	case !found.Mode().IsRegular() || found.Size() > maxFile:
-		return "", fmt.Errorf("%s: is no file of at most %d bytes", path, maxFile)
+	case !found.Mode().IsRegular():
+		return "", fmt.Errorf("%s: is not a file", path)
+	case found.Size() > maxFile:
+		return tooLong(path, found)
 	}
 	text, err := os.ReadFile(path)
+	return string(text), err
+}
+
+// tooLong is the text in the place of one that is not read: a halt, which Resume ends. The appliance starts, and attests nothing.
+func tooLong(path string, found fs.FileInfo) (string, error) {
+	text, err := json.Marshal(State{Halted: &Halt{
+		Reason: fmt.Sprintf("%s has %d bytes, more than attestd writes: what it says is not known", path, found.Size()),
+		Time:   found.ModTime().UTC().Truncate(time.Second), Redemptions: []string{},
+	}})
 	return string(text), err
 }
 

@@ -50,6 +50,13 @@ type Halt struct {
 	Redemptions []string  `json:"redemptions"`
 }
 
+// A Halt names the first mostHalting redemptions, and a State the newest mostAcknowledged: whoever makes redemptions up must not have
+// a long text written again for each, nor one that takes long to read. The watchtower itself keeps for which it has halted attesting.
+const (
+	mostHalting      = 32
+	mostAcknowledged = 1000
+)
+
 // mostNamed is how many redemptions an event names: it has a limit, and each redemption has an event of its own.
 const mostNamed = 20
 
@@ -149,10 +156,14 @@ func (s *Switch) Pause(ctx context.Context, reason, by string) error {
 }
 
 // Halt stops attesting because of a redemption, until Resume. It returns false, and stops nothing, for one that an operator has
-// acknowledged.
+// acknowledged. A halt that names many is not written again for another.
 func (s *Switch) Halt(ctx context.Context, redemption, reason string) (halted bool, err error) {
-	if known := s.State(); slices.Contains(known.Acknowledged, redemption) || known.Halted != nil && slices.Contains(known.Halted.Redemptions, redemption) {
-		return !slices.Contains(known.Acknowledged, redemption), nil
+	known := s.State()
+	if slices.Contains(known.Acknowledged, redemption) {
+		return false, nil
+	}
+	if h := known.Halted; h != nil && (len(h.Redemptions) >= mostHalting || slices.Contains(h.Redemptions, redemption)) {
+		return true, nil
 	}
 	err = s.change(ctx, func(state *State) {
 		if halted = !slices.Contains(state.Acknowledged, redemption); !halted {
@@ -174,6 +185,7 @@ func (s *Switch) Resume(ctx context.Context) (ended State, err error) {
 		ended = *state
 		if h := state.Halted; h != nil {
 			state.Acknowledged = append(slices.Clone(state.Acknowledged), h.Redemptions...)
+			state.Acknowledged = state.Acknowledged[max(0, len(state.Acknowledged)-mostAcknowledged):]
 		}
 		state.Paused, state.Halted = nil, nil
 	})
