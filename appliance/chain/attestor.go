@@ -128,9 +128,9 @@ func isValidCall(t trial) []byte {
 	return append(call, make([]byte, 96-length)...)
 }
 
-// combined is what most RPCs say; known is false where none has said anything. Where they do not agree, those count that say that ours
-// are taken: readiness is not for a single RPC to end.
-func (o *opinions) combined() (attestor appliance.Address, matches, known bool) {
+// combined is what the RPCs say, total of them: half are enough to say that ours are taken, and more than half must say that they are not,
+// whether the others answer or not. Readiness is not for a single RPC of several to end. known is false while neither is so.
+func (o *opinions) combined(total int) (attestor appliance.Address, matches, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	yes := 0
@@ -139,18 +139,21 @@ func (o *opinions) combined() (attestor appliance.Address, matches, known bool) 
 			yes++
 		}
 	}
-	matches = 2*yes >= len(o.of)
+	matches = 2*yes >= total
 	for _, one := range o.of {
 		if one.matches == matches {
 			attestor = one.attestor
 		}
 	}
-	return attestor, matches, len(o.of) > 0
+	return attestor, matches, matches || 2*(len(o.of)-yes) > total
 }
 
 // noteAttestor tells when the contract begins to refuse what is signed here, and when that ends.
 func (c *watched) noteAttestor(signers []appliance.Signer) {
-	attestor, matches, _ := c.opinions.combined()
+	attestor, matches, known := c.opinions.combined(len(c.feeds))
+	if !known {
+		return
+	}
 	c.opinions.mu.Lock()
 	changed := c.opinions.told == matches
 	c.opinions.told = !matches
@@ -171,7 +174,7 @@ func (c *watched) noteAttestor(signers []appliance.Signer) {
 // Ready returns nil unless a contract is known to refuse what this appliance signs; else its error has CodeAttestorMismatch.
 func (w *Watchtower) Ready() error {
 	for _, c := range w.contracts {
-		if attestor, matches, known := c.opinions.combined(); known && !matches {
+		if attestor, matches, known := c.opinions.combined(len(c.feeds)); known && !matches {
 			return appliance.Errorf(appliance.CodeAttestorMismatch, "a contract refuses what is signed here").
 				Because(fmt.Errorf("the attestor of contract %s is %s", c.Name, attestor))
 		}

@@ -41,17 +41,35 @@ type Redemption struct {
 	TransactionHash appliance.Digest `json:"transactionHash"`
 	LogIndex        uint             `json:"logIndex"` // in the block
 
-	AttestationID *uuid.UUID `json:"attestationId"`   // of the newest attestation of that hash; nil where the journal has none
+	// AttestationID is the newest attestation of that hash that the journal had when it was redeemed; nil where it had none.
+	AttestationID *uuid.UUID `json:"attestationId"`
 	KeyID         string     `json:"keyId,omitempty"` // the API key that asked for it
 
-	Judgement `json:"-"`
+	Judgement
 }
 
 // Judgement is what is thought of a redemption.
 type Judgement struct {
-	Reports []string // ids of the RPCs that tell of it
-	Verdict Verdict
-	Open    bool // it is looked at again
+	Verdict Verdict   `json:"verdict"`
+	Reports []string  `json:"-"` // ids of the RPCs that tell of it
+	Open    bool      `json:"-"` // it is looked at again
+	Halted  bool      `json:"-"` // attesting was halted because of it, which happens once
+	Seen    time.Time `json:"-"` // when an RPC first told of it, by the appliance's clock; zero means not known
+}
+
+// ClockTolerance is by how much an attestation's time may be later than the block that redeems it: blocks have whole seconds, and the
+// clocks of an appliance and of block producers differ.
+const ClockTolerance = 2 * time.Second
+
+// Until returns the time at which an attestation of the redemption's hash is too late to account for it. A signature that is redeemed
+// first and attested afterwards was stolen. Both times bound it: the block's, and the one at which the redemption was first seen,
+// which a block's timestamp that is ahead does not move.
+func (r Redemption) Until() time.Time {
+	until := r.Time.Add(ClockTolerance)
+	if !r.Seen.IsZero() && r.Seen.Before(until) {
+		until = r.Seen
+	}
+	return until
 }
 
 // Verdict is how a redemption was found to be.
@@ -59,9 +77,9 @@ type Verdict string
 
 // The verdicts. The empty one means that it is too early to say.
 const (
-	Known    Verdict = "known"    // the journal has its hash
-	Unknown  Verdict = "unknown"  // the journal does not, and the RPCs agree on the redemption
-	Disputed Verdict = "disputed" // the journal does not, and the RPCs do not agree
+	Known    Verdict = "known"    // the journal had its hash when it was redeemed
+	Unknown  Verdict = "unknown"  // the journal had not, and most RPCs tell of the redemption
+	Disputed Verdict = "disputed" // the journal had not, and half of the RPCs or fewer tell of it
 )
 
 // ID names the redemption, in whatever block its transaction is.
@@ -139,9 +157,11 @@ type Store interface {
 	// Rewind takes back what an RPC has reported above a block, which becomes its position; nil takes back all. It returns the
 	// redemptions that no RPC reports any more, which are gone.
 	Rewind(name, rpc string, to *Block) (undone []Redemption, err error)
+	// Alone returns how many redemptions of a contract this RPC alone reports.
+	Alone(name, rpc string) (int64, error)
 	// Open returns the redemptions of a contract that are to be looked at again.
 	Open(name string) ([]Redemption, error)
-	// Judge keeps attestation, API key, verdict and Open of redemptions that are there.
+	// Judge keeps attestation, API key, verdict, Open and Halted of redemptions that are there.
 	Judge(name string, judged []Redemption) error
 	// Each calls yield with each redemption, by contract and block, until the end or an error of yield's.
 	Each(yield func(Redemption) error) error

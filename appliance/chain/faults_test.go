@@ -230,13 +230,18 @@ func TestAnRPCThatIsAwayHidesNothing(t *testing.T) {
 	r.options.Patience = 50 * time.Millisecond
 	node.Redeem(t, key.attest(t), 1)
 	r.start()
-	r.eventually("what the other tells counts, after some patience", r.halted)
+	r.eventually("what the other tells is disputed, after some patience", func() bool { return r.status().Disputed == 1 })
+	if r.halted() {
+		t.Error("one RPC of two halts attesting")
+	}
 	if s := r.status(); s.Block != 0 || s.RPCs[0].Error == "" {
 		t.Errorf("most RPCs were not read, and the status says otherwise: %+v", s)
 	}
 	if r.recorded(chain.EventDisagreement) > 0 {
 		t.Error("who is away does not disagree")
 	}
+	away.Answer(nil)
+	r.eventually("both tell of it", r.halted)
 }
 
 func TestAnRPCThatIsBehindIsWaitedFor(t *testing.T) {

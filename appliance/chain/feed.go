@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type feed struct {
 	span    span
 	checked time.Time // chain id, code and attestor were asked for
 	told    string    // the error that was logged last
+	rewinds quota     // lines about reorganisations
 
 	mu    sync.Mutex
 	state feedState
@@ -52,7 +54,8 @@ func (s feedState) has(number uint64) bool { return s.begun && s.at.Number >= nu
 const (
 	leastWait = 250 * time.Millisecond
 	mostWait  = time.Minute
-	mostAsked = time.Hour // of what a node asks for by Retry-After
+	mostAsked = time.Hour             // of what a node asks for by Retry-After
+	leastStep = 10 * time.Millisecond // between two reads: an RPC that tells of endless blocks does not keep a processor busy
 )
 
 // run reads until ctx ends. What fails is tried again, at growing intervals.
@@ -78,7 +81,7 @@ func (f *feed) pause(more bool, err error, retry backoff.BackOff) time.Duration 
 		return retry.NextBackOff()
 	case more:
 		retry.Reset()
-		return 0
+		return leastStep
 	}
 	retry.Reset()
 	return f.c.w.o.PollInterval
@@ -129,15 +132,19 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	f.set(func(s *feedState) { s.head = safe })
-	if err := f.followReorganisation(ctx, safe); err != nil {
+	if undone, err := f.followReorganisation(ctx, safe); err != nil || undone {
 		return false, err
 	}
+	safe = min(safe, f.c.reach(f))
 	first := f.c.StartBlock
 	if s := f.get(); s.begun {
 		first = s.at.Number + 1
 	}
 	if first > safe {
 		return false, nil
+	}
+	if err := f.checkAlone(); err != nil {
+		return false, err
 	}
 	last := f.span.end(first, safe)
 	found, at, err := f.node.redemptions(ctx, &f.c.Contract, first, last)
@@ -153,12 +160,42 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	f.span.grow()
+	for i := range found {
+		found[i].Seen = time.Now()
+	}
 	if err := f.c.w.o.Store.Advance(f.c.Name, f.node.id, at, found); err != nil {
 		return false, err
 	}
 	f.set(func(s *feedState) { s.at, s.begun = at, true })
 	f.c.look()
 	return last < safe, nil
+}
+
+// reach is the block up to which RPCs are read: the median of the newest blocks of those that answer, the higher one of two. What one
+// of three says of blocks that the others have not reached is not asked for. An RPC that has failed for longer than Patience does not
+// count.
+func (c *watched) reach(reader *feed) uint64 {
+	var heads []uint64
+	for _, f := range c.feeds {
+		if s := f.get(); f == reader || s.err == nil || time.Since(s.since) < c.w.o.Patience {
+			heads = append(heads, s.head)
+		}
+	}
+	slices.Sort(heads)
+	return heads[len(heads)/2]
+}
+
+// checkAlone bounds what is kept of redemptions that no other RPC tells of: the RPC waits until another has caught up with it, or
+// for good where it has made them up.
+func (f *feed) checkAlone() error {
+	if len(f.c.feeds) == 1 {
+		return nil
+	}
+	alone, err := f.c.w.o.Store.Alone(f.c.Name, f.node.id)
+	if err == nil && alone >= int64(f.c.w.o.MostAlone) {
+		err = fmt.Errorf("no other RPC tells of %d redemptions that it tells of: it is read on when another does", alone)
+	}
+	return err
 }
 
 // identify compares the chain with the one that was read before, and finds out whether there is a contract at all: from one that is
@@ -191,36 +228,36 @@ func (f *feed) identify(ctx context.Context) error {
 	return nil
 }
 
-// followReorganisation takes back what was read of blocks that the chain does not have any more.
-func (f *feed) followReorganisation(ctx context.Context, safe uint64) error {
+// followReorganisation takes back what was read of blocks that the chain does not have any more; undone says that there were some.
+func (f *feed) followReorganisation(ctx context.Context, safe uint64) (undone bool, err error) {
 	s := f.get()
 	if !s.begun {
-		return nil
+		return false, nil
 	}
 	at, found, err := f.c.w.o.Store.Anchor(f.c.Name, f.node.id, min(s.at.Number, safe))
 	if err != nil || !found {
-		return err
+		return false, err
 	}
 	same, err := f.stillHas(ctx, at)
 	if err != nil || same {
-		return err
+		return false, err
 	}
 	id, err := f.node.chainID(ctx) // another chain is no reorganisation
 	if err != nil {
-		return err
+		return false, err
 	}
 	if f.c.identity.Lock(); id != f.c.chainID {
 		f.checked = time.Time{} // which says so
 	}
 	f.c.identity.Unlock()
 	if f.checked.IsZero() {
-		return fmt.Errorf("the RPC is of chain %s all at once", id)
+		return false, fmt.Errorf("the RPC is of chain %s all at once", id)
 	}
 	common, err := f.lastCommon(ctx, at.Number)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return f.rewind(common)
+	return true, f.rewind(common)
 }
 
 func (f *feed) stillHas(ctx context.Context, at Block) (bool, error) {
@@ -259,8 +296,12 @@ func (f *feed) rewind(to *Block) error {
 			s.at, from = *to, to.Number+1
 		}
 	})
-	f.log.Warn("chain: the chain was reorganised deeper than the blocks that were waited for (confirmations); it is read again", "from", from, "to", was.Number)
+	f.log.Warn("chain: the chain was reorganised deeper than the blocks that were waited for (confirmations); it is read again",
+		"from", from, "to", was.Number, "undone", len(undone))
 	for _, r := range undone {
+		if !f.rewinds.take(time.Now()) {
+			break // an RPC can undo the same blocks again and again
+		}
 		f.log.Warn("chain: a redemption is undone by it; its signature exists all the same", "hash", r.Hash.String(), "block", r.Block,
 			"transaction", r.TransactionHash.String(), "verdict", string(r.Verdict))
 	}

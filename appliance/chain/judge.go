@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 func (c *watched) recall(ctx context.Context) error {
 	c.judging.Lock()
 	defer c.judging.Unlock()
-	c.firstSaw, c.raised = make(map[string]time.Time), make(map[string]bool)
+	c.open, c.raised = make(map[string]opened), make(map[string]raised)
 	var lost []Redemption
 	err := c.w.o.Store.Each(func(r Redemption) error {
 		if r.Contract != c.Name || r.AttestationID == nil {
@@ -23,7 +24,7 @@ func (c *watched) recall(ctx context.Context) error {
 		}
 		found, err := c.inJournal(ctx, &r)
 		if err == nil && !found {
-			r.AttestationID, r.KeyID, r.Verdict, r.Open = nil, "", "", true
+			r.Verdict, r.Open = "", true
 			lost = append(lost, r)
 		}
 		return err
@@ -34,20 +35,45 @@ func (c *watched) recall(ctx context.Context) error {
 	return c.w.o.Store.Judge(c.Name, lost)
 }
 
-// inJournal looks the redemption's hash up, and notes the attestation that it finds.
+// inJournal looks for an attestation of the redemption's hash that the journal had when it was redeemed, and notes it.
 func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
-	limit, cancel := context.WithTimeout(ctx, c.w.o.CallTimeout)
-	defer cancel()
-	entries, err := c.w.o.Journal.List(limit, appliance.JournalQuery{Hash: &r.Hash, Limit: 1, AttestationsOnly: true})
-	if err != nil || len(entries) == 0 {
+	record, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash, Until: r.Until()})
+	if err != nil || record == nil || !record.Time.Before(r.Until()) {
+		r.AttestationID, r.KeyID = nil, ""
 		return false, err
-	}
-	record := entries[0].Record
-	if record.Hash != r.Hash {
-		return false, fmt.Errorf("the journal was asked for hash %s and has answered with %s", r.Hash, record.Hash)
 	}
 	r.AttestationID, r.KeyID = &record.ID, record.KeyID
 	return true, nil
+}
+
+// find returns the newest attestation of a hash that the query wants, nil where there is none.
+func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*appliance.Record, error) {
+	limit, cancel := context.WithTimeout(ctx, c.w.o.CallTimeout)
+	defer cancel()
+	q.Limit, q.AttestationsOnly = 1, true
+	entries, err := c.w.o.Journal.List(limit, q)
+	if err != nil || len(entries) == 0 {
+		return nil, err
+	}
+	record := entries[0].Record
+	if record.Hash != *q.Hash {
+		return nil, fmt.Errorf("the journal was asked for hash %s and has answered with %s", *q.Hash, record.Hash)
+	}
+	return &record, nil
+}
+
+// opened is what a run knows of a redemption that is open.
+type opened struct {
+	first   time.Time // when it was first looked at
+	reports int       // how many RPCs told of it when it was last looked at
+}
+
+// raised are the alarms that were given of a redemption.
+type raised struct{ unknown, disputed, disagreement bool }
+
+// row names the redemption as its RPCs tell of it: one that lies of its amount or time tells of another.
+func (r Redemption) row() string {
+	return fmt.Sprint(r.ID(), " ", r.BlockHash, r.LogIndex, " ", r.Amount, " ", r.Time.Unix())
 }
 
 // judge looks at all redemptions that are open, and returns how long until it should again.
@@ -59,66 +85,76 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 		return 0, err
 	}
 	now, next := time.Now(), c.w.o.CheckEvery
-	all := now.Sub(c.judgedAll) >= next // those of which the alarm was given are seldom looked at again: there may be many
+	all := now.Sub(c.judgedAll) >= next // those that have their verdict are seldom looked at again: there may be many
 	if all {
 		c.judgedAll = now
 	}
-	seen := make(map[string]time.Time, len(open))
+	seen, given := make(map[string]opened, len(open)), make(map[string]raised, len(open))
 	var judged []Redemption
 	for _, r := range open {
-		if !all && r.Verdict == Unknown && c.raised[r.ID()] {
-			seen[r.ID()] = c.firstSaw[r.ID()]
+		row, id := r.row(), r.ID()
+		known, before := c.open[row]
+		if _, copied := given[id]; !copied {
+			given[id] = c.raised[id]
+		}
+		if !all && before && r.Verdict != "" && r.Verdict != Known && known.reports == len(r.Reports) {
+			seen[row] = known
 			continue
 		}
-		found, err := c.inJournal(ctx, &r)
+		if !before {
+			known.first = now
+		}
+		seen[row] = opened{known.first, len(r.Reports)}
+		was := r
+		wait, err := c.decide(ctx, &r, now.Sub(known.first))
 		if err != nil {
 			return 0, err
 		}
-		first, before := c.firstSaw[r.ID()]
-		if !before {
-			first = now
-		}
-		seen[r.ID()] = first
-		was := r
-		wait := c.decide(&r, found, now.Sub(first))
 		if wait > 0 {
 			next = min(next, wait)
 		}
-		if was.Verdict != r.Verdict || was.Open != r.Open || found {
-			judged = append(judged, r)
-		}
-		if err := c.alarm(ctx, r, was.Verdict, now.Sub(first)); err != nil {
+		alarms := given[id]
+		err = c.alarm(ctx, &r, was.Verdict, now.Sub(known.first), &alarms)
+		given[id], c.raised[id] = alarms, alarms
+		if err != nil {
 			return 0, err
 		}
+		if was.Verdict != r.Verdict || was.Open != r.Open || was.Halted != r.Halted || r.Verdict == Known {
+			judged = append(judged, r)
+		}
 	}
-	c.firstSaw = seen
+	c.open, c.raised = seen, given
+	c.tellRest(now)
 	return next, c.w.o.Store.Judge(c.Name, judged)
 }
 
 // decide gives a redemption its verdict, where it can be given, and returns in what time to look again; 0 is when something changes.
 //
-// Of the RPCs that were read up to the redemption's block, those that tell of it stand against those that do not: if they are more, it
-// counts. Those that are behind or away are waited for, and so are those that do not agree, which may be on another fork for a while; but
-// not for ever, unless most tell of it already.
-func (c *watched) decide(r *Redemption, inJournal bool, age time.Duration) time.Duration {
+// More than half of all RPCs must tell of a redemption, whether the others answer or not, before it counts as unknown: one that lies
+// must not be able to stop attesting by telling of what the others cannot deny yet. What fewer tell of is disputed in the end. The
+// others are waited for before: they may be behind or away, or on another fork for a while.
+func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) (time.Duration, error) {
 	tell, deny, behind := c.votes(r)
 	patient := age < c.w.o.Patience
+	inJournal, err := c.inJournal(ctx, r)
 	switch {
+	case err != nil:
+		return 0, err
 	case inJournal:
 		if r.Verdict, r.Open = Known, len(behind)+len(deny) > 0 && patient; !r.Open {
-			return 0
+			return 0, nil
 		}
-		return c.w.o.Patience - age
+		return c.w.o.Patience - age, nil
 	case age < c.w.o.LookAgain: // the journal may be about to have it
-		return c.w.o.LookAgain - age
-	case len(tell) <= len(deny)+len(behind) && patient:
-		return c.w.o.Patience - age
-	case len(tell) > len(deny):
+		return c.w.o.LookAgain - age, nil
+	case 2*len(tell) > len(c.feeds):
 		r.Verdict = Unknown
+	case patient:
+		return c.w.o.Patience - age, nil
 	default:
 		r.Verdict = Disputed
 	}
-	return 0
+	return 0, nil
 }
 
 // votes are the RPCs that tell of a redemption, those that have read its block and do not, and those that have not.
@@ -136,57 +172,95 @@ func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	return tell, deny, behind
 }
 
-// alarm tells of a verdict once. was is the one before; age is for how long the redemption is known.
-func (c *watched) alarm(ctx context.Context, r Redemption, was Verdict, age time.Duration) error {
-	tell, deny, _ := c.votes(&r)
+// alarm tells of a verdict once. was is the one before; age is for how long the redemption is known; given are the alarms so far.
+func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age time.Duration, given *raised) error {
+	tell, deny, _ := c.votes(r)
 	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block, "transaction", r.TransactionHash.String())
+	told := strings.Join(tell, " ")
 	if r.Verdict == Known && (was == Unknown || was == Disputed) {
 		log.Info("chain: the journal has the redemption now", "attestation", r.AttestationID.String())
 	}
-	if len(deny) > 0 && r.Verdict != "" && age >= c.w.o.Patience && c.first("disagreement "+r.ID()) {
-		c.w.disagreements.Add(1)
-		log.Error("chain: the RPCs do not agree on a redemption: one of them lies or answers with less than there is",
-			"tell", strings.Join(tell, " "), "deny", strings.Join(deny, " "), "in_journal", r.Verdict == Known)
-		c.w.record(EventDisagreement, c.details(r, "tell", strings.Join(tell, " "), "deny", strings.Join(deny, " ")))
+	if len(deny) > 0 && r.Verdict != "" && age >= c.w.o.Patience && first(&given.disagreement) {
+		if c.w.disagreements.Add(1); c.disputes.take(time.Now()) {
+			denied := strings.Join(deny, " ")
+			log.Error("chain: the RPCs do not agree on a redemption: one of them lies or answers with less than there is",
+				"tell", told, "deny", denied, "in_journal", r.Verdict == Known)
+			c.w.record(EventDisagreement, c.details(*r, "tell", told, "deny", denied))
+		}
 	}
-	if r.Verdict == Disputed && c.first("disputed "+r.ID()) {
+	if r.Verdict == Disputed && first(&given.disputed) && c.disputes.take(time.Now()) {
 		log.Error("chain: a redemption that the journal does not have, by some of the RPCs: see whether it is there, in a block explorer; if so, someone else signs with the attestor's key",
-			"tell", strings.Join(tell, " "))
+			"tell", told)
 	}
 	if r.Verdict != Unknown {
 		return nil
 	}
-	if c.first(r.ID()) {
-		c.w.unknown.Add(1)
-		log.Error("chain: a redemption that the journal does not have: someone else signs with the attestor's key, or the journal has lost the attestation",
-			"remedy", "set another attestor on chain; docs/chain.md says what to do")
-		if was != Unknown { // else an earlier run has recorded it
-			c.w.record(EventUnknownRedemption, c.details(r))
+	if first(&given.unknown) {
+		if err := c.alarmUnknown(ctx, log, r, was); err != nil {
+			given.unknown = false
+			return err
 		}
 	}
 	return c.halt(ctx, r)
 }
 
-// first is true once for each alarm.
-func (c *watched) first(alarm string) bool {
-	given := c.raised[alarm]
-	c.raised[alarm] = true
-	return !given
+// alarmUnknown tells of a redemption that the journal did not have, and of the attestation that came too late, where there is one.
+func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redemption, was Verdict) error {
+	late, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash})
+	if err != nil {
+		return err
+	}
+	c.w.unknown.Add(1)
+	if !c.alarms.take(time.Now()) {
+		return nil
+	}
+	text, details := "chain: a redemption that the journal does not have: someone else signs with the attestor's key, or the journal has lost the attestation", c.details(*r)
+	if late != nil {
+		text = "chain: a redemption that the journal did not have when it was redeemed: someone else signs with the attestor's key; it was attested afterwards"
+		at := late.Time.UTC().Format(time.RFC3339)
+		log = log.With("attestation", late.ID.String(), "attested", at, "redeemed", r.Time.UTC().Format(time.RFC3339))
+		details["attestation"], details["attested"] = late.ID.String(), at
+	}
+	log.Error(text, "remedy", "set another attestor on chain; docs/chain.md says what to do")
+	if was != Unknown { // else an earlier run has recorded it
+		c.w.record(EventUnknownRedemption, details)
+	}
+	return nil
 }
 
-// halt stops attesting where that is wanted. It fails where the halt could not be kept, and is tried again.
-func (c *watched) halt(ctx context.Context, r Redemption) error {
-	if c.w.o.Halt == nil || c.raised["halt "+r.ID()] {
+// tellRest tells how many alarms of the last minute were not told one by one.
+func (c *watched) tellRest(now time.Time) {
+	if n := c.alarms.rest(now); n > 0 {
+		c.log.Error("chain: more redemptions that the journal does not have: attestd chain redemptions --unknown lists them", "count", n)
+		c.w.record(EventUnknownRedemption, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
+	}
+	if n := c.disputes.rest(now); n > 0 {
+		c.log.Error("chain: more redemptions on which the RPCs do not agree: attestd chain redemptions --unknown lists those that the journal does not have", "alarms", n)
+		c.w.record(EventDisagreement, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
+	}
+}
+
+// first is true once, and notes that it was.
+func first(given *bool) bool {
+	was := *given
+	*given = true
+	return !was
+}
+
+// halt stops attesting where that is wanted, once for each redemption. It fails where the halt could not be kept, and is tried again.
+func (c *watched) halt(ctx context.Context, r *Redemption) error {
+	if c.w.o.Halt == nil || r.Halted {
 		return nil
 	}
 	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, and the journal does not have it", c.Name, r.Hash, r.TransactionHash)
+	stopped := c.w.o.Halted()
 	halted, err := c.w.o.Halt(ctx, r.ID(), reason)
 	if err != nil {
 		return fmt.Errorf("halt: %w", err)
 	}
-	if c.raised["halt "+r.ID()] = true; halted {
+	if r.Halted = true; halted && !stopped {
 		c.log.Error("chain: attesting is halted until 'attestd resume'", "hash", r.Hash.String())
-		c.w.record(EventHalted, c.details(r))
+		c.w.record(EventHalted, c.details(*r))
 	}
 	return nil
 }

@@ -40,10 +40,8 @@ func (n *node) redemptions(ctx context.Context, c *Contract, first, last uint64)
 	if len(logs) >= manyLogs && first < last {
 		return nil, at, fmt.Errorf("%d events in blocks %d to %d: %w", len(logs), first, last, errIncomplete)
 	}
-	for _, l := range logs {
-		if l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed || len(l.Topics) == 0 {
-			return nil, at, fmt.Errorf("the answer has an event that was not asked for, of %s in block %d", l.Address, l.BlockNumber)
-		}
+	if err := checkAsked(logs, c, first, last); err != nil {
+		return nil, at, err
 	}
 	if err := n.checkBloom(ctx, c, before, logs); err != nil {
 		return nil, at, err
@@ -69,6 +67,27 @@ func (n *node) logs(ctx context.Context, q ethereum.FilterQuery) (logs []types.L
 		return err
 	})
 	return logs, err
+}
+
+// checkAsked finds events that were not asked for, that have data, which these events have not, and that are there twice: an answer
+// is to cost no more than its redemptions.
+func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
+	type place struct {
+		block common.Hash
+		index uint
+	}
+	seen := make(map[place]bool, len(logs))
+	for _, l := range logs {
+		at := place{l.BlockHash, l.Index}
+		switch {
+		case l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed || len(l.Topics) == 0 || len(l.Data) > 0:
+			return fmt.Errorf("the answer has an event that was not asked for, of %s in block %d", l.Address, l.BlockNumber)
+		case seen[at]:
+			return fmt.Errorf("the answer has event %d of block %d twice", l.Index, l.BlockNumber)
+		}
+		seen[at] = true
+	}
+	return nil
 }
 
 // checkBloom holds what was answered for the last block against its bloom filter, which is part of its hash. The filter may say yes

@@ -29,7 +29,7 @@ func Scan(ctx context.Context, c Contract, userAgent string, progress func(done,
 		}
 		s := scan{node: n, contract: &c, progress: progress}
 		err = s.run(ctx, func(r Redemption) {
-			key := fmt.Sprint(r.ID(), r.BlockHash, r.LogIndex, r.Amount)
+			key := r.row()
 			if told[key] == nil {
 				told[key] = &r
 			}

@@ -68,7 +68,7 @@ func (w *Watchtower) Status() (Status, error) {
 		c.identity.Lock()
 		one.ChainID = json.Number(c.chainID)
 		c.identity.Unlock()
-		if attestor, matches, known := c.opinions.combined(); known {
+		if attestor, matches, known := c.opinions.combined(len(c.feeds)); known {
 			text := attestor.String()
 			one.Attestor, one.SignerMatches = &text, &matches
 		}
@@ -110,7 +110,7 @@ func (w *Watchtower) Figures() Figures {
 	all := Figures{Unknown: w.unknown.Load(), Disagreements: w.disagreements.Load()}
 	for _, c := range w.contracts {
 		one := ContractFigures{Name: c.Name}
-		if _, matches, known := c.opinions.combined(); known {
+		if _, matches, known := c.opinions.combined(len(c.feeds)); known {
 			one.SignerMatches = &matches
 		}
 		var positions []uint64

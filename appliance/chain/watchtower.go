@@ -33,9 +33,12 @@ type Options struct {
 	CallTimeout time.Duration // of one request; zero means 20 s
 	// LookAgain is how long after the journal was found to lack a hash it is asked once more, before any alarm; zero means 1 s.
 	LookAgain time.Duration
-	// Patience is how long RPCs that are behind or away are waited for before those that tell of a redemption decide; zero means a
-	// minute.
+	// Patience is how long other RPCs are waited for before a redemption that half of the RPCs or fewer tell of is disputed; zero means
+	// a minute.
 	Patience time.Duration
+	// MostAlone is how many redemptions that no other RPC tells of are kept of an RPC before it is read no further; zero means 10,000.
+	// A single RPC is not bounded.
+	MostAlone int
 	// CheckEvery is how often chain id, code and attestor of a contract are asked for; zero means a minute.
 	CheckEvery time.Duration
 }
@@ -52,6 +55,9 @@ func (o *Options) complete() {
 	or(&o.LookAgain, time.Second)
 	or(&o.Patience, time.Minute)
 	or(&o.CheckEvery, time.Minute)
+	if o.MostAlone == 0 {
+		o.MostAlone = 10_000
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -77,14 +83,17 @@ func New(o Options) (*Watchtower, error) {
 	o.complete()
 	w := &Watchtower{o: o, trials: trials{made: make(map[appliance.Address]trial)}}
 	for _, c := range o.Contracts {
-		one := &watched{w: w, Contract: c, log: o.Log.With("contract", c.Name), wake: make(chan struct{}, 1)}
+		one := &watched{
+			w: w, Contract: c, log: o.Log.With("contract", c.Name), wake: make(chan struct{}, 1),
+			alarms: quota{most: 100}, disputes: quota{most: 10},
+		}
 		shown := shownURLs(c.RPCs)
 		for i, address := range c.RPCs {
 			n, err := newNode(address, shown[i], o.CallTimeout, "attestd/"+o.Version)
 			if err != nil {
 				return nil, fmt.Errorf("contract %s: %w", c.Name, err)
 			}
-			one.feeds = append(one.feeds, &feed{c: one, node: n, log: one.log.With("rpc", n.shown)})
+			one.feeds = append(one.feeds, &feed{c: one, node: n, log: one.log.With("rpc", n.shown), rewinds: quota{most: 10}})
 		}
 		w.contracts = append(w.contracts, one)
 	}
@@ -149,8 +158,10 @@ type watched struct {
 	begun     atomic.Bool // the store knows of it
 	judging   sync.Mutex  // held by a judgement; what only they use is below
 	judgedAll time.Time
-	firstSaw  map[string]time.Time // redemptions that are open
-	raised    map[string]bool      // alarms that were given
+	open      map[string]opened // redemptions that are open, by row
+	raised    map[string]raised // alarms that were given of these, by ID
+	alarms    quota             // alarms that most RPCs agree on
+	disputes  quota             // other alarms
 
 	identity sync.Mutex // held while the chain's id is compared
 	chainID  string     // under identity
@@ -192,11 +203,16 @@ func (c *watched) run(ctx context.Context) error {
 	return c.judgeAll(ctx)
 }
 
+// judgingShare bounds judging to a fifth of a processor, however many redemptions RPCs make up.
+const judgingShare = 5
+
 // judgeAll judges when a feed has something new, and while something is open.
 func (c *watched) judgeAll(ctx context.Context) error {
 	pause := c.w.o.PollInterval
 	for ctx.Err() == nil {
+		begun := time.Now()
 		next, err := c.judge(ctx)
+		sleep(ctx, (judgingShare-1)*time.Since(begun))
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("chain: redemptions could not be judged, and are again", "in", pause.String(), "error", err.Error())
 			next = pause

@@ -51,15 +51,21 @@ func report(tx *bbolt.Tx, b *bbolt.Bucket, rpc string, r chain.Redemption) error
 		if err != nil || slices.Contains(known.Reports, rpc) {
 			return err
 		}
+		if err := addAlone(b, known.Reports, -1); err != nil {
+			return err
+		}
 		known.Reports = append(known.Reports, rpc)
 		known.Open = true
 		return put(b, key, known)
 	}
-	r.Judgement = chain.Judgement{Reports: []string{rpc}, Open: true}
+	r.Judgement = chain.Judgement{Reports: []string{rpc}, Open: true, Seen: r.Seen}
 	if err := tx.Bucket(bucketHashes).Put(hashKey(r), nil); err != nil {
 		return err
 	}
-	if err := addCount(b, 1); err != nil {
+	if err := addCount(b, keyCount, 1); err != nil {
+		return err
+	}
+	if err := addAlone(b, r.Reports, 1); err != nil {
 		return err
 	}
 	return put(b, key, r)
@@ -123,10 +129,15 @@ func rewind(tx *bbolt.Tx, b *bbolt.Bucket, name, rpc string, to *chain.Block) (u
 		}
 	}
 	for _, r := range changed {
+		if err := addAlone(b, r.Reports, -1); err != nil {
+			return nil, err
+		}
 		r.Reports = slices.DeleteFunc(r.Reports, func(id string) bool { return id == rpc })
 		if len(r.Reports) > 0 {
 			r.Open = true
-			err = put(b, keyOf(r), r)
+			if err = addAlone(b, r.Reports, 1); err == nil {
+				err = put(b, keyOf(r), r)
+			}
 		} else {
 			undone = append(undone, r)
 			err = remove(tx, b, r)
@@ -149,7 +160,7 @@ func remove(tx *bbolt.Tx, b *bbolt.Bucket, r chain.Redemption) error {
 	if err := tx.Bucket(bucketHashes).Delete(hashKey(r)); err != nil {
 		return err
 	}
-	return addCount(b, -1)
+	return addCount(b, keyCount, -1)
 }
 
 func rewindPosition(b *bbolt.Bucket, rpc string, first uint64, to *chain.Block) error {
@@ -199,7 +210,7 @@ func (s *Store) Judge(name string, judged []chain.Redemption) error {
 			if len(kept.Reports) != len(r.Reports) {
 				continue // told by another RPC meanwhile, and judged again
 			}
-			kept.AttestationID, kept.KeyID, kept.Verdict, kept.Open = r.AttestationID, r.KeyID, r.Verdict, r.Open
+			kept.AttestationID, kept.KeyID, kept.Verdict, kept.Open, kept.Halted = r.AttestationID, r.KeyID, r.Verdict, r.Open, r.Halted
 			if err := put(b, keyOf(r), kept); err != nil {
 				return err
 			}

@@ -26,6 +26,7 @@ import (
 //	contracts/NAME/anchors/     RPC ‖ block number → block
 //	contracts/NAME/redemptions/ key → JSON
 //	contracts/NAME/open/        key → nothing
+//	contracts/NAME/alone/       RPC → 8 bytes: how many redemptions no other RPC reports
 //	hashes/                     hash ‖ NAME ‖ 0 ‖ key → nothing
 //
 // A key is the block's number and hash, the event's index in it, and a hash of what the event says: another block of the same number
@@ -42,6 +43,7 @@ var (
 	bucketAnchors     = []byte("anchors")
 	bucketRedemptions = []byte("redemptions")
 	bucketOpen        = []byte("open")
+	bucketAlone       = []byte("alone")
 	keyContract       = []byte("contract")
 	keyCount          = []byte("count")
 )
@@ -112,13 +114,14 @@ type contractRow struct {
 // row is a redemption with what its JSON leaves out.
 type row struct {
 	chain.Redemption
-	Reports []string      `json:"reports"`
-	Verdict chain.Verdict `json:"verdict,omitempty"`
-	Open    bool          `json:"open,omitempty"`
+	Reports []string  `json:"reports"`
+	Open    bool      `json:"open,omitempty"`
+	Halted  bool      `json:"halted,omitempty"`
+	Seen    time.Time `json:"seen,omitzero"`
 }
 
 func encode(r chain.Redemption) ([]byte, error) {
-	return json.Marshal(row{r, r.Reports, r.Verdict, r.Open})
+	return json.Marshal(row{r, r.Reports, r.Open, r.Halted, r.Seen})
 }
 
 func decode(value []byte) (chain.Redemption, error) {
@@ -126,7 +129,7 @@ func decode(value []byte) (chain.Redemption, error) {
 	if err := json.Unmarshal(value, &r); err != nil {
 		return chain.Redemption{}, fmt.Errorf("redemption: %w", err)
 	}
-	r.Judgement = chain.Judgement{Reports: r.Reports, Verdict: r.Verdict, Open: r.Open}
+	r.Judgement = chain.Judgement{Verdict: r.Verdict, Reports: r.Reports, Open: r.Open, Halted: r.Halted, Seen: r.Seen}
 	return r.Redemption, nil
 }
 
@@ -134,7 +137,7 @@ func keyOf(r chain.Redemption) []byte {
 	key := binary.BigEndian.AppendUint64(nil, r.Block)
 	key = append(key, r.BlockHash[:]...)
 	key = binary.BigEndian.AppendUint32(key, uint32(r.LogIndex))
-	said := sha256.Sum256(slices.Concat(r.Hash[:], r.Amount[:], r.TransactionHash[:]))
+	said := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Concat(r.Hash[:], r.Amount[:], r.TransactionHash[:]), uint64(r.Time.Unix())))
 	return append(key, said[:16]...)
 }
 
@@ -167,7 +170,7 @@ func (s *Store) Begin(name string, address appliance.Address, rpcs []string) (ch
 			if err := json.Unmarshal(b.Get(keyContract), &kept); err != nil {
 				return fmt.Errorf("contract %s: %w", name, err)
 			}
-			if kept.Address == address {
+			if kept.Address == address && b.Bucket(bucketAlone) != nil {
 				chainID = kept.ChainID
 				return forgetOthers(tx, b, name, rpcs)
 			}
@@ -185,7 +188,7 @@ func create(tx *bbolt.Tx, name string, address appliance.Address) error {
 	if err != nil {
 		return err
 	}
-	for _, within := range [][]byte{bucketPositions, bucketAnchors, bucketRedemptions, bucketOpen} {
+	for _, within := range [][]byte{bucketPositions, bucketAnchors, bucketRedemptions, bucketOpen, bucketAlone} {
 		if _, err := b.CreateBucket(within); err != nil {
 			return err
 		}
@@ -312,19 +315,36 @@ func (s *Store) Anchor(name, rpc string, most uint64) (at chain.Block, found boo
 // Count implements chain.Store.
 func (s *Store) Count(name string) (n int64, err error) {
 	err = s.view(name, func(b *bbolt.Bucket) error {
-		n = countOf(b)
+		n = countOf(b, keyCount)
 		return nil
 	})
 	return n, err
 }
 
-func countOf(b *bbolt.Bucket) int64 {
-	if value := b.Get(keyCount); len(value) == 8 {
+// Alone implements chain.Store.
+func (s *Store) Alone(name, rpc string) (n int64, err error) {
+	err = s.view(name, func(b *bbolt.Bucket) error {
+		n = countOf(b.Bucket(bucketAlone), []byte(rpc))
+		return nil
+	})
+	return n, err
+}
+
+func countOf(b *bbolt.Bucket, key []byte) int64 {
+	if value := b.Get(key); len(value) == 8 {
 		return int64(binary.BigEndian.Uint64(value))
 	}
 	return 0
 }
 
-func addCount(b *bbolt.Bucket, n int) error {
-	return b.Put(keyCount, binary.BigEndian.AppendUint64(nil, uint64(countOf(b)+int64(n))))
+func addCount(b *bbolt.Bucket, key []byte, n int) error {
+	return b.Put(key, binary.BigEndian.AppendUint64(nil, uint64(countOf(b, key)+int64(n))))
+}
+
+// addAlone counts a redemption that only one RPC reports.
+func addAlone(b *bbolt.Bucket, reports []string, n int) error {
+	if len(reports) != 1 {
+		return nil
+	}
+	return addCount(b.Bucket(bucketAlone), []byte(reports[0]), n)
 }
