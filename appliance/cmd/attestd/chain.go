@@ -112,26 +112,34 @@ func newChainRedemptions(a *app) *cobra.Command {
 		Use:   "redemptions",
 		Short: "List what was redeemed: when, how much, and which API key had asked for it",
 		Long: `List the redemptions of all contracts, the oldest first: an attestation may be redeemed in parts. The amount is in the token's
-smallest unit. An attestation of "-" is one that the journal does not have.`,
+smallest unit. An attestation of "-" is one that the journal did not have when it was redeemed; of "pending", one that was not looked
+for yet. --unknown leaves the pending ones out, and says how many there are.`,
 		Example: "  attestd chain redemptions\n  attestd chain redemptions --unknown --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withChain(cmd, func(c chainBackend) error {
-				list := []chain.Redemption{}
+				list, pending := []chain.Redemption{}, 0
 				err := c.Redemptions(cmd.Context(), func(r chain.Redemption) error {
-					if (!unknown || r.AttestationID == nil) && (contract == "" || contract == r.Contract) {
+					switch {
+					case contract != "" && contract != r.Contract:
+					case !unknown || r.Verdict == chain.Unknown || r.Verdict == chain.Disputed:
 						list = append(list, r)
+					case r.Verdict == "":
+						pending++
 					}
 					return nil
 				})
 				if err != nil {
 					return fmt.Errorf("chain redemptions: %w", err)
 				}
+				if pending > 0 {
+					a.say("%d redemptions were not held against the journal yet, and are left out.", pending)
+				}
 				return a.printRedemptions(list)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&unknown, "unknown", false, "only those that the journal does not have")
+	cmd.Flags().BoolVar(&unknown, "unknown", false, "only those that the journal did not have")
 	cmd.Flags().StringVar(&contract, "contract", "", "only those of the contract of that name")
 	return cmd
 }
@@ -152,8 +160,11 @@ func writeRedemptions(w io.Writer, list []chain.Redemption) {
 	rows := make([][]string, len(list))
 	for i, r := range list {
 		attestation := "-"
-		if r.AttestationID != nil {
+		switch {
+		case r.AttestationID != nil:
 			attestation = r.AttestationID.String()
+		case r.Verdict == "":
+			attestation = "pending"
 		}
 		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(), orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}
 	}

@@ -33,8 +33,9 @@ func newChainVerify(a *app) *cobra.Command {
 configuration, no key but the log's verifier key. First the export is checked as 'attestd log verify FILE' checks it, then the contract is
 read from --start-block on, through each --rpc.
 
-Exit status 1 where the export is damaged, or does not have a redemption that any RPC tells of: someone else signs with the attestor's
-key, or the journal's keeper withholds an attestation. A redemption that is newer than the export may be of an attestation that is, too: get
+Exit status 1 where the export is damaged, or did not have the attestation of a redemption when it was redeemed, as any RPC tells:
+someone else signs with the attestor's key, or the journal's keeper withholds an attestation. An attestation that is more than 2 s later
+than the redemption's block does not count, nor one that the journal has after its unknown_redemption event. A redemption that is newer than the export may be of an attestation that is, too: get
 another export then.`,
 		Example: `  attestd chain verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…' \
     --contract 0x… --start-block 21000000 --rpc https://rpc.example.com`,
@@ -88,15 +89,65 @@ type chainReport struct {
 	Records     int64              `json:"records"`     // of the export
 	Block       uint64             `json:"block"`       // up to which the contract was read
 	Redemptions int                `json:"redemptions"` // of the contract
-	Unknown     []chain.Redemption `json:"unknown"`     // those that the export does not have
+	Unknown     []unknown          `json:"unknown"`     // those that the export did not have when they were redeemed
 	Damages     []appliance.Damage `json:"damages"`     // of the export
 	newest      time.Time          // of the export's records
-	told        map[string]int     // by ID: how many RPCs tell of an unknown redemption
+}
+
+// unknown is a redemption with the time of the first attestation of its hash, which came too late; nil where there is none.
+type unknown struct {
+	chain.Redemption
+	Attested *time.Time `json:"attested"`
+}
+
+// auditedExport is what an export has of attestations, and of redemptions that the appliance found unknown.
+type auditedExport struct {
+	first  map[appliance.Digest]position // by hash, its first attestation
+	alarms map[redeemed]int64            // the event's index
+}
+
+type position struct {
+	index int64
+	time  time.Time
+}
+
+type redeemed struct{ transaction, hash string }
+
+func newAuditedExport() *auditedExport {
+	return &auditedExport{first: make(map[appliance.Digest]position), alarms: make(map[redeemed]int64)}
+}
+
+// add notes an entry.
+func (x *auditedExport) add(e appliance.Entry) {
+	if e.Event == nil {
+		if _, known := x.first[e.Record.Hash]; !known {
+			x.first[e.Record.Hash] = position{e.Index, e.Record.Time}
+		}
+		return
+	}
+	id := redeemed{e.Event.Details["transactionHash"], e.Event.Details["hash"]}
+	if _, known := x.alarms[id]; !known && e.Event.Kind == chain.EventUnknownRedemption {
+		x.alarms[id] = e.Index
+	}
+}
+
+// judge returns nil for a redemption whose attestation was there before it.
+func (x *auditedExport) judge(r chain.Redemption) *unknown {
+	r.Verdict = chain.Unknown
+	first, found := x.first[r.Hash]
+	if !found {
+		return &unknown{Redemption: r}
+	}
+	alarm, alarmed := x.alarms[redeemed{r.TransactionHash.String(), r.Hash.String()}]
+	if first.time.Before(r.Until()) && (!alarmed || first.index < alarm) {
+		return nil
+	}
+	return &unknown{r, &first.time}
 }
 
 func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.Contract) error {
-	report := chainReport{Unknown: []chain.Redemption{}, Damages: []appliance.Damage{}, told: make(map[string]int)}
-	hashes, err := a.auditExport(cmd, audit, &report)
+	report := chainReport{Unknown: []unknown{}, Damages: []appliance.Damage{}}
+	export, err := a.auditExport(cmd, audit, &report)
 	if err != nil {
 		return err
 	}
@@ -108,9 +159,8 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	}
 	report.Block, report.Redemptions = upTo, len(found)
 	for _, r := range found {
-		if _, has := hashes[r.Hash]; !has {
-			report.Unknown = append(report.Unknown, r)
-			report.told[r.ID()] = len(r.Reports)
+		if one := export.judge(r); one != nil {
+			report.Unknown = append(report.Unknown, *one)
 		}
 	}
 	report.OK = len(report.Unknown) == 0 && len(report.Damages) == 0
@@ -120,8 +170,8 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	return silentFailure{}
 }
 
-// auditExport checks the export, and returns the hashes that it has.
-func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (map[appliance.Digest]struct{}, error) {
+// auditExport checks the export, and returns what it has.
+func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (*auditedExport, error) {
 	verifier, err := appliance.ParseVerifier(c.verifierKey)
 	if err != nil {
 		return nil, notVerifierKey(cmd)
@@ -139,14 +189,15 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 		return nil, err
 	}
 	defer f.Close()
-	hashes := make(map[appliance.Digest]struct{})
+	has := newAuditedExport()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for index := int64(0); lines.Scan(); index++ {
 		audit.Leaf(lines.Bytes())
-		if e, err := appliance.DecodeEntry(index, lines.Bytes()); err == nil && e.Event == nil {
-			hashes[e.Record.Hash] = struct{}{}
-			report.newest = e.Record.Time
+		if e, err := appliance.DecodeEntry(index, lines.Bytes()); err == nil {
+			if has.add(e); e.Event == nil {
+				report.newest = e.Record.Time
+			}
 		}
 		if err := cmd.Context().Err(); err != nil {
 			return nil, err
@@ -158,7 +209,7 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 	found := audit.Finish(signed)
 	report.Records = found.Size - found.Events
 	report.Damages = append(report.Damages, found.Damages...)
-	return hashes, nil
+	return has, nil
 }
 
 func writeChainReport(w io.Writer, r chainReport, rpcs int) {
@@ -172,12 +223,23 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 		fmt.Fprintf(w, "%d redemptions up to block %d: the export, of %d records, has the attestation of each.\n", r.Redemptions, r.Block, r.Records)
 		return
 	}
-	rows := make([][]string, len(r.Unknown))
+	rows, late := make([][]string, len(r.Unknown)), 0
 	for i, one := range r.Unknown {
-		rows[i] = []string{text.Time(one.Time), strconv.FormatUint(one.Block, 10), one.Amount.String(), fmt.Sprintf("%d of %d", r.told[one.ID()], rpcs), one.Hash.String(), one.TransactionHash.String()}
+		attested := "-"
+		if one.Attested != nil {
+			attested = text.Time(*one.Attested)
+			late++
+		}
+		rows[i] = []string{
+			text.Time(one.Time), strconv.FormatUint(one.Block, 10), one.Amount.String(), fmt.Sprintf("%d of %d", len(one.Reports), rpcs), attested,
+			one.Hash.String(), one.TransactionHash.String(),
+		}
 	}
-	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tHASH\tTRANSACTION", rows)
+	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tATTESTED\tHASH\tTRANSACTION", rows)
 	fmt.Fprintf(w, "%d of %d redemptions up to block %d are NOT IN THE EXPORT: someone else signs with the attestor's key, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
+	if late > 0 {
+		fmt.Fprintf(w, "%d of them were attested only AFTER they were redeemed: the signature that was redeemed is not the attestation's.\n", late)
+	}
 	if last := r.Unknown[len(r.Unknown)-1]; last.Time.After(r.newest) {
 		fmt.Fprintf(w, "The export ends at %s: for what was redeemed after that, get a newer one.\n", text.Time(r.newest))
 	}
