@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/mod/sumdb/note"
+
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/witness"
@@ -24,19 +26,23 @@ type Known struct {
 	Recorded   *appliance.Entry     // what its journal has under the attestation's id; nil means nothing
 	Unknown    error                // why the appliance could not be asked; nil means that it was
 
-	Policy *witness.Policy // whose witnesses must have cosigned the log's checkpoint; nil means that none must
-	Proven *Proven         // what proves that the log has the attestation; nil where there is nothing
+	Policy   *witness.Policy // whose witnesses must have cosigned the log's checkpoint; nil means that none must
+	Verifier note.Verifier   // the log's key, where no Policy says which log it must be; nil means that none is known
+	Proven   *Proven         // what proves that the log has the attestation; nil where there is nothing
 }
 
 // FromCaller is the SignerFrom of signers that the caller named.
 const FromCaller = "--signer"
 
-// CheckDigest is the name of the check that takes the two addresses.
-const CheckDigest = "digest"
+// Names of checks.
+const (
+	CheckDigest = "digest" // takes the two addresses
+	checkSigner = "signer"
+)
 
 // Check is one thing that was looked at.
 type Check struct {
-	Name   string `json:"name"`   // digest, signature, signer, journal or witnessed
+	Name   string `json:"name"`   // digest, signature, signer, journal, log or witnessed
 	Result string `json:"result"` // OK, Bad or Unchecked
 	Detail string `json:"detail"` // what was found; of what is unchecked, how to have it checked
 }
@@ -103,14 +109,15 @@ func (f File) request() *appliance.Request {
 	return &appliance.Request{UnspendableAddress: *f.UnspendableAddress, Beneficiary: *f.Beneficiary}
 }
 
-// Check checks an attestation: digest, signature, signer, where the journal has it journal, and with a policy witnessed, in this order.
+// Check checks an attestation: digest, signature, signer, where the journal has it journal, with a policy witnessed, and with the log's key
+// log, in this order.
 func (k *Known) Check(f File) []Check {
 	checks := append([]Check{k.checkDigest(f)}, k.checkSignature(f.Attestation)...)
 	if k.Recorded != nil {
 		checks = append(checks, k.checkJournal(f.Attestation))
 	}
-	if k.Policy != nil || k.Proven != nil && k.Proven.IsProof {
-		checks = append(checks, k.checkWitnessed())
+	if k.Policy != nil || k.Verifier != nil || k.Proven != nil && k.Proven.IsProof {
+		checks = append(checks, k.checkLogged())
 	}
 	return checks
 }
@@ -193,7 +200,7 @@ func pairText(r appliance.Request) string {
 func (k *Known) checkSignature(a appliance.Attestation) []Check {
 	recovered, err := a.Signature.Recover(a.Hash)
 	if err != nil {
-		return []Check{{"signature", Bad, err.Error()}, {"signer", Unchecked, "nobody can be recovered from such a signature"}}
+		return []Check{{"signature", Bad, err.Error()}, {checkSigner, Unchecked, "nobody can be recovered from such a signature"}}
 	}
 	return []Check{
 		{"signature", OK, "r and s in range, s in the lower half (EIP-2), v is 27 or 28"},
@@ -201,28 +208,32 @@ func (k *Known) checkSignature(a appliance.Attestation) []Check {
 	}
 }
 
+// checkSigner trusts the caller and the operator's configuration. A record proves nothing about its signer: whoever has the log key can append
+// one that any key signed.
 func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation) Check {
 	isRecorded := k.Recorded != nil && k.Recorded.Record.Attestation == a
 	switch {
 	case recovered != a.SignerAddress:
-		return Check{"signer", Bad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, a.SignerAddress)}
+		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, a.SignerAddress)}
 	case slices.Contains(k.Signers, recovered):
-		return Check{"signer", OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
-	case isRecorded && k.SignerFrom != FromCaller: // such as an attestor key of before
-		return Check{"signer", OK, fmt.Sprintf("%s (this appliance's journal has the attestation)", recovered)}
-	case len(k.Signers) > 0:
-		return Check{"signer", Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
+		return Check{checkSigner, OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
+	case len(k.Signers) > 0 && (k.SignerFrom == FromCaller || !isRecorded):
+		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
+	case isRecorded: // such as by an attestor key of before
+		return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: the configuration does not name it, and that the journal "+
+			"has the attestation does not prove it; if it was this appliance's attestor key, give --signer", recovered)}
 	}
-	if k.Policy != nil && k.Proven != nil {
-		if c, err := k.witnessed(); err == nil {
-			return Check{"signer", OK, fmt.Sprintf("%s (%s has the attestation)", recovered, appliance.LogName(c.Log))}
+	if k.Proven != nil && (k.Policy != nil || k.Verifier != nil) {
+		if _, err := k.logged(); err == nil {
+			return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: the log has the attestation, but whoever has the "+
+				"log key can append one that any key signed; give --signer, the attestor's address that you know", recovered)}
 		}
 	}
 	why := ""
 	if k.Unknown != nil {
 		why = fmt.Sprintf(" (%s)", k.Unknown)
 	}
-	return Check{"signer", Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
+	return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
 }
 
 // anyOf tells addresses to a person.

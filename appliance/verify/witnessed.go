@@ -72,25 +72,37 @@ func provenIn(text []byte) (*Proven, error) {
 	return &p, nil
 }
 
-// checkWitnessed checks that the attestation is in the log under a checkpoint that the policy takes.
-func (k *Known) checkWitnessed() Check {
-	const name = "witnessed"
-	switch {
-	case k.Policy == nil:
-		return Check{name, Unchecked, "whether the log has it under a checkpoint that witnesses have cosigned: give --policy"}
-	case k.Proven == nil:
-		return Check{name, Unchecked, "whether the log has it under a checkpoint that witnesses have cosigned: the file has no proof, attestd log prove ID --witnessed makes one"}
+// checkLogged checks that the attestation is in the log: under a checkpoint that the policy takes, or one that the log's key signed.
+func (k *Known) checkLogged() Check {
+	name, missing := "witnessed", "whether the log has it under a checkpoint that witnesses have cosigned"
+	if k.Policy == nil && k.Verifier != nil {
+		name, missing = "log", "whether the log has it"
 	}
-	c, err := k.witnessed()
+	switch {
+	case k.Policy == nil && k.Verifier == nil:
+		return Check{name, Unchecked, missing + ": give --policy, or --verifier-key for the log's signature alone"}
+	case k.Proven == nil:
+		return Check{name, Unchecked, missing + ": the file has no proof, attestd log prove ID --witnessed makes one"}
+	}
+	c, err := k.logged()
 	if err != nil {
 		return Check{name, Bad, err.Error()}
+	}
+	if k.Policy == nil {
+		return Check{name, OK, fmt.Sprintf("record %d of the %d records of %s", k.Proven.Proof.Index, c.Tree.N, appliance.LogName(c.Log))}
 	}
 	return Check{name, OK, fmt.Sprintf("record %d of the %s", k.Proven.Proof.Index, c)}
 }
 
-// witnessed returns the checkpoint under which the leaf is proven to be.
-func (k *Known) witnessed() (witness.Checkpoint, error) {
-	c, err := k.Policy.Open([]byte(k.Proven.Proof.Checkpoint), time.Now())
+// logged returns the checkpoint under which the leaf is proven to be.
+func (k *Known) logged() (c witness.Checkpoint, err error) {
+	signed := []byte(k.Proven.Proof.Checkpoint)
+	if k.Policy != nil {
+		c, err = k.Policy.Open(signed, time.Now())
+	} else {
+		c.Log = k.Verifier
+		c.Tree, err = appliance.OpenCheckpoint(signed, k.Verifier)
+	}
 	if err != nil {
 		return c, err
 	}

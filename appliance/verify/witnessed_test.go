@@ -3,6 +3,7 @@ package verify_test
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,14 +80,16 @@ func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
 	swapped.entry.Leaf = other.entry.Leaf
 	tests := map[string]struct {
 		text    string
-		policy  *witness.Policy
+		policy  *witness.Policy // nil: the log's key alone is known
 		verdict string
-		says    string // of the check that is named witnessed
+		says    string // of the last check
 	}{
 		"a proof with its leaf":         {l.proof.WithLeaf(l.entry.Leaf), own, verify.Good, "record 4 of the 5 records of example.com/log+"},
 		"a proof in JSON":               {l.asJSON(t, nil), own, verify.Good, "record 4"},
 		"the answer of the API":         {l.asJSON(t, l.answer(l.entry.Record.Attestation)), own, verify.SelfConsistent, "record 4"}, // without its addresses
-		"a proof without a policy":      {l.proof.WithLeaf(l.entry.Leaf), nil, verify.SelfConsistent, "give --policy"},
+		"a proof by the log's key":      {l.proof.WithLeaf(l.entry.Leaf), nil, verify.Good, "record 4 of the 5 records of example.com/log+"},
+		"another log's, by that key":    {other.proof.WithLeaf(other.entry.Leaf), nil, verify.Bad, "checkpoint: "},
+		"no proof for that key":         {string(l.entry.Leaf), nil, verify.SelfConsistent, "the file has no proof"},
 		"an attestation alone":          {string(l.entry.Leaf), own, verify.SelfConsistent, "the file has no proof"},
 		"another log":                   {other.proof.WithLeaf(other.entry.Leaf), own, verify.Bad, "no log of the policy has signed it"},
 		"another place":                 {moved.proof.WithLeaf(l.entry.Leaf), own, verify.Bad, "not in the tree"},
@@ -101,12 +104,41 @@ func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checks := (&verify.Known{Policy: test.policy, Proven: proven}).Check(f)
+			k := verify.Known{Policy: test.policy, Proven: proven, Signers: []appliance.Address{l.entry.Record.SignerAddress}, SignerFrom: verify.FromCaller}
+			name := "witnessed"
+			if test.policy == nil {
+				k.Verifier, name = l.key.Verifier, "log"
+			}
+			checks := k.Check(f)
 			last := checks[len(checks)-1]
-			if verdict, _ := verify.Verdict(checks); verdict != test.verdict || last.Name != "witnessed" || !strings.Contains(last.Detail, test.says) {
+			if verdict, _ := verify.Verdict(checks); verdict != test.verdict || last.Name != name || !strings.Contains(last.Detail, test.says) {
 				t.Errorf("%s: %+v, want %s and %q", verdict, checks, test.verdict, test.says)
 			}
 		})
+	}
+}
+
+// A log has what its key was used to append, whoever signed it.
+func TestALogDoesNotSayWhoMaySign(t *testing.T) {
+	t.Parallel()
+	l := newLogged(t)
+	f, proven, err := verify.ParseProven([]byte(l.proof.WithLeaf(l.entry.Leaf)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, k := range map[string]verify.Known{
+		"no log":      {Proven: proven},
+		"the log":     {Proven: proven, Verifier: l.key.Verifier},
+		"the journal": {Proven: proven, Recorded: &l.entry},
+		"the journal of a configured appliance": {
+			Proven: proven, Recorded: &l.entry, Signers: []appliance.Address{{1}}, SignerFrom: "this appliance's, hsm.address",
+		},
+	} {
+		checks := k.Check(f)
+		verdict, unchecked := verify.Verdict(checks)
+		if verdict != verify.SelfConsistent || !slices.Contains(unchecked, "signer") || !strings.Contains(checks[2].Detail, "give --signer") {
+			t.Errorf("%s: %s %q %+v", name, verdict, unchecked, checks)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
@@ -40,9 +41,14 @@ With --policy, a C2SP tlog-policy file, it must also be
 
     witnessed  FILE proves that it is in a log of the policy, under a checkpoint that a quorum of its witnesses cosigned
 
+With --verifier-key, the log's key, instead
+
+    log        FILE proves that it is in the log of that key, whose witnesses are not checked
+
 You trust each --signer. Without it, you trust this machine's appliance: hsm.address or hsm.keys of the configuration,
-else the daemon's keys, and what the journal has under the attestation's id, also by a key of before. What FILE says of
-its own signer proves nothing: anybody can sign.
+else the daemon's keys. What FILE says of its own signer proves nothing: anybody can sign. Nor does the log: whoever has
+the log key can append an attestation that any key signed. Give --signer with the attestor's address that you know, such
+as the contract's attestor().
 
 The answer of the API does not hold the two addresses: give them, unless this machine's journal has them. FILE must
 not contradict what you give, nor name another digest scheme than --scheme, else the journal, else the
@@ -53,7 +59,8 @@ and what to give, and the exit status is 1, or 0 with --allow-partial. --require
 not checked. With a check that is bad it is always 1.`
 
 func newVerify(a *app) *cobra.Command {
-	var unspendable, beneficiary, scheme, policy string
+	var unspendable, beneficiary, scheme string
+	var trusted logTrust
 	var signers []string
 	var allow allowance
 	cmd := &cobra.Command{
@@ -63,10 +70,13 @@ func newVerify(a *app) *cobra.Command {
 		Example: `  attestd attest --unspendable 0x… --beneficiary 0x… | attestd verify -
   attestd verify attestation.json --unspendable 0x… --beneficiary 0x… --signer 0x…
   attestd log show ID --output json | jq .record | attestd verify -
-  attestd log prove ID --witnessed | attestd verify - --policy witnesses.policy`,
+  attestd log prove ID --witnessed | attestd verify - --policy witnesses.policy --signer 0x…`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k := known{verify.Known{Scheme: appliance.SchemeName(scheme)}}
+			if err := k.trust(cmd, a, trusted); err != nil {
+				return err
+			}
 			if err := k.expect(unspendable, beneficiary, signers); err != nil {
 				return usageError{cmd.CommandPath(), err}
 			}
@@ -74,7 +84,7 @@ func newVerify(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, err := k.read(a, text, policy)
+			f, err := k.read(text)
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", args[0], err)
 			}
@@ -89,7 +99,8 @@ func newVerify(a *app) *cobra.Command {
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary it must be for")
 	f.StringArrayVar(&signers, "signer", nil, "the address that must have signed it; may be repeated, for one of several (default: this machine's appliance's)")
 	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the journal's, else the configuration's, else the file's)")
-	f.StringVar(&policy, "policy", "", "policy file (C2SP tlog-policy) of the log that must have it, and of the witnesses who must have cosigned that")
+	f.StringVar(&trusted.policy, "policy", "", "policy file (C2SP tlog-policy) of the log that must have it, and of the witnesses who must have cosigned that")
+	f.StringVar(&trusted.verifierKey, "verifier-key", "", "without --policy: the verifier key, name+hash+key, of the log that must have it")
 	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
 	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: exit with 1 all the same where it was not checked that the hash is of the two addresses")
 	return cmd
@@ -105,21 +116,35 @@ func (a allowance) allows(unchecked []string) bool {
 // known is gathered from the command line and from this machine's appliance.
 type known struct{ verify.Known }
 
+// logTrust says which log must have the attestation.
+type logTrust struct{ policy, verifierKey string }
+
+func (k *known) trust(cmd *cobra.Command, a *app, by logTrust) (err error) {
+	if by.policy != "" && by.verifierKey != "" {
+		return usagef(cmd, "--policy has the log's key: leave out --verifier-key")
+	}
+	if by.verifierKey != "" {
+		if k.Verifier, err = note.NewVerifier(by.verifierKey); err != nil {
+			return notVerifierKey(cmd)
+		}
+	}
+	k.Policy, err = a.policy(by.policy)
+	return err
+}
+
 // read reads the file, with what it proves.
-func (k *known) read(a *app, text []byte, policy string) (f verify.File, err error) {
-	if k.Policy, err = a.policy(policy); err != nil {
-		return f, err
-	}
+func (k *known) read(text []byte) (f verify.File, err error) {
 	f, k.Proven, err = verify.ParseProven(text)
+	trimmed := bytes.TrimSpace(text)
 	switch {
-	case len(bytes.TrimSpace(text)) == 0:
-		err = errors.New("not an attestation: it is empty")
-	case err != nil && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
-		err = errors.New("not an attestation: it must be one JSON object, or a tlog-proof")
-	case err != nil:
-		err = fmt.Errorf("not an attestation: %w", err)
+	case err == nil:
+		return f, nil
+	case len(trimmed) == 0:
+		err = errors.New("it is empty")
+	case !appliance.IsProof(text) && !bytes.HasPrefix(trimmed, []byte("{")):
+		err = errors.New("it must be one JSON object, or a C2SP tlog-proof, whose first line is c2sp.org/tlog-proof@v1")
 	}
-	return f, err
+	return f, fmt.Errorf("not an attestation: %w", err)
 }
 
 // expect takes what the caller says.
@@ -215,6 +240,11 @@ func isNotFound(err error) bool {
 	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }
 
+// isInLog says whether a check has proven that the log has the attestation.
+func isInLog(c verify.Check) bool {
+	return c.Result == verify.OK && (c.Name == "witnessed" || c.Name == "log")
+}
+
 func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 	word, notChecked := verify.Verdict(checks)
 	rows := make([][]string, len(checks))
@@ -232,6 +262,9 @@ func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 		case verify.Good:
 			fmt.Fprintln(w, "The attestation is good.")
 		case verify.SelfConsistent:
+			if slices.ContainsFunc(checks, isInLog) && slices.Contains(notChecked, "signer") {
+				fmt.Fprintln(w, "The log has the attestation, but its signer was not checked: give --signer ADDRESS.")
+			}
 			fmt.Fprintf(w, "The attestation is self-consistent only; not checked: %s.\n", strings.Join(notChecked, ", "))
 		default:
 			fmt.Fprintln(w, "The attestation is BAD: do not use it.")

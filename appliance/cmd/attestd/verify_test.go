@@ -161,6 +161,8 @@ func TestVerifyRefusesWhatIsNoAttestation(t *testing.T) {
 		"a member twice":        {`{"id"`, `{"beneficiary":"` + devUnspendable + `","id"`, "beneficiary is there twice"},
 		"a member twice within": {`"v":`, `"v":27,"v":`, "signature.v is there twice"},
 		"one address alone":     {`"beneficiary"`, `"Beneficiary"`, "unspendableAddress and beneficiary go together"},
+		"half a proof":          {string(file), "c2sp.org/tlog-proof@v1\nindex 1\n", "tlog-proof: there is no checkpoint"},
+		"no JSON and no proof":  {string(file), "hello", "must be one JSON object, or a C2SP tlog-proof, whose first line is"},
 		"no hash":               {`"hash"`, `"Hash"`, "hash, signature and signerAddress are needed"},
 		"a typo in an address":  {"0x5aAeb", "0x5AAeb", "checksum"},
 	} {

@@ -115,8 +115,10 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	journal, checkpoint := w.audit(t)
 	export, signed := a.write("good.ndjson", journal), a.write("good.checkpoint", checkpoint)
 
-	a.checks(true, "The attestation is good", "verify", proof, "--policy", policy)
-	a.checks(true, "cosigned by transparency at", "verify", inJSON, "--policy", policy)
+	signer := last.SignerAddress.String()
+	a.checks(true, "The attestation is good", "verify", proof, "--policy", policy, "--signer", signer)
+	a.checks(true, "cosigned by transparency at", "verify", inJSON, "--policy", policy, "--signer", signer)
+	a.checks(false, "not checked: signer", "verify", proof, "--policy", policy)
 	a.checks(false, "not checked: signer, witnessed", "verify", proof)
 	a.checks(true, "The journal is whole", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
 	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint || strings.Count(served, "\n— witness.example/") != 2 {
@@ -126,7 +128,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		t.Errorf("log verify: %s", out)
 	}
 	ended := w.load(t)
-	w.types(t, last.ID.String())
+	w.types(t, last)
 	ended()
 	_, newest, err := appliance.ReadCheckpoint([]byte(w.run(t, "log", "checkpoint", "--newest")))
 	if err != nil {
@@ -185,7 +187,7 @@ func (w *witnessed) load(t *testing.T) (end func()) {
 }
 
 // types runs the commands of docs/witness.md: the operator's with the appliance's configuration, the auditor's without.
-func (w *witnessed) types(t *testing.T, id string) {
+func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/witness.md")
 	if err == nil {
@@ -204,7 +206,7 @@ func (w *witnessed) types(t *testing.T, id string) {
 			continue
 		}
 		typed++
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.ReplaceAll(command, "ID", id))
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.NewReplacer("ID", last.ID.String(), "ADDRESS", last.SignerAddress.String()).Replace(command))
 		cmd.Dir, cmd.Env = w.auditor.dir, w.command().Env
 		if strings.Contains(command, "--policy") {
 			cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
