@@ -208,6 +208,7 @@ type Continuation struct {
 	Published string // the highest checkpoint that is known to have been published; empty where none is known
 	Surviving string // the checkpoint of the leaves that follow, signed by the old log
 	Reason    string
+	NewKey    string // the new log's verifier key, where it does not follow from the old log's key; see Event.GiveNewLogKey
 }
 
 // The details of an EventLogContinued.
@@ -217,6 +218,7 @@ const (
 	detailPublished = "published"
 	detailSurviving = "surviving"
 	detailReason    = "reason"
+	detailNewKey    = "newKey"
 )
 
 // Event returns the event, but for who, when and salt.
@@ -233,6 +235,7 @@ func (e Event) Continuation() (c Continuation, ok bool) {
 	d := e.Details
 	return Continuation{
 		Log: d[detailLog], Origin: d[detailOrigin], Published: d[detailPublished], Surviving: d[detailSurviving], Reason: d[detailReason],
+		NewKey: d[detailNewKey],
 	}, e.Kind == EventLogContinued
 }
 

@@ -83,6 +83,9 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 	if !ok || c.Log != k.VerifierText {
 		return LogKey{}, "", fmt.Errorf("the event does not continue log %s", LogName(k.Verifier))
 	}
+	if c.NewKey != "" {
+		return LogKey{}, "", fmt.Errorf("%w: it is %s", ErrNewLogKey, c.NewKey)
+	}
 	leaf, err := EncodeEvent(e)
 	if err != nil {
 		return LogKey{}, "", err
@@ -93,6 +96,25 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 		return LogKey{}, "", fmt.Errorf("derive log key: %w", err)
 	}
 	return logKeyOf(c.Origin, seed)
+}
+
+// ErrNewLogKey says that a log has a key that does not follow from that of the log from which it goes on.
+var ErrNewLogKey = errors.New("the log goes on with a new log key, which must be brought: attestd setup --bundle FILE on the appliance that made it, and here, once " +
+	"log.key is moved away, attestd setup --join FILE")
+
+// GiveNewLogKey makes a key for the log whose first leaf the event will be, and has the event name it. Unlike Continue's, whoever holds the old
+// log's key cannot find it.
+func (e *Event) GiveNewLogKey() (LogKey, string, error) {
+	c, ok := e.Continuation()
+	if !ok {
+		return LogKey{}, "", errors.New("the event continues no log")
+	}
+	key, secret, err := NewLogKey(c.Origin)
+	if err != nil {
+		return LogKey{}, "", err
+	}
+	e.Details[detailNewKey] = key.VerifierText
+	return key, secret, nil
 }
 
 // Follow finds the key of the log that begins with these events, newest first, from that of a log which it continues: itself, or

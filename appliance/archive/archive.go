@@ -1,5 +1,5 @@
 // Package archive makes backups of the API keys and the journal, and puts them in place. A backup is a tar archive (POSIX.1-2001)
-// compressed by zstd (RFC 8878): manifest.json, log.key, attestd.db.
+// compressed by zstd (RFC 8878): log.key.age where the log key is in it, which is encrypted (age), then manifest.json and attestd.db.
 package archive
 
 import (
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
 )
@@ -24,18 +25,30 @@ const (
 	LogKeyFile = "log.key"
 )
 
-// Manifest is manifest.json, the first file of an archive.
+// Manifest is manifest.json.
 type Manifest struct {
-	Format     int       `json:"format"`  // 1
-	Attestd    string    `json:"attestd"` // the version that wrote it
-	Time       time.Time `json:"time"`
-	Records    int64     `json:"records"`
-	RootHash   string    `json:"rootHash"`   // of the tree of these records, hex
-	Checkpoint string    `json:"checkpoint"` // signed, of the same tree (C2SP tlog-checkpoint)
+	Format      int       `json:"format"`  // 2
+	Attestd     string    `json:"attestd"` // the version that wrote it
+	Time        time.Time `json:"time"`
+	Records     int64     `json:"records"`
+	RootHash    string    `json:"rootHash"`    // of the tree of these records, hex
+	Checkpoint  string    `json:"checkpoint"`  // signed, of the same tree (C2SP tlog-checkpoint)
+	VerifierKey string    `json:"verifierKey"` // of the log key that signed it (C2SP signed-note)
+}
+
+// logKey is the public half of the log key.
+func (m Manifest) logKey() (appliance.LogKey, error) { return publicKey(m.VerifierKey) }
+
+func publicKey(verifierKey string) (appliance.LogKey, error) {
+	verifier, err := note.NewVerifier(verifierKey)
+	if err != nil {
+		return appliance.LogKey{}, fmt.Errorf("verifier key %q: %w", verifierKey, err)
+	}
+	return appliance.LogKey{Verifier: verifier, VerifierText: verifierKey}, nil
 }
 
 const (
-	archiveFormat = 1
+	archiveFormat = 2
 	manifestName  = "manifest.json"
 	maxManifest   = 64 << 10
 )
@@ -47,40 +60,23 @@ type Snapshotter interface {
 	SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error
 }
 
-// Write writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, log.key, attestd.db.
-func Write(w io.Writer, from Snapshotter, logKeyPath, version string, now time.Time) error {
-	secret, err := os.ReadFile(logKeyPath)
-	if err != nil {
-		return fmt.Errorf("log key: %w", err)
-	}
-	key, err := appliance.ParseLogKey(string(secret))
-	if err != nil {
-		return fmt.Errorf("%s: %w", logKeyPath, err)
-	}
+// Write writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, attestd.db. Make adds the log key; of key,
+// Write uses the public half.
+func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, now time.Time) error {
 	archive := tar.NewWriter(w)
-	begin := func(name string, size int64) error {
-		return archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now.UTC().Truncate(time.Second), Format: tar.FormatPAX})
-	}
-	put := func(name string, content []byte) error {
-		if err := begin(name, int64(len(content))); err != nil {
-			return err
-		}
-		_, err := archive.Write(content)
-		return err
-	}
-	err = from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
+	err := from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
 		tree, err := appliance.OpenCheckpoint(checkpoint, key.Verifier)
 		if err != nil {
 			return nil, err
 		}
 		manifest, err := json.MarshalIndent(Manifest{
-			Format: archiveFormat, Attestd: version, Time: now.UTC().Truncate(time.Second),
+			Format: archiveFormat, Attestd: version, Time: now.UTC().Truncate(time.Second), VerifierKey: key.VerifierText,
 			Records: tree.N, RootHash: hex.EncodeToString(tree.Hash[:]), Checkpoint: string(checkpoint),
 		}, "", "  ")
 		if err != nil {
 			return nil, err
 		}
-		return archive, errors.Join(put(manifestName, append(manifest, '\n')), put(LogKeyFile, secret), begin(StoreFile, size))
+		return archive, errors.Join(put(archive, manifestName, append(manifest, '\n'), now), begin(archive, StoreFile, size, now))
 	})
 	if err != nil {
 		return err
@@ -88,7 +84,20 @@ func Write(w io.Writer, from Snapshotter, logKeyPath, version string, now time.T
 	return archive.Close()
 }
 
-// Read unpacks an archive into a folder: log.key and attestd.db, and nothing else whatever it holds.
+// begin begins a file of an archive.
+func begin(archive *tar.Writer, name string, size int64, now time.Time) error {
+	return archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now.UTC().Truncate(time.Second), Format: tar.FormatPAX})
+}
+
+func put(archive *tar.Writer, name string, content []byte, now time.Time) error {
+	if err := begin(archive, name, int64(len(content)), now); err != nil {
+		return err
+	}
+	_, err := archive.Write(content)
+	return err
+}
+
+// Read unpacks an archive into a folder: attestd.db, log.key.age if it is there, and nothing else whatever the archive holds.
 func Read(f io.Reader, dir string) (m Manifest, err error) {
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
 	if err != nil {
@@ -96,8 +105,17 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 	}
 	defer z.Close()
 	archive := tar.NewReader(z)
-	for _, want := range []string{manifestName, LogKeyFile, StoreFile} {
-		header, err := archive.Next()
+	header, err := archive.Next()
+	if err == nil && header.Name == sealedLogKey && header.Typeflag == tar.TypeReg {
+		if header.Size > maxSealed {
+			return m, notOurs(fmt.Errorf("%s is too large", sealedLogKey))
+		}
+		if err := unpack(archive, filepath.Join(dir, sealedLogKey)); err != nil {
+			return m, notOurs(err)
+		}
+		header, err = archive.Next()
+	}
+	for _, want := range []string{manifestName, StoreFile} {
 		if err != nil {
 			return m, notOurs(err)
 		}
@@ -112,9 +130,10 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 		if err != nil {
 			return m, notOurs(err)
 		}
+		header, err = archive.Next()
 	}
 	// To the end: there are the checksums, and what broke off has none.
-	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
+	if !errors.Is(err, io.EOF) {
 		return m, notOurs(fmt.Errorf("it does not end after %s: %w", StoreFile, err))
 	}
 	if _, err := io.Copy(io.Discard, z); err != nil {

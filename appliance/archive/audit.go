@@ -30,6 +30,24 @@ func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) 
 	return store, key, err
 }
 
+// openPublic opens the journal in a folder, of which the log key need not be there.
+func openPublic(dir string, key appliance.LogKey) (store *bolt.Store, err error) {
+	err = asOwner(dir, func() error {
+		store, err = bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
+		return err
+	})
+	return store, err
+}
+
+// open opens the journal that an archive has unpacked in a folder.
+func (m Manifest) open(dir string) (*bolt.Store, error) {
+	key, err := m.logKey()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", manifestName, err)
+	}
+	return openPublic(dir, key)
+}
+
 // Settle brings what a crash has left in the journal's write-ahead log in a folder into attestd.db, so that this alone is the journal. No daemon
 // may use it.
 func Settle(dir string) error {
@@ -128,7 +146,7 @@ type AuditOptions struct {
 
 // Audit proves that the files which an archive held are the journal that its manifest tells.
 func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report appliance.AuditReport, err error) {
-	store, _, err := OpenStore(dir)
+	store, err := m.open(dir)
 	if err != nil {
 		return report, err
 	}
@@ -154,7 +172,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 // Inspected is what a backup holds.
 type Inspected struct {
 	Manifest
-	Key    appliance.LogKey // which is in the backup
+	Key    appliance.LogKey // the public half, as the manifest has it
 	Report appliance.AuditReport
 }
 
@@ -168,7 +186,10 @@ func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions
 	if found.Manifest, err = Read(reading{ctx, backup}, scratch); err != nil {
 		return found, err
 	}
-	store, key, err := OpenStore(scratch)
+	if found.Key, err = found.logKey(); err != nil {
+		return found, fmt.Errorf("%s: %w", manifestName, err)
+	}
+	store, err := openPublic(scratch, found.Key)
 	if err != nil {
 		return found, err
 	}
@@ -180,7 +201,6 @@ func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions
 	if err != nil {
 		return found, err
 	}
-	found.Key = key
 	found.Report, err = store.Journal().Verify(ctx, opts)
 	return found, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
 
@@ -18,7 +19,11 @@ type ContinueOptions struct {
 	Reason, By string
 	Published  []byte // the highest checkpoint that is known to have been published; nil where none is
 	Now        time.Time
-	Progress   func(done, total int64) // of the records; may be nil
+	// NewKey gives the other log a key that does not follow from the old one, which may be stolen, or is not there. Others that share the
+	// journal must be brought it.
+	NewKey   bool
+	Old      appliance.LogKey        // the old log's, of which the public half is enough with NewKey; the zero value means that log.key is in the folder
+	Progress func(done, total int64) // of the records; may be nil
 }
 
 // Continued is a log that goes on from another one.
@@ -35,7 +40,7 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 	if err := Settle(dir); err != nil { // else it would lie beside the new journal
 		return c, err
 	}
-	store, key, err := OpenStore(dir)
+	store, key, err := o.open(dir)
 	if err != nil {
 		return c, err
 	}
@@ -44,11 +49,7 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 	if err != nil {
 		return c, err
 	}
-	event, err := appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now)
-	if err != nil {
-		return c, err
-	}
-	next, secret, err := key.Continue(event)
+	event, next, secret, err := o.Successor(key, surviving)
 	if err != nil {
 		return c, err
 	}
@@ -66,6 +67,11 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 		return c, err
 	}
 	c.Aside = filepath.Join(dir, StoreFile+freeSuffix(dir, ".before-continue-"+o.Now.UTC().Format("20060102T150405Z")))
+	if o.NewKey { // nobody finds it, were it lost in a kill
+		if err := KeepNextKey(dir, secret); err != nil {
+			return c, err
+		}
+	}
 	if err := putInPlace(dir, made, c.Aside); err != nil {
 		return c, err
 	}
@@ -76,6 +82,46 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 		return c, err
 	}
 	return c, highwater.Write(filepath.Join(dir, highwater.FileName), c.Head.Checkpoint)
+}
+
+func (o ContinueOptions) open(dir string) (*bolt.Store, appliance.LogKey, error) {
+	if o.Old.Verifier == nil {
+		return OpenStore(dir)
+	}
+	store, err := openPublic(dir, o.Old)
+	return store, o.Old, err
+}
+
+// Successor makes the first leaf of the log that goes on from the one of key, with that log's key and its secret text.
+func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e appliance.Event, next appliance.LogKey, secret string, err error) {
+	if e, err = appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now); err != nil {
+		return e, next, "", err
+	}
+	if o.NewKey {
+		next, secret, err = e.GiveNewLogKey()
+	} else if o.Old.Verifier != nil {
+		return e, next, "", errors.New("the old log key is not at hand")
+	} else {
+		next, secret, err = key.Continue(e)
+	}
+	return e, next, secret, err
+}
+
+// RotateLogKey is Continue with a new log key, of a journal that lost nothing, such as because the old key was stolen.
+func RotateLogKey(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
+	err = asOwner(dir, func() error {
+		key, err := readLogKey(dir)
+		if err != nil {
+			return err
+		}
+		if o.Published, err = PublishedMark(filepath.Join(dir, highwater.FileName), key); err != nil {
+			return err
+		}
+		o.NewKey = true
+		c, err = Continue(ctx, dir, o)
+		return err
+	})
+	return c, err
 }
 
 // continueScratch is the name of the folder in which the new journal is made.

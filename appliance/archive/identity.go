@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -16,7 +17,7 @@ import (
 // identify has the journal in scratch go on as another log, unless it is proven that nothing was published beyond it: then the log
 // stays what it is. It returns the checkpoint of the journal as it will be in place, which becomes the mark.
 func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done *Restored) (checkpoint []byte, err error) {
-	key, err := readLogKey(scratch)
+	key, err := done.logKey()
 	if err != nil {
 		return nil, err
 	}
@@ -24,15 +25,23 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 	if err != nil {
 		return nil, err
 	}
-	if missing == "" {
+	hasKey := files.Exists(filepath.Join(scratch, LogKeyFile))
+	switch {
+	case missing == "" && hasKey:
 		checkpoint = []byte(done.Checkpoint)
 		return checkpoint, highwater.Write(filepath.Join(scratch, highwater.FileName), checkpoint)
+	case missing == "":
+		missing = "its log key is not there"
 	}
-	next, err := Continue(ctx, scratch, ContinueOptions{
+	options := ContinueOptions{
 		Reason:    "restored from the backup of " + done.Manifest.Time.UTC().Format(time.RFC3339) + ": " + missing,
 		By:        o.By,
 		Published: published, Now: time.Now(),
-	})
+	}
+	if !hasKey {
+		options.Old, options.NewKey = key, true
+	}
+	next, err := Continue(ctx, scratch, options)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +126,7 @@ func (o RestoreOptions) covers(ctx context.Context, scratch string, key applianc
 	if tree.N > m.Records {
 		return false, nil
 	}
-	store, key, err := OpenStore(scratch)
+	store, err := m.open(scratch)
 	if err != nil {
 		return false, err
 	}
@@ -125,20 +134,16 @@ func (o RestoreOptions) covers(ctx context.Context, scratch string, key applianc
 	return extends, errors.Join(err, store.Close())
 }
 
-// beforeContinued is the head of the journal in dir as it was before it went on as another log, where it was of the log of the backup
-// in scratch then, and nothing but events came since; else in. newest is the index of its newest attestation.
-func beforeContinued(dir, scratch string, in Head, newest int64) (Head, error) {
-	key, err := readLogKey(scratch)
-	if err != nil {
-		return in, err
-	}
+// beforeContinued is the head of the journal in dir as it was before it went on as another log, where it was of the backup's log
+// then, and nothing but events came since; else in. newest is the index of its newest attestation.
+func beforeContinued(dir string, m Manifest, in Head, newest int64) (Head, error) {
 	_, events, err := bolt.Beginning(filepath.Join(dir, StoreFile))
 	if err != nil {
 		return in, err
 	}
 	for i, e := range events {
 		c, ok := e.Continuation()
-		if !ok || c.Log != key.VerifierText {
+		if !ok || c.Log != m.VerifierKey {
 			continue
 		}
 		if tree, err := c.Tree(); err == nil && newest < tree.N+int64(i)+1 {
@@ -148,8 +153,8 @@ func beforeContinued(dir, scratch string, in Head, newest int64) (Head, error) {
 	return in, nil
 }
 
-// sameLog says whether a head is of the log of the backup in scratch.
-func sameLog(in Head, scratch string) bool {
-	key, err := readLogKey(scratch)
+// sameLog says whether a head is of the backup's log.
+func sameLog(in Head, m Manifest) bool {
+	key, err := m.logKey()
 	return err == nil && appliance.SignerOf(in.Checkpoint) == appliance.LogName(key.Verifier)
 }

@@ -35,7 +35,7 @@ func (i interrupting) Write(p []byte) (int, error) {
 // Whoever interrupts a backup or a restore finds the folder as it was, also in the middle of one large file.
 func TestAnInterruptionLeavesNothing(t *testing.T) {
 	t.Parallel()
-	key, secret, err := appliance.NewLogKey("example.com/interrupted")
+	key, _, err := appliance.NewLogKey("example.com/interrupted")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +44,9 @@ func TestAnInterruptionLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	secretFile := filepath.Join(t.TempDir(), "log.key")
-	if err := os.WriteFile(secretFile, []byte(secret), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	take := func(w io.Writer) error { return archive.Write(w, store, secretFile, "test", time.Now()) }
+	take := func(w io.Writer) error { return archive.Write(w, store, key, "test", time.Now()) }
 	whole := filepath.Join(t.TempDir(), "backup.tar.zst")
-	if _, _, err := archive.Make(t.Context(), whole, take, archive.AuditOptions{}); err != nil {
+	if _, _, err := archive.Make(t.Context(), whole, take, archive.Sealing{}, archive.AuditOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	backup, err := os.ReadFile(whole)
@@ -61,7 +57,7 @@ func TestAnInterruptionLeavesNothing(t *testing.T) {
 		"backup": func(ctx context.Context, dir string, interrupt func()) error {
 			_, _, err := archive.Make(ctx, filepath.Join(dir, "b.tar.zst"), func(w io.Writer) error {
 				return take(interrupting{Writer: w, interrupt: interrupt})
-			}, archive.AuditOptions{})
+			}, archive.Sealing{}, archive.AuditOptions{})
 			return err
 		},
 		"restore": func(ctx context.Context, dir string, interrupt func()) error {

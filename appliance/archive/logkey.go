@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
@@ -29,13 +30,53 @@ func IsRetired(dir string, key appliance.LogKey) bool {
 // place.
 func ReplaceLogKey(dir string, old appliance.LogKey, secret string) error {
 	path, retired := filepath.Join(dir, LogKeyFile), filepath.Join(dir, retiredFile(old))
-	if err := os.Link(path, retired); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Link(path, retired)
+	if errors.Is(err, fs.ErrNotExist) { // the old key is not here; its public half says that it signs nothing any more
+		err = files.Write(retired, []byte(old.VerifierText+"\n"), 0o600)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("retire the log key: %w", err)
 	}
 	if err := files.Write(path, []byte(secret+"\n"), 0o600); err != nil {
 		return fmt.Errorf("log key: %w", err)
 	}
+	if err := os.Remove(filepath.Join(dir, nextKeyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("log key: %w", err)
+	}
 	return files.HandOver(dir, LogKeyFile, retiredFile(old))
+}
+
+// nextKeyFile has the new key of a journal that goes on as another log, from before the journal is in place until log.key has it.
+const nextKeyFile = LogKeyFile + ".next"
+
+// KeepNextKey keeps the secret text of the key with which the journal in a folder is about to go on: a kill does not lose it.
+func KeepNextKey(dir, secret string) error {
+	if err := files.Write(filepath.Join(dir, nextKeyFile), []byte(secret+"\n"), 0o600); err != nil {
+		return fmt.Errorf("log key: %w", err)
+	}
+	return files.HandOver(dir, nextKeyFile)
+}
+
+// successorOf is the key of the log that begins with these events: it follows from the old log's, or is in nextKeyFile.
+func successorOf(dir string, key appliance.LogKey, events []appliance.Event) (next appliance.LogKey, secret string, err error) {
+	if next, secret, err = key.Follow(events); !errors.Is(err, appliance.ErrNewLogKey) {
+		return next, secret, err
+	}
+	if kept, secret, readErr := NextKey(dir); readErr == nil {
+		return kept, secret, nil
+	}
+	return next, "", err
+}
+
+// NextKey reads what KeepNextKey has kept.
+func NextKey(dir string) (next appliance.LogKey, secret string, err error) {
+	kept, err := os.ReadFile(filepath.Join(dir, nextKeyFile))
+	if err != nil {
+		return next, "", err
+	}
+	secret = strings.TrimSpace(string(kept))
+	next, err = appliance.ParseLogKey(secret)
+	return next, secret, err
 }
 
 // followed opens the journal in a folder with a log key, or with the one that follows from it where the journal goes on as another
@@ -51,7 +92,10 @@ func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 		return store, "", key, err
 	}
 	_, events, otherErr := bolt.Beginning(filepath.Join(dir, StoreFile))
-	next, secret, followErr := key.Follow(events)
+	next, secret, followErr := successorOf(dir, key, events)
+	if errors.Is(followErr, appliance.ErrNewLogKey) {
+		err = errors.Join(err, followErr)
+	}
 	if otherErr != nil || followErr != nil {
 		return nil, "", key, err
 	}

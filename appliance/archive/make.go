@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 	"regexp"
 	"time"
 
+	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
 )
 
@@ -68,9 +71,15 @@ func Prune(made string, keep int) (p Pruned, err error) {
 	return p, nil
 }
 
-// Make makes a compressed archive of what take writes: under another name, which becomes the given one when it has
-// proved to be good.
-func Make(ctx context.Context, name string, take func(io.Writer) error, o AuditOptions) (m Manifest, size int64, err error) {
+// Sealing says how a backup has the log key.
+type Sealing struct {
+	Dir string        // the folder that has log.key
+	To  age.Recipient // who can decrypt it; nil leaves the key out
+}
+
+// Make makes a compressed archive of what take writes, which is as Write writes it, and of the encrypted log key: under another name, which
+// becomes the given one when it has proved to be good.
+func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealing, o AuditOptions) (m Manifest, size int64, err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {
@@ -78,7 +87,14 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, o AuditO
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
 	defer f.Close()
-	if err := compress(f, func(w io.Writer) error { return take(writing{ctx, w}) }); err != nil {
+	var key appliance.LogKey
+	err = compress(f, func(w io.Writer) error {
+		if key, err = s.write(w); err != nil {
+			return err
+		}
+		return take(writing{ctx, w})
+	})
+	if err != nil {
 		return m, 0, err
 	}
 	if size, err = f.Seek(0, io.SeekEnd); err != nil {
@@ -87,10 +103,26 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, o AuditO
 	if m, err = check(ctx, f.Name(), dir, o); err != nil {
 		return m, 0, fmt.Errorf("the copy is not good: %w", err)
 	}
+	if s.To != nil && key.VerifierText != m.VerifierKey {
+		return m, 0, fmt.Errorf("%s is the key of %s, and signed no checkpoint of the journal: attestd follows when it is started again", LogKeyFile, appliance.LogName(key.Verifier))
+	}
 	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, it replaces nothing
 		return m, 0, err
 	}
 	return m, size, files.SyncFolder(dir)
+}
+
+// write begins an archive with the encrypted log key, so that one that Write writes can follow.
+func (s Sealing) write(w io.Writer) (key appliance.LogKey, err error) {
+	if s.To == nil {
+		return key, nil
+	}
+	sealed, key, err := seal(s.Dir, s.To)
+	if err != nil {
+		return key, err
+	}
+	archive := tar.NewWriter(w)
+	return key, errors.Join(put(archive, sealedLogKey, sealed, time.Now()), archive.Flush()) // not closed: the archive goes on
 }
 
 // compress writes what produce writes to f, and syncs it.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
@@ -26,6 +28,11 @@ type RestoreOptions struct {
 	// what the backup must hold for its log to stay what it is. Nil means that none is known.
 	Published []byte
 	By        string // who restores
+
+	Identities []age.Identity // that open the backup's log key; none where there are none
+	// NewLogKey has the journal go on as another log with a new log key. A backup without a log key, which data_dir has not either, does so
+	// in any case.
+	NewLogKey bool
 }
 
 // Restored is what Restore has done.
@@ -84,6 +91,9 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 	if _, err := o.audit(ctx, scratch, done.Manifest, nil); err != nil {
 		return done, err
 	}
+	if err := o.unseal(dir, scratch, done.Manifest); err != nil {
+		return done, err
+	}
 	if done.Lost, err = o.mayReplace(ctx, dir, scratch, done.Manifest); err != nil {
 		return done, err
 	}
@@ -136,15 +146,15 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	if err != nil { // what is damaged may have been one
 		newest = in.Tree.N - 1
 	}
-	if !sameLog(in, scratch) { // else it went on from another one, and its first leaf need not be read
-		if in, err = beforeContinued(dir, scratch, in, newest); err != nil {
+	if !sameLog(in, m) { // else it went on from another one, and its first leaf need not be read
+		if in, err = beforeContinued(dir, m, in, newest); err != nil {
 			return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 		}
 	}
 	if newest < 0 || newest < m.Records && beginsWith(ctx, dir, m) {
 		return "", nil // events are not answered to anybody
 	}
-	if in.Tree.N > m.Records && sameLog(in, scratch) {
+	if in.Tree.N > m.Records && sameLog(in, m) {
 		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -85,6 +87,11 @@ func (c *Config) validateJournal(check func(ok bool, format string, args ...any)
 	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Journal.WitnessInterval >= minInterval && c.Journal.WitnessInterval <= maxWitnessInterval,
 		"journal.witness_interval: must be %s to %s", minInterval, maxWitnessInterval)
+	check(c.Backup.Recipient == "" || c.Backup.PassphraseFile == "", "backup: set recipient or passphrase_file, not both")
+	if c.Backup.Recipient != "" {
+		_, err := age.ParseRecipients(strings.NewReader(c.Backup.Recipient))
+		check(err == nil, "backup.recipient: %q is no recipient of age, such as age-keygen prints: age1…", c.Backup.Recipient)
+	}
 }
 
 // validateWorker checks what the HSM's library may use.

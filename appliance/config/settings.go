@@ -119,6 +119,10 @@ type Config struct {
 		Witnesses       string        `koanf:"witnesses"`
 		WitnessInterval time.Duration `koanf:"witness_interval"`
 	} `koanf:"journal"`
+	Backup struct {
+		Recipient      string `koanf:"recipient"`
+		PassphraseFile string `koanf:"passphrase_file"`
+	} `koanf:"backup"`
 	Chain struct {
 		Contracts    []Contract    `koanf:"contracts"`
 		PollInterval time.Duration `koanf:"poll_interval"`
@@ -238,6 +242,8 @@ func attestingSettings() []Setting {
 		{"journal.max_ahead", "5m", "stop signing while the newest record is further ahead of the clock than this: the clock jumped"},
 		{"journal.witnesses", "", "policy file (C2SP tlog-policy) that names the witnesses who cosign checkpoints, and how many must have; empty for none; read again by attestd reload"},
 		{"journal.witness_interval", "1m", "how often the newest checkpoint is shown to the witnesses, if the journal grew"},
+		{"backup.recipient", "", "recipient of age (age1…, made by age-keygen on another machine) to whom attestd backup encrypts log.key; empty, and no backup.passphrase_file: backups leave log.key out"},
+		{"backup.passphrase_file", "", "in place of backup.recipient: file with the passphrase by which attestd backup encrypts log.key"},
 	}
 }
 

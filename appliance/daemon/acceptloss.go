@@ -53,27 +53,71 @@ func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.Continu
 	case otherLog != nil:
 		return next, nil, loss // such as one that goes on already
 	}
-	event, err := appliance.NewContinuation(s.LogKey, surviving, o.Published, o.Reason, o.By, o.Now)
+	next, err = continueDatabase(ctx, c, s, surviving, o)
+	return next, loss, err
+}
+
+// continueDatabase has the journal in a database, whose newest checkpoint is given, go on as another log.
+func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving []byte, o archive.ContinueOptions) (next archive.Continued, err error) {
+	event, key, secret, err := o.Successor(s.LogKey, surviving)
 	if err != nil {
-		return next, nil, err
+		return next, err
 	}
-	key, secret, err := s.LogKey.Continue(event)
-	if err != nil {
-		return next, nil, err
+	if o.NewKey { // which nobody finds again
+		if err := archive.KeepNextKey(c.DataDir, secret); err != nil {
+			return next, err
+		}
 	}
 	if err := s.Database.Continue(ctx, event, key, o.Progress); err != nil {
-		return next, nil, err
+		return next, err
 	}
 	// A kill from here on leaves what the next start does.
 	if err := archive.ReplaceLogKey(c.DataDir, s.LogKey, secret); err != nil {
-		return next, nil, err
+		return next, err
 	}
 	next.Key = key
 	if next.Head.Checkpoint, err = s.Journal.Checkpoint(ctx); err != nil {
-		return next, nil, err
+		return next, err
 	}
 	if next.Head.Tree, err = appliance.OpenCheckpoint(next.Head.Checkpoint, key.Verifier); err != nil {
-		return next, nil, err
+		return next, err
 	}
-	return next, loss, highwater.Write(path, next.Head.Checkpoint)
+	return next, highwater.Write(filepath.Join(c.DataDir, highwater.FileName), next.Head.Checkpoint)
+}
+
+// RotateLogKey has the journal go on as another log with a new log key. This appliance's daemon must not be running; others that share the
+// database must be brought the key.
+func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
+	if c.Store.URL == "" {
+		return archive.RotateLogKey(ctx, c.DataDir, o)
+	}
+	owner, err := service.UserOf(c.DataDir)
+	if err != nil {
+		return next, err
+	}
+	err = owner.Do(func() error {
+		next, err = rotateDatabaseKey(ctx, c, o)
+		return err
+	})
+	return next, err
+}
+
+func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
+	s, err := readDatabase(c)
+	if err != nil {
+		return next, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if o.Published, err = archive.PublishedMark(filepath.Join(c.DataDir, highwater.FileName), s.LogKey); err != nil {
+		return next, err
+	}
+	surviving, err := s.Journal.Checkpoint(ctx)
+	if err == nil {
+		_, err = appliance.OpenCheckpoint(surviving, s.LogKey.Verifier)
+	}
+	if err != nil {
+		return next, err
+	}
+	o.NewKey = true
+	return continueDatabase(ctx, c, s, surviving, o)
 }

@@ -248,7 +248,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		HSMStatus: func(ctx context.Context) (any, error) { return r.signer.Status(ctx) },
 		Reload:    r.reload,
 		Backup: func(ctx context.Context, w io.Writer) error {
-			return r.store.Backup(ctx, w, r.config.DataDir, r.options.Version)
+			return r.store.Backup(ctx, w, r.options.Version)
 		},
 		Stop:         r.store.Stop,
 		ReplicaReady: r.replicaReady(),

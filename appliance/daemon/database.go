@@ -128,11 +128,14 @@ func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 // later could not go on with the others' journal.
 func sharedLogKey(c *config.Config) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
+	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
+	defer cancel()
+	if err := adoptNextKey(ctx, c); err != nil {
+		return appliance.LogKey{}, err
+	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return openLogKey(c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
-	defer cancel()
 	log, err := postgres.LogOf(ctx, string(c.Store.URL))
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("%s is not there, and whether the database has a journal already cannot be asked: %w", path, err)
@@ -141,6 +144,26 @@ func sharedLogKey(c *config.Config) (appliance.LogKey, error) {
 		return appliance.LogKey{}, fmt.Errorf("%s is not there, but the database has the journal %s: bring it from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, log)
 	}
 	return openLogKey(c)
+}
+
+// adoptNextKey brings log.key to the log as which the journal goes on, where a kill has kept 'log rotate-key' from it.
+func adoptNextKey(ctx context.Context, c *config.Config) error {
+	next, secret, err := archive.NextKey(c.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var old appliance.LogKey
+	if err == nil {
+		old, err = archive.ReadLogKey(c.DataDir)
+	}
+	if err != nil {
+		return err
+	}
+	log, err := postgres.LogOf(ctx, string(c.Store.URL))
+	if err != nil || log != appliance.LogName(next.Verifier) {
+		return err
+	}
+	return archive.ReplaceLogKey(c.DataDir, old, secret)
 }
 
 // copyIntoFile copies journal and API keys into a file as an appliance of its own has it, in a folder of dataDir that end removes.

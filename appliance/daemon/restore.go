@@ -37,14 +37,24 @@ func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o 
 	if err != nil {
 		return done, err
 	}
-	if err := restoreLogKey(c, scratch); err != nil {
+	if err := o.Unseal(c.DataDir, scratch, done.Manifest); err != nil {
+		return done, err
+	}
+	if err := restoreLogKey(c, scratch, done.VerifierKey); err != nil {
 		return done, err
 	}
 	checkpoint, log, err := o.Identify(ctx, c.DataDir, scratch, done.Manifest)
 	if err != nil {
 		return done, err
 	}
+	isPlaced := files.Exists(filepath.Join(c.DataDir, archive.LogKeyFile))
+	if err := restoreLogKey(c, scratch, done.VerifierKey); err != nil { // a new one, which a kill must not lose
+		return done, err
+	}
 	if _, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL), func(int64, int64) {}); err != nil {
+		if !isPlaced { // it is of a log that is nowhere
+			err = errors.Join(err, os.Remove(filepath.Join(c.DataDir, archive.LogKeyFile)))
+		}
 		return done, err
 	}
 	done.Log = log
@@ -59,6 +69,9 @@ func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byt
 		if err != nil {
 			return err
 		}
+		if next, err := archive.ReadLogKey(scratch); err == nil && next.VerifierText == old.VerifierText {
+			return highwater.Write(filepath.Join(c.DataDir, highwater.FileName), checkpoint)
+		}
 		secret, err := os.ReadFile(filepath.Join(scratch, archive.LogKeyFile))
 		if err == nil {
 			err = archive.ReplaceLogKey(c.DataDir, old, strings.TrimSpace(string(secret)))
@@ -70,25 +83,24 @@ func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byt
 	return highwater.Write(filepath.Join(c.DataDir, highwater.FileName), checkpoint)
 }
 
-// restoreLogKey puts the log key of a backup into data_dir, unless that has it. Another one stays.
-func restoreLogKey(c *config.Config, scratch string) error {
-	key, err := archive.ReadLogKey(scratch)
-	if err != nil {
-		return err
-	}
+// restoreLogKey puts the log key in scratch into data_dir, unless that has one. It must be the one of the backup, whose verifier key is given.
+func restoreLogKey(c *config.Config, scratch, verifierKey string) error {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	there, err := archive.ReadLogKey(c.DataDir)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		secret, err := os.ReadFile(filepath.Join(scratch, archive.LogKeyFile))
-		if err != nil {
-			return err
-		}
-		return errors.Join(files.Write(path, secret, 0o600), files.HandOver(c.DataDir, archive.LogKeyFile))
-	case err != nil:
+	case err == nil && there.VerifierText != verifierKey:
+		return fmt.Errorf("%s is of the log %s, the backup of %s: move it away, where the backup is meant", path, there.VerifierText, verifierKey)
+	case err == nil:
+		return nil
+	case !errors.Is(err, os.ErrNotExist):
 		return err
-	case there.VerifierText != key.VerifierText:
-		return fmt.Errorf("%s is of the log %s, the backup of %s: move it away, where the backup is meant", path, there.Verifier.Name(), key.Verifier.Name())
 	}
-	return nil
+	secret, err := os.ReadFile(filepath.Join(scratch, archive.LogKeyFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(files.Write(path, secret, 0o600), files.HandOver(c.DataDir, archive.LogKeyFile))
 }

@@ -173,14 +173,14 @@ func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
 	}
 }
 
-// Backup writes an archive with a consistent copy of keys and journal, and the log key in dataDir.
-func (s *Store) Backup(ctx context.Context, w io.Writer, dataDir, version string) (err error) {
+// Backup writes an archive with a consistent copy of keys and journal, without the log key.
+func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err error) {
 	file, end, err := s.snapshot(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	return archive.Write(w, file, filepath.Join(dataDir, archive.LogKeyFile), version, time.Now())
+	return archive.Write(w, file, s.LogKey, version, time.Now())
 }
 
 // guarded guards a store's journal by the high-water mark in data_dir, or closes the store.
@@ -249,7 +249,7 @@ func openLogKey(c *config.Config) (appliance.LogKey, error) {
 func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
 	journal := filepath.Join(c.DataDir, archive.StoreFile)
 	if _, err := os.Stat(journal); err == nil {
-		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup", path, journal)
+		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup (attestd restore)", path, journal)
 	}
 	origin, err := logOrigin(c)
 	if err != nil {

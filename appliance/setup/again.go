@@ -33,6 +33,7 @@ func (o Options) Ignored(from *config.Source, given func(flag string) bool) (fla
 		{"module", token.ModulePath, o.Module}, {"token", token.Token, o.Token}, {"key", token.Object, o.Key},
 		{"listen", c.Server.Listen, o.Listen}, {"tls-cert", c.Server.TLS.Cert, o.TLSCert}, {"tls-key", c.Server.TLS.Key, o.TLSKey},
 		{"allow-plain-http", fmt.Sprint(c.Server.AllowPlainHTTP), fmt.Sprint(o.AllowPlainHTTP)},
+		{"backup-recipient", c.Backup.Recipient, o.BackupRecipient},
 		{"scheme", c.Attestation.Scheme, o.Scheme}, {"data-dir", absolute(c.DataDir), absolute(o.DataDir)},
 	} {
 		if given(f.flag) && f.is != f.wanted {

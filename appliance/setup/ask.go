@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/hsm"
@@ -49,7 +50,29 @@ func (s *setup) ask(ctx context.Context) error {
 		}
 		*q.value = answer
 	}
-	return s.askScheme(ctx)
+	if err := s.askScheme(ctx); err != nil {
+		return err
+	}
+	return s.askRecipient(ctx)
+}
+
+// leftOut is the answer for backups without the log key.
+const leftOut = "none"
+
+// askRecipient asks to whom backups encrypt the log key.
+func (s *setup) askRecipient(ctx context.Context) error {
+	s.say("Backups have the log key only if it is encrypted (age). On another machine, age-keygen -o backup-identity.txt prints the recipient, age1….")
+	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to leave the key out", or(s.BackupRecipient, leftOut), func(answer string) error {
+		if answer == leftOut {
+			return nil
+		}
+		_, err := archive.ParseRecipient(answer)
+		return err
+	})
+	if answer != leftOut {
+		s.BackupRecipient = answer
+	}
+	return err
 }
 
 // maxLabel is how many bytes PKCS#11 has for a label.

@@ -38,6 +38,7 @@ type Options struct {
 	User                                     string // as whom the daemon runs, "" for the usual one
 	AllowPlainHTTP                           bool   // likewise
 	APIKeyName, APIKeyFile                   string // of the first API key; - for no file
+	BackupRecipient                          string // to whom backups encrypt the log key; none leaves it out
 	Join, PassphraseFile                     string // a bundle of the cluster that this machine joins, and its passphrase; - for standard input
 }
 
@@ -312,7 +313,7 @@ func isDirectory(path string) bool {
 func (s *setup) chosenValues(dataDir string, uri hsm.URI) map[string]any {
 	chosen := map[string]any{"hsm.uri": uri.String()}
 	for name, value := range map[string]string{"data_dir": dataDir, "server.listen": s.Listen,
-		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme} {
+		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme, "backup.recipient": s.BackupRecipient} {
 		if value != "" && value != config.DefaultText(name) {
 			chosen[name] = value
 		}

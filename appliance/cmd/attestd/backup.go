@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"filippo.io/age"
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
@@ -28,15 +29,20 @@ func newBackup(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE|FOLDER",
 		Short: "Copy API keys and journal, consistent while the daemon serves",
-		Long: `Copy API keys, journal and log key into one file of mode 0600, consistent as of one moment, while the daemon serves.
+		Long: `Copy API keys and journal into one file of mode 0600, consistent as of one moment, while the daemon serves.
 The file is read back and audited before it gets its name: each record's signature, the tree, the checkpoint. In a
 FOLDER, the name is made of the time, and --keep removes the oldest of such names.
 
-The file is a tar archive compressed by zstd: manifest.json, log.key and attestd.db. It is as secret as data_dir. It does
-NOT hold the attestor key, which cannot leave the HSM, nor the configuration and the PIN: back up the HSM by its own
-means (of SoftHSM, the folder of its tokens).`,
+The log key is in the file only if it can be encrypted (age): to the --recipient, whose identity is kept on another
+machine, or by the passphrase in --passphrase-file. backup.recipient and backup.passphrase_file are the defaults. Without
+them the log key is left out, and what is restored without data_dir goes on as another log, with a new log key.
+
+The file is a tar archive compressed by zstd: log.key.age, manifest.json and attestd.db. Apart from the log key it is as
+secret as data_dir: it says who was attested to whom. It does NOT hold the attestor key, which cannot leave the HSM, nor
+the configuration and the PIN: back up the HSM by its own means (of SoftHSM, the folder of its tokens).`,
 		Example: `  attestd backup /var/backups/attestd --keep 14
   attestd backup before-upgrade.tar.zst
+  attestd backup /var/backups/attestd --recipient age1…
   zstd -dc before-upgrade.tar.zst | tar -xO manifest.json`,
 		Args: oneArg("file or folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,6 +53,8 @@ means (of SoftHSM, the folder of its tokens).`,
 		},
 	}
 	cmd.Flags().IntVar(&b.keep, "keep", 0, "with a FOLDER: keep this many backups, and remove older ones; 0 keeps all")
+	cmd.Flags().StringVar(&b.recipient, "recipient", "", "recipient of age, age1…, to whom the log key is encrypted (default: backup.recipient)")
+	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "", "file with the passphrase by which the log key is encrypted; - for standard input (default: backup.passphrase_file)")
 	cmd.Flags().BoolVar(&b.quick, "quick", false, "check the copy's form and checkpoint only, not each record")
 	return cmd
 }
@@ -54,8 +62,9 @@ means (of SoftHSM, the folder of its tokens).`,
 // backup is one run of the command.
 type backup struct {
 	*app
-	keep  int
-	quick bool
+	keep                      int
+	quick                     bool
+	recipient, passphraseFile string
 }
 
 func (b backup) run(cmd *cobra.Command, target string) error {
@@ -83,14 +92,56 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	if err != nil {
 		return err
 	}
-	return daemons.In(filepath.Dir(name)).Do(func() error { return b.make(cmd.Context(), c, name, isFolder) })
+	to, err := b.sealingTo(cmd, c)
+	if err != nil {
+		return err
+	}
+	return daemons.In(filepath.Dir(name)).Do(func() error { return b.make(cmd.Context(), c, name, isFolder, to) })
+}
+
+// sealingTo is who can decrypt the log key of the backup; nil for nobody, which leaves the key out.
+func (b backup) sealingTo(cmd *cobra.Command, c *config.Config) (age.Recipient, error) {
+	recipient, passphraseFile := b.recipient, b.passphraseFile
+	if recipient != "" && passphraseFile != "" {
+		return nil, usagef(cmd, "give --recipient or --passphrase-file, not both")
+	}
+	if recipient == "" && passphraseFile == "" {
+		recipient, passphraseFile = c.Backup.Recipient, c.Backup.PassphraseFile
+	}
+	switch {
+	case recipient != "":
+		to, err := archive.ParseRecipient(recipient)
+		if err != nil {
+			return nil, fmt.Errorf("--recipient: %w", err)
+		}
+		return to, nil
+	case passphraseFile != "":
+		passphrase, err := b.backupPassphrase(passphraseFile)
+		if err != nil {
+			return nil, err
+		}
+		return archive.PassphraseRecipient(passphrase)
+	}
+	return nil, nil
+}
+
+// backupPassphrase reads the passphrase of backups from a file.
+func (a *app) backupPassphrase(file string) ([]byte, error) {
+	passphrase, err := a.readPIN(file)
+	if err == nil && len(passphrase) == 0 {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("passphrase of backups: %w", err)
+	}
+	return passphrase, nil
 }
 
 // make makes the backup. In a folder of the daemon's user root does it as that, whatever was planted there.
-func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool) error {
+func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool, to age.Recipient) error {
 	update, end := b.progress("check", unitRecords)
 	take := func(w io.Writer) error { return b.take(ctx, c, w) }
-	manifest, size, err := archive.Make(ctx, name, take, archive.AuditOptions{Quick: b.quick, Progress: update})
+	manifest, size, err := archive.Make(ctx, name, take, archive.Sealing{Dir: c.DataDir, To: to}, archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		folder := text.ShellWord(filepath.Dir(name))
@@ -112,10 +163,14 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 		File string `json:"file"`
 		Size int64  `json:"size"`
 		archive.Manifest
-		Removed []string `json:"removed,omitempty"`
-		Future  []string `json:"future,omitempty"`
-	}{name, size, manifest, pruned.Removed, pruned.Future}, func(w io.Writer) {
+		HasLogKey bool     `json:"hasLogKey"` // encrypted
+		Removed   []string `json:"removed,omitempty"`
+		Future    []string `json:"future,omitempty"`
+	}{name, size, manifest, to != nil, pruned.Removed, pruned.Future}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %d records, %s, checked.\n", name, manifest.Records, config.RoundedSize(size))
+		if to == nil {
+			fmt.Fprintln(w, "It leaves the log key out: restored without data_dir, the journal goes on as another log. Set backup.recipient to have the key in it, encrypted.")
+		}
 		for _, r := range pruned.Removed {
 			fmt.Fprintf(w, "%s: removed, for %d newer ones are there.\n", r, b.keep)
 		}
@@ -160,5 +215,5 @@ func copyStore(ctx context.Context, c *config.Config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(store.Backup(ctx, w, c.DataDir, version()), store.Close())
+	return errors.Join(store.Backup(ctx, w, version()), store.Close())
 }

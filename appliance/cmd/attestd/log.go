@@ -23,7 +23,7 @@ func newLog(a *app) *cobra.Command {
 		`The journal holds every attestation that was ever answered, as leaves of a Merkle tree (RFC 6962) whose
 root is signed (C2SP tlog-checkpoint). While the daemon runs these commands go through its admin socket;
 while it does not, they read the files.`,
-		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a))
+		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a), newLogRotateKey(a))
 }
 
 const logListLong = `List attestations and events, newest first.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"filippo.io/age"
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
@@ -16,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -24,7 +26,7 @@ func newRestore(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Put a backup's API keys and journal in place",
-		Long: `Put the API keys, journal and log key of a backup in place, while the daemon is stopped. The backup is audited first.
+		Long: `Put the API keys and journal of a backup in place, while the daemon is stopped. The backup is audited first.
 Where there are keys or a journal already, nothing is done without --force, which moves them aside in data_dir
 and never removes them.
 
@@ -36,13 +38,20 @@ init'. A backup of a file restores into a database, and the other way round.
 
 Unless it is proven that the backup holds all that was published, by the high-water mark in data_dir or by --published,
 the journal goes on as another log, with a name and a key of its own, whose first leaf says from which: nothing signs a
-second history under the old name. The old log's key stays in data_dir as a retired one.`,
+second history under the old name. The old log's key stays in data_dir as a retired one.
+
+The log key is the one in data_dir, if the backup is of its log. Else the backup's is decrypted by --identity, the file of
+age-keygen to whose recipient it was encrypted, or by --passphrase-file. A backup without the log key goes on as another
+log, with a new log key; so does any with --new-log-key, such as where the identity is lost.`,
 		Example: "  systemctl stop attestd\n  attestd restore /var/backups/attestd/attestd-20261101T023000Z.tar.zst\n  systemctl start attestd\n" +
-			"  attestd restore moved.tar.zst --published newest.checkpoint",
+			"  attestd restore moved.tar.zst --published newest.checkpoint --identity backup-identity.txt",
 		Args: oneArg("backup file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if r.discardNewer && !r.force {
 				return usagef(cmd, "--discard-newer goes with --force")
+			}
+			if r.identity != "" && r.passphraseFile != "" {
+				return usagef(cmd, "give --identity or --passphrase-file, not both")
 			}
 			return r.run(cmd.Context(), args[0])
 		},
@@ -50,14 +59,17 @@ second history under the old name. The old log's key stays in data_dir as a reti
 	cmd.Flags().BoolVar(&r.force, "force", false, "move what is in place aside")
 	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false, "with --force: also where what is in place has records that the backup lacks")
 	cmd.Flags().StringVar(&r.published, "published", "", "a file with the newest checkpoint that was published, where data_dir has no high-water mark: a log whose backup holds all of it stays what it is")
+	cmd.Flags().StringVar(&r.identity, "identity", "", "identity file of age-keygen that decrypts the backup's log key")
+	cmd.Flags().StringVar(&r.passphraseFile, "passphrase-file", "", "file with the passphrase that decrypts the backup's log key; - for standard input (default: backup.passphrase_file)")
+	cmd.Flags().BoolVar(&r.newLogKey, "new-log-key", false, "do without the log key: the journal goes on as another log, with a new one")
 	return cmd
 }
 
 // restore is one run of the command.
 type restore struct {
 	*app
-	force, discardNewer bool
-	published           string
+	force, discardNewer, newLogKey      bool
+	published, identity, passphraseFile string
 }
 
 func (r restore) run(ctx context.Context, name string) error {
@@ -80,7 +92,12 @@ func (r restore) run(ctx context.Context, name string) error {
 	}
 	defer f.Close()
 	auditing := func() (func(done, total int64), func()) { return r.progress("check", unitRecords) }
-	options := archive.RestoreOptions{Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing}
+	options := archive.RestoreOptions{
+		Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing, NewLogKey: r.newLogKey,
+	}
+	if options.Identities, err = r.identities(c); err != nil {
+		return err
+	}
 	var done archive.Restored
 	if c.Store.URL != "" {
 		done, err = daemon.RestoreDatabase(ctx, c, f, options)
@@ -112,6 +129,31 @@ func (r restore) run(ctx context.Context, name string) error {
 	})
 }
 
+// identities are those that decrypt the backup's log key.
+func (r restore) identities(c *config.Config) ([]age.Identity, error) {
+	file := r.passphraseFile
+	switch {
+	case r.newLogKey:
+		return nil, nil
+	case r.identity != "":
+		all, err := archive.ReadIdentities(r.identity)
+		if err != nil {
+			return nil, fmt.Errorf("--identity: %w", err)
+		}
+		return all, nil
+	case file == "":
+		if file = c.Backup.PassphraseFile; file == "" || !files.Exists(file) {
+			return nil, nil
+		}
+	}
+	passphrase, err := r.backupPassphrase(file)
+	if err != nil {
+		return nil, err
+	}
+	by, err := archive.PassphraseIdentity(passphrase)
+	return []age.Identity{by}, err
+}
+
 // recordRestored has the journal say that it is a copy, and of when.
 func recordRestored(ctx context.Context, c *config.Config, done archive.Restored) error {
 	return daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
@@ -123,6 +165,8 @@ func recordRestored(ctx context.Context, c *config.Config, done archive.Restored
 func (r restore) explain(name string, err error) error {
 	inPlace, ok := errors.AsType[*archive.InPlaceError](err)
 	switch {
+	case errors.Is(err, archive.ErrSealed):
+		return fmt.Errorf("restore %s: %w: give --identity FILE or --passphrase-file FILE; or --new-log-key, with which the journal goes on as another log", name, err)
 	case !ok:
 		return fmt.Errorf("restore %s: %w", name, err)
 	case !r.force && inPlace.Lost == "":

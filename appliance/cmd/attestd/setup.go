@@ -94,6 +94,7 @@ func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f.StringVar(&o.TLSKey, "tls-key", "", "the certificate's key (server.tls.key)")
 	f.BoolVar(&o.AllowPlainHTTP, "allow-plain-http", false, "serve without TLS on an address that other machines reach, as behind a proxy (server.allow_plain_http)")
 	f.StringVar(&o.Scheme, "scheme", "", "digest scheme (attestation.scheme): what the verifying contract expects")
+	f.StringVar(&o.BackupRecipient, "backup-recipient", "", "recipient of age to whom backups encrypt the log key (backup.recipient); without it they leave the key out")
 	f.StringVar(&o.DataDir, "data-dir", "", "where keys and journal are kept (data_dir)")
 	f.StringVar(&o.User, "user", "", "user as whom the daemon runs (default: attestd where root runs setup, else you)")
 	f.StringVar(&o.APIKeyName, "api-key-name", "first", "name of the first API key")

@@ -77,9 +77,9 @@ func (h *house) backup() string {
 	h.Helper()
 	name := filepath.Join(h.TempDir(), "backup.tar.zst")
 	take := func(w io.Writer) error {
-		return archive.Write(w, h.store, filepath.Join(h.dir, archive.LogKeyFile), "test", time.Now())
+		return archive.Write(w, h.store, h.key, "test", time.Now())
 	}
-	_, _, err := archive.Make(h.Context(), name, take, archive.AuditOptions{})
+	_, _, err := archive.Make(h.Context(), name, take, archive.Sealing{}, archive.AuditOptions{})
 	h.must(err)
 	return name
 }
@@ -133,7 +133,7 @@ func (a auditor) wants(h *house, status int, says string, flags ...string) {
 	}
 }
 
-// TestAnAuditorFindsWhatAThiefOfABackupMakes steals a backup, in which the log key is: whatever is made of it has good signatures and a
+// TestAnAuditorFindsWhatAThiefOfABackupMakes steals a backup and the log key: whatever is made of it has good signatures and a
 // good tree. An auditor who holds nothing but what is public finds it.
 func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	t.Parallel()
@@ -153,7 +153,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 
 	thief := newSigner(t)
 	t.Run("a backup that goes on beside another key", func(t *testing.T) {
-		h := newRestored(t, stolen, thief)
+		h := newRestored(t, stolen, secret, thief)
 		h.attest(3)
 		a.wants(h, exitFailure, "record 12: signer: signed by "+thief.address.String()+", who is none of --signer: records 12 to 14", signers...)
 		a.wants(h, exitOK, thief.address.String()+"  records 12 to 14 (named by an event of the journal)", since...) // it names him all the same
@@ -165,7 +165,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 		a.wants(h, exitFailure, "the first 7 records are not those of the earlier checkpoint", since...)
 	})
 	t.Run("records that are signed by a key which no event names", func(t *testing.T) {
-		h := newRestored(t, stolen, own.signer)
+		h := newRestored(t, stolen, secret, own.signer)
 		h.signer = thief
 		h.attest(1)
 		a.wants(h, exitFailure, "whom neither the appliance nor an event of the journal names: record 12")
@@ -193,8 +193,8 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	})
 }
 
-// newRestored is a house that somebody made of a backup, with a key of his own.
-func newRestored(t *testing.T, backup string, s signer) *house {
+// newRestored is a house that somebody made of a backup and the log key, with a key of his own.
+func newRestored(t *testing.T, backup, secret string, s signer) *house {
 	t.Helper()
 	h := &house{T: t, dir: t.TempDir(), signer: s}
 	f, err := os.Open(backup)
@@ -202,6 +202,7 @@ func newRestored(t *testing.T, backup string, s signer) *house {
 	defer f.Close()
 	_, err = archive.Read(f, h.dir)
 	h.must(err)
+	h.must(os.WriteFile(filepath.Join(h.dir, archive.LogKeyFile), []byte(secret+"\n"), 0o600))
 	h.open()
 	return h
 }

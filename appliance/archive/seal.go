@@ -1,0 +1,140 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"filippo.io/age"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/files"
+)
+
+// sealedLogKey is the name of the encrypted log key in an archive (age, age-encryption.org/v1).
+const sealedLogKey = LogKeyFile + ".age"
+
+// maxSealed bounds it. That of a key has some 400 bytes.
+const maxSealed = 64 << 10
+
+// ParseRecipient reads the public key of an age identity, as age-keygen prints it: age1….
+func ParseRecipient(text string) (age.Recipient, error) {
+	all, err := age.ParseRecipients(strings.NewReader(text))
+	if err == nil && len(all) != 1 {
+		err = errors.New("it must be one recipient")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q is no recipient of age, which begins with age1 (age-keygen makes one): %w", text, err)
+	}
+	return all[0], nil
+}
+
+// PassphraseRecipient encrypts to a passphrase.
+func PassphraseRecipient(passphrase []byte) (age.Recipient, error) {
+	return age.NewScryptRecipient(string(passphrase))
+}
+
+// ReadIdentities reads what opens the log keys of backups: a file of age-keygen.
+func ReadIdentities(path string) ([]age.Identity, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := age.ParseIdentities(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: it is no identity file of age-keygen: %w", path, err)
+	}
+	return all, nil
+}
+
+// PassphraseIdentity opens what PassphraseRecipient encrypted.
+func PassphraseIdentity(passphrase []byte) (age.Identity, error) {
+	return age.NewScryptIdentity(string(passphrase))
+}
+
+// seal encrypts the log key in a folder.
+func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, err error) {
+	path := filepath.Join(dir, LogKeyFile)
+	var secret []byte
+	err = asOwner(dir, func() error { // where anything may have been planted
+		secret, err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		return nil, key, fmt.Errorf("log key: %w", err)
+	}
+	if key, err = appliance.ParseLogKey(string(secret)); err != nil {
+		return nil, key, fmt.Errorf("%s: %w", path, err)
+	}
+	var b bytes.Buffer
+	w, err := age.Encrypt(&b, to)
+	if err != nil {
+		return nil, key, fmt.Errorf("encrypt the log key: %w", err)
+	}
+	_, err = w.Write(bytes.TrimSpace(secret))
+	err = errors.Join(err, w.Close()) // which writes the last part
+	return b.Bytes(), key, err
+}
+
+// ErrSealed is Restore's where the backup's log key is encrypted, and nothing is given that opens it.
+var ErrSealed = errors.New("its log key is encrypted, and data_dir does not have it")
+
+// Unseal is what Restore does about the log key of the backup in scratch, for a caller that puts the journal elsewhere than into dir.
+func (o RestoreOptions) Unseal(dir, scratch string, m Manifest) error {
+	return asOwner(dir, func() error { return o.unseal(dir, scratch, m) })
+}
+
+// unseal puts the backup's log key into scratch as log.key. It takes the key in dir if that is the backup's, else it
+// decrypts the one in scratch. If neither exists, or NewLogKey is set, scratch gets none.
+func (o RestoreOptions) unseal(dir, scratch string, m Manifest) error {
+	if o.NewLogKey {
+		return nil
+	}
+	public, err := m.logKey()
+	if err != nil {
+		return err
+	}
+	place := filepath.Join(scratch, LogKeyFile)
+	for _, name := range []string{LogKeyFile, retiredFile(public)} {
+		secret, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		if key, err := appliance.ParseLogKey(string(secret)); err == nil && key.VerifierText == m.VerifierKey {
+			return files.Write(place, secret, 0o600)
+		}
+	}
+	sealed, err := os.ReadFile(filepath.Join(scratch, sealedLogKey))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(o.Identities) == 0:
+		return ErrSealed
+	}
+	opened, err := age.Decrypt(bytes.NewReader(sealed), o.Identities...)
+	if wrong := new(age.NoIdentityMatchError); errors.As(err, &wrong) {
+		return errors.New("its log key is encrypted, and not for this identity or passphrase")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", sealedLogKey, err)
+	}
+	secret, err := io.ReadAll(io.LimitReader(opened, maxSealed))
+	if err != nil {
+		return fmt.Errorf("%s: %w", sealedLogKey, err)
+	}
+	key, err := appliance.ParseLogKey(string(secret))
+	if err == nil && key.VerifierText != m.VerifierKey {
+		err = fmt.Errorf("it is the key of %s, and the journal is of another log", appliance.LogName(key.Verifier))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", sealedLogKey, err)
+	}
+	return files.Write(place, append(secret, '\n'), 0o600)
+}
