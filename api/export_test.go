@@ -50,20 +50,31 @@ func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.A
 	return clientIP(rctx, trusted)
 }
 
-// Frame gives framing a request in pieces, and returns what passed before its end or its refusal.
-func Frame(request []byte, size int) (passed []byte, err error) {
+// Framed is what framing made of a request.
+type Framed struct {
+	Passed []byte // before its end or its refusal
+	Err    error
+	Read   int // bytes that came before its end or its refusal
+	Held   int // most bytes that came and had not passed
+	Steps  int // bytes looked at
+}
+
+// Frame gives framing a request in pieces.
+func Frame(request []byte, size int) (r Framed) {
 	f, held := framing{}, []byte(nil)
 	for piece := range slices.Chunk(request, size) {
 		held = append(held, piece...)
-		for used := 1; used > 0; held = held[used:] {
+		r.Read += len(piece)
+		for used := 1; used > 0 && r.Err == nil; held = held[used:] {
 			var out []byte
-			out, used, err = f.pass(held)
-			if passed = append(passed, out...); err != nil {
-				return passed, err
-			}
+			out, used, r.Err = f.pass(held)
+			r.Passed = append(r.Passed, out...)
+		}
+		if r.Held, r.Steps = max(r.Held, len(held)), f.steps; r.Err != nil || r.Steps > 100*r.Read {
+			break // far more steps than any test lets pass: the rest would take minutes
 		}
 	}
-	return passed, nil
+	return r
 }
 
 type AddressLimiter = accounts[netip.Addr]

@@ -17,6 +17,13 @@ type framing struct {
 	blank bool  // an empty line came before the request, of which one is allowed
 	extra int   // bytes of the chunk extensions and trailers so far, which nobody reads
 
+	// The input of pass begins with bytes that came before and did not pass yet. These two are offsets in it, so that each byte
+	// is searched and each line is checked once, however small the pieces are.
+	checked  int  // the lines before it are checked
+	searched int  // no line ends between checked and it
+	head     head // what the checked lines say
+	steps    int  // bytes looked at so far, of which tests bound the number for each byte that came
+
 	// Of the request whose headers passed last:
 	heads   int  // how many have passed, this one included
 	chunked bool // its body comes in chunks
@@ -32,11 +39,16 @@ const (
 	atChunk
 	inChunk
 	atChunkEnd
+	atTrailers
 )
 
 const (
 	// maxExtra bounds chunk extensions and trailers together, which a limit of the body does not count.
 	maxExtra = 16 << 10
+	// maxDigits bounds the digits of a chunk's size, leading zeros included.
+	maxDigits = 16
+	// maxPath bounds a target up to its query. fasthttp removes each // and /../ from a path by moving all that follows.
+	maxPath = 1 << 10
 	// maxLength is far above any limit of a body, and far below what overflows.
 	maxLength = 1 << 48
 )
@@ -49,7 +61,7 @@ func malformed(what string) error {
 
 // pass checks what came, as far as the end of the request. It returns what is left of the first used bytes without trailers and
 // chunk extensions of the last chunk, moved together within them. The rest belongs to the next request, or is the beginning of
-// something that is not there whole.
+// something that is not there whole: the input of the next call begins with it.
 func (f *framing) pass(in []byte) (passed []byte, used int, err error) {
 	kept := 0
 	for used < len(in) {
@@ -60,6 +72,7 @@ func (f *framing) pass(in []byte) (passed []byte, used int, err error) {
 		if n == 0 {
 			break
 		}
+		f.checked, f.searched = 0, 0
 		kept += copy(in[kept:], in[used:used+keep])
 		used += n
 		if f.part == atHead && keep > 0 {
@@ -80,12 +93,14 @@ func (f *framing) step(in []byte) (n, keep int, err error) {
 	case atChunkEnd:
 		n, err = f.chunkEnd(in)
 		return n, n, err
+	case atTrailers:
+		return f.trailers(in)
 	default:
 		if bytes.HasPrefix(in, crlf) && !f.blank {
 			f.blank = true
 			return len(crlf), 0, nil
 		}
-		n, err = f.head(in)
+		n, err = f.headers(in)
 		return n, n, err
 	}
 }
@@ -104,31 +119,30 @@ func (f *framing) data(n int) int {
 	return n
 }
 
-// head takes a request line and its fields.
-func (f *framing) head(in []byte) (int, error) {
-	h := head{}
-	for n := 0; ; {
-		line, size, whole, err := cutLine(in[n:])
+// headers takes a request line and its fields.
+func (f *framing) headers(in []byte) (int, error) {
+	for {
+		first := f.checked == 0
+		line, whole, err := f.line(in)
 		switch {
 		case err != nil:
 			return 0, err
-		case n+size > maxHeaderBytes && n == 0:
+		case f.searched > maxHeaderBytes && first:
 			return 0, appliance.Errorf(CodeURITooLong, "the request line must have at most %d bytes", maxHeaderBytes)
-		case n+size > maxHeaderBytes:
+		case f.searched > maxHeaderBytes:
 			return 0, headersTooLarge()
 		case !whole:
 			return 0, nil
-		case n == 0:
-			err = h.requestLine(line)
+		case first:
+			err = f.head.requestLine(line)
 		case len(line) > 0:
-			err = h.field(line)
+			err = f.head.field(line)
 		default:
-			return n + size, f.begin(h)
+			return f.checked, f.begin()
 		}
 		if err != nil {
 			return 0, err
 		}
-		n += size
 	}
 }
 
@@ -137,7 +151,9 @@ func headersTooLarge() error {
 }
 
 // begin is the end of a head: what comes next is the body, or the next request.
-func (f *framing) begin(h head) error {
+func (f *framing) begin() error {
+	h := f.head
+	f.head = head{}
 	if h.http11 && h.hosts == 0 {
 		return malformed("there is no Host") // section 3.2
 	}
@@ -158,50 +174,53 @@ func (f *framing) begin(h head) error {
 
 // chunk takes the line with a chunk's size, and with the last one what follows it (section 7.1).
 func (f *framing) chunk(in []byte) (n, keep int, err error) {
-	line, n, whole, err := cutLine(in)
-	digits := hexLength(in)
+	digits := hexLength(in[:min(len(in), maxDigits+1)])
+	f.steps += digits
+	size, err := parseLength(in[:digits], 16)
 	switch {
 	case err != nil:
 		return 0, 0, err
-	case digits == 0 || whole && !isExtensions(line[digits:]):
-		return 0, 0, malformed("a chunk's size is not a hexadecimal number")
-	case f.extra+n-digits > maxExtra:
+	case digits > maxDigits:
+		return 0, 0, malformed("a chunk's size has too many digits")
+	}
+	line, whole, err := f.line(in)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case f.extra+f.searched-digits > maxExtra:
 		return 0, 0, malformed("the chunk extensions are too long")
 	case !whole:
 		return 0, 0, nil
-	}
-	size, err := parseLength(line[:digits], 16)
-	if err != nil {
-		return 0, 0, err
-	}
-	if size == 0 {
-		return f.lastChunk(in, n)
+	case !isExtensions(line[digits:]):
+		return 0, 0, malformed("a chunk's size is not a hexadecimal number")
+	case size == 0:
+		f.part = atTrailers
+		return f.trailers(in)
 	}
 	f.extra += len(line) - digits
 	f.left, f.part = size, inChunk
-	return n, n, nil
+	return f.checked, f.checked, nil
 }
 
-// lastChunk takes the last chunk, whose line has n bytes, with the trailers behind it. They are dropped (section 7.1.2), and it
-// passes when all is there: fasthttp reads trailers laxly, and any error of theirs as the end of the body.
-func (f *framing) lastChunk(in []byte, n int) (_, keep int, err error) {
+// trailers takes what follows the line of the last chunk. Trailers are dropped (section 7.1.2), and the last chunk passes when
+// all is there: fasthttp reads trailers laxly, and any error of theirs as the end of the body.
+func (f *framing) trailers(in []byte) (n, keep int, err error) {
 	for {
-		line, size, whole, err := cutLine(in[n:])
+		line, whole, err := f.line(in)
 		switch {
 		case err != nil:
 			return 0, 0, err
-		case f.extra+n+size > maxExtra:
+		case f.extra+f.searched > maxExtra:
 			return 0, 0, headersTooLarge()
 		case !whole:
 			return 0, 0, nil
 		case len(line) == 0:
 			f.part = atHead
-			return n + size, copy(in, "0\r\n\r\n"), nil
+			return f.checked, copy(in, "0\r\n\r\n"), nil
 		}
 		if _, _, err := cutField(line); err != nil {
 			return 0, 0, err
 		}
-		n += size
 	}
 }
 
@@ -230,6 +249,9 @@ func (h *head) requestLine(line []byte) error {
 	target, version, found := bytes.Cut(rest, []byte(" "))
 	if !found || !isToken(method) || !isTarget(string(method), target) {
 		return malformed("its first line is not a method, a target and a version")
+	}
+	if path, _, _ := bytes.Cut(target, []byte("?")); len(path) > maxPath {
+		return appliance.Errorf(CodeURITooLong, "the path must have at most %d bytes", maxPath)
 	}
 	h.http11 = string(version) == "HTTP/1.1"
 	if !h.http11 && string(version) != "HTTP/1.0" {
@@ -277,17 +299,22 @@ func (h *head) host(value []byte) error {
 	return nil
 }
 
-// cutLine returns the first line without its CRLF, and its size with it. If the line has not ended, it is not whole, and its
-// size is that of what is there.
-func cutLine(in []byte) (line []byte, size int, whole bool, err error) {
-	end := bytes.IndexByte(in, '\n')
+// line returns the next line without its CRLF. If its end is not there yet, it is not whole.
+func (f *framing) line(in []byte) (line []byte, whole bool, err error) {
+	from, end := f.checked, bytes.IndexByte(in[f.searched:], '\n')
 	if end < 0 {
-		return nil, len(in), false, nil
+		f.steps += len(in) - f.searched
+		f.searched = len(in)
+		return nil, false, nil
 	}
-	if end == 0 || in[end-1] != '\r' {
-		return nil, 0, false, malformed("a line does not end with CRLF")
+	f.steps += end + 1
+	end += f.searched
+	if end == from || in[end-1] != '\r' {
+		return nil, false, malformed("a line does not end with CRLF")
 	}
-	return in[:end-1], end + 1, true, nil
+	f.checked, f.searched = end+1, end+1
+	f.steps += end - from // the caller reads the line
+	return in[from : end-1], true, nil
 }
 
 // cutField returns the name of a field, and its value without the whitespace around.

@@ -59,6 +59,8 @@ var framingCases = []framingCase{
 	{"3", "a space after the version", "GET /healthz HTTP/1.1 \r\nHost: x\r\n\r\n", 400, false},
 	{"3", "a NUL in the target", "GET /health\x00z HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3", "a target that is longer than is read is 414", "GET /" + strings.Repeat("a", 20<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
+	{"3", "a path that is longer than any is 414", "GET /" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
+	{"3", "a query that is longer is read", "GET /healthz?" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 200, true},
 	{"3.1", "an empty method", " /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3.1", "a method that is no token", "G(T /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3.1", "methods are case-sensitive", "get /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 405, true},
@@ -243,6 +245,60 @@ func TestFramingDoesNotDependOnPieces(t *testing.T) {
 	}
 }
 
+// endless are the parts of a request that have no end of their own, each repeated until it is refused.
+var endless = []struct{ name, begins, goesOn string }{
+	{"empty lines", "", "\r\n"},
+	{"a request line", "GET /", "a"},
+	{"slashes of a path", "GET ", "/"},
+	{"a field", probe + "X: ", "a"},
+	{"fields", probe, "a:\r\n"},
+	{"digits of a chunk's size", chunks(""), "0"},
+	{"digits of a chunk's size that follows another", chunks("1\r\n{\r\n"), "0"},
+	{"blanks behind a chunk's size", chunks("1"), " "},
+	{"a chunk's extensions", chunks("1"), ";a"},
+	{"extensions of many chunks", chunks(""), "1;a\r\n{\r\n"},
+	{"blanks behind the last chunk's size", chunks("0"), " "},
+	{"a trailer", chunks("0\r\nX: "), "a"},
+	{"trailers", chunks("0\r\n"), "a:\r\n"},
+}
+
+// The bounds are far above those of any field, and far below an attacker's patience.
+const (
+	endlessBytes = 1 << 20
+	mostRead     = 128 << 10 // before an endless part is refused
+	mostHeld     = 20 << 10  // while a line is unfinished
+	mostSteps    = 20        // a byte
+)
+
+func TestNoPartOfARequestIsEndless(t *testing.T) {
+	t.Parallel()
+	for _, c := range endless {
+		t.Run(c.name, func(t *testing.T) {
+			sent := framingCase{request: c.begins}.wire("k") + strings.Repeat(c.goesOn, endlessBytes/len(c.goesOn))
+			for _, size := range []int{1, 1460} {
+				r := api.Frame([]byte(sent), size)
+				if r.Err == nil || r.Read > mostRead || r.Held > mostHeld || r.Steps > mostSteps*r.Read {
+					t.Errorf("in pieces of %d: %d bytes were read, %d held, in %d steps: %v", size, r.Read, r.Held, r.Steps, r.Err)
+				}
+			}
+		})
+	}
+}
+
+// FuzzFramingSteps looks for a request that takes more than mostSteps steps a byte, or memory without a bound.
+func FuzzFramingSteps(f *testing.F) {
+	for _, c := range endless {
+		f.Add(c.begins, c.goesOn, uint16(300), byte(0))
+	}
+	f.Fuzz(func(t *testing.T, begins, goesOn string, times uint16, size byte) {
+		sent := framingCase{request: begins}.wire("k") + strings.Repeat(goesOn, min(int(times), endlessBytes/max(1, len(goesOn))))
+		r := api.Frame([]byte(sent), int(size)+1)
+		if r.Steps > mostSteps*r.Read || r.Held > mostHeld {
+			t.Errorf("%d bytes took %d steps, and %d were held", r.Read, r.Steps, r.Held)
+		}
+	})
+}
+
 // What passes is not more than came, is the same in pieces, and passes again.
 func FuzzFraming(f *testing.F) {
 	for _, c := range framingCases {
@@ -263,6 +319,6 @@ func FuzzFraming(f *testing.F) {
 }
 
 func frame(request string, size int) (string, error) {
-	passed, err := api.Frame([]byte(request), size)
-	return string(passed), err
+	framed := api.Frame([]byte(request), size)
+	return string(framed.Passed), framed.Err
 }
