@@ -24,12 +24,10 @@ const (
 	Zstd     Coding = "zstd"
 	Brotli   Coding = "br"
 	Gzip     Coding = "gzip"
-	// Packed is for appliances that follow this one, see pack.go. Only who names it gets it.
-	Packed Coding = "attestd"
 )
 
-// preferred is what is chosen among codings of equal weight: what only who wants it names, and then the cheapest first.
-var preferred = [...]Coding{Packed, Zstd, Gzip, Brotli}
+// preferred are the codings in the order in which they are chosen among equal weights: the cheapest first.
+var preferred = [...]Coding{Zstd, Gzip, Brotli}
 
 // Choose returns the coding for a client with that Accept-Encoding (RFC 9110, section 12.5.3), and whether it takes an answer that
 // is not coded. Identity and false mean that no answer would do.
@@ -59,7 +57,7 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	others := weight("*", 0)
 	best := 0.0
 	for _, c := range preferred {
-		if q := weight(string(c), others); q > best && (c != Packed || weight(string(c), 0) > 0) {
+		if q := weight(string(c), others); q > best {
 			chosen, best = c, q
 		}
 	}
@@ -74,9 +72,8 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	return chosen, plain > 0
 }
 
-// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB, of
-// Packed up to 40.
-type Encoders struct{ zstd, brotli, gzip, packed sync.Pool }
+// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB.
+type Encoders struct{ zstd, brotli, gzip sync.Pool }
 
 type encoder interface {
 	io.WriteCloser
@@ -87,9 +84,8 @@ type encoder interface {
 const (
 	gzipLevel   = 1
 	brotliLevel = 1
-	// zstdWindow bounds what a decoder needs, and holds a whole page; packedWindow holds one of packets and one of their transfers.
-	zstdWindow   = 512 << 10
-	packedWindow = 1 << 20
+	// zstdWindow bounds what a decoder needs, and holds a whole page.
+	zstdWindow = 512 << 10
 )
 
 func (e *Encoders) pool(c Coding) *sync.Pool {
@@ -98,8 +94,6 @@ func (e *Encoders) pool(c Coding) *sync.Pool {
 		return &e.zstd
 	case Brotli:
 		return &e.brotli
-	case Packed:
-		return &e.packed
 	default:
 		return &e.gzip
 	}
@@ -114,8 +108,6 @@ func newEncoder(c Coding) (encoder, error) {
 		return brotli.NewWriterLevel(nil, brotliLevel), nil
 	case Gzip:
 		return fastgzip.NewWriterLevel(nil, gzipLevel)
-	case Packed:
-		return newPackingWriter()
 	}
 	return nil, fmt.Errorf("no content coding %q", c)
 }
@@ -144,25 +136,20 @@ func (e *Encoders) Encode(to io.Writer, c Coding, body [][]byte) error {
 	return nil
 }
 
-// Accepted are the codings that NewReader reads, as Accept-Encoding names them; AcceptedPacked adds Packed.
-const (
-	Accepted       = "zstd, gzip"
-	AcceptedPacked = string(Packed) + ", " + Accepted
-)
+// Accepted are the codings that NewReader reads, as Accept-Encoding names them.
+const Accepted = "zstd, gzip"
 
 // maxWindow is what a decoder of zstd must have and no more (RFC 9659).
 const maxWindow = 8 << 20
 
-// NewReader reads a body in the coding of a Content-Encoding. It holds a window of 8 MiB at most, and of Packed 40 MiB for a text of 4: how
-// much it reads is for the caller to bound, since a small body can become a large one.
+// NewReader reads a body in the coding of a Content-Encoding. It holds a window of 8 MiB at most. The caller
+// bounds how much it reads, since a small body can become a large one.
 func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 	switch Coding(strings.ToLower(strings.TrimSpace(contentEncoding))) {
 	case Identity, "identity":
 		return io.NopCloser(body), nil
 	case Gzip, "x-gzip":
 		return gzip.NewReader(body)
-	case Packed:
-		return newUnpacker(body), nil
 	case Zstd:
 		d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -170,5 +157,5 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 		}
 		return d.IOReadCloser(), nil
 	}
-	return nil, fmt.Errorf("the Content-Encoding %.40q is none of %s", contentEncoding, AcceptedPacked)
+	return nil, fmt.Errorf("the Content-Encoding %.40q is none of %s", contentEncoding, Accepted)
 }

@@ -48,6 +48,8 @@ func TestTheClientChoosesTheCoding(t *testing.T) {
 		{"gzip;q=NaN, br;q=0.1", "br", true},
 		{"identity;q=nan", "", true},
 		{",,", "", true},
+		{"attestd", "", true},
+		{"attestd, gzip", "gzip", true},
 	} {
 		if got, plain := coding.Choose(tt.accept); got != tt.want || plain != tt.plain {
 			t.Errorf("%q: %q, plain %v; want %q, %v", tt.accept, got, plain, tt.want, tt.plain)
@@ -109,7 +111,7 @@ func TestAFullWriterIsAnError(t *testing.T) {
 }
 
 func TestOtherCodingsAreRefused(t *testing.T) {
-	for _, name := range []string{"br", "deflate", "gzip, gzip", "compress"} {
+	for _, name := range []string{"br", "deflate", "gzip, gzip", "compress", "attestd"} {
 		if _, err := coding.NewReader(name, strings.NewReader("")); err == nil {
 			t.Errorf("%s is read", name)
 		}

@@ -26,7 +26,6 @@ type Request struct {
 	ContentType string // of Body
 	Accept      string // the client's; empty sends none
 	IfNoneMatch string // a tag, so that the answer may be 304; empty sends none
-	bulk        bool   // the answer may come packed; see coding.Packed
 	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
 	// Room is called with the size that the answer is about to have in memory, again and again as it grows. False gives it up. Nil
 	// means that there is room.
@@ -77,14 +76,6 @@ func (r Response) JSON() bool {
 func (r Response) isGraphQL() bool {
 	media, _, err := mime.ParseMediaType(r.ContentType)
 	return err == nil && (media == "application/json" || media == "application/graphql-response+json")
-}
-
-// isGarbled tells that what has come whole, or has failed so, is nothing that an upstream means to send.
-func (r Response) isGarbled(err error) bool {
-	if err != nil {
-		return !errors.Is(err, ErrTooLarge)
-	}
-	return r.Status == http.StatusOK && !bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{"))
 }
 
 // Unavailable returns the error for an answer that cannot be used. Its detail names the status; its cause, for the operator,
@@ -160,12 +151,7 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	if r.MaxResponse > 0 {
 		limit = min(limit, r.MaxResponse)
 	}
-	line := &timedBody{ReadCloser: resp.Body}
-	resp.Body = line
 	answer.Body, err = readBody(resp, limit, r.Room)
-	if c.line.note(line); r.bulk && !line.cut && answer.isGarbled(err) {
-		c.line.garbled.Store(time.Now().UnixNano())
-	}
 	return answer, err
 }
 
@@ -186,9 +172,6 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		req.Header.Set("Accept", r.Accept)
 	}
 	req.Header.Set("Accept-Encoding", coding.Accepted)
-	if r.bulk && c.line.packs(time.Now()) {
-		req.Header.Set("Accept-Encoding", coding.AcceptedPacked)
-	}
 	if r.IfNoneMatch != "" {
 		req.Header.Set("If-None-Match", r.IfNoneMatch)
 	}

@@ -30,7 +30,7 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 		return nil, fmt.Errorf("variables: %w", err)
 	}
 	began := time.Now()
-	resp, err := c.sendAgain(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept, bulk: true})
+	resp, err := c.sendAgain(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
 	var data json.RawMessage
 	switch {
 	case errors.Is(err, ErrTooLarge):

@@ -44,7 +44,6 @@ type Client struct {
 	timeout time.Duration
 	max     int64
 	known   *otter.Cache[[sha256.Size]byte, Response] // answers to queries, by the hash of what was sent
-	line    line
 	metrics metrics
 }
 

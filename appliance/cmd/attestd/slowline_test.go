@@ -125,10 +125,10 @@ func newLongAgo(tb testing.TB, transfers int) (*daemonProcess, *dataset.World) {
 }
 
 // mostBytesEach is what it may take to bring a transfer to another appliance with its packet and its part of everything else,
-// both ways; docs/performance.md tells what takes them. What is asked for each second, be there anything new or not,
+// both ways, with zstd. What is asked for each second, be there anything new or not,
 // comes on top, for a loaded machine takes long.
 const (
-	mostBytesEach    = 600
+	mostBytesEach    = 1200
 	mostBytesASecond = 4 << 10
 )
 
@@ -139,7 +139,7 @@ func TestAnApplianceIsFollowedInFewBytes(t *testing.T) {
 	up.program = fastProgram(t)
 	up.start(t)
 	defer up.kill(t)
-	l := (&line{bitsASecond: 10e6}).plug(t, up.url) // so slow that packing is worth it
+	l := (&line{bitsASecond: 10e6}).plug(t, up.url)
 	d := newSyncFolder(t, l.url)
 	d.program = up.program
 	began := time.Now()
