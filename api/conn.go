@@ -28,9 +28,11 @@ type conn struct {
 	net.Conn
 	set     *connections
 	network netip.Addr // what it counts for; not valid where there is no limit for it
+	key     string     // the id of the valid API key that was shown last, "" for none; set.mu guards it
 
 	known   atomic.Bool // a valid API key was shown, or it is a trusted peer's: it may stay idle for long
 	working atomic.Bool // a request is being answered, and nobody waits for the client
+	resting atomic.Bool // the last answer is written, and no byte of the next request has come
 	active  atomic.Bool // the client has sent at least one byte
 	ended   atomic.Bool // the client has ended its side
 	linger  atomic.Bool // Close must drain the connection first
@@ -230,6 +232,8 @@ func (c *httpConn) wait(p []byte) (int, error) {
 			defer func() { _ = c.raw.SetReadDeadline(c.deadline) }()
 		}
 	}
+	c.raw.resting.Store(idle)
+	defer c.raw.resting.Store(false)
 	if c.tls != nil {
 		if err := c.begin(); err != nil {
 			return 0, err

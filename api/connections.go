@@ -14,6 +14,7 @@ import (
 type connectionLimits struct {
 	Most           int // of all
 	MostPerAddress int // of one client: an IPv4 address or an IPv6 /64
+	MostPerKey     int // of one API key, not counting those of trusted peers; zero means no limit
 	// AnonymousIdleTimeout is the idle timeout of connections that never showed a valid API key. Zero means that of all others.
 	AnonymousIdleTimeout time.Duration
 	// Trusted peers are proxies, whose connections are everybody's: they have no limit per address, and the idle timeout of
@@ -33,12 +34,13 @@ type connections struct {
 	now          func() time.Time
 
 	mu   sync.Mutex
-	open map[*conn]*list.Element // the element is its place in strangers, nil if it has none
+	open map[*conn]*list.Element // the element is in strangers or in keyed
 	from map[netip.Addr]int      // how many are open from each network
-	// strangers are the connections that never showed a valid API key, least recently used first: by the time of the last answer,
-	// or of accepting where there was none.
-	strangers *list.List
-	said      map[string]*notice // by reason
+	of   map[string]int          // how many are open of each API key, by its id; see MostPerKey
+	// strangers are the connections that never showed a valid API key, keyed are the others. Both are least recently used first: by
+	// the time of the last answer, or of accepting if there was none.
+	strangers, keyed *list.List
+	said             map[string]*notice // by reason
 }
 
 // notice counts events of a kind that is logged once a minute at most.
@@ -51,13 +53,15 @@ type notice struct {
 const (
 	refusedAll       = "all"
 	refusedAddress   = "address"
+	closedForKey     = "key"
 	closedForAnother = "closed_for_another"
 )
 
 func newConnections(limits connectionLimits, writeTimeout time.Duration, m *metrics, logger *slog.Logger, now func() time.Time) *connections {
 	return &connections{
 		limits: limits, writeTimeout: writeTimeout, metrics: m, logger: logger, now: now,
-		open: map[*conn]*list.Element{}, from: map[netip.Addr]int{}, strangers: list.New(), said: map[string]*notice{},
+		open: map[*conn]*list.Element{}, from: map[netip.Addr]int{}, of: map[string]int{}, strangers: list.New(), keyed: list.New(),
+		said: map[string]*notice{},
 	}
 }
 
@@ -77,7 +81,7 @@ func (s *connections) add(accepted net.Conn) *conn {
 		}
 	}
 	if len(s.open) >= s.limits.Most && s.displace() {
-		s.notice(slog.LevelWarn, closedForAnother, "idle connections without an API key are closed for new ones: too many are open",
+		s.notice(slog.LevelWarn, closedForAnother, "idle connections are closed for new ones, those without an API key first: too many are open",
 			slog.Int("limit", s.limits.Most))
 	}
 	if len(s.open) >= s.limits.Most {
@@ -102,21 +106,35 @@ func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	s.notice(slog.LevelWarn, reason, "connections are refused: too many are open", append(attrs, slog.String("reason", reason))...)
 }
 
-// displace closes the least recently used connection without an API key, except those with a request under way, and reports whether
-// there was one. The lock must be held.
+// displace closes the least recently used connection without an API key, except those with a request under way. If there is none, it
+// closes the connection with an API key that is idle for longest. It reports whether there was one. The lock must be held.
 func (s *connections) displace() bool {
 	for e := s.strangers.Front(); e != nil; e = e.Next() {
-		c := e.Value.(*conn)
-		if c.working.Load() {
-			continue
+		if c := e.Value.(*conn); !c.working.Load() {
+			s.drop(c, closedForAnother)
+			return true
 		}
-		s.forget(c)
-		c.gone.Store(true)
-		_ = c.Conn.Close() // whoever reads or writes it sees that
-		s.metrics.connectionRefused(closedForAnother)
-		return true
+	}
+	return s.displaceKeyed(closedForAnother, func(*conn) bool { return true })
+}
+
+// displaceKeyed closes the connection that is idle for longest among those with an API key that may be closed. The lock must be held.
+func (s *connections) displaceKeyed(reason string, may func(*conn) bool) bool {
+	for e := s.keyed.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); c.resting.Load() && may(c) {
+			s.drop(c, reason)
+			return true
+		}
 	}
 	return false
+}
+
+// drop closes an open connection for another one; the goroutine that reads or writes it gets an error. The lock must be held.
+func (s *connections) drop(c *conn, reason string) {
+	s.forget(c)
+	c.gone.Store(true)
+	_ = c.Conn.Close()
+	s.metrics.connectionRefused(reason)
 }
 
 // displaceOne is displace for callers without the lock; it frees a file descriptor.
@@ -142,21 +160,51 @@ func (s *connections) notice(level slog.Level, reason, text string, attrs ...slo
 	*n = notice{last: now}
 }
 
-// answered notes the end of a request: the connection is now the most recently used. keyed means that the request showed a valid API
-// key, and takes the connection from the strangers for good.
-func (s *connections) answered(c *conn, keyed bool) {
+// answered notes the end of a request: the connection is now the most recently used. key is the id of the valid API key that the
+// request showed, "" if none; it takes the connection from the strangers for good. If the key has too many connections, one that is
+// idle is closed. If none is, answered returns true, and this one must be closed after its answer.
+func (s *connections) answered(c *conn, key string) (tooMany bool) {
 	c.working.Store(false)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	place := s.open[c]
-	switch {
-	case place == nil:
-	case keyed:
+	place, open := s.open[c]
+	if !open {
+		return false
+	}
+	if c.key == "" && key != "" {
 		c.known.Store(true)
 		s.strangers.Remove(place)
-		s.open[c] = nil
-	default:
+		s.open[c] = s.keyed.PushBack(c)
+	} else {
 		s.strangers.MoveToBack(place)
+		s.keyed.MoveToBack(place)
+	}
+	if key == "" {
+		return false
+	}
+	s.setKey(c, key)
+	if s.limits.MostPerKey == 0 || s.of[key] <= s.limits.MostPerKey {
+		return false
+	}
+	s.notice(slog.LevelWarn, closedForKey, "connections of an API key are closed: it has too many", slog.String("key", key),
+		slog.Int("limit", s.limits.MostPerKey))
+	if s.displaceKeyed(closedForKey, func(other *conn) bool { return other.key == key }) {
+		return false
+	}
+	s.metrics.connectionRefused(closedForKey)
+	s.setKey(c, "") // it counts no more
+	return true
+}
+
+// setKey counts a connection for an API key, none if key is "". The lock must be held.
+func (s *connections) setKey(c *conn, key string) {
+	if c.network.IsValid() && c.key != "" {
+		if s.of[c.key]--; s.of[c.key] == 0 {
+			delete(s.of, c.key)
+		}
+	}
+	if c.key = key; c.network.IsValid() && key != "" {
+		s.of[key]++
 	}
 }
 
@@ -173,9 +221,9 @@ func (s *connections) forget(c *conn) {
 		return
 	}
 	delete(s.open, c)
-	if place != nil {
-		s.strangers.Remove(place)
-	}
+	s.strangers.Remove(place)
+	s.keyed.Remove(place)
+	s.setKey(c, "")
 	if c.network.IsValid() {
 		if s.from[c.network]--; s.from[c.network] == 0 {
 			delete(s.from, c.network)

@@ -183,6 +183,85 @@ func TestTheStrangerThatIsIdleForLongestMakesPlace(t *testing.T) {
 	r.await("attestd_connections", 3)
 }
 
+// attests makes an attestation with an API key on a new connection, which then waits for the next request.
+func (r *rig) attests(token, from string, resting int) *rawConn {
+	r.Helper()
+	w := r.dialFrom(from)
+	w.answers(strings.Replace(r.attestation(), r.token, token, 1))
+	r.awaitResting(resting)
+	return w
+}
+
+func (r *rig) awaitResting(n int) {
+	r.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for until := time.Now().Add(patience); r.server.Resting() != n; <-look.C {
+		if time.Now().After(until) {
+			r.Fatalf("%d connections wait for a request, want %d", r.server.Resting(), n)
+		}
+	}
+}
+
+// The key of one client opens more and more connections, from many addresses.
+func TestOneAPIKeyCannotTakeAllConnections(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 8 }) // two for each key
+	first, second := r.attests(r.token, "127.0.0.2", 1), r.attests(r.token, "127.0.0.3", 2)
+	third := r.attests(r.token, "127.0.0.4", 2)
+	first.receiveEnd()
+	second.answers(r.attestation())
+	third.answers(r.attestation())
+	r.await(`attestd_connections_refused_total{reason="key"}`, 1)
+	other, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	r.awaitResting(2)
+	r.attests(other, "127.0.0.5", 3).answers(strings.Replace(r.attestation(), r.token, other, 1))
+}
+
+// While all others of the key have a request in progress, the newest is closed after its answer.
+func TestAConnectionAboveTheLimitOfAnAPIKeyIsAnsweredAndClosed(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 4 }) // one for each key
+	first := r.attests(r.token, "127.0.0.2", 1)
+	entered, release := r.signer.close()
+	defer release()
+	first.send(r.attestation())
+	<-entered
+	second := r.dialFrom("127.0.0.3")
+	second.send("GET /functions/v1/attestor HTTP/1.1\r\nHost: x\r\nX-Api-Key: " + r.token + "\r\n\r\n")
+	if a := second.receive(); a.status != 200 || !a.last {
+		t.Errorf("%s, want 200 and the end of the connection", a)
+	}
+	release()
+	if a := first.receive(); a.status != 200 || a.last {
+		t.Errorf("%s, want 200", a)
+	}
+}
+
+// Connections with an API key fill the server. The one that is idle for longest makes place, never one with a request in progress.
+func TestIdleConnectionsWithAnAPIKeyMakePlace(t *testing.T) {
+	t.Parallel()
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 3 }) // one for each key
+	second, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	third, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	busy := r.attests(r.token, "127.0.0.2", 1)
+	idle, begun := r.attests(second, "127.0.0.3", 2), r.attests(third, "127.0.0.4", 3)
+	entered, release := r.signer.close()
+	defer release()
+	busy.send(r.attestation())
+	<-entered
+	begun.send("GET /heal")
+	r.awaitResting(1)
+	r.dialFrom("127.0.0.5").answers(alive)
+	idle.receiveEnd()
+	r.await(`attestd_connections_refused_total{reason="closed_for_another"}`, 1)
+	begun.answers("thz HTTP/1.1\r\nHost: x\r\n\r\n")
+	release()
+	if a := busy.receive(); a.status != 200 {
+		t.Error(a)
+	}
+}
+
 // A trickle does not make a connection younger than it is.
 func TestARequestThatDoesNotComeWholeMakesPlace(t *testing.T) {
 	t.Parallel()

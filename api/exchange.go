@@ -87,10 +87,12 @@ func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
 		rctx.SetConnectionClose()
 	}
 	if c != nil {
+		if h.connections.answered(c.raw, x.key.ID) {
+			rctx.SetConnectionClose()
+		}
 		if rctx.Response.ConnectionClose() || rctx.Request.Header.ConnectionClose() {
 			c.raw.linger.Store(true)
 		}
-		h.connections.answered(c.raw, x.key.ID != "")
 	}
 	now := h.now()
 	setRateLimit(&rctx.Response.Header, x, now)

@@ -41,6 +41,18 @@ func (s *Server) TrustOnly(trusted ...netip.Prefix) {
 	s.connections.limits.Trusted = trusted
 }
 
+// Resting is how many connections wait for the next request.
+func (s *Server) Resting() (n int) {
+	s.connections.mu.Lock()
+	defer s.connections.mu.Unlock()
+	for c := range s.connections.open {
+		if c.resting.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.Addr {
 	rctx := &fasthttp.RequestCtx{}
 	rctx.Init(&fasthttp.Request{}, peer, nil)

@@ -54,7 +54,7 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 		}, []string{"route"}),
 		inFlight:       gauge("attestd_http_requests_in_flight", "HTTP requests being worked on."),
 		open:           gauge("attestd_connections", "Connections of the API that are open."),
-		refused:        counters("attestd_connections_refused_total", "Connections refused because of server.max_connections (all) or server.max_connections_per_address (address), and idle ones closed for new ones (closed_for_another).", "reason"),
+		refused:        counters("attestd_connections_refused_total", "Connections refused because of server.max_connections (all) or server.max_connections_per_address (address), those of an API key that has too many (key), and idle ones closed for new ones (closed_for_another).", "reason"),
 		acceptFailures: counter("attestd_accept_failures_total", "Times that no connection could be accepted, for want of file descriptors for instance."),
 	}
 	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight, m.open, m.refused, m.acceptFailures,
@@ -87,7 +87,7 @@ func (m *metrics) zero(routes []Route) {
 	m.limited.WithLabelValues(byAddress)
 	m.tightened.WithLabelValues(byKey)
 	m.tightened.WithLabelValues(byAddress)
-	for _, reason := range []string{refusedAll, refusedAddress, closedForAnother} {
+	for _, reason := range []string{refusedAll, refusedAddress, closedForKey, closedForAnother} {
 		m.refused.WithLabelValues(reason)
 	}
 	names := []string{routeUnmatched, routeUnreadable}

@@ -220,6 +220,7 @@ func New(opts Options) (*Server, error) {
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 		Connections: connectionLimits{
 			Most: opts.MaxConnections, MostPerAddress: opts.MaxConnectionsPerAddress,
+			MostPerKey:           (opts.MaxConnections + keyShare - 1) / keyShare,
 			AnonymousIdleTimeout: opts.AnonymousIdleTimeout, Trusted: slices.Concat(thisMachine, opts.TrustedProxies),
 		},
 	})
@@ -253,6 +254,9 @@ func (s *Server) Activity() *Activity {
 	}
 	return s.sampler.activity
 }
+
+// keyShare is the part of MaxConnections that one API key may have: a quarter.
+const keyShare = 4
 
 const attestPath = "/functions/v1/attest"
 

@@ -207,7 +207,7 @@ func attestingSettings() []Setting {
 		{"server.write_timeout", "30s", "longest time to take an answer"},
 		{"server.idle_timeout", "2m", "how long an idle connection is kept open"},
 		{"server.anonymous_idle_timeout", "15s", "instead of server.idle_timeout until a connection showed a valid API key; trusted proxies and clients on this machine have server.idle_timeout"},
-		{"server.max_connections", 4096, "most connections at once; for one more, the one without an API key that is idle for longest is closed"},
+		{"server.max_connections", 4096, "most connections at once; for one more, the one that is idle for longest is closed, those without an API key first; an API key may have a quarter of them"},
 		{"server.max_connections_per_address", 512, "most connections of one client address (IPv6: one /64); trusted proxies and clients on this machine may have server.max_connections"},
 		{"server.shutdown_timeout", "30s", "longest time to finish accepted requests when stopping"},
 		{"limits.default_rate", "100/s", "requests a key may make whose own rate is default: N/s, N/m, N/h or unlimited"},
