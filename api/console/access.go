@@ -41,7 +41,7 @@ func ParseRole(name string) (Role, error) {
 
 // Principal is who has signed in.
 type Principal struct {
-	Name     string // "alice (uid 1000)" who made the link, or "alice@example.com" as the provider has it
+	Name     string // "alice (uid 1000)" who made the link, or "7f3a (alice@example.com)" as the provider has it
 	Role     Role
 	SignedIn time.Time // when it last showed who it is: by a link, or at the provider
 }

@@ -206,7 +206,8 @@ func TestWrongLinksKeepNobodyOut(t *testing.T) {
 func TestASignInLeadsNowhereElse(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
-	for _, next := range []string{"https://evil.example/", "//evil.example/", "/\\evil.example", "/link/x", "settings", "", "/\n/evil.example"} {
+	for _, next := range []string{"https://evil.example/", "//evil.example/", "/\\evil.example", "/link/x", "settings", "", "/\n/evil.example",
+		"/./link/x", "/settings/../link/x", "/%6cink/x", "/.//link/x", "/link", "/link/../link/x"} {
 		link, err := a.Link("viewer", "root")
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"github.com/attestd/attestd/api/wire"
@@ -36,10 +35,10 @@ type Options struct {
 
 const (
 	readTimeout    = 30 * time.Second // of a request, and of a whole answer that is no stream
+	headerTimeout  = 10 * time.Second // of a TLS handshake, and of the headers of a request
 	idleTimeout    = time.Minute
 	maxHeaderBytes = 16 << 10
 	maxForm        = 64 << 10 // of a body
-	maxConnections = 256      // open at once; the next waits for one to end
 )
 
 // Console serves the console. It is safe for concurrent use.
@@ -76,15 +75,15 @@ func New(o Options) (*Console, error) {
 		return nil, err
 	}
 	c.server = &http.Server{
-		Handler: c.protected(c.routes()), TLSConfig: o.TLS, ErrorLog: slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: c.counted(c.protected(c.routes())), ConnContext: withConnection, TLSConfig: o.TLS, ErrorLog: slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}
 	return c, nil
 }
 
 // Serve serves on the listener until Shutdown and then returns nil.
 func (c *Console) Serve(l net.Listener) (err error) {
-	l = netutil.LimitListener(l, maxConnections)
+	l = newListener(l)
 	if c.opts.TLS != nil {
 		err = c.server.ServeTLS(l, "", "")
 	} else {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
 )
 
 // OIDC is a provider by which people sign in (OpenID Connect Core 1.0), beside links, and what its groups may do.
@@ -34,7 +35,11 @@ const (
 	oidcTimeout = 15 * time.Second
 	// pendingLife is how long somebody may take to sign in at the provider.
 	pendingLife = 10 * time.Minute
-	mostPending = 256
+	// mostPending bounds memory. The next sign-in is refused, so that no stranger ends one that has begun.
+	mostPending = 4096
+	// One address may begin startBurst sign-ins at once, and then one each startEvery: it cannot fill mostPending.
+	startBurst = 20
+	startEvery = 20 * time.Second
 	// maxAuthAge makes providers say when somebody signed in there (auth_time), which they must where max_age is asked for.
 	maxAuthAge = 12 * time.Hour
 )
@@ -56,14 +61,15 @@ type provider struct {
 
 	mu         sync.Mutex
 	discovered *oidc.Provider
-	pending    map[secret]pending // by state
+	pending    map[secret]pending           // by state
+	starts     map[netip.Addr]*rate.Limiter // of each address that has begun a sign-in lately
 }
 
 func newProvider(o *OIDC, redirect string, now func() time.Time) *provider {
 	if o == nil {
 		return nil
 	}
-	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending)}
+	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending), starts: make(map[netip.Addr]*rate.Limiter)}
 }
 
 // bounded is the context of what is asked of the provider.
@@ -96,8 +102,45 @@ func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, 
 	}, nil
 }
 
+// errTooMany says that too many sign-ins have begun.
+var errTooMany = errors.New("too many sign-ins have begun")
+
+// mayBegin counts a sign-in of an address.
+//
+// Errors: errTooMany.
+func (p *provider) mayBegin(from netip.Addr) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	maps.DeleteFunc(p.pending, func(_ secret, begun pending) bool { return !now.Before(begun.expires) })
+	starts := p.starts[from]
+	if starts == nil {
+		if len(p.starts) >= mostPending {
+			maps.DeleteFunc(p.starts, func(_ netip.Addr, of *rate.Limiter) bool { return of.TokensAt(now) >= startBurst })
+		}
+		if len(p.starts) >= mostPending {
+			return errTooMany
+		}
+		starts = rate.NewLimiter(rate.Every(startEvery), startBurst)
+		p.starts[from] = starts
+	}
+	if len(p.pending) >= mostPending || !starts.AllowN(now, 1) {
+		return errTooMany
+	}
+	return nil
+}
+
 // begin returns where the browser signs in, and the cookie by which it is known again.
+//
+// Errors: errTooMany.
 func (p *provider) begin(ctx context.Context, next string, again bool) (to, cookie string, err error) {
+	var from netip.Addr
+	if c := connectionOf(ctx); c != nil {
+		from = c.network
+	}
+	if err := p.mayBegin(from); err != nil {
+		return "", "", err
+	}
 	ctx, cancel := p.bounded(ctx)
 	defer cancel()
 	_, client, err := p.client(ctx)
@@ -108,7 +151,6 @@ func (p *provider) begin(ctx context.Context, next string, again bool) (to, cook
 	cookie = rand.Text()
 	begun.browser = hashed(cookie)
 	p.mu.Lock()
-	makeRoom(p.pending, mostPending, func(b pending) time.Time { return b.expires })
 	p.pending[hashed(state)] = begun
 	p.mu.Unlock()
 	options := []oauth2.AuthCodeOption{oidc.Nonce(begun.nonce), oauth2.S256ChallengeOption(begun.verifier)}
@@ -170,6 +212,10 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 			return Principal{}, err
 		}
 	}
+	of.Subject = id.Subject
+	if len(of.Subject) > maxSubject {
+		return Principal{}, fmt.Errorf("the ID token: its subject has more than %d characters", maxSubject)
+	}
 	who := Principal{Name: of.name(), Role: p.roleOf(all[p.Claim]), SignedIn: time.Unix(of.AuthTime, 0)}
 	if who.Role == 0 {
 		return who, errNoGroup
@@ -213,12 +259,26 @@ func (p *provider) roleOf(claim any) (role Role) {
 	return role
 }
 
-// maxName bounds the name of somebody in events.
-const maxName = 200
+const (
+	maxSubject = 255 // OpenID Connect Core 1.0, section 2
+	maxName    = 64  // of the name beside it in events
+)
 
-// name is how events name somebody: as people do, with the provider's own identifier, which never belongs to anybody else.
+// name is how events name a person: by the provider's own identifier, which never belongs to anybody else, and then by the name that the
+// person may have chosen. The identifier comes first and is never cut, so that no name can hide it.
 func (c claims) name() string {
-	text := cmp.Or(c.Email, c.Username, "somebody") + " (" + c.Subject + ")"
-	runes := slices.DeleteFunc([]rune(text), func(r rune) bool { return !unicode.IsPrint(r) })
-	return strings.TrimSpace(string(runes[:min(len(runes), maxName)]))
+	name := []rune(printable(cmp.Or(c.Email, c.Username)))
+	if len(name) == 0 {
+		return printable(c.Subject)
+	}
+	return printable(c.Subject) + " (" + string(name[:min(len(name), maxName)]) + ")"
+}
+
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.TrimSpace(text))
 }

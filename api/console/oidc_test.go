@@ -113,7 +113,7 @@ func TestGroupsOfTheProviderAreRoles(t *testing.T) {
 		v := newVisitor(t)
 		code, of := v.begun(p, account, false)
 		who, err := p.finish(t.Context(), code, of)
-		if who.Role != want || (want == 0) != errors.Is(err, errNoGroup) || who.Name != account+"@example.com ("+account+")" {
+		if who.Role != want || (want == 0) != errors.Is(err, errNoGroup) || who.Name != account+" ("+account+"@example.com)" {
 			t.Errorf("%s: %+v, %v", account, who, err)
 		}
 		if age := time.Since(who.SignedIn); want != 0 && (age > time.Minute || age < -time.Minute) {

@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -13,6 +14,12 @@ func (c *Console) oidcCookie() string { return c.cookieName() + "-oidc" }
 func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	to, cookie, err := c.provider.begin(r.Context(), ownPath(query.Get("next")), query.Has("again"))
+	if errors.Is(err, errTooMany) {
+		c.logger.Warn("console: too many sign-ins at the provider have begun", "address", r.RemoteAddr)
+		w.Header().Set("Retry-After", strconv.Itoa(int(startEvery.Seconds())))
+		c.problem(w, r, http.StatusTooManyRequests, "Too many sign-ins have begun. Try again in a minute, or open a link of attestd console.")
+		return
+	}
 	if err != nil {
 		c.logger.Error("console: the provider cannot be asked", "error", err.Error())
 		c.problem(w, r, http.StatusBadGateway, "The provider does not answer as it should. The appliance's log has the reason; a link of attestd console works without it.")

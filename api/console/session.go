@@ -16,7 +16,7 @@ const (
 	// mostLinks and mostSessions bound memory. One more takes the place of the oldest.
 	mostLinks    = 32
 	mostSessions = 64
-	// mostStreams of a session leave connections to others (maxConnections). A page that is seen has one.
+	// mostStreams of a session leave connections to others (maxConnectionsPerAddress). A page that is seen has one.
 	mostStreams = 16
 )
 

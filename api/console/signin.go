@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 )
@@ -125,10 +126,15 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
 }
 
-// ownPath returns a path of this console: / where next is none.
+// ownPath returns a path of this console, cleaned as http.Redirect and browsers clean it: / if next is none, or leads to a link.
 func ownPath(next string) string {
-	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") || strings.HasPrefix(next, "/link/") {
+	u, err := url.Parse(next)
+	if err != nil || !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(u.Path, "\\\r\n\t") {
 		return "/"
 	}
-	return next
+	own := url.URL{Path: path.Clean(u.Path), RawQuery: u.RawQuery}
+	if own.Path == "/link" || strings.HasPrefix(own.Path, "/link/") {
+		return "/"
+	}
+	return own.String()
 }
