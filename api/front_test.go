@@ -134,7 +134,7 @@ func TestTheReferenceTellsAll(t *testing.T) {
 		t.Errorf("%d as %s", a.status, a.header.Get("Content-Type"))
 	}
 	for _, route := range r.server.Routes() {
-		path := strings.NewReplacer(":id", "{id}", "*", "{level}/{index}").Replace(route.Path)
+		path := strings.NewReplacer(":id", "{id}", ":key", "{key}", "*", "{level}/{index}").Replace(route.Path)
 		if !strings.Contains(text, `<span class="method">`+route.Method+`</span><code>`+path+`</code>`) {
 			t.Errorf("it does not tell %s %s", route.Method, path)
 		}
