@@ -128,7 +128,7 @@ func TestPreflightsAreNotCharged(t *testing.T) {
 			}
 		}
 	}
-	if got := r.allowed("/log/checkpoint", ""); got != 2 {
+	if got := r.allowed("/functions/v1/attestor", ""); got != 2 {
 		t.Errorf("%d were answered after the preflights, want 2", got)
 	}
 }

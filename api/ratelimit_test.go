@@ -68,10 +68,10 @@ func TestRequestsWithoutAValidKeyAreLimitedByAddressAndOthersAreNot(t *testing.T
 	if a := guess(); a.status != 429 || a.problem().Code != appliance.CodeRateLimited || a.header.Get("Retry-After") == "" {
 		t.Errorf("the fourth guess: %s", a)
 	}
-	if a := r.do("GET", "/log/checkpoint", ""); a.status != 429 {
+	if a := r.do("GET", "/functions/v1/attestor", ""); a.status != 429 {
 		t.Errorf("the log, for nobody: %s", a)
 	}
-	if a := r.do("GET", "/log/checkpoint", "", "x-api-key", r.token); a.status != 200 {
+	if a := r.do("GET", "/functions/v1/attestor", "", "x-api-key", r.token); a.status != 200 {
 		t.Errorf("the log, with a key: %s", a)
 	}
 	if a := r.attest(); a.status != 200 {
