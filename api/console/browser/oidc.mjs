@@ -17,7 +17,7 @@ export default async function oidc() {
     await faultless(page, "the sign-in")
     await signIn(page, "ada")
     await page.getByRole("heading", { name: "Settings" }).waitFor()
-    await page.getByText("ada@example.com (ada)").waitFor()
+    await page.getByText("ada (ada@example.com)").waitFor()
     await page.getByText("auditor, until").waitFor()
     assert.deepEqual((await page.context().cookies(url)).filter(cookie => cookie.name.startsWith("attestd")).map(({ name, sameSite }) => [name, sameSite]),
       [["attestd-console", "Strict"]])
@@ -34,7 +34,7 @@ export default async function oidc() {
   await step("who is in no group that may is told so, and is not signed in", async () => {
     const page = await open({ strangers: true, expected: [403] })
     await signIn(page, "mallory")
-    await page.getByText("You signed in as mallory@example.com (mallory), who is in no group that may open the console.").waitFor()
+    await page.getByText("You signed in as mallory (mallory@example.com), who is in no group that may open the console.").waitFor()
     await page.goto(url)
     await page.getByRole("heading", { name: "Sign in" }).waitFor()
     await page.context().close()
