@@ -73,7 +73,12 @@ func moduleDir(cache string, m *debug.Module) (string, error) {
 // licenses are those that a text does not tell by itself: go-ethereum has the terms of its programs beside those of its
 // library, which is what is linked in, and says only in its README which is which; bloomfilter, of which only tests are made, has
 // them in its source.
-var licenses = map[string]string{"github.com/ethereum/go-ethereum": "LGPL-3.0-or-later", "github.com/holiman/bloomfilter/v2": "MIT"}
+//
+// psx is under BSD-3-Clause or GPL-2.0, as its user chooses: it is used under the first.
+var licenses = map[string]string{
+	"github.com/ethereum/go-ethereum": "LGPL-3.0-or-later", "github.com/holiman/bloomfilter/v2": "MIT",
+	"kernel.org/pub/linux/libs/security/libcap/psx": "BSD-3-Clause",
+}
 
 // moduleLicense returns the SPDX expression of the license files of a module.
 func moduleLicense(name, dir string) (string, error) {

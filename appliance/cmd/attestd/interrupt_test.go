@@ -39,7 +39,7 @@ func stuck(t *testing.T, l net.Listener, asked chan<- string) {
 			io.WriteString(w, `{"version":"x"}`)
 			return
 		case "/log/checkpoint":
-			io.WriteString(w, "example.com/log\n1\nAAAA\n")
+			io.WriteString(w, "example.com/log\n1\n"+strings.Repeat("A", 43)+"=\n")
 			return
 		case "/replica":
 			io.WriteString(w, `{"rows":{}}`)
