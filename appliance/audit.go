@@ -29,7 +29,7 @@ type VerifyOptions struct {
 type Damage struct {
 	Index  int64     `json:"index"` // of the record at fault; -1 where it is not a record's
 	ID     uuid.UUID `json:"id,omitzero"`
-	Part   string    `json:"part"` // record, event, signature, signer, order, tree, checkpoint, lookup, page
+	Part   string    `json:"part"` // record, event, signature, signer, order, tree, checkpoint, lookup, page, api_key
 	Detail string    `json:"detail"`
 }
 
@@ -98,6 +98,7 @@ type Audit struct {
 	last     time.Time
 	old      []oldLog // from which this one goes on, newest first
 	signers  signers
+	keys     auditedKeys
 
 	completed []tlog.Hash // by the last Add
 }
@@ -105,7 +106,7 @@ type Audit struct {
 // NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint of it or of a log that it continues, the leaves of
 // that log must also begin with that checkpoint's tree; the error, CodeInvalidField, says that earlier is no checkpoint.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
-	a := &Audit{verifier: verifier}
+	a := &Audit{verifier: verifier, keys: make(auditedKeys)}
 	if earlier != nil {
 		tree, err := OpenCheckpoint(earlier, verifier)
 		switch other := SignerOf(earlier); {
@@ -174,6 +175,7 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	}
 	if c.fault == nil {
 		a.signers.add(index, c.Entry)
+		a.keys.add(c.Event)
 		a.contradicted(index, c.Event)
 	}
 	a.order(index, c)

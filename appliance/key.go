@@ -32,9 +32,12 @@ type APIKey struct {
 	Revoked    time.Time      `json:"revoked,omitzero"`
 }
 
-// Details are what an event tells of the key.
+// detailKeyID is the id of the API key that an event is about.
+const detailKeyID = "id"
+
+// Details are what an event tells of the key: all that decides on who may use it, and for what. The hash of the secret gives nothing away.
 func (k APIKey) Details() map[string]string {
-	d := map[string]string{"id": k.ID, "name": k.Name, "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
+	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(), "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {
 		d["allowFrom"] = strings.Trim(fmt.Sprint(k.AllowFrom), "[]")
 	}

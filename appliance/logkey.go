@@ -73,6 +73,17 @@ func lastField(secret string) string {
 	return fields[len(fields)-1]
 }
 
+// StoreSecret returns the 32-byte key of the MACs over what a store keeps beside the tree. It follows from the log key: a signature by
+// Ed25519 is always the same (RFC 8032), so that a signer which does not show its key gives it, too. The text that is signed is no
+// checkpoint, which has three lines or more.
+func StoreSecret(signer note.Signer) ([]byte, error) {
+	signature, err := signer.Sign([]byte("attestd store secret v1\n"))
+	if err != nil {
+		return nil, fmt.Errorf("derive the store's secret from the log key: %w", err)
+	}
+	return hkdf.Key(sha256.New, signature, nil, "attestd store MAC "+LogName(signer), sha256.Size)
+}
+
 // Continue returns the key of the log whose first leaf the event is, with its secret text. It is derived from the old log's key and
 // that leaf (HKDF, RFC 5869): whoever holds the old key finds the new one, so that all appliances of a log follow by themselves, and
 // nobody else can make a log that they would follow. No two events lead to the same key, for their salts differ.

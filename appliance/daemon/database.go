@@ -37,6 +37,9 @@ func CheckStore(c *config.Config) error {
 	return nil
 }
 
+// versionsFile keeps, in data_dir, what this appliance has seen of the database; see postgres.Options.
+const versionsFile = "database-versions.json"
+
 // MemberName is what this appliance is called among those that share its store.
 func MemberName(c *config.Config) (string, error) {
 	if c.Cluster.Name != "" {
@@ -55,7 +58,8 @@ func openDatabase(c *config.Config, o StoreOptions) (*Store, error) {
 		return nil, err
 	}
 	options := postgres.Options{
-		Signer: key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+		Versions: filepath.Join(c.DataDir, versionsFile),
+		Signer:   key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
 	}
 	if o.Member != nil {
 		name, err := MemberName(c)
@@ -86,7 +90,7 @@ func readDatabase(c *config.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return databaseStore(c, key, postgres.Options{Verifier: key.Verifier, ReadOnly: true})
+	return databaseStore(c, key, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, ReadOnly: true})
 }
 
 func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (*Store, error) {

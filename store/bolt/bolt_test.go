@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -431,9 +432,16 @@ func fill(t testing.TB, s *bolt.Store, n int) (entries []appliance.Entry) {
 
 func verify(t testing.TB, s *bolt.Store, earlier []byte) appliance.AuditReport {
 	t.Helper()
-	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{Earlier: earlier})
+	report, err := audit(t.Context(), s, earlier)
 	check(t, err)
 	return report
+}
+
+// audit verifies a journal without its API keys, which these tests make without the events that come with them: see storetest.
+func audit(ctx context.Context, s *bolt.Store, earlier []byte) (appliance.AuditReport, error) {
+	report, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: earlier})
+	report.Damages = slices.DeleteFunc(report.Damages, func(d appliance.Damage) bool { return d.Part == "api_key" })
+	return report, err
 }
 
 func wantClean(t testing.TB, s *bolt.Store, earlier []byte) {

@@ -175,7 +175,7 @@ func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
 
 func verifies(t *testing.T, s *bolt.Store, size int64) {
 	t.Helper()
-	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := audit(t.Context(), s, nil)
 	if err != nil || !report.OK() || report.Size != size {
 		t.Fatalf("of %d leaves: %+v (%v)", size, report, err)
 	}

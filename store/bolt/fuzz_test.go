@@ -32,7 +32,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+		report, err := audit(t.Context(), s, nil)
 		if err == nil && report.OK() && !reflect.DeepEqual(dump(t, file), want) {
 			t.Error("the damage was not found")
 		}

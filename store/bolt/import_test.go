@@ -53,7 +53,7 @@ func TestImportedLeavesMakeTheSameJournal(t *testing.T) {
 	if e, err := to.Journal().ByIdempotencyKey(t.Context(), "a", last.Record.IdempotencyKey); err != nil || e.Index != last.Index {
 		t.Errorf("the last record by its idempotency key: %v, %v", e.Index, err)
 	}
-	report, err := to.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := audit(t.Context(), to, nil)
 	if err != nil || !report.OK() || report.Size != 300 {
 		t.Errorf("%+v, %v", report, err)
 	}

@@ -257,7 +257,7 @@ func holds(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
 	if err := found(t, s, answered); err != nil {
 		return err
 	}
-	report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := audit(t.Context(), s, nil)
 	if err == nil && !report.OK() {
 		err = fmt.Errorf("the journal is damaged: %v", report.Damages)
 	}

@@ -33,6 +33,7 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 		return appliance.AuditReport{}, err
 	}
 	audit.Expect(opts)
+	before, _ := j.store.keys.List(ctx) // from memory: it never fails
 	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: audit, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
@@ -42,6 +43,8 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 			return appliance.AuditReport{}, err
 		}
 	}
+	now, _ := j.store.keys.List(ctx)
+	audit.Keys(before, now)
 	return audit.Finish(v.checkpoint), nil
 }
 

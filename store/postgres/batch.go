@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -164,7 +166,6 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	q := new(pgx.Batch)
 	q.Queue("BEGIN")
 	q.Queue(selectHead + " FOR UPDATE").QueryRow(func(row pgx.Row) error { return b.scanHead(row) })
-	q.Queue("SELECT id, expires, revoked FROM api_keys WHERE id = ANY($1)", b.keyIDs()).Query(b.scanKeys)
 	if keys, names := b.idempotencyKeys(); len(keys) > 0 {
 		q.Queue("SELECT r.index, r.leaf FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
 			"LATERAL (SELECT index, leaf FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(b.scanReplays)
@@ -177,7 +178,14 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 		return fmt.Errorf("lock the head: %w", err)
 	}
 	made := b.now
-	if err := b.look(); err != nil || b.now.Equal(made) {
+	if err := b.look(); err != nil {
+		return err
+	}
+	var err error
+	if b.keys, err = b.store.keys.at(ctx, conn, b.head); err != nil {
+		return err
+	}
+	if err := b.proveFound(ctx); err != nil || b.now.Equal(made) {
 		return err
 	}
 	q = new(pgx.Batch) // the time is another, and conditions may ask something else
@@ -187,7 +195,16 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("ask again: %w", err)
 	}
-	return nil
+	return b.past.prove(ctx, b.store, b.head)
+}
+
+// proveFound proves what was found and may be answered or decide on the batch.
+func (b *batch) proveFound(ctx context.Context) error {
+	found := slices.AppendSeq(slices.Collect(maps.Values(b.replays)), maps.Values(b.byID))
+	if err := b.store.prove(ctx, b.head, found); err != nil {
+		return err
+	}
+	return b.past.prove(ctx, b.store, b.head)
 }
 
 // look judges the head on which the batch is to be built.
@@ -213,17 +230,6 @@ func (b *batch) look() error {
 	return nil
 }
 
-func (b *batch) keyIDs() (ids []string) {
-	seen := make(map[string]bool)
-	for _, l := range b.leaves {
-		if id := l.Record.KeyID; l.err == nil && l.Event == nil && !seen[id] {
-			seen[id] = true
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
 func (b *batch) idempotencyKeys() (keys, names []string) {
 	for _, l := range b.leaves {
 		if l.err == nil && l.Record.IdempotencyKey != "" {
@@ -247,20 +253,6 @@ func (b *batch) scanHead(from pgx.Row) (err error) {
 	}
 	b.head, err = r.head()
 	return err
-}
-
-func (b *batch) scanKeys(rows pgx.Rows) error {
-	b.keys = make(map[string]appliance.APIKey)
-	for rows.Next() {
-		var key appliance.APIKey
-		var expires, revoked *time.Time
-		if err := rows.Scan(&key.ID, &expires, &revoked); err != nil {
-			return err
-		}
-		key.Expires, key.Revoked = given(expires), given(revoked)
-		b.keys[key.ID] = key
-	}
-	return rows.Err()
 }
 
 func (b *batch) scanReplays(rows pgx.Rows) error {

@@ -43,7 +43,7 @@ func passes(err error) bool {
 	case stateNoTable, stateNoColumn, stateNoPrivilege, stateNoDatabase, stateNoPassword, stateNoRole:
 		return false
 	}
-	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot} {
+	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot, ErrForged} {
 		if errors.Is(err, lasting) {
 			return false
 		}

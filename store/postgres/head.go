@@ -25,9 +25,11 @@ type head struct {
 	keys       int64     // version of the API keys
 	stopped    string    // see Store.Stopped
 	stops      int64     // version of stopped
+	keysDigest []byte    // see keysDigest
+	mac        []byte    // see stateMAC
 }
 
-const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac"
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
@@ -43,10 +45,12 @@ type row struct {
 	keys       int64
 	stopped    string
 	stops      int64
+	keysDigest []byte
+	mac        []byte
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac}
 }
 
 // head makes a head of a row. Nobody has checked that it is the log's.
@@ -55,15 +59,29 @@ func (r row) head() (*head, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
 	}
+	if len(r.keysDigest) == 0 {
+		r.keysDigest = keysDigest(nil)
+	}
 	return &head{
 		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
 		continued: r.continued, generation: r.generation, keys: r.keys, stopped: r.stopped, stops: r.stops,
+		keysDigest: r.keysDigest, mac: r.mac,
 	}, nil
 }
 
-// check makes sure that a head is of this log, and signed by its key. known is one that was checked before: what has not changed
-// since is not checked again.
+// check makes sure that a head is of this log, signed by its key, and that what no checkpoint covers was written with that key, too. known
+// is one that was checked, and read before h; nil where there is none. What has not changed since is not checked again.
 func (s *Store) check(h, known *head) error {
+	err := s.checkTree(h, known)
+	if err == nil || errors.Is(err, errUnclaimed) {
+		if forged := s.checkState(h, known); forged != nil {
+			return forged
+		}
+	}
+	return err
+}
+
+func (s *Store) checkTree(h, known *head) error {
 	switch {
 	case h.log == "" && h.tree.N == 0 && len(h.checkpoint) == 0:
 		return errUnclaimed
@@ -161,17 +179,31 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 	h, err := s.reads.do(ctx, func() (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
+		known := s.head.Load()
 		var r row
 		if err := s.read.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
 			return nil, err
 		}
 		h, err := r.head()
-		if err == nil && s.check(h, s.head.Load()) == nil {
+		if err == nil && s.check(h, known) == nil {
 			s.observe(h)
 		}
 		return h, err
 	})
 	if err != nil {
+		return nil, answer(ctx, "read the journal's head", err)
+	}
+	return h, nil
+}
+
+// trusted is readHead for what is answered from the journal. A head of another log is taken as it is: it may be the one that goes on from
+// this log.
+func (s *Store) trusted(ctx context.Context) (*head, error) {
+	h, err := s.readHead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(h, nil); err != nil && !errors.Is(err, errUnclaimed) && !errors.Is(err, ErrOtherLog) {
 		return nil, answer(ctx, "read the journal's head", err)
 	}
 	return h, nil
@@ -200,8 +232,10 @@ func (s *Store) claim(ctx context.Context) error {
 			return fmt.Errorf("sign checkpoint: %w", err)
 		}
 	}
-	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
-		s.log(), string(checkpoint), s.opts.Copying, appliance.LogName(s.opts.Verifier))
+	first := &head{keysDigest: keysDigest(nil)}
+	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2, state_mac = CASE WHEN state_mac = '' THEN $5 ELSE state_mac END "+
+		"WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
+		s.log(), string(checkpoint), s.opts.Copying, appliance.LogName(s.opts.Verifier), stateMAC(s.secret, first))
 	return err
 }
 

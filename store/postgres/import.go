@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
@@ -83,7 +84,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	}
 	h, err := r.head()
 	if err == nil {
-		err = s.check(h, nil)
+		err = s.check(h, s.head.Load())
 	}
 	return h, err
 }
@@ -180,7 +181,7 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
 	err = s.transaction(ctx, func(tx pgx.Tx) error {
-		return s.replaceHead(ctx, tx, h, &next, recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
+		return s.replaceHead(ctx, tx, h, &next, key.Signer, recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
 	})
 	if err != nil {
 		return fmt.Errorf("continue the log: %w", explain(err))
@@ -219,18 +220,26 @@ func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, t
 }
 
 // replaceHead puts the first leaf of the next log, and its head in the place of h.
-func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, leaf []any) error {
+func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signer note.Signer, leaf []any) error {
 	var r row
 	if err := tx.QueryRow(ctx, selectHead+" FOR UPDATE").Scan(r.into()...); err != nil {
 		return err
 	}
-	if now, err := r.head(); err != nil || now.log != h.log || now.tree != h.tree {
+	now, err := r.head()
+	if err != nil || now.log != h.log || now.tree != h.tree {
 		return errors.Join(errors.New("the journal has changed meanwhile: try again"), err)
+	}
+	if err := s.checkState(now, nil); err != nil {
+		return err
 	}
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows([][]any{leaf})); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, "UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6 WHERE id = 1",
-		next.log, next.tree.N, encodeEdge(next.frontier), string(next.checkpoint), next.continued, next.generation)
+	secret, err := appliance.StoreSecret(signer)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6, state_mac = $7 WHERE id = 1",
+		next.log, next.tree.N, encodeEdge(next.frontier), string(next.checkpoint), next.continued, next.generation, stateMAC(secret, now))
 	return err
 }

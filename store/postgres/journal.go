@@ -135,6 +135,12 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 	if err == nil {
 		e, err = entry(index, leaf)
 	}
+	if err == nil {
+		var h *head
+		if h, err = j.store.trusted(ctx); err == nil { // which is newer than the record
+			err = j.store.prove(limited, h, []appliance.Entry{e})
+		}
+	}
 	if err != nil {
 		return e, answer(ctx, "read a record", err)
 	}
@@ -143,7 +149,7 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 
 // List implements appliance.Journal.
 func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
-	h, err := j.store.readHead(ctx)
+	h, err := j.store.trusted(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -188,6 +194,9 @@ func (j *Journal) entries(ctx context.Context, h *head, condition string, args .
 	if err == nil {
 		err = eachEntry(rows, h.continued, func(e appliance.Entry) { entries = append(entries, e) })
 		rows.Close()
+	}
+	if err == nil {
+		err = j.store.prove(limited, h, entries)
 	}
 	if err != nil {
 		return nil, answer(ctx, "read records", err)
@@ -236,7 +245,7 @@ func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64
 
 // Entries implements appliance.Journal. The end is where it is when Entries is called; no connection is held while yield runs.
 func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
-	h, err := j.store.readHead(ctx)
+	h, err := j.store.trusted(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,31 +48,13 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	if err != nil {
 		return appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(err)
 	}
-	version, err := k.change(ctx, "create an API key", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "INSERT INTO api_keys (id, key, expires, revoked, last_used) VALUES ($1, $2, $3, $4, $5)",
-			key.ID, text, optional(key.Expires), optional(key.Revoked), optional(key.LastUsed))
-		if stateOf(err) != stateUnique {
-			return err
+	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow) (keyRow, error) {
+		if stored != nil && stored.text != text { // else an earlier try was committed, whose answer was lost
+			return keyRow{}, appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
 		}
-		return appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
+		return keyRow{id: key.ID, text: text, revoked: optional(key.Revoked), used: optional(key.LastUsed)}, nil
 	})
-	if err != nil {
-		return k.createdBefore(ctx, key, text, err)
-	}
-	k.changed(version, key)
-	return nil
-}
-
-// createdBefore looks whether a key that is said to be taken is this one: what was tried before may have been committed.
-func (k *Keys) createdBefore(ctx context.Context, key appliance.APIKey, text string, failed error) error {
-	if appliance.CodeOf(failed) != appliance.CodeInternal {
-		return failed
-	}
-	var stored string
-	if err := k.store.write.QueryRow(ctx, "SELECT key FROM api_keys WHERE id = $1", key.ID).Scan(&stored); err != nil || stored != text {
-		return failed
-	}
-	return nil
+	return err
 }
 
 // Key implements appliance.Keys. The key's slices are shared and must not be changed. A key that is not known is looked for in the
@@ -119,50 +102,33 @@ func (k *Keys) List(ctx context.Context) ([]appliance.APIKey, error) {
 // Revoke implements appliance.Keys. It commits under the lock of the head: what was appended before has been committed, and what is
 // appended later sees it, on all appliances.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
-	var key appliance.APIKey
-	version, err := k.change(ctx, "revoke an API key", func(ctx context.Context, tx pgx.Tx) error {
-		row := tx.QueryRow(ctx, "UPDATE api_keys SET revoked = coalesce(revoked, $2) WHERE id = $1 RETURNING "+keyColumns, id, now.UTC().Truncate(time.Millisecond))
-		var err error
-		key, err = scanKey(row)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
+	return k.change(ctx, "revoke an API key", id, func(stored *keyRow) (keyRow, error) {
+		if stored == nil {
+			return keyRow{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
 		}
-		return err
+		next := *stored
+		if next.revoked == nil {
+			next.revoked = optional(now.UTC().Truncate(time.Millisecond))
+		}
+		return next, nil
 	})
-	if err != nil {
-		return appliance.APIKey{}, err
-	}
-	k.changed(version, key)
-	return key, nil
 }
 
 // Bind implements appliance.Keys. Other appliances know of it within a second.
 func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
-	var key appliance.APIKey
-	version, err := k.change(ctx, "bind an API key", func(ctx context.Context, tx pgx.Tx) (err error) {
-		key, err = scanKey(tx.QueryRow(ctx, "SELECT "+keyColumns+" FROM api_keys WHERE id = $1", id)) // the head's lock is held
-		if errors.Is(err, pgx.ErrNoRows) {
-			return appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
+	return k.change(ctx, "bind an API key", id, func(stored *keyRow) (keyRow, error) {
+		if stored == nil {
+			return keyRow{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
 		}
+		key, err := stored.key()
 		if err != nil {
-			return err
+			return keyRow{}, err
 		}
 		key.Attestor = attestor
-		text, err := encodeKey(key)
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, "UPDATE api_keys SET key = $2 WHERE id = $1", id, text)
-		return err
+		next := *stored
+		next.text, err = encodeKey(key)
+		return next, err
 	})
-	if err != nil {
-		return appliance.APIKey{}, err
-	}
-	k.changed(version, key)
-	if known, found := k.known(id); found {
-		key.LastUsed = known.LastUsed // which may not be written yet
-	}
-	return key, nil
 }
 
 // Used implements appliance.Keys.
@@ -179,40 +145,73 @@ func (k *Keys) Used(id string, now time.Time) {
 	}
 }
 
-// change makes a change of the API keys, and tries again what can be. What do returns that is for a client ends
-// it. It returns the version of the keys after it.
-func (k *Keys) change(ctx context.Context, doing string, do func(ctx context.Context, tx pgx.Tx) error) (version int64, err error) {
+// change makes the row of an API key what next returns for the one that is stored, nil where there is none, and tries again what can
+// be. An error of next's that is for a client ends it.
+func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
 	if k.store.opts.ReadOnly {
-		return 0, errReadOnly()
+		return key, errReadOnly()
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.store.opts.Timeout)
 	defer cancel()
 	k.begun.Store(time.Now().UnixNano())
 	defer k.begun.Store(0)
 	for attempt := 0; ; attempt++ {
-		version, err = k.changeOnce(ctx, func(tx pgx.Tx) error { return do(ctx, tx) })
-		if _, ready := errors.AsType[*appliance.Error](err); err == nil || ready {
-			return version, err
+		var version int64
+		version, key, err = k.changeOnce(ctx, id, next)
+		if err == nil {
+			return k.changed(version, key), nil
+		}
+		if _, ready := errors.AsType[*appliance.Error](err); ready {
+			return key, err
 		}
 		if !passes(err) || !pause(ctx, attempt) {
-			return 0, answer(ctx, doing, err)
+			return key, answer(ctx, doing, err)
 		}
 	}
 }
 
-func (k *Keys) changeOnce(ctx context.Context, do func(tx pgx.Tx) error) (version int64, err error) {
+func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyRow) (keyRow, error)) (version int64, key appliance.APIKey, err error) {
 	err = k.store.transaction(ctx, func(tx pgx.Tx) error {
-		// The head's lock first, as an append has it.
-		if err := tx.QueryRow(ctx, "UPDATE log_head SET keys_version = keys_version + 1 WHERE id = 1 RETURNING keys_version").Scan(&version); err != nil {
+		h, err := k.store.lock(ctx, tx) // first, as an append has it
+		if err != nil && !errors.Is(err, errUnclaimed) {
 			return err
 		}
-		return do(tx)
+		rows, err := readKeys(ctx, tx, h)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(rows, func(r keyRow) bool { return r.id == id })
+		var stored *keyRow
+		if i >= 0 {
+			stored = &rows[i]
+		}
+		changed, err := next(stored)
+		if err == nil {
+			key, err = changed.key()
+		}
+		if err != nil {
+			return err
+		}
+		if stored != nil {
+			*stored = changed
+		} else {
+			rows = append(rows, changed)
+		}
+		// What the MAC covers is what was read and checked, with this change: never what the database makes of it.
+		h.keys, h.keysDigest = h.keys+1, keysDigest(rows)
+		version = h.keys
+		q := new(pgx.Batch)
+		q.Queue("INSERT INTO api_keys (id, key, expires, revoked, last_used) VALUES ($1, $2, $3, $4, $5) "+
+			"ON CONFLICT (id) DO UPDATE SET key = excluded.key, expires = excluded.expires, revoked = excluded.revoked",
+			changed.id, changed.text, optional(key.Expires), changed.revoked, changed.used)
+		q.Queue("UPDATE log_head SET keys_version = $1, keys_digest = $2, state_mac = $3 WHERE id = 1", h.keys, h.keysDigest, stateMAC(k.store.secret, h))
+		return tx.SendBatch(ctx, q).Close()
 	})
-	return version, err
+	return version, key, err
 }
 
-// changed makes a change known that is committed.
-func (k *Keys) changed(version int64, key appliance.APIKey) {
+// changed makes a change known that is committed, and returns the key with its last use, which may not be written yet.
+func (k *Keys) changed(version int64, key appliance.APIKey) appliance.APIKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if used := k.byID[key.ID].LastUsed; used.After(key.LastUsed) {
@@ -222,6 +221,7 @@ func (k *Keys) changed(version int64, key appliance.APIKey) {
 	if k.version == version-1 {
 		k.version = version // else others' changes are yet to be read
 	}
+	return key
 }
 
 // refresh reads the keys where the database's are of another version, or others' last uses are old.
@@ -253,29 +253,63 @@ func (k *Keys) reload() (none struct{}, err error) {
 	return k.reread()
 }
 
-// reread reads all keys.
+// reread reads all keys, with the head that belongs to them.
 func (k *Keys) reread() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	read := time.Now()
-	var version int64
-	// The version first: keys that are newer than it are read again, never the other way round.
-	batch := new(pgx.Batch)
-	batch.Queue("SELECT keys_version FROM log_head WHERE id = 1").QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
-	var all []appliance.APIKey
-	batch.Queue("SELECT " + keyColumns + " FROM api_keys").Query(func(rows pgx.Rows) (err error) {
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (appliance.APIKey, error) { return scanKey(row) })
-		return err
+	return none, pgx.BeginTxFunc(ctx, k.store.read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		known := k.store.head.Load()
+		var r row
+		if err := tx.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
+			return err
+		}
+		h, err := r.head()
+		if err == nil {
+			err = k.store.checkState(h, known)
+		}
+		if err != nil {
+			return err
+		}
+		rows, err := readKeys(ctx, tx, h)
+		if err != nil {
+			return err
+		}
+		return k.set(h.keys, rows, read)
 	})
-	if err := k.store.read.SendBatch(ctx, batch).Close(); err != nil {
-		return none, err
+}
+
+// at returns the keys as of a version of which the head's lock is held.
+func (k *Keys) at(ctx context.Context, tx querier, h *head) (map[string]appliance.APIKey, error) {
+	k.mu.RLock()
+	current := k.version == h.keys
+	k.mu.RUnlock()
+	if !current {
+		rows, err := readKeys(ctx, tx, h)
+		if err == nil {
+			err = k.set(h.keys, rows, time.Now())
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return maps.Clone(k.byID), nil
+}
+
+// set makes rows that were checked the keys that are known.
+func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if version < k.version {
-		return none, nil // a change was made known meanwhile, and is newer than what was read
+		return nil // a change was made known meanwhile, and is newer than what was read
 	}
-	for _, key := range all {
+	for _, row := range rows {
+		key, err := row.key()
+		if err != nil {
+			return err
+		}
 		before := k.byID[key.ID]
 		if before.LastUsed.After(key.LastUsed) {
 			key.LastUsed = before.LastUsed
@@ -286,7 +320,49 @@ func (k *Keys) reread() (none struct{}, err error) {
 		k.byID[key.ID] = key // no key is ever removed
 	}
 	k.version, k.read = version, read
-	return none, nil
+	return nil
+}
+
+// querier is a connection, or a transaction on it.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// stored returns the keys that the database has, whoever made them.
+func (k *Keys) stored(ctx context.Context) (keys []appliance.APIKey, err error) {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	rows, err := keyRows(limited, k.store.read)
+	if err != nil {
+		return nil, answer(ctx, "read the API keys", err)
+	}
+	for _, row := range rows {
+		key, err := row.key()
+		if err != nil {
+			return nil, answer(ctx, "read the API keys", err)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// readKeys reads the keys that belong to a head, and returns ErrForged where the database has others.
+func readKeys(ctx context.Context, from querier, h *head) ([]keyRow, error) {
+	rows, err := keyRows(ctx, from)
+	if err == nil && !bytes.Equal(keysDigest(rows), h.keysDigest) {
+		err = fmt.Errorf("%w: api_keys: the API keys are not those that appliances made: 'attestd log verify' names them", ErrForged)
+	}
+	return rows, err
+}
+
+func keyRows(ctx context.Context, from querier) ([]keyRow, error) {
+	rows, err := from.Query(ctx, "SELECT id, key, revoked, last_used FROM api_keys ORDER BY id")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r keyRow, err error) {
+		return r, row.Scan(&r.id, &r.text, &r.revoked, &r.used)
+	})
 }
 
 // flush writes the last uses that the database does not know.
@@ -317,26 +393,25 @@ func (k *Keys) flush(ctx context.Context) error {
 	return err
 }
 
-const keyColumns = "key, revoked, last_used"
+// keyRow is an API key as the database has it.
+type keyRow struct {
+	id, text      string // text is encodeKey's
+	revoked, used *time.Time
+}
+
+func (r keyRow) key() (key appliance.APIKey, err error) {
+	if err := json.Unmarshal([]byte(r.text), &key); err != nil {
+		return key, fmt.Errorf("%w: an API key: %w", ErrDamaged, err)
+	}
+	key.Revoked, key.LastUsed = given(r.revoked), given(r.used)
+	return key, nil
+}
 
 // encodeKey is the JSON of what no column of its own has.
 func encodeKey(key appliance.APIKey) (string, error) {
 	key.Revoked, key.LastUsed = time.Time{}, time.Time{}
 	text, err := json.Marshal(key)
 	return string(text), err
-}
-
-func scanKey(row pgx.Row) (key appliance.APIKey, err error) {
-	var text string
-	var revoked, used *time.Time
-	if err := row.Scan(&text, &revoked, &used); err != nil {
-		return key, err
-	}
-	if err := json.Unmarshal([]byte(text), &key); err != nil {
-		return key, fmt.Errorf("%w: an API key: %w", ErrDamaged, err)
-	}
-	key.Revoked, key.LastUsed = given(revoked), given(used)
-	return key, nil
 }
 
 // optional is NULL for the zero time.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,11 +16,12 @@ import (
 type past struct {
 	counts map[counts.Name]counts.Count
 	firsts map[appliance.Address]*appliance.Record
+	found  []appliance.Entry // the entries of firsts, with indexes in the table
 }
 
 // queue adds the questions to a batch, at most one of each kind.
 func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(counts.Name) (counts.Count, bool)) {
-	p.counts, p.firsts = make(map[counts.Name]counts.Count), make(map[appliance.Address]*appliance.Record)
+	p.counts, p.firsts, p.found = make(map[counts.Name]counts.Count), make(map[appliance.Address]*appliance.Record), nil
 	var names []counts.Name
 	var keys []string
 	var from []int64
@@ -64,7 +66,19 @@ func (p *past) scanCounts(rows pgx.Rows, names []counts.Name) error {
 }
 
 func (p *past) scanFirsts(rows pgx.Rows) error {
-	return eachEntry(rows, 0, func(e appliance.Entry) { p.firsts[e.Record.UnspendableAddress] = &e.Record })
+	return eachEntry(rows, 0, func(e appliance.Entry) {
+		p.firsts[e.Record.UnspendableAddress] = &e.Record
+		p.found = append(p.found, e)
+	})
+}
+
+// prove makes sure that what was found is in the tree of a head.
+func (p *past) prove(ctx context.Context, s *Store, h *head) error {
+	found := slices.Clone(p.found)
+	for i := range found {
+		found[i].Index += h.continued
+	}
+	return s.prove(ctx, h, found)
 }
 
 // answer answers one question, with what is to be appended before, too.
@@ -125,6 +139,15 @@ func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) 
 	}
 	if err := s.read.SendBatch(ctx, q).Close(); err != nil {
 		return err
+	}
+	if len(p.found) > 0 {
+		h, err := s.trusted(ctx) // which is newer than what was found
+		if err == nil {
+			err = p.prove(ctx, s, h)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	s.keepCounts(p)
 	return nil

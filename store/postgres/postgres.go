@@ -34,6 +34,7 @@ var (
 	ErrOtherLog    = errors.New("the journal belongs to another log key")
 	ErrDamaged     = errors.New("damaged")
 	ErrForgot      = errors.New("the database has forgotten what it had committed")
+	ErrForged      = errors.New("the database was changed by somebody who has no log key")
 )
 
 const (
@@ -54,6 +55,7 @@ type Options struct {
 	Readers  int              // connections for reads; zero means 8. Three more are for what is written
 	Logger   *slog.Logger     // nil means none
 	Member   Identity         // who this appliance is among the others; without a name it is no member
+	Versions string           // path of the file that keeps the highest versions of API keys and stop state; "" keeps none
 
 	// Accept is asked about each head on which records are about to be appended, while its lock is held. An error is the answer to all
 	// of them. Nil accepts all.
@@ -80,6 +82,8 @@ type Store struct {
 	writer  *writer // nil when read-only
 	watch   *watch
 
+	secret  []byte // of the MACs; nil without the log key
+	seen    seenFile
 	head    atomic.Pointer[head] // the newest that was seen committed; nil before the first
 	offset  atomic.Int64         // of the database's clock from this one's, in nanoseconds
 	reads   flight[*head]
@@ -97,7 +101,10 @@ func Open(url string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o}
+	s := &Store{opts: o, seen: seenFile{path: o.Versions}}
+	if err := errors.Join(s.openSecret(), s.seen.load()); err != nil {
+		return nil, err
+	}
 	if s.read, err = newPool(config, o.Readers, o.Member.Name, true); err != nil {
 		return nil, err
 	}

@@ -33,7 +33,8 @@ func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, 
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = stopped_version + 1 WHERE id = 1", next)
+		h.stopped, h.stops = next, h.stops+1
+		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = $2, state_mac = $3 WHERE id = 1", h.stopped, h.stops, stateMAC(s.secret, h))
 		return err
 	})
 	if err == nil {

@@ -20,9 +20,10 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 	none := func(err error) (appliance.InclusionProof, error) { return appliance.InclusionProof{}, err }
 	h := j.store.head.Load()
 	if h == nil || index >= h.tree.N { // another appliance may have appended it since
+		known := h
 		var err error
 		if h, err = j.store.begun(ctx); err == nil {
-			err = j.store.check(h, j.store.head.Load())
+			err = j.store.check(h, known)
 		}
 		if err != nil {
 			return none(err)
@@ -47,6 +48,30 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 		proof.Hashes[i] = path[i][:]
 	}
 	return proof, nil
+}
+
+// prove makes sure that entries are leaves of a head's tree, at their places: else the database's owner has put them there.
+func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	places := make([]int64, len(entries))
+	for i, e := range entries {
+		if e.Index < 0 || e.Index >= h.tree.N {
+			return fmt.Errorf("%w: record %d is beyond the %d of the head", ErrForged, e.Index, h.tree.N)
+		}
+		places[i] = tlog.StoredHashIndex(0, e.Index)
+	}
+	hashes, err := s.hashes(ctx, h).ReadHashes(places)
+	if err != nil {
+		return fmt.Errorf("prove records: %w", err)
+	}
+	for i, e := range entries {
+		if hashes[i] != tlog.RecordHash(e.Leaf) {
+			return fmt.Errorf("%w: record %d is not the one of the tree: 'attestd log verify' tells more", ErrForged, e.Index)
+		}
+	}
+	return nil
 }
 
 // Tile implements appliance.Journal.

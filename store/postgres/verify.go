@@ -36,6 +36,10 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
+	before, err := j.store.keys.stored(ctx)
+	if err != nil {
+		return appliance.AuditReport{}, err
+	}
 	if err := v.begin(); err != nil {
 		return appliance.AuditReport{}, err
 	}
@@ -46,6 +50,11 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 		}
 	}
 	v.progress(v.size, v.size)
+	now, err := j.store.keys.stored(ctx)
+	if err != nil {
+		return appliance.AuditReport{}, err
+	}
+	audit.Keys(before, now)
 	return audit.Finish(v.checkpoint), nil
 }
 
@@ -95,7 +104,11 @@ func (v *auditor) begin() error {
 		err = v.store.check(h, nil)
 	}
 	if err != nil {
-		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
+		part := "checkpoint"
+		if errors.Is(err, ErrForged) || errors.Is(err, ErrForgot) {
+			part = "api_key"
+		}
+		v.report(-1, uuid.Nil, part, "%s", err)
 	}
 	v.size, v.checkpoint, v.continued, v.generation = max(r.size, 0), r.checkpoint, r.continued, r.generation
 	if n := before + beyond; n > 0 {

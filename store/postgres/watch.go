@@ -90,6 +90,7 @@ func (w *watch) saw(err error) {
 // look reads the head, and does what follows from it.
 func (w *watch) look(ctx context.Context) error {
 	s := w.store
+	known := s.head.Load()
 	h, err := w.ask(ctx)
 	if err != nil {
 		if stateOf(err) == stateReadOnly || !aborted(err) {
@@ -97,7 +98,7 @@ func (w *watch) look(ctx context.Context) error {
 		}
 		return explain(err)
 	}
-	err = s.check(h, s.head.Load())
+	err = s.check(h, known)
 	if errors.Is(err, errUnclaimed) && !s.opts.ReadOnly {
 		if err := s.claim(ctx); err != nil {
 			return explain(err)
@@ -108,6 +109,9 @@ func (w *watch) look(ctx context.Context) error {
 		return err
 	}
 	s.observe(h)
+	if err := s.seen.keep(h); err != nil {
+		return err
+	}
 	return s.keys.refresh(ctx, h.keys)
 }
 

@@ -1,6 +1,9 @@
 package storetest
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +57,7 @@ func TestRevocation(t *testing.T, open OpenStore) {
 		})
 	}
 	t.Run("while others append", func(t *testing.T) { revokedWhileAppending(t, open) })
+	t.Run("an API key is what the events say", func(t *testing.T) { eventsOfKeys(t, open) })
 }
 
 // Once Revoke has returned, the journal has all records of the key that it will ever have.
@@ -93,5 +97,62 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 		if after := count(); after != before {
 			t.Fatalf("%d records, %d of them after the revocation", after, after-before)
 		}
+	}
+}
+
+// eventsOfKeys has an audit compare the API keys with the events.
+func eventsOfKeys(t *testing.T, open OpenStore) {
+	keys, journal := open(t, time.Now)
+	create := func(name string) appliance.APIKey {
+		key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: name}, time.Now())
+		check(t, err)
+		check(t, keys.Create(t.Context(), key))
+		return key
+	}
+	tell := func(kind appliance.EventKind, key appliance.APIKey) {
+		_, err := journal.AppendEvent(t.Context(), appliance.Event{Kind: kind, By: "root", Details: key.Details()})
+		check(t, err)
+	}
+	sound, planted, other, revoked, bound := create("sound"), create("planted"), create("other"), create("revoked"), create("bound")
+	tell(appliance.EventKeyCreated, sound)
+	tell(appliance.EventKeyCreated, revoked)
+	tell(appliance.EventKeyRevoked, revoked) // and was not
+	tell(appliance.EventKeyCreated, bound)
+	told := other
+	told.SecretHash[0]++ // somebody else's secret
+	tell(appliance.EventKeyCreated, told)
+	bound.Attestor = "second"
+	tell(appliance.EventKeyBound, bound)
+	_, err := keys.Bind(t.Context(), bound.ID, bound.Attestor)
+	check(t, err)
+
+	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	check(t, err)
+	var found []string
+	for _, d := range report.Damages {
+		if d.Part != "api_key" {
+			t.Error(d)
+		}
+		found = append(found, d.Detail)
+	}
+	slices.Sort(found)
+	want := []string{
+		fmt.Sprintf("%s (%q): %s", planted.ID, "planted", "no event says that it was created: revoke it, and look for what it attested"),
+		fmt.Sprintf("%s (%q): %s", other.ID, "other", "its secretHash is not as the newest event about it says: revoke it"),
+		fmt.Sprintf("%s (%q): %s", revoked.ID, "revoked", "it can be used, and an event says that it was revoked: revoke it again"),
+	}
+	slices.Sort(want)
+	if !slices.Equal(found, want) {
+		t.Errorf("the audit finds\n%s\nnot\n%s", strings.Join(found, "\n"), strings.Join(want, "\n"))
+	}
+	for _, key := range []appliance.APIKey{planted, other, revoked} {
+		tell(appliance.EventKeyRevoked, key)
+		_, err := keys.Revoke(t.Context(), key.ID, time.Now())
+		check(t, err)
+	}
+	report, err = journal.Verify(t.Context(), appliance.VerifyOptions{})
+	check(t, err)
+	for _, d := range report.Damages {
+		t.Errorf("after they were revoked: %s", d)
 	}
 }

@@ -163,6 +163,9 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := store.RecordEvent(ctx, appliance.Event{Kind: appliance.EventKeyCreated, By: operator(), Details: key.Details()}); err != nil {
+		return err
+	}
 	if err := store.Keys.Create(ctx, key); err != nil {
 		return err
 	}
