@@ -6,8 +6,6 @@ import (
 	"hash/fnv"
 	"reflect"
 	"testing"
-
-	"github.com/attestd/attestd/appliance"
 )
 
 // FuzzFile changes a journal's file anywhere. Whatever is in it, opening, verifying, reading and appending end, with an
