@@ -172,6 +172,7 @@ func TestStatusSaysWhetherItSigns(t *testing.T) {
 		}
 	})
 	o.attest()
+	o.tellKeys()
 	ask := func() wire.Status {
 		t.Helper()
 		s, err := o.client.Status(t.Context())
@@ -179,12 +180,12 @@ func TestStatusSaysWhetherItSigns(t *testing.T) {
 		return s
 	}
 	s := ask()
-	if s.Signing != (wire.Signing{State: wire.SigningReady}) || s.Journal.Records != 1 || len(s.Journal.RootHash) != 64 || s.Journal.Newest.IsZero() || s.Journal.LastAudit != nil {
+	if s.Signing != (wire.Signing{State: wire.SigningReady}) || s.Journal.Records != 2 || len(s.Journal.RootHash) != 64 || s.Journal.Newest.IsZero() || s.Journal.LastAudit != nil {
 		t.Errorf("%+v", s)
 	}
 	_, err := o.client.Verify(t.Context(), appliance.VerifyOptions{})
 	o.must(err)
-	if a := ask().Journal.LastAudit; a == nil || a.Records != 1 || a.Damages != 0 || a.RootHash != s.Journal.RootHash || !a.Time.Equal(o.clock.Now().Truncate(time.Nanosecond)) {
+	if a := ask().Journal.LastAudit; a == nil || a.Records != 2 || a.Damages != 0 || a.RootHash != s.Journal.RootHash || !a.Time.Equal(o.clock.Now().Truncate(time.Nanosecond)) {
 		t.Errorf("the last audit is %+v", a)
 	}
 	for _, c := range []struct {

@@ -147,6 +147,17 @@ func (r *rig) newKey(request appliance.KeyRequest) (token, id string) {
 	return token, key.ID
 }
 
+// tellKeys has the journal have an event about each API key, as it has where an operator made them.
+func (r *rig) tellKeys() {
+	r.Helper()
+	keys, err := r.attestor.Keys.List(context.Background())
+	r.must(err)
+	for _, key := range keys {
+		_, err := r.attestor.Journal.AppendEvent(context.Background(), appliance.Event{Kind: appliance.EventKeyCreated, By: "test", Details: key.Details()})
+		r.must(err)
+	}
+}
+
 // size is how many attestations there are.
 func (r *rig) size() int64 {
 	r.Helper()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -164,9 +165,24 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	// Whoever signed: a backup is to be made, and put in place, of what there is.
 	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
-		err = fmt.Errorf("its journal is damaged: %s", report.Damages[0])
+		err = fmt.Errorf("its journal is damaged: %s", damages(report))
 	}
 	return report, err
+}
+
+// mostNamed bounds the damages that an error names.
+const mostNamed = 20
+
+// damages names what is wrong with a journal, a line each where it is more than one thing.
+func damages(report appliance.AuditReport) string {
+	var lines []string
+	for _, d := range report.Damages[:min(len(report.Damages), mostNamed)] {
+		lines = append(lines, d.String())
+	}
+	if more := int64(len(report.Damages)-len(lines)) + report.More; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Inspected is what a backup holds.

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
+)
+
+// TestAnAPIKeyPlantedInABackupIsFound has somebody who may write a backup, and has no log key, put API keys into its attestd.db.
+func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
+	t.Parallel()
+	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHouse(t, secret, newSigner(t))
+	create := func(name string, told bool) appliance.APIKey {
+		made, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: name}, time.Now())
+		h.must(err)
+		if told {
+			_, err = h.store.Journal().AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
+			h.must(err)
+		}
+		h.must(h.store.Keys().Create(t.Context(), made)) // the file is the same, whoever writes it
+		return made
+	}
+	create("told", true)
+	h.attest(3)
+	sound := h.backup()
+	planted := []appliance.APIKey{create("planted", false), create("another", false)}
+
+	tampered := filepath.Join(t.TempDir(), "backup.tar.zst")
+	write := func(w io.Writer) error { return archive.Write(w, h.store, h.key, "test", time.Now()) }
+	_, _, err = archive.Make(t.Context(), tampered, write, archive.Sealing{}, archive.AuditOptions{Quick: true})
+	h.must(err)
+
+	restore := func(name string) error {
+		dir := t.TempDir()
+		f, err := os.Open(name)
+		h.must(err)
+		defer f.Close()
+		_, err = archive.Restore(t.Context(), f, dir, archive.RestoreOptions{NewLogKey: true})
+		if _, missing := os.Stat(filepath.Join(dir, archive.StoreFile)); err != nil && missing == nil {
+			t.Errorf("%s was put in place", name)
+		}
+		return err
+	}
+	if err := restore(sound); err != nil {
+		t.Errorf("a sound backup: %v", err)
+	}
+	err = restore(tampered)
+	for _, p := range planted {
+		if err == nil || !strings.Contains(err.Error(), p.ID) {
+			t.Errorf("%q is not named: %v", p.Name, err)
+		}
+	}
+	report, err := h.store.Journal().Verify(t.Context(), appliance.VerifyOptions{AnySigner: true})
+	h.must(err)
+	if len(report.Damages) != len(planted) {
+		t.Errorf("log verify finds %v", report.Damages)
+	}
+}
