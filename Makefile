@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
+.PHONY: help run build test test-drills deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +42,15 @@ bin/modules: go.sum $(WITNESSES)/litewitness/go.sum $(WITNESSES)/transparency/go
 	  cd $(WITNESSES)/litewitness && $(GO) list -deps . tool && cd ../transparency && $(GO) mod vendor -o $(CURDIR)/bin/vendored && rm -r $(CURDIR)/bin/vendored'
 	@touch $@
 
-test: test-deps playground console clients promtool bin/modules ## install what is missing and run every test, with the race detector
+test: test-deps playground console clients promtool bin/modules ## install what is missing and run every test but the drills, with the race detector
 	@echo 'compiling and running the tests (some minutes before the first result)'
 	$(GO) vet ./...
-	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) ./...
+	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) -skip '^TestDrill' ./...
+
+# What needs time or luck: kills under load, power cuts, failing disks, clusters, soak.
+DRILLS ?= ^TestDrill
+test-drills: test-deps bin/modules ## run the drills (DRILLS='^TestDrillCluster' takes some)
+	$(GO) test $(TESTFLAGS) -run '$(DRILLS)' $$(git grep -l 'func TestDrill' -- '*_test.go' | sed 's,^,./,; s,/[^/]*$$,,' | sort -u)
 
 deps: ## install what building needs: gcc, Go, softhsm2, and Node for playground and console (apt or dnf)
 	@GO='$(GO)' sh packaging/deps.sh
@@ -86,7 +91,7 @@ lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL f
 	@$(GO) run ./packaging/release licenses ./... >/dev/null
 	@GO='$(GO)' VULNDB='$(VULNDB)' sh packaging/vulncheck.sh $(VULNCHECK)
 
-power-cuts: deps ## simulate CUTS power cuts while the journal is written (make test does 300)
+power-cuts: deps ## simulate CUTS power cuts while the journal is written (make test does 40)
 	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
 bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following and forwarding
@@ -110,17 +115,17 @@ bench-greedy: deps build ## measure attestations while strangers take what they 
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
 
 test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
-	$(GO) test -run '^TestAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
+	$(GO) test -run '^TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
 
 test-cluster: test-deps ## three appliances on a PostgreSQL with its standby, under load, while each part fails, ROUNDS times (1)
-	$(GO) test -run '^TestCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/cmd/attestd -drills
+	$(GO) test -run '^TestDrillCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/cmd/attestd -drills
 
 bench-cluster: test-deps build ## measure one, two and three appliances on a PostgreSQL, and how much that takes
 	$(GO) test -run '^$$' -bench '^BenchmarkCluster$$' -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench '^BenchmarkCeiling$$' -benchtime 1x -timeout 30m ./store/postgres
 
 soak: test-deps ## load the appliance in every way for SOAK (5m) while token, upstream and clients fail
-	$(GO) test -run '^TestSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
+	$(GO) test -run '^TestDrillSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \

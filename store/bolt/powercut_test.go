@@ -24,7 +24,7 @@ import (
 	"github.com/google/uuid"
 )
 
-var powerCuts = flag.Int("powercuts", 300, "how many power cuts TestPowerCuts simulates; more than 300 with more records")
+var powerCuts = flag.Int("powercuts", 40, "how many power cuts TestPowerCuts simulates; more than 300 with more records")
 
 // What the environment of a child of TestPowerCuts says: the folder in which it appends, and whether it closes the journal.
 const (

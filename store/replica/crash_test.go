@@ -13,15 +13,15 @@ import (
 
 const crashBatch = 500
 
-// TestKilledWriter kills a process in the middle of its writes. What it had reported as written is there, whole batches only,
+// TestDrillKilledWriter kills a process in the middle of its writes. What it had reported as written is there, whole batches only,
 // and rows, postings and counts agree.
-func TestKilledWriter(t *testing.T) {
+func TestDrillKilledWriter(t *testing.T) {
 	if path := os.Getenv("REPLICA_CRASH_TEST"); path != "" {
 		writeUntilKilled(t, path)
 	}
 	path := filepath.Join(t.TempDir(), "replica.db")
 	for round := range 3 {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestDrillKilledWriter$")
 		cmd.Env = append(os.Environ(), "REPLICA_CRASH_TEST="+path)
 		out, err := cmd.StdoutPipe()
 		if err != nil {

@@ -72,7 +72,7 @@ func ok(t *testing.T, err error) {
 }
 
 // A SIGKILL before any write, to the database or a file, leaves the old journal as it was, or the new one whole.
-func TestAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
+func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Skip("no strace: packaging/deps.sh installs it")

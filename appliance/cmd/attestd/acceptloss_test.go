@@ -96,7 +96,7 @@ func onFolder(dir string, args []string) *exec.Cmd {
 
 // A SIGKILL before any call that changes a name or syncs leaves the old journal as it was, or the new one whole; the next start and the
 // same command go on from either.
-func TestAcceptLossIsKilledAtEachStep(t *testing.T) {
+func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Skip("no strace: packaging/deps.sh installs it")
 	}

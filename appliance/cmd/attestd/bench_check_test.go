@@ -15,7 +15,7 @@ import (
 )
 
 // What `make bench` measures is measured for a moment, so that it works when it is wanted.
-func TestTheBenchmarkMeasures(t *testing.T) {
+func TestDrillTheBenchmarkMeasures(t *testing.T) {
 	s := benchSettings{
 		window: 200 * time.Millisecond, warm: 50 * time.Millisecond, rounds: 1, connections: []int{4}, cores: runtime.NumCPU(),
 		systems: []string{inC, inGo, now, alone},

@@ -14,7 +14,7 @@ import (
 )
 
 // What `make bench-scale` measures is measured of a small replica, so that it works when it is wanted.
-func TestTheBenchmarkOfScaleMeasures(t *testing.T) {
+func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 	daemons := newScaleDaemons(t)
 	t.Parallel() // from here: this process makes the tokens
 	s := scale{
@@ -52,7 +52,7 @@ func TestTheBenchmarkOfScaleMeasures(t *testing.T) {
 }
 
 // What is large is removed, however the benchmark ends.
-func TestTheBenchmarkOfScaleLeavesNothing(t *testing.T) {
+func TestDrillTheBenchmarkOfScaleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // An asynchronous standby takes over that has not all. Every appliance notices, and none signs on until an operator decides. What the
 // standby has is there then, under a new log identity.
-func TestClusterNoticesALostTail(t *testing.T) {
+func TestDrillClusterNoticesALostTail(t *testing.T) {
 	c := startCluster(t, postgrestest.NewServer(t, nil))
 	c.standby.Detach(c)                // no commit is answered from here on
 	time.Sleep(100 * time.Millisecond) // until what was answered is known here

@@ -47,7 +47,7 @@ var drills = []drill{
 
 // Three appliances over a primary and its synchronous standby, all under load. After each drill every answered attestation is in
 // the journal exactly once, the journal is whole, and it continues every checkpoint that any appliance ever served.
-func TestCluster(t *testing.T) {
+func TestDrillCluster(t *testing.T) {
 	c := startCluster(t, postgrestest.NewServer(t, nil))
 	for _, d := range drills {
 		if d.short || *allDrills {

@@ -15,7 +15,7 @@ import (
 
 // While strangers ask for the largest answers, do not read them, ask again and again, or leave, each attestation is answered, and
 // when they are gone nothing is left of them. BenchmarkGreedyReads measures it, with more of them.
-func TestAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
+func TestDrillAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "200")
 	metrics := freeAddress(t)

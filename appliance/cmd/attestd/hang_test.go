@@ -57,7 +57,7 @@ func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 }
 
 // A disk whose syncs do not return is a failed check of doctor, which ends.
-func TestDoctorEndsOnADiskThatHangs(t *testing.T) {
+func TestDrillDoctorEndsOnADiskThatHangs(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel()
 	disk := d.onDisk(t)

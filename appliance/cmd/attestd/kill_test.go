@@ -112,7 +112,7 @@ func (d *daemonProcess) run(tb testing.TB, args ...string) string {
 }
 
 // The power cord is pulled many times while clients attest at once. Whatever was answered must be in the journal.
-func TestEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
+func TestDrillEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 	const rounds, clients = 20, 16
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the tokens

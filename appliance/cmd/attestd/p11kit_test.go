@@ -24,7 +24,7 @@ var restarts = flag.Int("restarts", 2, "how often the server of the token is kil
 
 // The token is behind a server, as those of network HSMs are, and the module is p11-kit's client. The server is killed and
 // started again and again. When it is back, an attestation is answered on every connection within two seconds.
-func TestAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
+func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
 	// While attestd waits between two tries, since it has tried in vain for long, the server returns.
 	away, bound := []time.Duration{0, 300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second}, 2*time.Second
 	if *restarts <= 2 {

@@ -78,7 +78,7 @@ func (s *shipped) read(conn net.Conn) {
 }
 
 // The daemon is killed at random moments while it attests and ships: each sink has every record, the first of each in order.
-func TestNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
+func TestDrillNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
 	const rounds, clients = 6, 8
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the tokens

@@ -132,7 +132,7 @@ const (
 	mostBytesASecond = 4 << 10
 )
 
-func TestAnApplianceIsFollowedInFewBytes(t *testing.T) {
+func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
 	const transfers = 5000
 	up, _ := newLongAgo(t, transfers)
 	t.Parallel() // from here: this process makes the tokens
@@ -155,7 +155,7 @@ func TestAnApplianceIsFollowedInFewBytes(t *testing.T) {
 }
 
 // Over a slow line all arrives, however few requests a page takes: nothing gives up on it.
-func TestAnApplianceIsFollowedOverASlowLine(t *testing.T) {
+func TestDrillAnApplianceIsFollowedOverASlowLine(t *testing.T) {
 	const transfers = 200
 	up, _ := newLongAgo(t, transfers)
 	t.Parallel()

@@ -33,12 +33,12 @@ import (
 )
 
 // `make soak` has more.
-var soakTime = flag.Duration("soak", 6*time.Second, "how long TestSoak loads the appliance and makes it fail")
+var soakTime = flag.Duration("soak", 6*time.Second, "how long TestDrillSoak loads the appliance and makes it fail")
 
 // An appliance is loaded in every way at once, while its token, its upstream and its clients fail in every way that they do.
 // Afterwards it is as it was before: no memory, descriptor or goroutine is left behind. All that it answered is in its
 // journal, which is whole, and no answer was an internal error.
-func TestSoak(t *testing.T) {
+func TestDrillSoak(t *testing.T) {
 	s := newSoak(t)
 	s.load(min(*soakTime/4, time.Minute), calm)
 	before := s.settle(nil)

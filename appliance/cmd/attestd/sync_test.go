@@ -33,7 +33,7 @@ func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
 
 // The follower is killed a hundred times while it reads, and has in the end what the upstream has: no gap, no repeat. One
 // that has come to its end before begins anew.
-func TestASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
+func TestDrillASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	const kills, transfers = 100, "20000"
 	program := fastProgram(t)
 	up := newUpstream(t, transfers, program)

@@ -66,7 +66,7 @@ const (
 
 // Whatever ends the library's process under load: every request is answered, what was answered is in the journal, and nobody waits for
 // a call of the process that has ended. The daemon stays.
-func TestAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
+func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *daemonProcess, *hsmtest.Faults){
 		"SIGKILL": func(t *testing.T, d *daemonProcess, _ *hsmtest.Faults) {
 			if err := syscall.Kill(d.worker(t), syscall.SIGKILL); err != nil {

@@ -164,7 +164,7 @@ func statuses(t *testing.T, idx index.Index) map[string]int {
 	return counts
 }
 
-func TestPullingThePlugChangesNothingButTheLag(t *testing.T) {
+func TestDrillPullingThePlugChangesNothingButTheLag(t *testing.T) {
 	r := newRig(t, 300)
 	f := r.start()
 	inStep := func() bool { lag, known := f.Lag(); return known && lag < time.Second }
