@@ -27,18 +27,19 @@ type batch struct {
 	taken   bool // an id is, or may be, in the journal
 
 	// Of one try.
-	leaves  []leaf // of ops, made before the lock is held
-	head    *head  // as it was
-	now     time.Time
-	ahead   error // why none may be appended; nil where they may
-	past    past  // what conditions ask
-	keys    map[string]appliance.APIKey
-	byID    map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
-	replays map[idempotent]appliance.Entry
-	next    *head
-	entries []appliance.Entry // that are appended
-	hashes  []tlog.Hash
-	roots   []root // of the tiles that become complete
+	leaves   []leaf // of ops, made before the lock is held
+	head     *head  // as it was
+	now      time.Time
+	ahead    error // why none may be appended; nil where they may
+	past     past  // what conditions ask
+	keys     map[string]appliance.APIKey
+	byID     map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
+	replayed bool                          // an op is answered with what was there
+	replays  map[idempotent]appliance.Entry
+	next     *head
+	entries  []appliance.Entry // that are appended
+	hashes   []tlog.Hash
+	roots    []root // of the tiles that become complete
 }
 
 // leaf is a record or an event with its time, ready to be appended.
@@ -76,7 +77,7 @@ func (b *batch) write(ctx context.Context) error {
 		s.keepCounts(&b.past)
 		err = b.build()
 	}
-	if err != nil || len(b.entries) == 0 && !b.unknown {
+	if err != nil || !b.commits() {
 		s.abandon(conn, err)
 		return err
 	}
@@ -86,7 +87,13 @@ func (b *batch) write(ctx context.Context) error {
 	b.unknown = false
 	// The head comes before the answers, so that Checkpoint covers every entry that Append has returned.
 	s.observe(b.next)
+	s.confirmed(b.next)
 	return nil
+}
+
+// commits says whether there is anything to commit: leaves, or an answer with one of which it is not known whether the standby has it.
+func (b *batch) commits() bool {
+	return len(b.entries) > 0 || b.unknown || b.replayed && !b.store.isConfirmed(b.head)
 }
 
 func (b *batch) reset() {
@@ -210,7 +217,7 @@ func (b *batch) proveFound(ctx context.Context) error {
 // look judges the head on which the batch is to be built.
 func (b *batch) look() error {
 	s := b.store
-	known := s.head.Load()
+	known := s.safe.Load()
 	if err := s.check(b.head, known); err != nil {
 		return err
 	}
@@ -222,7 +229,7 @@ func (b *batch) look() error {
 			return err
 		}
 	}
-	s.observe(b.head) // so that conditions see whether attesting is stopped
+	s.head.Store(b.head) // so that conditions see whether attesting is stopped; with the lock held, there is none newer
 	b.ahead = s.checkClock(b.head.last)
 	if b.now.Before(b.head.last) {
 		b.make(b.head.last)
@@ -306,7 +313,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 	r := l.Record
 	if e, found := b.byID[r.ID]; found {
 		if e.Event == nil && e.Record.Salt == r.Salt { // it was committed by an earlier try
-			o.Value.entry = e
+			o.Value.entry, b.replayed = e, true
 			return
 		}
 		o.Err = refuse(fmt.Errorf("id %s is taken", r.ID))
@@ -319,7 +326,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 	}
 	name := idempotent{r.KeyID, r.IdempotencyKey}
 	if e, found := b.replays[name]; found && r.IdempotencyKey != "" {
-		o.Value.entry, o.Value.replayed = e, true
+		o.Value.entry, o.Value.replayed, b.replayed = e, true, true
 		return
 	}
 	if o.Err = b.ahead; o.Err != nil {
@@ -332,7 +339,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 
 func (b *batch) appendEvent(o *op, l leaf, frontier *appliance.Frontier) {
 	if e, found := b.byID[l.ID()]; found {
-		o.Value.entry, o.Value.replayed = e, true
+		o.Value.entry, o.Value.replayed, b.replayed = e, true, true
 		return
 	}
 	if o.Err = b.ahead; o.Err == nil {

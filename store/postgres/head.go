@@ -165,7 +165,7 @@ func (s *Store) observe(h *head) {
 	}
 }
 
-// forgot returns an error for a head that is read now and lacks what was seen before.
+// forgot returns an error for a head that is read now and lacks what was confirmed before.
 func forgot(h, known *head) error {
 	if known == nil || h.tree.N > known.tree.N || h.tree == known.tree {
 		return nil
@@ -179,7 +179,7 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 	h, err := s.reads.do(ctx, func() (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		known := s.head.Load()
+		known := s.safe.Load()
 		var r row
 		if err := s.read.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
 			return nil, err

@@ -84,7 +84,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	}
 	h, err := r.head()
 	if err == nil {
-		err = s.check(h, s.head.Load())
+		err = s.check(h, s.safe.Load())
 	}
 	return h, err
 }

@@ -140,6 +140,9 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 		if h, err = j.store.trusted(ctx); err == nil { // which is newer than the record
 			err = j.store.prove(limited, h, []appliance.Entry{e})
 		}
+		if err == nil {
+			err = j.store.confirm(limited, h)
+		}
 	}
 	if err != nil {
 		return e, answer(ctx, "read a record", err)
@@ -150,6 +153,9 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 // List implements appliance.Journal.
 func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
 	h, err := j.store.trusted(ctx)
+	if err == nil {
+		err = j.store.published(ctx, h)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -246,6 +252,9 @@ func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64
 // Entries implements appliance.Journal. The end is where it is when Entries is called; no connection is held while yield runs.
 func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
 	h, err := j.store.trusted(ctx)
+	if err == nil {
+		err = j.store.published(ctx, h)
+	}
 	if err != nil {
 		return err
 	}
@@ -275,6 +284,9 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 // appliances have answered; whoever has signed it.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.store.begun(ctx)
+	if err == nil {
+		err = j.store.published(ctx, h)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -259,7 +259,7 @@ func (k *Keys) reread() (none struct{}, err error) {
 	defer cancel()
 	read := time.Now()
 	return none, pgx.BeginTxFunc(ctx, k.store.read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		known := k.store.head.Load()
+		known := k.store.safe.Load()
 		var r row
 		if err := tx.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
 			return err

@@ -52,7 +52,7 @@ type Options struct {
 	Now      func() time.Time // nil means time.Now
 	MaxAhead time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means 5 min
 	Timeout  time.Duration    // how long a change is tried again; zero means 8 s
-	Readers  int              // connections for reads; zero means 8. Three more are for what is written
+	Readers  int              // connections for reads; zero means 8. Four more are for what is written
 	Logger   *slog.Logger     // nil means none
 	Member   Identity         // who this appliance is among the others; without a name it is no member
 	Versions string           // path of the file that keeps the highest versions of API keys and stop state; "" keeps none
@@ -74,17 +74,19 @@ type Identity struct {
 
 // Store is a database that appliances share. All methods are safe for concurrent use.
 type Store struct {
-	opts    Options
-	read    *pgxpool.Pool // for reads, so that no number of them keeps an append waiting
-	write   *pgxpool.Pool // for appends, changes of API keys, and the watch
-	keys    *Keys
-	journal *Journal
-	writer  *writer // nil when read-only
-	watch   *watch
+	opts      Options
+	read      *pgxpool.Pool // for reads, so that no number of them keeps an append waiting
+	write     *pgxpool.Pool // for appends, changes of API keys, and the watch
+	keys      *Keys
+	journal   *Journal
+	writer    *writer // nil when read-only
+	confirmer *confirmer
+	watch     *watch
 
 	secret  []byte // of the MACs; nil without the log key
 	seen    seenFile
-	head    atomic.Pointer[head] // the newest that was seen committed; nil before the first
+	head    atomic.Pointer[head] // the newest that was seen; nil before the first
+	safe    atomic.Pointer[head] // the newest of which confirm knows that the synchronous standbys have it; nil before the first
 	offset  atomic.Int64         // of the database's clock from this one's, in nanoseconds
 	reads   flight[*head]
 	counts  counts.Counts // by indexes in the table, of what is committed
@@ -112,6 +114,12 @@ func Open(url string, o Options) (*Store, error) {
 		s.read.Close()
 		return nil, err
 	}
+	commits, err := newPool(config, 1, o.Member.Name, false)
+	if err != nil {
+		s.closePools()
+		return nil, err
+	}
+	s.confirmer = &confirmer{store: s, pool: commits}
 	s.keys, s.journal = newKeys(s), &Journal{store: s}
 	s.watch = newWatch(s)
 	if !o.ReadOnly {
@@ -189,6 +197,9 @@ func (s *Store) closePools() {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
+		if s.confirmer != nil {
+			s.confirmer.pool.Close()
+		}
 		s.write.Close()
 		s.read.Close()
 	}()

@@ -24,6 +24,7 @@ func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, 
 		return errReadOnly()
 	}
 	const doing = "change whether attesting is stopped"
+	var changed *head
 	err := s.transaction(ctx, func(tx pgx.Tx) error {
 		h, err := s.lock(ctx, tx)
 		if err != nil && !errors.Is(err, errUnclaimed) {
@@ -33,11 +34,12 @@ func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, 
 		if err != nil {
 			return err
 		}
-		h.stopped, h.stops = next, h.stops+1
+		h.stopped, h.stops, changed = next, h.stops+1, h
 		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = $2, state_mac = $3 WHERE id = 1", h.stopped, h.stops, stateMAC(s.secret, h))
 		return err
 	})
 	if err == nil {
+		s.confirmed(changed)
 		_, err = s.readHead(ctx)
 	}
 	if _, ready := errors.AsType[*appliance.Error](err); err == nil || ready {

@@ -18,12 +18,17 @@ const (
 // Prove implements appliance.Journal. The hashes are held against the checkpoint before they leave.
 func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
 	none := func(err error) (appliance.InclusionProof, error) { return appliance.InclusionProof{}, err }
-	h := j.store.head.Load()
+	h := j.store.safe.Load()
 	if h == nil || index >= h.tree.N { // another appliance may have appended it since
 		known := h
 		var err error
 		if h, err = j.store.begun(ctx); err == nil {
 			err = j.store.check(h, known)
+		}
+		if err == nil {
+			if err = j.store.confirm(ctx, h); err != nil {
+				err = answer(ctx, "prove a record", err)
+			}
 		}
 		if err != nil {
 			return none(err)
@@ -76,7 +81,10 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 
 // Tile implements appliance.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
-	h, err := j.store.readHead(ctx)
+	h, err := j.store.trusted(ctx)
+	if err == nil {
+		err = j.store.published(ctx, h)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -28,7 +29,7 @@ type watch struct {
 	ending chan struct{}
 	ended  chan struct{}
 
-	beaten, flushed time.Time // owned by run
+	flushed time.Time // owned by run
 }
 
 // sight is what a look came to.
@@ -90,7 +91,7 @@ func (w *watch) saw(err error) {
 // look reads the head, and does what follows from it.
 func (w *watch) look(ctx context.Context) error {
 	s := w.store
-	known := s.head.Load()
+	known := s.safe.Load()
 	h, err := w.ask(ctx)
 	if err != nil {
 		if stateOf(err) == stateReadOnly || !aborted(err) {
@@ -109,6 +110,10 @@ func (w *watch) look(ctx context.Context) error {
 		return err
 	}
 	s.observe(h)
+	if err := errors.Join(s.confirm(ctx, h), s.probe(ctx)); err != nil {
+		return explain(err)
+	}
+	s.head.Store(s.safe.Load()) // what was seen and not confirmed may be gone
 	if err := s.seen.keep(h); err != nil {
 		return err
 	}
@@ -168,12 +173,6 @@ func (w *watch) free(ctx context.Context) {
 // tell writes what is written now and then. It matters to nobody but people.
 func (w *watch) tell(ctx context.Context) {
 	now := time.Now()
-	if now.Sub(w.beaten) >= beatEvery {
-		w.beaten = now
-		if err := w.store.beat(ctx); err != nil {
-			w.store.opts.Logger.Warn("journal: the sign of life in members was not written", "error", explain(err))
-		}
-	}
 	if now.Sub(w.flushed) >= flushEvery {
 		w.flushed = now
 		if err := w.store.keys.flush(ctx); err != nil {
@@ -200,10 +199,10 @@ func (w *watch) ready(ctx context.Context) error {
 }
 
 // beat writes this appliance's sign of life.
-func (s *Store) beat(ctx context.Context) error {
-	member := s.opts.Member
-	if member.Name == "" {
-		return nil
+func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
+	member, size := s.opts.Member, int64(0)
+	if h := s.head.Load(); h != nil {
+		size = h.tree.N
 	}
 	signer := ""
 	if member.Signer != nil {
@@ -213,10 +212,10 @@ func (s *Store) beat(ctx context.Context) error {
 	if at := s.writer.lastAppend.Load(); at != nil {
 		last = at
 	}
-	_, err := s.write.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen) VALUES ($1, $2, $3, $4, $5, clock_timestamp()) "+
+	_, err := conn.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen) VALUES ($1, $2, $3, $4, $5, clock_timestamp()) "+
 		"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
 		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen",
-		member.Name, member.Version, signer, s.head.Load().tree.N, last)
+		member.Name, member.Version, signer, size, last)
 	return err
 }
 

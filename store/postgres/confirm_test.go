@@ -1,0 +1,194 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/store/postgres"
+	"github.com/attestd/attestd/store/postgres/postgrestest"
+	"github.com/attestd/attestd/store/storetest"
+)
+
+// pair is a primary with its synchronous standby, and an appliance on them.
+type pair struct {
+	*testing.T
+	primary, standby *postgrestest.Server
+	url              string
+	key              appliance.LogKey
+	store            *postgres.Store
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{T: t, key: newLogKey(t)}
+	p.primary = postgrestest.NewServer(t, postgrestest.Settings{"fsync": "off"})
+	check(t, postgres.Init(t.Context(), p.primary.URL(postgrestest.Owner), role, "secret"))
+	p.standby = p.primary.Standby(t, "standby")
+	p.primary.Synchronous(t, "standby")
+	p.url = p.primary.RoleURL(url.UserPassword(role, "secret"), postgrestest.Owner, p.standby)
+	p.store = p.open()
+	return p
+}
+
+func (p *pair) open() *postgres.Store {
+	p.Helper()
+	o := options(p.key)
+	o.Timeout = time.Second
+	o.Member = postgres.Identity{Name: fmt.Sprint("member-", uuid.NewString()[:8])}
+	s := open(p.T, p.url, o)
+	await(p.T, "the store is ready", func() bool { return s.Journal().Ready(p.Context()) == nil })
+	return s
+}
+
+// cancelCommits ends every wait for the standby once, as an operator may by pg_cancel_backend, and says how many there were.
+func (p *pair) cancelCommits() string {
+	p.Helper()
+	return p.primary.Query(p.T, postgrestest.Owner, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+}
+
+// unanswered has a record committed on the primary alone: its caller is not answered.
+func (p *pair) unanswered(name string, leave func()) appliance.Record {
+	p.Helper()
+	r := withIdempotencyKey(p.T, name)
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := p.store.Journal().Append(context.WithoutCancel(p.Context()), r)
+		failed <- err
+	}()
+	stored := func() bool {
+		return p.primary.Query(p.T, postgrestest.Owner, fmt.Sprintf("SELECT count(*) FROM records WHERE id = '%s'", r.ID)) == "1"
+	}
+	for deadline := time.Now().Add(patience); !stored(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			p.Fatal("nothing is committed on the primary alone")
+		}
+		leave()
+	}
+	select {
+	case err := <-failed:
+		if err == nil {
+			p.Error("a record that the standby lacks was answered")
+		}
+	case <-time.After(patience):
+		p.Error("the caller is not answered")
+	}
+	return r
+}
+
+// TestNothingIsAnsweredThatTheStandbyLacks commits a record on the primary alone, and asks for it in each way at two appliances.
+func TestNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
+	for name, leave := range map[string]func(p *pair){
+		"the wait is cancelled": func(p *pair) { p.cancelCommits() },
+		"the primary crashes": func(p *pair) {
+			if n := p.primary.Query(p.T, postgrestest.Owner, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%COMMIT%'"); n != "0" {
+				p.primary.Kill(p.T)
+				p.primary.Start(p.T)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t)
+			other := p.open()
+			e, _, err := p.store.Journal().Append(t.Context(), withIdempotencyKey(t, "answered"))
+			check(t, err)
+			p.standby.Freeze(t)
+			lost := p.unanswered("lost", func() { leave(p) })
+
+			var asked sync.WaitGroup
+			for who, s := range map[string]*postgres.Store{"its appliance": p.store, "another": other} {
+				journal := s.Journal()
+				for what, ask := range map[string]func() error{
+					"a repeat": func() error {
+						_, err := journal.ByIdempotencyKey(t.Context(), lost.KeyID, lost.IdempotencyKey)
+						return err
+					},
+					"a repeat that is appended": func() error {
+						_, _, err := journal.Append(t.Context(), withIdempotencyKey(t, "lost"))
+						return err
+					},
+					"a reading back": func() error { _, err := journal.ByID(t.Context(), lost.ID); return err },
+					"the checkpoint": func() error { _, err := journal.Checkpoint(t.Context()); return err },
+					"the proof":      func() error { _, err := journal.Prove(t.Context(), e.Index+1); return err },
+					"a list":         func() error { _, err := journal.List(t.Context(), appliance.JournalQuery{}); return err },
+				} {
+					asked.Go(func() {
+						err := ask()
+						if code := appliance.CodeOf(err); code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
+							t.Errorf("%s answers %s: %v", who, what, err)
+						}
+					})
+				}
+				asked.Go(func() {
+					await(t, who+" says that nothing is committed", func() bool { return journal.Ready(t.Context()) != nil })
+				})
+			}
+			asked.Wait()
+			p.standby.Thaw(t)
+			for _, s := range []*postgres.Store{p.store, other} {
+				await(t, "a repeat is answered", func() bool {
+					found, err := s.Journal().ByIdempotencyKey(t.Context(), lost.KeyID, lost.IdempotencyKey)
+					return err == nil && found.Record.ID == lost.ID
+				})
+			}
+		})
+	}
+}
+
+// TestAfterAPromotionNothingThatWasAnsweredIsMissing promotes the standby, which lacks what the primary alone had committed: the appliances go
+// on, since neither had answered or published it.
+func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	other := p.open()
+	end := storetest.WatchCheckpoints(t, p.key.Verifier, member(other))
+	var kept answered
+	for i := range 20 {
+		e, _, err := p.store.Journal().Append(t.Context(), withIdempotencyKey(t, fmt.Sprint(i)))
+		check(t, err)
+		kept.add(e)
+	}
+	p.standby.Detach(t)
+	lost := p.unanswered("lost", func() { p.cancelCommits() })
+	for range 5 { // whatever is asked meanwhile
+		_, _ = other.Journal().ByID(t.Context(), lost.ID)
+		p.cancelCommits()
+	}
+	p.primary.Kill(t)
+	p.standby.Promote(t)
+	for _, s := range []*postgres.Store{p.store, other} {
+		await(t, "records are appended again", func() bool {
+			e, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
+			if err == nil {
+				kept.add(e)
+			}
+			return err == nil
+		})
+	}
+	end()
+	kept.wantKept(t, p.store.Journal(), p.key)
+	if _, err := other.Journal().ByID(t.Context(), lost.ID); appliance.CodeOf(err) != appliance.CodeNotFound {
+		t.Errorf("what was never answered: %v", err)
+	}
+}
+
+// TestAnIdleApplianceIsNotReadyWithoutItsStandby: nothing is asked for, and nothing could be committed.
+func TestAnIdleApplianceIsNotReadyWithoutItsStandby(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.standby.Freeze(t)
+	await(t, "the store is not ready", func() bool {
+		err := p.store.Journal().Ready(t.Context())
+		return err != nil && strings.Contains(err.Error(), "does its synchronous standby answer?")
+	})
+	p.standby.Thaw(t)
+	await(t, "the store is ready", func() bool { return p.store.Journal().Ready(t.Context()) == nil })
+}
