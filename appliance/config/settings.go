@@ -287,7 +287,7 @@ func Reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
 		"hsm.uri", "hsm.uris", "hsm.keys", "hsm.address",
-		"attestation.screening_list", "attestation.policy", "audit.sinks", "journal.witnesses", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
+		"attestation.screening_list", "attestation.policy", "audit.sinks", "store.url", "journal.witnesses", "server.tls.cert", "server.tls.key", "server.tls.client_ca",
 	}
 }
 

@@ -96,11 +96,16 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	adoptURL, err := r.prepareURL(next)
+	if err != nil {
+		return nil, err
+	}
 	needRestart = r.changedOtherwise(next)
 	if err := r.recordReload(by, policy, r.loaded.Differing(next), needRestart); err != nil {
 		return nil, err
 	}
 	adoptKeys()
+	adoptURL()
 	adoptTLS()
 	adoptSinks()
 	r.govern(policy)
@@ -161,12 +166,32 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	return func() { r.certificates.Replace(loaded) }, nil
 }
 
+// prepareURL connects to the database by another store.url, such as one with another password.
+func (r *running) prepareURL(next *config.Config) (adopt func(), err error) {
+	url := string(next.Store.URL)
+	if r.store.Database == nil || url == "" || url == r.store.Database.URL() {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), urlTimeout)
+	defer cancel()
+	if err := r.store.Database.CheckURL(ctx, url); err != nil {
+		return nil, fmt.Errorf("store.url: %w", err)
+	}
+	return func() { r.store.Database.UseURL(url) }, nil
+}
+
+// urlTimeout bounds a reload's connection to the database.
+const urlTimeout = 5 * time.Second
+
 // changedOtherwise returns the names of values that are not those with which the daemon runs.
 func (r *running) changedOtherwise(next *config.Config) (names []string) {
 	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
 	for _, name := range r.config.Differing(next) {
 		live := slices.Contains(config.Reloadable(), name)
 		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
+			live = false
+		}
+		if name == "store.url" && (r.config.Store.URL == "" || next.Store.URL == "") { // a file and a database
 			live = false
 		}
 		if !live {

@@ -21,6 +21,7 @@ const (
 	clockApart = time.Second
 	// fewConnections is what one appliance may use, and something to spare.
 	fewConnections = 12
+	trialCommit    = 5 * time.Second
 )
 
 // checkDatabase looks at the database as the daemon's role sees it, and at how it keeps what was committed.
@@ -52,7 +53,10 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 		return []Finding{fail("journalctl -u attestd and the database's log tell more", "%s: %s", url, oneLine(err))}
 	}
 	findings := []Finding{ok("%s: PostgreSQL %s, tables of version %d", server.Address, server.Version, schema.Version)}
-	return slices.Concat(findings, keeping(url, server), reaching(url, server), mayDo(url, server))
+	limited, cancel := context.WithTimeout(ctx, trialCommit)
+	defer cancel()
+	took, err := store.Database.Commit(limited)
+	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server))
 }
 
 // schemaFinding says whether the tables fit this attestd.
@@ -76,8 +80,8 @@ func ownerOf(url config.DatabaseURL) config.DatabaseURL {
 	return owner
 }
 
-// keeping is whether what was committed stays.
-func keeping(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
+// keeping is whether what was committed stays. A trial took that long, or failed.
+func keeping(url config.DatabaseURL, s postgres.Server, took time.Duration, failed error) (findings []Finding) {
 	alter := func(setting, value string) string {
 		return fmt.Sprintf("psql "+text.ShellWord(string(ownerOf(url)))+" -c \"ALTER SYSTEM SET %s = '%s'\" -c 'SELECT pg_reload_conf()'", setting, value)
 	}
@@ -98,8 +102,11 @@ func keeping(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 			"synchronous_standby_names is empty: a commit waits for no standby, and a standby that is promoted may lack attestations that were answered"))
 	case !s.Synchronous():
 		findings = append(findings, warn(alter("synchronous_commit", "on"), "synchronous_commit is %s: a standby may lose what it has not written to its disk", s.SynchronousCommit))
-	default:
-		findings = append(findings, ok("a commit is on the disk of a standby (synchronous_commit %s, %s)", s.SynchronousCommit, s.SynchronousFor))
+	case failed == nil:
+		findings = append(findings, ok("a commit was on the disk of a standby after %s (synchronous_commit %s, %s)", took.Round(100*time.Microsecond), s.SynchronousCommit, s.SynchronousFor))
+	}
+	if failed != nil {
+		findings = append(findings, fail("psql "+text.ShellWord(string(ownerOf(url)))+" -c 'TABLE pg_stat_replication' shows the standbys; docs/cluster.md, \"The standby is away\", tells what to do", "nothing is committed, so nothing is attested: %s", oneLine(failed)))
 	}
 	return findings
 }

@@ -173,6 +173,10 @@ func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 			return err == nil
 		})
 	}
+	server, err := p.store.Server(t.Context())
+	if want := p.standby.Address(); err != nil || server.Address != want {
+		t.Errorf("the server is %s, not %s: %v", server.Address, want, err)
+	}
 	end()
 	kept.wantKept(t, p.store.Journal(), p.key)
 	if _, err := other.Journal().ByID(t.Context(), lost.ID); appliance.CodeOf(err) != appliance.CodeNotFound {

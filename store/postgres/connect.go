@@ -150,8 +150,14 @@ func isLocal(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// newPool makes connections when they are needed. What reads may be cancelled; what writes never is.
-func newPool(config *pgx.ConnConfig, size int, name string, mayCancel bool) (*pgxpool.Pool, error) {
+// newPool makes connections when they are needed. What reads may be cancelled; what writes never is. For each, the URL is read again, with
+// the files that it names: passwords and certificates change.
+func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
+	config, err := parse(s.URL())
+	if err != nil {
+		return nil, err
+	}
+	name := s.opts.Member.Name
 	c, err := pgxpool.ParseConfig("")
 	if err != nil {
 		return nil, errors.New("the environment (PG…) cannot be understood: " + reason(err))
@@ -163,6 +169,12 @@ func newPool(config *pgx.ConnConfig, size int, name string, mayCancel bool) (*pg
 		c.ConnConfig.RuntimeParams["application_name"] = strings.TrimSuffix("attestd "+name, " ")
 	}
 	c.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+		now, err := parse(s.URL())
+		if err != nil {
+			return err
+		}
+		config.Host, config.Port, config.User, config.Password = now.Host, now.Port, now.User, now.Password
+		config.TLSConfig, config.Fallbacks = now.TLSConfig, now.Fallbacks
 		dial(config, mayCancel)
 		return nil
 	}
@@ -185,6 +197,15 @@ func dial(config *pgx.ConnConfig, mayCancel bool) {
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 4, Count: 2},
 		Control:         noticeSilence,
 	}
+	names := make(map[string]string) // of hosts, by address
+	lookup := config.LookupFunc
+	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		addresses, err := lookup(ctx, host)
+		for _, a := range addresses {
+			names[a] = host
+		}
+		return addresses, err
+	}
 	var connected atomic.Bool
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if connected.Load() && !mayCancel {
@@ -192,11 +213,27 @@ func dial(config *pgx.ConnConfig, mayCancel bool) {
 		}
 		return dialer.DialContext(ctx, network, address)
 	}
-	config.AfterConnect = func(context.Context, *pgconn.PgConn) error {
+	config.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
 		connected.Store(true)
+		conn.CustomData()[reached] = serverName(conn.Conn().RemoteAddr(), names)
 		return nil
 	}
 	config.OnNotice = noteCancelled
+}
+
+// reached is the name under which a connection keeps which of the URL's hosts it is to.
+const reached = "reached"
+
+// serverName is host:port as the URL has the host, or the path of a socket.
+func serverName(remote net.Addr, names map[string]string) string {
+	host, port, err := net.SplitHostPort(remote.String())
+	if err != nil {
+		return remote.String()
+	}
+	if name, found := names[host]; found {
+		host = name
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // noticeSilence has the kernel end a connection whose other side does not acknowledge what was sent.

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,6 +76,7 @@ type Identity struct {
 // Store is a database that appliances share. All methods are safe for concurrent use.
 type Store struct {
 	opts      Options
+	url       atomic.Pointer[string]
 	read      *pgxpool.Pool // for reads, so that no number of them keeps an append waiting
 	write     *pgxpool.Pool // for appends, changes of API keys, and the watch
 	keys      *Keys
@@ -99,22 +101,23 @@ func Open(url string, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	config, err := parse(url)
-	if err != nil {
+	if err := Check(url); err != nil {
 		return nil, err
 	}
 	s := &Store{opts: o, seen: seenFile{path: o.Versions}}
 	if err := errors.Join(s.openSecret(), s.seen.load()); err != nil {
 		return nil, err
 	}
-	if s.read, err = newPool(config, o.Readers, o.Member.Name, true); err != nil {
+	s.url.Store(&url)
+	var err error
+	if s.read, err = s.newPool(o.Readers, true); err != nil {
 		return nil, err
 	}
-	if s.write, err = newPool(config, writers, o.Member.Name, false); err != nil {
+	if s.write, err = s.newPool(writers, false); err != nil {
 		s.read.Close()
 		return nil, err
 	}
-	commits, err := newPool(config, 1, o.Member.Name, false)
+	commits, err := s.newPool(1, false)
 	if err != nil {
 		s.closePools()
 		return nil, err
@@ -152,6 +155,29 @@ func (o *Options) complete() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return nil
+}
+
+// URL is where connections are made to from now on.
+func (s *Store) URL() string { return *s.url.Load() }
+
+// CheckURL connects to another URL, and returns an error unless the journal of this log is there.
+func (s *Store) CheckURL(ctx context.Context, url string) error {
+	log, err := LogOf(ctx, url)
+	switch {
+	case err != nil: // pgx writes a line for each address
+		return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	case log != s.log():
+		return otherLog(log, s.log())
+	}
+	return nil
+}
+
+// UseURL has all later connections made to another URL, which CheckURL has taken. Those that are there end when they are next idle.
+func (s *Store) UseURL(url string) {
+	s.url.Store(&url)
+	for _, pool := range []*pgxpool.Pool{s.read, s.write, s.confirmer.pool} {
+		pool.Reset()
+	}
 }
 
 // Keys returns the API keys.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -97,11 +99,12 @@ func (s *Store) Server(ctx context.Context) (server Server, err error) {
 		return server, answer(ctx, "ask the database", err)
 	}
 	defer conn.Release()
-	config := conn.Conn().Config()
-	server.Address, server.Remote = fmt.Sprintf("%s:%d", config.Host, config.Port), !isLocal(config.Host)
-	if strings.HasPrefix(config.Host, "/") {
-		server.Address = config.Host
+	server.Address, _ = conn.Conn().PgConn().CustomData()[reached].(string)
+	host, _, err := net.SplitHostPort(server.Address)
+	if err != nil { // a socket
+		host, server.Address = "", filepath.Dir(server.Address)
 	}
+	server.Remote = host != "" && !isLocal(host)
 	var clock time.Time
 	before := s.opts.Now()
 	err = conn.QueryRow(ctx, serverQuery).Scan(&server.Role, &server.Version, &server.TLS, &clock, &server.InRecovery, &server.Fsync, &server.FullPageWrites,
@@ -115,6 +118,15 @@ func (s *Store) Server(ctx context.Context) (server Server, err error) {
 		return server, answer(ctx, "ask the database for rights", err)
 	}
 	return server, nil
+}
+
+// Commit makes a COMMIT as an append does, which waits for the synchronous standbys, and tells how long it took.
+func (s *Store) Commit(ctx context.Context) (took time.Duration, err error) {
+	begun := time.Now()
+	if _, err := s.confirmer.shared.do(ctx, s.confirmer.commit); err != nil {
+		return 0, fmt.Errorf("%w: %w", errUnconfirmed, explain(err))
+	}
+	return time.Since(begun), nil
 }
 
 // rights compares what the role may with what it must.
