@@ -285,7 +285,7 @@ func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	d.start(t)
 	d.attests(t)
 	for _, while := range []string{"serving", "stopped"} {
-		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +2 records, and a good checkpoint of them; all were checked`).MatchString(out) {
+		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +3 records, and a good checkpoint of them; all were checked`).MatchString(out) {
 			t.Errorf("%s:\n%s", while, out)
 		}
 		if while == "serving" {
