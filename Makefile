@@ -47,7 +47,7 @@ test: test-deps playground console clients promtool bin/modules ## install what 
 	$(GO) vet ./...
 	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) -skip '^TestDrill' ./...
 
-# What needs time or luck: kills under load, power cuts, failing disks, clusters, soak.
+# Drills need time or luck: kills under load, failing disks, clusters, soak.
 DRILLS ?= ^TestDrill
 test-drills: test-deps bin/modules ## run the drills (DRILLS='^TestDrillCluster' takes some)
 	$(GO) test $(TESTFLAGS) -run '$(DRILLS)' $$(git grep -l 'func TestDrill' -- '*_test.go' | sed 's,^,./,; s,/[^/]*$$,,' | sort -u)

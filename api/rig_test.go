@@ -147,7 +147,7 @@ func (r *rig) newKey(request appliance.KeyRequest) (token, id string) {
 	return token, key.ID
 }
 
-// tellKeys has the journal have an event about each API key, as it has where an operator made them.
+// tellKeys records the event of each API key, which newKey leaves out.
 func (r *rig) tellKeys() {
 	r.Helper()
 	keys, err := r.attestor.Keys.List(context.Background())

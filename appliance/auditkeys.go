@@ -7,11 +7,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// auditedKeys is what a journal's events say of API keys, by their ids.
+// auditedKeys maps the id of an API key to its state according to the events of a journal.
 type auditedKeys map[string]auditedKey
 
 type auditedKey struct {
-	details map[string]string // of the newest event that made or bound it
+	details map[string]string // of the newest key_created or key_bound event
 	revoked bool
 }
 
@@ -32,8 +32,8 @@ func (a auditedKeys) add(e *Event) {
 	a[id] = known
 }
 
-// Keys compares API keys with what the events say of them, and reports those that can be used and differ. before is the list as it was
-// before the audited head was read, now as it is after: an operator's change is recorded before it is made, and may be between the two.
+// Keys compares the API keys with the events, and reports each key that differs. before is the list read before the audited head, now
+// the list read after it. A key that matches in either list is good, because an event is recorded before its change is made.
 func (a *Audit) Keys(before, now []APIKey) {
 	current := make(map[string]APIKey)
 	for _, k := range now {
@@ -56,16 +56,16 @@ func (a *Audit) Keys(before, now []APIKey) {
 	}
 }
 
-// fault is how a key differs from what the events say of it; "" where it does not.
+// fault says how a key differs from its events. It is empty if the key does not differ.
 func (a auditedKeys) fault(k APIKey) string {
 	known, named := a[k.ID]
 	switch {
 	case !named && k.Revoked.IsZero():
-		return "no event says that it was created: revoke it, and look for what it attested"
+		return "no event records its creation: revoke it, and review its attestations (attestd log list --key)"
 	case !named:
-		return "no event says that it was created or revoked: look for what it attested"
+		return "no event records its creation or revocation: review its attestations (attestd log list --key)"
 	case known.revoked && k.Revoked.IsZero():
-		return "it can be used, and an event says that it was revoked: revoke it again"
+		return "an event records its revocation, but it still works: revoke it again"
 	case !k.Revoked.IsZero():
 		return ""
 	}
@@ -79,5 +79,5 @@ func (a auditedKeys) fault(k APIKey) string {
 	if len(differ) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("its %s is not as the newest event about it says: revoke it", strings.Join(differ, ", "))
+	return fmt.Sprintf("its %s differs from its newest event: revoke it", strings.Join(differ, ", "))
 }

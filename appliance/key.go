@@ -32,10 +32,11 @@ type APIKey struct {
 	Revoked    time.Time      `json:"revoked,omitzero"`
 }
 
-// detailKeyID is the id of the API key that an event is about.
+// detailKeyID is the detail with the API key's id.
 const detailKeyID = "id"
 
-// Details are what an event tells of the key: all that decides on who may use it, and for what. The hash of the secret gives nothing away.
+// Details are the details of an event about the key: everything that decides who may use it and for what. The secret has 256 random
+// bits, so its hash reveals nothing.
 func (k APIKey) Details() map[string]string {
 	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(), "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {

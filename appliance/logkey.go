@@ -73,9 +73,9 @@ func lastField(secret string) string {
 	return fields[len(fields)-1]
 }
 
-// StoreSecret returns the 32-byte key of the MACs over what a store keeps beside the tree. It follows from the log key: a signature by
-// Ed25519 is always the same (RFC 8032), so that a signer which does not show its key gives it, too. The text that is signed is no
-// checkpoint, which has three lines or more.
+// StoreSecret derives the 32-byte key of the MAC in a store from the log key (HKDF, RFC 5869). The input of HKDF is an Ed25519 signature,
+// which is deterministic (RFC 8032), so that a signer that hides its key works, too. The signed text has one line and cannot be taken
+// for a checkpoint, which has at least three.
 func StoreSecret(signer note.Signer) ([]byte, error) {
 	signature, err := signer.Sign([]byte("attestd store secret v1\n"))
 	if err != nil {

@@ -170,10 +170,10 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	return report, err
 }
 
-// mostNamed bounds the damages that an error names.
+// mostNamed is the largest number of damages in an error.
 const mostNamed = 20
 
-// damages names what is wrong with a journal, a line each where it is more than one thing.
+// damages lists the damages of a journal, one per line.
 func damages(report appliance.AuditReport) string {
 	var lines []string
 	for _, d := range report.Damages[:min(len(report.Damages), mostNamed)] {

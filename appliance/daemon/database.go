@@ -37,7 +37,7 @@ func CheckStore(c *config.Config) error {
 	return nil
 }
 
-// versionsFile keeps, in data_dir, what this appliance has seen of the database; see postgres.Options.
+// versionsFile is the file in data_dir for postgres.Options.Versions.
 const versionsFile = "database-versions.json"
 
 // MemberName is what this appliance is called among those that share its store.

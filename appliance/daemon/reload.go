@@ -166,7 +166,7 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	return func() { r.certificates.Replace(loaded) }, nil
 }
 
-// prepareURL connects to the database by another store.url, such as one with another password.
+// prepareURL checks a changed store.url, for example one with a new password, by connecting with it.
 func (r *running) prepareURL(next *config.Config) (adopt func(), err error) {
 	url := string(next.Store.URL)
 	if r.store.Database == nil || url == "" || url == r.store.Database.URL() {
@@ -180,7 +180,7 @@ func (r *running) prepareURL(next *config.Config) (adopt func(), err error) {
 	return func() { r.store.Database.UseURL(url) }, nil
 }
 
-// urlTimeout bounds a reload's connection to the database.
+// urlTimeout is the deadline for that connection.
 const urlTimeout = 5 * time.Second
 
 // changedOtherwise returns the names of values that are not those with which the daemon runs.
@@ -191,7 +191,7 @@ func (r *running) changedOtherwise(next *config.Config) (names []string) {
 		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
 			live = false
 		}
-		if name == "store.url" && (r.config.Store.URL == "" || next.Store.URL == "") { // a file and a database
+		if name == "store.url" && (r.config.Store.URL == "" || next.Store.URL == "") { // switching between file and database
 			live = false
 		}
 		if !live {

@@ -80,7 +80,7 @@ func ownerOf(url config.DatabaseURL) config.DatabaseURL {
 	return owner
 }
 
-// keeping is whether what was committed stays. A trial took that long, or failed.
+// keeping reports whether committed data is durable. took and failed are the result of a trial COMMIT.
 func keeping(url config.DatabaseURL, s postgres.Server, took time.Duration, failed error) (findings []Finding) {
 	alter := func(setting, value string) string {
 		return fmt.Sprintf("psql "+text.ShellWord(string(ownerOf(url)))+" -c \"ALTER SYSTEM SET %s = '%s'\" -c 'SELECT pg_reload_conf()'", setting, value)

@@ -437,7 +437,7 @@ func verify(t testing.TB, s *bolt.Store, earlier []byte) appliance.AuditReport {
 	return report
 }
 
-// audit verifies a journal without its API keys, which these tests make without the events that come with them: see storetest.
+// audit verifies a journal but not its API keys, because these tests create keys without events. storetest tests that part.
 func audit(ctx context.Context, s *bolt.Store, earlier []byte) (appliance.AuditReport, error) {
 	report, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: earlier})
 	report.Damages = slices.DeleteFunc(report.Damages, func(d appliance.Damage) bool { return d.Part == "api_key" })

@@ -34,7 +34,7 @@ type batch struct {
 	past     past  // what conditions ask
 	keys     map[string]appliance.APIKey
 	byID     map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
-	replayed bool                          // an op is answered with what was there
+	replayed bool                          // an op is answered with a leaf that was there before
 	replays  map[idempotent]appliance.Entry
 	next     *head
 	entries  []appliance.Entry // that are appended
@@ -91,7 +91,7 @@ func (b *batch) write(ctx context.Context) error {
 	return nil
 }
 
-// commits says whether there is anything to commit: leaves, or an answer with one of which it is not known whether the standby has it.
+// commits reports whether the batch needs a COMMIT: for new leaves, for an unknown outcome, or to confirm a replayed leaf.
 func (b *batch) commits() bool {
 	return len(b.entries) > 0 || b.unknown || b.replayed && !b.store.isConfirmed(b.head)
 }
@@ -205,7 +205,7 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	return b.past.prove(ctx, b.store, b.head)
 }
 
-// proveFound proves what was found and may be answered or decide on the batch.
+// proveFound proves the stored leaves on which answers and conditions depend.
 func (b *batch) proveFound(ctx context.Context) error {
 	found := slices.AppendSeq(slices.Collect(maps.Values(b.replays)), maps.Values(b.byID))
 	if err := b.store.prove(ctx, b.head, found); err != nil {

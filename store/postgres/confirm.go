@@ -10,23 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A COMMIT that waits for a synchronous standby can be seen by others before the standby has it: when somebody cancels the wait, or when
-// the primary crashes and comes back. Where the standby is promoted then, it never was. So what was read is answered only once another
-// COMMIT, begun after the read, has succeeded: the standby has what stands before that in the write-ahead log.
+// PostgreSQL shows a transaction to readers before its synchronous standby has it, if an operator cancels the wait or if the primary
+// crashes and restarts. If the standby is promoted then, the transaction is lost. A reader therefore commits a transaction of its own
+// before it answers. The standby has received all earlier WAL once that COMMIT succeeds.
 
-// confirmer makes these COMMITs, one at a time, on a connection of its own: those who wait share them.
+// confirmer runs these COMMITs on its own connection, one at a time. Concurrent readers share one.
 type confirmer struct {
 	store  *Store
 	pool   *pgxpool.Pool
 	shared flight[struct{}]
-	last   atomic.Int64  // when one succeeded last, in Unix nanoseconds of the system's clock
-	left   atomic.Uint32 // backend of a COMMIT that was given up; it holds a connection of the server for as long as it waits
+	last   atomic.Int64  // time of the last success, Unix nanoseconds of the system clock
+	left   atomic.Uint32 // process ID of a backend that still waits in an abandoned COMMIT, 0 if none
 }
 
-// errUnconfirmed is what those are told who wait for a COMMIT in vain.
-var errUnconfirmed = errors.New("the database does not commit: does its synchronous standby answer?")
+// errUnconfirmed is returned if no COMMIT succeeds in time.
+var errUnconfirmed = errors.New("the database does not commit: check its synchronous standby")
 
-// confirm returns once a head, and what was read before it, is known to be on the synchronous standbys.
+// confirm returns nil once the synchronous standbys have h and everything that was committed before it.
 func (s *Store) confirm(ctx context.Context, h *head) error {
 	if s.isConfirmed(h) {
 		return nil
@@ -40,7 +40,7 @@ func (s *Store) confirm(ctx context.Context, h *head) error {
 	return nil
 }
 
-// published is confirm for what is answered to whoever asks.
+// published calls confirm with the deadline of a read, and returns an error for clients.
 func (s *Store) published(ctx context.Context, h *head) error {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -50,13 +50,13 @@ func (s *Store) published(ctx context.Context, h *head) error {
 	return nil
 }
 
-// isConfirmed says whether a COMMIT after this head has succeeded.
+// isConfirmed reports whether a COMMIT has succeeded since h was written.
 func (s *Store) isConfirmed(h *head) bool {
 	c := s.safe.Load()
 	return c != nil && c.log == h.log && h.tree.N <= c.tree.N && h.keys <= c.keys && h.stops <= c.stops
 }
 
-// confirmed takes note of a head after which a COMMIT has succeeded, and which was checked.
+// confirmed records h, which was checked, as the newest head that the standbys have.
 func (s *Store) confirmed(h *head) {
 	for {
 		known := s.safe.Load()
@@ -69,7 +69,7 @@ func (s *Store) confirmed(h *head) {
 	}
 }
 
-// probe makes sure, now and then, that the database commits where nothing else has a COMMIT made.
+// probe commits if the last COMMIT is older than beatEvery, so that an idle appliance notices a missing standby.
 func (s *Store) probe(ctx context.Context) error {
 	if s.opts.ReadOnly || time.Since(time.Unix(0, s.confirmer.last.Load())) < beatEvery {
 		return nil
@@ -80,7 +80,7 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
-// commit commits this appliance's sign of life, or, where it is no member, a message in the write-ahead log that no table has.
+// commit writes this appliance's heartbeat into members. A store that is no member writes a WAL message instead.
 func (c *confirmer) commit() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
@@ -90,7 +90,7 @@ func (c *confirmer) commit() (none struct{}, err error) {
 	}
 	defer conn.Release()
 	if left := c.left.Swap(0); left != 0 {
-		_, _ = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(left)) // else the next end it
+		_, _ = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(left)) // on failure, the backend ends with its wait
 	}
 	pid := conn.Conn().PgConn().PID()
 	if c.store.opts.Member.Name != "" && !c.store.opts.ReadOnly {

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// pair is a primary with its synchronous standby, and an appliance on them.
+// pair is a primary, its synchronous standby, and a store on both.
 type pair struct {
 	*testing.T
 	primary, standby *postgrestest.Server
@@ -48,13 +48,13 @@ func (p *pair) open() *postgres.Store {
 	return s
 }
 
-// cancelCommits ends every wait for the standby once, as an operator may by pg_cancel_backend, and says how many there were.
+// cancelCommits cancels each wait for the standby (pg_cancel_backend) and returns how many there were.
 func (p *pair) cancelCommits() string {
 	p.Helper()
 	return p.primary.Query(p.T, postgrestest.Owner, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 }
 
-// unanswered has a record committed on the primary alone: its caller is not answered.
+// unanswered commits a record on the primary only, and expects an error for its caller. leave ends the wait for the standby.
 func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	p.Helper()
 	r := withIdempotencyKey(p.T, name)
@@ -83,7 +83,7 @@ func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	return r
 }
 
-// TestNothingIsAnsweredThatTheStandbyLacks commits a record on the primary alone, and asks for it in each way at two appliances.
+// TestNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each way to read it.
 func TestNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	for name, leave := range map[string]func(p *pair){
 		"the wait is cancelled": func(p *pair) { p.cancelCommits() },
@@ -143,8 +143,8 @@ func TestNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	}
 }
 
-// TestAfterAPromotionNothingThatWasAnsweredIsMissing promotes the standby, which lacks what the primary alone had committed: the appliances go
-// on, since neither had answered or published it.
+// TestAfterAPromotionNothingThatWasAnsweredIsMissing promotes a standby that lacks a record. Both stores must continue, because neither
+// has answered or published that record.
 func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -158,7 +158,7 @@ func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	}
 	p.standby.Detach(t)
 	lost := p.unanswered("lost", func() { p.cancelCommits() })
-	for range 5 { // whatever is asked meanwhile
+	for range 5 { // a reader must not confirm it either
 		_, _ = other.Journal().ByID(t.Context(), lost.ID)
 		p.cancelCommits()
 	}
@@ -180,18 +180,18 @@ func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	end()
 	kept.wantKept(t, p.store.Journal(), p.key)
 	if _, err := other.Journal().ByID(t.Context(), lost.ID); appliance.CodeOf(err) != appliance.CodeNotFound {
-		t.Errorf("what was never answered: %v", err)
+		t.Errorf("the lost record: %v", err)
 	}
 }
 
-// TestAnIdleApplianceIsNotReadyWithoutItsStandby: nothing is asked for, and nothing could be committed.
+// TestAnIdleApplianceIsNotReadyWithoutItsStandby sends no request: the heartbeat alone must notice.
 func TestAnIdleApplianceIsNotReadyWithoutItsStandby(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.standby.Freeze(t)
 	await(t, "the store is not ready", func() bool {
 		err := p.store.Journal().Ready(t.Context())
-		return err != nil && strings.Contains(err.Error(), "does its synchronous standby answer?")
+		return err != nil && strings.Contains(err.Error(), "check its synchronous standby")
 	})
 	p.standby.Thaw(t)
 	await(t, "the store is ready", func() bool { return p.store.Journal().Ready(t.Context()) == nil })

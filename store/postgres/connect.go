@@ -150,8 +150,8 @@ func isLocal(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// newPool makes connections when they are needed. What reads may be cancelled; what writes never is. For each, the URL is read again, with
-// the files that it names: passwords and certificates change.
+// newPool opens connections on demand. Each new connection parses the URL again, with its passfile and certificates, because these may
+// have been rotated. mayCancel allows cancel requests, which a connection that writes must not send.
 func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
 	config, err := parse(s.URL())
 	if err != nil {
@@ -221,10 +221,10 @@ func dial(config *pgx.ConnConfig, mayCancel bool) {
 	config.OnNotice = noteCancelled
 }
 
-// reached is the name under which a connection keeps which of the URL's hosts it is to.
+// reached is the key in CustomData under which a connection stores its server's name.
 const reached = "reached"
 
-// serverName is host:port as the URL has the host, or the path of a socket.
+// serverName returns host:port with the host as the URL names it, or the path of a Unix socket.
 func serverName(remote net.Addr, names map[string]string) string {
 	host, port, err := net.SplitHostPort(remote.String())
 	if err != nil {

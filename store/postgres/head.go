@@ -69,8 +69,8 @@ func (r row) head() (*head, error) {
 	}, nil
 }
 
-// check makes sure that a head is of this log, signed by its key, and that what no checkpoint covers was written with that key, too. known
-// is one that was checked, and read before h; nil where there is none. What has not changed since is not checked again.
+// check verifies a head: its log, its checkpoint's signature and the MAC. known is a checked head that was read before h, or nil. A
+// checkpoint that equals known's is not verified again.
 func (s *Store) check(h, known *head) error {
 	err := s.checkTree(h, known)
 	if err == nil || errors.Is(err, errUnclaimed) {
@@ -196,8 +196,7 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 	return h, nil
 }
 
-// trusted is readHead for what is answered from the journal. A head of another log is taken as it is: it may be the one that goes on from
-// this log.
+// trusted reads and verifies the head before records are read. A head of another log passes unverified: it may be this log's successor.
 func (s *Store) trusted(ctx context.Context) (*head, error) {
 	h, err := s.readHead(ctx)
 	if err != nil {

@@ -145,8 +145,8 @@ func (k *Keys) Used(id string, now time.Time) {
 	}
 }
 
-// change makes the row of an API key what next returns for the one that is stored, nil where there is none, and tries again what can
-// be. An error of next's that is for a client ends it.
+// change replaces the row of an API key by the one that next returns. next gets the stored row, or nil if there is none. Transient
+// failures are retried; an *appliance.Error from next ends the attempts.
 func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
 	if k.store.opts.ReadOnly {
 		return key, errReadOnly()
@@ -197,7 +197,7 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 		} else {
 			rows = append(rows, changed)
 		}
-		// What the MAC covers is what was read and checked, with this change: never what the database makes of it.
+		// The MAC covers the verified rows with this change, and not what the database stored: a trigger could have altered that.
 		h.keys, h.keysDigest = h.keys+1, keysDigest(rows)
 		version = h.keys
 		q := new(pgx.Batch)
@@ -210,7 +210,7 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 	return version, key, err
 }
 
-// changed makes a change known that is committed, and returns the key with its last use, which may not be written yet.
+// changed updates the cache after a commit. It returns the key with the time of its last use, which may not be stored yet.
 func (k *Keys) changed(version int64, key appliance.APIKey) appliance.APIKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -253,7 +253,7 @@ func (k *Keys) reload() (none struct{}, err error) {
 	return k.reread()
 }
 
-// reread reads all keys, with the head that belongs to them.
+// reread reads the head and all keys in one snapshot.
 func (k *Keys) reread() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
@@ -279,7 +279,7 @@ func (k *Keys) reread() (none struct{}, err error) {
 	})
 }
 
-// at returns the keys as of a version of which the head's lock is held.
+// at returns the keys that belong to h, whose lock the caller holds.
 func (k *Keys) at(ctx context.Context, tx querier, h *head) (map[string]appliance.APIKey, error) {
 	k.mu.RLock()
 	current := k.version == h.keys
@@ -298,7 +298,7 @@ func (k *Keys) at(ctx context.Context, tx querier, h *head) (map[string]applianc
 	return maps.Clone(k.byID), nil
 }
 
-// set makes rows that were checked the keys that are known.
+// set replaces the cached keys by verified rows.
 func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -323,12 +323,12 @@ func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 	return nil
 }
 
-// querier is a connection, or a transaction on it.
+// querier is a connection or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// stored returns the keys that the database has, whoever made them.
+// stored returns all keys in the database without checking their digest.
 func (k *Keys) stored(ctx context.Context) (keys []appliance.APIKey, err error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -346,11 +346,11 @@ func (k *Keys) stored(ctx context.Context) (keys []appliance.APIKey, err error) 
 	return keys, nil
 }
 
-// readKeys reads the keys that belong to a head, and returns ErrForged where the database has others.
+// readKeys reads all keys. It returns ErrForged if their digest is not the one in h.
 func readKeys(ctx context.Context, from querier, h *head) ([]keyRow, error) {
 	rows, err := keyRows(ctx, from)
 	if err == nil && !bytes.Equal(keysDigest(rows), h.keysDigest) {
-		err = fmt.Errorf("%w: api_keys: the API keys are not those that appliances made: 'attestd log verify' names them", ErrForged)
+		err = fmt.Errorf("%w: api_keys: their digest is wrong. Run attestd log verify to list the keys at fault", ErrForged)
 	}
 	return rows, err
 }
@@ -393,7 +393,7 @@ func (k *Keys) flush(ctx context.Context) error {
 	return err
 }
 
-// keyRow is an API key as the database has it.
+// keyRow is a row of api_keys.
 type keyRow struct {
 	id, text      string // text is encodeKey's
 	revoked, used *time.Time

@@ -19,11 +19,12 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// The database's owner may write every table. What the tree does not cover is covered by a MAC instead: the list of API keys, by its
-// digest, and whether attesting is stopped. The versions of both never go down: each appliance remembers the highest that it has seen.
+// The Merkle tree covers neither the API keys nor the stop state, and the database's owner can write both. A MAC in log_head covers
+// them. Its key is derived from the log key, which the owner does not have. Each version number only grows, and each appliance
+// remembers the highest it has seen, so that an older row with its MAC is refused, too.
 
-// keysDigest is the SHA-256 of all API keys: of each, in the order of the ids, id, JSON and time of revocation in microseconds (0 for
-// none). The time of the last use is not covered.
+// keysDigest is the SHA-256 over all API keys, sorted by id. Each contributes its id, its JSON, and its time of revocation in
+// microseconds, 0 if it is not revoked. The time of the last use is left out.
 func keysDigest(rows []keyRow) []byte {
 	rows = slices.SortedFunc(slices.Values(rows), func(a, b keyRow) int { return strings.Compare(a.id, b.id) })
 	h := sha256.New()
@@ -37,7 +38,7 @@ func keysDigest(rows []keyRow) []byte {
 	return h.Sum(nil)
 }
 
-// writeFields writes each field behind its length, so that no two lists of fields are the same bytes.
+// writeFields prefixes each field with its length, so that different lists of fields give different bytes.
 func writeFields(h hash.Hash, fields ...[]byte) {
 	for _, f := range fields {
 		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(f)))) // a hash never fails
@@ -53,38 +54,38 @@ func stateMAC(secret []byte, h *head) []byte {
 	return mac.Sum(nil)
 }
 
-// checkState returns ErrForged unless an appliance of this log wrote the head's API keys and stop state, and ErrForgot where either is
-// older than what was seen before. known was read before h. A store without the log key cannot tell.
+// checkState returns ErrForged if the MAC of h is wrong, and ErrForgot if a version in h is lower than one seen before. known must have
+// been read before h; it may be nil. A store that has no log key checks nothing.
 func (s *Store) checkState(h, known *head) error {
 	begun := h.log != "" || len(h.mac) > 0 || h.keys != 0 || h.stops != 0 || h.stopped != ""
 	switch {
 	case s.secret == nil:
 		return nil
 	case begun && !hmac.Equal(h.mac, stateMAC(s.secret, h)):
-		return fmt.Errorf("%w: log_head: the list of API keys, or whether attesting is stopped, has a wrong MAC", ErrForged)
+		return fmt.Errorf("%w: log_head: the MAC of the API keys and the stop state is wrong", ErrForged)
 	}
 	seen := s.seen.of(h.log)
 	if known != nil && known.log == h.log {
 		seen.Keys, seen.Stops = max(seen.Keys, known.keys), max(seen.Stops, known.stops)
 	}
 	if h.keys < seen.Keys || h.stops < seen.Stops {
-		return fmt.Errorf("%w: its API keys are of version %d and its stop state of %d, and were of %d and %d: "+
-			"put the newer database back; to go on with the older one, check 'attestd key list', remove %s and restart",
+		return fmt.Errorf("%w: the API keys have version %d and the stop state %d; they had %d and %d. "+
+			"Restore the newer database. To use the older one, review 'attestd key list', remove %s and restart",
 			ErrForgot, h.keys, h.stops, seen.Keys, seen.Stops, s.seen.path)
 	}
 	return nil
 }
 
-// versions are the highest versions of API keys and stop state that this appliance has seen of a log.
+// versions are the highest versions of the API keys and the stop state that this appliance has seen in a log.
 type versions struct {
 	Log   string `json:"log"`
 	Keys  int64  `json:"keys"`
 	Stops int64  `json:"stops"`
 }
 
-// seenFile keeps versions in a file, for the next start.
+// seenFile stores versions on disk, so that a restart does not forget them.
 type seenFile struct {
-	path string // "" keeps nothing
+	path string // if empty, nothing is stored
 
 	mu   sync.Mutex
 	kept versions
@@ -102,12 +103,12 @@ func (f *seenFile) load() error {
 		err = json.Unmarshal(text, &f.kept)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: it has the versions of the database that this appliance has seen", f.path, err)
+		return fmt.Errorf("%s: %w: this file records which versions of the database the appliance has seen", f.path, err)
 	}
 	return nil
 }
 
-// of returns what was seen of a log.
+// of returns the versions seen in a log, zero if it is another log.
 func (f *seenFile) of(log string) versions {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +118,7 @@ func (f *seenFile) of(log string) versions {
 	return f.kept
 }
 
-// keep writes the versions of a head that was checked, where they are higher.
+// keep stores the versions of a checked head if they are higher.
 func (f *seenFile) keep(h *head) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +143,7 @@ func (f *seenFile) keep(h *head) error {
 	return err
 }
 
-// openSecret sets the key of the MACs.
+// openSecret derives the MAC key from the log key.
 func (s *Store) openSecret() (err error) {
 	if s.opts.Signer == nil {
 		return nil

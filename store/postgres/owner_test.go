@@ -16,9 +16,9 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// These tests are of somebody who may write every table, and has no log key.
+// The attacker in these tests can write every table and has no log key.
 
-// owned is a journal with one API key, in a database that somebody else writes, too.
+// owned is a store with one API key, in a database that an attacker writes.
 type owned struct {
 	t     *testing.T
 	url   string
@@ -41,7 +41,7 @@ func newOwned(t *testing.T) *owned {
 	return w
 }
 
-// restart opens the database as a daemon that starts.
+// restart closes the store and opens it again.
 func (w *owned) restart() {
 	w.t.Helper()
 	if w.store != nil {
@@ -65,7 +65,7 @@ func (w *owned) attest(id string) error {
 	return err
 }
 
-// refused waits until the store says that the database was forged, which it looks for twice a second, and makes sure that it appends nothing.
+// refused waits until Ready fails with want, and expects the same error from an append.
 func (w *owned) refused(want error) {
 	w.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -117,7 +117,7 @@ func TestAnAPIKeyThatTheDatabasesOwnerMadeIsRefused(t *testing.T) {
 	}
 }
 
-// TestARevokedKeyStaysRevoked puts back what the database had before the revocation, with its MAC.
+// TestARevokedKeyStaysRevoked restores the rows from before a revocation, with their MAC.
 func TestARevokedKeyStaysRevoked(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)
@@ -174,7 +174,7 @@ func waitVersions(t *testing.T, w *owned, want string) {
 	}
 }
 
-// TestARecordThatAnotherKeySignedIsNotAnswered has the owner put another attestation into the place of one, in all columns.
+// TestARecordThatAnotherKeySignedIsNotAnswered replaces a record by one that another key signed, in all columns.
 func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)
@@ -212,7 +212,7 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	_, _, err = journal.Append(t.Context(), again)
 	refused("a repeat that another appliance made first", err)
 
-	// A record that is in no tree at all, under an idempotency key of its own.
+	// A record beyond the head, with an idempotency key of its own.
 	w.d.Exec(t, "INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) SELECT 1000, gen_random_uuid(), key_id, 'planted', time, hash, leaf FROM records WHERE index = 1")
 	_, err = journal.ByIdempotencyKey(t.Context(), "key", "planted")
 	refused("a record beyond the head", err)
@@ -222,7 +222,7 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	}
 }
 
-// TestMembersAgreeOnWhatTheMACCovers has two appliances change API keys and stop attesting in turns.
+// TestMembersAgreeOnWhatTheMACCovers changes API keys and the stop state from two stores in turns.
 func TestMembersAgreeOnWhatTheMACCovers(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)

@@ -72,7 +72,7 @@ func (p *past) scanFirsts(rows pgx.Rows) error {
 	})
 }
 
-// prove makes sure that what was found is in the tree of a head.
+// prove returns ErrForged unless the found records are in the tree of h.
 func (p *past) prove(ctx context.Context, s *Store, h *head) error {
 	found := slices.Clone(p.found)
 	for i := range found {

@@ -35,7 +35,7 @@ var (
 	ErrOtherLog    = errors.New("the journal belongs to another log key")
 	ErrDamaged     = errors.New("damaged")
 	ErrForgot      = errors.New("the database has forgotten what it had committed")
-	ErrForged      = errors.New("the database was changed by somebody who has no log key")
+	ErrForged      = errors.New("the database was changed without the log key")
 )
 
 const (
@@ -56,7 +56,7 @@ type Options struct {
 	Readers  int              // connections for reads; zero means 8. Four more are for what is written
 	Logger   *slog.Logger     // nil means none
 	Member   Identity         // who this appliance is among the others; without a name it is no member
-	Versions string           // path of the file that keeps the highest versions of API keys and stop state; "" keeps none
+	Versions string           // path of the file with the highest versions seen of API keys and stop state; "" for none
 
 	// Accept is asked about each head on which records are about to be appended, while its lock is held. An error is the answer to all
 	// of them. Nil accepts all.
@@ -85,10 +85,10 @@ type Store struct {
 	confirmer *confirmer
 	watch     *watch
 
-	secret  []byte // of the MACs; nil without the log key
+	secret  []byte // key of the MACs; nil without the log key
 	seen    seenFile
-	head    atomic.Pointer[head] // the newest that was seen; nil before the first
-	safe    atomic.Pointer[head] // the newest of which confirm knows that the synchronous standbys have it; nil before the first
+	head    atomic.Pointer[head] // the newest one read; nil before the first
+	safe    atomic.Pointer[head] // the newest one that the synchronous standbys have; nil before the first
 	offset  atomic.Int64         // of the database's clock from this one's, in nanoseconds
 	reads   flight[*head]
 	counts  counts.Counts // by indexes in the table, of what is committed
@@ -157,10 +157,10 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// URL is where connections are made to from now on.
+// URL is the URL that new connections use.
 func (s *Store) URL() string { return *s.url.Load() }
 
-// CheckURL connects to another URL, and returns an error unless the journal of this log is there.
+// CheckURL connects to another URL and returns an error unless it leads to this log's journal.
 func (s *Store) CheckURL(ctx context.Context, url string) error {
 	log, err := LogOf(ctx, url)
 	switch {
@@ -172,7 +172,7 @@ func (s *Store) CheckURL(ctx context.Context, url string) error {
 	return nil
 }
 
-// UseURL has all later connections made to another URL, which CheckURL has taken. Those that are there end when they are next idle.
+// UseURL replaces the URL, which must have passed CheckURL. Open connections are closed as soon as they are idle.
 func (s *Store) UseURL(url string) {
 	s.url.Store(&url)
 	for _, pool := range []*pgxpool.Pool{s.read, s.write, s.confirmer.pool} {

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// ownRole makes a role of the database's own, so that other tests keep their password.
+// ownRole creates a role for one test, which may change its password.
 func ownRole(t *testing.T, d *postgrestest.Database, password string) (name string) {
 	t.Helper()
 	name = "role_" + d.Database

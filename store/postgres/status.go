@@ -120,7 +120,7 @@ func (s *Store) Server(ctx context.Context) (server Server, err error) {
 	return server, nil
 }
 
-// Commit makes a COMMIT as an append does, which waits for the synchronous standbys, and tells how long it took.
+// Commit commits once, waits for the synchronous standbys as an append does, and returns how long that took.
 func (s *Store) Commit(ctx context.Context) (took time.Duration, err error) {
 	begun := time.Now()
 	if _, err := s.confirmer.shared.do(ctx, s.confirmer.commit); err != nil {

@@ -55,7 +55,7 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 	return proof, nil
 }
 
-// prove makes sure that entries are leaves of a head's tree, at their places: else the database's owner has put them there.
+// prove returns ErrForged unless each entry is the leaf at its index in the tree of h.
 func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -73,7 +73,7 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 	}
 	for i, e := range entries {
 		if hashes[i] != tlog.RecordHash(e.Leaf) {
-			return fmt.Errorf("%w: record %d is not the one of the tree: 'attestd log verify' tells more", ErrForged, e.Index)
+			return fmt.Errorf("%w: record %d differs from its leaf in the tree. Run attestd log verify", ErrForged, e.Index)
 		}
 	}
 	return nil

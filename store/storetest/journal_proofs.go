@@ -133,7 +133,7 @@ func verifies(t *testing.T, s suite) {
 	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{Progress: func(d, n int64) { done, total = d, n }})
 	check(t, err)
 	for _, damage := range report.Damages {
-		if damage.Part != "api_key" { // tests make keys without the events that come with them, but for eventsOfKeys
+		if damage.Part != "api_key" { // these tests create keys without events; eventsOfKeys does both
 			t.Error(damage)
 		}
 	}

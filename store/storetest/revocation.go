@@ -100,7 +100,7 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 	}
 }
 
-// eventsOfKeys has an audit compare the API keys with the events.
+// eventsOfKeys audits API keys that match, and API keys that do not match, their events.
 func eventsOfKeys(t *testing.T, open OpenStore) {
 	keys, journal := open(t, time.Now)
 	create := func(name string) appliance.APIKey {
@@ -137,9 +137,9 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 	}
 	slices.Sort(found)
 	want := []string{
-		fmt.Sprintf("%s (%q): %s", planted.ID, "planted", "no event says that it was created: revoke it, and look for what it attested"),
-		fmt.Sprintf("%s (%q): %s", other.ID, "other", "its secretHash is not as the newest event about it says: revoke it"),
-		fmt.Sprintf("%s (%q): %s", revoked.ID, "revoked", "it can be used, and an event says that it was revoked: revoke it again"),
+		fmt.Sprintf("%s (%q): %s", planted.ID, "planted", "no event records its creation: revoke it, and review its attestations (attestd log list --key)"),
+		fmt.Sprintf("%s (%q): %s", other.ID, "other", "its secretHash differs from its newest event: revoke it"),
+		fmt.Sprintf("%s (%q): %s", revoked.ID, "revoked", "an event records its revocation, but it still works: revoke it again"),
 	}
 	slices.Sort(want)
 	if !slices.Equal(found, want) {

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 )
 
-// TestAnAPIKeyPlantedInABackupIsFound has somebody who may write a backup, and has no log key, put API keys into its attestd.db.
+// TestAnAPIKeyPlantedInABackupIsFound adds API keys to the attestd.db of a backup, without the log key.
 func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 	t.Parallel()
 	_, secret, err := appliance.NewLogKey("example.com/attestd")
@@ -27,7 +27,7 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 			_, err = h.store.Journal().AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
 			h.must(err)
 		}
-		h.must(h.store.Keys().Create(t.Context(), made)) // the file is the same, whoever writes it
+		h.must(h.store.Keys().Create(t.Context(), made)) // which writes the same bytes as an attacker would
 		return made
 	}
 	create("told", true)
