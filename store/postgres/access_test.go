@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"errors"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,7 +123,19 @@ func TestAStoreStartsOnADatabaseInAnyStateAndServesOnceItCan(t *testing.T) {
 	d.Exec(t, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1 + (SELECT max(version_id) FROM goose_db_version), true)")
 	time.Sleep(time.Second) // two looks: nothing is to happen
 	wantState("old and new appliances work side by side", nil)
-	d.Exec(t, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1 + (SELECT max(version_id) FROM goose_db_version), true)")
+	_, _, err = store.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	check(t, err)
+	// Each transaction reads oldest_schema: an append must notice before Ready does.
+	d.Exec(t, "UPDATE log_head SET oldest_schema = 1 + "+strconv.FormatInt(schema.Newest, 10))
+	if _, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key")); !errors.Is(err, postgres.ErrNewerSchema) {
+		t.Errorf("an append into a schema that is too new: %v", err)
+	}
+	if _, err := store.Keys().Revoke(t.Context(), "aaaaaaaaaaaaaaaa", time.Now()); !errors.Is(err, postgres.ErrNewerSchema) {
+		t.Errorf("a change of an API key: %v", err)
+	}
+	if err := store.ChangeStopped(t.Context(), func(s string) (string, error) { return s, nil }); !errors.Is(err, postgres.ErrNewerSchema) {
+		t.Errorf("a pause: %v", err)
+	}
 	wantState("the schema is too new", postgres.ErrNewerSchema)
 	d.Exec(t, "DELETE FROM goose_db_version WHERE version_id > 0")
 	wantState("the schema is not told", postgres.ErrNoSchema)

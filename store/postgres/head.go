@@ -27,9 +27,10 @@ type head struct {
 	stops      int64     // version of stopped
 	keysDigest []byte    // see keysDigest
 	mac        []byte    // see stateMAC
+	oldest     int64     // the oldest schema version whose appliances may use the database
 }
 
-const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema"
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
@@ -47,10 +48,11 @@ type row struct {
 	stops      int64
 	keysDigest []byte
 	mac        []byte
+	oldest     int64
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest}
 }
 
 // head makes a head of a row. Nobody has checked that it is the log's.
@@ -65,13 +67,16 @@ func (r row) head() (*head, error) {
 	return &head{
 		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
 		continued: r.continued, generation: r.generation, keys: r.keys, stopped: r.stopped, stops: r.stops,
-		keysDigest: r.keysDigest, mac: r.mac,
+		keysDigest: r.keysDigest, mac: r.mac, oldest: r.oldest,
 	}, nil
 }
 
 // check verifies a head: its log, its checkpoint's signature and the MAC. known is a checked head that was read before h, or nil. A
 // checkpoint that equals known's is not verified again.
 func (s *Store) check(h, known *head) error {
+	if h.oldest > newestVersion() {
+		return fmt.Errorf("%w: it takes no attestd whose schema version is below %d, this one has %d: install the newer attestd", ErrNewerSchema, h.oldest, newestVersion())
+	}
 	err := s.checkTree(h, known)
 	if err == nil || errors.Is(err, errUnclaimed) {
 		if forged := s.checkState(h, known); forged != nil {

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,15 +43,12 @@ type Schema struct {
 	Newest  int64 // that this attestd knows
 }
 
-// checkVersion says whether this attestd can work with a schema: its own, or the next, so that old and new appliances
-// can work side by side while they are upgraded one by one.
+// checkVersion returns an error unless this attestd knows the schema, or the schema is newer and check has accepted its oldest_schema.
 func checkVersion(version int64) error {
 	newest := newestVersion()
 	switch {
-	case version == newest || version == newest+1:
+	case version >= newest:
 		return nil
-	case version > newest:
-		return fmt.Errorf("%w: it has version %d, this attestd knows %d: install the newer attestd", ErrNewerSchema, version, newest)
 	case version == 0:
 		return fmt.Errorf("%w: its owner makes it: attestd store init", ErrNoSchema)
 	}
@@ -58,7 +56,7 @@ func checkVersion(version int64) error {
 }
 
 // newestVersion is the number of the last migration.
-func newestVersion() (newest int64) {
+var newestVersion = sync.OnceValue(func() (newest int64) {
 	entries, _ := fs.ReadDir(migrations, "migrations") // embedded: never fails
 	for _, e := range entries {
 		if n, err := goose.NumericComponent(e.Name()); err == nil {
@@ -66,7 +64,7 @@ func newestVersion() (newest int64) {
 		}
 	}
 	return newest
-}
+})
 
 // Init makes the schema, and a role for the daemons that may use it and not change it. The URL is the owner's. A role that is there
 // is taken as it is, unless it may more than it must; a password that is not empty becomes its own. What is there already stays.
