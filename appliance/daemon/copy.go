@@ -41,6 +41,19 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string, progress 
 		return copied, fmt.Errorf("the target: %w", err)
 	}
 	defer func() { err = errors.Join(err, end()) }()
+	if source.Database != nil {
+		finish := target.Finish
+		target.Finish = func(ctx context.Context, checkpoint []byte) error {
+			tree, err := appliance.OpenCheckpoint(checkpoint, source.LogKey.Verifier)
+			if err == nil {
+				err = source.Database.Leave(ctx, tree)
+			}
+			if err != nil {
+				return err
+			}
+			return finish(ctx, checkpoint)
+		}
+	}
 	return archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Journal: source.Journal, Verifier: source.LogKey.Verifier}, target, progress)
 }
 

@@ -118,9 +118,17 @@ func (s *Store) log() string {
 	return name
 }
 
-const copying = "copying "
+// Prefixes of log_head.log: an unfinished copy, and a journal that was copied to another store and ended here.
+const (
+	copying = "copying "
+	left    = "left "
+)
 
 func otherLog(found, want string) error {
+	if name, gone := strings.CutPrefix(found, left); gone {
+		return fmt.Errorf("%w: the journal of %q was copied to another store and goes on there. Set store.url to that store. If that copy is lost, "+
+			"the database's owner brings this one back: UPDATE log_head SET log = substr(log, %d)", ErrOtherLog, name, len(left)+1)
+	}
 	if name, unfinished := strings.CutPrefix(found, copying); unfinished {
 		return fmt.Errorf("%w: it holds an unfinished copy of %q: finish it: attestd store copy", ErrOtherLog, name)
 	}

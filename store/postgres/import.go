@@ -76,6 +76,25 @@ func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 	return nil
 }
 
+// Leave ends the journal here after it was copied to another store: no appliance appends to it any more. Its tree must still be the copied one.
+func (s *Store) Leave(ctx context.Context, copied tlog.Tree) error {
+	err := s.transaction(ctx, func(tx pgx.Tx) error {
+		h, err := s.lock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if h.tree != copied {
+			return fmt.Errorf("it has %d records, the copy %d: an appliance attested meanwhile; remove the copy, stop every appliance, and copy again", h.tree.N, copied.N)
+		}
+		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1 WHERE id = 1", left+h.log)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("end the journal in the database: %w", explain(err))
+	}
+	return nil
+}
+
 // lock takes the head's lock.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	var r row
