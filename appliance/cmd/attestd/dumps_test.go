@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
 // The daemon runs as a user of its own, whose other processes may not look into it, nor may a core dump be of it.
@@ -37,8 +39,8 @@ func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	d := asNobody(t)
 	d.start(t)
 	d.kill(t)
-	if log := string(d.log()); strings.Contains(log, "could not be locked") {
-		t.Errorf("it could:\n%s", log)
+	if log := string(d.log()); hsmtest.CanLock(t) && strings.Contains(log, "could not be locked") {
+		t.Errorf("mlock is allowed, but the log says:\n%s", log)
 	}
 	script := "#!/bin/sh\nulimit -l 0\nexec " + d.program + ` "$@"` + "\n"
 	d.program += "-without-locks"
