@@ -19,19 +19,19 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// batch is one transaction of the writer, tried until it is known to be committed.
+// batch is one transaction of the writer. It is retried until its outcome is known.
 type batch struct {
 	store   *Store
 	ops     []*op
-	unknown bool // a COMMIT got no answer: the records may be in the journal
-	taken   bool // an id is, or may be, in the journal
+	unknown bool // a COMMIT got no answer, so the records may be in the journal
+	taken   bool // an id of the batch is or may be in the journal
 
-	// Of one try.
-	leaves   []leaf // of ops, made before the lock is held
+	// The current attempt.
+	leaves   []leaf // of ops, encoded before the lock is taken
 	head     *head  // as it was
 	now      time.Time
-	ahead    error // why none may be appended; nil where they may
-	past     past  // what conditions ask
+	ahead    error // why nothing may be appended, or nil
+	past     past  // answers for the conditions
 	keys     map[string]appliance.APIKey
 	byID     map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
 	replayed bool                          // an op is answered with a leaf that was there before
@@ -39,12 +39,12 @@ type batch struct {
 	next     *head
 	entries  []appliance.Entry // that are appended
 	hashes   []tlog.Hash
-	roots    []root // of the tiles that become complete
+	roots    []root // of the tiles that the batch completes
 }
 
 // leaf is a record or an event with its time, ready to be appended.
 type leaf struct {
-	appliance.Entry // whose Index is not known yet
+	appliance.Entry // without its Index
 	hash            tlog.Hash
 	asks            []appliance.PastQuery // of a record's conditions, in their order
 	err             error                 // what is wrong with it
@@ -53,18 +53,18 @@ type leaf struct {
 // idempotent names a record by its API key and idempotency key.
 type idempotent struct{ key, name string }
 
-// root is the root of a complete tile: what stands for it one level up.
+// root is the root hash of a complete tile, which is one hash of the level above.
 type root struct {
 	level int16
 	n     int64
 	hash  tlog.Hash
 }
 
-// write tries once. An error concerns all ops; one that is an op's own is in the op.
+// write makes one attempt. Its error concerns the whole batch; the error of a single op is in the op.
 func (b *batch) write(ctx context.Context) error {
 	s := b.store
 	b.reset()
-	b.make(s.time(s.head.Load())) // before anybody waits for us
+	b.make(s.time(s.head.Load())) // before the lock is taken
 	if err := b.countEarly(ctx); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (b *batch) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Release() // closes one on which a transaction is left
+	defer conn.Release() // which closes a connection with an open transaction
 	if err = b.begin(ctx, conn); err == nil {
 		s.keepCounts(&b.past)
 		err = b.build()
@@ -103,7 +103,7 @@ func (b *batch) reset() {
 	}
 }
 
-// time is that of a record which is appended after a head: never before the head's.
+// time returns the time for records after h, which is never earlier than the newest record.
 func (s *Store) time(h *head) time.Time {
 	now := s.opts.Now().UTC().Truncate(time.Millisecond)
 	if h != nil && now.Before(h.last) {
@@ -112,7 +112,7 @@ func (s *Store) time(h *head) time.Time {
 	return now
 }
 
-// make makes the leaves of the ops, for that time.
+// make encodes the leaves of the ops with that time.
 func (b *batch) make(now time.Time) {
 	b.now, b.leaves = now, make([]leaf, len(b.ops))
 	for i, o := range b.ops {
@@ -151,7 +151,7 @@ func refuse(why error) error {
 	return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(why)
 }
 
-// checkRecord refuses what could not be found again, or would not be read as it was written.
+// checkRecord refuses values that PostgreSQL or JSON would not return unchanged.
 func checkRecord(r appliance.Record) error {
 	kept := func(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 	switch {
@@ -167,8 +167,8 @@ func checkRecord(r appliance.Record) error {
 	return nil
 }
 
-// begin takes the head's lock and looks at all that decides on the batch, in one round trip. What is asked after the lock is granted
-// sees all that was committed before.
+// begin locks the head and reads everything that decides on the batch, in one round trip. The queries run after the lock is granted, so
+// that they see every earlier commit.
 func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	q := new(pgx.Batch)
 	q.Queue("BEGIN")
@@ -195,7 +195,7 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	if err := b.proveFound(ctx); err != nil || b.now.Equal(made) {
 		return err
 	}
-	q = new(pgx.Batch) // the time is another, and conditions may ask something else
+	q = new(pgx.Batch) // the time has changed, and conditions may ask for another period
 	if b.ask(q); q.Len() == 0 {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (b *batch) proveFound(ctx context.Context) error {
 	return b.past.prove(ctx, b.store, b.head)
 }
 
-// look judges the head on which the batch is to be built.
+// look verifies the locked head.
 func (b *batch) look() error {
 	s := b.store
 	known := s.safe.Load()
@@ -229,7 +229,7 @@ func (b *batch) look() error {
 			return err
 		}
 	}
-	s.head.Store(b.head) // so that conditions see whether attesting is stopped; with the lock held, there is none newer
+	s.head.Store(b.head) // conditions read the stop state from it; under the lock, it is the newest
 	b.ahead = s.checkClock(b.head.last)
 	if b.now.Before(b.head.last) {
 		b.make(b.head.last)
@@ -274,7 +274,7 @@ func (b *batch) scanIDs(rows pgx.Rows) error {
 	return eachEntry(rows, b.head.continued, func(e appliance.Entry) { b.byID[e.ID()] = e })
 }
 
-// build decides on each op and makes the next head.
+// build decides on each op and computes the next head.
 func (b *batch) build() error {
 	frontier := b.head.frontier.Clone()
 	if b.byID == nil {
@@ -312,7 +312,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 	}
 	r := l.Record
 	if e, found := b.byID[r.ID]; found {
-		if e.Event == nil && e.Record.Salt == r.Salt { // it was committed by an earlier try
+		if e.Event == nil && e.Record.Salt == r.Salt { // an earlier attempt committed it
 			o.Value.entry, b.replayed = e, true
 			return
 		}
@@ -347,7 +347,7 @@ func (b *batch) appendEvent(o *op, l leaf, frontier *appliance.Frontier) {
 	}
 }
 
-// put gives a leaf its place, and its op the entry.
+// put appends a leaf to the tree and sets the entry of its op.
 func (b *batch) put(o *op, l leaf, frontier *appliance.Frontier) appliance.Entry {
 	e := l.Entry
 	e.Index = frontier.Size()
@@ -358,7 +358,7 @@ func (b *batch) put(o *op, l leaf, frontier *appliance.Frontier) appliance.Entry
 	return e
 }
 
-// appendRoots appends the roots of the tiles that record n completes, given those of all subtrees that it does.
+// appendRoots appends the roots of the tiles that record n completes. completed has the roots of all subtrees that it completes.
 func appendRoots(roots []root, completed []tlog.Hash, n int64) []root {
 	for level := tileHeight; level < len(completed); level += tileHeight {
 		roots = append(roots, root{level: int16(level / tileHeight), n: n >> level, hash: completed[level]})
@@ -366,7 +366,7 @@ func appendRoots(roots []root, completed []tlog.Hash, n int64) []root {
 	return roots
 }
 
-// commit writes the batch and commits it, in one round trip, which nothing cancels.
+// commit writes the batch and commits, in one round trip. The context of a caller does not cancel it.
 func (b *batch) commit(conn *pgxpool.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
@@ -374,7 +374,7 @@ func (b *batch) commit(conn *pgxpool.Conn) error {
 	b.queueRecords(q)
 	queueRoots(q, b.head.generation, b.roots)
 	next := b.next
-	// Also where nothing is new: what was looked up is then known to be where this COMMIT is, on a synchronous standby too.
+	// A batch without new leaves updates the row, too: its COMMIT confirms the replayed leaves on the synchronous standby.
 	q.Queue("UPDATE log_head SET size = $1, edge = $2, last_time = $3, checkpoint = $4, appended_by = $5 WHERE id = 1",
 		next.tree.N, encodeEdge(next.frontier), optional(next.last), string(next.checkpoint), b.store.opts.Member.Name)
 	q.Queue("COMMIT")
@@ -417,13 +417,13 @@ func (b *batch) queueRecords(q *pgx.Batch) {
 		"WITH ORDINALITY AS new (id, k, i, hash, leaf, d, u, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys, names, hashes, leaves, digests, addresses)
 }
 
-// columns are what a leaf is looked for by, beside its id and time: nil is NULL.
+// columns are the search columns of a leaf, except id and time. Nil is NULL.
 type columns struct {
 	keyID, idempotentBy *string
 	digest, unspendable []byte
 }
 
-// columnsOf returns a leaf's columns. Those of an event are NULL.
+// columnsOf returns the search columns of a leaf. All are NULL for an event.
 func columnsOf(e appliance.Entry) (c columns) {
 	if e.Event != nil {
 		return c
@@ -442,7 +442,7 @@ func queueRoots(q *pgx.Batch, generation int64, roots []root) {
 	}
 }
 
-// eachEntry reads rows of an index in the table and a leaf.
+// eachEntry decodes rows with the columns index and leaf.
 func eachEntry(rows pgx.Rows, continued int64, fn func(appliance.Entry)) error {
 	for rows.Next() {
 		var index int64
@@ -459,7 +459,7 @@ func eachEntry(rows pgx.Rows, continued int64, fn func(appliance.Entry)) error {
 	return rows.Err()
 }
 
-// entry is a leaf in its place in the tree.
+// entry decodes the leaf at an index of the tree.
 func entry(index int64, leaf []byte) (appliance.Entry, error) {
 	e, err := appliance.DecodeEntry(index, leaf)
 	if err != nil {

@@ -21,19 +21,19 @@ import (
 const (
 	writers = 3 // connections: the batch, a change of API keys, the watch
 
-	connectTimeout = 2 * time.Second // for each host of the URL, unless it says otherwise
-	silence        = 5 * time.Second // after which a host that acknowledges nothing is taken for gone
+	connectTimeout = 2 * time.Second // per host, unless the URL sets connect_timeout
+	silence        = 5 * time.Second // after it, a host that acknowledges nothing counts as gone
 
-	// A batch holds the head's lock from its first statement to its COMMIT. One that goes no further is ended by the database
-	// after idleTimeout, whereupon the next in line has the lock.
+	// A batch holds the head's lock until its COMMIT. If it stops in between, PostgreSQL ends it after idleTimeout and grants the lock to
+	// the next.
 	idleTimeout      = 4 * time.Second
 	lockTimeout      = 7 * time.Second
-	statementTimeout = 9 * time.Second // the wait for a lock included; it does not concern COMMIT
+	statementTimeout = 9 * time.Second // includes the wait for a lock; does not apply to COMMIT
 )
 
-// Check says whether a URL can be used: postgres://user@host:port,host:port/database?…, as libpq understands it, with its environment
-// (PGHOST, PGSSLMODE, …) and its passfile. Other hosts must be reached by TLS: sslmode is verify-full where nothing says otherwise, and
-// disable, allow and prefer are for loopback and Unix sockets. No error has a password in it.
+// Check returns an error unless a URL can be used. A URL is postgres://user@host:port,host:port/database?…, as libpq reads it, with the
+// environment (PGHOST, PGSSLMODE, …) and the passfile. Remote hosts need TLS: the default sslmode is verify-full, and disable, allow and
+// prefer are accepted for loopback and Unix sockets only. No error contains a password.
 func Check(url string) error {
 	_, err := parse(url)
 	return err
@@ -78,7 +78,7 @@ func redactQuery(query string) string {
 	return strings.Join(parts, "&")
 }
 
-// parse reads a URL and makes sure of TLS.
+// parse parses a URL and enforces TLS.
 func parse(raw string) (*pgx.ConnConfig, error) {
 	if !strings.HasPrefix(raw, "postgres://") && !strings.HasPrefix(raw, "postgresql://") {
 		return nil, errors.New("the database's URL must begin with postgres://")
@@ -104,11 +104,11 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
-	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // whatever the URL says: who is no primary has no head
+	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // whatever the URL says: only a primary has the newest head
 	return config, nil
 }
 
-// reason is why pgx does not take a URL, without the URL: it hides the passwords that it finds only.
+// reason returns pgx's reason without the URL, in which pgx may have missed a password.
 func reason(err error) string {
 	if _, why, found := strings.Cut(err.Error(), "`: "); found {
 		return why
@@ -116,14 +116,14 @@ func reason(err error) string {
 	return "it cannot be understood"
 }
 
-// tlsChosen says whether somebody has chosen an sslmode.
+// tlsChosen reports whether the URL or the environment sets sslmode.
 func tlsChosen(raw string) bool {
 	_, query, _ := strings.Cut(raw, "?")
-	values, _ := url.ParseQuery(query) // what can be read of it
+	values, _ := url.ParseQuery(query) // ignores malformed parts
 	return values.Has("sslmode") || os.Getenv("PGSSLMODE") != ""
 }
 
-// remote returns the hosts, other than this one, that may be reached without TLS.
+// remote returns the remote hosts that may be reached without TLS.
 func remote(config *pgx.ConnConfig) (hosts []string) {
 	add := func(host string) {
 		if !isLocal(host) && (len(hosts) == 0 || hosts[len(hosts)-1] != host) {
@@ -141,7 +141,7 @@ func remote(config *pgx.ConnConfig) (hosts []string) {
 	return hosts
 }
 
-// isLocal says whether a host is this machine by its form: a socket's folder, an address of loopback, or localhost (RFC 6761).
+// isLocal reports whether a host is a socket's folder, a loopback address, or localhost (RFC 6761).
 func isLocal(host string) bool {
 	if strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" {
 		return true
@@ -187,11 +187,11 @@ func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), c)
 }
 
-// dial has a connection notice that its host is gone.
+// dial configures a connection to notice a lost host.
 //
-// When anything goes wrong in a wait, pgx asks the server, by a connection of its own, to cancel what it is doing. A COMMIT that is
-// cancelled while it waits for a synchronous standby is committed here and lost when that standby is promoted: so what may
-// write makes no other connection once it is connected.
+// If a wait fails, pgx sends a cancel request over a second connection. A COMMIT that is cancelled during its wait for the synchronous
+// standby is committed on the primary only, and is lost if the standby is promoted. A connection that writes therefore refuses to dial a
+// second time.
 func dial(config *pgx.ConnConfig, mayCancel bool) {
 	dialer := &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 4, Count: 2},
@@ -236,7 +236,7 @@ func serverName(remote net.Addr, names map[string]string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// noticeSilence has the kernel end a connection whose other side does not acknowledge what was sent.
+// noticeSilence sets TCP_USER_TIMEOUT: the kernel ends a connection whose peer acknowledges nothing.
 func noticeSilence(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
@@ -248,22 +248,22 @@ func noticeSilence(network, _ string, raw syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// cancelled is the name under which a connection keeps that somebody cancelled its wait for a synchronous standby.
+// cancelled is the key in CustomData that marks a COMMIT whose wait for the standby was cancelled.
 const cancelled = "cancelled"
 
-// noteCancelled notes what PostgreSQL tells as a warning only: a COMMIT succeeded, but on the primary alone.
+// noteCancelled handles the warning that a COMMIT succeeded on the primary only. PostgreSQL reports no error.
 func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" {
 		conn.CustomData()[cancelled] = true
 	}
 }
 
-// prepare sets what holds for all that a connection does. No plan reads a whole table, also one that was made when the table
-// was empty; where there is no other way, its cost counts as huge, and must not have PostgreSQL compile the query (200 ms).
+// prepare sets the parameters of a session. Sequential scans are off, because a plan that was made for an empty table would keep one.
+// JIT is off, because the high cost that a forced scan gets would trigger it, which takes 200 ms.
 func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) error {
 	_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
 		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off; SET jit = off; "+
-		"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d", // as noticeSilence, on the other side
+		"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d", // like noticeSilence, for the server
 		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds(), silence.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
 	return err
 }

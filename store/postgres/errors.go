@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs (PostgreSQL, appendix A) that mean something here.
+// SQLSTATEs (PostgreSQL, appendix A) that this package handles.
 const (
 	stateUnique      = "23505"
-	stateReadOnly    = "25006" // a primary that has become a standby
+	stateReadOnly    = "25006" // the primary has become a standby
 	stateNoTable     = "42P01"
 	stateNoColumn    = "42703"
 	stateNoPrivilege = "42501"
@@ -22,7 +22,7 @@ const (
 	stateInternal    = "XX000"
 )
 
-// stateOf is the SQLSTATE of an error, "" where the server did not send it.
+// stateOf returns the SQLSTATE of a server's error, "" for other errors.
 func stateOf(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code
@@ -30,14 +30,14 @@ func stateOf(err error) string {
 	return ""
 }
 
-// aborted says whether the server has said that the transaction will not be committed. A fatal error ends the connection, whatever
-// the transaction came to.
+// aborted reports whether the server has said that it rolls back. A FATAL error does not say so: it ends the connection, and the outcome
+// is unknown.
 func aborted(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.SeverityUnlocalized == "ERROR"
 }
 
-// passes says whether trying again can help before an operator does something.
+// passes reports whether a retry can help without an operator.
 func passes(err error) bool {
 	switch stateOf(err) {
 	case stateNoTable, stateNoColumn, stateNoPrivilege, stateNoDatabase, stateNoPassword, stateNoRole:
@@ -51,7 +51,7 @@ func passes(err error) bool {
 	return true
 }
 
-// explain adds to an error of the server what to do about it.
+// explain adds a remedy to a server's error.
 func explain(err error) error {
 	switch stateOf(err) {
 	case stateNoTable, stateNoColumn:
@@ -62,7 +62,7 @@ func explain(err error) error {
 	return err
 }
 
-// answer is what a client is told when a read failed.
+// answer returns the error for clients after a failed read.
 func answer(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return timeout(ctx, doing)

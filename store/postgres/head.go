@@ -13,14 +13,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// head is the row of log_head. It is not changed once made.
+// head is the row log_head. It is immutable.
 type head struct {
 	log        string
 	tree       tlog.Tree // of the row's edge
 	frontier   appliance.Frontier
 	checkpoint []byte
 	last       time.Time // of the newest record
-	continued  int64     // what a leaf's place in the tree is beyond its index in the table
+	continued  int64     // index in the tree minus index in the table
 	generation int64     // of the stored hashes
 	keys       int64     // version of the API keys
 	stopped    string    // see Store.Stopped
@@ -34,7 +34,7 @@ const headColumns = "log, size, edge, last_time, checkpoint, continued, generati
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
-// row is a head as the database has it.
+// row is log_head as stored.
 type row struct {
 	log        string
 	size       int64
@@ -55,7 +55,7 @@ func (r *row) into() []any {
 	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest}
 }
 
-// head makes a head of a row. Nobody has checked that it is the log's.
+// head decodes a row without verifying it.
 func (r row) head() (*head, error) {
 	frontier, err := decodeEdge(r.size, r.edge)
 	if err != nil {
@@ -91,11 +91,11 @@ func (s *Store) checkTree(h, known *head) error {
 	case h.log == "" && h.tree.N == 0 && len(h.checkpoint) == 0:
 		return errUnclaimed
 	case s.opts.Copying && h.log == appliance.LogName(s.opts.Verifier) && h.tree.N == 0:
-		return errUnclaimed // a daemon of this log came first, and has found nothing
+		return errUnclaimed // a daemon of this log has begun the journal, which is empty
 	case h.log != s.log():
 		return otherLog(h.log, s.log())
 	case s.opts.Copying:
-		return nil // nothing is signed before all is there
+		return nil // a copy is signed when it is complete
 	case known != nil && string(known.checkpoint) == string(h.checkpoint) && known.tree == h.tree:
 		return nil
 	}
@@ -109,7 +109,7 @@ func (s *Store) checkTree(h, known *head) error {
 	return nil
 }
 
-// log is what the database's log is called: by the log key, or, while it is copied there, so that no daemon takes it for its own.
+// log returns the expected log_head.log. An unfinished copy has a prefix, so that no daemon uses it.
 func (s *Store) log() string {
 	name := appliance.LogName(s.opts.Verifier)
 	if s.opts.Copying {
@@ -138,7 +138,7 @@ func otherLog(found, want string) error {
 	return fmt.Errorf("%w: it is the journal of %q, the log key here is that of %q", ErrOtherLog, found, want)
 }
 
-// errUnclaimed is a journal to which no appliance has come yet.
+// errUnclaimed is returned for a journal that no appliance has begun.
 var errUnclaimed = errors.New("no appliance has begun the journal yet")
 
 func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
@@ -165,7 +165,7 @@ func encodeEdge(f appliance.Frontier) []byte {
 	return edge
 }
 
-// observe takes note of a head that was checked and is committed. One that was read before another, and comes later, changes nothing.
+// observe records a checked, committed head unless a newer one is known.
 func (s *Store) observe(h *head) {
 	for {
 		known := s.head.Load()
@@ -178,7 +178,7 @@ func (s *Store) observe(h *head) {
 	}
 }
 
-// forgot returns an error for a head that is read now and lacks what was confirmed before.
+// forgot returns ErrForgot if h, which was read later than known, lacks records of known.
 func forgot(h, known *head) error {
 	if known == nil || h.tree.N > known.tree.N || h.tree == known.tree {
 		return nil
@@ -186,8 +186,8 @@ func forgot(h, known *head) error {
 	return fmt.Errorf("%w: it has %d records with root %s, and had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
 }
 
-// readHead reads the committed head, whichever log it is of. Those who ask at the same time share a query that begins after all of
-// them asked.
+// readHead reads the committed head of any log without verifying it. Concurrent callers share a query that begins after each of them
+// has called.
 func (s *Store) readHead(ctx context.Context) (*head, error) {
 	h, err := s.reads.do(ctx, func() (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
@@ -221,7 +221,7 @@ func (s *Store) trusted(ctx context.Context) (*head, error) {
 	return h, nil
 }
 
-// begun is readHead for what needs a checkpoint. It waits until this appliance has begun the journal, where it is the first.
+// begun reads the head of a journal that has a checkpoint. On an empty database, it waits until this appliance has begun the journal.
 func (s *Store) begun(ctx context.Context) (*head, error) {
 	h, err := s.readHead(ctx)
 	if err == nil && h.log == "" {
@@ -235,7 +235,7 @@ func (s *Store) begun(ctx context.Context) (*head, error) {
 	return h, err
 }
 
-// claim makes an empty journal the one of this log key.
+// claim begins an empty journal under this log key.
 func (s *Store) claim(ctx context.Context) error {
 	var checkpoint []byte
 	var err error
@@ -251,13 +251,13 @@ func (s *Store) claim(ctx context.Context) error {
 	return err
 }
 
-// Head is how far the journal goes.
+// Head is the state of the journal.
 type Head struct {
 	Log        string // name and hash of the log key
 	Size       int64
 	Root       tlog.Hash
 	Checkpoint []byte
-	Last       time.Time // of the newest record; zero where there is none
+	Last       time.Time // time of the newest record; zero if there is none
 }
 
 // Head reads the journal's head.
@@ -269,11 +269,11 @@ func (s *Store) Head(ctx context.Context) (Head, error) {
 	return Head{Log: h.log, Size: h.tree.N, Root: h.tree.Hash, Checkpoint: h.checkpoint, Last: h.last}, nil
 }
 
-// flight lets those who want the same at the same time share the work, which begins after each of them has asked. The zero value is ready.
+// flight shares one run of some work among concurrent callers. The run begins after each of them has called. The zero value is ready.
 type flight[T any] struct {
 	mu      sync.Mutex
 	running bool
-	next    *turn[T] // who came while it runs
+	next    *turn[T] // callers that arrived during the run
 }
 
 type turn[T any] struct {

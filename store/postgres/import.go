@@ -13,11 +13,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Import puts the leaves of another store of this log into this one as they are. first is the place of the first one, and must
-// be the number of leaves that are here: so it can go on where it was interrupted. It needs Options.Copying. The first
-// call has all the events with which the log begins, and the record behind them.
+// Import appends leaves of another store of this log, unchanged. first is the index of the first leaf and must equal the number of leaves
+// here, so that an interrupted copy can continue. It needs Options.Copying. The first call must contain all EventLogContinued leaves and
+// the leaf after them.
 //
-// Nothing is signed, and no appliance uses the journal, before FinishCopy.
+// No appliance uses the journal before FinishCopy.
 func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
 	if !s.opts.Copying {
 		return errors.New("import: the store was not opened for copying")
@@ -45,7 +45,7 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 	return nil
 }
 
-// Copied reads how far an unfinished copy is. It is an error where there is a journal, which is no copy or a finished one.
+// Copied returns the head of an unfinished copy. A journal that is no unfinished copy is an error.
 func (s *Store) Copied(ctx context.Context) (Head, error) {
 	if err := s.watch.ready(ctx); err != nil {
 		return Head{}, err
@@ -53,7 +53,7 @@ func (s *Store) Copied(ctx context.Context) (Head, error) {
 	return s.Head(ctx)
 }
 
-// FinishCopy makes what was imported the journal, where its tree is that of the signed checkpoint.
+// FinishCopy turns the copy into the journal if its tree is that of the signed checkpoint.
 func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 	tree, err := appliance.OpenCheckpoint(checkpoint, s.opts.Verifier)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 	return nil
 }
 
-// Leave ends the journal here after it was copied to another store: no appliance appends to it any more. Its tree must still be the copied one.
+// Leave ends the journal in this database after a copy to another store. Its tree must still equal copied.
 func (s *Store) Leave(ctx context.Context, copied tlog.Tree) error {
 	err := s.transaction(ctx, func(tx pgx.Tx) error {
 		h, err := s.lock(ctx, tx)
@@ -95,7 +95,7 @@ func (s *Store) Leave(ctx context.Context, copied tlog.Tree) error {
 	return nil
 }
 
-// lock takes the head's lock.
+// lock locks and verifies the head.
 func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	var r row
 	if err := tx.QueryRow(ctx, selectHead+" FOR UPDATE").Scan(r.into()...); err != nil {
@@ -108,7 +108,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	return h, err
 }
 
-// intake is leaves that are put into the journal as they are.
+// intake collects the rows of imported leaves.
 type intake struct {
 	head      *head
 	frontier  appliance.Frontier
@@ -137,7 +137,7 @@ func (i *intake) take(leaves [][]byte) error {
 	return nil
 }
 
-// continues says whether an entry is an event with which a log goes on as another.
+// continues reports whether an entry is an EventLogContinued.
 func continues(e appliance.Entry) bool {
 	return e.Event != nil && e.Event.Kind == appliance.EventLogContinued
 }
@@ -151,7 +151,7 @@ func (i *intake) add(e appliance.Entry) {
 	i.rows = append(i.rows, recordRow(e, e.Index-i.continued, hash))
 }
 
-// recordRow is a leaf as a row of records.
+// recordRow returns the row of a leaf.
 func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
 	c := columnsOf(e)
 	return []any{index, e.ID(), c.keyID, c.idempotentBy, e.Time(), hash[:], e.Leaf, c.digest, c.unspendable}
@@ -170,9 +170,9 @@ func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
 	return tx.SendBatch(ctx, q).Close()
 }
 
-// Continue has the journal go on as another log, whose key is given: the event becomes its first leaf, and the leaves that are
-// there follow, unchanged. progress, if not nil, is told how many of how many leaves are done. Until the end nothing has
-// changed; where the journal grows meanwhile, it fails.
+// Continue turns the journal into that of another log with the given key. The event becomes the first leaf, and the existing leaves
+// follow unchanged. progress, if not nil, is called with the leaves done and their total. The change is atomic. Continue fails if the
+// journal grows meanwhile.
 func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
 	if progress == nil {
 		progress = func(done, total int64) {}
@@ -208,7 +208,7 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 	return nil
 }
 
-// rehash adds the leaves of a journal to next, and stores the roots of its tiles.
+// rehash computes the tree of next from the leaves of h and stores the roots of its tiles.
 func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, total int64)) error {
 	for done := int64(0); done < h.tree.N; done += entriesStep {
 		progress(done, h.tree.N)
@@ -238,7 +238,7 @@ func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, t
 	return nil
 }
 
-// replaceHead puts the first leaf of the next log, and its head in the place of h.
+// replaceHead inserts the first leaf of the next log and replaces the head h.
 func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signer note.Signer, leaf []any) error {
 	var r row
 	if err := tx.QueryRow(ctx, selectHead+" FOR UPDATE").Scan(r.into()...); err != nil {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	entriesStep = 512 // entries of one question: what a reader has in memory
+	entriesStep = 512 // entries per query, which bounds a reader's memory
 
-	clockJitter  = time.Second // by which a clock goes back when it is kept right
+	clockJitter  = time.Second // how far time synchronisation may set a clock back
 	warnInterval = time.Minute // between warnings that the newest record is ahead of the clock
 )
 
@@ -31,7 +31,7 @@ type Journal struct {
 
 var _ appliance.Journal = (*Journal)(nil)
 
-// Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
+// Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
 		return appliance.Entry{}, false, errReadOnly()
@@ -43,7 +43,7 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...
 	return o.Value.entry, o.Value.replayed, nil
 }
 
-// AppendEvent implements appliance.Journal. When ctx ends before the writer has taken the event, it is not appended.
+// AppendEvent implements appliance.Journal. If ctx ends while the event is queued, the event is not appended.
 func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
 		return appliance.Entry{}, errReadOnly()
@@ -56,8 +56,8 @@ func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance
 	return o.Value.entry, err
 }
 
-// Ready implements appliance.Journal: the primary is reached, takes writes, has a schema that is known and a head that can be read.
-// It is answered from memory, which is at most some seconds old.
+// Ready implements appliance.Journal. It returns nil if the primary answers and commits, the schema is supported and the head is good.
+// The answer comes from memory and is at most three seconds old.
 func (j *Journal) Ready(ctx context.Context) error {
 	s := j.store
 	if s.writer == nil || s.opts.Copying {
@@ -75,8 +75,8 @@ func (j *Journal) Ready(ctx context.Context) error {
 	return nil
 }
 
-// checkClock returns an error while records would be stamped with a time that is known to be wrong: that of the newest record, since
-// none goes back, or this clock's own, to which all other appliances would then be bound.
+// checkClock returns an error if a new record would get a wrong time. Times never decrease: a record would take over a newest record's
+// time in the future, and a fast clock here would bind all other appliances.
 func (s *Store) checkClock(last time.Time) error {
 	now := s.opts.Now()
 	if fast := -time.Duration(s.offset.Load()); fast > s.opts.MaxAhead {
@@ -122,7 +122,7 @@ func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey st
 	return e, err
 }
 
-// one reads the one entry of which a condition holds, or returns pgx.ErrNoRows.
+// one reads, proves and confirms the entry that matches a condition. It returns pgx.ErrNoRows if there is none.
 func (j *Journal) one(ctx context.Context, condition string, args ...any) (e appliance.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -183,7 +183,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]applian
 	if q.EventsOnly {
 		where += " AND key_id IS NULL"
 	}
-	if !q.From.IsZero() { // EventLogContinued is not where its time is
+	if !q.From.IsZero() { // EventLogContinued is not ordered by time
 		and("time >= $%d", q.From)
 	}
 	if !q.Until.IsZero() {
@@ -192,7 +192,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]applian
 	return j.entries(ctx, h, "index >= $1 AND index < $2"+where+" ORDER BY index DESC LIMIT $3", args...)
 }
 
-// entries reads entries with one question.
+// entries reads and proves entries with one query.
 func (j *Journal) entries(ctx context.Context, h *head, condition string, args ...any) (entries []appliance.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -210,7 +210,7 @@ func (j *Journal) entries(ctx context.Context, h *head, condition string, args .
 	return entries, nil
 }
 
-// indexRange returns the first place that a query can mean and the one after the last.
+// indexRange returns the range of indexes that can match a query. end is exclusive.
 func (j *Journal) indexRange(ctx context.Context, h *head, q appliance.JournalQuery) (first, end int64, err error) {
 	end = h.tree.N
 	if q.Before > 0 {
@@ -225,14 +225,14 @@ func (j *Journal) indexRange(ctx context.Context, h *head, q appliance.JournalQu
 	}
 	if !q.From.IsZero() {
 		if first, err = j.searchTime(ctx, h, q.From); first == h.continued {
-			first = 0 // events stand before all records
+			first = 0 // EventLogContinued entries come before all records
 		}
 	}
 	return first, end, err
 }
 
-// searchTime returns the place of the first record that is not earlier than t. Times never decrease, so the database halves the
-// range until one is left; that costs no index on time.
+// searchTime returns the index of the first record that is not earlier than t. Times never decrease, so that a binary search in the
+// database needs no index on time.
 func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64, err error) {
 	const halve = `WITH RECURSIVE range (lo, hi) AS (
 		SELECT 0::bigint, $1::bigint
@@ -249,7 +249,7 @@ func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64
 	return i + h.continued, nil
 }
 
-// Entries implements appliance.Journal. The end is where it is when Entries is called; no connection is held while yield runs.
+// Entries implements appliance.Journal. It ends at the head that was read first. yield runs without a connection.
 func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
 	h, err := j.store.trusted(ctx)
 	if err == nil {
@@ -280,8 +280,8 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It is the committed one, read from the database, so that it also covers what other
-// appliances have answered; whoever has signed it.
+// Checkpoint implements appliance.Journal. It returns the committed checkpoint from the database, which covers the answers of all
+// appliances.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.store.begun(ctx)
 	if err == nil {

@@ -18,21 +18,21 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// usedStep is how exact an API key's last use is: fewer uses within it cost no write.
+// usedStep is the resolution of an API key's last use. Further uses within it cost no write.
 const usedStep = 30 * time.Second
 
-// Keys implements appliance.Keys. Key is answered from memory, which follows the database within a second; each append looks at the
-// database's.
+// Keys implements appliance.Keys. Key reads a cache, which follows the database within a second. Each append checks the version of the
+// keys under the head's lock.
 type Keys struct {
 	store *Store
 	asked flight[struct{}]
 	begun atomic.Int64 // when the newest change under way began, in Unix nanoseconds of the system's clock; 0 while there is none
 
-	mu      sync.RWMutex // protects all below; never held while the database is asked
-	version int64        // of byID; -1 before it was read
+	mu      sync.RWMutex // protects the fields below; not held during queries
+	version int64        // of byID; -1 before the first read
 	read    time.Time    // when byID was read, by this process's own clock
 	byID    map[string]appliance.APIKey
-	dirty   map[string]bool // ids of keys that were used later than the database knows
+	dirty   map[string]bool // ids whose last use is not stored yet
 }
 
 var _ appliance.Keys = (*Keys)(nil)
@@ -49,7 +49,7 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 		return appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(err)
 	}
 	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow) (keyRow, error) {
-		if stored != nil && stored.text != text { // else an earlier try was committed, whose answer was lost
+		if stored != nil && stored.text != text { // equal if an earlier attempt was committed without an answer
 			return keyRow{}, appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
 		}
 		return keyRow{id: key.ID, text: text, revoked: optional(key.Revoked), used: optional(key.LastUsed)}, nil
@@ -57,8 +57,8 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	return err
 }
 
-// Key implements appliance.Keys. The key's slices are shared and must not be changed. A key that is not known is looked for in the
-// database, since another appliance may just have created it; those who ask meanwhile share the question.
+// Key implements appliance.Keys. The key's slices are shared and must not be changed. If the cache lacks the key, Key reads the
+// database, because another appliance may just have created it. Concurrent callers share the query.
 func (k *Keys) Key(ctx context.Context, id string) (appliance.APIKey, error) {
 	if key, found := k.known(id); found {
 		return key, nil
@@ -79,7 +79,7 @@ func (k *Keys) known(id string) (appliance.APIKey, bool) {
 	return key, found
 }
 
-// List implements appliance.Keys. It asks the database, for what other appliances have done.
+// List implements appliance.Keys. It reads the database.
 func (k *Keys) List(ctx context.Context) ([]appliance.APIKey, error) {
 	if _, err := k.asked.do(ctx, k.reread); err != nil {
 		return nil, answer(ctx, "read the API keys", err)
@@ -99,8 +99,7 @@ func (k *Keys) List(ctx context.Context) ([]appliance.APIKey, error) {
 	return all, nil
 }
 
-// Revoke implements appliance.Keys. It commits under the lock of the head: what was appended before has been committed, and what is
-// appended later sees it, on all appliances.
+// Revoke implements appliance.Keys. It commits under the head's lock, so that every later append on any appliance sees it.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
 	return k.change(ctx, "revoke an API key", id, func(stored *keyRow) (keyRow, error) {
 		if stored == nil {
@@ -172,7 +171,7 @@ func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *k
 
 func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyRow) (keyRow, error)) (version int64, key appliance.APIKey, err error) {
 	err = k.store.transaction(ctx, func(tx pgx.Tx) error {
-		h, err := k.store.lock(ctx, tx) // first, as an append has it
+		h, err := k.store.lock(ctx, tx) // first, in the order of an append
 		if err != nil && !errors.Is(err, errUnclaimed) {
 			return err
 		}
@@ -219,12 +218,12 @@ func (k *Keys) changed(version int64, key appliance.APIKey) appliance.APIKey {
 	}
 	k.byID[key.ID] = key
 	if k.version == version-1 {
-		k.version = version // else others' changes are yet to be read
+		k.version = version // otherwise changes by others are still to be read
 	}
 	return key
 }
 
-// refresh reads the keys where the database's are of another version, or others' last uses are old.
+// refresh reads the keys if their version has changed or the last read is old.
 func (k *Keys) refresh(ctx context.Context, version int64) error {
 	k.mu.RLock()
 	current := k.version >= version && time.Since(k.read) < flushEvery
@@ -236,7 +235,7 @@ func (k *Keys) refresh(ctx context.Context, version int64) error {
 	return err
 }
 
-// reload reads the keys where they have changed.
+// reload reads the keys if their version has changed.
 func (k *Keys) reload() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
@@ -303,7 +302,7 @@ func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if version < k.version {
-		return nil // a change was made known meanwhile, and is newer than what was read
+		return nil // a newer change is in the cache already
 	}
 	for _, row := range rows {
 		key, err := row.key()
@@ -315,9 +314,9 @@ func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 			key.LastUsed = before.LastUsed
 		}
 		if key.Revoked.IsZero() {
-			key.Revoked = before.Revoked // which is final, and may have been committed since
+			key.Revoked = before.Revoked // a revocation is final and may be newer than rows
 		}
-		k.byID[key.ID] = key // no key is ever removed
+		k.byID[key.ID] = key // keys are never removed
 	}
 	k.version, k.read = version, read
 	return nil
@@ -365,10 +364,10 @@ func keyRows(ctx context.Context, from querier) ([]keyRow, error) {
 	})
 }
 
-// flush writes the last uses that the database does not know.
+// flush stores the times of last use.
 func (k *Keys) flush(ctx context.Context) error {
 	k.mu.Lock()
-	ids := slices.Sorted(maps.Keys(k.dirty)) // all take the rows' locks in one order
+	ids := slices.Sorted(maps.Keys(k.dirty)) // sorted, so that all appliances lock rows in the same order
 	times := make([]time.Time, len(ids))
 	for i, id := range ids {
 		times[i] = k.byID[id].LastUsed
@@ -407,14 +406,14 @@ func (r keyRow) key() (key appliance.APIKey, err error) {
 	return key, nil
 }
 
-// encodeKey is the JSON of what no column of its own has.
+// encodeKey returns the JSON for the column key, without the fields that have columns of their own.
 func encodeKey(key appliance.APIKey) (string, error) {
 	key.Revoked, key.LastUsed = time.Time{}, time.Time{}
 	text, err := json.Marshal(key)
 	return string(text), err
 }
 
-// optional is NULL for the zero time.
+// optional returns nil (NULL) for the zero time.
 func optional(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -422,7 +421,7 @@ func optional(t time.Time) *time.Time {
 	return &t
 }
 
-// given is the zero time for NULL.
+// given returns the zero time for nil (NULL).
 func given(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}

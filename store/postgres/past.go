@@ -11,15 +11,14 @@ import (
 	"github.com/attestd/attestd/store/counts"
 )
 
-// past is what the journal has of what conditions ask. What was counted before need not be counted again: each appliance remembers
-// that for itself.
+// past has the journal's answers to the questions of conditions. Each appliance caches its counts, so that a record is counted once.
 type past struct {
 	counts map[counts.Name]counts.Count
 	firsts map[appliance.Address]*appliance.Record
-	found  []appliance.Entry // the entries of firsts, with indexes in the table
+	found  []appliance.Entry // the entries behind firsts, with indexes in the table
 }
 
-// queue adds the questions to a batch, at most one of each kind.
+// queue adds the queries to a batch, at most one of each kind.
 func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(counts.Name) (counts.Count, bool)) {
 	p.counts, p.firsts, p.found = make(map[counts.Name]counts.Count), make(map[appliance.Address]*appliance.Record), nil
 	var names []counts.Name
@@ -81,7 +80,7 @@ func (p *past) prove(ctx context.Context, s *Store, h *head) error {
 	return s.prove(ctx, h, found)
 }
 
-// answer answers one question, with what is to be appended before, too.
+// answer answers one query. before has the entries that the batch appends first.
 func (p *past) answer(q appliance.PastQuery, before []appliance.Entry) (a appliance.Past) {
 	for _, since := range q.Since {
 		n := p.counts[counts.Of(q.KeyID, since)].N
@@ -115,7 +114,7 @@ func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (appliance.Pa
 	return p.answer(q, nil), nil
 }
 
-// past asks outside of a batch. Where nothing was counted before, counting begins with the first record of the time.
+// past queries outside of a batch. A count that is not cached begins at the first record of its period.
 func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) error {
 	q := new(pgx.Batch)
 	for _, ask := range asked {
@@ -141,7 +140,7 @@ func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) 
 		return err
 	}
 	if len(p.found) > 0 {
-		h, err := s.trusted(ctx) // which is newer than what was found
+		h, err := s.trusted(ctx) // newer than the found records
 		if err == nil {
 			err = p.prove(ctx, s, h)
 		}
@@ -158,14 +157,14 @@ func (s *Store) isCounted(n counts.Name) bool {
 	return found
 }
 
-// keepCounts remembers what was counted, which was committed.
+// keepCounts caches the counts of committed records.
 func (s *Store) keepCounts(p *past) {
 	for name, count := range p.counts {
 		s.counts.Keep(name, count)
 	}
 }
 
-// countEarly counts what was not counted before, while nobody waits for the head's lock.
+// countEarly fills the cache of counts before the head is locked.
 func (b *batch) countEarly(ctx context.Context) error {
 	var uncounted []appliance.PastQuery
 	for _, q := range b.questions() {
@@ -190,10 +189,10 @@ func (b *batch) questions() (all []appliance.PastQuery) {
 	return all
 }
 
-// ask adds what the conditions of all records ask.
+// ask queues the queries of all conditions.
 func (b *batch) ask(q *pgx.Batch) { b.past.queue(q, b.questions(), b.store.counts.Known) }
 
-// admit asks a record's conditions.
+// admit calls the conditions of a record.
 func (b *batch) admit(conditions []appliance.Condition, l leaf) error {
 	for i, condition := range conditions {
 		var p appliance.Past

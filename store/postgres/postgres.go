@@ -1,11 +1,11 @@
-// Package postgres keeps API keys and the journal of several appliances in one PostgreSQL database: it implements appliance.Keys and
-// appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
+// Package postgres stores the API keys and the journal of several appliances in one PostgreSQL database. It implements appliance.Keys
+// and appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
 //
-// The row log_head is the only point of order: a batch of records is one transaction that locks it, looks at the API keys and
-// idempotency keys of the batch, inserts, and moves the head. There is no leader and nothing is kept in memory on which a commit
-// relies. It takes row locks and READ COMMITTED, nothing more. The tables are told in migrations.
+// The row log_head orders all writes. A batch of records is one transaction: it locks log_head, checks the API keys and idempotency
+// keys of the batch, inserts the records, and updates log_head. There is no leader, and a commit relies on nothing in memory. The
+// package needs row locks and READ COMMITTED only. The tables are in migrations.
 //
-// What is read is not trusted: a head must be signed by the log key, and proofs are made of hashes that lead to its root.
+// The package does not trust the database. The log key must have signed a head, and each record is proven against the head's root.
 package postgres
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/attestd/attestd/store/counts"
 )
 
-// What the database cannot be used for; errors.Is tells them in the causes of errors.
+// Reasons why a database cannot be used. Use errors.Is.
 var (
 	ErrNoSchema    = errors.New("the database has no schema of attestd")
 	ErrNewerSchema = errors.New("the schema is of a newer attestd")
@@ -44,40 +44,39 @@ const (
 	defaultReaders  = 8
 )
 
-// Options are how a Store is opened.
+// Options configure Open.
 type Options struct {
 	Signer   note.Signer      // signs checkpoints; required unless ReadOnly
 	Verifier note.Verifier    // its public half; required
-	ReadOnly bool             // changes nothing, and is no member of the cluster
-	Copying  bool             // for Import, into an empty journal or one to which that was begun; nothing is appended
+	ReadOnly bool             // the store changes nothing and is no member of the cluster
+	Copying  bool             // for Import into an empty journal or an unfinished copy; Append is refused
 	Now      func() time.Time // nil means time.Now
-	MaxAhead time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means 5 min
-	Timeout  time.Duration    // how long a change is tried again; zero means 8 s
-	Readers  int              // connections for reads; zero means 8. Four more are for what is written
+	MaxAhead time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means 5 min
+	Timeout  time.Duration    // how long a change is retried; zero means 8 s
+	Readers  int              // connections for reads; zero means 8. Writes use four more
 	Logger   *slog.Logger     // nil means none
-	Member   Identity         // who this appliance is among the others; without a name it is no member
+	Member   Identity         // this appliance; without a name, it is no member of the cluster
 	Versions string           // path of the file with the highest versions seen of API keys and stop state; "" for none
 
-	// Accept is asked about each head on which records are about to be appended, while its lock is held. An error is the answer to all
-	// of them. Nil accepts all.
+	// Accept is called with each head before records are appended to it, under its lock. Its error fails the whole batch. Nil accepts
+	// every head.
 	Accept func(head tlog.Tree) error
 
-	// Pending tells how many records are about to be appended, such as those being signed: see store/queue. Nil means that
-	// nothing is known of them.
+	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means unknown.
 	Pending func() int
 }
 
-// Identity is how an appliance shows up in Members.
+// Identity is an appliance in Members.
 type Identity struct {
 	Name, Version string
-	Signer        func() string // address of the attestor key, "" while it is not known; nil means never
+	Signer        func() string // address of the attestor key, "" while unknown; may be nil
 }
 
-// Store is a database that appliances share. All methods are safe for concurrent use.
+// Store is a shared database. All methods are safe for concurrent use.
 type Store struct {
 	opts      Options
 	url       atomic.Pointer[string]
-	read      *pgxpool.Pool // for reads, so that no number of them keeps an append waiting
+	read      *pgxpool.Pool // for reads, so that reads never delay an append
 	write     *pgxpool.Pool // for appends, changes of API keys, and the watch
 	keys      *Keys
 	journal   *Journal
@@ -89,14 +88,14 @@ type Store struct {
 	seen    seenFile
 	head    atomic.Pointer[head] // the newest one read; nil before the first
 	safe    atomic.Pointer[head] // the newest one that the synchronous standbys have; nil before the first
-	offset  atomic.Int64         // of the database's clock from this one's, in nanoseconds
+	offset  atomic.Int64         // database's clock minus this machine's, in nanoseconds
 	reads   flight[*head]
-	counts  counts.Counts // by indexes in the table, of what is committed
+	counts  counts.Counts // of committed records, by index in the table
 	closing sync.Once
 }
 
-// Open opens the database at a URL, postgres://…. It does not wait for the database: what needs it fails with
-// CodeJournalUnavailable until it answers. The error is that of Check, or for options that make no sense.
+// Open opens the database at a postgres:// URL. It does not wait for the database: until that answers, methods fail with
+// CodeJournalUnavailable. Open returns an error only for an invalid URL (see Check) or invalid options.
 func Open(url string, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -186,14 +185,14 @@ func (s *Store) Keys() *Keys { return s.keys }
 // Journal returns the journal.
 func (s *Store) Journal() *Journal { return s.journal }
 
-// Pool returns the connections for reads, for who asks the database itself. What is asked needs a deadline.
+// Pool returns the connections for reads. Each query needs a deadline.
 func (s *Store) Pool() *pgxpool.Pool { return s.read }
 
-// Failed never receives: a database that fails is no reason to start this process again.
+// Failed never receives, because a restart of the daemon does not cure a failed database.
 func (s *Store) Failed() <-chan error { return nil }
 
-// Responds returns nil unless the part that writes is stuck longer than any of its waits, which a restart may cure. It does not
-// wait for the database: no restart cures that.
+// Responds returns an error if the writer is stuck for longer than all of its timeouts together, which a restart may cure. It does not
+// depend on the database.
 func (s *Store) Responds(context.Context) error {
 	if s.writer == nil {
 		return nil
@@ -201,12 +200,12 @@ func (s *Store) Responds(context.Context) error {
 	return s.writer.responds()
 }
 
-// SnapshotTo returns an error that says what to do instead: the database is copied by its own tools.
+// SnapshotTo returns an error that names the tools to copy a database.
 func (s *Store) SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	return errors.New("the journal is in PostgreSQL, whose own tools copy it (pg_basebackup, pgBackRest); 'attestd log export' writes the records")
 }
 
-// Close finishes what was queued, refuses the rest and ends the connections.
+// Close finishes the queued operations, refuses new ones and closes the connections.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		if s.writer != nil {
@@ -218,7 +217,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// closePools ends the connections, but waits no longer than is needed where the other side answers.
+// closePools closes the connections. It does not wait for a server that does not answer.
 func (s *Store) closePools() {
 	closed := make(chan struct{})
 	go func() {
@@ -235,7 +234,7 @@ func (s *Store) closePools() {
 	}
 }
 
-// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+// Ahead returns how far the newest record is ahead of the clock, or 0.
 func (s *Store) Ahead() time.Duration {
 	h := s.head.Load()
 	if h == nil {
@@ -244,7 +243,7 @@ func (s *Store) Ahead() time.Duration {
 	return max(0, h.last.Sub(s.opts.Now()))
 }
 
-// unavailable is the answer to a client when the database cannot be read or written.
+// unavailable is the error for clients if the database cannot be read or written.
 func unavailable(cause error) error {
 	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: time.Second, Cause: cause}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Rates are the buckets of API keys' rates. It implements appliance.SharedRates.
+// Rates implements appliance.SharedRates with one bucket per API key.
 type Rates struct{ store *Store }
 
 var _ appliance.SharedRates = Rates{}
 
-// Rates returns the buckets of API keys' rates in the database.
+// Rates returns the shared rates.
 func (s *Store) Rates() Rates { return Rates{s} }
 
-// leaseQuery locks the buckets in one order, takes what there is by the database's clock, and returns how much that was.
+// leaseQuery locks the buckets in a fixed order, takes the tokens available by the database's clock, and returns how many.
 const leaseQuery = `WITH want AS (
 	SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[]) AS w (key_id, seconds, burst)
 ), held AS (
@@ -30,7 +30,7 @@ const leaseQuery = `WITH want AS (
 UPDATE rates SET paid = given.paid + make_interval(secs => given.seconds) FROM given WHERE rates.key_id = given.key_id
 RETURNING rates.key_id, given.seconds`
 
-// Lease implements appliance.SharedRates. A lease that is lost with a primary does no harm, so nobody waits for its standby or its disk.
+// Lease implements appliance.SharedRates. It commits asynchronously, because a lease lost in a failover does no harm.
 func (r Rates) Lease(ctx context.Context, wants []appliance.RateWant) ([]time.Duration, error) {
 	at := make(map[string]int, len(wants))
 	ids, seconds, bursts := make([]string, len(wants)), make([]float64, len(wants)), make([]float64, len(wants))
@@ -58,7 +58,7 @@ func (r Rates) Lease(ctx context.Context, wants []appliance.RateWant) ([]time.Du
 	return given, nil
 }
 
-// send sends a batch that is a transaction. A connection on which that fails is of no use any more.
+// send sends a batch that is one transaction, and closes the connection if that fails.
 func (r Rates) send(ctx context.Context, batch *pgx.Batch) error {
 	conn, err := r.store.read.Acquire(ctx)
 	if err != nil {

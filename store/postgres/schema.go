@@ -24,7 +24,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// grants are what the daemon's role may do, by table. It owns nothing and changes no table.
+// grants are the privileges of the daemon's role, by table. The role owns no table.
 var grants = map[string]string{
 	"log_head":         "SELECT, UPDATE",
 	"records":          "SELECT, INSERT",
@@ -35,15 +35,15 @@ var grants = map[string]string{
 	"goose_db_version": "SELECT",
 }
 
-const schemaTimeout = 10 * time.Minute // of a migration, which may have to read all records
+const schemaTimeout = 10 * time.Minute // a migration may read all records
 
-// Schema is the layout of a database.
+// Schema is the schema version of a database.
 type Schema struct {
-	Version int64 // of the database; 0 where there is none of attestd
-	Newest  int64 // that this attestd knows
+	Version int64 // of the database; 0 without attestd's tables
+	Newest  int64 // the newest that this attestd knows
 }
 
-// checkVersion returns an error unless this attestd knows the schema, or the schema is newer and check has accepted its oldest_schema.
+// checkVersion returns an error for a schema that is too old. Store.check refuses one that is too new.
 func checkVersion(version int64) error {
 	newest := newestVersion()
 	switch {
@@ -55,7 +55,7 @@ func checkVersion(version int64) error {
 	return fmt.Errorf("%w: it has version %d, this attestd needs %d: its owner brings it there: attestd store migrate", ErrOlderSchema, version, newest)
 }
 
-// newestVersion is the number of the last migration.
+// newestVersion returns the number of the last migration.
 var newestVersion = sync.OnceValue(func() (newest int64) {
 	entries, _ := fs.ReadDir(migrations, "migrations") // embedded: never fails
 	for _, e := range entries {
@@ -66,8 +66,8 @@ var newestVersion = sync.OnceValue(func() (newest int64) {
 	return newest
 })
 
-// Init makes the schema, and a role for the daemons that may use it and not change it. The URL is the owner's. A role that is there
-// is taken as it is, unless it may more than it must; a password that is not empty becomes its own. What is there already stays.
+// Init creates the schema and a role for the daemons, which may use the tables but not alter them. url is the owner's. An existing role
+// is used unless it has too many privileges. A password that is not empty is set. Existing tables stay.
 func Init(ctx context.Context, url, role, password string) error {
 	if role == "" {
 		return errors.New("no role is given")
@@ -83,7 +83,7 @@ func Init(ctx context.Context, url, role, password string) error {
 	})
 }
 
-// Migrate brings the schema to the version of this attestd, and gives the role its rights on what is new. The URL is the owner's.
+// Migrate migrates the schema to this attestd's version and grants the role its privileges on new tables. url is the owner's.
 func Migrate(ctx context.Context, url, role string) (from, to int64, err error) {
 	from, to, err = migrate(ctx, url)
 	if err != nil || role == "" {
@@ -92,7 +92,7 @@ func Migrate(ctx context.Context, url, role string) (from, to int64, err error) 
 	return from, to, owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error { return grant(ctx, conn, role) })
 }
 
-// Status tells the version of the schema. Whoever may read may ask.
+// Status returns the version of the schema. Any role that may read the tables can call it.
 func Status(ctx context.Context, url string) (Schema, error) {
 	schema := Schema{Newest: newestVersion()}
 	err := owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
@@ -105,7 +105,7 @@ func Status(ctx context.Context, url string) (Schema, error) {
 	return schema, err
 }
 
-// owner runs fn on a connection of its own.
+// owner runs fn on a new connection.
 func owner(ctx context.Context, url string, fn func(ctx context.Context, conn *pgx.Conn) error) error {
 	config, err := parse(url)
 	if err != nil {
@@ -150,10 +150,10 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 	return from, newestVersion(), nil
 }
 
-// quoted is a name as SQL has it.
+// quoted returns a name as a quoted SQL identifier.
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// makeRole makes a role that may log in and nothing else.
+// makeRole creates a role whose only privilege is to log in.
 func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error {
 	var powerful bool
 	err := conn.QueryRow(ctx, "SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
@@ -161,7 +161,7 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil && stateOf(err) != stateRoleExists && stateOf(err) != stateUnique {
-			return err // else somebody has just made it
+			return err // otherwise another process has just created it
 		}
 	case err != nil:
 		return err
@@ -183,7 +183,7 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 	}
 }
 
-// scramSecret is what PostgreSQL keeps of a password (RFC 5803), so that the password itself reaches neither the server nor its log.
+// scramSecret returns the SCRAM verifier that PostgreSQL stores (RFC 5803). The password itself reaches neither the server nor its log.
 func scramSecret(password string) (string, error) {
 	const rounds = 4096 // PostgreSQL's own
 	salt := make([]byte, 16)
@@ -202,7 +202,7 @@ func scramSecret(password string) (string, error) {
 	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", rounds, encode(salt), encode(stored[:]), encode(sign("Server Key"))), nil
 }
 
-// grant gives a role its rights, and no others.
+// grant sets the privileges of a role and revokes all others.
 func grant(ctx context.Context, conn *pgx.Conn, role string) error {
 	name := quoted(role)
 	var database, schema string

@@ -14,8 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// LogOf returns the name and hash of the log key whose journal a database holds; "" where no appliance has come to it yet. Whoever
-// may read may ask.
+// LogOf returns the name and hash of the log key of a database's journal, "" for an empty database. Any role that may read the tables can
+// call it.
 func LogOf(ctx context.Context, url string) (log string, err error) {
 	err = owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT log FROM log_head WHERE id = 1").Scan(&log)
@@ -26,7 +26,7 @@ func LogOf(ctx context.Context, url string) (log string, err error) {
 	return log, nil
 }
 
-// Pending returns what Migrate does to tables of a version: a migration's file, and how it begins, each.
+// Pending returns the migrations that Migrate runs from a version. Each has the file's name and its first comment.
 func Pending(version int64) (pending []string) {
 	files, _ := fs.Glob(migrations, "migrations/*.sql") // embedded: never fails
 	for _, name := range files {
@@ -40,7 +40,7 @@ func Pending(version int64) (pending []string) {
 	return pending
 }
 
-// purpose is what the first comment behind "-- +goose Up" says, on one line.
+// purpose returns the first comment after "-- +goose Up" on one line.
 func purpose(migration string) string {
 	_, up, _ := strings.Cut(migration, "-- +goose Up\n")
 	var words []string
@@ -54,13 +54,13 @@ func purpose(migration string) string {
 	return strings.Join(words, " ")
 }
 
-// Server is what a database's server says of itself and of how it keeps what was committed.
+// Server describes a server and its settings for durability.
 type Server struct {
 	Address string // host:port of the primary, or the folder of its socket
 	Version string
 	TLS     string        // the protocol's version; "" without TLS
 	Remote  bool          // it is reached over a network
-	Offset  time.Duration // of its clock from this one's
+	Offset  time.Duration // its clock minus this machine's
 
 	InRecovery                        bool // a standby
 	Fsync, FullPageWrites             bool
@@ -68,13 +68,13 @@ type Server struct {
 
 	Role        string   // of the daemons
 	Owned       []string // tables of attestd that the role owns
-	Powers      []string // what else the role may and need not: SUPERUSER, CREATE in the schema, …
-	Missing     []string // rights that the role lacks
-	Connections int      // that are in use, of all databases
-	Most        int      // that may be, for this role: max_connections but for what is reserved
+	Powers      []string // privileges that the role does not need: SUPERUSER, CREATE in the schema, …
+	Missing     []string // privileges that the role lacks
+	Connections int      // in use, in all databases
+	Most        int      // max_connections without the reserved ones
 }
 
-// Synchronous says whether a COMMIT waits for a standby.
+// Synchronous reports whether a COMMIT waits for a standby.
 func (s Server) Synchronous() bool {
 	return s.SynchronousFor != "" && (s.SynchronousCommit == "on" || s.SynchronousCommit == "remote_apply")
 }
@@ -85,14 +85,14 @@ const serverQuery = `SELECT current_user::text, split_part(version(), ' ', 2), c
 	(SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database),
 	current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int`
 
-// powersQuery is what the daemon's role must not be able to do.
+// powersQuery returns the privileges that the daemon's role must not have.
 const powersQuery = `SELECT array_remove(ARRAY[
 	CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rolcreaterole THEN 'CREATEROLE' END, CASE WHEN rolcreatedb THEN 'CREATEDB' END,
 	CASE WHEN rolreplication THEN 'REPLICATION' END, CASE WHEN rolbypassrls THEN 'BYPASSRLS' END,
 	CASE WHEN has_schema_privilege(current_schema(), 'CREATE') THEN 'CREATE in the schema ' || current_schema() END], NULL)
 	FROM pg_roles WHERE rolname = current_user`
 
-// Server asks the server.
+// Server queries the server.
 func (s *Store) Server(ctx context.Context) (server Server, err error) {
 	conn, err := s.read.Acquire(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Store) Commit(ctx context.Context) (took time.Duration, err error) {
 	return time.Since(begun), nil
 }
 
-// rights compares what the role may with what it must.
+// rights compares the privileges of the role with grants.
 func (s *Store) rights(ctx context.Context, conn *pgx.Conn, server *Server) error {
 	if err := conn.QueryRow(ctx, powersQuery).Scan(&server.Powers); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err

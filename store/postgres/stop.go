@@ -9,8 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Stopped returns what the database says of whether attesting is stopped: see appliance/stop. It is as new as the head that was read
-// last; an append has the one under its lock.
+// Stopped returns the stop state: see appliance/stop. It is that of the newest head that was read. An append uses the one it has locked.
 func (s *Store) Stopped() string {
 	if h := s.head.Load(); h != nil {
 		return h.stopped
@@ -18,7 +17,7 @@ func (s *Store) Stopped() string {
 	return ""
 }
 
-// ChangeStopped changes that for all appliances, under the head's lock: what is appended later is appended after it.
+// ChangeStopped changes the stop state under the head's lock, so that every later append on any appliance sees it.
 func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, error)) error {
 	if s.opts.ReadOnly {
 		return errReadOnly()

@@ -15,11 +15,11 @@ const (
 	tileWidth  = 1 << tileHeight
 )
 
-// Prove implements appliance.Journal. The hashes are held against the checkpoint before they leave.
+// Prove implements appliance.Journal. The hashes are verified against the checkpoint.
 func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
 	none := func(err error) (appliance.InclusionProof, error) { return appliance.InclusionProof{}, err }
 	h := j.store.safe.Load()
-	if h == nil || index >= h.tree.N { // another appliance may have appended it since
+	if h == nil || index >= h.tree.N { // another appliance may have appended it
 		known := h
 		var err error
 		if h, err = j.store.begun(ctx); err == nil {
@@ -98,7 +98,7 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	return data[0], nil
 }
 
-// inTree says whether a tree of that size has all hashes of a tile.
+// inTree reports whether a tree of that size has all hashes of a tile.
 func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > tileWidth {
 		return false
@@ -107,12 +107,12 @@ func inTree(t tlog.Tile, size int64) bool {
 	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
 }
 
-// hashes reads the hashes of a head's tree, and checks that they are its own.
+// hashes returns a reader that verifies each hash against the root of h.
 func (s *Store) hashes(ctx context.Context, h *head) tlog.HashReader {
 	return tlog.TileHashReader(h.tree, &tiles{ctx: ctx, store: s, head: h})
 }
 
-// tiles reads tiles from the database. It is used once and then forgotten: what it has read it keeps.
+// tiles reads tiles from the database and caches them. Use it for one operation.
 type tiles struct {
 	ctx   context.Context
 	store *Store
@@ -123,7 +123,7 @@ type tiles struct {
 // Height implements tlog.TileReader.
 func (t *tiles) Height() int { return tileHeight }
 
-// SaveTiles implements tlog.TileReader. The tiles have been checked.
+// SaveTiles implements tlog.TileReader. The tiles are verified.
 func (t *tiles) SaveTiles(wanted []tlog.Tile, data [][]byte) {
 	if t.kept == nil {
 		t.kept = make(map[tlog.Tile][]byte)

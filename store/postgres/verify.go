@@ -18,14 +18,14 @@ import (
 
 const (
 	verifyStep   = 1024        // records that are read and checked at a time
-	auditTimeout = time.Minute // of one question, beside others
+	auditTimeout = time.Minute // of one query
 )
 
 var errLost = errors.New("is missing")
 
-// Verify implements appliance.Journal. Beyond the leaves, it checks all that the database keeps of each record beside its leaf, the
-// stored hashes, that each record is found by its id and idempotency key, and that there is nothing beyond the head. It goes on after what
-// is missing. Appends may go on meanwhile; what it checks is the journal as it was at the beginning.
+// Verify implements appliance.Journal. In addition to the leaves, it checks the search columns, the stored hashes, the lookups by id and
+// idempotency key, the API keys, and that no row lies beyond the head. It continues after a missing record. Appends may run meanwhile:
+// Verify checks the journal as it was at the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {
@@ -71,7 +71,7 @@ type auditor struct {
 	generation int64
 }
 
-// stored is what the database keeps of a record.
+// stored is a row of records.
 type stored struct {
 	columns
 	index      int64
@@ -85,7 +85,7 @@ func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ..
 	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
 }
 
-// begin reads the head, and what there is beyond it, at one moment.
+// begin reads the head and counts the rows beyond it, in one snapshot.
 func (v *auditor) begin() error {
 	if _, err := v.store.begun(v.ctx); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (v *auditor) begin() error {
 	return nil
 }
 
-// countRoots is how many tiles of a tree are complete, on all levels.
+// countRoots returns the number of complete tiles on all levels.
 func countRoots(size int64) (n int64) {
 	for level := tileHeight; level < 63; level += tileHeight {
 		n += size >> level
@@ -128,7 +128,7 @@ func countRoots(size int64) (n int64) {
 	return n
 }
 
-// step checks the records from first to before end.
+// step checks the records from first to end, which is exclusive.
 func (v *auditor) step(first, end int64) error {
 	if v.ctx.Err() != nil {
 		return timeout(v.ctx, "verify")
@@ -201,13 +201,13 @@ func checkLeaves(records []stored) {
 	wg.Wait()
 }
 
-// lookups are the indexes of the records that are found by what they are looked for.
+// lookups are the indexes that lookups by id and idempotency key return.
 type lookups struct {
 	byID   map[uuid.UUID]int64
 	byName map[idempotent]int64
 }
 
-// lookUp looks for the records as those do who ask for one.
+// lookUp looks the records up by id and by idempotency key.
 func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error) {
 	found := lookups{make(map[uuid.UUID]int64), make(map[idempotent]int64)}
 	var ids []uuid.UUID
@@ -237,7 +237,7 @@ func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error)
 	return found, v.store.read.SendBatch(ctx, q).Close()
 }
 
-// record checks one record in its place. It returns the roots of the tiles that it completes.
+// record checks one record. It returns the roots of the tiles that the record completes.
 func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	c := r.checked
 	if r.leaf == nil {
@@ -253,11 +253,11 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	return roots
 }
 
-// columns checks that a leaf is found by what it says.
+// columns compares the search columns with the leaf.
 func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) {
 	id, record := e.ID(), e.Record
 	if id == uuid.Nil {
-		return // not readable, and reported as such
+		return // unreadable, which is reported elsewhere
 	}
 	check := func(column string, right bool) {
 		if !right {
@@ -275,7 +275,7 @@ func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) 
 	check("idempotency_key", text(r.idempotentBy) == record.IdempotencyKey && (record.IdempotencyKey == "" || ok && at == n))
 }
 
-// text is "" for NULL.
+// text returns "" for nil (NULL).
 func text(s *string) string {
 	if s == nil {
 		return ""

@@ -15,13 +15,12 @@ import (
 const (
 	watchEvery  = 500 * time.Millisecond
 	readTimeout = 3 * time.Second
-	staleAfter  = 3 * time.Second  // how old what the watch saw may be
-	beatEvery   = 2 * time.Second  // between the signs of life in members
-	flushEvery  = 30 * time.Second // between writes of last uses, and reads of others'
+	staleAfter  = 3 * time.Second  // age at which the last look no longer counts
+	beatEvery   = 2 * time.Second  // between heartbeats in members
+	flushEvery  = 30 * time.Second // between writes and reads of last uses
 )
 
-// watch looks at the head twice a second, whether anything is asked for or not, so that a revoked key is refused early. What it saw last
-// is what Ready says.
+// watch reads the head twice a second, so that a key revoked elsewhere is refused early. Ready returns the result of its last look.
 type watch struct {
 	store  *Store
 	state  atomic.Pointer[sight]
@@ -32,7 +31,7 @@ type watch struct {
 	flushed time.Time // owned by run
 }
 
-// sight is what a look came to.
+// sight is the result of a look.
 type sight struct {
 	at  time.Time // of this process's own clock
 	err error
@@ -65,18 +64,18 @@ func (w *watch) run() {
 	}
 }
 
-// close ends the watch, and writes what it has not written yet.
+// close ends the watch and stores the last uses.
 func (w *watch) close() {
 	close(w.ending)
 	<-w.ended
 	if !w.store.opts.ReadOnly && w.state.Load().err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		_ = w.store.keys.flush(ctx) // last uses are for people; the database may be gone
+		_ = w.store.keys.flush(ctx) // best effort: the database may be gone
 	}
 }
 
-// saw keeps what a look came to, and logs when that changes.
+// saw records the result of a look and logs a change.
 func (w *watch) saw(err error) {
 	before := w.state.Swap(&sight{at: time.Now(), err: err})
 	logger := w.store.opts.Logger
@@ -88,14 +87,14 @@ func (w *watch) saw(err error) {
 	}
 }
 
-// look reads the head, and does what follows from it.
+// look reads, verifies and confirms the head, and refreshes the keys.
 func (w *watch) look(ctx context.Context) error {
 	s := w.store
 	known := s.safe.Load()
 	h, err := w.ask(ctx)
 	if err != nil {
 		if stateOf(err) == stateReadOnly || !aborted(err) {
-			s.read.Reset() // connections to a server that is no primary any more read an old journal
+			s.read.Reset() // a demoted primary has an old journal
 		}
 		return explain(err)
 	}
@@ -113,14 +112,14 @@ func (w *watch) look(ctx context.Context) error {
 	if err := errors.Join(s.confirm(ctx, h), s.probe(ctx)); err != nil {
 		return explain(err)
 	}
-	s.head.Store(s.safe.Load()) // what was seen and not confirmed may be gone
+	s.head.Store(s.safe.Load()) // drops a head that was never confirmed
 	if err := s.seen.keep(h); err != nil {
 		return err
 	}
 	return s.keys.refresh(ctx, h.keys)
 }
 
-// ask reads head, schema version and clock in one question.
+// ask reads the head, the schema version and the clock in one query.
 func (w *watch) ask(ctx context.Context) (*head, error) {
 	s := w.store
 	var r row
@@ -145,9 +144,9 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 	return r.head()
 }
 
-// free ends what holds the head's lock and has not been heard of for idleTimeout, where something here waits for long. The database
-// does that itself for a transaction between two questions; for one of which half a question has arrived, since its appliance or the network
-// stopped there, no timeout of its own runs. A COMMIT that waits for a standby is left alone: it is the database that works.
+// free terminates a backend that blocks the head's lock and has received nothing for idleTimeout, if this appliance has waited long.
+// PostgreSQL has a timeout for a transaction that is idle between two statements, but none for a statement of which only a part has
+// arrived. A COMMIT that waits for a standby is left alone.
 func (w *watch) free(ctx context.Context) {
 	if begun := w.store.waitsSince(); begun.IsZero() || time.Since(begun) < idleTimeout-time.Second {
 		return
@@ -165,12 +164,12 @@ func (w *watch) free(ctx context.Context) {
 		w.store.opts.Logger.Warn("journal: an appliance hung inside its transaction, and the database was told to end it", "backend", pid, "ended", ended)
 		return nil
 	})
-	if err != nil { // other databases that speak the protocol may not know the question; their own timeouts are what there is
+	if err != nil { // other databases that speak the protocol may lack these views
 		w.store.opts.Logger.Debug("journal: what holds the head up is not known", "error", err)
 	}
 }
 
-// tell writes what is written now and then. It matters to nobody but people.
+// tell stores the last uses of API keys now and then.
 func (w *watch) tell(ctx context.Context) {
 	now := time.Now()
 	if now.Sub(w.flushed) >= flushEvery {
@@ -181,7 +180,7 @@ func (w *watch) tell(ctx context.Context) {
 	}
 }
 
-// ready returns nil while the database serves, as far as the watch knows. It waits for the first look.
+// ready returns the result of the last look. It waits for the first look.
 func (w *watch) ready(ctx context.Context) error {
 	select {
 	case <-w.first:
@@ -198,7 +197,7 @@ func (w *watch) ready(ctx context.Context) error {
 	return nil
 }
 
-// beat writes this appliance's sign of life.
+// beat writes this appliance's heartbeat.
 func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
 	member, size := s.opts.Member, int64(0)
 	if h := s.head.Load(); h != nil {
@@ -219,16 +218,16 @@ func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// Member is an appliance as it last showed itself.
+// Member is an appliance as of its last heartbeat.
 type Member struct {
 	Name, Version string
-	Signer        string    // address of the attestor key; "" where it is not known
+	Signer        string    // address of the attestor key; "" if unknown
 	Size          int64     // of the head that it saw last
-	LastAppend    time.Time // zero where it has not appended
+	LastAppend    time.Time // zero if it has not appended
 	LastSeen      time.Time // by the database's clock
 }
 
-// Members returns the appliances by name.
+// Members returns the appliances, sorted by name.
 func (s *Store) Members(ctx context.Context) ([]Member, error) {
 	rows, err := s.read.Query(ctx, "SELECT name, version, signer, size, last_append, last_seen FROM members ORDER BY name")
 	if err != nil {

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	commitTimeout = 10 * time.Second // after which the outcome of a COMMIT is asked for on another connection
-	stuckAfter    = 5 * time.Second  // how long a batch may take before nothing more is signed
+	commitTimeout = 10 * time.Second // after it, another connection looks up the outcome of a COMMIT
+	stuckAfter    = 5 * time.Second  // how long a batch may take before Ready fails
 )
 
-// change is what a caller waits for: a record to append, or an event.
+// change is a record or an event to append.
 type change struct {
 	record appliance.Record
 	admits []appliance.Condition // of the record
 	event  *appliance.Event      // nil for a record
 
 	// Set by the writer.
-	salted   bool // the record has its salt, by which it is known again
+	salted   bool // the record has its salt, which identifies it in later attempts
 	entry    appliance.Entry
 	replayed bool
 }
 
 type op = queue.Op[change]
 
-// writer appends: it writes the queue's batches, one transaction each.
+// writer writes the queue's batches, one transaction each.
 type writer struct {
 	store      *Store
 	queue      *queue.Queue[change]
@@ -45,7 +45,7 @@ type writer struct {
 	unsaid int       // attempts that failed since, of which nothing was logged
 }
 
-// warnEvery is how often failed attempts are logged: where the database refuses for hours, several fail each second.
+// warnEvery limits the log: several attempts may fail each second for hours.
 const warnEvery = 10 * time.Second
 
 func newWriter(s *Store) *writer {
@@ -54,9 +54,8 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// write writes a batch of the queue. It tries again what can be, for as long as somebody may wait for it. Where a COMMIT got no
-// answer, the next try begins with looking for its records, under the lock: the transaction of which nothing is known
-// had it, so that by then it has ended one way or the other.
+// write writes a batch and retries transient failures until Options.Timeout. After a COMMIT without an answer, the next attempt looks for
+// its records under the head's lock. The earlier transaction held that lock, so that its outcome is final by then.
 func (w *writer) write(ops []*op, _ bool) error {
 	if len(ops) == 0 {
 		return nil
@@ -99,7 +98,7 @@ func (w *writer) appended(b *batch) {
 	}
 }
 
-// failure is what those are told whose batch was given up.
+// failure is the error for the callers of an abandoned batch.
 func (w *writer) failure(b *batch, err error) error {
 	err = explain(err)
 	if b.unknown {
@@ -108,7 +107,7 @@ func (w *writer) failure(b *batch, err error) error {
 	return unavailable(err)
 }
 
-// responds returns an error where a batch takes longer than all that it may wait for.
+// responds returns an error if a batch takes longer than all of its timeouts together.
 func (w *writer) responds() error {
 	begun := w.begun.Load()
 	if begun == 0 {
@@ -121,7 +120,7 @@ func (w *writer) responds() error {
 	return nil
 }
 
-// waitsSince is since when a change has been under way; the zero time while there is none.
+// waitsSince returns when the oldest change under way began, or the zero time.
 func (s *Store) waitsSince() (since time.Time) {
 	for _, begun := range []int64{s.writer.begun.Load(), s.keys.begun.Load()} {
 		if at := time.Unix(0, begun); begun != 0 && (since.IsZero() || at.Before(since)) {
@@ -131,7 +130,7 @@ func (s *Store) waitsSince() (since time.Time) {
 	return since
 }
 
-// stuck returns an error while a batch takes so long that the next would hardly be answered.
+// stuck returns an error if the current batch has taken longer than stuckAfter.
 func (w *writer) stuck() error {
 	begun := w.begun.Load()
 	if begun == 0 {
@@ -143,7 +142,7 @@ func (w *writer) stuck() error {
 	return nil
 }
 
-// pause waits before another try, for longer each time. It returns false when there is no time left.
+// pause waits before another attempt, with exponential backoff. It returns false if ctx has ended.
 func pause(ctx context.Context, attempt int) bool {
 	wait := min(10*time.Millisecond<<min(attempt, 6), 500*time.Millisecond)
 	timer := time.NewTimer(wait/2 + rand.N(wait/2))
@@ -156,7 +155,7 @@ func pause(ctx context.Context, attempt int) bool {
 	}
 }
 
-// transaction runs fn in a transaction and commits it. The COMMIT does not end with ctx.
+// transaction runs fn in a transaction and commits. ctx does not cancel the COMMIT.
 func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	conn, err := s.write.Acquire(ctx)
 	if err != nil {
@@ -179,8 +178,7 @@ func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error
 	return replicated(conn)
 }
 
-// abandon ends a transaction that came to nothing because of err, if it is not nil. All connections to a server that has turned into
-// a standby are made anew: the primary is elsewhere.
+// abandon rolls back. If err says that the server has become a standby, all connections are replaced, because the primary is elsewhere.
 func (s *Store) abandon(conn *pgxpool.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
@@ -196,10 +194,10 @@ func (s *Store) abandon(conn *pgxpool.Conn, err error) {
 	}
 }
 
-// errCancelled is a COMMIT that succeeded on the primary alone.
-var errCancelled = errors.New("somebody cancelled the wait for the synchronous standby: what was committed is lost where that standby is promoted")
+// errCancelled is returned for a COMMIT that succeeded on the primary only.
+var errCancelled = errors.New("the wait for the synchronous standby was cancelled: the commit is lost if that standby is promoted")
 
-// replicated returns errCancelled where the COMMIT before has not waited for its standby.
+// replicated returns errCancelled if the last COMMIT did not wait for its standby.
 func replicated(conn *pgxpool.Conn) error {
 	custom := conn.Conn().PgConn().CustomData()
 	if custom[cancelled] == nil {
