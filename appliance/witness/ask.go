@@ -23,7 +23,7 @@ const (
 	maxProof   = 63               // hashes that a request may have
 )
 
-// CheckURL returns what is wrong with a witness's submission prefix; nil where it can be asked there.
+// CheckURL returns an error unless a witness's submission prefix is usable.
 func CheckURL(prefix string) error {
 	u, err := url.Parse(prefix)
 	if err != nil {
@@ -45,13 +45,13 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// newClient is what asks witnesses.
+// newClient returns the HTTP client for witnesses.
 func newClient() *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = 64 << 10
 	return &http.Client{
 		Transport: t,
-		// The policy names the witness; where another place would lead, nobody knows.
+		// Redirects are refused: the policy names the only address of a witness.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -68,14 +68,14 @@ func request(old int64, proof tlog.TreeProof, signed []byte) ([]byte, error) {
 	return append(append(body, '\n'), signed...), nil
 }
 
-// answer is what a witness said to add-checkpoint.
+// answer is a witness's answer to add-checkpoint.
 type answer struct {
 	status     int
 	body       []byte
-	retryAfter time.Duration // 0 says nothing
+	retryAfter time.Duration // 0 if absent
 }
 
-// addCheckpoint asks one witness once.
+// addCheckpoint sends one request to one witness.
 func addCheckpoint(ctx context.Context, client *http.Client, agent, prefix string, body []byte) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -90,7 +90,7 @@ func addCheckpoint(ctx context.Context, client *http.Client, agent, prefix strin
 	if err != nil {
 		return answer{}, err
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // closing after a read cannot lose data
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func addCheckpoint(ctx context.Context, client *http.Client, agent, prefix strin
 	return answer{response.StatusCode, text, retryAfter(response.Header.Get("Retry-After"))}, nil
 }
 
-// maxRetryAfter is the longest that a witness may put off being asked again.
+// maxRetryAfter limits the Retry-After of a witness.
 const maxRetryAfter = time.Hour
 
 // retryAfter reads the header (RFC 9110, section 10.2.3).
@@ -125,7 +125,7 @@ func (a answer) size() (int64, error) {
 	return int64(n), nil
 }
 
-// shown is the body as it can stand in a log.
+// shown returns the body in a form for logs.
 func (a answer) shown() string {
 	const most = 200
 	text := strings.ToValidUTF8(string(a.body), "?")
@@ -135,7 +135,7 @@ func (a answer) shown() string {
 	return strconv.Quote(strings.TrimSpace(text))
 }
 
-// fault is what an answer means that is neither a cosignature nor a size nor a contradiction.
+// fault returns the error for an answer that is neither a cosignature nor a 409.
 func (a answer) fault() error {
 	why := ""
 	switch a.status {
@@ -150,7 +150,7 @@ func (a answer) fault() error {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		why = "it redirects, which is not followed: put the right URL into the policy"
 	default:
-		return fmt.Errorf("it answers %d: %s", a.status, a.shown()) // such as 500, which some answer to a signature that they do not trust
+		return fmt.Errorf("it answers %d: %s", a.status, a.shown()) // some witnesses answer 500 to a log key that they do not trust
 	}
 	return fmt.Errorf("%s (%d: %s)", why, a.status, a.shown())
 }

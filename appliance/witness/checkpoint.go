@@ -14,28 +14,28 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// MaxAhead is by how much a cosignature may be ahead of the clock of who checks it.
+// MaxAhead is how far the time of a cosignature may be ahead of the verifier's clock.
 const MaxAhead = 5 * time.Minute
 
-// Checkpoint is a signed checkpoint with the cosignatures that were checked.
+// Checkpoint is a signed checkpoint with its verified cosignatures.
 type Checkpoint struct {
 	Tree tlog.Tree
-	Log  note.Verifier // whose it is
-	// Signed is the C2SP signed note, with every signature that was in it.
+	Log  note.Verifier // the log that signed it
+	// Signed is the C2SP signed note with all of its signatures.
 	Signed []byte
-	// By is who cosigned, in the order of the policy.
+	// By has the cosignatures, in the order of the policy.
 	By []Cosignature
-	// Time is when the newest quorum was complete: since then a quorum has not seen another history. Zero where none is needed.
+	// Time is the time at which the newest quorum was complete. Zero if the policy needs no quorum.
 	Time time.Time
 }
 
-// Cosignature says that a witness had seen no larger tree and no other history at that time.
+// Cosignature states that, at its time, a witness had seen neither a larger tree nor another history.
 type Cosignature struct {
 	Witness string    `json:"witness"` // its name in the policy
 	Time    time.Time `json:"time"`
 }
 
-// Names are those of the witnesses that cosigned.
+// Names returns the names of the witnesses that cosigned.
 func (c Checkpoint) Names() []string {
 	names := make([]string, len(c.By))
 	for i, s := range c.By {
@@ -44,7 +44,7 @@ func (c Checkpoint) Names() []string {
 	return names
 }
 
-// String says what was found, for a person.
+// String describes the checkpoint for people.
 func (c Checkpoint) String() string {
 	text := fmt.Sprintf("%d records of %s", c.Tree.N, appliance.LogName(c.Log))
 	if len(c.By) == 0 {
@@ -57,8 +57,8 @@ func (c Checkpoint) String() string {
 	return text + ", cosigned by " + strings.Join(signed, ", ")
 }
 
-// Open checks a checkpoint offline: one of the policy's logs signed it, and a quorum of its witnesses cosigned it. Cosignatures that are
-// further ahead of now than MaxAhead do not count. The error says what is missing.
+// Open verifies a checkpoint offline: a log of the policy signed it, and a quorum of witnesses cosigned it. A cosignature that is more than
+// MaxAhead ahead of now does not count. The error names what is missing.
 func (p *Policy) Open(signed []byte, now time.Time) (Checkpoint, error) {
 	if len(p.Logs) == 0 {
 		return Checkpoint{}, errors.New("the policy names no log: it needs a line such as: log VKEY")
@@ -70,7 +70,7 @@ func (p *Policy) Open(signed []byte, now time.Time) (Checkpoint, error) {
 	return p.open(signed, now, logs...)
 }
 
-// open is Open of checkpoints of the given logs.
+// open is Open for checkpoints of the given logs.
 func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Checkpoint, error) {
 	log := slices.IndexFunc(logs, func(l note.Verifier) bool {
 		_, err := appliance.OpenCheckpoint(signed, l)
@@ -105,7 +105,7 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 	return c, nil
 }
 
-// unsigned says why no log's signature is good.
+// unsigned returns why no log's signature is valid.
 func unsigned(signed []byte, logs []note.Verifier) string {
 	names := make([]string, len(logs))
 	for i, l := range logs {
@@ -121,11 +121,11 @@ func unsigned(signed []byte, logs []note.Verifier) string {
 	return fmt.Sprintf("it is signed by %s, the policy has %s", signer, strings.Join(names, ", "))
 }
 
-// QuorumError says that too few witnesses have cosigned a checkpoint, which is its log's.
+// QuorumError is returned for a checkpoint of the log that too few witnesses have cosigned.
 type QuorumError struct {
-	Quorum string   // who must have
-	By     []string // who has
-	Ahead  []string // whose cosignatures do not count yet, and why
+	Quorum string   // the required cosignatures
+	By     []string // the witnesses that cosigned
+	Ahead  []string // witnesses whose cosignatures are ahead of the clock, with the reason
 }
 
 func (e *QuorumError) Error() string {
@@ -140,7 +140,7 @@ func (e *QuorumError) Error() string {
 	return text
 }
 
-// split returns the text that is signed, with its last newline, and the signature lines, where package note has them.
+// split splits a note into the signed text, with its last newline, and the signature lines.
 func split(signed []byte) (text string, lines []byte) {
 	i := bytes.LastIndex(signed, []byte("\n\n"))
 	if i < 0 {
@@ -149,7 +149,7 @@ func split(signed []byte) (text string, lines []byte) {
 	return string(signed[:i+1]), signed[i+2:]
 }
 
-// completed is the latest time such that the cosignatures of then and later are a quorum.
+// completed returns the latest time such that the cosignatures from then on are a quorum.
 func (p *Policy) completed(by []Cosignature) time.Time {
 	if p.quorum == nil {
 		return time.Time{}

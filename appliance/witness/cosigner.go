@@ -27,10 +27,10 @@ const (
 	typeMLDSA       = 0x06 // ML-DSA-44, subtree/v1
 )
 
-// signatureSize is that of an Ed25519 cosignature: 8 bytes of time, big-endian, before the signature itself.
+// signatureSize is the size of an Ed25519 cosignature: 8 bytes of time, big-endian, then the signature.
 const signatureSize = 8 + ed25519.SignatureSize
 
-// Cosigner is the key by which a witness cosigns checkpoints (C2SP tlog-cosignature v1.0, Ed25519). It is a note.Verifier.
+// Cosigner is a witness's public key (C2SP tlog-cosignature v1.0, Ed25519). It implements note.Verifier.
 type Cosigner struct {
 	name string
 	hash uint32
@@ -68,13 +68,13 @@ func ParseCosigner(vkey string) (*Cosigner, error) {
 	return c, nil
 }
 
-// keyHash is the id of a key: typed is its type and its bytes.
+// keyHash returns the key ID. typed is the key's type and bytes.
 func keyHash(name string, typed []byte) uint32 {
 	sum := sha256.Sum256(append([]byte(name+"\n"), typed...))
 	return binary.BigEndian.Uint32(sum[:4])
 }
 
-// validName says whether a note can be signed in that name.
+// validName reports whether a name is valid in a signed note.
 func validName(name string) bool {
 	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsSpace) && !strings.Contains(name, "+")
 }
@@ -85,7 +85,7 @@ func (c *Cosigner) Name() string { return c.name }
 // KeyHash implements note.Verifier.
 func (c *Cosigner) KeyHash() uint32 { return c.hash }
 
-// Verify implements note.Verifier: whether signature, of signatureSize bytes, is this cosigner's of a checkpoint's text.
+// Verify implements note.Verifier. signature has signatureSize bytes and covers the text of a checkpoint.
 func (c *Cosigner) Verify(text, signature []byte) bool {
 	if len(signature) != signatureSize {
 		return false
@@ -97,7 +97,7 @@ func (c *Cosigner) Verify(text, signature []byte) bool {
 	return ed25519.Verify(c.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", seconds, text), signature[8:])
 }
 
-// line is a signature line of a note.
+// line is a signature line in a note.
 type line struct {
 	text string // with its newline
 	time time.Time
@@ -106,8 +106,8 @@ type line struct {
 // dash begins a signature line.
 const dash = "— "
 
-// find returns this cosigner's line among the signature lines of a checkpoint's text. What is not its own is passed over; ok is false
-// where there is none of its own, and one that does not verify is an error.
+// find returns this cosigner's line among the signature lines of a checkpoint. Other keys' lines are skipped. ok is false if there is none.
+// A line of this key that does not verify is an error.
 func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err error) {
 	for each := range bytes.Lines(lines) {
 		rest, isSignature := strings.CutPrefix(string(each), dash+c.name+" ")
@@ -123,7 +123,7 @@ func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err err
 	return line{}, false, nil
 }
 
-// cosignedAt is the time in a cosignature's bytes.
+// cosignedAt returns the time in a cosignature.
 func cosignedAt(signature []byte) time.Time {
 	return time.Unix(int64(binary.BigEndian.Uint64(signature)), 0).UTC()
 }

@@ -18,66 +18,65 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// FileName is that of the newest witnessed checkpoint in data_dir: a C2SP signed note, with its cosignatures.
+// FileName is the file of the newest witnessed checkpoint in data_dir: a C2SP signed note with cosignatures.
 const FileName = "witnessed-checkpoint"
 
-// Refresh is how old a cosignature becomes before the witness is asked for another one of the same tree, which says that
-// nothing has changed since. It is journal.witness_interval where that is longer.
+// Refresh is the age at which a cosignature of an unchanged tree is renewed. journal.witness_interval is used instead if it is longer.
 const Refresh = 10 * time.Minute
 
-// StaleAfter is how old the newest witnessed checkpoint is when something is wrong: it could have been refreshed three times.
+// StaleAfter is the age at which the newest witnessed checkpoint is reported as stale. Three refreshes are missing then.
 func StaleAfter(interval time.Duration) time.Duration { return 3 * max(Refresh, interval) }
 
-// Journal is what of an appliance.Journal witnesses are shown.
+// Journal is the part of appliance.Journal that a Gatherer needs.
 type Journal interface {
 	appliance.Tiles
 	Checkpoint(ctx context.Context) ([]byte, error)
 }
 
-// Options are what a Gatherer works with.
+// Options configure a Gatherer.
 type Options struct {
 	Journal   Journal
 	Log       note.Verifier // the journal's
-	Path      string        // of the file that keeps the newest witnessed checkpoint
-	Interval  time.Duration // how often the newest checkpoint is looked at
+	Path      string        // of the file with the newest witnessed checkpoint
+	Interval  time.Duration // time between two looks at the newest checkpoint
 	UserAgent string
 	Logger    *slog.Logger          // nil means none
 	Now       func() time.Time      // nil means time.Now
-	Record    func(appliance.Event) // takes what is to be recorded in the journal, and must not block; nil means nobody
+	Record    func(appliance.Event) // records an event; must not block; may be nil
 }
 
-// Gatherer asks the witnesses of a policy to cosign the newest checkpoint, each time that it grew, and keeps the newest that a quorum
-// has cosigned. Nothing that attests waits for it. All methods are safe for concurrent use.
+// Gatherer requests cosignatures of each new checkpoint and stores the newest checkpoint that a quorum has cosigned. Attesting never waits
+// for it. All methods are safe for concurrent use.
 type Gatherer struct {
 	opts   Options
 	client *http.Client
-	wake   chan struct{} // has one element when a round is wanted at once
+	wake   chan struct{} // has an element if a round is due now
 
 	round sync.Mutex // held by a round
 
-	mu        sync.Mutex // protects what follows
-	policy    *Policy    // nil where there is none
-	witnesses []*asked   // those of the policy that have a URL
-	current   head       // what is being cosigned
+	mu        sync.Mutex // protects the fields below
+	policy    *Policy    // may be nil
+	witnesses []*asked   // the witnesses of the policy that have a URL
+	current   head       // the checkpoint being cosigned
 	lines     map[*asked]line
-	newest    *Checkpoint // that has a quorum
-	bare      head        // the newest that was published before there was one with a quorum
+	newest    *Checkpoint // the newest one with a quorum
+	bare      head        // the newest one published before the first quorum
 	changed   chan struct{}
 }
 
-// asked is a witness, with what is known of it. The Gatherer's mu protects it.
+// asked is a witness and its state. Gatherer.mu protects it.
 type asked struct {
 	Witness
-	size      int64     // of the tree that it cosigned last, as far as known
-	got       time.Time // when its newest cosignature came
-	said      time.Time // the time in it
-	fault     error     // why it did not cosign when it was asked last
-	since     time.Time // of fault
-	alarm     bool      // fault is a contradiction: it is not asked again
-	notBefore time.Time // when it may be asked again
+	size      int64     // of the last tree that it is known to have cosigned
+	got       time.Time // arrival of its newest cosignature
+	said      time.Time // time in that cosignature
+	fault     error     // why its last answer was no cosignature
+	since     time.Time // time of the first such answer
+	alarm     bool      // fault is a contradiction; no further requests
+	notBefore time.Time // earliest time of the next request
 }
 
-// Open returns a Gatherer that has what the file keeps. It asks nobody until Use and Run.
+// Open returns a Gatherer with the checkpoint in its file. It sends no request before Use and Run.
 func Open(o Options) (*Gatherer, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -90,7 +89,7 @@ func Open(o Options) (*Gatherer, error) {
 	return g, err
 }
 
-// Read returns the checkpoint that a file keeps; nil where there is none.
+// Read returns the checkpoint in a file, nil if there is no file.
 func Read(path string) ([]byte, error) {
 	const most = 64 << 10
 	signed, err := os.ReadFile(path)
@@ -103,7 +102,7 @@ func Read(path string) ([]byte, error) {
 	return signed, err
 }
 
-// Use goes on with a policy; nil is none. What was known of its witnesses is forgotten, so that one that has contradicted the journal is
+// Use replaces the policy; nil removes it. The state of the witnesses is reset, so that a witness that has contradicted the journal is
 // asked again.
 func (g *Gatherer) Use(p *Policy) {
 	g.mu.Lock()
@@ -124,11 +123,11 @@ func (g *Gatherer) Use(p *Policy) {
 	g.signal()
 }
 
-// restore takes what the file keeps as far as the policy goes.
+// restore uses the stored checkpoint if the policy accepts it.
 func (g *Gatherer) restore() {
 	signed, err := Read(g.opts.Path)
 	if err != nil || signed == nil {
-		return // Open has told
+		return // Open has logged it
 	}
 	c, err := g.policy.open(signed, g.opts.Now(), g.opts.Log)
 	if c.Log == nil {
@@ -136,7 +135,7 @@ func (g *Gatherer) restore() {
 		return
 	}
 	text, lines := split(signed)
-	g.current.tree = c.Tree // the next round has the rest
+	g.current.tree = c.Tree // the next round does the rest
 	for _, w := range g.witnesses {
 		if l, ok, err := w.Key.find(text, lines); ok && err == nil {
 			g.lines[w] = l
@@ -168,11 +167,11 @@ func (g *Gatherer) Run(ctx context.Context) {
 func (g *Gatherer) signal() {
 	select {
 	case g.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // a round is due already
 	}
 }
 
-// Gather asks once each witness that is due. The error says that the journal has nothing to show.
+// Gather sends one request to each witness that is due. It returns an error if the journal has no checkpoint.
 func (g *Gatherer) Gather(ctx context.Context) error {
 	g.round.Lock()
 	defer g.round.Unlock()
@@ -201,7 +200,7 @@ func (g *Gatherer) Gather(ctx context.Context) error {
 	return nil
 }
 
-// due returns the witnesses to ask for a cosignature of h, each with the size of the tree that it has.
+// due returns the witnesses to ask for a cosignature of h, each with the size of its last tree.
 func (g *Gatherer) due(h head) map[*asked]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -221,18 +220,18 @@ func (g *Gatherer) due(h head) map[*asked]int64 {
 	return due
 }
 
-// take takes what came of asking a witness. It returns the checkpoint that has a quorum with it; nil where it has none.
+// take records a witness's answer. It returns the checkpoint if that has a quorum now, else nil.
 func (g *Gatherer) take(r result) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w := r.of
 	if !slices.Contains(g.witnesses, w) {
-		return nil // of a policy of before
+		return nil // of an earlier policy
 	}
 	now := g.opts.Now()
 	w.notBefore = now.Add(r.retryAfter)
 	if r.err != nil {
-		if !r.outpaced { // else it is asked again at once
+		if !r.outpaced { // otherwise the next request follows at once
 			g.failed(w, r, now)
 		}
 		return nil
@@ -248,7 +247,7 @@ func (g *Gatherer) take(r result) []byte {
 	return g.publish()
 }
 
-// keep writes the newest witnessed checkpoint to the file.
+// keep stores the newest witnessed checkpoint.
 func (g *Gatherer) keep(signed []byte) {
 	if signed == nil {
 		return
@@ -258,7 +257,7 @@ func (g *Gatherer) keep(signed []byte) {
 	}
 }
 
-// failed tells the operator, once for each kind of fault.
+// failed logs a fault, once per kind.
 func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 	before := w.fault
 	if before == nil {
@@ -280,7 +279,7 @@ func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 	}
 }
 
-// publish takes what is being cosigned for the newest witnessed checkpoint, where it has a quorum, and returns it.
+// publish makes the checkpoint being cosigned the newest witnessed one if it has a quorum, and returns it.
 func (g *Gatherer) publish() []byte {
 	signed := slices.Clone(g.current.signed)
 	for _, w := range g.witnesses {
@@ -288,7 +287,7 @@ func (g *Gatherer) publish() []byte {
 	}
 	c, err := g.policy.open(signed, g.opts.Now(), g.opts.Log)
 	if err != nil || g.newest != nil && c.Tree.N < g.newest.Tree.N {
-		return nil // it takes more witnesses
+		return nil // it needs more cosignatures
 	}
 	g.newest = &c
 	close(g.changed)

@@ -13,10 +13,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// MaxPolicy bounds a policy file, in bytes. One with 32 logs, 32 witnesses and 32 groups has some 10 KiB.
+// MaxPolicy is the maximum size of a policy file in bytes. A policy with 32 logs, witnesses and groups has about 10 KiB.
 const MaxPolicy = 64 << 10
 
-// Policy says which logs' checkpoints are good, and who must have cosigned them (C2SP tlog-policy).
+// Policy defines which logs are accepted and which cosignatures their checkpoints need (C2SP tlog-policy).
 type Policy struct {
 	Logs      []Log
 	Witnesses []Witness // in the order of the file
@@ -24,28 +24,28 @@ type Policy struct {
 	quorum *component // nil means none
 }
 
-// Log is one whose checkpoints are accepted.
+// Log is an accepted log.
 type Log struct {
 	note.Verifier
-	URL string // empty where the policy has none
+	URL string // may be empty
 }
 
-// Witness is one that may cosign.
+// Witness is a witness of the policy.
 type Witness struct {
 	Name string // in the policy
 	Key  *Cosigner
-	URL  string // its submission prefix; empty where the policy has none
+	URL  string // submission prefix; may be empty
 }
 
-// component is a witness, or a group of components of which need must have cosigned.
+// component is a witness, or a group of which need members must have cosigned.
 type component struct {
 	name    string
 	need    int
 	members []*component // nil for a witness
-	isIn    string       // the group that has it as a member
+	isIn    string       // name of its group
 }
 
-// cosigned says whether the component has, when those witnesses have.
+// cosigned reports whether cosignatures of those witnesses satisfy the component.
 func (c *component) cosigned(has map[string]bool) bool {
 	if c.members == nil {
 		return has[c.name]
@@ -59,7 +59,7 @@ func (c *component) cosigned(has map[string]bool) bool {
 	return n >= c.need
 }
 
-// String says whose cosignatures it takes.
+// String describes the required cosignatures.
 func (c *component) String() string {
 	if c.members == nil {
 		return c.name
@@ -71,7 +71,7 @@ func (c *component) String() string {
 	return fmt.Sprintf("%d of (%s)", c.need, strings.Join(names, ", "))
 }
 
-// Satisfied says whether cosignatures of the witnesses of these names are a quorum.
+// Satisfied reports whether the witnesses of these names are a quorum.
 func (p *Policy) Satisfied(names ...string) bool {
 	has := make(map[string]bool)
 	for _, n := range names {
@@ -80,7 +80,7 @@ func (p *Policy) Satisfied(names ...string) bool {
 	return p.quorum == nil || p.quorum.cosigned(has)
 }
 
-// Quorum says who must have cosigned, such as "2 of (w1, w2, w3)", or "none".
+// Quorum describes the quorum, for example "2 of (w1, w2, w3)" or "none".
 func (p *Policy) Quorum() string {
 	if p.quorum == nil {
 		return nobody
@@ -88,12 +88,12 @@ func (p *Policy) Quorum() string {
 	return p.quorum.String()
 }
 
-// HasLog says whether the policy accepts checkpoints by that key.
+// HasLog reports whether the policy accepts a log key.
 func (p *Policy) HasLog(key note.Verifier) bool {
 	return slices.ContainsFunc(p.Logs, func(l Log) bool { return l.Name() == key.Name() && l.KeyHash() == key.KeyHash() })
 }
 
-// Askable returns an error where a witness's URL cannot be asked, or where those that have one are no quorum.
+// Askable returns an error if a witness's URL is unusable, or if the witnesses with a URL are no quorum.
 func (p *Policy) Askable() error {
 	var names []string
 	for _, w := range p.Witnesses {
@@ -111,7 +111,7 @@ func (p *Policy) Askable() error {
 	return nil
 }
 
-// nobody is the quorum that nobody must be in.
+// nobody is the name of the empty quorum.
 const nobody = "none"
 
 // parser reads a policy.
@@ -119,7 +119,7 @@ type parser struct {
 	Policy
 	names    map[string]*component
 	keys     map[string]bool // by kind of line and bytes
-	isClosed bool            // there was a quorum line
+	isClosed bool            // the quorum line has been read
 }
 
 // ParsePolicy reads a policy file. Its errors name the line.
@@ -190,7 +190,7 @@ func (p *parser) witness(items []string) error {
 	return errors.Join(p.define(&component{name: name}), p.claim("witness", items[1]))
 }
 
-// claim refuses a key that another line of its kind has: it would count twice. Names and types make no difference.
+// claim refuses a key that an earlier line of the same kind has, because it would count twice. The name does not matter.
 func (p *parser) claim(kind, vkey string) error {
 	const afterHash = 2
 	key, err := base64.StdEncoding.DecodeString(strings.SplitN(vkey, "+", afterHash+1)[afterHash])

@@ -14,28 +14,28 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// maxTries bounds how often a witness is asked in a round: with the size that is remembered, with the one that it says instead, and
-// once more where another appliance of the log has asked it meanwhile.
+// maxTries is the maximum number of requests to a witness in a round: with the remembered size, with the size in its 409, and once more if
+// another appliance of the log has asked it meanwhile.
 const maxTries = 3
 
-// head is the checkpoint that witnesses are asked to cosign.
+// head is a checkpoint to be cosigned.
 type head struct {
-	signed []byte // by the log alone
+	signed []byte // signed by the log only
 	tree   tlog.Tree
 }
 
-// result is what came of asking a witness.
+// result is the outcome of a round with one witness.
 type result struct {
 	of            *asked
 	head          head
-	line          line // its cosignature of head; zero where there is none
+	line          line // its cosignature of head; zero if it gave none
 	err           error
-	contradiction bool // err says that it has seen another history
+	contradiction bool // err is a contradiction
 	retryAfter    time.Duration
-	outpaced      bool // another appliance of the log has shown it a newer head
+	outpaced      bool // another appliance of the log has sent it a newer head
 }
 
-// ask asks one witness to cosign. It changes nothing. What a witness answers must not end attestations, be it by a defect of ours.
+// ask requests a cosignature from one witness. It recovers from panics, so that no answer can stop attesting.
 func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r result) {
 	r = result{of: w, head: h}
 	defer func() {
@@ -44,7 +44,7 @@ func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r resu
 		}
 	}()
 	if old > h.tree.N {
-		old = 0 // the witness says what it has
+		old = 0 // the witness reports its size
 	}
 	for range maxTries {
 		a, err := g.send(ctx, w, old, h)
@@ -80,7 +80,7 @@ func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r resu
 	return r
 }
 
-// send proves that the head's tree begins with the first old records, and asks.
+// send sends the head with a consistency proof from the old size.
 func (g *Gatherer) send(ctx context.Context, w *asked, old int64, h head) (answer, error) {
 	var proof tlog.TreeProof
 	if old > 0 {
@@ -95,12 +95,12 @@ func (g *Gatherer) send(ctx context.Context, w *asked, old int64, h head) (answe
 	}
 	a, err := addCheckpoint(ctx, g.client, g.opts.UserAgent, w.URL, body)
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err // the URL is told beside it
+		err = wrapped.Err // the caller adds the URL
 	}
 	return a, err
 }
 
-// conflict judges a 409 with which no retry can help: the witness has a larger tree, or the one that was sent.
+// conflict judges a 409 that a retry cannot solve: the witness has a larger tree, or another one of the same size.
 func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) result {
 	if size == old && old < r.head.tree.N {
 		r.err = fmt.Errorf("it says that it has %d records, which is what it was sent", size)
@@ -111,7 +111,7 @@ func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) resu
 		r.err = fmt.Errorf("it has cosigned another tree of %d records", size)
 		return r
 	}
-	// Appliances that share a journal ask the same witness: one of the others may have shown it what was appended since.
+	// Appliances that share a journal use the same witnesses. Another one may have sent a newer head.
 	now, err := g.head(ctx)
 	switch {
 	case err != nil:

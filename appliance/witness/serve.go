@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Newest returns the newest checkpoint that a quorum has cosigned; ok is false where there is none.
+// Newest returns the newest checkpoint with a quorum. ok is false if there is none.
 func (g *Gatherer) Newest() (c Checkpoint, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -20,8 +20,8 @@ func (g *Gatherer) Newest() (c Checkpoint, ok bool) {
 	return *g.newest, true
 }
 
-// Published returns the checkpoint that everybody is shown: the newest that a quorum has cosigned, with the cosignatures. Where there is
-// none yet, or no policy, it is the newest of all. It never goes back to a smaller one.
+// Published returns the checkpoint to publish: the newest with a quorum, with its cosignatures. Before the first quorum, and without a
+// policy, it is the newest of all. It never returns a smaller checkpoint than before.
 func (g *Gatherer) Published(ctx context.Context) ([]byte, error) {
 	if signed, ok := g.published(); ok {
 		return signed, nil
@@ -38,7 +38,7 @@ func (g *Gatherer) Published(ctx context.Context) ([]byte, error) {
 	return h.signed, nil
 }
 
-// published is what Published answers once there is a quorum.
+// published returns the checkpoint for Published after the first quorum.
 func (g *Gatherer) published() (signed []byte, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,15 +46,15 @@ func (g *Gatherer) published() (signed []byte, ok bool) {
 	case g.newest == nil:
 		return nil, false
 	case g.bare.tree.N > g.newest.Tree.N:
-		return g.bare.signed, true // who has seen it need not see less
+		return g.bare.signed, true // never publish a smaller one
 	}
 	return g.newest.Signed, true
 }
 
-// Covering returns a witnessed checkpoint with at least that many records. Where there is none yet, the witnesses are asked at once,
-// and it waits until ctx ends.
+// Covering returns a witnessed checkpoint of at least that many records. If there is none, it asks the witnesses at once and waits until
+// ctx ends.
 //
-// Errors: CodeTimeout, which says how far the witnesses are; CodeNotFound where there is no policy.
+// Errors: CodeTimeout with the state of the witnesses; CodeNotFound without a policy.
 func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, error) {
 	for {
 		g.mu.Lock()
@@ -75,7 +75,7 @@ func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, err
 	}
 }
 
-// state says how far the witnesses are.
+// state describes the state of the witnesses.
 func (g *Gatherer) state() string {
 	s := g.Status()
 	text := "they have cosigned none so far"
@@ -90,7 +90,7 @@ func (g *Gatherer) state() string {
 	return text
 }
 
-// Prove returns the proof that a record is in the tree of a witnessed checkpoint, for which it waits as Covering does.
+// Prove returns an inclusion proof in a witnessed checkpoint. It waits as Covering does.
 func (g *Gatherer) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
 	c, err := g.Covering(ctx, index+1)
 	if err != nil {
@@ -99,34 +99,34 @@ func (g *Gatherer) Prove(ctx context.Context, index int64) (appliance.InclusionP
 	return appliance.ProveAt(context.WithoutCancel(ctx), g.opts.Journal, index, c.Tree, c.Signed)
 }
 
-// Status is how far the witnesses are.
+// Status is the state of the witnesses.
 type Status struct {
-	Policy    bool          `json:"policy"`           // whether there is one
-	Names     bool          `json:"namesLog"`         // whether the policy accepts this log's checkpoints
-	Quorum    string        `json:"quorum,omitempty"` // who must have cosigned
+	Policy    bool          `json:"policy"`           // there is a policy
+	Names     bool          `json:"namesLog"`         // the policy accepts this log
+	Quorum    string        `json:"quorum,omitempty"` // the required cosignatures
 	Newest    *Witnessed    `json:"newest,omitempty"`
-	Witnesses []WitnessNews `json:"witnesses,omitempty"` // that can be asked
+	Witnesses []WitnessNews `json:"witnesses,omitempty"` // those with a URL
 }
 
-// Witnessed is the newest checkpoint that a quorum has cosigned.
+// Witnessed is the newest checkpoint with a quorum.
 type Witnessed struct {
 	Records int64         `json:"records"`
-	Time    time.Time     `json:"time"` // see Checkpoint.Time; of one for which there must be no quorum, its newest cosignature's
+	Time    time.Time     `json:"time"` // see Checkpoint.Time; without a quorum in the policy, the time of the newest cosignature
 	By      []Cosignature `json:"by"`
 }
 
-// WitnessNews is what is known of one witness.
+// WitnessNews is the state of one witness.
 type WitnessNews struct {
 	Name        string    `json:"name"`
 	URL         string    `json:"url"`
-	Records     int64     `json:"records"`               // of the tree that it cosigned last
-	Time        time.Time `json:"time,omitzero"`         // when it did, as it says
-	Fault       string    `json:"fault,omitempty"`       // why it did not when it was asked last
-	Since       time.Time `json:"since,omitzero"`        // of Fault
+	Records     int64     `json:"records"`               // in the last tree that it cosigned
+	Time        time.Time `json:"time,omitzero"`         // time in that cosignature
+	Fault       string    `json:"fault,omitempty"`       // why its last answer was no cosignature
+	Since       time.Time `json:"since,omitzero"`        // time of the first such answer
 	Contradicts bool      `json:"contradicts,omitempty"` // it has seen another history
 }
 
-// Status returns how far the witnesses are.
+// Status returns the state of the witnesses.
 func (g *Gatherer) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,31 +17,31 @@ import (
 
 const (
 	defaultEvery = time.Second
-	sharedEvery  = 500 * time.Millisecond // promised is once a second
-	lookTimeout  = 5 * time.Second        // of one look, but for the mark's fsync
+	sharedEvery  = 500 * time.Millisecond // the documentation promises one look a second
+	lookTimeout  = 5 * time.Second        // for one look without the fsync of the mark
 	coverTimeout = time.Second            // how long a checkpoint waits for the mark
-	unseenMost   = 3 * time.Second        // how old the newest look may be for the journal to be ready
+	unseenMost   = 3 * time.Second        // Ready fails if the newest look is older
 )
 
-// Options are how a Journal is guarded.
+// Options configure Open.
 type Options struct {
 	Key    appliance.LogKey // the log's; required
 	Logger *slog.Logger     // nil means none
-	Every  time.Duration    // how often the head is looked at, at most while it grows; zero means 1 s, 500 ms where Shared
+	Every  time.Duration    // minimum time between two looks; zero means 1 s, or 500 ms if Shared
 
-	// Shared says that others write the store too: the head is looked at all the time. Without it, it is once something was appended
-	// here: nobody else can move it.
+	// Shared means that other appliances write the store, too. The journal then looks at the head all the time; otherwise only after an
+	// append of its own.
 	Shared bool
-	// OnDemand leaves the head alone until a checkpoint is asked for: for commands beside a stopped daemon.
+	// OnDemand means that the journal looks at the head only for a call that needs it. Commands use it while the daemon is stopped.
 	OnDemand bool
-	// Continued is called once when the journal is found to go on as another log, whose key follows from Key. Nothing is attested
-	// with Key any more. It must not block. Nil means that nobody needs to know.
+	// Continued, if not nil, is called once when another log continues this one with a key derived from Key. Nothing more is signed with
+	// Key. Continued must not block.
 	Continued func(next appliance.LogKey, secret string)
 }
 
-// Journal is a journal that the mark guards. Its Append, AppendEvent and Ready fail with CodeJournalLost once a head was seen that contradicts the
-// mark; so do Checkpoint, Prove and Tile, which give out what could contradict a published checkpoint. Other reads go on. A checkpoint
-// is given out only once the mark, on the disk, covers it. When the journal again has what the mark says, all goes on.
+// Journal guards a journal with the mark. After a head that contradicts the mark, Append, AppendEvent, Ready, Checkpoint, Prove and Tile
+// fail with CodeJournalLost until the journal agrees with the mark again. Other reads continue. Checkpoint returns a checkpoint only after
+// the mark that covers it is on the disk.
 type Journal struct {
 	appliance.Journal // the store's
 
@@ -52,36 +52,36 @@ type Journal struct {
 
 	newest newestFile
 
-	wake    chan struct{} // has one element when a look is wanted at once
-	soon    atomic.Bool   // one is wanted after Every
+	wake    chan struct{} // has an element if a look is due now
+	soon    atomic.Bool   // a look is due after Every
 	stop    context.CancelFunc
-	ended   chan struct{} // closed when run has returned
-	looking sync.Mutex    // held by a look; what only looks use is below
+	ended   chan struct{} // closed after run has returned
+	looking sync.Mutex    // held by look; protects the fields below it
 	told    bool          // Continued was called
-	problem error         // why the mark's file is of no use: ErrDamaged, ErrOtherLog, fs.ErrNotExist; nil once it is
-	foreign []byte        // with ErrOtherLog: what it holds
-	higher  *Mark         // a checkpoint beyond the mark that was committed, and then lost
+	problem error         // why the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
+	foreign []byte        // content of the file with ErrOtherLog
+	higher  *Mark         // a committed checkpoint beyond the mark that was lost
 
 	mu      sync.Mutex // protects waiting
 	waiting []*waiter
 }
 
-// state is what the last look found. It is not changed once made.
+// state is the result of the last look. It is immutable.
 type state struct {
 	mark   Mark
 	lost   *Loss
-	failed error     // why the mark could not be kept
-	at     time.Time // when the head was last seen
+	failed error     // why the mark could not be written
+	at     time.Time // time of the last read of the head
 }
 
-// waiter wants a checkpoint to be covered.
+// waiter waits until the mark covers a checkpoint.
 type waiter struct {
 	mark Mark
 	done chan error
 }
 
-// Open returns the journal guarded by the mark at path, after a first look. An unreadable file is an error; a damaged one and another
-// log's are losses, which Loss tells. Where there is none, the journal's head becomes the mark.
+// Open guards a journal with the mark at path and looks at the head once. An unreadable file is an error. A damaged file, or one of
+// another log, is reported by Loss. Without a file, the head becomes the mark.
 func Open(ctx context.Context, path string, journal appliance.Journal, o Options) (*Journal, error) {
 	j, err := newJournal(path, journal, o)
 	if err != nil {
@@ -98,7 +98,7 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 		go j.run(running)
 		return j, nil
 	}
-	// Such a store may not answer for a while: nothing is appended before it has.
+	// A shared store may be away at the start. Append fails until the first look has succeeded.
 	j.state.Store(&state{mark: j.Mark()})
 	looked := make(chan struct{})
 	go func() {
@@ -137,8 +137,8 @@ func newJournal(path string, journal appliance.Journal, o Options) (*Journal, er
 	return j, nil
 }
 
-// Compare returns the mark at path, zero where there is none of this log, and how a journal contradicts it; nil where it does not. It
-// writes nothing.
+// Compare returns the mark at path and how the journal contradicts it, nil if it does not. The mark is zero if the file has none of this
+// log. Compare writes nothing.
 func Compare(ctx context.Context, path string, journal appliance.Journal, key appliance.LogKey) (Mark, *Loss, error) {
 	j, err := newJournal(path, journal, Options{Key: key})
 	if err != nil {
@@ -152,7 +152,7 @@ func Compare(ctx context.Context, path string, journal appliance.Journal, key ap
 	return s.mark, nil, err
 }
 
-// Close brings the mark up to the head, and ends. The store's journal stays open.
+// Close raises the mark to the head. The guarded journal stays open.
 func (j *Journal) Close() error {
 	j.stop()
 	<-j.ended
@@ -167,11 +167,11 @@ func (j *Journal) Close() error {
 	return j.newest.remove()
 }
 
-// Committed keeps the checkpoint of a commit whose callers are not answered yet, and does not wait for the disk: when the process is
-// killed, the next start knows of all that was answered, be it in the write-ahead log alone. After a power cut, it knows what the mark says.
+// Committed writes the checkpoint of a commit to the file NewestPath, without a sync, before the callers are answered. After a kill, the
+// next start knows everything that was answered. After a power cut, it may know the mark only.
 func (j *Journal) Committed(signed []byte) {
 	if err := j.newest.write(signed); err != nil {
-		j.signal() // a look brings the mark there, or says why it cannot
+		j.signal() // a look raises the mark or reports why it cannot
 	}
 }
 
@@ -194,14 +194,14 @@ func (j *Journal) run(ctx context.Context) {
 	}
 }
 
-// Loss returns how the journal contradicts the mark; nil while it does not.
+// Loss returns how the journal contradicts the mark, or nil.
 func (j *Journal) Loss() *Loss { return j.state.Load().lost }
 
-// Mark returns the checkpoint on the disk; its Signed is nil where there is none.
+// Mark returns the mark on the disk. Its Signed is nil if there is none.
 func (j *Journal) Mark() Mark { return j.state.Load().mark }
 
-// Accept returns CodeJournalLost for a head on which nothing may be appended. It is for stores that others write, which ask while they
-// hold the head's lock: what this appliance saw before is then no higher than the head. What only a proof can tell, the next look does.
+// Accept returns CodeJournalLost if nothing may be appended to a head. A shared store calls it under the head's lock, so that the head is
+// at least as large as everything seen before. Accept compares sizes and roots; the next look verifies consistency.
 func (j *Journal) Accept(head tlog.Tree) error {
 	s := j.state.Load()
 	if s.lost != nil {
@@ -218,7 +218,7 @@ func (j *Journal) Accept(head tlog.Tree) error {
 	return (&Loss{Why: errShorter.Error(), Mark: s.mark.Signed, High: s.mark.Tree, Low: head}).refusal()
 }
 
-// Append implements appliance.Journal. With OnDemand, the head is compared with the mark before each.
+// Append implements appliance.Journal. With OnDemand, it compares the head with the mark first.
 func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if err := j.refusal(ctx); err != nil {
 		return appliance.Entry{}, false, err
@@ -245,7 +245,7 @@ func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appli
 // refusal returns why nothing may be appended, or nil.
 func (j *Journal) refusal(ctx context.Context) error {
 	s := j.state.Load()
-	if j.opts.OnDemand { // nothing has looked yet
+	if j.opts.OnDemand { // there was no look yet
 		j.looking.Lock()
 		err := j.find(ctx, s, nil).err
 		j.looking.Unlock()
@@ -268,14 +268,14 @@ func (j *Journal) appended(e appliance.Entry) {
 	j.signalSoon()
 }
 
-// newest is the highest leaf that was appended here. All methods are safe for concurrent use.
+// newest is the last leaf appended here. All methods are safe for concurrent use.
 type newest struct {
 	mu   sync.Mutex
-	size atomic.Int64 // 0 means none; else the leaf's index is one less
+	size atomic.Int64 // index of the leaf plus 1; 0 for none
 	leaf []byte       // guarded by mu
 }
 
-// raise takes a leaf that is higher.
+// raise replaces the leaf by one with a higher index.
 func (n *newest) raise(index int64, leaf []byte) {
 	if n.size.Load() > index {
 		return
@@ -294,7 +294,7 @@ func (n *newest) get() (size int64, leaf []byte) {
 	return n.size.Load(), n.leaf
 }
 
-// signalSoon has the head looked at once Every has passed.
+// signalSoon requests a look after Every.
 func (j *Journal) signalSoon() {
 	if !j.opts.Shared && !j.soon.Load() && j.soon.CompareAndSwap(false, true) {
 		time.AfterFunc(j.opts.Every, j.signal)
@@ -351,7 +351,7 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	return j.Journal.Tile(ctx, t)
 }
 
-// cover returns nil once the mark covers a checkpoint that was read from the journal. All who ask meanwhile share a look and its fsync.
+// cover returns nil once the mark on the disk covers a checkpoint of the journal. Concurrent callers share a look and its fsync.
 func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	s := j.state.Load()
 	if s.lost == nil && string(s.mark.Signed) == string(signed) {
@@ -359,7 +359,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	}
 	mark, err := parse(signed, j.opts.Key.Verifier)
 	if err != nil {
-		j.signal() // another log's: a look says more
+		j.signal() // a checkpoint of another log: a look finds out more
 		return unavailable(err)
 	}
 	w := &waiter{mark: mark, done: make(chan error, 1)}
@@ -381,7 +381,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-w.done: // a look that ended with all the rest
+	case err := <-w.done: // answered by a look
 		return err
 	default:
 	}
@@ -394,13 +394,13 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 func (j *Journal) signal() {
 	select {
 	case j.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // a look is due already
 	}
 }
 
 var errNotYet = errors.New("the journal's head was not seen yet")
 
-// unavailable is the answer while the mark cannot be kept: attestd goes on by itself when it can.
+// unavailable is the error while the mark cannot be written. attestd recovers without a restart.
 func unavailable(cause error) error {
 	return &appliance.Error{
 		Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: time.Second,

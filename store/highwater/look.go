@@ -12,24 +12,24 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// How a journal contradicts the mark.
+// Ways in which a journal contradicts the mark.
 var (
 	errShorter = errors.New("the journal has fewer records than were published")
 	errForked  = errors.New("the journal parted from what was published")
 	errMissing = errors.New("the journal lacks an attestation that this appliance has answered")
 )
 
-// Loss says that the journal is not the one that the mark tells.
+// Loss is the error for a journal that contradicts the mark.
 type Loss struct {
 	Why    string
-	Remedy string    // empty means attestd log accept-loss, or the right journal
-	Mark   []byte    // the signed checkpoint of the mark; nil where the mark is of no use
-	Head   []byte    // the signed checkpoint of the journal; may be nil
+	Remedy string    // empty means: attestd log accept-loss, or restore the right journal
+	Mark   []byte    // signed checkpoint of the mark; nil if the mark is unusable
+	Head   []byte    // signed checkpoint of the journal; may be nil
 	High   tlog.Tree // of Mark
 	Low    tlog.Tree // of Head
 }
 
-// Error tells the operator both trees, and what to do.
+// Error names both trees and the remedy, for operators.
 func (l *Loss) Error() string {
 	text := l.Why
 	if l.Mark != nil {
@@ -42,7 +42,7 @@ func (l *Loss) Error() string {
 		"a new log goes on from what is left: attestd log accept-loss --reason …"
 }
 
-// refusal is what a client is told.
+// refusal returns the error for clients.
 func (l *Loss) refusal() error {
 	return &appliance.Error{
 		Code: appliance.CodeJournalLost, Detail: "the journal has lost what was published; the operator must act",
@@ -50,14 +50,13 @@ func (l *Loss) refusal() error {
 	}
 }
 
-// finding is what a look found.
+// finding is the result of find.
 type finding struct {
 	head Mark
-	err  error // *Loss, or why nothing could be found
+	err  error // a *Loss, or why the comparison failed
 }
 
-// look reads the head, compares it with all that was seen before, brings the mark up to it and answers those who wait. Only one is
-// under way.
+// look reads the head, compares it with everything seen before, raises the mark and wakes the waiters. Calls are serialised.
 func (j *Journal) look(ctx context.Context) {
 	j.looking.Lock()
 	defer j.looking.Unlock()
@@ -81,7 +80,7 @@ func (j *Journal) look(ctx context.Context) {
 	}
 }
 
-// answer is what those are told who wait for a checkpoint.
+// answer wakes the waiters with the result of a look.
 func (s *state) answer(err error) error {
 	switch {
 	case s.lost != nil:
@@ -92,8 +91,8 @@ func (s *state) answer(err error) error {
 	return err
 }
 
-// find compares the head with the mark, with what this appliance appended and with the checkpoints that are waited for, all of which
-// were committed before the head is read.
+// find compares the head with the mark, with the leaves appended here, and with the waiters' checkpoints. All of these were committed
+// before find reads the head.
 func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding {
 	size, leaf := j.last.get()
 	signed, err := j.Journal.Checkpoint(ctx)
@@ -139,7 +138,7 @@ func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding
 	return finding{head: head}
 }
 
-// lossOr is a Loss where the error is one, else the error.
+// lossOr turns err into a Loss if it means one.
 func lossOr(err error, mark, head Mark) error {
 	for _, loss := range []error{errShorter, errForked, errMissing} {
 		if errors.Is(err, loss) {
@@ -149,7 +148,7 @@ func lossOr(err error, mark, head Mark) error {
 	return err
 }
 
-// judge makes the next state, and writes the mark where the head is higher.
+// judge computes the next state. It writes the mark if the head is larger.
 func (j *Journal) judge(s *state, f finding) *state {
 	next := *s
 	if loss, ok := errors.AsType[*Loss](f.err); ok {
@@ -158,7 +157,7 @@ func (j *Journal) judge(s *state, f finding) *state {
 	}
 	if f.err != nil {
 		if next.lost == nil && appliance.CodeOf(f.err) == appliance.CodeInternal {
-			next.failed = f.err // not the store's own trouble, of which its Ready tells
+			next.failed = f.err // failures of the store itself are reported by its Ready
 		}
 		return &next
 	}
@@ -174,7 +173,7 @@ func (j *Journal) judge(s *state, f finding) *state {
 	return &next
 }
 
-// report tells the log what has changed.
+// report logs a change of state.
 func (j *Journal) report(before, after *state) {
 	switch {
 	case before.lost == nil && after.lost != nil:
@@ -190,8 +189,8 @@ func (j *Journal) report(before, after *state) {
 	}
 }
 
-// adopt returns nil where the head becomes the mark though there is no usable one: at the first start, or where the head's log goes on
-// from the mark's.
+// adopt returns nil if the head may become the mark without a usable older one: at the first start, or if the head's log continues the
+// mark's log.
 func (j *Journal) adopt(ctx context.Context, head Mark) error {
 	if errors.Is(j.problem, fs.ErrNotExist) {
 		if head.Tree.N > 0 && j.state.Load().failed == nil {
@@ -220,7 +219,7 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		"shows that the journal is whole (attestd log verify --since-checkpoint FILE), remove the file and start attestd again; else: attestd log accept-loss --reason …"}
 }
 
-// otherLog is what is found where the head is not this log's.
+// otherLog judges a head of another log.
 func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) error {
 	events, err := Beginning(ctx, j.Journal)
 	if err != nil {
@@ -243,7 +242,7 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	return loss
 }
 
-// Beginning returns the events by which a journal continues others, newest first.
+// Beginning returns the EventLogContinued events at the start of a journal, newest first.
 func Beginning(ctx context.Context, journal appliance.Journal) (events []appliance.Event, err error) {
 	enough := errors.New("enough")
 	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
@@ -262,7 +261,7 @@ func Beginning(ctx context.Context, journal appliance.Journal) (events []applian
 	return events, err
 }
 
-// has returns an error unless a leaf that was appended is in its place.
+// has returns an error unless the journal has an appended leaf at its index.
 func (t *tiles) has(tree tlog.Tree, index int64, leaf []byte) error {
 	if index >= tree.N {
 		return errMissing

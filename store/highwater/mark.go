@@ -1,7 +1,6 @@
-// Package highwater keeps the highest signed checkpoint that an appliance has ever seen committed, the mark, in a file of its own,
-// apart from the store of the journal. A journal that is not what the mark says, because a database lost its tail or an older copy was
-// put in its place, is noticed, and nothing is signed on it. Checkpoints are C2SP tlog-checkpoints; growth is checked by RFC 6962
-// consistency proofs.
+// Package highwater stores the high-water mark: the largest signed checkpoint that an appliance has seen committed. The mark has its own
+// file, apart from the journal. If the journal contradicts the mark, because a database lost its tail or an older copy was restored,
+// nothing more is signed. Checkpoints are C2SP tlog-checkpoints. Growth is verified by RFC 6962 consistency proofs.
 package highwater
 
 import (
@@ -18,33 +17,32 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// FileName is the mark's in data_dir. It holds one signed checkpoint and nothing else, so that its signature shows any damage.
+// FileName is the file of the mark in data_dir. It holds one signed checkpoint, whose signature reveals any damage.
 const FileName = "high-water-mark"
 
-// What Read refuses beside a file that is not there; errors.Is tells them.
+// Errors of Read, besides fs.ErrNotExist. Use errors.Is.
 var (
 	ErrDamaged  = errors.New("the high-water mark is damaged")
 	ErrOtherLog = errors.New("the high-water mark is of another log")
 )
 
-// Mark is a checkpoint that was committed.
+// Mark is a committed checkpoint.
 type Mark struct {
 	Tree   tlog.Tree
 	Signed []byte // C2SP signed note
 }
 
-// maxMark bounds the file; a checkpoint has some 200 bytes, and may have cosignatures.
+// maxMark is the maximum size of the file in bytes. A checkpoint has about 200, plus its cosignatures.
 const maxMark = 64 << 10
 
-// Read returns the higher of the mark in a file and the newest commit beside it. Where ErrOtherLog is the error, Signed is what the file
-// holds.
+// Read returns the mark in a file, or the checkpoint in NewestPath if that is larger. With ErrOtherLog, Signed is the content of the file.
 func Read(path string, verifier note.Verifier) (Mark, error) {
 	mark, err := read(path, verifier)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return mark, err
 	}
 	newest, failed := read(NewestPath(path), verifier)
-	if failed != nil || newest.Tree.N <= mark.Tree.N { // a power cut may have torn it, and it is of no use then
+	if failed != nil || newest.Tree.N <= mark.Tree.N { // a power cut may have torn the second file
 		return mark, err
 	}
 	return newest, nil
@@ -72,8 +70,8 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 	return Mark{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 }
 
-// Write replaces the mark in a file, of mode 0600, and returns when it is on the disk. A power cut leaves the one before or this one.
-// The file is the folder's owner's, whoever writes it. What was committed by the log before is forgotten.
+// Write replaces the mark in a file of mode 0600 and returns when it is on the disk. A power cut leaves the old mark or the new one. The
+// owner of the folder owns the file. Write removes the file NewestPath, which belongs to the old mark.
 func Write(path string, signed []byte) error {
 	if err := write(path, signed); err != nil {
 		return err

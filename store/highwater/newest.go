@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// NewestPath is the file beside the mark that has the checkpoint of the newest commit. It is written with each commit and never synced, so it
-// survives a kill but not every power cut. A clean stop removes it.
+// NewestPath is the path of a second file, beside the mark, with the checkpoint of the newest commit. Each commit writes it without a sync,
+// so that it survives a kill but not every power cut. A clean stop removes it.
 func NewestPath(mark string) string { return mark + ".newest" }
 
-// newestFile is that file. All methods are safe for concurrent use.
+// newestFile writes that file. All methods are safe for concurrent use.
 type newestFile struct {
 	path string
 
@@ -23,17 +23,17 @@ func (n *newestFile) write(signed []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.file == nil {
-		f, err := os.OpenFile(n.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // the mark covers what it has
+		f, err := os.OpenFile(n.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // the mark covers the old content
 		if err != nil {
 			return err
 		}
 		n.file = f
 	}
-	_, err := n.file.WriteAt(signed, 0) // a checkpoint is never shorter than the one before
+	_, err := n.file.WriteAt(signed, 0) // a checkpoint is never shorter than its predecessor
 	return err
 }
 
-// remove removes the file, whose checkpoint the mark covers.
+// remove removes the file once the mark covers its checkpoint.
 func (n *newestFile) remove() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,7 +17,7 @@ func newTiles(ctx context.Context, journal appliance.Journal, size int64) *tiles
 	return &tiles{appliance.NewHashes(ctx, journal, size)}
 }
 
-// extends returns an error unless the tree, whose hashes t reads, begins with the older one (RFC 6962, section 2.1.2).
+// extends returns an error unless the tree that t reads is consistent with the older one (RFC 6962, section 2.1.2).
 func (t *tiles) extends(tree, older tlog.Tree) error {
 	switch {
 	case older.N > tree.N:
@@ -40,7 +40,7 @@ func (t *tiles) extends(tree, older tlog.Tree) error {
 	return nil
 }
 
-// Extends says whether a journal, whose head is of the same log, begins with the records of a signed checkpoint.
+// Extends reports whether a journal of the same log begins with the records of a signed checkpoint.
 func Extends(ctx context.Context, journal appliance.Journal, key appliance.LogKey, signed []byte) (bool, error) {
 	older, err := parse(signed, key.Verifier)
 	if err != nil {
