@@ -1,5 +1,5 @@
-// Package archive makes backups of the API keys and the journal, and puts them in place. A backup is a tar archive (POSIX.1-2001)
-// compressed by zstd (RFC 8878): log.key.age where the log key is in it, which is encrypted (age), then manifest.json and attestd.db.
+// Package archive makes and restores backups of the API keys and the journal. A backup is a tar archive (POSIX.1-2001), compressed by zstd
+// (RFC 8878). It holds the log key encrypted by age (log.key.age, optional), manifest.json and attestd.db, in this order.
 package archive
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The files in data_dir.
+// Files in data_dir.
 const (
 	StoreFile  = "attestd.db"
 	LogKeyFile = "log.key"
 )
 
-// Manifest is manifest.json.
+// Manifest is the content of manifest.json.
 type Manifest struct {
 	Format      int       `json:"format"`  // 2
 	Attestd     string    `json:"attestd"` // the version that wrote it
@@ -36,7 +36,7 @@ type Manifest struct {
 	VerifierKey string    `json:"verifierKey"` // of the log key that signed it (C2SP signed-note)
 }
 
-// logKey is the public half of the log key.
+// logKey returns the public half of the log key.
 func (m Manifest) logKey() (appliance.LogKey, error) { return publicKey(m.VerifierKey) }
 
 func publicKey(verifierKey string) (appliance.LogKey, error) {
@@ -55,13 +55,13 @@ const (
 
 // Snapshotter is a store that can be copied while it is in use.
 type Snapshotter interface {
-	// SnapshotTo calls begin with the size of the copy and the checkpoint of its journal, and writes the copy to what begin
+	// SnapshotTo calls begin with the size of the copy and the checkpoint of its journal. It writes the copy to the writer that begin
 	// returns.
 	SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error
 }
 
-// Write writes keys and journal as a tar archive (POSIX.1-2001): manifest.json, attestd.db. Make adds the log key; of key,
-// Write uses the public half.
+// Write writes manifest.json and attestd.db as a tar archive (POSIX.1-2001). It uses the public half of key only; Make adds the encrypted
+// log key.
 func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, now time.Time) error {
 	archive := tar.NewWriter(w)
 	err := from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
@@ -84,7 +84,7 @@ func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, 
 	return archive.Close()
 }
 
-// begin begins a file of an archive.
+// begin writes the header of a file.
 func begin(archive *tar.Writer, name string, size int64, now time.Time) error {
 	return archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now.UTC().Truncate(time.Second), Format: tar.FormatPAX})
 }
@@ -97,7 +97,7 @@ func put(archive *tar.Writer, name string, content []byte, now time.Time) error 
 	return err
 }
 
-// Read unpacks an archive into a folder: attestd.db, log.key.age if it is there, and nothing else whatever the archive holds.
+// Read unpacks attestd.db and, if present, log.key.age into a folder. It ignores everything else in the archive.
 func Read(f io.Reader, dir string) (m Manifest, err error) {
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
 	if err != nil {
@@ -132,7 +132,7 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 		}
 		header, err = archive.Next()
 	}
-	// To the end: there are the checksums, and what broke off has none.
+	// Read to the end: the checksums are there, and a truncated archive lacks them.
 	if !errors.Is(err, io.EOF) {
 		return m, notOurs(fmt.Errorf("it does not end after %s: %w", StoreFile, err))
 	}

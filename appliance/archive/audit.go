@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// OpenStore opens the files in a folder, which must be there.
+// OpenStore opens the store in a folder, which must exist.
 func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) {
 	err = asOwner(dir, func() error {
 		if key, err = readLogKey(dir); err != nil {
@@ -31,7 +31,7 @@ func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) 
 	return store, key, err
 }
 
-// openPublic opens the journal in a folder, of which the log key need not be there.
+// openPublic opens the journal in a folder read-only, without its log key.
 func openPublic(dir string, key appliance.LogKey) (store *bolt.Store, err error) {
 	err = asOwner(dir, func() error {
 		store, err = bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
@@ -40,7 +40,7 @@ func openPublic(dir string, key appliance.LogKey) (store *bolt.Store, err error)
 	return store, err
 }
 
-// open opens the journal that an archive has unpacked in a folder.
+// open opens an unpacked journal.
 func (m Manifest) open(dir string) (*bolt.Store, error) {
 	key, err := m.logKey()
 	if err != nil {
@@ -49,8 +49,7 @@ func (m Manifest) open(dir string) (*bolt.Store, error) {
 	return openPublic(dir, key)
 }
 
-// Settle brings what a crash has left in the journal's write-ahead log in a folder into attestd.db, so that this alone is the journal. No daemon
-// may use it.
+// Settle moves the records that a crash has left in the write-ahead log into attestd.db. No daemon may use the folder.
 func Settle(dir string) error {
 	return asOwner(dir, func() error { return settle(dir) })
 }
@@ -68,7 +67,7 @@ func settle(dir string) error {
 	return err
 }
 
-// asOwner works in a folder as its owner, where root does: see service.User.Do.
+// asOwner runs a function as the owner of a folder if the process is root: see service.User.Do.
 func asOwner(dir string, do func() error) error {
 	owner, err := service.UserOf(dir)
 	if err != nil {
@@ -77,7 +76,7 @@ func asOwner(dir string, do func() error) error {
 	return owner.Do(do)
 }
 
-// ReadLogKey reads the key that signs the checkpoints of the journal in a folder.
+// ReadLogKey reads log.key in a folder.
 func ReadLogKey(dir string) (key appliance.LogKey, err error) {
 	err = asOwner(dir, func() error {
 		key, err = readLogKey(dir)
@@ -102,10 +101,10 @@ func readLogKey(dir string) (appliance.LogKey, error) {
 // Head is the state of a journal.
 type Head struct {
 	Tree       tlog.Tree
-	Checkpoint []byte // signed, of that tree
+	Checkpoint []byte // signed checkpoint of that tree
 }
 
-// ReadHead opens the files in a folder and reads the journal's state.
+// ReadHead opens the store in a folder and returns the state of its journal.
 func ReadHead(ctx context.Context, dir string) (h Head, err error) {
 	store, key, err := OpenStore(dir)
 	if err != nil {
@@ -119,7 +118,7 @@ func ReadHead(ctx context.Context, dir string) (h Head, err error) {
 	return h, err
 }
 
-// check unpacks an archive beside itself and audits what was in it.
+// check unpacks an archive in a temporary folder beside it and audits the content.
 func check(ctx context.Context, name, dir string, o AuditOptions) (m Manifest, err error) {
 	scratch, err := os.MkdirTemp(dir, ".attestd-check-*")
 	if err != nil {
@@ -138,14 +137,14 @@ func check(ctx context.Context, name, dir string, o AuditOptions) (m Manifest, e
 	return m, err
 }
 
-// AuditOptions say how an archive is audited.
+// AuditOptions configure Audit.
 type AuditOptions struct {
-	Quick    bool                    // the form and the checkpoint only, not each record
-	Earlier  []byte                  // a checkpoint: report whether the journal still begins with its records
+	Quick    bool                    // checks the form and the checkpoint, but no records
+	Earlier  []byte                  // a checkpoint; the journal must begin with its records
 	Progress func(done, total int64) // of the records; may be nil
 }
 
-// Audit proves that the files which an archive held are the journal that its manifest tells.
+// Audit verifies that unpacked files are the journal of the manifest.
 func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report appliance.AuditReport, err error) {
 	store, err := m.open(dir)
 	if err != nil {
@@ -162,7 +161,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	if o.Quick {
 		return report, nil
 	}
-	// Whoever signed: a backup is to be made, and put in place, of what there is.
+	// Any signer is accepted, so that a journal with an unknown signer can be backed up and restored.
 	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
 		err = fmt.Errorf("its journal is damaged: %s", damages(report))
@@ -185,14 +184,14 @@ func damages(report appliance.AuditReport) string {
 	return strings.Join(lines, "\n")
 }
 
-// Inspected is what a backup holds.
+// Inspected is the content of a backup.
 type Inspected struct {
 	Manifest
-	Key    appliance.LogKey // the public half, as the manifest has it
+	Key    appliance.LogKey // the public half, from the manifest
 	Report appliance.AuditReport
 }
 
-// Inspect audits a backup, in a folder that it makes for that and removes.
+// Inspect audits a backup in a temporary folder.
 func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions) (found Inspected, err error) {
 	scratch, err := os.MkdirTemp("", "attestd-inspect-*")
 	if err != nil {

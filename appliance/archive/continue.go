@@ -14,37 +14,37 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// ContinueOptions say why a journal goes on as another log.
+// ContinueOptions configure Continue.
 type ContinueOptions struct {
 	Reason, By string
-	Published  []byte // the highest checkpoint that is known to have been published; nil where none is
+	Published  []byte // the largest checkpoint that is known to have been published; may be nil
 	Now        time.Time
-	// NewKey gives the other log a key that does not follow from the old one, which may be stolen, or is not there. Others that share the
-	// journal must be brought it.
+	// NewKey generates an independent key for the new log, for an old key that was stolen or is missing. Otherwise the new key is derived
+	// from the old one. The other members of a cluster must be given an independent key.
 	NewKey   bool
-	Old      appliance.LogKey        // the old log's, of which the public half is enough with NewKey; the zero value means that log.key is in the folder
+	Old      appliance.LogKey        // the old log's key; with NewKey, the public half is enough; zero means log.key in the folder
 	Progress func(done, total int64) // of the records; may be nil
 }
 
-// Continued is a log that goes on from another one.
+// Continued is a log that continues another one.
 type Continued struct {
 	Key   appliance.LogKey
 	Head  Head
-	Aside string // the old journal, which stays
+	Aside string // path of the old journal, which is kept
 }
 
-// Continue has the journal in a folder, which no daemon uses, go on as another log: see appliance.Continuation. The new journal is made
-// beside the old one, and one rename puts it in its place: a kill leaves the one or the other, whole, and the next start brings log.key
-// and the mark to it.
+// Continue turns the journal in a folder into one of a new log: see appliance.Continuation. No daemon may use the folder. The new journal is
+// written beside the old one and renamed into its place, so that a kill leaves one of the two. The next start updates log.key and the
+// mark.
 func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
-	if err := Settle(dir); err != nil { // else it would lie beside the new journal
+	if err := Settle(dir); err != nil { // otherwise the old write-ahead log would lie beside the new journal
 		return c, err
 	}
 	store, key, err := o.open(dir)
 	if err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }() // until then its lock keeps the daemon from starting
+	defer func() { err = errors.Join(err, store.Close()) }() // its lock keeps a daemon from starting
 	surviving, err := store.Journal().Checkpoint(ctx)
 	if err != nil {
 		return c, err
@@ -67,7 +67,7 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 		return c, err
 	}
 	c.Aside = filepath.Join(dir, StoreFile+freeSuffix(dir, ".before-continue-"+o.Now.UTC().Format("20060102T150405Z")))
-	if o.NewKey { // nobody finds it, were it lost in a kill
+	if o.NewKey { // an independent key could not be derived again after a kill
 		if err := KeepNextKey(dir, secret); err != nil {
 			return c, err
 		}
@@ -92,7 +92,7 @@ func (o ContinueOptions) open(dir string) (*bolt.Store, appliance.LogKey, error)
 	return store, o.Old, err
 }
 
-// Successor makes the first leaf of the log that goes on from the one of key, with that log's key and its secret text.
+// Successor returns the first leaf of the log that continues the one of key, with the new log's key and its secret text.
 func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e appliance.Event, next appliance.LogKey, secret string, err error) {
 	if e, err = appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now); err != nil {
 		return e, next, "", err
@@ -107,7 +107,7 @@ func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e ap
 	return e, next, secret, err
 }
 
-// RotateLogKey is Continue with a new log key, of a journal that lost nothing, such as because the old key was stolen.
+// RotateLogKey is Continue with an independent key for a complete journal, for example after the old key was stolen.
 func RotateLogKey(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
 	err = asOwner(dir, func() error {
 		key, err := readLogKey(dir)
@@ -124,10 +124,10 @@ func RotateLogKey(ctx context.Context, dir string, o ContinueOptions) (c Continu
 	return c, err
 }
 
-// continueScratch is the name of the folder in which the new journal is made.
+// continueScratch is the name of the folder in which Continue writes the new journal.
 const continueScratch = ".continue-*"
 
-// removeLeftovers removes what runs that were killed have left.
+// removeLeftovers removes the folders of killed runs.
 func removeLeftovers(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, continueScratch))
 	for _, path := range left {
@@ -136,7 +136,7 @@ func removeLeftovers(dir string) error {
 	return err
 }
 
-// putInPlace replaces the journal, which keeps a second name.
+// putInPlace replaces the journal and keeps the old one under a second name.
 func putInPlace(dir, made, aside string) error {
 	journal := filepath.Join(dir, StoreFile)
 	if err := os.Link(journal, aside); err != nil {
@@ -151,10 +151,10 @@ func putInPlace(dir, made, aside string) error {
 	return files.SyncFolder(dir)
 }
 
-// ErrNothingLost is AcceptLoss's where the journal has all that the mark says.
+// ErrNothingLost is returned by AcceptLoss if the journal agrees with the mark.
 var ErrNothingLost = errors.New("nothing is lost: the journal has all that was published")
 
-// AcceptLoss is Continue where the journal in a folder is not the one that the high-water mark tells, and else ErrNothingLost.
+// AcceptLoss runs Continue if the journal in a folder contradicts the high-water mark. Otherwise it returns ErrNothingLost.
 func AcceptLoss(ctx context.Context, dir string, o ContinueOptions) (c Continued, loss *highwater.Loss, err error) {
 	err = asOwner(dir, func() error {
 		if loss, o.Published, err = findLoss(ctx, dir); err != nil {
@@ -169,7 +169,7 @@ func AcceptLoss(ctx context.Context, dir string, o ContinueOptions) (c Continued
 	return c, loss, err
 }
 
-// findLoss compares the journal with the mark, and returns the highest checkpoint that is known to have been published.
+// findLoss compares the journal with the mark. It returns the largest checkpoint that is known to have been published.
 func findLoss(ctx context.Context, dir string) (loss *highwater.Loss, published []byte, err error) {
 	store, key, err := OpenStore(dir)
 	if err != nil {
@@ -184,7 +184,7 @@ func findLoss(ctx context.Context, dir string) (loss *highwater.Loss, published 
 	return loss, published, err
 }
 
-// PublishedMark returns what the mark in a file says was published, be it of another log; nil where it says nothing.
+// PublishedMark returns the checkpoint in the file of a mark, also of another log; nil if there is none.
 func PublishedMark(path string, key appliance.LogKey) ([]byte, error) {
 	mark, err := highwater.Read(path, key.Verifier)
 	if errors.Is(err, highwater.ErrOtherLog) || errors.Is(err, highwater.ErrDamaged) || errors.Is(err, os.ErrNotExist) {

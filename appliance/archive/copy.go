@@ -14,26 +14,26 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// CopySource is a store that is copied. Nothing may be appended to it meanwhile.
+// CopySource is the store to copy. Nothing may be appended to it meanwhile.
 type CopySource struct {
 	Keys     appliance.Keys
 	Journal  appliance.Journal
 	Verifier note.Verifier // of the log
 }
 
-// CopyTarget is a store that a copy is made in: an empty one, or one with a copy that was not finished.
+// CopyTarget is an empty store, or one with an unfinished copy.
 type CopyTarget struct {
 	Keys    appliance.Keys
 	Journal appliance.Journal
-	// Tree returns how far the copy is.
+	// Tree returns the tree of the leaves copied so far.
 	Tree func(ctx context.Context) (tlog.Tree, error)
-	// Import appends leaves as they are, all or none of them; first is the index of the first. See bolt.Store.Import.
+	// Import appends leaves unchanged and atomically. first is the index of the first one. See bolt.Store.Import.
 	Import func(ctx context.Context, first int64, leaves [][]byte) error
-	// Finish makes the copy a store that can be used. Until then it is not.
+	// Finish makes the copy usable.
 	Finish func(ctx context.Context, checkpoint []byte) error
 }
 
-// TreeOf is the tree of a journal's newest checkpoint.
+// TreeOf returns the tree of a journal's newest checkpoint.
 func TreeOf(ctx context.Context, journal interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
 }, verifier note.Verifier) (tlog.Tree, error) {
@@ -44,15 +44,15 @@ func TreeOf(ctx context.Context, journal interface {
 	return appliance.OpenCheckpoint(signed, verifier)
 }
 
-// Copied is what a copy holds.
+// Copied is the content of a finished copy.
 type Copied struct {
 	Records  int64  `json:"records"`
 	RootHash string `json:"rootHash"` // of the tree of these records, hex
 	Keys     int    `json:"keys"`
-	Resumed  int64  `json:"resumed"` // of the records, those that an earlier run had copied
+	Resumed  int64  `json:"resumed"` // records copied by an earlier run
 }
 
-// Interrupted says that a copy was interrupted, and how far it was.
+// Interrupted is returned by an interrupted copy, with its progress.
 type Interrupted struct {
 	Kept, Of int64 // records
 	Cause    error
@@ -64,11 +64,11 @@ func (e *Interrupted) Error() string {
 
 func (e *Interrupted) Unwrap() error { return e.Cause }
 
-// copyStep is how many leaves are imported at once: what is lost by an interruption, and more than a commit is worth.
+// copyStep is the number of leaves in one import. An interruption loses at most that many.
 const copyStep = 1000
 
-// Copy copies journal and API keys, or goes on with a copy that was interrupted, reads the copy back, and finishes it when it
-// is the same: every leaf, root, number and key. An interruption by ctx is an Interrupted.
+// Copy copies the journal and the API keys, or continues an interrupted copy. It reads the copy back, compares every leaf, root, index and
+// key, and finishes the copy. If ctx ends, it returns an Interrupted.
 func Copy(ctx context.Context, from CopySource, to CopyTarget, progress func(done, total int64)) (c Copied, err error) {
 	run := &copying{from: from, to: to, progress: progress}
 	for _, step := range []func(context.Context) error{run.begin, run.copyRecords, run.copyKeys, run.compare} {
@@ -91,12 +91,12 @@ type copying struct {
 	to            CopyTarget
 	progress      func(done, total int64)
 	checkpoint    []byte    // of the source
-	tree          tlog.Tree // that is to be copied
+	tree          tlog.Tree // to be copied
 	done, resumed int64
-	keys          []appliance.APIKey // of the source, as of the beginning
+	keys          []appliance.APIKey // of the source, read at the beginning
 }
 
-// begin finds out what is to be copied, and what is there.
+// begin reads the state of source and target.
 func (c *copying) begin(ctx context.Context) (err error) {
 	if c.keys, err = c.from.Keys.List(ctx); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (c *copying) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// copyRecords imports the leaves that are not there yet. Those that are there are compared, by the root of their tree.
+// copyRecords imports the missing leaves. It compares the root of the existing ones.
 func (c *copying) copyRecords(ctx context.Context) error {
 	var tree appliance.Frontier
 	var scratch []tlog.Hash
@@ -136,7 +136,7 @@ func (c *copying) copyRecords(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		place := tree.Size() // an event that begins the log has a place, but no index of a record
+		place := tree.Size() // a leading EventLogContinued has a place in the tree but no record index
 		if place >= c.tree.N {
 			return errEnough
 		}
@@ -175,7 +175,7 @@ func (c *copying) compareHalf(ctx context.Context, tree appliance.Frontier) erro
 	return err
 }
 
-// copyKeys makes the keys that are not there yet, and ends those that were ended since.
+// copyKeys creates the missing keys and revokes those revoked since.
 func (c *copying) copyKeys(ctx context.Context) error {
 	there, err := c.keysThere(ctx)
 	if err != nil {
@@ -242,7 +242,7 @@ func (c *copying) compareKeys(ctx context.Context) error {
 	return nil
 }
 
-// sameKey compares all but the last use, which may have changed between two runs.
+// sameKey compares two keys without their last use, which may change between two runs.
 func sameKey(a, b appliance.APIKey) bool {
 	a.LastUsed, b.LastUsed = time.Time{}, time.Time{}
 	for _, k := range []*appliance.APIKey{&a, &b} {

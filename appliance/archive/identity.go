@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// identify has the journal in scratch go on as another log, unless it is proven that nothing was published beyond it: then the log
-// stays what it is. It returns the checkpoint of the journal as it will be in place, which becomes the mark.
+// identify continues the journal in scratch as a new log, unless it is proven that no larger checkpoint was published. It returns the
+// checkpoint of the restored journal, which becomes the mark.
 func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done *Restored) (checkpoint []byte, err error) {
 	key, err := done.logKey()
 	if err != nil {
@@ -49,8 +49,8 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 	return next.Head.Checkpoint, nil
 }
 
-// Identify is what Restore does about the log of the journal that a backup has unpacked in scratch, for who puts it elsewhere than into
-// dir: see NewLog. dir has the high-water mark. It returns the checkpoint that the journal in scratch has now.
+// Identify does for an unpacked journal in scratch what Restore does about its log (see NewLog), for callers that restore to another place
+// than dir. dir has the high-water mark. It returns the checkpoint of the journal in scratch.
 func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string, m Manifest) (checkpoint []byte, log *NewLog, err error) {
 	done := Restored{Manifest: m}
 	err = asOwner(dir, func() error {
@@ -60,8 +60,8 @@ func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string, m Man
 	return checkpoint, done.Log, err
 }
 
-// missing says why records may have been published that the backup lacks, and the highest checkpoint that is known to have been
-// published. "" says that there are none: the backup holds all that the mark in dir, or what stands for it, covers.
+// missing returns why records may have been published that the backup lacks, and the largest checkpoint that is known to have been
+// published. why is empty if the backup has everything that the mark in dir covers.
 func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey, m Manifest) (why string, published []byte, err error) {
 	path := filepath.Join(dir, highwater.FileName)
 	mark, err := highwater.Read(path, key.Verifier)
@@ -73,7 +73,7 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return "", nil, err
 	}
-	// Each of these was signed, and may have been published.
+	// Each of these was signed and may have been published.
 	for _, signed := range [][]byte{mark.Signed, o.Published, headOf(ctx, dir, key)} {
 		if signed == nil {
 			continue
@@ -96,7 +96,7 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 	return "", published, nil
 }
 
-// lacks says how many of the records of a published checkpoint the backup does not have.
+// lacks describes how many records of a published checkpoint the backup lacks.
 func lacks(m Manifest, published []byte) string {
 	_, tree, err := appliance.ReadCheckpoint(published)
 	if err != nil || tree.N <= m.Records {
@@ -105,7 +105,7 @@ func lacks(m Manifest, published []byte) string {
 	return fmt.Sprintf("the backup lacks %d of the %d records that were published", tree.N-m.Records, tree.N)
 }
 
-// headOf is the checkpoint of the journal in a folder where it is of that log; nil where it is not, or cannot be read.
+// headOf returns the checkpoint of the journal in a folder, nil if that is unreadable or of another log.
 func headOf(ctx context.Context, dir string, key appliance.LogKey) []byte {
 	in, err := ReadHead(ctx, dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func headOf(ctx context.Context, dir string, key appliance.LogKey) []byte {
 	return in.Checkpoint
 }
 
-// covers says whether the backup begins with the records of a checkpoint.
+// covers reports whether the backup begins with the records of a checkpoint.
 func (o RestoreOptions) covers(ctx context.Context, scratch string, key appliance.LogKey, m Manifest, signed []byte) (bool, error) {
 	tree, err := appliance.OpenCheckpoint(signed, key.Verifier)
 	if err != nil {
@@ -134,8 +134,8 @@ func (o RestoreOptions) covers(ctx context.Context, scratch string, key applianc
 	return extends, errors.Join(err, store.Close())
 }
 
-// beforeContinued is the head of the journal in dir as it was before it went on as another log, where it was of the backup's log
-// then, and nothing but events came since; else in. newest is the index of its newest attestation.
+// beforeContinued returns the head of the journal in dir before it was continued as another log, if it belonged to the backup's log then and
+// only events followed. Otherwise it returns in. newest is the index of the newest attestation in dir.
 func beforeContinued(dir string, m Manifest, in Head, newest int64) (Head, error) {
 	_, events, err := bolt.Beginning(filepath.Join(dir, StoreFile))
 	if err != nil {
@@ -153,7 +153,7 @@ func beforeContinued(dir string, m Manifest, in Head, newest int64) (Head, error
 	return in, nil
 }
 
-// sameLog says whether a head is of the backup's log.
+// sameLog reports whether a head belongs to the backup's log.
 func sameLog(in Head, m Manifest) bool {
 	key, err := m.logKey()
 	return err == nil && appliance.SignerOf(in.Checkpoint) == appliance.LogName(key.Verifier)

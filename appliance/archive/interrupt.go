@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// reading is a reader that ends with ctx: a backup may be large, and who interrupts a command does not wait for it.
+// reading is a reader that fails once ctx ends, so that a large backup can be interrupted.
 type reading struct {
 	ctx context.Context
 	io.Reader
@@ -18,7 +18,7 @@ func (r reading) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// writing is a writer that ends with ctx.
+// writing is a writer that fails once ctx ends.
 type writing struct {
 	ctx context.Context
 	io.Writer

@@ -13,25 +13,24 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// ErrRetired is a log key whose log goes on as another one.
+// ErrRetired is returned for a log key whose log was continued as another one.
 var ErrRetired = errors.New("this log key is retired")
 
-// retiredFile is the name of a log key in data_dir that signs nothing any more.
+// retiredFile returns the file name of a retired log key in data_dir.
 func retiredFile(key appliance.LogKey) string {
 	return fmt.Sprintf("%s.retired-%08x", LogKeyFile, key.Verifier.KeyHash())
 }
 
-// IsRetired says whether the log of a key went on as another one in a folder.
+// IsRetired reports whether a key is retired in a folder.
 func IsRetired(dir string, key appliance.LogKey) bool {
 	return files.Exists(filepath.Join(dir, retiredFile(key)))
 }
 
-// ReplaceLogKey puts another log key in the place of log.key, which stays under the name of a retired one. A kill leaves either in
-// place.
+// ReplaceLogKey replaces log.key and keeps the old key under the name of a retired one. A kill leaves the old key or the new one.
 func ReplaceLogKey(dir string, old appliance.LogKey, secret string) error {
 	path, retired := filepath.Join(dir, LogKeyFile), filepath.Join(dir, retiredFile(old))
 	err := os.Link(path, retired)
-	if errors.Is(err, fs.ErrNotExist) { // the old key is not here; its public half says that it signs nothing any more
+	if errors.Is(err, fs.ErrNotExist) { // only its public half is known here, which is enough to mark it as retired
 		err = files.Write(retired, []byte(old.VerifierText+"\n"), 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -46,10 +45,10 @@ func ReplaceLogKey(dir string, old appliance.LogKey, secret string) error {
 	return files.HandOver(dir, LogKeyFile, retiredFile(old))
 }
 
-// nextKeyFile has the new key of a journal that goes on as another log, from before the journal is in place until log.key has it.
+// nextKeyFile holds the independent key of a new log until it is in log.key.
 const nextKeyFile = LogKeyFile + ".next"
 
-// KeepNextKey keeps the secret text of the key with which the journal in a folder is about to go on: a kill does not lose it.
+// KeepNextKey stores the secret text of the next log key, so that a kill does not lose it.
 func KeepNextKey(dir, secret string) error {
 	if err := files.Write(filepath.Join(dir, nextKeyFile), []byte(secret+"\n"), 0o600); err != nil {
 		return fmt.Errorf("log key: %w", err)
@@ -57,7 +56,7 @@ func KeepNextKey(dir, secret string) error {
 	return files.HandOver(dir, nextKeyFile)
 }
 
-// successorOf is the key of the log that begins with these events: it follows from the old log's, or is in nextKeyFile.
+// successorOf returns the key of the log that begins with these events. It derives the key from the old one or reads nextKeyFile.
 func successorOf(dir string, key appliance.LogKey, events []appliance.Event) (next appliance.LogKey, secret string, err error) {
 	if next, secret, err = key.Follow(events); !errors.Is(err, appliance.ErrNewLogKey) {
 		return next, secret, err
@@ -68,7 +67,7 @@ func successorOf(dir string, key appliance.LogKey, events []appliance.Event) (ne
 	return next, "", err
 }
 
-// NextKey reads what KeepNextKey has kept.
+// NextKey reads the key that KeepNextKey stored.
 func NextKey(dir string) (next appliance.LogKey, secret string, err error) {
 	kept, err := os.ReadFile(filepath.Join(dir, nextKeyFile))
 	if err != nil {
@@ -79,8 +78,8 @@ func NextKey(dir string) (next appliance.LogKey, secret string, err error) {
 	return next, secret, err
 }
 
-// followed opens the journal in a folder with a log key, or with the one that follows from it where the journal goes on as another
-// log, and returns that.
+// followed opens the journal in a folder with a log key or, if the journal was continued as another log, with that log's key. It returns
+// the key.
 func followed(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
 	store, _, key, err := openFollowing(dir, key, open)
 	return store, key, err
@@ -99,12 +98,12 @@ func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 	if otherErr != nil || followErr != nil {
 		return nil, "", key, err
 	}
-	store, err = open(next) // which checks that the key signed the journal
+	store, err = open(next) // which verifies that the key signed the journal
 	return store, secret, next, err
 }
 
-// OpenFollowing opens the journal in a folder with its log key. Where the journal has gone on as another log, and log.key has not
-// followed because of a kill between the two, it follows now. A retired key opens nothing: nobody signs a second history under it.
+// OpenFollowing opens the journal in a folder with its log key. If a kill has left a continued journal with the old log.key, it replaces
+// log.key now. A retired key is refused, so that it cannot sign a second history.
 func OpenFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
 	store, secret, next, err := openFollowing(dir, key, open)
 	switch {

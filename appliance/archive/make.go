@@ -18,12 +18,12 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// Name is the name of a backup made now. Names sort by time.
+// Name returns the file name of a backup made at a time. Names sort by time.
 func Name(now time.Time) string {
 	return "attestd-" + now.UTC().Format("20060102T150405Z") + ".tar.zst"
 }
 
-// FreeName returns a path for a backup made now in a folder, by the first second that no other has.
+// FreeName returns an unused path for a new backup in a folder.
 func FreeName(folder string, now time.Time) string {
 	for ; ; now = now.Add(time.Second) {
 		if path := filepath.Join(folder, Name(now)); !files.Exists(path) {
@@ -32,15 +32,14 @@ func FreeName(folder string, now time.Time) string {
 	}
 }
 
-// Pruned is what Prune has done.
+// Pruned is the result of Prune.
 type Pruned struct {
 	Removed []string
-	Future  []string // backups whose names are of a later time than that of the new one; they stay
+	Future  []string // kept backups whose names are later than the new one's
 }
 
-// Prune removes all but the newest backups in the folder of the one that was just made, whose name counts as the newest. What is
-// later by its name was made while the clock was wrong, or the clock is wrong now: it neither counts nor goes. A keep of 0 removes
-// none. Only names of the form of Name count.
+// Prune removes all but the newest keep backups in the folder of a new backup. A name that is later than the new backup's means that a clock
+// was wrong: Prune neither counts nor removes it. Only names in the form of Name count. A keep of 0 removes none.
 func Prune(made string, keep int) (p Pruned, err error) {
 	folder, newest := filepath.Split(made)
 	entries, err := os.ReadDir(folder)
@@ -71,21 +70,21 @@ func Prune(made string, keep int) (p Pruned, err error) {
 	return p, nil
 }
 
-// Sealing says how a backup has the log key.
+// Sealing configures the log key in a backup.
 type Sealing struct {
-	Dir string        // the folder that has log.key
-	To  age.Recipient // who can decrypt it; nil leaves the key out
+	Dir string        // the folder of log.key
+	To  age.Recipient // the recipient of the encrypted key; nil leaves the key out
 }
 
-// Make makes a compressed archive of what take writes, which is as Write writes it, and of the encrypted log key: under another name, which
-// becomes the given one when it has proved to be good.
+// Make writes a compressed archive of the encrypted log key and of the archive that take writes (see Write). The file gets its name after it
+// has passed an audit.
 func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealing, o AuditOptions) (m Manifest, size int64, err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {
 		return m, 0, err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
+	defer func() { _ = os.Remove(f.Name()) }() // fails once the file is renamed
 	defer f.Close()
 	var key appliance.LogKey
 	err = compress(f, func(w io.Writer) error {
@@ -106,13 +105,13 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealin
 	if s.To != nil && key.VerifierText != m.VerifierKey {
 		return m, 0, fmt.Errorf("%s is the key of %s, and signed no checkpoint of the journal: attestd follows when it is started again", LogKeyFile, appliance.LogName(key.Verifier))
 	}
-	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, it replaces nothing
+	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, a link replaces nothing
 		return m, 0, err
 	}
 	return m, size, files.SyncFolder(dir)
 }
 
-// write begins an archive with the encrypted log key, so that one that Write writes can follow.
+// write writes the encrypted log key, after which the output of Write can follow.
 func (s Sealing) write(w io.Writer) (key appliance.LogKey, err error) {
 	if s.To == nil {
 		return key, nil
@@ -122,10 +121,10 @@ func (s Sealing) write(w io.Writer) (key appliance.LogKey, err error) {
 		return key, err
 	}
 	archive := tar.NewWriter(w)
-	return key, errors.Join(put(archive, sealedLogKey, sealed, time.Now()), archive.Flush()) // not closed: the archive goes on
+	return key, errors.Join(put(archive, sealedLogKey, sealed, time.Now()), archive.Flush()) // not closed: more files follow
 }
 
-// compress writes what produce writes to f, and syncs it.
+// compress compresses the output of produce into f and syncs it.
 func compress(f *os.File, produce func(io.Writer) error) error {
 	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true))
 	if err != nil {

@@ -17,43 +17,42 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// RestoreOptions say what Restore may move aside.
+// RestoreOptions configure Restore.
 type RestoreOptions struct {
-	Force        bool // keys and journal that are in place, if the backup holds all of the journal's records
-	DiscardNewer bool // with Force: also a journal with records that the backup lacks
-	// Auditing is called before each of the two times that the backup may be read through, and returns what the audit reports its
-	// progress to, and what to call when it has ended. Nil means that nobody is told.
+	Force        bool // replace existing files if the backup has all records of their journal
+	DiscardNewer bool // with Force: also replace a journal with records that the backup lacks
+	// Auditing, if not nil, is called before each of up to two audits. It returns the function for progress and the one to call at the end.
 	Auditing func() (progress func(done, total int64), ended func())
-	// Published is the newest checkpoint that was published, where it was kept elsewhere: with it, it is known without a high-water mark
-	// what the backup must hold for its log to stay what it is. Nil means that none is known.
+	// Published is the newest published checkpoint, if it was kept elsewhere. Without a high-water mark, it decides whether the log keeps its
+	// identity. It may be nil.
 	Published []byte
 	By        string // who restores
 
-	Identities []age.Identity // that open the backup's log key; none where there are none
-	// NewLogKey has the journal go on as another log with a new log key. A backup without a log key, which data_dir has not either, does so
-	// in any case.
+	Identities []age.Identity // that decrypt the backup's log key
+	// NewLogKey continues the journal as another log with an independent key. This also happens if neither the backup nor data_dir has the
+	// log key.
 	NewLogKey bool
 }
 
-// Restored is what Restore has done.
+// Restored is the result of Restore.
 type Restored struct {
 	Manifest
 	MovedAside []string `json:"movedAside,omitempty"` // paths
-	Log        *NewLog  `json:"log,omitempty"`        // as which the journal goes on; nil where its log stays what it is
-	Lost       string   `json:"-"`                    // which records what was moved aside has and the backup lacks; empty for none
+	Log        *NewLog  `json:"log,omitempty"`        // the log that continues the journal; nil if the log keeps its identity
+	Lost       string   `json:"-"`                    // records of the replaced journal that the backup lacks; empty for none
 }
 
-// NewLog is the log as which a restored journal goes on.
+// NewLog is the log that continues a restored journal.
 type NewLog struct {
 	Origin      string `json:"origin"`
 	VerifierKey string `json:"verifierKey"` // C2SP signed-note
-	Why         string `json:"why"`         // it could not stay what it was
+	Why         string `json:"why"`         // why the log could not keep its identity
 }
 
-// InPlaceError is returned by Restore where there are keys or a journal that it may not move aside.
+// InPlaceError is returned by Restore for existing files that it may not replace.
 type InPlaceError struct {
 	Dir  string
-	Lost string // which of the journal's records the backup lacks; empty for none
+	Lost string // records of the journal that the backup lacks; empty for none
 }
 
 func (e *InPlaceError) Error() string {
@@ -63,15 +62,15 @@ func (e *InPlaceError) Error() string {
 	return fmt.Sprintf("there is a journal in %s already, and %s", e.Dir, e.Lost)
 }
 
-// Restore audits a backup, which is read once, and puts its files into dir, which it makes if it is missing, as dir's owner. The daemon must not be
-// running. What is in dir is moved aside there, as far as the options allow, and never removed.
+// Restore audits a backup and puts its files into dir, as the owner of dir. It creates dir if necessary and reads the backup once. The
+// daemon must not be running. Existing files are renamed within dir if the options allow it, and never removed.
 //
-// Errors: *InPlaceError; what is wrong with the backup; those of the file system.
+// Errors: *InPlaceError; faults of the backup; errors of the file system.
 func Restore(ctx context.Context, backup io.Reader, dir string, o RestoreOptions) (done Restored, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return done, fmt.Errorf("data_dir: %w", err)
 	}
-	// Root does it as the owner of dir, in which anything may have been planted.
+	// Root acts as the owner of dir, who may have planted links there.
 	err = asOwner(dir, func() error {
 		done, err = o.restore(ctx, backup, dir)
 		return err
@@ -80,7 +79,7 @@ func Restore(ctx context.Context, backup io.Reader, dir string, o RestoreOptions
 }
 
 func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir string) (done Restored, err error) {
-	scratch, err := os.MkdirTemp(dir, ".restore-*") // on the same file system, so that a rename will do
+	scratch, err := os.MkdirTemp(dir, ".restore-*") // on the same file system, for renames
 	if err != nil {
 		return done, fmt.Errorf("data_dir: %w", err)
 	}
@@ -121,7 +120,7 @@ func (o RestoreOptions) audit(ctx context.Context, dir string, m Manifest, earli
 	return Audit(ctx, dir, m, options)
 }
 
-// mayReplace returns an error unless what is in dir may be moved aside, and which records are lost with it.
+// mayReplace returns an error unless the files in dir may be replaced, and the records that are lost with them.
 func (o RestoreOptions) mayReplace(ctx context.Context, dir, scratch string, m Manifest) (lost string, err error) {
 	if !files.Exists(filepath.Join(dir, StoreFile)) && !files.Exists(filepath.Join(dir, LogKeyFile)) {
 		return "", nil
@@ -133,7 +132,7 @@ func (o RestoreOptions) mayReplace(ctx context.Context, dir, scratch string, m M
 	return lost, err
 }
 
-// lost says which records of the journal in place the backup lacks; "" means none.
+// lost describes the records of the existing journal that the backup lacks; "" means none.
 func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifest) (string, error) {
 	in, err := ReadHead(ctx, dir)
 	if errors.Is(err, bolt.ErrInUse) {
@@ -143,21 +142,21 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 	}
 	newest, err := newestAttestation(ctx, dir)
-	if err != nil { // what is damaged may have been one
+	if err != nil { // a damaged journal may have had some
 		newest = in.Tree.N - 1
 	}
-	if !sameLog(in, m) { // else it went on from another one, and its first leaf need not be read
+	if !sameLog(in, m) { // otherwise a continued log, whose first leaf need not be read
 		if in, err = beforeContinued(dir, m, in, newest); err != nil {
 			return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
 		}
 	}
 	if newest < 0 || newest < m.Records && beginsWith(ctx, dir, m) {
-		return "", nil // events are not answered to anybody
+		return "", nil // only attestations are answered to clients
 	}
 	if in.Tree.N > m.Records && sameLog(in, m) {
 		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
 	}
-	// The audit with an earlier checkpoint proves that the backup goes on where the journal in place ends.
+	// The audit with an earlier checkpoint proves that the backup contains the existing journal.
 	report, err := o.audit(ctx, scratch, m, in.Checkpoint)
 	switch {
 	case ctx.Err() != nil:
@@ -165,11 +164,11 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	case err == nil && report.OK():
 		return "", nil
 	}
-	// An error, too, says that the checkpoint is not of this log: the backup itself has passed its audit.
+	// An error means another log, because the backup itself has passed its audit.
 	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.Tree.N), nil
 }
 
-// newestAttestation is the index of the newest attestation of the journal in dir; -1 where there is none.
+// newestAttestation returns the index of the newest attestation in dir, -1 if there is none.
 func newestAttestation(ctx context.Context, dir string) (index int64, err error) {
 	store, _, err := OpenStore(dir)
 	if err != nil {
@@ -182,7 +181,7 @@ func newestAttestation(ctx context.Context, dir string) (index int64, err error)
 	return index, errors.Join(err, store.Close())
 }
 
-// beginsWith says whether the journal in dir is of the backup's log, and begins with its records.
+// beginsWith reports whether the journal in dir belongs to the backup's log and begins with its records.
 func beginsWith(ctx context.Context, dir string, m Manifest) bool {
 	store, key, err := OpenStore(dir)
 	if err != nil {
@@ -192,14 +191,14 @@ func beginsWith(ctx context.Context, dir string, m Manifest) bool {
 	return errors.Join(err, store.Close()) == nil && begins
 }
 
-// Replace puts what is in scratch into dir. What is there keeps a second name, so that at no moment, not even in a
-// power cut, a daemon that starts finds nothing and begins a new journal; and with one file new and the other old it
-// refuses to start, or brings the other to it. The same goes for a write-ahead log that was not removed yet.
+// Replace moves the files in scratch into dir. Existing files keep a second name, so that a daemon that starts at any moment, even after a
+// power cut, finds a journal and does not begin a new one. If one file is new and the other old, the daemon refuses to start or updates
+// the other. The same holds for an old write-ahead log.
 func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	if err := giveAway(dir, scratch); err != nil {
 		return nil, err
 	}
-	_ = settle(dir) // what cannot be brought into the journal is moved aside with it
+	_ = settle(dir) // on failure, the write-ahead log is moved aside with the journal
 	wal := bolt.WALPath(StoreFile)
 	newest := highwater.NewestPath(highwater.FileName)
 	names := []string{StoreFile, wal, LogKeyFile, highwater.FileName, newest}
@@ -215,7 +214,7 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 		aside = append(aside, from+suffix)
 	}
 	retired, err := filepath.Glob(filepath.Join(scratch, LogKeyFile+".retired-*"))
-	for _, path := range retired { // after the journal that goes on from it
+	for _, path := range retired { // after the journal that continues it
 		names = append(names, filepath.Base(path))
 	}
 	for _, name := range names {
@@ -223,7 +222,7 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 			err = os.Rename(from, filepath.Join(dir, name))
 		}
 	}
-	for _, name := range []string{wal, newest} { // of the journal that was moved aside
+	for _, name := range []string{wal, newest} { // of the journal moved aside
 		if err == nil && files.Exists(filepath.Join(dir, name)) {
 			err = os.Remove(filepath.Join(dir, name))
 		}
@@ -231,7 +230,7 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	return aside, errors.Join(err, files.SyncFolder(dir))
 }
 
-// freeSuffix returns the suffix, with a number where names with it are taken.
+// freeSuffix returns the suffix, with a number if such names exist.
 func freeSuffix(dir, suffix string) string {
 	free := suffix
 	for n := 2; files.Exists(filepath.Join(dir, StoreFile+free)) || files.Exists(filepath.Join(dir, LogKeyFile+free)); n++ {
@@ -240,7 +239,7 @@ func freeSuffix(dir, suffix string) string {
 	return free
 }
 
-// giveAway is HandOver to dir's owner, for files that are in a folder below it.
+// giveAway gives files in a folder below dir to the owner of dir.
 func giveAway(dir, scratch string) error {
 	below, err := filepath.Rel(dir, scratch)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// sealedLogKey is the name of the encrypted log key in an archive (age, age-encryption.org/v1).
+// sealedLogKey is the name of the encrypted log key in an archive (age-encryption.org/v1).
 const sealedLogKey = LogKeyFile + ".age"
 
-// maxSealed bounds it. That of a key has some 400 bytes.
+// maxSealed is its maximum size in bytes. An encrypted key has about 400.
 const maxSealed = 64 << 10
 
 // ParseRecipient reads the public key of an age identity, as age-keygen prints it: age1….
@@ -33,12 +33,12 @@ func ParseRecipient(text string) (age.Recipient, error) {
 	return all[0], nil
 }
 
-// PassphraseRecipient encrypts to a passphrase.
+// PassphraseRecipient returns the recipient for a passphrase.
 func PassphraseRecipient(passphrase []byte) (age.Recipient, error) {
 	return age.NewScryptRecipient(string(passphrase))
 }
 
-// ReadIdentities reads what opens the log keys of backups: a file of age-keygen.
+// ReadIdentities reads a file of age-keygen.
 func ReadIdentities(path string) ([]age.Identity, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func ReadIdentities(path string) ([]age.Identity, error) {
 	return all, nil
 }
 
-// PassphraseIdentity opens what PassphraseRecipient encrypted.
+// PassphraseIdentity returns the identity for a passphrase.
 func PassphraseIdentity(passphrase []byte) (age.Identity, error) {
 	return age.NewScryptIdentity(string(passphrase))
 }
@@ -61,7 +61,7 @@ func PassphraseIdentity(passphrase []byte) (age.Identity, error) {
 func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, err error) {
 	path := filepath.Join(dir, LogKeyFile)
 	var secret []byte
-	err = asOwner(dir, func() error { // where anything may have been planted
+	err = asOwner(dir, func() error { // whose owner may have planted links
 		secret, err = os.ReadFile(path)
 		return err
 	})
@@ -77,14 +77,14 @@ func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, er
 		return nil, key, fmt.Errorf("encrypt the log key: %w", err)
 	}
 	_, err = w.Write(bytes.TrimSpace(secret))
-	err = errors.Join(err, w.Close()) // which writes the last part
+	err = errors.Join(err, w.Close()) // which writes the last chunk
 	return b.Bytes(), key, err
 }
 
-// ErrSealed is Restore's where the backup's log key is encrypted, and nothing is given that opens it.
+// ErrSealed is returned by Restore for an encrypted log key without an identity that decrypts it.
 var ErrSealed = errors.New("its log key is encrypted, and data_dir does not have it")
 
-// Unseal is what Restore does about the log key of the backup in scratch, for a caller that puts the journal elsewhere than into dir.
+// Unseal does for the log key in scratch what Restore does, for callers that restore to another place than dir.
 func (o RestoreOptions) Unseal(dir, scratch string, m Manifest) error {
 	return asOwner(dir, func() error { return o.unseal(dir, scratch, m) })
 }
