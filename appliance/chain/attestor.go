@@ -17,23 +17,23 @@ import (
 
 var (
 	selectorAttestor = crypto.Keccak256([]byte("attestor()"))[:4]
-	// selectorIsValid is also what the function returns for a good signature (ERC-1271).
+	// selectorIsValid is also the magic value for a valid signature (ERC-1271).
 	selectorIsValid = crypto.Keccak256([]byte("isValidSignature(bytes32,bytes)"))[:4]
 )
 
-// opinions are what the RPCs of a contract say of its attestor.
+// opinions are the answers of a contract's RPCs about its attestor.
 type opinions struct {
 	mu   sync.Mutex
 	of   map[string]opinion // by the RPC's id
-	told bool               // that the attestor is another
+	told bool               // a mismatch was reported
 }
 
 type opinion struct {
 	attestor appliance.Address
-	matches  bool // the contract takes a signature of ours
+	matches  bool // the contract accepts our signatures
 }
 
-// trials are signatures by which contracts are asked whether they take them, one for each signer.
+// trials caches a trial signature of each signer, for calls of isValidSignature.
 type trials struct {
 	mu   sync.Mutex
 	made map[appliance.Address]trial
@@ -44,7 +44,7 @@ type trial struct {
 	signature appliance.Signature
 }
 
-// of returns the signer's trial. Each is made once: a contract on chain is asked often, and the HSM has better to do.
+// of returns the signer's trial signature. The HSM makes it once, because contracts are asked often.
 func (t *trials) of(ctx context.Context, s appliance.Signer) (trial, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +60,7 @@ func (t *trials) of(ctx context.Context, s appliance.Signer) (trial, error) {
 	return t.made[s.Address()], nil
 }
 
-// compareAttestor asks an RPC for a contract's attestor. What cannot be found out leaves what was known before.
+// compareAttestor asks an RPC for a contract's attestor. On an error, the last answer stays.
 func (w *Watchtower) compareAttestor(ctx context.Context, f *feed) {
 	if w.o.Signers == nil {
 		return
@@ -97,8 +97,8 @@ func (n *node) attestor(ctx context.Context, contract appliance.Address) (a appl
 	return appliance.Address(answer[12:]), nil
 }
 
-// takesOurs says whether a signature of ours is the attestor's: the attestor is one of the signers, or a contract that takes a trial
-// of the first (ERC-1271).
+// takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts the first signer's
+// trial signature (ERC-1271).
 func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address, signers []appliance.Signer) (bool, error) {
 	if slices.ContainsFunc(signers, func(s appliance.Signer) bool { return s.Address() == attestor }) {
 		return true, nil
@@ -120,7 +120,7 @@ func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.
 	return len(answer) >= 32 && bytes.Equal(answer[:4], selectorIsValid), err
 }
 
-// isValidCall is the call isValidSignature(digest, r ‖ s ‖ v).
+// isValidCall encodes the call isValidSignature(digest, r ‖ s ‖ v).
 func isValidCall(t trial) []byte {
 	word := func(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 24), n) }
 	const length = 65
@@ -128,8 +128,8 @@ func isValidCall(t trial) []byte {
 	return append(call, make([]byte, 96-length)...)
 }
 
-// combined is what the RPCs say, total of them: half are enough to say that ours are taken, and more than half must say that they are not,
-// whether the others answer or not. Readiness is not for a single RPC of several to end. known is false while neither is so.
+// combined combines the answers of the total RPCs. A match needs half of them, a mismatch more than half, whether the others answer or not:
+// one RPC of several must not end readiness. known is false if there is neither.
 func (o *opinions) combined(total int) (attestor appliance.Address, matches, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -148,7 +148,7 @@ func (o *opinions) combined(total int) (attestor appliance.Address, matches, kno
 	return attestor, matches, matches || 2*(len(o.of)-yes) > total
 }
 
-// noteAttestor tells when the contract begins to refuse what is signed here, and when that ends.
+// noteAttestor reports the begin and the end of a mismatch.
 func (c *watched) noteAttestor(signers []appliance.Signer) {
 	attestor, matches, known := c.opinions.combined(len(c.feeds))
 	if !known {
@@ -171,7 +171,7 @@ func (c *watched) noteAttestor(signers []appliance.Signer) {
 	}
 }
 
-// Ready returns nil unless a contract is known to refuse what this appliance signs; else its error has CodeAttestorMismatch.
+// Ready returns CodeAttestorMismatch if a contract is known to refuse this appliance's signatures.
 func (w *Watchtower) Ready() error {
 	for _, c := range w.contracts {
 		if attestor, matches, known := c.opinions.combined(len(c.feeds)); known && !matches {
@@ -182,16 +182,16 @@ func (w *Watchtower) Ready() error {
 	return nil
 }
 
-// Inspection is what an RPC says of a contract, asked once.
+// Inspection is the answer of an RPC about a contract.
 type Inspection struct {
-	URL      string            // without what may be secret
-	ChainID  string            // "" where it could not be asked
-	Attestor appliance.Address // of the contract; zero where Err is set
-	Code     bool              // the attestor is a contract itself, which takes a trial signature to ask
+	URL      string            // without parts that may be secret
+	ChainID  string            // "" on an error
+	Attestor appliance.Address // of the contract; zero if Err is set
+	Code     bool              // the attestor is a contract, so that only a trial signature can tell
 	Err      error
 }
 
-// Inspect asks each RPC of a contract for its chain and its attestor: for who has no signer to try.
+// Inspect asks each RPC of a contract for its chain and its attestor. It needs no signer.
 func Inspect(ctx context.Context, c Contract, userAgent string) []Inspection {
 	all := make([]Inspection, len(c.RPCs))
 	for i, shown := range shownURLs(c.RPCs) {

@@ -1,9 +1,8 @@
-// Package chain is the watchtower: it follows what verifying contracts on EVM chains redeem, and holds each redemption against the
-// journal. One whose hash the journal does not have means that someone else signs with the attestor key.
+// Package chain is the watchtower. It follows the redemptions at verifying contracts on EVM chains and looks each one up in the journal. A
+// redemption whose hash the journal lacks means that someone else signs with the attestor key.
 //
-// Each RPC of a contract is read by a feed of its own (feed.go), from its own position: one that lies, is behind or is away hides
-// nothing that another tells. What they report is judged together (judge.go). The contract's attestor is compared with the
-// appliance's signers (attestor.go).
+// A feed (feed.go) reads each RPC of a contract from its own position, so that an RPC that lies, lags or fails hides nothing that another
+// one reports. judge.go judges the reports of all RPCs. attestor.go compares the contract's attestor with the appliance's signers.
 package chain
 
 import (
@@ -18,19 +17,19 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Contract is a verifying contract that is watched.
+// Contract is a watched verifying contract.
 type Contract struct {
 	Name       string // for people, and for the store
 	Address    appliance.Address
-	RPCs       []string // URLs, which may hold secrets
-	StartBlock uint64   // the first that is read: the one in which the appliance's key became attestor, or an earlier one
-	// Confirmations is how many blocks must be on top of one before it is read. Finalized is instead of it: only blocks that the
-	// chain calls finalized are read.
+	RPCs       []string // URLs, which may contain secrets
+	StartBlock uint64   // the first block to read: the one in which the appliance's key became attestor, or an earlier one
+	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized blocks are read
+	// instead.
 	Confirmations uint64
 	Finalized     bool
 }
 
-// Redemption is an Attested event of a contract: a part, or all, of what was sent to an unspendable address was paid out.
+// Redemption is an Attested event of a contract. It pays out all or a part of the amount at an unspendable address.
 type Redemption struct {
 	Contract        string           `json:"contract"` // its name
 	Hash            appliance.Digest `json:"hash"`     // of the attestation
@@ -41,29 +40,28 @@ type Redemption struct {
 	TransactionHash appliance.Digest `json:"transactionHash"`
 	LogIndex        uint             `json:"logIndex"` // in the block
 
-	// AttestationID is the newest attestation of that hash that the journal had when it was redeemed; nil where it had none.
+	// AttestationID is the newest attestation of that hash in the journal at the time of the redemption; nil if there was none.
 	AttestationID *uuid.UUID `json:"attestationId"`
 	KeyID         string     `json:"keyId,omitempty"` // the API key that asked for it
 
 	Judgement
 }
 
-// Judgement is what is thought of a redemption.
+// Judgement is the state of a redemption.
 type Judgement struct {
 	Verdict Verdict   `json:"verdict"`
-	Reports []string  `json:"-"` // ids of the RPCs that tell of it
-	Open    bool      `json:"-"` // it is looked at again
-	Halted  bool      `json:"-"` // attesting was halted because of it, which happens once
-	Seen    time.Time `json:"-"` // when an RPC first told of it, by the appliance's clock; zero means not known
+	Reports []string  `json:"-"` // ids of the RPCs that report it
+	Open    bool      `json:"-"` // it will be judged again
+	Halted  bool      `json:"-"` // it has halted attesting, which it does once
+	Seen    time.Time `json:"-"` // when an RPC first reported it, by the appliance's clock; zero if unknown
 }
 
-// ClockTolerance is by how much an attestation's time may be later than the block that redeems it: blocks have whole seconds, and the
-// clocks of an appliance and of block producers differ.
+// ClockTolerance is how much later than the redeeming block an attestation's time may be. Block times are whole seconds, and clocks differ.
 const ClockTolerance = 2 * time.Second
 
-// Until returns the time at which an attestation of the redemption's hash is too late to account for it. A signature that is redeemed
-// first and attested afterwards was stolen. Both times bound it: the block's, and the one at which the redemption was first seen,
-// which a block's timestamp that is ahead does not move.
+// Until returns the time before which an attestation must have been made to explain the redemption. A signature that is attested after its
+// redemption was stolen. The result is bounded by the block's time and by the time of the first report, which a block's timestamp in the
+// future cannot move.
 func (r Redemption) Until() time.Time {
 	until := r.Time.Add(ClockTolerance)
 	if !r.Seen.IsZero() && r.Seen.Before(until) {
@@ -72,17 +70,17 @@ func (r Redemption) Until() time.Time {
 	return until
 }
 
-// Verdict is how a redemption was found to be.
+// Verdict is the judgement on a redemption.
 type Verdict string
 
-// The verdicts. The empty one means that it is too early to say.
+// The verdicts. An empty verdict means that it is too early.
 const (
-	Known    Verdict = "known"    // the journal had its hash when it was redeemed
-	Unknown  Verdict = "unknown"  // the journal had not, and most RPCs tell of the redemption
-	Disputed Verdict = "disputed" // the journal had not, and half of the RPCs or fewer tell of it
+	Known    Verdict = "known"    // the journal had its hash at that time
+	Unknown  Verdict = "unknown"  // the journal lacked it, and most RPCs report the redemption
+	Disputed Verdict = "disputed" // the journal lacked it, and half of the RPCs or fewer report the redemption
 )
 
-// ID names the redemption, in whatever block its transaction is.
+// ID identifies the redemption, also after a reorganisation.
 func (r Redemption) ID() string {
 	return r.Contract + " " + r.TransactionHash.String() + " " + r.Hash.String()
 }
@@ -106,14 +104,14 @@ func (a *Amount) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Add returns the sum; what does not fit into 256 bits is cut off.
+// Add returns the sum modulo 2^256.
 func (a Amount) Add(b Amount) (sum Amount) {
 	n := new(big.Int).Add(new(big.Int).SetBytes(a[:]), new(big.Int).SetBytes(b[:]))
 	n.And(n, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 256), big.NewInt(1))).FillBytes(sum[:])
 	return sum
 }
 
-// Redeemed is what was redeemed of an attestation, on all contracts.
+// Redeemed is the total redeemed of an attestation, on all contracts.
 type Redeemed struct {
 	Hash   appliance.Digest `json:"hash"`
 	Parts  int              `json:"parts"`
@@ -121,7 +119,7 @@ type Redeemed struct {
 	Time   time.Time        `json:"time"`   // of the newest
 }
 
-// Sum adds up the parts of an attestation, at least one.
+// Sum adds the parts of an attestation, of which there must be at least one.
 func Sum(parts []Redemption) Redeemed {
 	sum := Redeemed{Hash: parts[0].Hash, Parts: len(parts)}
 	for _, part := range parts {
@@ -133,50 +131,49 @@ func Sum(parts []Redemption) Redeemed {
 	return sum
 }
 
-// Block is a block of a chain, as an RPC tells of it.
+// Block is a block as reported by an RPC.
 type Block struct {
 	Number uint64
 	Hash   appliance.Digest
 	Time   time.Time
 }
 
-// Store keeps what was read, by contract and by RPC. It can be rebuilt at any time: what it has is on the chains. All methods are safe
-// for concurrent use.
+// Store stores the reports, by contract and RPC. It can be rebuilt from the chains. All methods are safe for concurrent use.
 type Store interface {
-	// Begin says which contract the name stands for and by which RPCs it is read. What was kept of another address is dropped, and
-	// so is what only other RPCs have told. It returns the chain's id, "" where that is not known.
+	// Begin sets the address and the RPCs of a contract's name. It drops the reports about another address, and those of removed RPCs. It
+	// returns the chain ID, "" if unknown.
 	Begin(name string, address appliance.Address, rpcs []string) (chainID string, err error)
-	// SetChain keeps the id of the contract's chain.
+	// SetChain stores the ID of the contract's chain.
 	SetChain(name, chainID string) error
-	// Position returns the block up to which an RPC was read; found is false where it was not.
+	// Position returns the block up to which an RPC was read. found is false if nothing was read.
 	Position(name, rpc string) (at Block, found bool, err error)
-	// Anchor returns the highest block that was a position of the RPC and is not above most. Some hundred are kept.
+	// Anchor returns the highest earlier position of the RPC that is not above most. About a hundred are stored.
 	Anchor(name, rpc string, most uint64) (at Block, found bool, err error)
-	// Advance adds what an RPC reports up to a block, which becomes its position.
+	// Advance adds the reports of an RPC up to a block, which becomes its position.
 	Advance(name, rpc string, to Block, found []Redemption) error
-	// Rewind takes back what an RPC has reported above a block, which becomes its position; nil takes back all. It returns the
-	// redemptions that no RPC reports any more, which are gone.
+	// Rewind removes the reports of an RPC above a block, which becomes its position; nil removes all. It removes and returns the redemptions
+	// that no RPC reports any more.
 	Rewind(name, rpc string, to *Block) (undone []Redemption, err error)
-	// Alone returns how many redemptions of a contract this RPC alone reports.
+	// Alone returns the number of redemptions of a contract that only this RPC reports.
 	Alone(name, rpc string) (int64, error)
-	// Open returns the redemptions of a contract that are to be looked at again.
+	// Open returns the redemptions of a contract that must be judged again.
 	Open(name string) ([]Redemption, error)
-	// Judge keeps attestation, API key, verdict, Open and Halted of redemptions that are there.
+	// Judge stores attestation, API key, verdict, Open and Halted of existing redemptions.
 	Judge(name string, judged []Redemption) error
-	// Each calls yield with each redemption, by contract and block, until the end or an error of yield's.
+	// Each calls yield with each redemption, ordered by contract and block, until yield returns an error.
 	Each(yield func(Redemption) error) error
-	// ByHash returns the redemptions of an attestation, on all contracts, by contract and block.
+	// ByHash returns the redemptions of an attestation on all contracts, ordered by contract and block.
 	ByHash(hash appliance.Digest) ([]Redemption, error)
-	// Count returns how many redemptions of a contract there are.
+	// Count returns the number of redemptions of a contract.
 	Count(name string) (int64, error)
 }
 
-// Journal is what the watchtower asks of an appliance.Journal.
+// Journal is the part of appliance.Journal that the watchtower needs.
 type Journal interface {
 	List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
 }
 
-// Events takes what an auditor should find in the log. It never blocks.
+// Events records events. It never blocks.
 type Events interface{ Record(e appliance.Event) }
 
 // The events of the watchtower.
@@ -187,30 +184,30 @@ const (
 	EventAttestorMismatch  appliance.EventKind = "attestor_mismatch"  // a contract refuses what is signed here
 )
 
-// Status is how the watchtower is.
+// Status is the state of the watchtower.
 type Status struct {
 	Contracts []ContractStatus `json:"contracts"`
 	Halted    bool             `json:"halted"`
 }
 
-// ContractStatus is how the watching of a contract is.
+// ContractStatus is the state of a watched contract.
 type ContractStatus struct {
 	Name          string            `json:"name"`
 	Address       appliance.Address `json:"address"`
 	ChainID       json.Number       `json:"chainId,omitempty"`
-	Attestor      *string           `json:"attestor"`      // of the contract, an address, zero while none is set; nil while it is not known
-	SignerMatches *bool             `json:"signerMatches"` // whether the contract takes this appliance's signatures; nil while it is not known
+	Attestor      *string           `json:"attestor"`      // address of the attestor, zero if none is set; nil if unknown
+	SignerMatches *bool             `json:"signerMatches"` // the contract accepts this appliance's signatures; nil if unknown
 	Block         uint64            `json:"block"`         // up to which most of its RPCs were read
 	Redemptions   int64             `json:"redemptions"`
-	Unknown       int64             `json:"unknown"`  // those that the journal does not have
+	Unknown       int64             `json:"unknown"`  // those that the journal lacks
 	Disputed      int64             `json:"disputed"` // of unknown: those on which the RPCs do not agree
 	RPCs          []RPCStatus       `json:"rpcs"`
 }
 
-// RPCStatus is how the reading from an RPC is.
+// RPCStatus is the state of an RPC.
 type RPCStatus struct {
 	URL   string `json:"url"` // without what may be secret
 	Block uint64 `json:"block"`
-	Head  uint64 `json:"head,omitempty"`  // the newest block that it may be read to
-	Error string `json:"error,omitempty"` // why it is not read; empty while it is
+	Head  uint64 `json:"head,omitempty"`  // the newest block that may be read
+	Error string `json:"error,omitempty"` // why it is not read; may be empty
 }

@@ -12,24 +12,24 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// feed reads a contract from one RPC. Its goroutine owns the fields without a lock.
+// feed reads a contract from one RPC. Its goroutine owns the fields that no lock protects.
 type feed struct {
 	c       *watched
 	node    *node
 	log     *slog.Logger
 	span    span
-	checked time.Time // chain id, code and attestor were asked for
-	told    string    // the error that was logged last
+	checked time.Time // when chain ID, code and attestor were last checked
+	told    string    // the last error logged
 	rewinds quota     // lines about reorganisations
 
 	mu    sync.Mutex
 	state feedState
 }
 
-// feedState is what others may know of a feed.
+// feedState is the public state of a feed.
 type feedState struct {
-	at    Block // up to which it was read
-	begun bool  // at is a block, and not the one before the first
+	at    Block // the last block read
+	begun bool  // at is a block that was read, and not the one before the first
 	head  uint64
 	err   error // why it is not read
 	since time.Time
@@ -47,18 +47,18 @@ func (f *feed) get() feedState {
 	return f.state
 }
 
-// has says whether the RPC was read up to a block.
+// has reports whether the RPC was read up to a block.
 func (s feedState) has(number uint64) bool { return s.begun && s.at.Number >= number }
 
-// The bounds of a wait after an error.
+// Limits of a wait after an error.
 const (
 	leastWait = 250 * time.Millisecond
 	mostWait  = time.Minute
-	mostAsked = time.Hour             // of what a node asks for by Retry-After
-	leastStep = 10 * time.Millisecond // between two reads: an RPC that tells of endless blocks does not keep a processor busy
+	mostAsked = time.Hour             // maximum Retry-After
+	leastStep = 10 * time.Millisecond // between two reads, so that an RPC that invents blocks cannot keep a core busy
 )
 
-// run reads until ctx ends. What fails is tried again, at growing intervals.
+// run reads until ctx ends. It retries errors with exponential backoff.
 func (f *feed) run(ctx context.Context) error {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = min(leastWait, f.c.w.o.PollInterval), mostWait
@@ -72,7 +72,7 @@ func (f *feed) run(ctx context.Context) error {
 	return nil
 }
 
-// pause is how long to wait after a step.
+// pause returns how long to wait after a step.
 func (f *feed) pause(more bool, err error, retry backoff.BackOff) time.Duration {
 	switch asked, isThrottled := errors.AsType[*throttled](err); {
 	case isThrottled:
@@ -87,7 +87,7 @@ func (f *feed) pause(more bool, err error, retry backoff.BackOff) time.Duration 
 	return f.c.w.o.PollInterval
 }
 
-// note logs an error when it begins, and its end.
+// note logs the begin and the end of an error.
 func (f *feed) note(err error) {
 	text := ""
 	if err != nil {
@@ -107,18 +107,18 @@ func (f *feed) note(err error) {
 		f.log.Info("chain: the RPC is read again")
 	case errors.As(err, &alarm):
 		f.log.Error("chain: "+text, "remedy", alarm.remedy)
-	case f.told == "": // other errors that follow are in the status
+	case f.told == "": // later errors are in the status only
 		f.log.Warn("chain: the RPC is not read, and is asked again", "error", text)
 	}
 	f.told = text
 }
 
-// contradiction is an answer that no retry mends.
+// contradiction is an answer that a retry cannot change.
 type contradiction struct{ text, remedy string }
 
 func (e *contradiction) Error() string { return e.text }
 
-// step reads the next blocks; more says that there are others still.
+// step reads the next blocks. more is true if there are further ones.
 func (f *feed) step(ctx context.Context) (more bool, err error) {
 	if time.Since(f.checked) >= f.c.w.o.CheckEvery {
 		if err := f.identify(ctx); err != nil {
@@ -171,9 +171,8 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 	return last < safe, nil
 }
 
-// reach is the block up to which RPCs are read: the median of the newest blocks of those that answer, the higher one of two. What one
-// of three says of blocks that the others have not reached is not asked for. An RPC that has failed for longer than Patience does not
-// count.
+// reach returns the block up to which the RPCs are read: the median of their newest blocks, of two the higher one. Blocks that only one of
+// three RPCs has reached are not read. An RPC that has failed for longer than Patience does not count.
 func (c *watched) reach(reader *feed) uint64 {
 	var heads []uint64
 	for _, f := range c.feeds {
@@ -185,8 +184,8 @@ func (c *watched) reach(reader *feed) uint64 {
 	return heads[len(heads)/2]
 }
 
-// checkAlone bounds what is kept of redemptions that no other RPC tells of: the RPC waits until another has caught up with it, or
-// for good where it has made them up.
+// checkAlone limits the stored redemptions that only this RPC reports. At the limit, the RPC is not read until another one has caught up.
+// If the redemptions are invented, that never happens.
 func (f *feed) checkAlone() error {
 	if len(f.c.feeds) == 1 {
 		return nil
@@ -198,8 +197,7 @@ func (f *feed) checkAlone() error {
 	return err
 }
 
-// identify compares the chain with the one that was read before, and finds out whether there is a contract at all: from one that is
-// not there no event ever comes.
+// identify compares the chain with the one read before, and checks that the contract exists: an address without code never emits events.
 func (f *feed) identify(ctx context.Context) error {
 	id, err := f.node.chainID(ctx)
 	if err != nil {
@@ -228,7 +226,7 @@ func (f *feed) identify(ctx context.Context) error {
 	return nil
 }
 
-// followReorganisation takes back what was read of blocks that the chain does not have any more; undone says that there were some.
+// followReorganisation removes the reports from blocks that left the chain. undone is true if there were any.
 func (f *feed) followReorganisation(ctx context.Context, safe uint64) (undone bool, err error) {
 	s := f.get()
 	if !s.begun {
@@ -242,12 +240,12 @@ func (f *feed) followReorganisation(ctx context.Context, safe uint64) (undone bo
 	if err != nil || same {
 		return false, err
 	}
-	id, err := f.node.chainID(ctx) // another chain is no reorganisation
+	id, err := f.node.chainID(ctx) // a changed chain ID is not a reorganisation
 	if err != nil {
 		return false, err
 	}
 	if f.c.identity.Lock(); id != f.c.chainID {
-		f.checked = time.Time{} // which says so
+		f.checked = time.Time{} // so that identify reports it
 	}
 	f.c.identity.Unlock()
 	if f.checked.IsZero() {
@@ -265,7 +263,7 @@ func (f *feed) stillHas(ctx context.Context, at Block) (bool, error) {
 	return err == nil && h.Hash == at.Hash, err
 }
 
-// lastCommon finds a block below that was read and is still there, in growing steps; nil where none is.
+// lastCommon searches downwards, in growing steps, for a read block that is still on the chain; nil if there is none.
 func (f *feed) lastCommon(ctx context.Context, below uint64) (*Block, error) {
 	for step := uint64(1); below >= step; step *= 2 {
 		at, found, err := f.c.w.o.Store.Anchor(f.c.Name, f.node.id, below-step)
@@ -300,7 +298,7 @@ func (f *feed) rewind(to *Block) error {
 		"from", from, "to", was.Number, "undone", len(undone))
 	for _, r := range undone {
 		if !f.rewinds.take(time.Now()) {
-			break // an RPC can undo the same blocks again and again
+			break // an RPC could undo the same blocks for ever
 		}
 		f.log.Warn("chain: a redemption is undone by it; its signature exists all the same", "hash", r.Hash.String(), "block", r.Block,
 			"transaction", r.TransactionHash.String(), "verdict", string(r.Verdict))

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// recall looks at what earlier runs have kept: the journal may have been replaced since, and alarms are given again.
+// recall judges the stored redemptions again, because the journal may have been replaced. Alarms are repeated.
 func (c *watched) recall(ctx context.Context) error {
 	c.judging.Lock()
 	defer c.judging.Unlock()
@@ -35,7 +35,7 @@ func (c *watched) recall(ctx context.Context) error {
 	return c.w.o.Store.Judge(c.Name, lost)
 }
 
-// inJournal looks for an attestation of the redemption's hash that the journal had when it was redeemed, and notes it.
+// inJournal looks for an attestation of the redemption's hash that was made in time, and records it.
 func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
 	record, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash, Until: r.Until()})
 	if err != nil || record == nil || !record.Time.Before(r.Until()) {
@@ -46,7 +46,7 @@ func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
 	return true, nil
 }
 
-// find returns the newest attestation of a hash that the query wants, nil where there is none.
+// find returns the newest matching attestation, nil if there is none.
 func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*appliance.Record, error) {
 	limit, cancel := context.WithTimeout(ctx, c.w.o.CallTimeout)
 	defer cancel()
@@ -62,21 +62,21 @@ func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*applianc
 	return &record, nil
 }
 
-// opened is what a run knows of a redemption that is open.
+// opened is the state of an open redemption in this run.
 type opened struct {
-	first   time.Time // when it was first looked at
-	reports int       // how many RPCs told of it when it was last looked at
+	first   time.Time // when it was first judged
+	reports int       // number of RPCs that reported it at the last judgement
 }
 
-// raised are the alarms that were given of a redemption.
+// raised are the alarms given for a redemption.
 type raised struct{ unknown, disputed, disagreement bool }
 
-// row names the redemption as its RPCs tell of it: one that lies of its amount or time tells of another.
+// row identifies a redemption with all of its details: an RPC that lies about amount or time reports another one.
 func (r Redemption) row() string {
 	return fmt.Sprint(r.ID(), " ", r.BlockHash, r.LogIndex, " ", r.Amount, " ", r.Time.Unix())
 }
 
-// judge looks at all redemptions that are open, and returns how long until it should again.
+// judge judges the open redemptions. It returns when to judge again.
 func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 	c.judging.Lock()
 	defer c.judging.Unlock()
@@ -85,7 +85,7 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 		return 0, err
 	}
 	now, next := time.Now(), c.w.o.CheckEvery
-	all := now.Sub(c.judgedAll) >= next // those that have their verdict are seldom looked at again: there may be many
+	all := now.Sub(c.judgedAll) >= next // redemptions with a verdict are judged again rarely, because there may be many
 	if all {
 		c.judgedAll = now
 	}
@@ -128,11 +128,11 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 	return next, c.w.o.Store.Judge(c.Name, judged)
 }
 
-// decide gives a redemption its verdict, where it can be given, and returns in what time to look again; 0 is when something changes.
+// decide gives a redemption its verdict if possible. It returns when to judge again; 0 means at the next change.
 //
-// More than half of all RPCs must tell of a redemption, whether the others answer or not, before it counts as unknown: one that lies
-// must not be able to stop attesting by telling of what the others cannot deny yet. What fewer tell of is disputed in the end. The
-// others are waited for before: they may be behind or away, or on another fork for a while.
+// A redemption counts as unknown only if more than half of all RPCs report it, whether the others answer or not. A lying RPC could otherwise
+// stop attesting with a redemption that the others cannot deny yet. A redemption with fewer reports is disputed after Patience, because the
+// other RPCs may lag, fail, or follow another fork for a while.
 func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) (time.Duration, error) {
 	tell, deny, behind := c.votes(r)
 	patient := age < c.w.o.Patience
@@ -145,7 +145,7 @@ func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) 
 			return 0, nil
 		}
 		return c.w.o.Patience - age, nil
-	case age < c.w.o.LookAgain: // the journal may be about to have it
+	case age < c.w.o.LookAgain: // the attestation may be on its way to the journal
 		return c.w.o.LookAgain - age, nil
 	case 2*len(tell) > len(c.feeds):
 		r.Verdict = Unknown
@@ -157,7 +157,7 @@ func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) 
 	return 0, nil
 }
 
-// votes are the RPCs that tell of a redemption, those that have read its block and do not, and those that have not.
+// votes counts the RPCs that report a redemption, those that have read its block and do not, and those that have not read it.
 func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	for _, f := range c.feeds {
 		switch {
@@ -172,7 +172,7 @@ func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	return tell, deny, behind
 }
 
-// alarm tells of a verdict once. was is the one before; age is for how long the redemption is known; given are the alarms so far.
+// alarm reports a verdict once. was is the previous verdict, age the time since the first report, given the alarms so far.
 func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age time.Duration, given *raised) error {
 	tell, deny, _ := c.votes(r)
 	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block, "transaction", r.TransactionHash.String())
@@ -204,7 +204,7 @@ func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age tim
 	return c.halt(ctx, r)
 }
 
-// alarmUnknown tells of a redemption that the journal did not have, and of the attestation that came too late, where there is one.
+// alarmUnknown reports an unknown redemption, with the attestation that came too late if there is one.
 func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redemption, was Verdict) error {
 	late, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash})
 	if err != nil {
@@ -222,13 +222,13 @@ func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redempt
 		details["attestation"], details["attested"] = late.ID.String(), at
 	}
 	log.Error(text, "remedy", "set another attestor on chain; docs/chain.md says what to do")
-	if was != Unknown { // else an earlier run has recorded it
+	if was != Unknown { // otherwise an earlier run has recorded it
 		c.w.record(EventUnknownRedemption, details)
 	}
 	return nil
 }
 
-// tellRest tells how many alarms of the last minute were not told one by one.
+// tellRest reports the number of alarms of the last minute beyond the quota.
 func (c *watched) tellRest(now time.Time) {
 	if n := c.alarms.rest(now); n > 0 {
 		c.log.Error("chain: more redemptions that the journal does not have: attestd chain redemptions --unknown lists them", "count", n)
@@ -240,14 +240,14 @@ func (c *watched) tellRest(now time.Time) {
 	}
 }
 
-// first is true once, and notes that it was.
+// first returns true for the first call.
 func first(given *bool) bool {
 	was := *given
 	*given = true
 	return !was
 }
 
-// halt stops attesting where that is wanted, once for each redemption. It fails where the halt could not be kept, and is tried again.
+// halt stops attesting if so configured, once per redemption. It returns an error if the halt could not be stored; the caller retries.
 func (c *watched) halt(ctx context.Context, r *Redemption) error {
 	if c.w.o.Halt == nil || r.Halted {
 		return nil

@@ -20,12 +20,11 @@ var (
 	topicRedeemed = crypto.Keccak256Hash([]byte("Redeemed(uint256,uint256,address)"))
 )
 
-// manyLogs is how many events are so many that the node may have left others out: nodes that cut their answers short, without a
-// word, do so at 1,000 or more.
+// manyLogs is the number of events from which on an answer may be incomplete: nodes that truncate answers silently do so at 1,000 or more.
 const manyLogs = 1000
 
-// redemptions returns what the node has of a contract in blocks first to last. The last one is told with its hash, as the node had it
-// before and after.
+// redemptions returns a contract's redemptions in the blocks first to last, and the last block. The node must return the same hash for the
+// last block before and after.
 func (n *node) redemptions(ctx context.Context, c *Contract, first, last uint64) (found []Redemption, at Block, err error) {
 	before, err := n.blockAt(ctx, last)
 	if err != nil {
@@ -69,8 +68,7 @@ func (n *node) logs(ctx context.Context, q ethereum.FilterQuery) (logs []types.L
 	return logs, err
 }
 
-// checkAsked finds events that were not asked for, that have data, which these events have not, and that are there twice: an answer
-// is to cost no more than its redemptions.
+// checkAsked refuses events outside of the query, events with data, and duplicates, so that an answer costs no more than its redemptions.
 func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 	type place struct {
 		block common.Hash
@@ -90,8 +88,8 @@ func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 	return nil
 }
 
-// checkBloom holds what was answered for the last block against its bloom filter, which is part of its hash. The filter may say yes
-// where there is nothing, so the node is then asked once more, for this block by its hash.
+// checkBloom compares the answer for the last block with its bloom filter, which the block's hash covers. The filter has false positives, so
+// the node is asked again for this block by its hash.
 func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []types.Log) error {
 	if !last.bloom.Test(c.Address[:]) || !last.bloom.Test(topicAttested[:]) {
 		return nil
@@ -109,7 +107,7 @@ func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []
 	return err
 }
 
-// checkPairs finds a Redeemed without its Attested: the node has left that out.
+// checkPairs refuses a Redeemed event without its Attested event, which the node must have left out.
 func checkPairs(logs []types.Log) error {
 	type part struct {
 		tx     common.Hash
@@ -134,7 +132,7 @@ func checkPairs(logs []types.Log) error {
 	return nil
 }
 
-// read makes redemptions of events, with the times of their blocks, which some nodes tell with the event.
+// read turns events into redemptions. It reads the block times that the node does not return with the events.
 func (n *node) read(ctx context.Context, c *Contract, logs []types.Log) (found []Redemption, err error) {
 	times := make(map[appliance.Digest]time.Time)
 	for _, l := range logs {
@@ -164,7 +162,7 @@ func (n *node) read(ctx context.Context, c *Contract, logs []types.Log) (found [
 	return found, nil
 }
 
-// span is how many blocks are asked for at once: halved where that is too many, and doubled after some answers.
+// span is the number of blocks per query. It is halved if the node refuses, and doubled after some answers.
 type span struct {
 	size uint64
 	good int // answers since it last changed
@@ -176,7 +174,7 @@ const (
 	growAfter = 8
 )
 
-// end returns the last block to ask for.
+// end returns the last block of the next query.
 func (s *span) end(first, last uint64) uint64 {
 	if s.size == 0 {
 		s.size = firstSpan
@@ -187,14 +185,14 @@ func (s *span) end(first, last uint64) uint64 {
 	return first + s.size - 1
 }
 
-// grow is told of an answer.
+// grow records an answer.
 func (s *span) grow() {
 	if s.good++; s.good >= growAfter {
 		s.size, s.good = min(2*s.size, mostSpan), 0
 	}
 }
 
-// shrink is told of a refusal for so many blocks. It is false where one block was too many.
+// shrink records a refusal. It returns false if a single block was refused.
 func (s *span) shrink(asked uint64) bool {
 	s.size, s.good = max(1, min(s.size, asked)/2), 0
 	return asked > 1

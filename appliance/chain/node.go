@@ -23,8 +23,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// CheckURL returns what is wrong with the address of an RPC, nil if New would take it. The error does not repeat the address: it may
-// hold a secret.
+// CheckURL returns an error unless the URL of an RPC is usable. The error does not repeat the URL, which may contain a secret.
 func CheckURL(address string) error {
 	u, err := url.Parse(address)
 	if parseError, ok := errors.AsType[*url.Error](err); ok {
@@ -46,13 +45,13 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// rpcID names an RPC in the store, and tells nothing of its URL.
+// rpcID identifies an RPC in the store without revealing its URL.
 func rpcID(address string) string {
 	sum := sha256.Sum256([]byte(address))
 	return hex.EncodeToString(sum[:8])
 }
 
-// shownURL is an address without what may be a secret: a user, a path, a query.
+// shownURL returns a URL without user, path and query, which may be secret.
 func shownURL(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -69,7 +68,7 @@ type node struct {
 	pause     *pause
 }
 
-// shownURLs are the addresses without what may be a secret, each another: they are labels of metrics.
+// shownURLs returns distinct shownURLs for labels of metrics.
 func shownURLs(addresses []string) []string {
 	shown := make([]string, len(addresses))
 	seen := make(map[string]int)
@@ -88,11 +87,11 @@ func newNode(address, shown string, timeout time.Duration, userAgent string) (*n
 	p := &pause{base: t}
 	httpClient := &http.Client{
 		Transport: p,
-		// A redirect could lead anywhere, with the secret in the path: it is an answer like any other.
+		// A redirect is not followed, because the URL may contain a secret.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	client, err := rpc.DialOptions(context.Background(), address, rpc.WithHTTPClient(httpClient), rpc.WithHeader("User-Agent", userAgent))
-	if err != nil { // nothing is connected yet
+	if err != nil { // there is no connection yet
 		return nil, fmt.Errorf("%s: %w", shown, withoutURL(err))
 	}
 	return &node{id: rpcID(address), shown: shown, eth: ethclient.NewClient(client), timeout: timeout, pause: p}, nil
@@ -100,10 +99,10 @@ func newNode(address, shown string, timeout time.Duration, userAgent string) (*n
 
 func (n *node) close() { n.eth.Close() }
 
-// maxAnswer bounds an answer in bytes. One event has some 700.
+// maxAnswer is the maximum size of an answer in bytes. An event has about 700.
 const maxAnswer = 16 << 20
 
-// pause is a transport that bounds answers, and tells how long a node asks to be left alone.
+// pause is a transport that limits the size of answers and returns Retry-After as an error.
 type pause struct{ base http.RoundTripper }
 
 // throttled is a node's 429, or its 503 with a Retry-After.
@@ -131,7 +130,7 @@ func (p *pause) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// retryAfter reads a Retry-After (RFC 9110, section 10.2.3); 0 where it says nothing.
+// retryAfter parses a Retry-After (RFC 9110, section 10.2.3). It returns 0 if there is none.
 func retryAfter(s string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(s); err == nil {
 		return max(0, time.Duration(seconds)*time.Second)
@@ -147,14 +146,14 @@ func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	if status, ok := errors.AsType[rpc.HTTPError](err); ok { // whose text has the whole body
+	if status, ok := errors.AsType[rpc.HTTPError](err); ok { // whose text contains the whole body
 		return fmt.Errorf("HTTP %s", status.Status)
 	}
 	return err
 }
 
-// tooLarge says whether the node may answer when it is asked for less. A node's own words for that are many, so anything that it
-// says of the question is taken for it, and so is an answer that does not end.
+// tooLarge reports whether a smaller query may succeed. Nodes have many messages for this, so that any error about the query counts, and an
+// answer that is cut off.
 func tooLarge(err error) bool {
 	if _, refused := errors.AsType[rpc.Error](err); refused {
 		return true
@@ -168,13 +167,13 @@ func tooLarge(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errIncomplete)
 }
 
-// isTrouble says whether the node may need a pause as well: it has a fault of its own, or takes too long.
+// isTrouble reports whether the node may need a pause: it failed or took too long.
 func isTrouble(err error) bool {
 	status, isStatus := errors.AsType[*refused](err)
 	return isStatus && status.code >= 500 || errors.Is(err, context.DeadlineExceeded)
 }
 
-// refused is an HTTP status that is no success.
+// refused is an HTTP status other than 2xx.
 type refused struct {
 	code   int
 	status string
@@ -182,7 +181,7 @@ type refused struct {
 
 func (r *refused) Error() string { return "HTTP " + r.status }
 
-// do bounds a call, and makes of its error one that may be shown.
+// do limits the time of a call and removes secrets from its error.
 func (n *node) do(ctx context.Context, what string, call func(context.Context) error) error {
 	limit, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
@@ -200,7 +199,7 @@ func (n *node) do(ctx context.Context, what string, call func(context.Context) e
 	return fmt.Errorf("%s: %w", what, shortened(withoutURL(err)))
 }
 
-// shortened bounds what a node says.
+// shortened truncates a node's message.
 func shortened(err error) error {
 	const most = 300
 	if text := err.Error(); len(text) > most {
@@ -222,14 +221,14 @@ var (
 	errIncomplete = errors.New("the answer is not complete")
 )
 
-// header is a block with what tells which contracts have events in it.
+// header is a block with its bloom filter.
 type header struct {
 	Block
 	bloom types.Bloom
 }
 
-// block returns the block of that number, or of a tag such as latest. It is read from the JSON as it is: other chains than Ethereum
-// have other members, and hash them otherwise.
+// block returns the block of a number or a tag such as latest. It decodes the JSON itself, because other EVM chains have other fields and
+// hash them differently.
 func (n *node) block(ctx context.Context, tag string) (h header, err error) {
 	var answer *struct {
 		Number    *hexutil.Uint64 `json:"number"`
@@ -270,7 +269,7 @@ func (n *node) chainID(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// hasCode says whether there is a contract at an address.
+// hasCode reports whether there is a contract at an address.
 func (n *node) hasCode(ctx context.Context, address appliance.Address) (has bool, err error) {
 	err = n.do(ctx, "code", func(ctx context.Context) error {
 		code, err := n.eth.CodeAt(ctx, common.Address(address), nil)
@@ -280,7 +279,7 @@ func (n *node) hasCode(ctx context.Context, address appliance.Address) (has bool
 	return has, err
 }
 
-// call asks a contract.
+// call calls a contract (eth_call).
 func (n *node) call(ctx context.Context, what string, to appliance.Address, input []byte) (answer []byte, err error) {
 	address := common.Address(to)
 	err = n.do(ctx, what, func(ctx context.Context) error {
@@ -290,7 +289,7 @@ func (n *node) call(ctx context.Context, what string, to appliance.Address, inpu
 	return answer, err
 }
 
-// safe returns the highest block of a contract's chain that may be read; ok is false where there is none yet.
+// safe returns the highest block that may be read. ok is false if there is none yet.
 func (n *node) safe(ctx context.Context, c *Contract) (number uint64, ok bool, err error) {
 	tag := "latest"
 	if c.Finalized {
@@ -298,7 +297,7 @@ func (n *node) safe(ctx context.Context, c *Contract) (number uint64, ok bool, e
 	}
 	head, err := n.block(ctx, tag)
 	if c.Finalized && errors.Is(err, errNoBlock) {
-		return 0, false, nil // of a chain that has just begun
+		return 0, false, nil // the chain is too short
 	}
 	if err != nil || head.Number < c.Confirmations {
 		return 0, false, err

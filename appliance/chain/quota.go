@@ -2,15 +2,15 @@ package chain
 
 import "time"
 
-// quota bounds how many alarms are told one by one in a minute. The rest is counted.
+// quota limits the alarms reported per minute. It counts the rest.
 type quota struct {
 	most  int
-	begun time.Time // of the minute
-	told  int       // in it
-	left  int       // that were not told, and are not counted yet by rest
+	begun time.Time // begin of the current minute
+	told  int       // alarms reported in it
+	left  int       // alarms beyond the quota that rest has not returned yet
 }
 
-// take says whether another alarm is told by itself.
+// take reports whether another alarm is within the quota.
 func (q *quota) take(now time.Time) bool {
 	if now.Sub(q.begun) >= time.Minute {
 		q.begun, q.told = now, 0
@@ -23,7 +23,7 @@ func (q *quota) take(now time.Time) bool {
 	return true
 }
 
-// rest returns, when a minute is over, how many alarms were not told.
+// rest returns, after a minute, the number of alarms beyond the quota.
 func (q *quota) rest(now time.Time) int {
 	if now.Sub(q.begun) < time.Minute {
 		return 0

@@ -11,11 +11,11 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Scan reads a contract from its first block to the newest that is confirmed, from each of its RPCs. It returns the redemptions that
-// any of them tells of, in order, and the block up to which all were read. It is for an auditor, who keeps nothing. progress, which may
-// be nil, is called now and then with how far an RPC was read.
+// Scan reads a contract from its first to its newest confirmed block, from each of its RPCs. It returns the redemptions that any RPC
+// reports, in order, and the block up to which all were read. It stores nothing. progress, which may be nil, is called now and then with
+// the position in an RPC.
 //
-// Errors: of an RPC that fails for longer than a minute; what contradicts the contract's being there; ctx's.
+// Errors: an RPC that fails for longer than a minute; an address without a contract; the error of ctx.
 func Scan(ctx context.Context, c Contract, userAgent string, progress func(done, total uint64)) (found []Redemption, upTo uint64, err error) {
 	if len(c.RPCs) == 0 {
 		return nil, 0, errors.New("no RPC is given")
@@ -52,16 +52,16 @@ func Scan(ctx context.Context, c Contract, userAgent string, progress func(done,
 	return found, upTo, nil
 }
 
-// scan is the reading of a contract from one RPC, once.
+// scan reads a contract once from one RPC.
 type scan struct {
 	node     *node
 	contract *Contract
 	span     span
-	last     uint64 // the last block that is read
+	last     uint64 // the last block to read
 	progress func(done, total uint64)
 }
 
-// giveUp is for how long an RPC may fail.
+// giveUp is how long an RPC may fail.
 const giveUp = time.Minute
 
 func (s *scan) run(ctx context.Context, yield func(Redemption)) error {
@@ -94,7 +94,7 @@ func (s *scan) run(ctx context.Context, yield func(Redemption)) error {
 	return nil
 }
 
-// begin finds the newest block that is confirmed, and whether there is a contract.
+// begin finds the newest confirmed block and checks that the contract exists.
 func (s *scan) begin(ctx context.Context) error {
 	has, err := s.node.hasCode(ctx, s.contract.Address)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *scan) begin(ctx context.Context) error {
 	return err
 }
 
-// persist tries again what an RPC fails at.
+// persist retries a call of an RPC.
 func (s *scan) persist(ctx context.Context, what func(context.Context) error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := what(ctx)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StatusOf tells what a store has of contracts, without asking anybody else.
+// StatusOf returns the status of contracts from a store alone.
 func StatusOf(s Store, contracts []Contract, halted bool) (Status, error) {
 	status := Status{Contracts: []ContractStatus{}, Halted: halted}
 	for _, c := range contracts {
@@ -48,7 +48,7 @@ func stored(s Store, c Contract) (one ContractStatus, err error) {
 	return one, err
 }
 
-// most is the highest block up to which more than half were read.
+// most returns the highest block up to which more than half of the RPCs were read.
 func most(positions []uint64) uint64 {
 	if len(positions) == 0 {
 		return 0
@@ -57,7 +57,7 @@ func most(positions []uint64) uint64 {
 	return positions[(len(positions)-1)/2]
 }
 
-// Status tells how the contracts are watched.
+// Status returns the state of the watched contracts.
 func (w *Watchtower) Status() (Status, error) {
 	status, err := StatusOf(w.o.Store, w.o.Contracts, w.o.Halted())
 	if err != nil {
@@ -83,9 +83,9 @@ func (w *Watchtower) Status() (Status, error) {
 	return status, nil
 }
 
-// Figures are what is measured. They are had without the store.
+// Figures are the values for metrics. They come from memory.
 type Figures struct {
-	Unknown, Disagreements uint64 // since the start, and those that the store had before
+	Unknown, Disagreements uint64 // since the start, plus those in the store
 	Contracts              []ContractFigures
 }
 
@@ -93,8 +93,8 @@ type Figures struct {
 type ContractFigures struct {
 	Name          string
 	Block         uint64    // up to which most of its RPCs were read
-	BlockTime     time.Time // zero where none was read
-	SignerMatches *bool     // nil while it is not known
+	BlockTime     time.Time // zero if none was read
+	SignerMatches *bool     // nil if unknown
 	RPCs          []RPCFigures
 }
 
@@ -105,7 +105,7 @@ type RPCFigures struct {
 	Failing bool
 }
 
-// Figures returns what is measured.
+// Figures returns the values for metrics.
 func (w *Watchtower) Figures() Figures {
 	all := Figures{Unknown: w.unknown.Load(), Disagreements: w.disagreements.Load()}
 	for _, c := range w.contracts {

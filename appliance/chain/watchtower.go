@@ -13,33 +13,32 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Options say what to watch, and who is told.
+// Options configure New.
 type Options struct {
 	Contracts    []Contract
-	PollInterval time.Duration // between looks for newer blocks; it has no default here
+	PollInterval time.Duration // between two reads of the newest block; required
 	Store        Store
 	Journal      Journal
-	// Signers are the appliance's, the one first with which attestations are signed by default. Nil leaves the contracts' attestors
-	// alone.
+	// Signers returns the appliance's attestor keys, the default one first. If nil, attestors are not compared.
 	Signers func() []appliance.Signer
-	// Halt stops attesting because of a redemption, for good: until an operator resumes, which acknowledges the redemption. It returns
-	// false for one that was acknowledged. Nil means that attesting goes on whatever is redeemed.
+	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It returns false for an
+	// acknowledged one. If nil, a redemption never stops attesting.
 	Halt    func(ctx context.Context, redemption, reason string) (halted bool, err error)
-	Halted  func() bool // whether attesting is stopped so; nil means never
+	Halted  func() bool // reports whether attesting is halted; may be nil
 	Events  Events      // nil means none
 	Version string      // of attestd, for the User-Agent
 	Log     *slog.Logger
 
 	CallTimeout time.Duration // of one request; zero means 20 s
-	// LookAgain is how long after the journal was found to lack a hash it is asked once more, before any alarm; zero means 1 s.
+	// LookAgain is the wait before a hash that the journal lacks is looked up again, before any alarm; zero means 1 s.
 	LookAgain time.Duration
-	// Patience is how long other RPCs are waited for before a redemption that half of the RPCs or fewer tell of is disputed; zero means
-	// a minute.
+	// Patience is how long to wait for other RPCs before a redemption that half of the RPCs or fewer report is disputed; zero means a
+	// minute.
 	Patience time.Duration
-	// MostAlone is how many redemptions that no other RPC tells of are kept of an RPC before it is read no further; zero means 10,000.
-	// A single RPC is not bounded.
+	// MostAlone is the maximum number of stored redemptions that only one RPC reports. At the limit, that RPC is not read further. Zero means
+	// 10,000. A contract with a single RPC has no limit.
 	MostAlone int
-	// CheckEvery is how often chain id, code and attestor of a contract are asked for; zero means a minute.
+	// CheckEvery is the time between two checks of chain ID, code and attestor; zero means a minute.
 	CheckEvery time.Duration
 }
 
@@ -71,11 +70,11 @@ type Watchtower struct {
 	o             Options
 	contracts     []*watched
 	trials        trials
-	unknown       atomic.Uint64 // redemptions that were found to be unknown, those of earlier runs that still are included
+	unknown       atomic.Uint64 // redemptions judged unknown, including those of earlier runs that still are
 	disagreements atomic.Uint64
 }
 
-// New returns a watchtower that has not begun.
+// New returns a watchtower. Run starts it.
 func New(o Options) (*Watchtower, error) {
 	if o.PollInterval <= 0 {
 		return nil, errors.New("chain.Options: PollInterval must be set")
@@ -100,7 +99,7 @@ func New(o Options) (*Watchtower, error) {
 	return w, nil
 }
 
-// Run watches until ctx ends, and then returns nil. What fails is tried again.
+// Run watches until ctx ends, and then returns nil. It retries errors.
 func (w *Watchtower) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, c := range w.contracts {
@@ -110,10 +109,10 @@ func (w *Watchtower) Run(ctx context.Context) error {
 	return nil
 }
 
-// again is how long after a part that failed another try is made.
+// again is the wait before a failed part is restarted.
 const again = time.Minute
 
-// guard runs a part again where it fails. A defect in it must not take the process down, which also signs.
+// guard restarts a part that fails or panics, so that a defect cannot end the process, which also signs.
 func (w *Watchtower) guard(ctx context.Context, log *slog.Logger, part func(context.Context) error) {
 	once := func() (err error) {
 		defer func() {
@@ -135,7 +134,7 @@ func (w *Watchtower) guard(ctx context.Context, log *slog.Logger, part func(cont
 	}
 }
 
-// sleep is false where ctx ended before.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -147,19 +146,19 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watched is a contract that is watched.
+// watched is a watched contract.
 type watched struct {
 	w *Watchtower
 	Contract
 	log   *slog.Logger
 	feeds []*feed
-	wake  chan struct{} // has one element when redemptions are to be judged
+	wake  chan struct{} // has an element if redemptions must be judged
 
-	begun     atomic.Bool // the store knows of it
-	judging   sync.Mutex  // held by a judgement; what only they use is below
+	begun     atomic.Bool // Store.Begin has succeeded
+	judging   sync.Mutex  // held by judge; protects the fields below
 	judgedAll time.Time
-	open      map[string]opened // redemptions that are open, by row
-	raised    map[string]raised // alarms that were given of these, by ID
+	open      map[string]opened // open redemptions, by row
+	raised    map[string]raised // alarms given for these, by ID
 	alarms    quota             // alarms that most RPCs agree on
 	disputes  quota             // other alarms
 
@@ -168,7 +167,7 @@ type watched struct {
 	opinions opinions
 }
 
-// run begins where an earlier run has ended.
+// run continues where the last run ended.
 func (c *watched) run(ctx context.Context) error {
 	rpcs := make([]string, len(c.feeds))
 	for i, f := range c.feeds {
@@ -203,10 +202,10 @@ func (c *watched) run(ctx context.Context) error {
 	return c.judgeAll(ctx)
 }
 
-// judgingShare bounds judging to a fifth of a processor, however many redemptions RPCs make up.
+// judgingShare limits judging to a fifth of a core, however many redemptions an RPC invents.
 const judgingShare = 5
 
-// judgeAll judges when a feed has something new, and while something is open.
+// judgeAll judges after each new report, and regularly while redemptions are open.
 func (c *watched) judgeAll(ctx context.Context) error {
 	pause := c.w.o.PollInterval
 	for ctx.Err() == nil {
@@ -228,7 +227,7 @@ func (c *watched) judgeAll(ctx context.Context) error {
 	return nil
 }
 
-// look has redemptions judged.
+// look requests a judgement.
 func (c *watched) look() {
 	select {
 	case c.wake <- struct{}{}:
