@@ -1,4 +1,4 @@
-// Package bolt keeps an appliance's API keys and its journal in one bbolt file: it implements appliance.Keys and
+// Package bolt stores an appliance's API keys and its journal in one bbolt file. It implements appliance.Keys and
 // appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
 //
 // # Layout
@@ -18,18 +18,19 @@
 //	by_unspendable  by the last 8 bytes of its unspendable address's SHA-256: sorted runs
 //	events       index of an event -> nothing
 //
-// A transaction writes leaves, their hashes, their lookup entries and the checkpoint of the tree that they make, so a file is at every
-// moment a journal of exactly the size its checkpoint says. Entries are never changed or removed, but that runs are merged. Times need no lookup: they never decrease, so that a time is found by binary search.
+// One transaction writes leaves, their hashes, their lookup entries and the new checkpoint, so that the file always holds exactly the
+// records of its checkpoint. Entries are neither changed nor removed, except that runs are merged. There is no lookup by time: times never
+// decrease, so that a binary search finds a time.
 //
 // # The newest leaves
 //
-// A commit of bbolt is two syncs and costs as much as a hundred records. So the writer brings a batch to the disk as one frame of the
-// write-ahead log beside the file (wal.go), one sync, and answers. The filer (filer.go) brings what it has into the file, many batches at
-// once. Until then these leaves are also in memory (tail.go, head.go), where reads find them. API keys are written to the file
-// at once. A start, and whoever opens the file for reading, takes over what the write-ahead log has (replay.go).
+// A bbolt commit takes two syncs and costs as much as a hundred records. The writer therefore appends each batch as one frame to a
+// write-ahead log (wal.go), with one sync, and answers. The filer (filer.go) moves the leaves of many batches into the file at once. Until
+// then, reads find these leaves in memory (tail.go, head.go). API keys are written to the file directly. Every open replays the
+// write-ahead log (replay.go).
 //
-// The hash in a keys entry guards against a failing disk, not against whoever can write the file: such a person can
-// also add keys of his own. What he cannot do unseen is to change the journal, for want of the log key.
+// The hash in an entry of keys detects a failing disk. It does not stop an attacker who can write the file: such an attacker can add API
+// keys. An audit compares the keys with the journal's events, which cannot be changed without the log key.
 package bolt
 
 import (
@@ -81,8 +82,8 @@ const (
 	metaCheckpoint = "checkpoint"
 
 	defaultLockTimeout = time.Second
-	settleTimeout      = 30 * time.Second // how long a copy waits until the file has all
-	closeTimeout       = 30 * time.Second // how long Close waits for writes and reads to end
+	settleTimeout      = 30 * time.Second // how long a copy waits for the filer
+	closeTimeout       = 30 * time.Second // how long Close waits for writes and reads
 )
 
 var buckets = [...]string{
@@ -90,28 +91,25 @@ var buckets = [...]string{
 	bucketIDs, bucketByKey, bucketIdempotency, bucketByHash, bucketByUnspendable, bucketEvents,
 }
 
-// addressSpace is how much of the address space the file is mapped into, from the start. bbolt can grow the mapping
-// only while no read is under way, and makes reads that begin meanwhile wait: a long read would stop the appliance.
-// What is mapped beyond the file's end costs nothing. 256 GiB are about 150 million records.
+// addressSpace is the size of the memory mapping. bbolt can grow a mapping only between reads, and blocks new reads until then, so that a
+// long read would stop the appliance. Mapping beyond the file's end costs nothing. 256 GiB hold about 150 million records.
 const addressSpace = (strconv.IntSize / 64) << 38
 
-// Options are how a Store is opened.
+// Options configure Open.
 type Options struct {
 	Signer      note.Signer      // signs checkpoints; required unless ReadOnly
 	Verifier    note.Verifier    // its public half; required
-	ReadOnly    bool             // open beside other readers; a damaged file opens where possible, so that Verify can say what is damaged
+	ReadOnly    bool             // share the file with other readers; a damaged file is opened if possible, for Verify
 	Now         func() time.Time // nil means time.Now
 	LockTimeout time.Duration    // how long to wait for another process's lock; zero means 1 s
-	MinFree     int64            // bytes; Ready fails when the disk has less free
-	MaxAhead    time.Duration    // nothing is appended while the newest record is further ahead of the clock; zero means however far
+	MinFree     int64            // bytes; Ready fails if the disk has less free space
+	MaxAhead    time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means no limit
 	Logger      *slog.Logger     // nil means none
 
-	// Pending tells how many records are about to be appended, such as those being signed: see store/queue. Nil means that nothing is
-	// known of them.
+	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means unknown.
 	Pending func() int
 
-	// Committed is called after each commit of leaves and before their callers are answered, with the signed checkpoint that covers them. Nil
-	// means that nothing needs to know.
+	// Committed, if not nil, is called with the signed checkpoint after each commit of leaves, before their callers are answered.
 	Committed func(checkpoint []byte)
 
 	schema  *schema // nil means currentSchema
@@ -121,24 +119,24 @@ type Options struct {
 // Store is an open file. All methods are safe for concurrent use.
 type Store struct {
 	db      *bbolt.DB
-	file    handle // the one that bbolt opened; only ever read from here
+	file    handle // the one that bbolt opened; used for reading only
 	path    string
 	opts    Options
 	keys    *Keys
 	journal *Journal
 	writer  *writer              // nil when read-only
-	head    atomic.Pointer[head] // the newest state that is on the disk. Nil when the file is damaged
+	head    atomic.Pointer[head] // the newest state on the disk; nil if the file is damaged
 	damage  error                // why head is nil
-	counts  counts.Counts        // of what is committed
+	counts  counts.Counts        // of committed records
 	closing sync.Once
 	commits stopwatch   // of the writer
 	filings stopwatch   // of transactions that write to the file
-	stuck   atomic.Bool // bbolt panicked and may hold its locks for ever
+	stuck   atomic.Bool // bbolt panicked and may hold its locks
 
 	recent recent
-	filed  []byte // the checkpoint that the file has; of the filer, once it runs
+	filed  []byte // the checkpoint in the file; owned by the filer once it runs
 
-	updating sync.Mutex // held while the file is written to; protects what follows
+	updating sync.Mutex // held during writes to the file; protects the field below
 	metas    []byte     // the file's meta pages after the last commit; nil before the writer runs
 }
 
@@ -148,9 +146,8 @@ func (s *Store) Keys() *Keys { return s.keys }
 // Journal returns the journal in the file.
 func (s *Store) Journal() *Journal { return s.journal }
 
-// Failed receives once when a write failed in a way after which neither the file in memory nor a second try can be
-// trusted. The store refuses all writes from then on; the process should end and be started again, to read from the
-// disk what is really there.
+// Failed receives once after a write failure that leaves the state on the disk unknown. The store then refuses all writes. The process
+// should restart, to read the real state from the disk.
 func (s *Store) Failed() <-chan error {
 	if s.writer == nil {
 		return nil
@@ -158,8 +155,8 @@ func (s *Store) Failed() <-chan error {
 	return s.writer.failed
 }
 
-// Close finishes the writes that were queued, refuses others and closes the file when reads have ended. It returns an error, and leaves the
-// file open, where the disk or a read takes longer than 30 seconds: nothing that was answered is lost then.
+// Close finishes queued writes, refuses new ones, and closes the file after the reads have ended. If the disk or a read takes longer than 30
+// seconds, it returns an error and leaves the file open. No answered record is lost.
 func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
@@ -174,7 +171,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// inTime returns an error where end has not returned within closeTimeout.
+// inTime returns an error if end takes longer than closeTimeout.
 func (s *Store) inTime(doing string, end func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- end() }()
@@ -190,19 +187,17 @@ func (s *Store) inTime(doing string, end func() error) error {
 
 func (s *Store) closeFile() error {
 	if s.stuck.Load() {
-		return s.file.Close() // bbolt's Close would wait for ever
+		return s.file.Close() // bbolt's Close would block
 	}
 	return s.db.Close()
 }
 
-// Snapshot writes a consistent copy of the file as it is now, while the store goes on. The copy is as secret as
-// the file.
+// Snapshot writes a consistent copy of the file without stopping the store. The copy is as secret as the file.
 func (s *Store) Snapshot(w io.Writer) error {
 	return s.SnapshotTo(func(int64, []byte) (io.Writer, error) { return w, nil })
 }
 
-// SnapshotTo is Snapshot for those who must know what comes: begin gets the copy's size in bytes and its newest signed
-// checkpoint, and returns where the copy goes.
+// SnapshotTo is Snapshot with a header: begin gets the size of the copy in bytes and its newest signed checkpoint, and returns the writer.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	if err := s.settle(); err != nil {
 		return fmt.Errorf("copy %s: its newest records cannot be brought into it: make room on the disk of %s (df -h %s) or mend it, and try again: %w",
@@ -226,7 +221,7 @@ func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer,
 	return nil
 }
 
-// settle returns when the file has all that was answered before.
+// settle waits until the file has everything that was answered.
 func (s *Store) settle() error {
 	h := s.head.Load()
 	if h == nil || len(h.tail) == 0 {
@@ -243,8 +238,8 @@ func (s *Store) settle() error {
 	return f.settle(ctx)
 }
 
-// Responds returns when the writer has answered, be it with an error, such as that the disk is full; then it returns
-// nil. It returns an error when ctx ended first: the writer, or the disk under it, is stuck. It writes nothing.
+// Responds returns nil once the writer has answered, also with an error such as a full disk. It returns an error if ctx ends first, which
+// means that the writer or the disk hangs. It writes nothing.
 func (s *Store) Responds(ctx context.Context) error {
 	err := s.submit(ctx, &op{})
 	if err != nil && ctx.Err() != nil {
@@ -253,7 +248,7 @@ func (s *Store) Responds(ctx context.Context) error {
 	return nil
 }
 
-// view runs fn on a state of the file that does not change meanwhile. What fn returns must not refer to the file.
+// view runs fn in a read transaction. fn must not keep references to the file.
 func (s *Store) view(fn func(tx *bbolt.Tx) error) (err error) {
 	tx, err := s.begin(false)
 	if err != nil {
@@ -264,16 +259,15 @@ func (s *Store) view(fn func(tx *bbolt.Tx) error) (err error) {
 	return fn(tx)
 }
 
-// pages is view for those who do not trust the file.
+// pages is view with a reader that does not trust the file.
 func (s *Store) pages(fn func(p *pages.Reader) error) error {
 	return s.view(func(tx *bbolt.Tx) error { return fn(pages.New(s.file.File, tx)) })
 }
 
-// survive, deferred and called, turns into an error what a damaged file or disk does to bbolt: a panic over bytes
-// that make no sense, or a fault (SIGBUS, SIGSEGV) where the mapped file cannot be read. bbolt's own deferred
-// functions have ended the transaction by then.
+// survive turns a panic of bbolt over a damaged file, or a fault (SIGBUS, SIGSEGV) in the mapping, into an error. Use it as
+// defer survive(&err)(). bbolt's own deferred functions end the transaction first.
 func survive(err *error) func() {
-	before := debug.SetPanicOnFault(true) // of this goroutine only
+	before := debug.SetPanicOnFault(true) // for this goroutine only
 	return func() {
 		debug.SetPanicOnFault(before)
 		if r := recover(); r != nil {
@@ -282,7 +276,7 @@ func survive(err *error) func() {
 	}
 }
 
-// unavailable is the answer to a client when the file cannot be read or written.
+// unavailable is the error for clients if the file cannot be read or written.
 func unavailable(cause error) error {
 	return appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available").Because(cause)
 }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Beginning returns the appliance.LogName of the journal in a file and the events by which it continues other logs, newest first, without knowing its log
-// key: so one finds whether it continues another log.
+// Beginning returns the appliance.LogName of the journal in a file and its EventLogContinued events, newest first. It needs no log key.
 func Beginning(path string) (log string, events []appliance.Event, err error) {
 	s := &Store{path: path, opts: Options{ReadOnly: true, LockTimeout: defaultLockTimeout}}
 	if err := s.openFile(); err != nil {
@@ -46,10 +45,9 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 	return log, events, err
 }
 
-// ContinueTo makes, at a path where there is none, the file of the log that goes on from this one: its first leaf is the event, the
-// leaves of this journal follow with their bytes unchanged, and the API keys are as they are here. The store may be read-only, and
-// must not be appended to meanwhile. progress may be nil. The file is whole on the disk when ContinueTo returns nil, and of no use after
-// an error or a kill.
+// ContinueTo creates the file of the log that continues this one. Its first leaf is the event. The leaves of this journal follow unchanged,
+// and the API keys are copied. The store may be read-only; nothing may be appended to it meanwhile. progress may be nil. The file is
+// complete on the disk once ContinueTo returns nil, and unusable after an error or a kill.
 func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
 	if err := s.continueTo(ctx, path, event, key, progress); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
@@ -70,7 +68,7 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	if err := made.createAt(path); err != nil {
 		return err
 	}
-	// Nobody uses the file before all is on the disk, which one sync at the end brings there.
+	// One sync at the end is enough, because the file is not used before.
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoSync: true})
 	if err != nil {
 		return err
@@ -116,7 +114,7 @@ func firstEntry(event appliance.Event) (appliance.Entry, error) {
 	return appliance.Entry{Event: &event, Leaf: leaf}, err
 }
 
-// copyTo has all entries written, in order.
+// copyTo writes all entries in order.
 func (s *Store) copyTo(ctx context.Context, to *copier) error {
 	var step []appliance.Entry
 	flush := func() error {
@@ -137,19 +135,19 @@ func (s *Store) copyTo(ctx context.Context, to *copier) error {
 	return errors.Join(err, flush())
 }
 
-// copyStep is how many entries are written at once.
+// copyStep is the number of entries per transaction.
 const copyStep = 256
 
 // copier writes entries into a new file.
 type copier struct {
 	db        *bbolt.DB
-	frontier  appliance.Frontier // of the new file
+	frontier  appliance.Frontier // the new file's tree
 	survivors appliance.Frontier
 	total     int64
 	progress  func(done, total int64)
 }
 
-// write writes entries behind those that are there, and what else does, in one transaction.
+// write appends entries and runs also, in one transaction.
 func (c *copier) write(entries []appliance.Entry, also func(t *tables) error) error {
 	err := c.db.Update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)

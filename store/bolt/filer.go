@@ -16,27 +16,27 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// fileEvery is how long leaves are in the write-ahead log alone, at most, while the disk is well.
+// fileEvery is the maximum time for which leaves are in the write-ahead log only, on a healthy disk.
 const fileEvery = time.Second
 
-// filer brings what the write-ahead log has into the file, while the writer goes on.
+// filer moves leaves from the write-ahead log into the file in the background.
 type filer struct {
 	store  *Store
 	writer *writer
-	wake   chan struct{} // has one element when there may be something to file
+	wake   chan struct{} // has an element if there may be leaves to file
 	stop   chan struct{} // closed by close
-	ended  chan struct{} // closed when run has returned
+	ended  chan struct{} // closed after run has returned
 
-	// mu is held while a batch is written to the write-ahead log and shown, and while leaves are handed over to be filed. It protects what
-	// follows, and changes of Store.head and Store.recent.
+	// mu is held while a batch is written to the write-ahead log and published, and while a segment is handed over. It protects the fields
+	// below, and changes of Store.head and Store.recent.
 	mu        sync.Mutex
-	wal       *wal  // nil: none was needed yet, or one took no write
-	sealed    bool  // the first of the recent segments does not grow any more: it is being filed, or is to be
-	begun     int64 // how many times filing was tried
-	concluded int64 // the last of them that ended
-	outcome   error // of that
+	wal       *wal  // nil if none was needed yet, or if a write to it failed
+	sealed    bool  // the first of the recent segments is complete, and is being filed or will be
+	begun     int64 // number of attempts to file
+	concluded int64 // number of attempts that have ended
+	outcome   error // of the last attempt
 	warned    time.Time
-	changed   chan struct{} // closed when one has ended
+	changed   chan struct{} // closed when an attempt ends
 }
 
 func newFiler(s *Store) *filer {
@@ -60,12 +60,12 @@ func (f *filer) run() {
 func (f *filer) signal() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // the filer is awake already
 	}
 }
 
-// persist brings leaves to the disk, with the checkpoint that covers them, and makes them part of what is shown. f.mu is held, but not
-// while it waits. Where it fails, nothing of them will be there, unless the process ends.
+// persist writes leaves and their checkpoint to the disk and publishes them. The caller holds f.mu, which persist releases while it waits.
+// After an error, the leaves are not in the journal, unless the process ends before the next write.
 func (f *filer) persist(next *segment) error {
 	if f.wal == nil {
 		if err := f.renew(); err != nil {
@@ -85,7 +85,7 @@ func (f *filer) persist(next *segment) error {
 		}
 	}
 	if err := f.wal.write(frame); err != nil {
-		// What of the frame is there is not known: it is never written over, but left behind with this write-ahead log.
+		// How much of the frame was written is unknown. It is never overwritten: a new write-ahead log replaces this one.
 		_ = f.wal.file.Close()
 		f.wal = nil
 		return err
@@ -94,7 +94,7 @@ func (f *filer) persist(next *segment) error {
 	return nil
 }
 
-// add makes leaves that are on the disk part of the last segment, unless that is sealed.
+// add adds synced leaves to the last segment, or to a new one if that is sealed.
 func (f *filer) add(next *segment) {
 	r := &f.store.recent
 	own := len(r.segments) == 0 || f.sealed && len(r.segments) == 1
@@ -107,7 +107,7 @@ func (f *filer) add(next *segment) {
 	}
 }
 
-// seal has the first segment filed. What follows goes into the other half of the write-ahead log.
+// seal closes the first segment for filing. Later frames go into the other half of the write-ahead log.
 func (f *filer) seal() {
 	f.sealed = true
 	if f.wal != nil {
@@ -116,7 +116,7 @@ func (f *filer) seal() {
 	f.signal()
 }
 
-// renew makes the write-ahead log, once all that the one before had is filed.
+// renew creates a new write-ahead log after the old one was filed.
 func (f *filer) renew() error {
 	if err := f.settle(context.Background()); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (f *filer) renew() error {
 	if err != nil {
 		err = fmt.Errorf("make %s: %w", WALPath(f.store.path), err)
 		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EMFILE, syscall.ENFILE} {
-			if errors.Is(err, errno) { // also of the sync: nothing was in it
+			if errors.Is(err, errno) { // also from the sync: the file was empty
 				return passing(err)
 			}
 		}
@@ -135,7 +135,7 @@ func (f *filer) renew() error {
 	return nil
 }
 
-// pass files leaves of which a half of the write-ahead log is too small to have them.
+// pass writes a batch that is larger than half of the write-ahead log directly into the file.
 func (f *filer) pass(next *segment) error {
 	if err := f.settle(context.Background()); err != nil {
 		return err
@@ -143,14 +143,14 @@ func (f *filer) pass(next *segment) error {
 	return f.store.fileSegment(next)
 }
 
-// settle waits until all that is shown is in the file.
+// settle waits until the file has all published leaves.
 func (f *filer) settle(ctx context.Context) error {
 	end := f.store.head.Load().tree.N
 	return f.await(ctx, func() bool { return f.store.head.Load().inFile() >= end })
 }
 
-// await waits until something is the case that filing brings about, and returns the error of one that began meanwhile. f.mu is held, but not while
-// it waits.
+// await waits for a condition that filing brings about. It returns the error of an attempt that began meanwhile. The caller holds f.mu,
+// which await releases while it waits.
 func (f *filer) await(ctx context.Context, reached func() bool) error {
 	before := f.begun
 	for !reached() {
@@ -181,7 +181,7 @@ func (f *filer) file() {
 	defer f.mu.Unlock()
 	segments := f.store.recent.segments
 	if len(segments) == 0 || f.writer.refusal() != nil {
-		f.conclude(f.begun, f.writer.refusal()) // for those who wait
+		f.conclude(f.begun, f.writer.refusal()) // wakes the waiters
 		return
 	}
 	if !f.sealed {
@@ -213,7 +213,7 @@ func (f *filer) conclude(n int64, outcome error) {
 	f.changed = make(chan struct{})
 }
 
-// notFiled decides what the failure means, and returns what those who wait are told.
+// notFiled judges a failure to file and returns the error for the waiters.
 func (f *filer) notFiled(err error) error {
 	if !notWritten(err) {
 		return f.writer.fail(err)
@@ -227,7 +227,7 @@ func (f *filer) notFiled(err error) error {
 	return passing(fmt.Errorf("the disk takes no writes: %w", err))
 }
 
-// close files what is left, and removes the write-ahead log when all of it is. The writer has ended.
+// close files the remaining leaves and then removes the write-ahead log. The writer has ended before.
 func (f *filer) close() {
 	f.mu.Lock()
 	err := f.settle(context.Background())
@@ -235,7 +235,7 @@ func (f *filer) close() {
 	close(f.stop)
 	<-f.ended
 	if f.wal != nil {
-		_ = f.wal.file.Close() // all that counts is synced
+		_ = f.wal.file.Close() // everything in it is synced
 	}
 	if err != nil {
 		f.store.opts.Logger.Warn("journal: the newest records stay in the write-ahead log; the next start files them", "file", WALPath(f.store.path), "error", err)
@@ -244,7 +244,7 @@ func (f *filer) close() {
 	removeWAL(f.store.path)
 }
 
-// removeWAL removes a write-ahead log of which nothing is needed. Where that fails, it stays and harms nobody.
+// removeWAL removes an unneeded write-ahead log. A failure is harmless.
 func removeWAL(journal string) {
 	_ = os.Remove(WALPath(journal) + ".new")
 	if os.Remove(WALPath(journal)) == nil {
@@ -252,7 +252,7 @@ func removeWAL(journal string) {
 	}
 }
 
-// fileSegment writes a segment into the file, and returns when it is on the disk.
+// fileSegment writes a segment into the file and syncs it.
 func (s *Store) fileSegment(next *segment) error {
 	err := s.update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)
@@ -265,7 +265,7 @@ func (s *Store) fileSegment(next *segment) error {
 		return errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
 	})
 	if err == nil {
-		s.filed = next.checkpoint // of the filer, once it runs
+		s.filed = next.checkpoint // owned by the filer once it runs
 	}
 	return err
 }

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// head is the journal's state after a commit. It is not changed once made.
+// head is the journal's state after a commit. It is immutable.
 type head struct {
 	tree       tlog.Tree
 	checkpoint []byte
-	last       time.Time // of the newest record
-	tail       []leaves  // which the file may lack, in order
+	last       time.Time // time of the newest record
+	tail       []leaves  // leaves that the file may lack, in order
 }
 
-// inFile is how many leaves are surely in the file.
+// inFile returns the number of leaves that are in the file for certain.
 func (h *head) inFile() int64 {
 	if len(h.tail) == 0 {
 		return h.tree.N
@@ -25,7 +25,7 @@ func (h *head) inFile() int64 {
 	return h.tail[0].first
 }
 
-// entry returns an entry of the tail, or nil.
+// entry returns an entry in the tail, or nil.
 func (h *head) entry(index int64) *appliance.Entry {
 	for i := range h.tail {
 		if e := h.tail[i].entry(index); e != nil {
@@ -35,7 +35,7 @@ func (h *head) entry(index int64) *appliance.Entry {
 	return nil
 }
 
-// hash returns a stored hash of the tail, or nil.
+// hash returns a stored hash in the tail, or nil.
 func (h *head) hash(index int64) *tlog.Hash {
 	for _, l := range h.tail {
 		if i := index - tlog.StoredHashIndex(0, l.first); i >= 0 && i < int64(len(l.hashes)) {
@@ -45,7 +45,7 @@ func (h *head) hash(index int64) *tlog.Hash {
 	return nil
 }
 
-// view is the journal at one moment: what the file has, and what it may lack. It is valid while its transaction is open.
+// view is a snapshot of the journal: a read transaction of the file, plus the tail. It is valid while the transaction is open.
 type view struct {
 	*head
 	tx      *bbolt.Tx
@@ -64,7 +64,7 @@ func (v *view) entry(index int64) (appliance.Entry, error) {
 	return readEntry(v.records, encodeIndex(index))
 }
 
-// time reads nothing but an entry's time.
+// time reads the time of an entry.
 func (v *view) time(index int64) (time.Time, error) {
 	if e := v.head.entry(index); e != nil {
 		return e.Time(), nil
@@ -72,7 +72,7 @@ func (v *view) time(index int64) (time.Time, error) {
 	return leafTime(v.records.Get(encodeIndex(index)))
 }
 
-// previous returns a function that returns the last index below another, or -1, of those that a query can mean.
+// previous returns a function that returns the last candidate index below another one for a query, or -1.
 func (v *view) previous(q appliance.JournalQuery) func(before int64) int64 {
 	filed, end := narrowest(v.tx, q), v.inFile()
 	return func(before int64) int64 {

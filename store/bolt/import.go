@@ -8,13 +8,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// Import appends leaves of another store's journal of the same log as they are, all or none of them. first is the index of the first,
-// and must be where the journal ends. It is for a store that nothing else is appended to: see 'attestd store copy'.
+// Import appends leaves of another store of the same log, unchanged and atomically. first is the index of the first leaf and must equal the
+// size of the journal. Nothing else may be appended to the store: see attestd store copy.
 func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
 	return s.submit(ctx, &op{Value: change{leaves: leaves, first: first}})
 }
 
-// appendLeaves adds the leaves to the batch, all or none. Its error is theirs alone.
+// appendLeaves adds all leaves to the batch, or none and returns an error.
 func (b *batch) appendLeaves(o *op) error {
 	first, at := o.Value.first, b.frontier.Size()
 	if first != at {
@@ -39,7 +39,7 @@ func (b *batch) appendLeaves(o *op) error {
 	return nil
 }
 
-// checkID returns an error where an id is taken.
+// checkID returns an error if an ID exists.
 func (b *batch) checkID(id uuid.UUID) error {
 	taken, err := b.find(lookup{bucketIDs, id[:]})
 	if err == nil && taken != nil {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	entriesStep = 256 // entries that are read in one transaction, so that a slow reader keeps no old pages in use
+	entriesStep = 256 // entries per read transaction, so that a slow reader does not pin old pages
 	tileHeight  = 8
 
-	clockJitter = time.Second // by which a clock goes back when it is kept right
+	clockJitter = time.Second // how far time synchronisation may set a clock back
 )
 
 // Journal implements appliance.Journal. Appends go through the store's writer; reads never wait for it.
@@ -30,7 +30,7 @@ type Journal struct{ store *Store }
 
 var _ appliance.Journal = (*Journal)(nil)
 
-// Append implements appliance.Journal. When ctx ends before the writer has taken the record, it is not appended.
+// Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	o := &op{Value: change{record: &r, admits: conditions}}
 	if err := j.store.submit(ctx, o); err != nil {
@@ -39,7 +39,7 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...
 	return *o.Value.entry, o.Value.replayed, nil
 }
 
-// AppendEvent implements appliance.Journal. When ctx ends before the writer has taken the event, it is not appended.
+// AppendEvent implements appliance.Journal. If ctx ends while the event is queued, the event is not appended.
 func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
 	if err := e.Prepare(); err != nil {
 		return appliance.Entry{}, err
@@ -66,7 +66,7 @@ func (j *Journal) Ready(context.Context) error {
 	if err := j.store.checkClock(); err != nil {
 		return err
 	}
-	// Free space is not all: a quota or a limit on the file's size shows only when a write fails.
+	// Free space is not enough: a quota or a limit on the file's size shows only in a failed write.
 	if since := j.store.opts.Now().UnixNano() - w.full.Load(); since >= 0 && since < int64(fullRetry) {
 		return passing(errors.New("the last write failed: the disk is full or read-only"))
 	}
@@ -84,7 +84,7 @@ func (j *Journal) Ready(context.Context) error {
 	return nil
 }
 
-// stopwatch is how long something has been under way. All methods are safe for concurrent use.
+// stopwatch measures an operation under way. All methods are safe for concurrent use.
 type stopwatch struct{ began atomic.Pointer[time.Time] }
 
 func (s *stopwatch) begin() {
@@ -94,7 +94,7 @@ func (s *stopwatch) begin() {
 
 func (s *stopwatch) end() { s.began.Store(nil) }
 
-// elapsed is 0 where nothing is under way.
+// elapsed returns 0 if no operation is under way.
 func (s *stopwatch) elapsed() time.Duration {
 	began := s.began.Load()
 	if began == nil {
@@ -103,7 +103,7 @@ func (s *stopwatch) elapsed() time.Duration {
 	return time.Since(*began)
 }
 
-// checkProgress returns an error while a write takes so long that the disk hangs.
+// checkProgress returns an error if a write takes so long that the disk must hang.
 func (s *Store) checkProgress() error {
 	if took := max(s.commits.elapsed(), s.filings.elapsed()); took > slowCommit {
 		return passing(fmt.Errorf("a write to the disk of %s has not ended after %s: the disk hangs: look at the kernel's log (dmesg); attestd goes on by itself when it ends",
@@ -112,7 +112,7 @@ func (s *Store) checkProgress() error {
 	return nil
 }
 
-// checkDisk returns an error when the disk could not take another record.
+// checkDisk returns an error if the disk has no room for another record.
 func (s *Store) checkDisk() error {
 	room, err := disk.Look(s.path)
 	switch {
@@ -126,7 +126,7 @@ func (s *Store) checkDisk() error {
 	return nil
 }
 
-// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+// Ahead returns how far the newest record is ahead of the clock, or 0.
 func (s *Store) Ahead() time.Duration {
 	h := s.head.Load()
 	if h == nil {
@@ -135,8 +135,8 @@ func (s *Store) Ahead() time.Duration {
 	return max(0, h.last.Sub(s.opts.Now()))
 }
 
-// checkClock returns an error while the newest record is too far ahead of the clock: records never go back in time, so each
-// one would be stamped with a time that is known to be wrong, until the clock has caught up.
+// checkClock returns an error if the newest record is too far ahead of the clock. Times never decrease, so that each new record would get
+// that wrong time until the clock has caught up.
 func (s *Store) checkClock() error {
 	ahead := s.Ahead()
 	if ahead <= clockJitter {
@@ -174,7 +174,7 @@ func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey st
 	})
 }
 
-// lookup returns the entry that a name leads to, in what the file may lack or in the file.
+// lookup returns the entry for a name in a lookup bucket, from the tail or the file.
 func (j *Journal) lookup(ctx context.Context, l lookup, notFound func() error) (e appliance.Entry, err error) {
 	if found := j.store.recent.find(l); found != nil && ctx.Err() == nil {
 		return *found, nil
@@ -190,7 +190,7 @@ func (j *Journal) lookup(ctx context.Context, l lookup, notFound func() error) (
 	return e, err
 }
 
-// read runs fn on the journal as it is now, or later. Errors are ready for a client.
+// read runs fn on a snapshot of the journal. It returns errors for clients.
 func (j *Journal) read(ctx context.Context, fn func(v *view) error) error {
 	h, err := j.head(ctx)
 	if err != nil {
@@ -255,7 +255,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 		if err := list(first, end); err != nil || first == 0 {
 			return err
 		}
-		continued, err := v.countContinued() // these stand before all that is older
+		continued, err := v.countContinued() // EventLogContinued entries come first
 		if err != nil {
 			return err
 		}
@@ -264,7 +264,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 	return entries, err
 }
 
-// indexRange returns the first index that a query can mean and the one after the last.
+// indexRange returns the range of indexes that can match a query. end is exclusive.
 func (v *view) indexRange(q appliance.JournalQuery) (first, end int64, err error) {
 	end = v.tree.N
 	if q.Before > 0 {
@@ -283,8 +283,8 @@ func (v *view) indexRange(q appliance.JournalQuery) (first, end int64, err error
 	return first, end, err
 }
 
-// searchTime returns the index of the first record that is not earlier than t. The events with which a continued log begins are of
-// later times than what follows them: they are passed over.
+// searchTime returns the index of the first record that is not earlier than t. It skips the EventLogContinued entries at the start, whose
+// times are later than those of the entries after them.
 func (v *view) searchTime(t time.Time) (int64, error) {
 	continued, err := v.countContinued()
 	if err != nil {
@@ -301,7 +301,7 @@ func (v *view) searchTime(t time.Time) (int64, error) {
 	return continued + int64(i), failed
 }
 
-// countContinued returns how many logs this one continues, each with one event before all else.
+// countContinued returns the number of EventLogContinued entries at the start.
 func (v *view) countContinued() (n int64, err error) {
 	for ; n < v.tree.N; n++ {
 		e, err := v.entry(n)
@@ -315,7 +315,7 @@ func (v *view) countContinued() (n int64, err error) {
 	return n, nil
 }
 
-// leafTime reads nothing but a leaf's time.
+// leafTime reads the time in a leaf.
 func leafTime(leaf []byte) (time.Time, error) {
 	var r struct {
 		Time time.Time `json:"time"`
@@ -324,7 +324,7 @@ func leafTime(leaf []byte) (time.Time, error) {
 	return r.Time, err
 }
 
-// Entries implements appliance.Journal. The end is where it is when Entries is called.
+// Entries implements appliance.Journal. It ends at the size of the journal at the call.
 func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
 	h, err := j.head(ctx)
 	if err != nil {
@@ -356,7 +356,7 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It is answered from memory.
+// Checkpoint implements appliance.Journal. It reads memory only.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.head(ctx)
 	if err != nil {
@@ -404,7 +404,7 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) (tile []byte, err error
 	return tile, err
 }
 
-// inTree says whether a tree of that size has all hashes of a tile.
+// inTree reports whether a tree of that size has all hashes of a tile.
 func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > 1<<tileHeight {
 		return false

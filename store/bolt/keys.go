@@ -16,16 +16,16 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// usedStep is how exact an API key's last use is: fewer uses within it cost no write.
+// usedStep is the resolution of an API key's last use. Further uses within it cost no write.
 const usedStep = 30 * time.Second
 
-// Keys implements appliance.Keys. Reads are answered from memory; changes go through the store's writer.
+// Keys implements appliance.Keys. Reads come from memory; changes go through the store's writer.
 type Keys struct {
 	store *Store
 
-	mu    sync.RWMutex                // protects all below; never held during disk access
-	byID  map[string]appliance.APIKey // all keys; their slices are never changed
-	dirty map[string]bool             // ids of keys that are newer here than in the file
+	mu    sync.RWMutex                // protects the fields below; not held during disk access
+	byID  map[string]appliance.APIKey // all keys; their slices are immutable
+	dirty map[string]bool             // ids of keys that differ from the file
 }
 
 var _ appliance.Keys = (*Keys)(nil)
@@ -65,22 +65,22 @@ func (k *Keys) List(context.Context) ([]appliance.APIKey, error) {
 	return all, nil
 }
 
-// Revoke implements appliance.Keys. The key is revoked from now on even if the error says that this is not on disk
-// yet; the next successful write brings it there.
+// Revoke implements appliance.Keys. The key is revoked at once, even if an error says that the disk does not have it yet. The next
+// successful write stores it.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
 	return k.change(ctx, id, func(key *appliance.APIKey) {
 		if key.Revoked.IsZero() {
-			key.Revoked = now.UTC().Truncate(time.Millisecond) // as a record's time
+			key.Revoked = now.UTC().Truncate(time.Millisecond) // the resolution of a record's time
 		}
 	})
 }
 
-// Bind implements appliance.Keys. As with Revoke, the key is bound from now on whatever the error.
+// Bind implements appliance.Keys. As with Revoke, the key is bound at once, even after an error.
 func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
 	return k.change(ctx, id, func(key *appliance.APIKey) { key.Attestor = attestor })
 }
 
-// change changes a key here, then on disk.
+// change changes a key in memory, then on disk.
 func (k *Keys) change(ctx context.Context, id string, change func(*appliance.APIKey)) (appliance.APIKey, error) {
 	if k.store.writer == nil {
 		return appliance.APIKey{}, errReadOnly()
@@ -90,7 +90,7 @@ func (k *Keys) change(ctx context.Context, id string, change func(*appliance.API
 	if found {
 		change(&key)
 		k.byID[id] = key
-		k.dirty[id] = true // also where nothing has changed: an earlier change may not have reached the disk
+		k.dirty[id] = true // also without a change: an earlier one may not be on the disk yet
 	}
 	k.mu.Unlock()
 	if !found {
@@ -128,14 +128,14 @@ func (k *Keys) load(p *pages.Reader) error {
 	}, nil)
 }
 
-// created makes a key known that is on disk.
+// created adds a stored key to memory.
 func (k *Keys) created(key appliance.APIKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.byID[key.ID] = key
 }
 
-// takeDirty returns the keys to be written, which count as written until setDirty says otherwise.
+// takeDirty returns the keys to write and marks them as written. setDirty undoes that.
 func (k *Keys) takeDirty() []appliance.APIKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -150,7 +150,7 @@ func (k *Keys) takeDirty() []appliance.APIKey {
 	return keys
 }
 
-// setDirty says that keys were not written after all.
+// setDirty marks keys as not written.
 func (k *Keys) setDirty(keys []appliance.APIKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +159,8 @@ func (k *Keys) setDirty(keys []appliance.APIKey) {
 	}
 }
 
-// writeKeys writes the API keys that are new or due into the file. Where the disk takes nothing, those who wait for it are told, and leaves may
-// find room all the same.
+// writeKeys writes the new and due API keys into the file. If the disk is full, it returns the error to the waiters only, because leaves may
+// still find room.
 func (b *batch) writeKeys() error {
 	flush := b.dueKeys()
 	if len(flush) == 0 && !slices.ContainsFunc(b.ops, func(o *op) bool { return o.Value.newKey != nil }) {
@@ -186,8 +186,7 @@ func (b *batch) writeKeys() error {
 	return nil
 }
 
-// dueKeys returns the API keys to be written now: with whatever else is written at most every flushInterval, and at
-// once when somebody waits for it.
+// dueKeys returns the API keys to write now: at once if a caller waits, otherwise at most every flushInterval.
 func (b *batch) dueKeys() []appliance.APIKey {
 	w := b.writer
 	now := time.Now()
@@ -202,7 +201,7 @@ func (b *batch) dueKeys() []appliance.APIKey {
 	return w.store.keys.takeDirty()
 }
 
-// putKeys writes API keys in one transaction, and returns those that are new.
+// putKeys writes API keys in one transaction and returns the new ones.
 func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, err error) {
 	err = b.writer.store.update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)

@@ -10,15 +10,14 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// lookupBuckets lead to records by what those say. See eachLookup.
+// lookupBuckets index the records. See eachLookup.
 var lookupBuckets = buckets[4:]
 
-// leadsByName says whether the names of a lookup bucket's entries end in the index to which they lead, so that many entries may lead
-// from the same: their values are empty then. In the others the value is the index.
+// leadsByName reports whether the names in a lookup bucket end in the record's index, so that several records can share a prefix. Their
+// values are empty. In the other buckets, the value is the index.
 func leadsByName(bucket string) bool { return bucket != bucketIDs && bucket != bucketIdempotency }
 
-// eachLookup calls fn with each entry of the lookup buckets that leads to a record. index is the record's, encoded. Where inRuns, the name
-// is what a run has.
+// eachLookup calls fn with each lookup entry of a record. index is the encoded index. In a bucket of runs, the name is an entry of a run.
 func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
 	id := e.ID()
 	err := fn(bucketIDs, id[:], index)
@@ -41,23 +40,23 @@ func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, va
 	return err
 }
 
-// keyPrefix is how the names of an API key's entries in by_key begin.
+// keyPrefix is the prefix of an API key's entries in by_key.
 func keyPrefix(keyID string) []byte {
 	return append(append(make([]byte, 0, len(keyID)+9), keyID...), 0)
 }
 
-// prefix is what a record is found by in by_hash: the last 8 bytes. Where others have the same, their records
-// are read in vain; whole, both would make the file half as large again.
+// prefix is the key of a record in by_hash: the last 8 bytes of its hash. On a collision, the other records are read, too. Whole hashes would
+// make the file half as large again.
 func prefix(of []byte) []byte { return append(make([]byte, 0, 16), of[len(of)-8:]...) }
 
-// unspendablePrefix is what a record is found by in by_unspendable: the last 8 bytes of the address's SHA-256. Of
-// the address itself, whoever asks for attestations could choose many that have the same.
+// unspendablePrefix is the key of a record in by_unspendable: the last 8 bytes of the address's SHA-256. A client could choose many addresses
+// with the same last bytes, but not with the same hash.
 func unspendablePrefix(a appliance.Address) []byte {
 	sum := sha256.Sum256(a[:])
 	return prefix(sum[:])
 }
 
-// idempotencyName is an entry's name in idempotency. The length makes the two strings distinguishable.
+// idempotencyName is the name of an entry in idempotency. The length separates the two strings.
 func idempotencyName(keyID, idempotencyKey string) []byte {
 	h := sha256.New()
 	h.Write(encodeIndex(int64(len(keyID))))
@@ -66,7 +65,7 @@ func idempotencyName(keyID, idempotencyKey string) []byte {
 	return h.Sum(nil)
 }
 
-// recordOf returns the record to which an entry of a lookup bucket leads.
+// recordOf returns the index of the record of a lookup entry.
 func recordOf(bucket string, name, value []byte) (int64, error) {
 	if !leadsByName(bucket) {
 		return decodeIndex(value)
@@ -77,8 +76,7 @@ func recordOf(bucket string, name, value []byte) (int64, error) {
 	return decodeIndex(name[len(name)-8:])
 }
 
-// narrowest returns a function that returns the last index below another, or -1, of those that a query can mean, by the bucket that
-// has the fewest.
+// narrowest returns a function that returns the last candidate index below another one, or -1. It uses the most selective bucket of the query.
 func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 {
 	switch {
 	case q.Hash != nil:
@@ -93,7 +91,7 @@ func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 
 	return func(before int64) int64 { return before - 1 }
 }
 
-// under returns a function that returns the last index below another of the names in a bucket that are the prefix and an index, or -1.
+// under returns a function that returns the last index below another one among the names with a prefix, or -1.
 func under(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
 	c := bucket.Cursor()
 	return func(before int64) int64 {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens the file at path; unless read-only, it creates it with mode 0600 where there is none. The errors wrap
-// ErrInUse, ErrNewerSchema, ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged where they apply.
+// Open opens the file at path. Unless read-only, it creates a missing file with mode 0600. Errors may wrap ErrInUse, ErrNewerSchema,
+// ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged.
 func Open(path string, o Options) (*Store, error) {
 	s, err := open(path, o)
 	if err != nil {
@@ -72,7 +72,7 @@ func open(path string, o Options) (_ *Store, err error) {
 			return nil, err
 		}
 		s.writer = newWriter(s, frontier)
-		_ = s.checkClock() // which tells the log
+		_ = s.checkClock() // for its warning in the log
 	}
 	return s, nil
 }
@@ -87,7 +87,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// complete sets what is not given.
+// complete sets the defaults.
 func (o *Options) complete() {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -106,11 +106,11 @@ func (o *Options) complete() {
 	}
 }
 
-// openFile opens the file by bbolt, which reads its free list then and panics where that makes no sense.
+// openFile opens the file with bbolt, which panics over a damaged free list.
 func (s *Store) openFile() (err error) {
 	defer func() {
 		if err != nil && s.file.File != nil {
-			s.file.Close() // bbolt has closed it, unless it panicked. The lock goes with it
+			s.file.Close() // after a panic, bbolt has not closed it; closing releases the lock
 		}
 	}()
 	defer survive(&err)()
@@ -145,10 +145,10 @@ func (s *Store) boltOptions() *bbolt.Options {
 	}
 }
 
-// forgetCached has the kernel read the file from the disk again. After a failed sync its cache may hold, and take for clean,
-// what never got there: a process that was started again would build on it.
+// forgetCached drops the file from the page cache. After a failed sync, the cache may hold pages as clean that never reached the disk, and a
+// restarted process would build on them.
 func forgetCached(f *os.File) {
-	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice: some file systems know none
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice, which some file systems ignore
 }
 
 func syncDir(dir string) error {
@@ -160,12 +160,12 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// create makes the file, with the buckets and the checkpoint of the empty tree, unless there is one. It has its name once it
-// is whole on the disk: a power cut leaves a journal or none. One that came into being meanwhile stays.
+// create creates a missing file with its buckets and the checkpoint of the empty tree. The file gets its name once it is complete on the
+// disk, so that a power cut leaves a journal or none. It never replaces an existing file.
 func (s *Store) create() error {
 	switch stat, err := os.Lstat(s.path); {
 	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
-		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would begin a new one
+		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would initialise it
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *Store) create() error {
 	if err := os.Link(f.Name(), s.path); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return syncDir(dir) // else a power cut could take the new file's name, and all in it
+	return syncDir(dir) // otherwise a power cut could lose the new file's name
 }
 
 func (s *Store) createAt(path string) error {
@@ -218,7 +218,7 @@ func (s *Store) createAt(path string) error {
 	return errors.Join(err, db.Close())
 }
 
-// load reads what is kept in memory: the keys and the journal's head. It trusts nothing in the file.
+// load reads the API keys and the journal's head into memory. It trusts nothing in the file.
 func (s *Store) load() (frontier appliance.Frontier, err error) {
 	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
 	err = s.pages(func(p *pages.Reader) error {
@@ -257,7 +257,7 @@ func (s *Store) checkMeta(p *pages.Reader) error {
 	return nil
 }
 
-// loadHead reads the newest checkpoint and makes sure that the records and hashes end where it says.
+// loadHead reads the newest checkpoint and verifies that records and hashes end at its size.
 func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
 	damaged := func(err error) (*head, appliance.Frontier, error) {
 		return nil, appliance.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -293,7 +293,7 @@ func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
 	return h, frontier, nil
 }
 
-// storedHashes reads hashes from a file that is not trusted.
+// storedHashes reads hashes without trusting the file.
 func storedHashes(p *pages.Reader) tlog.HashReaderFunc {
 	return func(indexes []int64) ([]tlog.Hash, error) {
 		hashes := make([]tlog.Hash, len(indexes))

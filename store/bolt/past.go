@@ -11,7 +11,7 @@ import (
 
 // Past implements appliance.Journal.
 func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.Past, err error) {
-	var recent *appliance.Entry // before the view: what is filed meanwhile is in the file then
+	var recent *appliance.Entry // read before the view: leaves filed meanwhile are in the file
 	if q.Unspendable != nil {
 		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
 	}
@@ -22,7 +22,7 @@ func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.
 	return p, err
 }
 
-// admit asks an op's conditions about its record.
+// admit calls the conditions of an op.
 func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) error {
 	for _, c := range conditions {
 		var past appliance.Past
@@ -49,7 +49,7 @@ func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) erro
 	return nil
 }
 
-// view is the journal with what the batch has so far.
+// view is the journal including the batch so far.
 func (b *batch) view() (*view, error) {
 	if err := b.begin(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (b *batch) view() (*view, error) {
 	return newView(b.tx, &h), nil
 }
 
-// begin sees to it that the batch has a transaction of lookups.
+// begin opens a read transaction for the lookups of the batch.
 func (b *batch) begin() (err error) {
 	if b.tx != nil {
 		return nil
@@ -71,7 +71,7 @@ func (b *batch) begin() (err error) {
 	return nil
 }
 
-// known is what was counted in this batch, else before it.
+// known returns a count from this batch, or else the cached one.
 func (b *batch) known(n counts.Name) (counts.Count, bool) {
 	if c, found := b.counted[n]; found {
 		return c, true
@@ -79,7 +79,7 @@ func (b *batch) known(n counts.Name) (counts.Count, bool) {
 	return b.writer.store.counts.Known(n)
 }
 
-// keep remembers a count until the batch is committed: it may count what the batch has put.
+// keep stores a count until the batch is committed, because it may include records of the batch.
 func (b *batch) keep(n counts.Name, c counts.Count) {
 	if b.counted == nil {
 		b.counted = make(map[counts.Name]counts.Count)
@@ -107,7 +107,7 @@ func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(c
 	return p, err
 }
 
-// countFrom counts an API key's records from an index on.
+// countFrom counts the records of an API key from an index on.
 func (v *view) countFrom(keyID string, first int64) (n int64) {
 	begin, filed := keyPrefix(keyID), v.inFile()
 	c := v.tx.Bucket([]byte(bucketByKey)).Cursor()
@@ -123,7 +123,7 @@ func (v *view) countFrom(keyID string, first int64) (n int64) {
 	return n
 }
 
-// first returns the first record of an unspendable address, nil where there is none. recent is the first of what the file may lack.
+// first returns the first record of an unspendable address, or nil. recent is the first one in the tail.
 func (v *view) first(unspendable appliance.Address, recent *appliance.Entry) (*appliance.Record, error) {
 	for index := range recordsInRuns(v.tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(unspendable)) {
 		e, err := readEntry(v.records, index)

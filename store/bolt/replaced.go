@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrReplaced means that another program moved, removed, replaced or overwrote a file of the journal while it was open. It is final: what is
-// written after that would be gone with the next start.
+// ErrReplaced means that another program moved, removed, replaced or overwrote an open file of the journal. It is final, because later
+// writes would be lost at the next start.
 var ErrReplaced = errors.New("another program changed a file of the running journal")
 
-// removedSuffix, and a time, is behind the name of the copy that Close makes of a file that was removed.
+// removedSuffix and a time end the name of the copy that Close makes of a removed file.
 const removedSuffix = ".removed-"
 
-// handle is an open file with the name and the identity that it had when it was opened.
+// handle is an open file with its name and identity at the time of opening.
 type handle struct {
 	*os.File
 	path string
@@ -37,7 +37,7 @@ func newHandle(f *os.File, path string) (handle, error) {
 	return h, nil
 }
 
-// check returns an ErrReplaced unless the file still has its name. One more hard link, such as a backup makes, is no change.
+// check returns ErrReplaced unless the name still leads to the file. Further hard links, such as a backup makes, are allowed.
 func (h *handle) check() error {
 	var named unix.Stat_t
 	err := unix.Stat(h.path, &named)
@@ -55,7 +55,7 @@ func (h *handle) check() error {
 	return nil
 }
 
-// links is how many names the file has; -1 where that is not known.
+// links returns the number of hard links; -1 if unknown.
 func (h *handle) links() int {
 	var now unix.Stat_t
 	if unix.Fstat(int(h.Fd()), &now) != nil {
@@ -64,7 +64,7 @@ func (h *handle) links() int {
 	return int(now.Nlink)
 }
 
-// checkFiles is called before each batch, and stops the writer where a file is not the one that was opened.
+// checkFiles is called before each batch. It stops the writer if a file was replaced.
 func (w *writer) checkFiles() error {
 	f := w.filer
 	f.mu.Lock()
@@ -84,7 +84,7 @@ func (w *writer) checkFiles() error {
 	return nil
 }
 
-// fileFromMemory brings into the file what the write-ahead log may have lost.
+// fileFromMemory writes the leaves into the file that a removed write-ahead log held.
 func (f *filer) fileFromMemory(lost error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -95,26 +95,25 @@ func (f *filer) fileFromMemory(lost error) error {
 	return fmt.Errorf("%w; all %d records are in %s: start attestd again", lost, records, f.store.path)
 }
 
-// checkFile checks the journal's file. Where no transaction is writing to it, its first pages are compared, too: each commit changes one of
-// them.
+// checkFile checks the journal's file. Unless a transaction is writing, it compares the meta pages as well, of which each commit changes one.
 func (s *Store) checkFile() error {
 	if err := s.file.check(); err != nil {
 		return err
 	}
 	if !s.updating.TryLock() {
-		return nil // the transaction has compared them
+		return nil // the transaction compares them
 	}
 	defer s.updating.Unlock()
 	if err := s.checkMetas(); errors.Is(err, ErrReplaced) {
 		return err
 	}
-	return nil // a read that fails, the next transaction meets again
+	return nil // the next transaction repeats a failed read
 }
 
-// checkMetas returns an ErrReplaced unless the meta pages are as the last commit left them. s.updating is held.
+// checkMetas returns ErrReplaced unless the meta pages are those of the last commit. The caller holds s.updating.
 func (s *Store) checkMetas() error {
 	if s.metas == nil {
-		return nil // it was only just opened
+		return nil // the file was just opened
 	}
 	now, err := s.readMetas(len(s.metas))
 	if err == nil && !bytes.Equal(now, s.metas) {
@@ -123,7 +122,7 @@ func (s *Store) checkMetas() error {
 	return err
 }
 
-// readMetas reads the meta pages, which are the first two. Where the file is shorter, zeros stand for the rest.
+// readMetas reads the two meta pages at the start of the file. A short file is padded with zeros.
 func (s *Store) readMetas(size int) ([]byte, error) {
 	metas := make([]byte, size)
 	if _, err := s.file.ReadAt(metas, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -132,7 +131,7 @@ func (s *Store) readMetas(size int) ([]byte, error) {
 	return metas, nil
 }
 
-// keepMetas is called after each commit, which writes one of the two meta pages. s.updating is held.
+// keepMetas stores the meta pages after a commit. The caller holds s.updating.
 func (s *Store) keepMetas() error {
 	now, err := s.readMetas(len(s.metas))
 	if err != nil {
@@ -150,7 +149,7 @@ func (s *Store) overwritten() error {
 	return fmt.Errorf("%w: %s was overwritten: stop attestd, and restore the newest backup: attestd restore FILE", ErrReplaced, s.path)
 }
 
-// update runs fn in a transaction that writes to the file.
+// update runs fn in a write transaction.
 func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -160,7 +159,7 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	s.filings.begin()
 	defer s.filings.end()
 	defer func() {
-		if errors.Is(err, ErrDamaged) { // perhaps since it was overwritten after the first look
+		if errors.Is(err, ErrDamaged) { // perhaps overwritten after the first check
 			err = cmp.Or(s.checkMetas(), err)
 		}
 	}()
@@ -171,12 +170,12 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	defer survive(&err)()
 	rolledBack := false
 	defer func() {
-		if !rolledBack { // it panicked, and bbolt's lock stays held
+		if !rolledBack { // fn panicked, and bbolt keeps its lock
 			s.stuck.Store(true)
 		}
 	}()
 	defer func() {
-		_ = tx.Rollback() // does nothing after a commit
+		_ = tx.Rollback() // no effect after a commit
 		rolledBack = true
 	}()
 	if err := fn(tx); err != nil {
@@ -191,8 +190,8 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	return s.keepMetas()
 }
 
-// begin begins a transaction. After a panic in bbolt's Begin, over meta pages that make no sense, its locks stay held and whatever asks for
-// them waits for ever: the store is of no use any more.
+// begin begins a transaction. If bbolt's Begin panics over damaged meta pages, it keeps its locks, and every later caller would block. The
+// store is then marked as stuck.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	if s.stuck.Load() {
 		return nil, fmt.Errorf("%w: it cannot be read since its first pages were damaged", ErrDamaged)
@@ -209,7 +208,7 @@ func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	return s.db.Begin(writable)
 }
 
-// rescue copies a file of the journal that was removed: with the process, all of it would end.
+// rescue copies a removed file of the journal, whose content would end with the process.
 func (s *Store) rescue() {
 	if !errors.Is(s.writer.refusal(), ErrReplaced) || s.stuck.Load() || s.file.links() != 0 {
 		return
@@ -227,7 +226,7 @@ func (s *Store) rescue() {
 }
 
 func (s *Store) copyRemoved(to string) (err error) {
-	for _, segment := range s.recent.segments { // the filer has ended
+	for _, segment := range s.recent.segments { // the filer has ended by now
 		if err := s.fileSegment(segment); err != nil {
 			return err
 		}
@@ -244,7 +243,7 @@ func (s *Store) copyRemoved(to string) (err error) {
 	return errors.Join(err, f.Sync(), syncDir(filepath.Dir(to)))
 }
 
-// checkRemoved refuses to begin a new journal where a copy of one waits to be put back.
+// checkRemoved refuses to create a journal beside the copy of a removed one.
 func checkRemoved(path string) error {
 	copies, err := filepath.Glob(path + removedSuffix + "*")
 	if err != nil || len(copies) == 0 {
