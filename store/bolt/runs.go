@@ -11,30 +11,30 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// by_hash and by_unspendable have names in no order of time. In a tree of names, each record's would be on a page of its own, which is
-// written again for it: the longer the journal, the more so. So they are kept as runs: the entries of consecutive records, sorted. What is
-// filed at once is a run, which takes up those before it that are not much longer, so that there are few to look into.
+// The names in by_hash and by_unspendable are random. In a B+ tree, each new record would rewrite a page of its own. These buckets therefore
+// hold sorted runs, as in a log-structured merge tree: a segment becomes a run, and merges with earlier runs that are not much longer, so
+// that a lookup searches few runs.
 //
-// A run is cut into chunks, two to a page. A chunk's name is the index of the run's first record, then the chunk's first entry; its value is
-// its entries, 16 bytes each: what a record is found by, then its index. All records of a run are below the next run's first.
+// A run is stored in chunks, two to a page. The name of a chunk is the index of the run's first record, then the chunk's first entry. Its
+// value has the entries, 16 bytes each: 8 bytes of the hash, then the index. All records of a run come before the next run's first record.
 const (
 	runEntry  = 16
 	chunkName = 8 + runEntry
 	chunkMost = 124 // entries
 
-	maxRun  = 1 << 20 // entries: what one transaction moves at most
-	takesUp = 2       // times its own length a new run takes up
+	maxRun  = 1 << 20 // maximum number of entries that one transaction moves
+	takesUp = 2       // a new run merges with an earlier one of up to so many times its length
 )
 
-// inRuns says whether a lookup bucket is kept as runs.
+// inRuns reports whether a lookup bucket consists of runs.
 func inRuns(bucket string) bool { return bucket == bucketByHash || bucket == bucketByUnspendable }
 
-// indexed is an entry: what the record is found by, then its index.
+// indexed is an entry of a run: 8 bytes of a hash, then the index of the record.
 type indexed [runEntry]byte
 
 func (e indexed) compare(other indexed) int { return bytes.Compare(e[:], other[:]) }
 
-// addRun adds the entries of records from first on, which stand behind all that the bucket has.
+// addRun adds a run with the entries of the records from first on, which come after all records in the bucket.
 func addRun(b *bbolt.Bucket, first int64, entries []indexed) error {
 	if len(entries) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func addRun(b *bbolt.Bucket, first int64, entries []indexed) error {
 	for i := range entries {
 		run = append(run, entries[i][:]...)
 	}
-	var taken [][]byte // names of chunks, which are removed when all are read: bbolt's cursors cannot pass over what was
+	var taken [][]byte // names of merged chunks, which are removed at the end: bbolt's cursors do not work across removed entries
 	for c := b.Cursor(); ; {
 		older := chunksBefore(c, name, min(takesUp*len(run), runEntry*maxRun-len(run)))
 		if len(older) == 0 {
@@ -72,7 +72,7 @@ func addRun(b *bbolt.Bucket, first int64, entries []indexed) error {
 
 type chunk struct{ name, entries []byte }
 
-// chunksBefore returns the chunks of the last run before a name, the last first: none where its entries have more than so many bytes.
+// chunksBefore returns the chunks of the last run before a name, the last chunk first. It returns none if the run is longer than most bytes.
 func chunksBefore(c *bbolt.Cursor, bound []byte, most int) (chunks []chunk) {
 	for name, entries := seekBefore(c, bound); name != nil; name, entries = c.Prev() {
 		if len(chunks) > 0 && !bytes.HasPrefix(name, chunks[0].name[:8]) {
@@ -99,7 +99,7 @@ func merge(a, b []byte) []byte {
 	return append(append(both, a...), b...)
 }
 
-// lastInRuns returns a function that returns the last index below another of the records that are found by a prefix, or -1.
+// lastInRuns returns a function that returns the last index below another one among the records with a prefix, or -1.
 func lastInRuns(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
 	c := bucket.Cursor()
 	return func(before int64) int64 {
@@ -121,7 +121,7 @@ func lastInRuns(bucket *bbolt.Bucket, prefix []byte) func(before int64) int64 {
 	}
 }
 
-// recordsInRuns yields the encoded indexes of the records that are found by a prefix, in their order.
+// recordsInRuns yields the encoded indexes of the records with a prefix, in order.
 func recordsInRuns(bucket *bbolt.Bucket, prefix []byte) iter.Seq[[]byte] {
 	c := bucket.Cursor()
 	return func(yield func([]byte) bool) {
@@ -151,7 +151,7 @@ func recordsInRuns(bucket *bbolt.Bucket, prefix []byte) iter.Seq[[]byte] {
 	}
 }
 
-// seekBefore moves to the last entry of a bucket whose name is below another.
+// seekBefore moves a cursor to the last entry whose name is below another one.
 func seekBefore(c *bbolt.Cursor, bound []byte) (name, value []byte) {
 	if name, _ := c.Seek(bound); name == nil {
 		return c.Last()
@@ -159,12 +159,12 @@ func seekBefore(c *bbolt.Cursor, bound []byte) (name, value []byte) {
 	return c.Prev()
 }
 
-// searchChunk returns how many of a chunk's entries are below a bound.
+// searchChunk returns the number of entries in a chunk that are below a bound.
 func searchChunk(chunk, bound []byte) int {
 	return sort.Search(len(chunk)/runEntry, func(i int) bool { return bytes.Compare(chunk[runEntry*i:runEntry*(i+1)], bound) >= 0 })
 }
 
-// checkChunk returns an error unless a chunk is of the form that searches rely on. above is the last entry before it in its run.
+// checkChunk returns an error unless a chunk is well-formed and sorted. above is the last entry before it in its run.
 func checkChunk(name, value, above []byte) error {
 	switch {
 	case len(name) != chunkName || len(value) == 0 || len(value)%runEntry != 0:

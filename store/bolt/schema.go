@@ -10,22 +10,20 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// schema says how files are laid out, and how a file of an older layout becomes one of this. A new layout is a new
-// version, and one more migration.
+// schema is the version of the file's layout, with the migrations from older versions.
 type schema struct {
 	version int64
-	// migrations has, by the version from which it starts, what brings a file to the next version. All that a file
-	// needs run in one transaction with the change of its version: a file is never between two layouts, and none is
-	// run twice. They must not touch records, hashes or the checkpoint: those are what was signed.
+	// migrations maps a version to the function that migrates a file to the next version. All migrations of a file run in one transaction
+	// with the change of its version. They must not touch records, hashes or the checkpoint, which are covered by signatures.
 	migrations map[int64]func(tx *bbolt.Tx) error
 }
 
-// currentSchema is the layout that the package comment tells. Version 1 is the first.
+// currentSchema is the layout in the package comment. The first version is 1.
 func currentSchema() *schema {
 	return &schema{version: 3, migrations: map[int64]func(tx *bbolt.Tx) error{1: addLookups, 2: addRuns}}
 }
 
-// check returns nil if a file of version v can be used, after migrate unless it is opened read-only.
+// check returns nil if a file of version v is usable. An older file needs migrate first, which a read-only store cannot run.
 func (s *schema) check(v int64, readOnly bool) error {
 	switch {
 	case v > s.version:
@@ -60,8 +58,7 @@ func readVersion(p *pages.Reader) (int64, error) {
 	return v, nil
 }
 
-// migrate brings a file of an older schema to the current one, or leaves it as it was. What it cannot make sense of it
-// leaves to load, which says so.
+// migrate migrates a file to the current schema or leaves it unchanged. It ignores a damaged file, which load reports.
 func (s *Store) migrate() (err error) {
 	var from int64
 	if err := s.pages(func(p *pages.Reader) (err error) { from, err = readVersion(p); return err }); err != nil {
@@ -90,7 +87,7 @@ func (s *Store) migrate() (err error) {
 	return nil
 }
 
-// addLookups is the migration to schema version 2: records are found by hash and unspendable address, and events among them.
+// addLookups migrates to schema version 2, which adds lookups by hash and unspendable address, and of events.
 func addLookups(tx *bbolt.Tx) error {
 	added := make(map[string]*bbolt.Bucket)
 	for _, name := range []string{bucketByHash, bucketByUnspendable, bucketEvents} {
@@ -117,8 +114,8 @@ func addLookups(tx *bbolt.Tx) error {
 	})
 }
 
-// addRuns is the migration to schema version 3: by_hash and by_unspendable, trees of names until then, are runs. What is malformed is left
-// out: an audit tells of the record.
+// addRuns migrates to schema version 3, in which by_hash and by_unspendable are runs. It drops malformed entries; an audit reports their
+// records.
 func addRuns(tx *bbolt.Tx) error {
 	for _, name := range []string{bucketByHash, bucketByUnspendable} {
 		tree := tx.Bucket([]byte(name))

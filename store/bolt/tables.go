@@ -10,14 +10,14 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// tables are the buckets of a transaction that writes.
+// tables are the buckets of a write transaction.
 type tables struct {
 	meta, keys, records, hashes *bbolt.Bucket
 	lookups                     map[string]*bbolt.Bucket
 
 	runs    map[string][]indexed // entries of the segment
 	name    [8]byte              // scratch for a key; bbolt copies keys
-	indexes []byte               // values of lookups, which must stay where they are until the commit
+	indexes []byte               // values of lookups; bbolt refers to them until the commit
 }
 
 func openTables(tx *bbolt.Tx) (*tables, error) {
@@ -27,14 +27,14 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 			return nil, fmt.Errorf("%w: bucket %s: %w", ErrDamaged, name, pages.ErrNoBucket)
 		}
 	}
-	// These grow at their end only: full pages are never split again.
+	// These buckets grow at their end only, so that their pages can be filled completely.
 	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents, bucketByHash, bucketByUnspendable} {
 		all[name].FillPercent = 1
 	}
 	return &tables{meta: all[bucketMeta], keys: all[bucketKeys], records: all[bucketRecords], hashes: all[bucketHashes], lookups: all}, nil
 }
 
-// put writes a segment's leaves with all that leads to them. The segment must stay as it is until the commit.
+// put writes the leaves of a segment with their hashes and lookups. The segment must not change before the commit.
 func (t *tables) put(s *segment) error {
 	t.indexes = make([]byte, 0, 8*len(s.entries))
 	t.runs = make(map[string][]indexed)

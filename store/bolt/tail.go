@@ -9,11 +9,11 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// leaves follow each other in the journal. Those that a head has are not changed any more; what is added later is behind them.
+// leaves are consecutive leaves. Leaves that a head refers to are immutable; new ones are appended after them.
 type leaves struct {
 	first   int64 // index
 	entries []*appliance.Entry
-	hashes  []tlog.Hash // that they complete, as they are stored
+	hashes  []tlog.Hash // stored hashes that these leaves complete
 }
 
 // entry returns an entry, or nil.
@@ -30,14 +30,14 @@ type lookup struct {
 	name   []byte
 }
 
-// segment is leaves that go into the file at once, and what leads to them.
+// segment is a group of leaves that is filed in one transaction, with its lookups.
 type segment struct {
 	leaves
 	ids         map[uuid.UUID]*appliance.Entry
 	idempotency map[string]*appliance.Entry            // by name
 	unspendable map[appliance.Address]*appliance.Entry // the first record of each
-	checkpoint  []byte                                 // of the tree that ends with them
-	last        time.Time                              // of the newest
+	checkpoint  []byte                                 // of the tree after these leaves
+	last        time.Time                              // time of the newest
 }
 
 func newSegment(first int64) *segment {
@@ -48,7 +48,7 @@ func newSegment(first int64) *segment {
 	}
 }
 
-// add makes an entry the next leaf of the tree and of the segment.
+// add appends an entry to the tree and to the segment.
 func (s *segment) add(frontier *appliance.Frontier, e *appliance.Entry) {
 	s.hashes = frontier.Add(s.hashes, tlog.RecordHash(e.Leaf))
 	s.last = e.Time()
@@ -66,7 +66,7 @@ func (s *segment) append(e *appliance.Entry) {
 	}
 }
 
-// extend adds the leaves of a segment that follows.
+// extend appends the leaves of the next segment.
 func (s *segment) extend(next *segment) {
 	for _, e := range next.entries {
 		s.append(e)
@@ -75,7 +75,7 @@ func (s *segment) extend(next *segment) {
 	s.checkpoint, s.last = next.checkpoint, next.last
 }
 
-// find returns the entry that a name leads to, or nil.
+// find returns the entry for a name in a lookup bucket, or nil.
 func (s *segment) find(l lookup) *appliance.Entry {
 	switch l.bucket {
 	case bucketIDs:
@@ -88,13 +88,13 @@ func (s *segment) find(l lookup) *appliance.Entry {
 	return nil
 }
 
-// recent is the leaves that were answered and that the file may lack. All methods are safe for concurrent use.
+// recent has the answered leaves that the file may lack. All methods are safe for concurrent use.
 type recent struct {
-	mu       sync.RWMutex // protects segments and what they hold
-	segments []*segment   // in order: one that is being filed, one that grows
+	mu       sync.RWMutex // protects segments and their content
+	segments []*segment   // in order: one being filed, one that grows
 }
 
-// find returns the entry that a name leads to, or nil.
+// find returns the entry for a name in a lookup bucket, or nil.
 func (r *recent) find(l lookup) *appliance.Entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -106,7 +106,7 @@ func (r *recent) find(l lookup) *appliance.Entry {
 	return nil
 }
 
-// add adds leaves that are on the disk, to the last segment or as one of their own.
+// add adds synced leaves to the last segment or as a new one.
 func (r *recent) add(next *segment, own bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,14 +117,14 @@ func (r *recent) add(next *segment, own bool) {
 	r.segments = append(r.segments, next)
 }
 
-// drop forgets the first segment.
+// drop removes the first segment.
 func (r *recent) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.segments = append([]*segment(nil), r.segments[1:]...)
 }
 
-// tail is the leaves as a head has them.
+// tail returns the leaves for a head.
 func (r *recent) tail() []leaves {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

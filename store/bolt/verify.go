@@ -15,8 +15,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// verifyStep is how many records are checked in one transaction: enough to keep all cores busy, few enough that
-// checking a long journal keeps no old pages in use, which would make the file grow under load.
+// verifyStep is the number of records per read transaction: enough to keep all cores busy, but few enough not to pin old pages, which would
+// make the file grow under load.
 const verifyStep = 512
 
 var (
@@ -24,9 +24,9 @@ var (
 	errLost   = errors.New("cannot be read")
 )
 
-// Verify implements appliance.Journal. Beyond the leaves, it checks the file itself: each page, that none is used twice
-// or is both used and free, each stored hash, and that the lookup buckets and the records agree both ways. It goes on
-// after what it cannot read. Appends may go on meanwhile; what it checks is the journal as it was at the beginning.
+// Verify implements appliance.Journal. In addition to the leaves, it checks the file: that each page is readable and is either used once or
+// free, each stored hash, that lookup buckets and records agree in both directions, and the API keys. It continues after unreadable parts.
+// Appends may run meanwhile: Verify checks the journal as it was at the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {
@@ -52,29 +52,29 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 type auditor struct {
 	ctx      context.Context
 	store    *Store
-	head     *head // as it was at the beginning, with what the file may lack; nil where the file is damaged
+	head     *head // at the beginning; nil if the file is damaged
 	audit    *appliance.Audit
 	progress func(done, total int64)
 
-	// Found by file.
+	// Set by file.
 	checkpoint []byte
 	size       int64            // of the journal that is verified
-	filed      int64            // how many of its records are in the file; the others are the tail of head
-	count      map[string]int64 // entries of the lookup buckets
+	filed      int64            // number of its records in the file; the others are in the tail
+	count      map[string]int64 // entries per lookup bucket
 	runs       map[string]*runAudit
-	beyond     map[string]int64 // entries of records and hashes that the checkpoint does not cover
-	unreadable bool             // a page was
+	beyond     map[string]int64 // entries of records and hashes beyond the checkpoint
+	unreadable bool             // a page was unreadable
 
-	// Found by records.
-	matched map[string]int64 // entries of the lookup buckets that are as the records say
-	tainted []bool           // for each hash of the tree's right edge: a stored hash in or below it is wrong, and reported
+	// Set by records.
+	matched map[string]int64 // correct entries per lookup bucket
+	tainted []bool           // for each hash of the tree's right edge: a wrong stored hash in or below it was reported
 }
 
 func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
 	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
 }
 
-// pages runs fn on a state of the file.
+// pages runs fn in a read transaction.
 func (v *auditor) pages(fn func(p *pages.Reader) error) error {
 	if v.ctx.Err() != nil {
 		return timeout(v.ctx, "verify")
@@ -82,7 +82,7 @@ func (v *auditor) pages(fn func(p *pages.Reader) error) error {
 	return v.store.pages(fn)
 }
 
-// file checks the pages of the file, what they are used for, and the form of every entry.
+// file checks all pages, their use, and the form of each entry.
 func (v *auditor) file() error {
 	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
 	v.runs = map[string]*runAudit{bucketByHash: newRunAudit(), bucketByUnspendable: newRunAudit()}
@@ -98,7 +98,7 @@ func (v *auditor) file() error {
 			}
 			return v.fileAt(p, free)
 		})
-		// Two commits between two lines above: try again, from a newer state.
+		// Two commits came in between: retry with a newer state.
 		if !errors.Is(err, pages.ErrStale) {
 			return err
 		}
@@ -144,8 +144,8 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 	return nil
 }
 
-// readMeta finds out which journal is to be verified. Where the checkpoint says nothing, it is all records there are;
-// appliance.Audit.Finish reports the checkpoint.
+// readMeta determines the size to verify. If the checkpoint is unreadable, that is the number of records in the file; Audit.Finish reports
+// the checkpoint.
 func (v *auditor) readMeta(p *pages.Reader) {
 	if err := v.store.checkMeta(p); err != nil {
 		v.report(-1, uuid.Nil, "page", "%s", err)
@@ -163,7 +163,7 @@ func (v *auditor) readMeta(p *pages.Reader) {
 		return
 	}
 	seen := p.Used
-	p.Used = nil // this walk is not the one that records
+	p.Used = nil // this walk must not count pages
 	_ = p.Walk(bucketRecords, nil, func(name, _ []byte) error {
 		if i, err := decodeIndex(name); err == nil {
 			v.filed, v.size = i+1, i+1
@@ -189,7 +189,7 @@ func (v *auditor) bucket(p *pages.Reader, bucket string) error {
 	})
 }
 
-// firstRecord returns the first record that a lost part of a bucket concerns, or -1.
+// firstRecord returns the first record in an unreadable part of a bucket, or -1.
 func firstRecord(bucket string, lo []byte) int64 {
 	i, err := decodeIndex(lo)
 	switch {
@@ -204,7 +204,7 @@ func firstRecord(bucket string, lo []byte) int64 {
 	return -1
 }
 
-// entryName tells an entry to a person.
+// entryName describes an entry for people.
 func entryName(bucket string, name []byte) string {
 	if i, err := decodeIndex(name); err == nil && (bucket == bucketRecords || bucket == bucketHashes) {
 		return fmt.Sprint(i)
@@ -244,7 +244,7 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 	}
 }
 
-// freePages checks that each page is either in use or free.
+// freePages checks that each page is either used or free.
 func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	for _, id := range free {
 		switch {
@@ -257,7 +257,7 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 		}
 	}
 	if v.unreadable {
-		return // what hangs on unreadable pages is not seen
+		return // pages below an unreadable one are unknown
 	}
 	for id := uint64(2); id < p.Limit(); id++ {
 		if !p.Used[id] {
@@ -266,7 +266,7 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	}
 }
 
-// records checks all records in order, with their hashes and lookup entries.
+// records checks all records in order, with their hashes and lookups.
 func (v *auditor) records() error {
 	for first := int64(0); first < v.size; first += verifyStep {
 		v.progress(first, v.size)
@@ -297,7 +297,7 @@ func (v *auditor) records() error {
 	return nil
 }
 
-// read returns the values of a bucket from index first to before end, nil for those that cannot be read.
+// read returns the values of a bucket from first to end, which is exclusive. Unreadable values are nil.
 func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byte {
 	values := make([][]byte, end-first)
 	visit := func(name, value []byte) error {
@@ -310,7 +310,7 @@ func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byt
 		}
 		return nil
 	}
-	// Errors have been reported by file.
+	// file has reported the errors.
 	_ = p.Walk(bucket, encodeIndex(first), visit, func(_, hi []byte, _ error) error {
 		if hi != nil && bytes.Compare(hi, encodeIndex(end)) >= 0 {
 			return errEnough
@@ -320,7 +320,7 @@ func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byt
 	return values
 }
 
-// addTail adds what the file may lack.
+// addTail adds the leaves of the tail.
 func (v *auditor) addTail(first int64, leaves [][]byte, hashStart int64, hashes [][]byte) {
 	for n := max(first, v.filed); n < first+int64(len(leaves)); n++ {
 		leaves[n-first] = v.head.entry(n).Leaf
@@ -348,16 +348,15 @@ func checkLeaves(leaves [][]byte) []appliance.CheckedLeaf {
 	return checked
 }
 
-// lostLeaf stands for a record that cannot be read. With its stored hash in its place, the rest of the tree can
-// still be checked.
+// lostLeaf replaces an unreadable record. Its stored hash stands in for it, so that the rest of the tree can be checked.
 func lostLeaf(stored []byte) appliance.CheckedLeaf {
 	var hash tlog.Hash
 	copy(hash[:], stored)
 	return appliance.LostLeaf(hash, "record", errLost)
 }
 
-// tree compares the hashes that record n completes with those stored for it. A wrong hash makes all above it wrong:
-// only the lowest is reported.
+// tree compares the hashes that record n completes with the stored ones. A wrong hash makes those above it wrong, too: only the lowest is
+// reported.
 func (v *auditor) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]byte) {
 	tainted := false
 	for level := range completed {

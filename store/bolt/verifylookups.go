@@ -13,11 +13,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// lookups checks that the lookup buckets lead to a record.
+// lookups checks the lookup entries of a record.
 func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
 	id := e.ID()
 	if id == uuid.Nil {
-		return // not readable, and reported as such
+		return // unreadable, which is reported elsewhere
 	}
 	_ = eachLookup(e, encodeIndex(n), func(bucket string, name, want []byte) error {
 		if inRuns(bucket) {
@@ -37,8 +37,8 @@ func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
 	})
 }
 
-// surplus finds the entries of the lookup buckets that no record asks for. There are none where as many were found
-// right as there are, since no two records ask for the same.
+// surplus reports the lookup entries without a record. Each record has its own entries, so that there are none if all entries were found
+// correct.
 func (v *auditor) surplus() error {
 	for _, bucket := range lookupBuckets {
 		check := v.surplusIn
@@ -61,7 +61,7 @@ func (v *auditor) surplusIn(p *pages.Reader, bucket string) error {
 	return v.walk(p, bucket, func(name, value []byte) { v.indexEntry(p, bucket, name, value) })
 }
 
-// walk calls fn with each entry of a bucket that can be read.
+// walk calls fn with each readable entry of a bucket.
 func (v *auditor) walk(p *pages.Reader, bucket string, fn func(name, value []byte)) error {
 	visit := func(name, value []byte) error {
 		if v.ctx.Err() != nil {
@@ -77,11 +77,11 @@ func (v *auditor) walk(p *pages.Reader, bucket string, fn func(name, value []byt
 	return err
 }
 
-// indexEntry checks that the record to which an entry leads asks for it. It returns that record, or -1 where it does not.
+// indexEntry checks a lookup entry against its record. It returns the record's index, or -1 if they disagree.
 func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) int64 {
 	n, err := recordOf(bucket, name, value)
 	if err != nil || n >= v.filed {
-		return -1 // reported by file, or newer than what is verified
+		return -1 // reported by file, or newer than the verified journal
 	}
 	id, asked := v.asks(p, n, bucket, name)
 	switch {
@@ -93,8 +93,8 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 	return -1
 }
 
-// asks returns a record's id, and whether it asks for an entry of that name; uuid.Nil where it cannot be read, which records has reported.
-// A nil name is any.
+// asks returns the ID of a record and whether it has a lookup entry of that name; nil matches any name. The ID is uuid.Nil if the record is
+// unreadable, which records has reported.
 func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id uuid.UUID, asked bool) {
 	leaf, err := p.Get(bucketRecords, encodeIndex(n))
 	if err != nil {
@@ -111,14 +111,14 @@ func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id
 	return id, asked
 }
 
-// runAudit is what is known of a bucket of runs while it is verified.
+// runAudit is the state of the audit of a bucket of runs.
 type runAudit struct {
-	has, asked multiset // entries that are there, and that the records ask for
-	name, last []byte   // of the chunk before: its name and last entry
-	highest    int64    // record of the run so far
+	has, asked multiset // the existing entries, and those that the records require
+	name, last []byte   // of the previous chunk: its name and last entry
+	highest    int64    // highest record of the run so far
 }
 
-// multiset tells whether as many of the same entries were added to another, in whatever order: but for one chance in 2^64.
+// multiset is an order-independent hash of entries. Different multisets are equal with probability 2^-64.
 type multiset uint64
 
 var multisetSeed = maphash.MakeSeed()
@@ -127,7 +127,7 @@ func (m *multiset) add(entry []byte) { *m += multiset(maphash.Bytes(multisetSeed
 
 func newRunAudit() *runAudit { return &runAudit{highest: -1} }
 
-// chunk checks a chunk by itself and behind the one before, and counts its entries.
+// chunk checks a chunk, and its order after the previous one, and adds its entries.
 func (v *auditor) chunk(bucket string, name, value []byte) {
 	r := v.runs[bucket]
 	if len(name) != chunkName || !bytes.HasPrefix(r.name, name[:8]) {
@@ -154,7 +154,7 @@ func (v *auditor) chunk(bucket string, name, value []byte) {
 	r.name = name
 }
 
-// wrongInRuns finds the entries of a bucket of runs that no record asks for, and the records that have none.
+// wrongInRuns reports the entries of a bucket of runs without a record, and the records without an entry.
 func (v *auditor) wrongInRuns(p *pages.Reader, bucket string) error {
 	right := make([]bool, v.filed)
 	err := v.walk(p, bucket, func(_, chunk []byte) {

@@ -16,43 +16,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The write-ahead log: a file beside the journal's, with the leaves that the journal's file may lack. It is filled with zeros when it is
-// made, so that a sync writes nothing but the frame: no size, no block of the file system. It has two halves. While what one of them holds is
-// applied to the journal's file, frames go into the other.
+// The write-ahead log is a file beside the journal's file with the leaves that the latter may lack. It is created full of zeros, so that a
+// sync writes the frame only, without file system metadata. It has two halves. While one half is applied to the journal's file, frames go
+// into the other.
 //
-// A frame is a batch of leaves with the checkpoint of the tree that they make. It begins at a multiple of frameAlign, and its integers are
-// big-endian:
+// A frame is a batch of leaves with the checkpoint after them. It begins at a multiple of frameAlign. Integers are big-endian:
 //
 //	magic       8
 //	log         8 bytes of the SHA-256 of the log's name
-//	length      4, of the frame
+//	length      4, length of the frame
 //	sum         4, CRC-32C of the frame without these 4
 //	first       8, the index of its first leaf
-//	leaves      4, how many
-//	checkpoint  4, its length
-//	            of each leaf 4 bytes of length and the leaf; then the checkpoint
+//	leaves      4, number of leaves
+//	checkpoint  4, length of the checkpoint
+//	            for each leaf, 4 bytes of length and the leaf; then the checkpoint
 //
-// Frames are never removed, but overwritten once they are in the journal's file. At a start the frames that reach beyond the journal's end
-// must go on from there without a gap; see replay.
+// A frame is overwritten once its leaves are in the journal's file. At a start, the frames beyond the journal's end must follow it without a
+// gap; see replay.
 const (
-	frameMagic  = "\xffattwal\x01" // is in no leaf: they are UTF-8
+	frameMagic  = "\xffattwal\x01" // occurs in no leaf, because leaves are UTF-8
 	frameHeader = 40
-	frameSum    = 20   // where the sum is
-	frameAlign  = 4096 // what disks and file systems write as one: no frame shares it with another
+	frameSum    = 20   // offset of the sum
+	frameAlign  = 4096 // the unit that disks write; frames do not share one
 
-	// walSize is some 9,000 records, which are written in a third of a second at the most. A half is applied when half full, so there is time
-	// for three times as much while it is.
+	// walSize holds about 9,000 records, which the filer writes in at most a third of a second. A half is applied when it is half full, which
+	// leaves room for three times as many records meanwhile.
 	walSize   = 8 << 20
-	maxWAL    = 1 << 30 // no file of ours is larger
+	maxWAL    = 1 << 30 // attestd never writes a larger one
 	walSuffix = "-wal"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// WALPath is where the write-ahead log of the journal at a path is. A clean stop removes it.
+// WALPath returns the path of the write-ahead log of the journal at a path. A clean stop removes the log.
 func WALPath(path string) string { return path + walSuffix }
 
-// logMark tells in each frame of which log it is.
+// logMark identifies the log in each frame.
 func logMark(name string) [8]byte {
 	sum := sha256.Sum256([]byte(name))
 	return [8]byte(sum[:8])
@@ -63,19 +62,19 @@ type wal struct {
 	file  handle
 	log   [8]byte
 	size  int64
-	half  int64 // bytes of one
-	start int64 // of the half that is written to
-	next  int64 // where the next frame goes
+	half  int64 // size of a half in bytes
+	start int64 // start of the current half
+	next  int64 // offset of the next frame
 	frame []byte
-	last  [frameHeader]byte // of the newest frame, which begins at lastAt; zero before the first
+	last  [frameHeader]byte // header of the newest frame, which begins at lastAt; zero before the first
 
 	lastAt int64
 }
 
-// createWAL makes a write-ahead log, which replaces the one that is there. It has its name once it is whole on the disk.
+// createWAL creates a write-ahead log and replaces an existing one. The file gets its name once it is complete on the disk.
 func createWAL(journal string, log [8]byte, size int64) (_ *wal, err error) {
 	path := WALPath(journal)
-	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a run that was killed
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
 		return nil, err
 	}
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -110,7 +109,7 @@ func createWAL(journal string, log [8]byte, size int64) (_ *wal, err error) {
 	return &wal{file: file, log: log, size: size, half: size / 2}, syncDir(filepath.Dir(path))
 }
 
-// ownAs gives a new file the owner of the journal: root's commands work in a folder of the service's user.
+// ownAs gives a new file the owner of the journal, because root's commands write into a folder of the service's user.
 func ownAs(f *os.File, journal string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -126,7 +125,7 @@ func ownAs(f *os.File, journal string) error {
 	return f.Chown(int(owner.Uid), int(owner.Gid))
 }
 
-// encode makes the frame of a segment. It is valid until the next one is made.
+// encode returns the frame of a segment. The bytes are valid until the next call.
 func (w *wal) encode(s *segment) []byte {
 	b := append(w.frame[:0], frameMagic...)
 	b = append(b, w.log[:]...)
@@ -149,17 +148,17 @@ func checksum(frame []byte) uint32 {
 	return crc32.Update(crc32.Checksum(frame[:frameSum], castagnoli), castagnoli, frame[frameSum+4:])
 }
 
-// aligned is what a frame of that length takes.
+// aligned returns the space that a frame of that length takes.
 func aligned(length int) int { return (length + frameAlign - 1) / frameAlign * frameAlign }
 
-// fits says whether a frame can be written to a half that is empty, and hasRoom whether to the one that is written to.
+// fits reports whether a frame fits into an empty half. hasRoom reports whether it fits into the current half.
 func (w *wal) fits(frame []byte) bool    { return int64(len(frame)) <= w.half }
 func (w *wal) hasRoom(frame []byte) bool { return w.next+int64(len(frame)) <= w.start+w.half }
 
-// halfFull says whether half of the half is written.
+// halfFull reports whether the current half is half full.
 func (w *wal) halfFull() bool { return w.next-w.start >= w.half/2 }
 
-// write writes a frame and returns when it is on the disk.
+// write writes and syncs a frame.
 func (w *wal) write(frame []byte) error {
 	if _, err := w.file.WriteAt(frame, w.next); err != nil {
 		return err
@@ -173,7 +172,7 @@ func (w *wal) write(frame []byte) error {
 	return nil
 }
 
-// check returns an ErrReplaced unless the file is in its place and has the newest frame.
+// check returns ErrReplaced unless the file has its name and contains the newest frame.
 func (w *wal) check() error {
 	if err := w.file.check(); err != nil {
 		return err
@@ -195,7 +194,7 @@ func (w *wal) check() error {
 	return nil
 }
 
-// fdatasync returns a bare errno, by which a failed sync is told from a failed write.
+// fdatasync returns a bare errno, which distinguishes a failed sync from a failed write.
 func fdatasync(f *os.File) error {
 	for {
 		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {
@@ -204,13 +203,13 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// turn has the next frame written to the other half, of which nothing is needed any more.
+// turn switches to the other half, whose frames are no longer needed.
 func (w *wal) turn() {
 	w.start = w.half - w.start
 	w.next = w.start
 }
 
-// frame is what was read of one.
+// frame is a decoded frame.
 type frame struct {
 	first      int64
 	leaves     [][]byte
@@ -219,8 +218,8 @@ type frame struct {
 
 func (f frame) end() int64 { return f.first + int64(len(f.leaves)) }
 
-// readFrames returns all whole frames in a write-ahead log, in the order of the file; none where there is no file. What is not whole is passed over: a
-// frame that was being written when the power went.
+// readFrames returns all complete frames in a write-ahead log, in the order of the file, and none without a file. It skips an incomplete frame,
+// which a power cut has interrupted.
 func readFrames(path string, log string, fromDisk bool) (frames []frame, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -260,7 +259,7 @@ func readFrames(path string, log string, fromDisk bool) (frames []frame, err err
 	return frames, nil
 }
 
-// wholeFrame returns the frame with which b begins.
+// wholeFrame decodes the frame at the start of b.
 func wholeFrame(b []byte) (text []byte, ok bool) {
 	if string(b[:8]) != frameMagic {
 		return nil, false

@@ -21,19 +21,18 @@ import (
 
 const (
 	flushInterval = 30 * time.Second // between writes of last uses
-	fullRetry     = time.Second      // how long a full disk is believed to stay full
+	fullRetry     = time.Second      // how long after a failed write the disk counts as full
 	warnInterval  = time.Minute      // between warnings that the newest record is ahead of the clock
 
-	slowCommit = 5 * time.Second // a commit that takes longer makes the journal not ready
+	slowCommit = 5 * time.Second // Ready fails during a longer commit
 
-	roomyFor = 100 * time.Millisecond // how long one with space, whose MinFree is far more than is written meanwhile
+	roomyFor = 100 * time.Millisecond // how long the result of a check of free space is used; MinFree is far more than is written meanwhile
 )
 
-// change is what a caller waits for: a record or an event to append, a new API key, leaves to import, or, with none of these, that whatever
-// changed in the API keys is written.
+// change is a record or an event to append, a new API key, or leaves to import. An empty change waits for the changed API keys to be written.
 type change struct {
 	record *appliance.Record
-	admits []appliance.Condition // of the record
+	admits []appliance.Condition // conditions of the record
 	event  *appliance.Event
 	newKey *appliance.APIKey
 	leaves [][]byte
@@ -46,23 +45,22 @@ type change struct {
 
 type op = queue.Op[change]
 
-// appends says whether the change is leaves.
+// appends reports whether the change appends leaves.
 func (c *change) appends() bool { return c.record != nil || c.event != nil || c.leaves != nil }
 
-// writer makes all changes: it writes the queue's batches, leaves to the write-ahead log and API keys to the file. Its filer brings the leaves
-// into the file.
+// writer writes the queue's batches: leaves to the write-ahead log, API keys to the file. Its filer moves the leaves into the file.
 type writer struct {
 	store *Store
 	queue *queue.Queue[change]
 	filer *filer
 
-	failed chan error            // has the fault, once
-	fault  atomic.Pointer[error] // why nothing is written any more; set by fail
-	roomy  atomic.Int64          // when the disk was last seen to have space, in Unix nanoseconds
-	full   atomic.Int64          // when the disk last took no write, in Unix nanoseconds; set by write
+	failed chan error            // receives the fault once
+	fault  atomic.Pointer[error] // the final error, after which nothing is written; set by fail
+	roomy  atomic.Int64          // time at which the disk last had space, in Unix nanoseconds
+	full   atomic.Int64          // time of the last write that failed for want of space, in Unix nanoseconds; set by write
 	warned atomic.Int64          // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
 
-	// Owned by write. They describe what is on the disk: a batch works on copies, which replace them only when that has succeeded.
+	// Owned by write. They describe the state on the disk. A batch works on copies, which replace them after a successful write.
 	frontier appliance.Frontier
 	flushed  time.Time // when the API keys' last uses were last written
 }
@@ -75,13 +73,13 @@ func newWriter(s *Store, frontier appliance.Frontier) *writer {
 	return w
 }
 
-// end writes what was queued and brings it into the file.
+// end writes the queued changes and files them.
 func (w *writer) end() {
 	w.queue.Close()
 	w.filer.close()
 }
 
-// submit has the writer make a change, and waits for it no longer than the context.
+// submit queues a change and waits for it until ctx ends.
 func (s *Store) submit(ctx context.Context, o *op) error {
 	if s.writer == nil {
 		return errReadOnly()
@@ -105,7 +103,7 @@ func (w *writer) write(ops []*op, last bool) error {
 	return w.judge(b.write())
 }
 
-// refusal returns why nothing can be written any more, or nil.
+// refusal returns the final error, or nil.
 func (w *writer) refusal() error {
 	if fault := w.fault.Load(); fault != nil {
 		return *fault
@@ -113,17 +111,17 @@ func (w *writer) refusal() error {
 	return nil
 }
 
-// judge decides what the outcome of a write means for those to come, and returns what those who waited are told.
+// judge decides whether an error is final, and returns the error for the waiters.
 //
-// When the disk was full or read-only, nothing was made visible, and the next write may succeed. Any other failure is final. After a failed fsync
+// If the disk was full or read-only, nothing was published, and the next write may succeed. Every other error is final. After a failed fsync,
 // the kernel may have marked the lost pages as clean, so that reading them back or syncing again seems to succeed (Rebello et al., "Can
-// Applications Recover from fsync Failures?", USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). Only a new process that reads what the disk really
-// holds can be trusted: see forgetCached.
+// Applications Recover from fsync Failures?", USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). Only a new process that reads the disk can be
+// trusted: see forgetCached.
 func (w *writer) judge(err error) error {
 	if err == nil {
 		return nil
 	}
-	answer, judged := errors.AsType[*appliance.Error](err) // by the filer
+	answer, judged := errors.AsType[*appliance.Error](err) // the filer has judged it
 	switch {
 	case w.refusal() != nil:
 		return w.refusal()
@@ -138,7 +136,7 @@ func (w *writer) judge(err error) error {
 	return answer
 }
 
-// fail has nothing written any more.
+// fail stops all writes.
 func (w *writer) fail(err error) error {
 	answer := unavailable(fmt.Errorf("writing failed for good: %w", err))
 	if !w.fault.CompareAndSwap(nil, &answer) {
@@ -152,21 +150,20 @@ func (w *writer) fail(err error) error {
 	return answer
 }
 
-// passing is the answer while the disk is full or read-only: attestd goes on by itself when it is not.
+// passing is the error while the disk is full or read-only. attestd recovers without a restart.
 func passing(cause error) *appliance.Error {
 	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry, Cause: cause}
 }
 
-// notWritten says whether a transaction failed before its sync because the file could not take it: the disk is full, or the
-// kernel has made it read-only. A failed sync is never that, whatever its errno: it comes from bbolt as a bare errno, a failed
-// write with its operation.
+// notWritten reports whether a transaction failed before its sync because the disk is full or read-only. A failed sync never counts, whatever
+// its errno: bbolt returns a bare errno for a failed sync, and an error with the operation for a failed write.
 func notWritten(err error) bool {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS} {
 		var path *fs.PathError
 		if errors.As(err, &path) && path.Op == "write" && errors.Is(path.Err, errno) {
 			return true
 		}
-		// bbolt gives the error of growing the file, which comes before any write, as text.
+		// bbolt returns the error of growing the file, which precedes all writes, as text.
 		if text := err.Error(); strings.HasPrefix(text, "file resize error: ") && strings.HasSuffix(text, errno.Error()) {
 			return true
 		}
@@ -174,21 +171,21 @@ func notWritten(err error) bool {
 	return false
 }
 
-// batch is what the writer writes at once.
+// batch is a group of changes that is written at once.
 type batch struct {
 	writer *writer
 	ops    []*op
-	last   bool // it is the writer's last: last uses are written too
+	last   bool // the last batch, which also writes the last uses
 
-	tx       *bbolt.Tx // of lookups; nil before the first
+	tx       *bbolt.Tx // read transaction for lookups; nil before the first
 	frontier appliance.Frontier
-	now      time.Time // of all records of the batch
-	ahead    error     // why none may be appended; nil where they may
-	next     *segment  // what is appended
+	now      time.Time // time of all records of the batch
+	ahead    error     // why nothing may be appended, or nil
+	next     *segment  // the leaves to append
 	counted  map[counts.Name]counts.Count
 }
 
-// write does the ops. An error concerns all of them; one that is an op's own is in the op.
+// write writes the batch. Its error concerns all ops; the error of a single op is in the op.
 func (b *batch) write() error {
 	if err := b.writeKeys(); err != nil {
 		return err
@@ -201,7 +198,7 @@ func (b *batch) write() error {
 	return nil
 }
 
-// writeLeaves appends, and returns when all is on the disk and shown.
+// writeLeaves appends the leaves, syncs and publishes them.
 func (b *batch) writeLeaves() error {
 	w := b.writer
 	w.filer.mu.Lock()
@@ -218,8 +215,7 @@ func (b *batch) writeLeaves() error {
 	if err := w.filer.persist(b.next); err != nil {
 		return err
 	}
-	// Only now is anything true that memory says. The head comes before the answers, so that Checkpoint covers every
-	// entry that Append has returned.
+	// The head is published before the callers are answered, so that Checkpoint covers every entry that Append has returned.
 	w.frontier = b.frontier
 	h.tail = w.store.recent.tail()
 	w.store.head.Store(h)
@@ -232,7 +228,7 @@ func (b *batch) writeLeaves() error {
 	return nil
 }
 
-// append makes the leaves of the ops.
+// append encodes the leaves of the ops.
 func (b *batch) append() (err error) {
 	defer survive(&err)()
 	defer func() {
@@ -261,7 +257,7 @@ func (b *batch) append() (err error) {
 	return nil
 }
 
-// find returns the entry that a name leads to, be it of this batch; nil where there is none.
+// find returns the entry for a name, including entries of this batch, or nil.
 func (b *batch) find(l lookup) (*appliance.Entry, error) {
 	if e := b.next.find(l); e != nil {
 		return e, nil
@@ -280,13 +276,13 @@ func (b *batch) find(l lookup) (*appliance.Entry, error) {
 	return &e, err
 }
 
-// appendRecord adds one record. Its error is the record's alone.
+// appendRecord adds one record. Its error concerns that record only.
 func (b *batch) appendRecord(o *op) error {
 	r := *o.Value.record
 	if err := checkRecord(r); err != nil {
 		return err
 	}
-	// Here, in the writer: a revocation is in memory at once, and returns after a later batch.
+	// The writer checks the key here: a revocation takes effect in memory at once, and Revoke returns after a later batch.
 	if key, err := b.writer.store.keys.Key(context.Background(), r.KeyID); err == nil {
 		if err := key.Usable(b.now); err != nil {
 			return err
@@ -320,7 +316,7 @@ func (b *batch) appendRecord(o *op) error {
 	return nil
 }
 
-// appendEvent adds one event, unless it is there.
+// appendEvent adds one event unless the journal has it.
 func (b *batch) appendEvent(o *op) error {
 	e := *o.Value.event
 	earlier, err := b.find(lookup{bucketIDs, e.ID[:]})
@@ -339,13 +335,13 @@ func (b *batch) appendEvent(o *op) error {
 	return nil
 }
 
-// replay answers with an entry that is there.
+// replay answers an op with an existing entry.
 func (c *change) replay(earlier *appliance.Entry, err error) error {
 	c.entry, c.replayed = earlier, true
 	return err
 }
 
-// checkRecord refuses what could not be found again, or would not be read as it was written.
+// checkRecord refuses values that bbolt or JSON would not return unchanged.
 func checkRecord(r appliance.Record) error {
 	refuse := func(reason string) error {
 		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(errors.New(reason))
