@@ -193,11 +193,13 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
 		known := s.safe.Load()
-		var r row
-		if err := s.read.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
-			return nil, err
+		h, err := s.selectHead(ctx)
+		if err == nil && known != nil && h.log == known.log && h.tree.N < known.tree.N {
+			// A connection to a demoted primary, or the new primary lacks the tail. A new connection leads to the new primary.
+			s.read.Reset()
+			s.resets.Add(1)
+			h, err = s.selectHead(ctx)
 		}
-		h, err := r.head()
 		if err == nil && s.check(h, known) == nil {
 			s.observe(h)
 		}
@@ -207,6 +209,15 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 		return nil, answer(ctx, "read the journal's head", err)
 	}
 	return h, nil
+}
+
+// selectHead reads the row log_head.
+func (s *Store) selectHead(ctx context.Context) (*head, error) {
+	var r row
+	if err := s.read.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
+		return nil, err
+	}
+	return r.head()
 }
 
 // trusted reads and verifies the head before records are read. A head of another log passes unverified: it may be this log's successor.

@@ -106,7 +106,16 @@ func (s *Store) checkClock(last time.Time) error {
 
 // ByID implements appliance.Journal.
 func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+	resets := j.store.resets.Load()
 	e, err := j.one(ctx, "id = $1", id)
+	if errors.Is(err, pgx.ErrNoRows) { // also on a connection to a demoted primary, which reading the head finds
+		if _, failed := j.store.trusted(ctx); failed != nil {
+			return e, failed
+		}
+		if j.store.resets.Load() != resets {
+			e, err = j.one(ctx, "id = $1", id)
+		}
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
 	}

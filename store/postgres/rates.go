@@ -24,7 +24,7 @@ const leaseQuery = `WITH want AS (
 ), held AS (
 	SELECT key_id, greatest(paid, clock_timestamp()) AS paid FROM rates WHERE key_id = ANY($1) ORDER BY key_id FOR UPDATE
 ), given AS (
-	SELECT key_id, paid, least(seconds, greatest(0, burst - extract(epoch FROM paid - clock_timestamp())::float8)) AS seconds
+	SELECT key_id, paid, least(seconds, greatest(0, burst - greatest(0, extract(epoch FROM paid - clock_timestamp())::float8))) AS seconds
 	FROM held JOIN want USING (key_id)
 )
 UPDATE rates SET paid = given.paid + make_interval(secs => given.seconds) FROM given WHERE rates.key_id = given.key_id
