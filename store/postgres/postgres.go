@@ -92,6 +92,7 @@ type Store struct {
 	reads   flight[*head]
 	resets  atomic.Int64  // number of times that a stale connection for reads was found
 	counts  counts.Counts // of committed records, by index in the table
+	tiles   tileCache
 	closing sync.Once
 }
 

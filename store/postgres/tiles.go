@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
@@ -130,7 +131,41 @@ func (t *tiles) SaveTiles(wanted []tlog.Tile, data [][]byte) {
 	}
 	for i, tile := range wanted {
 		t.kept[tile] = data[i]
+		t.store.tiles.add(cachedTile{t.head.log, t.head.generation, tile}, data[i])
 	}
+}
+
+// cachedTile identifies a verified tile, also a partial one: a log only grows, so that the content of a tile of a width never changes. A
+// reader verifies a cached tile against the root of its head again.
+type cachedTile struct {
+	log        string
+	generation int64
+	tile       tlog.Tile
+}
+
+// tileCache has verified tiles, of up to 8 KiB each. All methods are safe for concurrent use.
+type tileCache struct {
+	mu    sync.Mutex
+	tiles map[cachedTile][]byte
+}
+
+// mostTiles is the number of tiles at which the cache is emptied.
+const mostTiles = 256
+
+func (c *tileCache) get(t cachedTile) ([]byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, found := c.tiles[t]
+	return data, found
+}
+
+func (c *tileCache) add(t cachedTile, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tiles == nil || len(c.tiles) >= mostTiles {
+		c.tiles = make(map[cachedTile][]byte)
+	}
+	c.tiles[t] = data
 }
 
 // ReadTiles implements tlog.TileReader, in one round trip.
@@ -139,6 +174,10 @@ func (t *tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
 	q := new(pgx.Batch)
 	for i, tile := range wanted {
 		if kept, found := t.kept[tile]; found {
+			data[i] = kept
+			continue
+		}
+		if kept, found := t.store.tiles.get(cachedTile{t.head.log, t.head.generation, tile}); found {
 			data[i] = kept
 			continue
 		}
