@@ -106,7 +106,7 @@ type Audit struct {
 // NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint of it or of a log that it continues, the leaves of
 // that log must also begin with that checkpoint's tree; the error, CodeInvalidField, says that earlier is no checkpoint.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
-	a := &Audit{verifier: verifier, keys: make(auditedKeys)}
+	a := &Audit{verifier: verifier, keys: auditedKeys{byID: make(map[string]auditedKey)}}
 	if earlier != nil {
 		tree, err := OpenCheckpoint(earlier, verifier)
 		switch other := SignerOf(earlier); {

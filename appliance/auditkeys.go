@@ -3,24 +3,37 @@ package appliance
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
 
-// auditedKeys maps the id of an API key to its state according to the events of a journal.
-type auditedKeys map[string]auditedKey
+// auditedKeys has the state of each API key, by id, according to the events of a journal.
+type auditedKeys struct {
+	byID map[string]auditedKey
+
+	// A journal that an attestd without events began starts with an attestation. Keys from before its first event have none.
+	leaves     int64
+	old        bool
+	firstEvent time.Time // zero if there is none
+}
 
 type auditedKey struct {
 	details map[string]string // of the newest key_created or key_bound event
 	revoked bool
 }
 
-func (a auditedKeys) add(e *Event) {
+func (a *auditedKeys) add(e *Event) {
+	a.old = a.old || e == nil && a.leaves == 0
+	a.leaves++
 	if e == nil {
 		return
 	}
+	if a.firstEvent.IsZero() {
+		a.firstEvent = e.Time
+	}
 	id := e.Details[detailKeyID]
-	known := a[id]
+	known := a.byID[id]
 	switch e.Kind {
 	case EventKeyCreated, EventKeyBound:
 		known.details = e.Details
@@ -29,7 +42,12 @@ func (a auditedKeys) add(e *Event) {
 	default:
 		return
 	}
-	a[id] = known
+	a.byID[id] = known
+}
+
+// precedes reports whether a key may lack events because it is older than they are.
+func (a *auditedKeys) precedes(k APIKey) bool {
+	return a.old && (a.firstEvent.IsZero() || k.Created.Before(a.firstEvent))
 }
 
 // Keys compares the API keys with the events, and reports each key that differs. before is the list read before the audited head, now
@@ -57,9 +75,11 @@ func (a *Audit) Keys(before, now []APIKey) {
 }
 
 // fault says how a key differs from its events. It is empty if the key does not differ.
-func (a auditedKeys) fault(k APIKey) string {
-	known, named := a[k.ID]
+func (a *auditedKeys) fault(k APIKey) string {
+	known, named := a.byID[k.ID]
 	switch {
+	case !named && a.precedes(k):
+		return ""
 	case !named && k.Revoked.IsZero():
 		return "no event records its creation: revoke it, and review its attestations (attestd log list --key)"
 	case !named:
@@ -71,6 +91,9 @@ func (a auditedKeys) fault(k APIKey) string {
 	}
 	var differ []string
 	details := k.Details()
+	if _, told := known.details["secretHash"]; !told { // by an attestd that did not record it
+		delete(details, "secretHash")
+	}
 	for _, name := range []string{"name", "secretHash", "scopes", "rate", "allowFrom", "expires", "attestor"} {
 		if known.details[name] != details[name] {
 			differ = append(differ, name)

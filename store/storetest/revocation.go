@@ -58,6 +58,7 @@ func TestRevocation(t *testing.T, open OpenStore) {
 	}
 	t.Run("while others append", func(t *testing.T) { revokedWhileAppending(t, open) })
 	t.Run("an API key is what the events say", func(t *testing.T) { eventsOfKeys(t, open) })
+	t.Run("a key from before the first event needs none", func(t *testing.T) { keysBeforeEvents(t, open) })
 }
 
 // Once Revoke has returned, the journal has all records of the key that it will ever have.
@@ -154,5 +155,21 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 	check(t, err)
 	for _, d := range report.Damages {
 		t.Errorf("after they were revoked: %s", d)
+	}
+}
+
+// keysBeforeEvents audits a journal that begins with an attestation, as an attestd without events began it.
+func keysBeforeEvents(t *testing.T, open OpenStore) {
+	keys, journal := open(t, time.Now)
+	_, _, err := journal.Append(t.Context(), Record(t, "key"))
+	check(t, err)
+	_, err = journal.AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventStarted})
+	check(t, err)
+	newKey(t, keys, appliance.KeyRequest{Name: "before"}, time.Now().Add(-time.Hour))
+	planted, _ := newKey(t, keys, appliance.KeyRequest{Name: "after"}, time.Now().Add(time.Hour))
+	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	check(t, err)
+	if len(report.Damages) != 1 || !strings.Contains(report.Damages[0].Detail, planted.ID) {
+		t.Errorf("the audit finds %v, not only %s", report.Damages, planted.ID)
 	}
 }

@@ -219,7 +219,12 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 		if copied.Resumed > 0 {
 			fmt.Fprintf(w, "%d of the records were there from an earlier run.\n", copied.Resumed)
 		}
-		a.say("It took %s. The source is as it was: see to it that no appliance goes on with it, or there would be two journals of one name.", time.Since(began).Round(time.Second/10))
+		took := time.Since(began).Round(time.Second / 10)
+		if _, isFile := daemon.BoltDir(from); isFile {
+			a.say("It took %s. The source is unchanged: start no appliance on it, or there would be two journals of one name.", took)
+		} else {
+			a.say("It took %s. The journal in the source has ended: no appliance attests there any more.", took)
+		}
 	})
 }
 
