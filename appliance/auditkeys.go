@@ -24,6 +24,9 @@ type auditedKey struct {
 }
 
 func (a *auditedKeys) add(e *Event) {
+	if e != nil && e.Kind == EventLogContinued { // stands before the leaves of the old log
+		return
+	}
 	a.old = a.old || e == nil && a.leaves == 0
 	a.leaves++
 	if e == nil {

@@ -84,9 +84,20 @@ func (s *Store) probe(ctx context.Context) error {
 func (c *confirmer) commit() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
+	for range 2 { // the connection may have ended with its server since the last COMMIT
+		var ended bool
+		if ended, err = c.commitOn(ctx); err == nil || !ended || ctx.Err() != nil {
+			break
+		}
+	}
+	return none, err
+}
+
+// commitOn makes one attempt. ended reports that the connection has ended.
+func (c *confirmer) commitOn(ctx context.Context) (ended bool, err error) {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return none, err
+		return false, err
 	}
 	defer conn.Release()
 	if left := c.left.Swap(0); left != 0 {
@@ -106,5 +117,5 @@ func (c *confirmer) commit() (none struct{}, err error) {
 	if err == nil {
 		c.last.Store(time.Now().UnixNano())
 	}
-	return none, err
+	return conn.Conn().IsClosed(), err
 }
