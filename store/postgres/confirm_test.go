@@ -83,8 +83,8 @@ func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	return r
 }
 
-// TestNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each way to read it.
-func TestNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
+// TestDrillNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each way to read it.
+func TestDrillNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	for name, leave := range map[string]func(p *pair){
 		"the wait is cancelled": func(p *pair) { p.cancelCommits() },
 		"the primary crashes": func(p *pair) {
@@ -143,9 +143,9 @@ func TestNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	}
 }
 
-// TestAfterAPromotionNothingThatWasAnsweredIsMissing promotes a standby that lacks a record. Both stores must continue, because neither
+// TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing promotes a standby that lacks a record. Both stores must continue, because neither
 // has answered or published that record.
-func TestAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
+func TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	other := p.open()
