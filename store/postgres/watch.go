@@ -33,9 +33,8 @@ type watch struct {
 
 // sight is the result of a look.
 type sight struct {
-	at   time.Time // of this process's own clock
-	good time.Time // of the last look without an error; zero if there was none
-	err  error
+	at  time.Time // of this process's own clock
+	err error
 }
 
 func newWatch(s *Store) *watch {
@@ -78,13 +77,7 @@ func (w *watch) close() {
 
 // saw records the result of a look and logs a change.
 func (w *watch) saw(err error) {
-	next := &sight{at: time.Now(), err: err}
-	if last := w.state.Load(); err == nil {
-		next.good = next.at
-	} else if last != nil {
-		next.good = last.good
-	}
-	before := w.state.Swap(next)
+	before := w.state.Swap(&sight{at: time.Now(), err: err})
 	logger := w.store.opts.Logger
 	switch {
 	case err != nil && (before == nil || before.err == nil):
@@ -195,8 +188,7 @@ func (w *watch) ready(ctx context.Context) error {
 		return timeout(ctx, "wait for the database")
 	}
 	seen := w.state.Load()
-	// A connection that has ended with its server fails one look. The next one makes another.
-	if seen.err != nil && (!passes(seen.err) || time.Since(seen.good) > staleAfter) {
+	if seen.err != nil {
 		return unavailable(seen.err)
 	}
 	if age := time.Since(seen.at); age > staleAfter {
