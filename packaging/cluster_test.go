@@ -323,6 +323,9 @@ func (team *team) ofTheDatabase(t *testing.T) {
 	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; for i in $(seq 100); do systemctl is-active --quiet postgresql@15-main || break; sleep 0.1; done")
 	team.types(t, "db2", "The database is full, console 1")
 	team.types(t, "db2", "No connections are left, console 1")
+	// The standby follows again after up to 5 s (wal_retrieve_retry_interval). Until then nothing can be committed, and no appliance is ready.
+	team.waits(t, "db2")
+	team.machines["two"].run(t, "for i in $(seq 100); do curl -sS --fail http://127.0.0.1:8080/readyz && exit; sleep 0.2; done; exit 1")
 	team.types(t, "two", "Clocks apart, console 1")
 	team.everyoneWorks(t)
 }
