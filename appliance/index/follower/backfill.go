@@ -9,20 +9,20 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// backfill is how far rows are being read backwards, which is ahead of what is written.
+// backfill is how far rows have been read backwards. It is ahead of the positions on disk.
 type backfill struct {
 	packets, transfers stream
-	next               chan page // a page that is being read while the one before is written
+	next               chan page // receives the page that is read while the page before it is written
 	stop               context.CancelFunc
-	// held are transfers whose packets have not come yet: packets have cursors of their own, and may lag behind. While there
-	// are such, only packets are read, and the position of transfers stays where it is.
+	// held are transfers whose packets have not arrived yet: packets have separate cursors and may lag behind. While
+	// transfers are held, only packets are read, and the position of transfers does not move.
 	held  []index.Row
-	pages int // of packets that were read for those held
-	// How many rows were read, of each kind, with those of the page from which the backfill goes on.
+	pages int // pages of packets read for the held transfers
+	// Rows read of each kind, including the page from which the backfill started.
 	readPackets, readTransfers int
 }
 
-// page is what one request of the backfill has brought.
+// page is the result of one backfill request.
 type page struct {
 	packets, transfers answer
 	withPackets        bool
@@ -32,14 +32,14 @@ type page struct {
 }
 
 const (
-	batchTime = time.Second // after which a batch is written however few it has
-	// maxHeldPages is how many pages of packets are read for transfers that are held before their packets are looked up.
+	batchTime = time.Second // a batch is written after this time however few rows it has
+	// maxHeldPages is how many pages of packets are read for held transfers before their packets are looked up by hash.
 	maxHeldPages = 30
-	// fewHeld are looked up at once: it takes one request.
+	// Up to fewHeld packets are looked up at once, since one request suffices.
 	fewHeld = maxParts
 )
 
-// backfillDue is when the backfill goes on: as soon as nothing else was due before.
+// backfillDue returns when the backfill continues: now, or never if there is nothing to read.
 func (f *Follower) backfillDue() time.Time {
 	if f.packets.live == "" && f.transfers.live == "" || f.packets.ended && f.transfers.ended {
 		return never
@@ -47,7 +47,7 @@ func (f *Follower) backfillDue() time.Time {
 	return f.o.Now()
 }
 
-// backfillOn reads some pages backwards, and writes them as one batch: also when one fails, those before it.
+// backfillOn reads some pages backwards and writes them as one batch. If a page fails, the pages before it are written.
 func (f *Follower) backfillOn(ctx context.Context) error {
 	in := f.intake()
 	began := f.o.Now()
@@ -70,7 +70,7 @@ func (f *Follower) backfillOn(ctx context.Context) error {
 	return failed
 }
 
-// readPage takes in the next page.
+// readPage reads the next page into the intake.
 func (f *Follower) readPage(ctx context.Context, in *intake) error {
 	p, err := f.nextPage(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *Follower) readPage(ctx context.Context, in *intake) error {
 	return f.back.take(ctx, in, p)
 }
 
-// settle moves the follower's own streams behind what has been taken in. Transfers that are held are read again after a crash.
+// settle moves the follower's streams past the rows in the intake. After a crash, held transfers are read again.
 func (b *backfill) settle(f *Follower) {
 	f.packets.back, f.packets.final, f.packets.ended = b.packets.back, b.packets.final, b.packets.ended
 	if len(b.held) == 0 {
@@ -89,7 +89,7 @@ func (b *backfill) settle(f *Follower) {
 	}
 }
 
-// noteBackfilled notes whether the oldest rows of both kinds have been read, and when.
+// noteBackfilled records whether, and when, the oldest rows of both kinds have been read.
 func (f *Follower) noteBackfilled() {
 	ended := f.packets.ended && f.transfers.ended
 	f.update(func(s *Status) {
@@ -103,7 +103,7 @@ func (f *Follower) noteBackfilled() {
 	})
 }
 
-// reopen has the backfill look behind its end: an upstream may be filled backwards itself.
+// reopen makes the backfill read past its end, because the upstream itself may be filled backwards.
 func (f *Follower) reopen() {
 	for _, s := range []*stream{&f.packets, &f.transfers} {
 		s.ended, s.final = s.back == "", ""
@@ -113,12 +113,12 @@ func (f *Follower) reopen() {
 	f.due.backfill = f.backfillDue()
 }
 
-// done tells that nothing is left to read.
+// done reports whether nothing is left to read.
 func (b *backfill) done() bool {
 	return b.packets.ended && b.transfers.ended && len(b.held) == 0
 }
 
-// nextPage returns the page that was being read, or one that it reads, and begins to read the one after.
+// nextPage returns the page that was read ahead, or reads one, and starts to read the page after it.
 func (f *Follower) nextPage(ctx context.Context) (page, error) {
 	if f.back.next == nil {
 		f.readAhead(ctx)
@@ -143,7 +143,7 @@ func (f *Follower) nextPage(ctx context.Context) (page, error) {
 	return p, nil
 }
 
-// readAhead asks for the next page of packets and, unless transfers are held for theirs, of transfers.
+// readAhead requests the next page of packets and, unless transfers are held, the next page of transfers.
 func (f *Follower) readAhead(ctx context.Context) {
 	var parts []part
 	p := page{withPackets: !f.back.packets.ended, withTransfers: !f.back.transfers.ended && (len(f.back.held) == 0 || f.back.packets.ended)}
@@ -160,19 +160,20 @@ func (f *Follower) readAhead(ctx context.Context) {
 	go func() { next <- f.readPageOf(ctx, p, parts) }()
 }
 
-// packetsAhead is how many packets are read before their transfers: in no two places are there as many transfers of a packet.
+// packetsAhead is how many packets are read ahead of their transfers. It evens out parts of the history in which
+// packets have more or fewer transfers than the average.
 const packetsAhead = 20
 
-// limits are how many packets and transfers a request asks for: those packets that these transfers have, going by the upstream's counts
-// and by what has been read, so that an answer has most texts twice, which compresses them. While transfers wait for their packets, it is
-// a whole page of these.
+// limits returns how many packets and transfers a request asks for. It matches packets to transfers by the upstream's
+// counts and the rows read so far. An answer then has most texts twice and compresses well. While transfers are held,
+// both limits are a whole page.
 func (f *Follower) limits() (packets, transfers int) {
 	b, s := &f.back, f.Status()
 	all := s.Rows[index.TransferType.Name].Upstream
 	if all == 0 || len(b.held) > 0 || b.packets.ended || b.transfers.ended {
 		return f.limit, f.limit
 	}
-	each := float64(s.Rows[index.PacketType.Name].Upstream) / float64(all) // packets of a transfer
+	each := float64(s.Rows[index.PacketType.Name].Upstream) / float64(all) // packets per transfer
 	packets, transfers = f.limit, f.limit
 	if ahead := float64(b.readPackets) - each*float64(b.readTransfers); each <= 1 {
 		packets = int(each*float64(transfers) - ahead + packetsAhead)
@@ -183,8 +184,8 @@ func (f *Follower) limits() (packets, transfers int) {
 	return bounded(packets), bounded(transfers)
 }
 
-// readPageOf reads a page. It runs in a goroutine of its own, out of reach of whoever guards Run: a defect must not take
-// the process down, which also signs.
+// readPageOf reads a page. It runs in a separate goroutine, which the recover around Run does not cover. It recovers
+// from panics itself, because the same process also signs.
 func (f *Follower) readPageOf(ctx context.Context, asked page, parts []part) (p page) {
 	p = asked
 	defer func() {
@@ -206,12 +207,12 @@ func (f *Follower) readPageOf(ctx context.Context, asked page, parts []part) (p 
 	return p
 }
 
-// below is the part that asks for what is older.
+// below is the part that asks for older rows.
 func (s *stream) below(limit int) part {
 	return part{t: s.t, cursor: s.back, direction: index.Older, limit: limit}
 }
 
-// take adds a page to what is written next. Transfers wait for their packets as long as those may still come.
+// take adds a page to the intake. Transfers are held while their packets may still arrive.
 func (b *backfill) take(ctx context.Context, in *intake, p page) error {
 	if err := in.addPackets(ctx, p.packets.rows); err != nil {
 		return err
@@ -234,7 +235,7 @@ func (b *backfill) take(ctx context.Context, in *intake, p page) error {
 	return in.addOrphans(ctx, orphans)
 }
 
-// drop forgets what is ahead of what is written, and waits for the request that is under way.
+// drop discards the state that is ahead of the disk, and waits for the request in flight.
 func (f *Follower) drop() {
 	if f.back.next != nil {
 		f.back.stop()

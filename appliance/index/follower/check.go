@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// checkPacket tells whether a packet's hash is that of its channels, data and timeouts, as UCS-03 defines it. The error says what does
-// not agree, or what is missing that it takes.
+// checkPacket checks that a packet's hash matches its channels, data and timeouts, as UCS-03 defines it. The error
+// names the mismatch or the missing field.
 func checkPacket(packet index.Row) error {
 	source, err := channelID(packet, index.PacketSourceChannelColumn)
 	if err != nil {
@@ -91,9 +91,9 @@ func missingMember(field string) error {
 	return fmt.Errorf("%s is missing, without which it cannot be checked", field)
 }
 
-// checkTransfer tells whether a transfer agrees with its packet, and with the token order of the packet that transfer_index
-// names: sender, receiver, tokens and amounts. o is what decodeOrders has found in the packet. A member that is null claims
-// nothing, hence agrees. The error says what does not agree.
+// checkTransfer checks a transfer against its packet and the packet's token order at transfer_index: sender, receiver,
+// tokens and amounts. o is the result of decodeOrders for the packet. A null token-order field passes. The error names
+// the mismatch.
 func checkTransfer(transfer, packet index.Row, o *orders) error {
 	for _, same := range transferOfPacket {
 		if o.carried && same.packet == index.PacketDestinationChainColumn {
@@ -121,13 +121,13 @@ func checkTransfer(transfer, packet index.Row, o *orders) error {
 }
 
 var (
-	// transferOfPacket are the columns in which a transfer is as its packet.
+	// transferOfPacket lists the columns that a transfer shares with its packet.
 	transferOfPacket = [...]struct{ transfer, packet int }{
 		{index.TransferPacketColumn, index.PacketHashColumn},
 		{index.TransferSourceChainColumn, index.PacketSourceChainColumn},
 		{index.TransferDestinationChainColumn, index.PacketDestinationChainColumn},
 	}
-	// transferFacts are the columns that order.facts speaks of.
+	// transferFacts lists the columns that order.facts returns, in the same order.
 	transferFacts = [...]int{
 		index.TransferSenderZkgmColumn,
 		index.TransferSenderCanonicalColumn,
@@ -142,7 +142,7 @@ var (
 	}
 )
 
-// facts are what an order says of the transferFacts.
+// facts returns the expected values of the transferFacts columns.
 func (o *order) facts() [len(transferFacts)]fact {
 	return [...]fact{
 		hexFact(o.sender), canonicalFact(o.sender), displayFact(o.sender),
@@ -151,13 +151,13 @@ func (o *order) facts() [len(transferFacts)]fact {
 	}
 }
 
-// fact is what is known of a text that a row has.
+// fact is the expected value of a text column.
 type fact interface {
 	agrees(text string) bool
 	String() string
 }
 
-// hexFact are the bytes of 0x-hex.
+// hexFact is a byte string that is written as 0x-hex.
 type hexFact []byte
 
 func (f hexFact) agrees(text string) bool {
@@ -177,8 +177,8 @@ func (f amountFact) agrees(text string) bool {
 	return digits == f.String()
 }
 
-// canonicalFact is the canonical form (UCS-05) of an address, by what the protocol carries of it: the same bytes, or the text
-// of a bech32 address, as Cosmos chains have it.
+// canonicalFact is the canonical form (UCS-05) of an address. It is held as the bytes in the protocol: either the
+// canonical bytes or, as on Cosmos chains, the text of a bech32 address.
 type canonicalFact []byte
 
 func (f canonicalFact) agrees(text string) bool {
@@ -196,8 +196,8 @@ func (f canonicalFact) String() string {
 	return hexFact(f).String()
 }
 
-// displayFact is an address as its chain shows it, by what the protocol carries of it: the same text, or the canonical bytes as
-// hex, perhaps without leading zeros, or as bech32.
+// displayFact is an address as its chain displays it. It is held as the bytes in the protocol. It agrees with the same
+// text, with the canonical bytes as hex (leading zeros may be missing), and with their bech32 form.
 type displayFact []byte
 
 func (f displayFact) agrees(text string) bool {
@@ -219,7 +219,7 @@ func (f displayFact) String() string {
 	return hexFact(f).String()
 }
 
-// sameNumber tells whether two 0x-hex texts are the same number.
+// sameNumber reports whether two 0x-hex texts are the same number.
 func sameNumber(a, b string) bool {
 	digits := func(text string) (string, bool) {
 		if len(text) < 2 || !strings.EqualFold(text[:2], "0x") {
@@ -238,8 +238,8 @@ func bech32Bytes(text string) ([]byte, bool) {
 	return b, err == nil
 }
 
-// show writes a text of the upstream's for an error: shortened, and without anything that a terminal or a log might take for more
-// than text.
+// show formats a text of the upstream for an error. It shortens the text and escapes control characters, which a
+// terminal or a log might interpret.
 func show(text string) string {
 	const most = 200
 	if len(text) > most {

@@ -10,24 +10,24 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// order is a token order of a packet, as far as its transfer can be held against it.
+// order holds the fields of a packet's token order that its transfer is checked against.
 type order struct {
 	sender, receiver, baseToken, quoteToken []byte
 	baseAmount, quoteAmount                 *big.Int
 }
 
-// orders are the token orders of a packet; the place of each is its transfer_index.
+// orders are the token orders of a packet, indexed by transfer_index.
 type orders struct {
 	list []order
-	// carried tells that the packet forwards them: they end on another chain than the packet.
+	// carried means that the packet forwards the orders: they end on a different chain than the packet.
 	carried bool
-	err     error // why there are none: the packet is of another version, which has no transfers, or its data cannot be read
+	err     error // why the list is empty: the packet's version has no transfers, or its data cannot be read
 }
 
-// decodeOrders returns the token orders of a packet. Those directly in it or in its batches count; where there are none and it
-// forwards, those that it carries on. A channel_version that is null is taken for zkgm.ChannelVersion.
+// decodeOrders returns the token orders of a packet: those directly in it or in its batches. If it has no such orders
+// and it forwards, decodeOrders returns the forwarded orders. A null channel_version counts as zkgm.ChannelVersion.
 //
-// They are decoded with go-ethereum's abi, which is not the code that generates or shows packets.
+// The orders are decoded with go-ethereum's abi, independently of the code that generates and displays packets.
 func decodeOrders(packet index.Row) *orders {
 	o := &orders{}
 	o.list, o.carried, o.err = listOrders(packet)
@@ -42,7 +42,7 @@ func listOrders(packet index.Row) (list []order, carried bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	// abi would follow a crafted packet that points to the same bytes again and again.
+	// A crafted packet can point to the same bytes again and again, and abi would follow every pointer.
 	if p, err := zkgm.Decode(data); err != nil || !p.Instruction.Bounded() {
 		return nil, false, fmt.Errorf("the packet's data is not of %s", zkgm.ChannelVersion)
 	}
@@ -57,7 +57,8 @@ func listOrders(packet index.Row) (list []order, carried bool, err error) {
 	return ordersIn(nil, instruction, true, 0), true, nil
 }
 
-// ordersIn appends the orders of an instruction. What cannot be read is none, as for zkgm.Instruction.Orders.
+// ordersIn appends the orders of an instruction. It skips instructions that cannot be read, as zkgm.Instruction.Orders
+// does.
 func ordersIn(found []order, i instructionTuple, forwarded bool, depth int) []order {
 	shape := shapes[[2]uint8{i.Opcode, i.Version}]
 	if shape.arguments == nil || depth >= zkgm.MaxDepth {
@@ -83,7 +84,7 @@ func ordersIn(found []order, i instructionTuple, forwarded bool, depth int) []or
 	return found
 }
 
-// instructionTuple is the type that abi makes of an instruction.
+// instructionTuple is the type that abi decodes an instruction into.
 type instructionTuple = struct {
 	Version uint8  `json:"version"`
 	Opcode  uint8  `json:"opcode"`
@@ -96,7 +97,7 @@ var (
 
 	shapes = map[[2]uint8]struct { // by opcode and version
 		arguments abi.Arguments
-		quote     int // of a token order, which of them is the quote token
+		quote     int // position of the quote token among a token order's arguments
 	}{
 		{zkgm.OpForward, 0}: {arguments: arguments("uint256", "uint64", "uint64", "tuple")},
 		{zkgm.OpBatch, 0}:   {arguments: arguments("tuple[]")},
@@ -106,12 +107,12 @@ var (
 	}
 )
 
-// arguments makes what abi needs to unpack values of those types; a tuple is an instruction.
+// arguments returns the abi arguments for these types; a tuple is an instruction.
 func arguments(types ...string) (list abi.Arguments) {
 	instruction := []abi.ArgumentMarshaling{{Name: "version", Type: "uint8"}, {Name: "opcode", Type: "uint8"}, {Name: "operand", Type: "bytes"}}
 	for _, t := range types {
 		made, err := abi.NewType(t, "", instruction)
-		if err != nil { // of a constant above
+		if err != nil { // a constant above is invalid
 			panic(err)
 		}
 		list = append(list, abi.Argument{Type: made})

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// generate returns the rows of made up packets and transfers, packets by their hash.
+// generate returns generated packets and transfers, with the packets by hash.
 func generate(transfers int) (packets map[string]index.Row, all []index.Row) {
 	packets = make(map[string]index.Row)
 	o := dataset.GenerateOptions{Transfers: transfers, Seed: 7, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)}
@@ -31,15 +31,15 @@ func generate(transfers int) (packets map[string]index.Row, all []index.Row) {
 		return nil
 	})
 	if err != nil {
-		panic(err) // a defect of the generator's
+		panic(err) // a defect of the generator
 	}
 	return packets, all
 }
 
-// manyGenerated are shared by the tests, which do not change them.
+// manyGenerated is shared by the tests, which do not change it.
 var manyGenerated = sync.OnceValues(func() (map[string]index.Row, []index.Row) { return generate(2000) })
 
-// with returns a row with one member changed: to null for the empty text, else to what the JSON says.
+// with returns row with one field set to a JSON value, or to null if value is empty.
 func with(t testing.TB, row index.Row, field, value string) index.Row {
 	t.Helper()
 	var members map[string]json.RawMessage
@@ -72,7 +72,7 @@ func check(transfer, packet index.Row) error {
 	return checkTransfer(transfer, packet, decodeOrders(packet))
 }
 
-// other returns JSON text that is like another, with its last character changed.
+// other returns text as JSON with its last character changed.
 func other(text string) string {
 	last := byte('1')
 	if text[len(text)-1] == last {
@@ -81,7 +81,7 @@ func other(text string) string {
 	return `"` + text[:len(text)-1] + string(last) + `"`
 }
 
-// changed is how many of the generated rows are changed, one member after another.
+// changed is how many of the generated rows the test alters, field by field.
 const changed = 300
 
 var checkedOfPacket = []string{"packet_hash", "data", "timeout_height", "timeout_timestamp", "source_channel_id", "destination_channel_id"}
@@ -175,7 +175,7 @@ func factNames() (names []string) {
 	return names
 }
 
-// packetWith returns a packet with an instruction, and a transfer of it that claims nothing but its index.
+// packetWith returns a packet with an instruction, and a transfer of it in which only the index is set.
 func packetWith(t testing.TB, i zkgm.Instruction) (packet, transfer index.Row) {
 	t.Helper()
 	data := zkgm.Packet{Path: new(big.Int), Instruction: i}.Encode()
@@ -200,7 +200,7 @@ func rowsOf(t testing.TB, hash, data string) (packet, transfer index.Row) {
 }
 
 const (
-	cosmosAddress = "cosmos1qypqxpq9qcrsszg2pvxq6rs0zqg3yyc5lzv7xu" // of 010203…14
+	cosmosAddress = "cosmos1qypqxpq9qcrsszg2pvxq6rs0zqg3yyc5lzv7xu" // bech32 of 010203…14
 	otherAddress  = "cosmos1zyg3zyg3zyg3zyg3zyg3zyg3zyg3zyg36g7yd2"
 )
 
@@ -331,7 +331,7 @@ func TestPacketsOfAnotherVersionOrUnreadableDataHaveNoTransfers(t *testing.T) {
 	}
 }
 
-// TestACraftedPacketIsNotFollowed: a batch of a few kilobytes whose instructions all point to the same one.
+// A batch of a few kilobytes may not expand through instructions that all point to the same bytes.
 func TestACraftedPacketIsNotFollowed(t *testing.T) {
 	word := func(n int) []byte { return big.NewInt(int64(n)).FillBytes(make([]byte, 32)) }
 	const n = 1000
@@ -350,7 +350,7 @@ func TestACraftedPacketIsNotFollowed(t *testing.T) {
 	}
 }
 
-// FuzzCheckPacket: no data makes the check fail otherwise than by an error.
+// FuzzCheckPacket checks that packet data of any form leads to an error at most.
 func FuzzCheckPacket(f *testing.F) {
 	for _, data := range fuzzSeeds(f) {
 		f.Add(data)
@@ -367,7 +367,8 @@ func FuzzCheckPacket(f *testing.F) {
 	})
 }
 
-// FuzzCheckTransfer: no data brings the decoding down, and what go-ethereum's abi reads of it are the orders that zkgm reads.
+// FuzzCheckTransfer checks that decoding survives any data, and that go-ethereum's abi finds the orders that zkgm
+// finds.
 func FuzzCheckTransfer(f *testing.F) {
 	for _, data := range fuzzSeeds(f) {
 		f.Add(data)

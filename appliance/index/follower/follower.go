@@ -1,16 +1,16 @@
 // Package follower keeps an index.Index in step with an upstream: another GraphQL endpoint of the same API.
 //
-// A Follower makes one request at a time. The next is for the task that is due first:
+// A Follower makes one request at a time. The next request serves the task that is due first:
 //
-//	tables    chains, tokens, clients, connections and channels, each whole, every RefreshInterval
+//	tables    chains, tokens, clients, connections and channels, each read whole, every RefreshInterval
 //	poll      packets and transfers above the highest cursors, and the upstream's counts, every PollInterval (live.go)
-//	backfill  packets and transfers below the lowest cursors, until the oldest (backfill.go)
-//	look-ups  unfinished packets with their transfers by hash, at growing intervals; what is missing, at once (lookup.go)
-//	restore   what an earlier follower has left unfinished, to be looked up, some packets at a time (unfinished.go)
-//	sweep     keys from the newest row backwards, compared with what is here, for rows that came late (sweep.go)
+//	backfill  packets and transfers below the lowest cursors, down to the oldest (backfill.go)
+//	lookups   unfinished packets and their transfers by hash, at growing intervals; missing ones at once (lookup.go)
+//	restore   queues the packets that an earlier follower left unfinished for lookup, a few at a time (unfinished.go)
+//	sweep     a rescan from the newest row backwards that compares keys with the index, to find late rows (sweep.go)
 //
-// An intake (intake.go) checks each row that was read and gathers the rows into a batch. A batch is written together with the
-// positions to which it brings the index, so that a crash loses nothing and repeats nothing. Cursors are opaque.
+// An intake (intake.go) checks every row and gathers the rows into a batch. The batch is written together with the
+// positions that it reaches, so a crash neither loses nor repeats rows. Cursors are opaque.
 package follower
 
 import (
@@ -31,67 +31,67 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Options say what to follow and how.
+// Options configure a Follower.
 type Options struct {
 	Index    index.Index
 	Upstream Upstream
-	Address  string // of the upstream, for Status; with another one than before, all is read again
+	Address  string // of the upstream, for Status; a new address restarts the read from the beginning
 
-	// These have no defaults here; Run and Sync refuse those that are zero.
-	PollInterval    time.Duration // between looks for newer rows when there are none
+	// The intervals below have no defaults. Run and Sync return an error if one of them is not positive.
+	PollInterval    time.Duration // between polls for newer rows when the last poll reached the top
 	RefreshInterval time.Duration // of chains, tokens, channels, clients and connections
-	Overlap         time.Duration // how far back, by the time of sending, is read again for rows that come late
+	Overlap         time.Duration // how far back, by send time, each rescan reads to find rows that arrived late
 
-	LookupInterval time.Duration  // the longest between look-ups of an unfinished packet; zero means an hour
-	Rate           appliance.Rate // of requests; zero means no bound but one at a time
-	// GiveUp is for how long Sync tries again without any success; zero means for ever.
+	LookupInterval time.Duration  // the longest time between lookups of an unfinished packet; zero means an hour
+	Rate           appliance.Rate // of requests; zero means no limit, but requests never run concurrently
+	// GiveUp is how long Sync retries without success before it returns the error; zero means forever.
 	GiveUp time.Duration
 
-	Log *slog.Logger     // nil means none
+	Log *slog.Logger     // nil discards the log
 	Now func() time.Time // nil means time.Now
 }
 
 const defaultLookupInterval = time.Hour
 
-// rediscover is how often the upstream's schema is looked at again.
+// rediscover is the interval at which the upstream's schema is read again.
 const rediscover = time.Hour
 
-// Follower follows an upstream. Its methods are safe for concurrent use, except that only one Run or Sync may be under way.
+// Follower follows an upstream. Its methods are safe for concurrent use, but only one Run or Sync may be active.
 type Follower struct {
 	o      Options
 	reader *reader
-	gate   chan struct{} // holds a token while a request is under way: there is one at a time
+	gate   chan struct{} // a semaphore of one: held while a request is in flight
 	pace   *rate.Limiter
 	woken  chan struct{}
 
 	mu     sync.Mutex
-	status Status // protected by mu
+	status Status // guarded by mu
 
-	// The rest belongs to the goroutine of Run or Sync.
-	index              string // index.Status.ID of the one that all below is about
-	packets, transfers stream // as written
+	// The goroutine of Run or Sync owns the fields below.
+	index              string // index.Status.ID of the index that the state below describes
+	packets, transfers stream // positions as written to the index
 	back               backfill
 	watched            watches
-	unfinished         index.Row // the last that was watched of those that an earlier follower has left; see restoreOn
-	restored           bool      // all of those were watched, or as many as there is room for
+	unfinished         index.Row // the last packet that restoreOn has queued
+	restored           bool      // restoreOn has queued every unfinished packet, or as many as fit
 	sweep              sweep
 	missing            missing
-	table              int // which of the tables is next
+	table              int // position in index.TableTypes of the next table to refresh
 	due                struct{ discover, tables, poll, backfill, restore, lookUps, sweep time.Time }
 	saved              time.Time // when the positions were last written
 	began              time.Time // when Run or Sync was called
-	rechecked          time.Time // when recheck was called
-	refreshed          bool      // all tables have been read since
+	rechecked          time.Time // when recheck was last called; zero once the recheck is complete
+	refreshed          bool      // all tables have been read since Run or Sync was called
 	retry              *backoff.ExponentialBackOff
-	succeeded          time.Time     // when a request last was answered
-	share              atomic.Int32  // how many parts a request has; the goroutine that reads ahead uses it, too
-	limit              int           // how many rows to ask for in a page
-	steps              int           // that succeeded since the upstream last refused a request
-	warnings           int           // how many unverified or removed rows may be logged still; all are counted
-	complaints         *rate.Limiter // of rows that cannot be read, in the log
+	succeeded          time.Time     // when a step last succeeded
+	share              atomic.Int32  // parts per request; the read-ahead goroutine uses it, too
+	limit              int           // rows to ask for per page
+	steps              int           // successful steps since the upstream last refused a request
+	warnings           int           // how many more unverified or removed rows may be logged; all of them are counted
+	complaints         *rate.Limiter // limits log lines about unreadable rows
 }
 
-// New returns a Follower that has not begun. It reads from the index where an earlier one has ended.
+// New returns a Follower that is not running yet. It will continue from the positions in the index.
 func New(o Options) *Follower {
 	if o.LookupInterval == 0 {
 		o.LookupInterval = defaultLookupInterval
@@ -112,19 +112,19 @@ func New(o Options) *Follower {
 		f.pace = rate.NewLimiter(rate.Limit(o.Rate.PerSecond), o.Rate.Burst())
 	}
 	f.retry.InitialInterval = min(500*time.Millisecond, o.PollInterval)
-	f.retry.MaxInterval = 15 * time.Second // soon enough after the upstream is back
+	f.retry.MaxInterval = 15 * time.Second // bounds the delay once the upstream is back
 	f.status.Upstream = o.Address
 	return f
 }
 
-// Run follows until ctx ends, and then returns nil. When the upstream or the disk fails it tries again.
+// Run follows the upstream until ctx ends and then returns nil. It retries if the upstream or the disk fails.
 func (f *Follower) Run(ctx context.Context) error {
 	return f.follow(ctx, nil)
 }
 
-// Sync follows until the index has all that the upstream has, and returns nil then.
+// Sync follows the upstream until the index holds every row that the upstream has, and then returns nil.
 //
-// Errors: ctx's; the last one where Options.GiveUp has passed.
+// Errors: ctx's error; the last failure if no step has succeeded for Options.GiveUp.
 func (f *Follower) Sync(ctx context.Context) error {
 	if err := f.follow(ctx, f.complete); err != nil {
 		return err
@@ -132,8 +132,9 @@ func (f *Follower) Sync(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Wake ends a wait between polls, or after a failure unless the upstream has asked for it. The follower then also looks again at rows
-// that are kept apart and searches for rows that the upstream counts and has not listed; Status.InStep does not advance before.
+// Wake ends a wait between polls, or after a failure unless the upstream asked for that wait. The follower then also
+// looks up quarantined rows again and searches for rows that the upstream counts but has not listed. Status.InStep does
+// not advance until both are done.
 func (f *Follower) Wake() {
 	select {
 	case f.woken <- struct{}{}:
@@ -141,7 +142,7 @@ func (f *Follower) Wake() {
 	}
 }
 
-// follow does what is due until ctx ends or, unless it is nil, complete says so.
+// follow runs the tasks that are due until ctx ends or complete returns true. A nil complete never ends the loop.
 func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 	if min(f.o.PollInterval, f.o.RefreshInterval, f.o.Overlap) <= 0 {
 		return errors.New("follower.Options: PollInterval, RefreshInterval and Overlap must be set")
@@ -163,7 +164,7 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 		}
 		if err != nil {
 			f.drop()
-			loaded = false // what is in memory may be ahead of what is written
+			loaded = false // the state in memory may be ahead of the state on disk
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -186,8 +187,8 @@ func (f *Follower) follow(ctx context.Context, complete func() bool) error {
 	return nil
 }
 
-// leave writes the last moment of being in step, though ctx has ended. It is not for a panic: what is in memory then may be ahead
-// of what is written.
+// leave writes the positions and the time of Status.InStep although ctx has ended. It must not run after a panic or a
+// failure: the state in memory may then be ahead of the state on disk.
 func (f *Follower) leave(ctx context.Context) {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -197,10 +198,10 @@ func (f *Follower) leave(ctx context.Context) {
 	}
 }
 
-// step does what is due first, or waits for it.
+// step runs the task that is due first, or waits until one is due.
 func (f *Follower) step(ctx context.Context) (acted bool, err error) {
 	select {
-	case <-f.woken: // a busy follower never sleeps
+	case <-f.woken: // a busy follower never reaches the receive in sleep
 		f.wokenUp()
 	default:
 	}
@@ -223,7 +224,7 @@ func (f *Follower) step(ctx context.Context) (acted bool, err error) {
 	return true, do(ctx)
 }
 
-// later is the later of two times: what is overdue in bulk takes turns with the rest.
+// later returns the later of two times. step uses it so that overdue lookups alternate with the other tasks.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -231,10 +232,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// never is when what has no reason is due.
+// never is the due time of an idle task.
 var never = time.Unix(1<<40, 0)
 
-// sleep waits, unless it is woken: then the next poll is due.
+// sleep waits, but Wake ends the wait and makes the next poll due.
 func (f *Follower) sleep(ctx context.Context, wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -246,14 +247,14 @@ func (f *Follower) sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// wokenUp makes due at once what Wake asks for.
+// wokenUp makes the poll, the tables and the recheck due that Wake asks for.
 func (f *Follower) wokenUp() {
 	f.due.poll, f.due.tables = time.Time{}, time.Time{}
 	f.recheck()
 }
 
-// recheck has the follower look again at rows that are kept apart, and search everywhere if the upstream's counts are not those of the
-// index. Status.InStep does not advance before that is done.
+// recheck queues lookups of quarantined rows, and a full rescan if the upstream's counts differ from the index.
+// Status.InStep does not advance until both are done.
 func (f *Follower) recheck() {
 	now := f.o.Now()
 	f.rechecked = now
@@ -265,12 +266,13 @@ func (f *Follower) recheck() {
 	f.searchGap()
 }
 
-// searchGap has rows searched for everywhere that the upstream counts and that an earlier search did not find, or the other way round.
+// searchGap asks for a full rescan if an earlier rescan left a difference between the upstream's counts and the index
+// unexplained.
 func (f *Follower) searchGap() {
 	f.sweep.wanted = f.sweep.wanted || f.missing.explained+f.missing.surplus > 0
 }
 
-// rechecking reports whether the follower has still to do what recheck asked for.
+// rechecking reports whether a recheck is still incomplete.
 func (f *Follower) rechecking() bool {
 	if len(f.woken) > 0 {
 		return true
@@ -290,7 +292,8 @@ func (f *Follower) rechecking() bool {
 	return false
 }
 
-// noteFailure notes a failure and waits: longer each time, and as long as the upstream asks.
+// noteFailure records a failure and waits. The wait grows exponentially and is at least as long as the upstream asked
+// for.
 func (f *Follower) noteFailure(ctx context.Context, err error) {
 	var first bool
 	f.update(func(s *Status) {
@@ -304,12 +307,12 @@ func (f *Follower) noteFailure(ctx context.Context, err error) {
 		asked = min(known.RetryAfter, time.Hour)
 	}
 	if refused := new(QueryError); errors.As(err, &refused) {
-		f.due.discover = time.Time{} // it may have become another
+		f.due.discover = time.Time{} // the upstream may have changed its schema
 		f.share.Store(max(1, f.share.Load()/2))
 		f.steps = 0
 	}
 	level := slog.LevelDebug
-	if first { // what goes on failing need not be said each time
+	if first { // log repeated failures at debug level only
 		level = slog.LevelWarn
 	}
 	f.o.Log.Log(ctx, level, "the upstream cannot be followed now", "upstream", f.o.Address, "error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
@@ -326,10 +329,10 @@ func (f *Follower) noteFailure(ctx context.Context, err error) {
 	}
 }
 
-// trustAfter is after how many steps without a refusal a request asks for more parts again.
+// trustAfter is the number of successful steps after which requests ask for more parts again.
 const trustAfter = 10
 
-// noteSuccess notes that a step has succeeded: the upstream answers, and the index can be written.
+// noteSuccess records a successful step: the upstream answered, and the index accepted the write.
 func (f *Follower) noteSuccess() {
 	f.retry.Reset()
 	f.succeeded = f.o.Now()
@@ -343,7 +346,7 @@ func (f *Follower) noteSuccess() {
 	}
 }
 
-// noteCounts notes the upstream's counts.
+// noteCounts stores the upstream's counts in the status.
 func (f *Follower) noteCounts(c counts) {
 	if c.packets+c.transfers == 0 {
 		return
@@ -354,7 +357,7 @@ func (f *Follower) noteCounts(c counts) {
 	})
 }
 
-// ask makes requests for the parts, f.share in each. The counts are those of the last.
+// ask requests the parts, f.share of them per request. It returns the counts of the last request.
 func (f *Follower) ask(ctx context.Context, parts ...part) (answers []answer, c counts, err error) {
 	for len(parts) > 0 {
 		n := min(len(parts), int(f.share.Load()))
@@ -374,7 +377,7 @@ func (f *Follower) ask(ctx context.Context, parts ...part) (answers []answer, c 
 	return answers, c, nil
 }
 
-// inTurn makes a request when it is its turn: there is one at a time, and no more than the rate allows.
+// inTurn makes one request. Requests never run concurrently and keep to the rate limit.
 func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 	if err := f.pace.Wait(ctx); err != nil {
 		return fmt.Errorf("wait for the rate: %w", err)
@@ -389,7 +392,7 @@ func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// report notes rows that cannot be read. They are left out, and do not hold up the others.
+// report records rows that cannot be read. Such rows are left out and do not hold up the others.
 func (f *Follower) report(bad []error) {
 	for _, err := range bad {
 		if f.complaints.Allow() {
@@ -399,11 +402,11 @@ func (f *Follower) report(bad []error) {
 	}
 }
 
-// discover settles what the upstream can be asked for.
+// discover reads the upstream's schema and plans the queries.
 func (f *Follower) discover(ctx context.Context) error {
 	if err := f.inTurn(ctx, func() error { return f.reader.discover(ctx) }); err != nil {
 		if !f.due.discover.IsZero() {
-			f.due.discover = f.o.Now().Add(f.o.RefreshInterval) // what is known of it will do meanwhile
+			f.due.discover = f.o.Now().Add(f.o.RefreshInterval) // the schema known so far stays in use
 		}
 		return err
 	}
@@ -419,7 +422,7 @@ func (f *Follower) discover(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads the next of the tables. One that the upstream refuses is passed over until the next time.
+// refresh reads the next table. If the upstream refuses the query, refresh skips the table until the next round.
 func (f *Follower) refresh(ctx context.Context) error {
 	t := index.TableTypes[f.table]
 	var rows []index.Row
@@ -432,7 +435,7 @@ func (f *Follower) refresh(ctx context.Context) error {
 		bad, err = append(bad, fmt.Errorf("%ss: %w", t.Name, err)), nil
 	}
 	if err != nil {
-		f.due.tables = f.o.Now().Add(f.o.PollInterval) // what else is due goes first
+		f.due.tables = f.o.Now().Add(f.o.PollInterval) // other due tasks go first
 		return err
 	}
 	f.report(bad)
@@ -451,8 +454,8 @@ func (f *Follower) refresh(ctx context.Context) error {
 	return nil
 }
 
-// removedFrom returns the rows of a small table that the upstream no longer has. A row counts as removed if two readings of the whole
-// table lack it.
+// removedFrom returns the rows of a small table that the upstream no longer has. A row counts as removed if two
+// readings of the whole table lack it.
 func (f *Follower) removedFrom(ctx context.Context, t *index.Type, rows []index.Row, bad []error) ([]index.RowID, error) {
 	ids, err := f.absent(ctx, t, rows)
 	if len(ids) == 0 || len(bad) > 0 || err != nil {
@@ -470,7 +473,7 @@ func (f *Follower) removedFrom(ctx context.Context, t *index.Type, rows []index.
 	return slices.DeleteFunc(ids, func(id index.RowID) bool { return !slices.Contains(still, id) }), err
 }
 
-// write writes a batch and notes what came of it.
+// write writes a batch, logs removed and quarantined rows, and updates the status.
 func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	if len(b.Rows)+len(b.Unverified)+len(b.Withdrawn)+len(b.Removed)+len(b.Positions) == 0 {
 		return nil
@@ -498,7 +501,8 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	return f.measure(ctx)
 }
 
-// writeSingly writes a batch of which the index refuses a row, so that it alone is kept apart. The positions come last.
+// writeSingly writes a batch row by row after the index has refused it, so that only the invalid packets and transfers
+// are quarantined. Invalid rows of other types are reported. The positions are written last.
 func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Written, err error) {
 	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn, Removed: b.Removed}
 	for _, row := range b.Rows {
@@ -522,7 +526,7 @@ func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Wr
 	return all, err
 }
 
-// measure brings the status up to what the index has.
+// measure updates the status from the index.
 func (f *Follower) measure(ctx context.Context) error {
 	return view(ctx, f.o.Index, func(snap snapshot) error {
 		here, err := snap.Status(ctx)
@@ -544,7 +548,8 @@ func (f *Follower) measure(ctx context.Context) error {
 	})
 }
 
-// behind is how many rows the upstream has that are not here, f.mu being held. What is kept apart is here, too.
+// behind returns how many rows the upstream has that the index lacks. Quarantined rows count as present. The caller
+// holds f.mu.
 func (f *Follower) behind(here index.Status) int64 {
 	upstream, have := uint64(0), here.Unverified
 	for _, n := range f.status.Rows {
@@ -557,7 +562,7 @@ func (f *Follower) behind(here index.Status) int64 {
 	return int64(upstream - have)
 }
 
-// surplus is the number of rows here that the upstream does not count.
+// surplus returns how many rows the index has beyond the upstream's counts.
 func surplus(rows map[string]Count) (n int64) {
 	for _, count := range rows {
 		if count.Upstream > 0 && count.Here > count.Upstream {
@@ -567,7 +572,7 @@ func surplus(rows map[string]Count) (n int64) {
 	return n
 }
 
-// jitter spreads a duration over half as much again, so that many do not come together.
+// jitter lengthens d at random by up to half, so that lookups do not bunch up.
 func jitter(d time.Duration) time.Duration {
 	return d + time.Duration(rand.Float64()*float64(d)/2)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// snapshot is what a Follower and Verify ask of an index at one moment: a part of index.Snapshot, whose comments hold.
+// snapshot is the part of index.Snapshot that Follower and Verify use.
 type snapshot interface {
 	Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error)
 	Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error)
@@ -18,12 +18,12 @@ type snapshot interface {
 	Position(ctx context.Context, name string) (string, bool, error)
 }
 
-// view is index.Index.View.
+// view calls index.Index.View.
 func view(ctx context.Context, of index.Index, read func(snapshot) error) error {
 	return of.View(ctx, func(snap index.Snapshot) error { return read(snap) })
 }
 
-// packetOf returns the packet of a hash, or the zero row.
+// packetOf returns the packet with this hash, or the zero row.
 func packetOf(ctx context.Context, snap snapshot, hash string) (index.Row, error) {
 	rows, err := snap.Packets(ctx, index.PacketQuery{Page: index.Page{Limit: new(int32(1))}, PacketHash: hash})
 	if err != nil || len(rows) == 0 {
@@ -32,7 +32,7 @@ func packetOf(ctx context.Context, snap snapshot, hash string) (index.Row, error
 	return rows[0], nil
 }
 
-// sameIn returns the row of the index with the key of a row, or the zero row.
+// sameIn returns the index's row with the key of row, or the zero row.
 func sameIn(ctx context.Context, snap snapshot, row index.Row) (index.Row, error) {
 	if row.Type() == index.PacketType {
 		return packetOf(ctx, snap, row.Key())

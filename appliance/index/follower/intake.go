@@ -12,40 +12,42 @@ import (
 // transferPacket is the key of a transfer's packet.
 var transferPacket = []int{index.TransferPacketColumn}
 
-// intake checks the rows of one or more requests, and gathers them into a batch. Packets come before their transfers.
+// intake checks the rows of one or more requests and gathers them into a batch. Packets must be added before their
+// transfers.
 type intake struct {
 	f       *Follower
 	batch   index.Batch
-	packets map[string]*packet       // by hash: of this intake, and those of the index that it has looked at
-	doubted map[string][]index.RowID // what is kept apart, by the hash of its packet
-	all     map[string]bool          // hashes of packets of which all has come
-	bytes   int                      // of the batch's rows
+	packets map[string]*packet       // by hash: packets of this intake, and packets that it read from the index
+	doubted map[string][]index.RowID // quarantined rows, by the hash of their packet
+	all     map[string]bool          // hashes of packets whose transfers were all read
+	bytes   int                      // size of the batch's rows
 }
 
 // packet is a packet that transfers are checked against.
 type packet struct {
 	row    index.Row
-	fault  error   // why it does not verify
-	came   bool    // with this intake
-	orders *orders // decoded when the first transfer asks for them
+	fault  error   // why it does not verify; nil if it does
+	came   bool    // arrived with this intake rather than from the index
+	orders *orders // decoded for the first transfer that is checked
 }
 
 func (f *Follower) intake() *intake {
 	return &intake{f: f, packets: make(map[string]*packet), doubted: make(map[string][]index.RowID)}
 }
 
-// What is written at once: in memory it takes some times that.
+// Limits of one batch. In memory a batch takes several times its size.
 const (
-	batchRows  = 2000    // of packets and transfers, of a page more at most
-	batchBytes = 8 << 20 // the same; as many rows as batchRows have 2 MB, but an upstream may send any
+	batchRows = 2000 // packets and transfers; the last page may exceed it
+	// the last page may exceed it; 2,000 usual rows have 2 MB, but an upstream may send larger ones
+	batchBytes = 8 << 20
 )
 
-// full tells that the batch is large enough to be written.
+// full reports whether the batch is large enough to be written.
 func (in *intake) full() bool {
 	return len(in.batch.Rows)+len(in.batch.Unverified) >= batchRows || in.bytes >= batchBytes
 }
 
-// add takes packets and transfers that came together, and looks up packets that did not.
+// add takes packets and transfers of one answer, and fetches the packets that the answer lacks.
 func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error {
 	if err := in.addPackets(ctx, packets); err != nil {
 		return err
@@ -57,8 +59,8 @@ func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error
 	return in.addOrphans(ctx, orphans)
 }
 
-// addPackets takes packets as pages have them. Those of other protocols are looked up first: only then do they come with what
-// the upstream has decoded of them, which cannot be made here.
+// addPackets takes packets from a page. Packets of other protocols are also fetched by hash, because only a lookup
+// returns the upstream's decoded fields, which cannot be computed here.
 func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
 	var foreign []string
 	for _, row := range rows {
@@ -85,14 +87,14 @@ func (in *intake) take(row index.Row) {
 	in.bytes += len(row.Bytes())
 }
 
-// keepApart keeps a row of a packet apart.
+// keepApart quarantines a row. hash is the hash of its packet.
 func (in *intake) keepApart(row index.Row, hash, reason string) {
 	in.batch.Unverified = append(in.batch.Unverified, index.Unverified{Row: row, Reason: reason})
 	in.doubted[hash] = append(in.doubted[hash], row.ID())
 	in.bytes += len(row.Bytes())
 }
 
-// fetchPackets asks the upstream for packets by hash, and takes those that it has.
+// fetchPackets asks the upstream for packets by hash and adds those that it returns.
 func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil
@@ -118,7 +120,7 @@ func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	return nil
 }
 
-// addTransfers takes transfers whose packets are in this intake or in the index, and returns the others.
+// addTransfers adds transfers whose packets are in this intake or in the index, and returns the others.
 func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
 	if err := in.loadPackets(ctx, rows); err != nil {
 		return nil, err
@@ -151,7 +153,7 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 	return nil
 }
 
-// contradicts says why a transfer of the packet does not verify; empty where it does.
+// contradicts returns why a transfer of the packet does not verify; empty if it verifies.
 func (p *packet) contradicts(transfer index.Row) string {
 	if p.fault != nil {
 		return "its packet does not verify: " + p.fault.Error()
@@ -169,7 +171,7 @@ func hashOf(transfer index.Row) string {
 	return string(transfer.AppendKey(nil, transferPacket))
 }
 
-// loadPackets finds the packets of transfers in the index.
+// loadPackets reads the packets of transfers from the index.
 func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error {
 	var unknown []string
 	for _, row := range transfers {
@@ -187,7 +189,7 @@ func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error 
 				return err
 			}
 			if !row.IsZero() && in.packets[hash] == nil {
-				// Those that do not verify are in the index where they are served, too.
+				// Packets are checked again: an index that serves unverified rows may return one here.
 				row = row.Clone()
 				in.packets[hash] = &packet{row: row, fault: checkPacket(row)}
 			}
@@ -196,8 +198,8 @@ func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error 
 	})
 }
 
-// addOrphans looks up the packets of transfers that came without them. A transfer of which the upstream has no packet is kept
-// apart: nothing shows that it is true.
+// addOrphans fetches the packets of transfers that arrived without them. If the upstream has no packet for a transfer,
+// the transfer is quarantined, because it cannot be verified.
 func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 	if len(orphans) == 0 {
 		return nil
@@ -226,7 +228,7 @@ func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 	return nil
 }
 
-// write writes the batch, and has watched what is not finished or does not verify.
+// write writes the batch, and schedules lookups of packets that are unfinished or quarantined.
 func (in *intake) write(ctx context.Context) error {
 	if err := in.f.write(ctx, in.batch); err != nil {
 		return err
@@ -248,8 +250,8 @@ func (in *intake) write(ctx context.Context) error {
 	return nil
 }
 
-// withdraw ends what is kept apart of packets of which all has come, and that is not among it: the upstream does not claim it any
-// more.
+// withdraw withdraws quarantined rows that the upstream no longer returns. It considers only packets whose transfers
+// were all read.
 func (in *intake) withdraw(due []*watch, answers []answer) {
 	claimed := make(map[index.RowID]bool)
 	for _, u := range in.batch.Unverified {
@@ -264,13 +266,13 @@ func (in *intake) withdraw(due []*watch, answers []answer) {
 	}
 }
 
-// unfinished tells that more will happen to a packet.
+// unfinished reports whether a packet is neither acknowledged nor timed out.
 func unfinished(packet index.Row) bool {
 	return packet.IsNull(index.PacketAckedColumn) && packet.IsNull(index.PacketTimedOutColumn)
 }
 
-// firstLookup is after how long a packet is first looked up again: the longer it has been under way, the less is likely to
-// happen soon.
+// firstLookup returns the time until a packet's first lookup: a tenth of its age, because old packets change less
+// often.
 func (f *Follower) firstLookup(packet index.Row, now time.Time) time.Duration {
 	age := time.Duration(0)
 	if !packet.IsZero() {
@@ -281,7 +283,7 @@ func (f *Follower) firstLookup(packet index.Row, now time.Time) time.Duration {
 	return f.clampLookup(age / 10)
 }
 
-// clampLookup keeps the time between look-ups of a packet within bounds.
+// clampLookup bounds the time between lookups of a packet.
 func (f *Follower) clampLookup(d time.Duration) time.Duration {
 	return min(max(d, min(5*f.o.PollInterval, f.o.LookupInterval)), f.o.LookupInterval)
 }

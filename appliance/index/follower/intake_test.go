@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestABatchIsBounded: by its rows, and where these are large by their bytes.
+// A batch is bounded by its row count, and by its bytes if the rows are large.
 func TestABatchIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		data string

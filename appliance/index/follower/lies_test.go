@@ -34,13 +34,13 @@ func (r *rig) victim() (v victim) {
 	return v
 }
 
-// second tells whether an object of an answer is the victim's second transfer, with that field.
+// second reports whether an object of an answer is the victim's second transfer and has the field.
 func (v victim) second(object map[string]any, field string) bool {
 	_, has := object[field]
 	return has && object["packet_hash"] == v.packet && fmt.Sprint(object["transfer_index"]) == "1"
 }
 
-// is tells whether an object of an answer is the victim itself.
+// is reports whether an object of an answer is the victim itself.
 func (v victim) is(object map[string]any) bool {
 	_, transfer := object["transfer_index"]
 	return !transfer && object["packet_hash"] == v.packet
@@ -62,11 +62,12 @@ func prefixed(prefix string, texts []string) (all []string) {
 	return all
 }
 
-// lie is what an upstream says of the victim that does not agree with the packet's bytes.
+// lie is a statement about the victim that contradicts the packet's bytes.
 type lie struct {
 	what string
 	tell func(v victim, object map[string]any)
-	// apart is what is kept apart, and missing what the replica lacks; stays is what is kept apart when the truth is told again.
+	// apart is quarantined and missing is absent from the replica while the upstream lies. stays remains quarantined
+	// afterwards.
 	apart, missing func(v victim) []string
 }
 
@@ -160,7 +161,7 @@ func TestALieIsKeptApart(t *testing.T) {
 	}
 }
 
-// reopen closes the replica's file and opens it otherwise.
+// reopen closes the replica's file and opens it with other options.
 func (r *rig) reopen(o replica.Options) {
 	r.Helper()
 	if err := r.index.Close(); err != nil {
@@ -169,7 +170,7 @@ func (r *rig) reopen(o replica.Options) {
 	r.index = followertest.OpenReplica(r.T, r.path, o)
 }
 
-// apart are the rows that are kept apart, as kind and key.
+// apart returns the quarantined rows, as kind and key.
 func apart(t *testing.T, idx index.Index) (all []string) {
 	t.Helper()
 	view(t, idx, func(s index.Snapshot) error {

@@ -8,12 +8,12 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// pollTime is after how long a poll writes what it has, though there be more above: reads wait for it.
+// pollTime is the time after which a poll writes its rows even if more are available, so that readers see them.
 const pollTime = time.Second / 10
 
-// poll reads what is newer than the highest rows, packets and transfers in one request, and judges whether all is here. Pages that
-// are full are followed by those above them, and written as one batch: also when one fails, those before it. The first poll reads
-// the newest page, from which the backfill goes on.
+// poll reads packets and transfers above the highest cursors, both in one request, and decides whether the index is in
+// step. It reads on while pages are full, and writes all pages as one batch. If a page fails, the pages before it are
+// written. The first poll reads the newest page, and the backfill continues from there.
 func (f *Follower) poll(ctx context.Context) error {
 	in := f.intake()
 	var p polled
@@ -28,26 +28,27 @@ func (f *Follower) poll(ctx context.Context) error {
 		return err
 	}
 	now := f.o.Now()
-	f.due.poll = later(began.Add(f.o.PollInterval), now.Add(f.o.PollInterval/4)) // what comes while it reads and writes need not wait longer
+	// rows that arrived during this poll wait less than a full interval
+	f.due.poll = later(began.Add(f.o.PollInterval), now.Add(f.o.PollInterval/4))
 	switch {
 	case failed != nil:
 		f.due.poll = now.Add(f.o.PollInterval)
 		return failed
 	case p.more:
-		f.due.poll = p.started // there is more above this page: at once, in turn with what else is due
+		f.due.poll = p.started // more rows are available: poll again at once, in turn with the other tasks
 		return nil
 	}
 	return f.judge(ctx, p.started, p.counts)
 }
 
-// polled is what one request of a poll has told.
+// polled is the result of one poll request.
 type polled struct {
 	started time.Time
 	counts  counts
-	more    bool // there may be more above
+	more    bool // there may be newer rows
 }
 
-// pollPage takes in the next page of what is newer.
+// pollPage reads the next page of newer rows into the intake.
 func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err error) {
 	p.started = f.o.Now()
 	limit := f.limit
@@ -66,12 +67,12 @@ func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err erro
 	p.more = packets.take(answers[0], limit)
 	p.more = transfers.take(answers[1], limit) || p.more
 	if f.packets == packets && f.transfers == transfers {
-		p.more = false // a page that has no row that can be read would come again and again
+		p.more = false // a page without a readable sort_order would be read forever
 		return p, nil
 	}
 	begun := f.packets.live == "" || f.transfers.live == ""
 	f.packets, f.transfers = packets, transfers
-	if begun { // also where there was nothing yet to begin with
+	if begun { // true on every poll until both streams have a first row
 		f.drop()
 		f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count, readTransfers: answers[1].count}
 		f.due.backfill = f.backfillDue()
@@ -81,12 +82,12 @@ func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err erro
 	return p, nil
 }
 
-// above is the part that asks for what is newer.
+// above is the part that asks for newer rows.
 func (s *stream) above(limit int) part {
 	return part{t: s.t, cursor: s.live, direction: index.Newer, limit: limit}
 }
 
-// take moves the stream behind the rows that a poll has brought, and tells whether there may be more.
+// take moves the stream past the rows of a poll and reports whether there may be more.
 func (s *stream) take(a answer, limit int) (more bool) {
 	if s.live == "" {
 		s.begin(a.orders)
@@ -99,15 +100,15 @@ func (s *stream) take(a answer, limit int) (more bool) {
 
 // missing compares the upstream's counts with the rows of the index.
 type missing struct {
-	// explained is how many rows the upstream counts that a sweep of everything has not found: it counts otherwise than it lists.
-	// surplus is how many rows are here that it does not count, and that such a sweep has found to be listed.
+	// explained is how many rows the upstream counts that a full rescan did not find. surplus is how many rows the
+	// index has beyond the upstream's counts although a full rescan found them listed.
 	explained, surplus int64
-	suspected          int  // polls in a row after which the counts differed by more
-	reopened           bool // the end of the backfill has been looked behind since
+	suspected          int  // consecutive polls after which the counts differed by more
+	reopened           bool // the backfill has read past its end since the counts last agreed
 }
 
 func parseCount(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64) // zero where there is none
+	n, _ := strconv.ParseInt(s, 10, 64) // zero if s is empty
 	return n
 }
 
@@ -118,8 +119,8 @@ func formatCount(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// judge says, after a poll that found nothing more above, whether the index was in step when it was started: nothing is left to
-// backfill, and no row is missing. Rows that stay missing have come below the highest: a sweep finds them.
+// judge runs after a poll that reached the top. The index is in step if the backfill has ended and no row is missing.
+// Rows that stay missing lie below the highest cursor, and a rescan finds them.
 func (f *Follower) judge(ctx context.Context, started time.Time, c counts) error {
 	if err := f.measure(ctx); err != nil {
 		return err
@@ -135,7 +136,8 @@ func (f *Follower) judge(ctx context.Context, started time.Time, c counts) error
 	return f.saveSometimes(ctx)
 }
 
-// suspect decides, from the rows that the upstream counts beyond those here and the other way round, whether to search for them.
+// suspect decides whether to search for missing or surplus rows. It compares both numbers with those that were
+// explained before.
 func (f *Follower) suspect(behind, surplus int64, c counts) {
 	m := &f.missing
 	if f.sweep.exhausted && !f.watched.wanted() {
@@ -153,7 +155,7 @@ func (f *Follower) suspect(behind, surplus int64, c counts) {
 		return
 	}
 	m.suspected++
-	f.due.poll = f.o.Now().Add(f.o.PollInterval / 4) // likely they are just coming
+	f.due.poll = f.o.Now().Add(f.o.PollInterval / 4) // the missing rows are probably just arriving
 	switch {
 	case m.suspected < manyPolls || !f.packets.ended || !f.transfers.ended || f.watched.wanted():
 	case !m.reopened && behind > m.explained:
@@ -164,8 +166,8 @@ func (f *Follower) suspect(behind, surplus int64, c counts) {
 	}
 }
 
-// explain takes a difference of the counts as the upstream's own, after a search of everything. It is searched for again after
-// searchAgain.
+// explain accepts a difference of the counts as the upstream's own after a full rescan. The rows are searched for again
+// after searchAgain.
 func (f *Follower) explain(behind, surplus int64) {
 	m := &f.missing
 	f.sweep.again = f.o.Now().Add(searchAgain)
@@ -179,7 +181,7 @@ func (f *Follower) explain(behind, surplus int64) {
 	}
 }
 
-// savedEvery is how often the moment of being in step is written where there are no rows to write it with.
+// savedEvery is how often Status.InStep is written if there are no rows to write with it.
 const savedEvery = 10 * time.Second
 
 func (f *Follower) saveSometimes(ctx context.Context) error {
@@ -193,13 +195,14 @@ func (f *Follower) saveSometimes(ctx context.Context) error {
 	return nil
 }
 
-// complete tells that all that the upstream has is here, and that what was unfinished at the start has been looked up.
+// complete reports whether the index has every row of the upstream, and every packet that was unfinished at the start
+// was looked up.
 func (f *Follower) complete() bool {
 	s := f.Status()
 	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored && f.watched.seen(f.began) && !f.sweep.deep && !f.sweep.wanted
 }
 
-// What is asked for at once. A slow network that cannot bring a full page in time may bring a part of one.
+// minLimit is the smallest page, in rows. A network too slow for a full page may manage a smaller one.
 const minLimit = 10
 
 func (f *Follower) shrink() { f.limit = max(minLimit, f.limit/2) }

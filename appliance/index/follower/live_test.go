@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 )
 
-// counting is an index that notes how many rows each batch has.
+// counting is an index that records the size of each batch.
 type counting struct {
 	index.Index
 	mu      sync.Mutex
@@ -27,7 +27,7 @@ func (c *counting) Write(ctx context.Context, b index.Batch) (index.Written, err
 	return c.Index.Write(ctx, b)
 }
 
-// TestWhatHasComeMeanwhileIsWrittenInFewBatches: pages that are behind each other are one batch, of a bounded size.
+// Consecutive pages are written as one batch of bounded size.
 func TestWhatHasComeMeanwhileIsWrittenInFewBatches(t *testing.T) {
 	r := newRig(t, 50)
 	r.sync(r.follower())
@@ -42,7 +42,8 @@ func TestWhatHasComeMeanwhileIsWrittenInFewBatches(t *testing.T) {
 	started := time.Now()
 	f := follower.New(follower.Options{
 		Index: written, Upstream: client, Address: r.proxy.URL(), PollInterval: 20 * time.Microsecond, RefreshInterval: time.Second, Overlap: time.Minute, LookupInterval: time.Millisecond,
-		Now: func() time.Time { return started.Add(time.Since(started) / 1000) }, // so that a busy machine is no reason to write early
+		// slowed down, so that a busy machine does not end the batch early
+		Now: func() time.Time { return started.Add(time.Since(started) / 1000) },
 	})
 	r.sync(f)
 	followertest.Equal(t, r.upstream.Index, r.index)

@@ -14,32 +14,32 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// watch is a packet that is looked up again: it is unfinished, or a row of it does not verify, or it may be missing.
+// watch is a packet that is looked up again: it is unfinished, has a quarantined row, or may be missing.
 type watch struct {
 	hash     string
 	due      time.Time
-	interval time.Duration // how long after the last look-up that is
-	looked   time.Time     // when it last was
-	wanted   bool          // it is missing here, or is surely other upstream: at once
-	apart    []index.RowID // what is kept apart of it
-	ended    bool          // it has ended, and is looked up once more
-	gone     int           // look-ups in a row that lacked a row that is here
+	interval time.Duration // time from the last lookup to due
+	looked   time.Time     // when it was last looked up
+	wanted   bool          // look up at once: it is missing here, or it is known to have changed upstream
+	apart    []index.RowID // its quarantined rows
+	ended    bool          // the packet has ended; one more lookup follows
+	gone     int           // consecutive lookups that lacked a row of the index
 	removed  bool          // the upstream no longer has it, and its rows are removed
-	plain    bool          // what the upstream has decoded of it is not asked for: it is made from the packet's data
-	place    int           // in the heap
-	size     int           // what it counts for in watches.size
+	plain    bool          // lookups omit the upstream's decoded fields, which are computed from the packet's data
+	place    int           // position in the heap
+	size     int           // bytes that it counts for in watches.size
 }
 
-// whole tells that its transfers are asked for, though the packet be as it was.
+// whole reports whether the packet's transfers are requested even if the packet is unchanged.
 func (e *watch) whole() bool { return e.wanted || e.ended || len(e.apart) > 0 }
 
-// watches are ordered by when they are due. They implement heap.Interface.
+// watches are packets ordered by due time. They implement heap.Interface.
 type watches struct {
 	by      map[string]*watch
 	heap    []*watch
 	wanting int
-	size    int  // of all in memory, in bytes
-	full    bool // there was no room for one
+	size    int  // of all watches, in bytes
+	full    bool // a watch was dropped because it did not fit
 }
 
 func (w *watches) Len() int           { return len(w.heap) }
@@ -59,7 +59,7 @@ func (w *watches) Pop() any {
 	return last
 }
 
-// due is when the next is due.
+// due returns when the next lookup is due.
 func (w *watches) due() time.Time {
 	if len(w.heap) == 0 {
 		return never
@@ -67,10 +67,10 @@ func (w *watches) due() time.Time {
 	return w.heap[0].due
 }
 
-// wanted tells that rows are known to be missing.
+// wanted reports whether rows are known to be missing.
 func (w *watches) wanted() bool { return w.wanting > 0 }
 
-// seen tells that all have been looked up since.
+// seen reports whether every watch has been looked up since then and no row is known to be missing.
 func (w *watches) seen(since time.Time) bool {
 	for _, e := range w.heap {
 		if e.looked.Before(since) {
@@ -80,12 +80,12 @@ func (w *watches) seen(since time.Time) bool {
 	return w.wanting == 0
 }
 
-// maxWatched bounds the memory of watches, in bytes: an upstream can make up packets without end, with hashes of any length and any
-// number of transfers that do not verify. It is enough for 200,000 packets. Those beyond are watched when others have ended; see
-// restoreDue.
+// maxWatched bounds the memory of watches, in bytes. An upstream can invent packets without end, with hashes of any
+// length and any number of transfers that do not verify. The limit is enough for 200,000 packets. Further packets are
+// watched once others have ended; see restoreDue.
 const maxWatched = 60 << 20
 
-// bytes is about what a watch takes, with its places in the map and in the heap: 290 bytes for a packet that is unfinished.
+// bytes is the approximate memory of a watch with its map and heap entries: 290 bytes for an unfinished packet.
 func (e *watch) bytes() int {
 	const each, eachApart = 224, 48
 	n := each + len(e.hash)
@@ -95,7 +95,7 @@ func (e *watch) bytes() int {
 	return n
 }
 
-// set has a packet looked up when it is due. One that there is no room for is not watched, or no longer, and false is returned.
+// set schedules a lookup. If the watch does not fit into memory, set removes it and returns false.
 func (w *watches) set(e *watch, due time.Time) bool {
 	e.due = due
 	known, grown := w.by[e.hash] == e, e.bytes()-e.size
@@ -136,8 +136,8 @@ func (w *watches) want(e *watch, wanted bool) {
 	}
 }
 
-// note has a packet watched as it has come now, or no longer. first is the interval of one whose way has just been seen to go
-// on. What was kept apart of it before goes on to be unless all of the packet has come.
+// note schedules or ends lookups of a packet that has just arrived. first is the lookup interval after a change. all
+// means that every row of the packet arrived; otherwise rows that were quarantined before stay listed.
 func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all bool, first time.Duration, now time.Time) {
 	e := w.by[hash]
 	if e != nil && !all {
@@ -151,7 +151,7 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 		e = &watch{hash: hash}
 	}
 	if len(apart) > 0 && len(e.apart) > 0 {
-		e.interval *= 2 // as long as nobody corrects it
+		e.interval *= 2 // back off while the upstream does not correct the row
 	} else {
 		e.interval = first
 	}
@@ -160,7 +160,7 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 	w.set(e, now.Add(jitter(e.interval)))
 }
 
-// isPlain tells a packet of which all that can be decoded is decoded here.
+// isPlain reports whether all decoded fields of a packet can be computed here.
 func isPlain(packet index.Row) bool {
 	if packet.IsZero() {
 		return false
@@ -169,7 +169,7 @@ func isPlain(packet index.Row) bool {
 	return version == zkgm.ChannelVersion
 }
 
-// union returns what is in either list.
+// union returns the elements of both lists.
 func union(a, b []index.RowID) []index.RowID {
 	all := slices.Clone(a)
 	in := make(map[index.RowID]bool, len(a))
@@ -184,7 +184,8 @@ func union(a, b []index.RowID) []index.RowID {
 	return all
 }
 
-// end has a packet that has ended looked up once more, unless nothing was seen of its way: its transfers may be told later.
+// end schedules one last lookup of a packet that has ended, since its transfers may be reported later. It does not do
+// so for a packet that was never watched.
 func (w *watches) end(e *watch, after time.Duration, now time.Time) {
 	switch {
 	case e == nil:
@@ -197,7 +198,7 @@ func (w *watches) end(e *watch, after time.Duration, now time.Time) {
 	}
 }
 
-// call has a packet looked up at once, because it is missing here or has changed.
+// call schedules an immediate lookup of a packet that is missing here or has changed.
 func (w *watches) call(hash string, now time.Time) {
 	e := w.by[hash]
 	if e == nil {
@@ -207,22 +208,23 @@ func (w *watches) call(hash string, now time.Time) {
 	w.set(e, now)
 }
 
-// take returns up to n that are due.
+// take returns up to n watches that are due.
 func (w *watches) take(n int, now time.Time) (due []*watch) {
 	for len(due) < n && len(w.heap) > 0 && !w.heap[0].due.After(now) {
 		due = append(due, heap.Pop(w).(*watch))
 	}
 	for _, e := range due {
-		heap.Push(w, e) // until they are answered
+		heap.Push(w, e) // they stay due until they are answered
 	}
 	return due
 }
 
-// lookUp looks up packets that are due: as few as take a request, so that it comes to its end where many requests fail. Those that the
-// upstream refuses come again when they would have otherwise: one that it always refuses does not hold up the others.
+// lookUp looks up due packets, only as many as fit into one request, so that it makes progress even if many requests
+// fail. If the upstream refuses the request, its packets are rescheduled as usual, so that one bad packet does not hold
+// up the others.
 func (f *Follower) lookUp(ctx context.Context) error {
 	due := f.watched.take(int(f.share.Load()), f.o.Now())
-	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
+	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // if this fails, other due tasks go first
 	err := f.lookUpAll(ctx, due)
 	if _, refused := errors.AsType[*QueryError](err); refused {
 		for _, e := range due {
@@ -232,7 +234,7 @@ func (f *Follower) lookUp(ctx context.Context) error {
 	return err
 }
 
-// lookUpAll asks for packets, and for the transfers of those that are not as they were.
+// lookUpAll requests packets, and the transfers of those that have changed.
 func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	here, err := f.packetsOf(ctx, due)
 	if err != nil {
@@ -241,7 +243,7 @@ func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	parts := make([]part, len(due))
 	for i, e := range due {
 		parts[i] = part{t: index.PacketType, hash: e.hash, limit: 1, plain: e.plain}
-		if e.plain && !e.whole() && e.interval < f.o.RefreshInterval { // not of those that are under way for long
+		if e.plain && !e.whole() && e.interval < f.o.RefreshInterval { // only of packets in progress for a short time
 			parts[i].here = here[i]
 		}
 	}
@@ -281,7 +283,7 @@ func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	return nil
 }
 
-// packetsOf are packets as they are here; the zero row where one is not.
+// packetsOf returns the packets as the index has them; the zero row for one that it lacks.
 func (f *Follower) packetsOf(ctx context.Context, due []*watch) ([]index.Row, error) {
 	here := make([]index.Row, len(due))
 	err := view(ctx, f.o.Index, func(snap snapshot) (err error) {
@@ -294,7 +296,7 @@ func (f *Follower) packetsOf(ctx context.Context, due []*watch) ([]index.Row, er
 	return here, err
 }
 
-// changedOf are the hashes of the packets that are not here as they were answered, or whose transfers are asked for anyway.
+// changedOf returns the hashes of packets that differ from the index, or for which transfers are requested anyway.
 func changedOf(due []*watch, here []index.Row, answers []answer) map[string]bool {
 	changed := make(map[string]bool)
 	for i, e := range due {
@@ -305,13 +307,13 @@ func changedOf(due []*watch, here []index.Row, answers []answer) map[string]bool
 	return changed
 }
 
-// What is read of packets' transfers, against an upstream whose pages never end.
+// Limits on the transfers read for packets, against an upstream whose pages never end.
 const (
 	maxTransferPages = 100
 	maxTransferBytes = 4 * batchBytes
 )
 
-// transfersOf asks for all transfers of packets. all are the hashes of those packets of which all can be read.
+// transfersOf requests all transfers of packets. all are the hashes of packets whose transfers could all be read.
 func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []index.Row, all map[string]bool, err error) {
 	var parts []part
 	for hash := range hashes {
@@ -344,7 +346,7 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 				delete(all, asked[i].hash)
 			}
 			if next := asked[i]; mayGoOn(a) && len(a.orders) > 0 && resume(a.orders) != next.cursor {
-				next.cursor = resume(a.orders) // a packet of more orders than a page has
+				next.cursor = resume(a.orders) // the packet has more orders than fit on a page
 				parts = append(parts, next)
 			}
 		}
@@ -352,12 +354,12 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 	return rows, all, nil
 }
 
-// postpone puts off what was looked up and has not come anew: for the longer the older it is.
+// postpone reschedules packets that were looked up and did not arrive anew. The interval grows with the packet's age.
 func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
 	now := f.o.Now()
 	for i, e := range due {
 		if p := in.packets[e.hash]; p != nil && p.came || len(in.doubted[e.hash]) > 0 {
-			continue // noted as it came
+			continue // note has rescheduled it already
 		}
 		gone := len(answers[i].rows) == 0
 		if e.ended || gone && (e.removed || len(e.apart) > 0) {
@@ -370,7 +372,7 @@ func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
 		f.watched.want(e, false)
 		e.looked, e.interval = now, f.clampLookup(e.interval)
 		if f.watched.full && e.interval == f.o.LookupInterval {
-			f.watched.remove(e) // it comes in its turn again; see restoreOn
+			f.watched.remove(e) // restoreOn will add it again
 			continue
 		}
 		f.watched.set(e, now.Add(jitter(e.interval)))

@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// What a packet was sent with is here already, and is asked for again when the packet has ended.
+// The fields that a packet was sent with are not requested again until the packet has ended.
 func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 	s := newServer(t, 50, graphql.Options{})
 	r := reader(t, s)
@@ -19,7 +19,7 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 		if err := row.Decode(&is); err != nil {
 			t.Fatal(err)
 		}
-		is.SourceClientID, is.Decoded, is.DecodedFlattened = new(int32(99)), nil, nil // of what is here
+		is.SourceClientID, is.Decoded, is.DecodedFlattened = new(int32(99)), nil, nil // differ from the upstream
 		was := is
 		was.Status, was.RecvHeight, was.AckMaker, was.Success, was.Acknowledgement, was.Traces = new(index.TracePacketSend), nil, nil, nil, nil, is.Traces[:1]
 		answers, _, _, err := r.Fetch(t.Context(), follower.Onward(follower.LookUp(index.PacketType, row.Key()), rowOf(t, was)))
@@ -39,7 +39,7 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 	}
 }
 
-// What an upstream answers of a packet must say that it is of that packet, though all else is here.
+// An answer is rejected unless it has the hash of the requested packet.
 func TestAnAnswerThatDoesNotNameItsPacketIsNotTaken(t *testing.T) {
 	s := newServer(t, 2, graphql.Options{})
 	here := s.rows(t, index.PacketType)[0]

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 )
 
-// fleeting is an index whose rows are other bytes as soon as a View has ended, as those of a file that was mapped may be.
+// fleeting is an index that overwrites its rows when a View ends, as unmapping the file may do.
 type fleeting struct{ index.Index }
 
 func (f fleeting) View(ctx context.Context, read func(index.Snapshot) error) error {
@@ -44,7 +44,7 @@ func (l *lent) all(rows []index.Row, err error) ([]index.Row, error) {
 	return rows, err
 }
 
-// end leaves rows without fields.
+// end clears the rows.
 func (l *lent) end() {
 	for _, row := range l.rows {
 		clear(row)
@@ -70,11 +70,11 @@ func (l *lent) Unverified(ctx context.Context, yield func(index.Unverified) erro
 	})
 }
 
-// What a View lends is not used after it: in the process that signs, memory that is mapped no longer ends all.
+// Rows are not used after their View: an access to unmapped memory would end the process, which also signs.
 func TestRowsAreNotUsedAfterTheirView(t *testing.T) {
 	r := newRig(t, 60)
 	r.sync(r.follower())
-	r.upstream.Grow(200, time.Minute) // packets under way, which are looked up while they move on
+	r.upstream.Grow(200, time.Minute) // unfinished packets, which are looked up as they change
 	f := newFollower(t, r.proxy.URL(), fleeting{r.index})
 	run(t, f)
 	stop := r.live()

@@ -10,8 +10,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// reader asks an upstream for rows. It knows, by introspection, which fields the upstream has. Its methods are safe for
-// concurrent use; but for missing, they take discover to have succeeded.
+// reader asks an upstream for rows, limited to the fields that introspection has shown. Its methods are safe for
+// concurrent use. discover must succeed before any other method except missing is called.
 type reader struct {
 	upstream Upstream
 	plan     atomic.Pointer[plan]
@@ -19,11 +19,11 @@ type reader struct {
 
 func newReader(upstream Upstream) *reader { return &reader{upstream: upstream} }
 
-// discover reads the upstream's schema and settles what to ask for. It may be called again. An upstream that refuses
-// introspection is taken to have all fields of the hosted schema.
+// discover reads the upstream's schema and plans the queries. It may be called again. If the upstream refuses
+// introspection, it is assumed to have every field of the hosted schema.
 //
-// Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable where the upstream has no packets or transfers, or they lack
-// what no row can do without.
+// Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable if the upstream lacks packets, transfers, or a field or
+// argument that reading them requires.
 func (r *reader) discover(ctx context.Context) error {
 	s, err := introspect(ctx, r.upstream)
 	if err != nil {
@@ -37,8 +37,9 @@ func (r *reader) discover(ctx context.Context) error {
 	return nil
 }
 
-// missing are the fields that the upstream lacks, as type.field, sorted; also a query of a small table (Query.v2_tokens), which
-// then is empty. transfer.status is none of them: where it is lacking it is made from the packet's.
+// missing returns the fields that the upstream lacks, as type.field, sorted. It includes the query of a small table
+// that the upstream lacks (Query.v2_tokens); such a table stays empty. It omits transfer.status, which is computed from
+// the packet if the upstream lacks it.
 func (r *reader) missing() []string {
 	if p := r.plan.Load(); p != nil {
 		return p.missing
@@ -48,45 +49,47 @@ func (r *reader) missing() []string {
 
 // part is one root field of a request.
 type part struct {
-	t *index.Type // PacketType or TransferType; for table, a small type
-	// A page: limit rows from cursor on; an empty cursor means the newest, descending. Zero means index.MaxLimit.
+	t *index.Type // PacketType or TransferType; in table, a small type
+	// A page: limit rows after cursor. An empty cursor means the newest page, descending. A zero limit means
+	// index.MaxLimit.
 	cursor    string
 	direction index.Direction
 	limit     int
-	// With a hash: the packet of that hash, or its transfers, a page of them.
+	// If hash is set, the part asks for the packet with this hash, or for a page of its transfers.
 	hash string
-	// here is the packet of that hash as it was, under way: of such, only what may have changed since is asked for. The zero row is none.
+	// here is the packet as the index has it, in progress: only fields that may have changed are requested. The zero
+	// row requests all.
 	here index.Row
-	// plain asks for no decoded and decoded_flattened, which a look-up by hash else has.
+	// plain omits decoded and decoded_flattened, which a lookup by hash otherwise requests.
 	plain bool
-	// brief asks for the fields that no row can do without and the status alone: rows that can be compared, not written.
+	// brief requests only the required fields and the status. Such rows can be compared but not written.
 	brief bool
 	// flagged asks for the rows of a small table that pass its filter; see query.filter.
 	flagged bool
 }
 
-// answer is what a part is answered with.
+// answer is the answer to a part.
 type answer struct {
-	rows []index.Row // in the order of the upstream, those that cannot be read left out
-	// orders are the sort_order of all rows of the answer, also of those that cannot be read, as the upstream gave them. Of
-	// chains and tokens they are the universal_chain_id.
+	rows []index.Row // in the upstream's order, without unreadable rows
+	// orders are the sort_orders of all rows, including unreadable ones, as the upstream sent them. For types without a
+	// sort_order they are the first key column (universal_chain_id of chains and tokens).
 	orders []string
-	count  int     // rows of the answer, those that cannot be read included
-	bad    []error // why rows could not be read, each with its key where it has one
+	count  int     // number of rows, including unreadable ones
+	bad    []error // why rows could not be read, with the row's key if it is known
 }
 
-// counts are what the upstream says it has; both are zero where it does not say so of both.
+// counts are the upstream's own counts; both are zero unless the upstream reports both.
 type counts struct{ packets, transfers uint64 }
 
-// maxParts is how many root fields a request has beside the counts: attestd allows 20 by default.
+// maxParts is how many root fields a request has in addition to the counts. attestd allows 20 by default.
 const maxParts = 18
 
-// fetch asks for several parts, at most maxParts, in one request, and for the counts, which the upstream sees at one moment.
+// fetch asks for at most maxParts parts in one request, and for the counts, which the upstream takes at one moment.
 //
-// decoded and decoded_flattened of packets are had from a look-up by hash alone, unless it is plain, and only where they cannot be
-// made from data: on channels of another version than zkgm.ChannelVersion.
+// Packets have decoded and decoded_flattened only if they were looked up by hash without plain, and only on channels of
+// a version other than zkgm.ChannelVersion. On zkgm.ChannelVersion both can be computed from data.
 //
-// Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable for an answer that has not the form asked for.
+// Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable for an answer of the wrong form.
 func (r *reader) fetch(ctx context.Context, parts ...part) ([]answer, counts, error) {
 	p := r.plan.Load()
 	return r.ask(ctx, p, p.counts, parts)
@@ -127,7 +130,7 @@ func (r *reader) ask(ctx context.Context, p *plan, withCounts bool, parts []part
 // alias is the response key of a part.
 func alias(i int) string { return "p" + strconv.Itoa(i) }
 
-// maxStats is how many counts an upstream may have; attestd has two.
+// maxStats is how many counts an upstream may report; attestd reports two.
 const maxStats = 100
 
 func readCounts(list []byte) (c counts, err error) {
@@ -160,16 +163,16 @@ func readCounts(list []byte) (c counts, err error) {
 	return c, nil
 }
 
-// mayGoOn reports whether there may be rows behind a page. An upstream may have shorter pages than were asked for, but none shorter
-// than minLimit.
+// mayGoOn reports whether there may be rows after a page. An upstream may have shorter pages than were asked for, but
+// none shorter than minLimit.
 func mayGoOn(page answer) bool { return page.count >= minLimit }
 
 // maxPages bounds how far a small table is read, against an upstream whose pages never end.
 const maxPages = 1000
 
-// table returns all rows of one of the small types: ChainType, TokenType, ClientType, ConnectionType, ChannelType. Rows
-// that cannot be read are left out and returned as errors. Members that GraphQL does not show are found by filters
-// (whitelist, recommended) and relations (universal_chain_id of nested objects).
+// table returns all rows of a small type: ChainType, TokenType, ClientType, ConnectionType or ChannelType. Unreadable
+// rows are left out and returned as errors. Fields that GraphQL does not show are found by filters (whitelist,
+// recommended) and relations (universal_chain_id of nested objects).
 //
 // Errors: as fetch.
 func (r *reader) table(ctx context.Context, t *index.Type) (rows []index.Row, bad []error, err error) {
@@ -202,8 +205,8 @@ func (r *reader) table(ctx context.Context, t *index.Type) (rows []index.Row, ba
 	return rows, append(bad, fmt.Errorf("%s: more than %d pages; the others are not read", q.name, maxPages)), nil
 }
 
-// tablePage reads a page of a small table, and in the same request which of its rows pass the filter. Of those that pass there
-// is a page from the same cursor on, which reaches at least as far.
+// tablePage reads a page of a small table and, in the same request, which of its rows pass the filter. The page of rows
+// that pass starts at the same cursor and reaches at least as far.
 func (r *reader) tablePage(ctx context.Context, p *plan, q *query, page part) (answer, error) {
 	parts := []part{page}
 	if q.filter != "" {

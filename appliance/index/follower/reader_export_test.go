@@ -6,25 +6,26 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// The reader, for tests of another package: those that need a real upstream import what imports this package.
+// These exports serve tests in package follower_test. Tests with a real upstream must be there, since it imports this
+// package.
 
-// Reader is a reader.
+// Reader exports reader.
 type Reader struct{ r *reader }
 
-// NewReader returns a reader that has not discovered yet.
+// NewReader returns a reader before its first Discover.
 func NewReader(upstream Upstream) *Reader { return &Reader{newReader(upstream)} }
 
-// Answer is an answer.
+// Answer exports answer.
 type Answer struct {
 	Rows   []index.Row
 	Orders []string
 	Bad    []error
 }
 
-// BatchRows is batchRows.
+// BatchRows exports batchRows.
 const BatchRows = batchRows
 
-// Part is a part.
+// Part exports part.
 type Part = part
 
 // Page is a part that asks for a page.
@@ -35,19 +36,19 @@ func Page(t *index.Type, cursor string, direction index.Direction, limit int) Pa
 // LookUp is a part that asks for a packet, or its transfers, by hash.
 func LookUp(t *index.Type, hash string) Part { return part{t: t, hash: hash} }
 
-// After makes a part go on from a cursor.
+// After returns the part that continues after a cursor.
 func After(p Part, cursor string) Part {
 	p.cursor = cursor
 	return p
 }
 
-// Brief makes a part brief.
+// Brief sets part.brief.
 func Brief(p Part) Part {
 	p.brief = true
 	return p
 }
 
-// Onward makes a look-up one of a packet that is here already.
+// Onward makes a lookup ask only for changes to a packet that the index has.
 func Onward(p Part, here index.Row) Part {
 	p.here, p.plain = here, true
 	return p
@@ -69,5 +70,5 @@ func (r *Reader) Table(ctx context.Context, t *index.Type) ([]index.Row, []error
 	return r.r.table(ctx, t)
 }
 
-// MaxParts is maxParts.
+// MaxParts exports maxParts.
 const MaxParts = maxParts

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// FuzzAnswer: no answer of an upstream brings the reader down. It gives rows that can be written and read, no more than were
-// asked for, or an error that says the upstream is at fault.
+// FuzzAnswer checks that the reader survives any answer. It returns valid rows, no more than requested, or an error
+// that blames the upstream.
 func FuzzAnswer(f *testing.F) {
 	const limit = 3
 	for _, row := range []string{goodPacket, `{"sort_order":5}`, `null`, `[{}]`} {

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 )
 
-// An answer of a hundred rows has half a megabyte of JSON, which encoding/json would go over four times until each row is
-// apart. Here it is cut apart in one go, without looking at what is in a row: index.ParseRow checks that.
+// An answer of a hundred rows has half a megabyte of JSON, which encoding/json would scan four times to separate the
+// rows. This scanner separates them in one pass. It does not check the contents of a row, which index.ParseRow does.
 
-// elements returns the values of a JSON list of at most so many.
+// elements returns the values of a JSON list. It fails if there are more than most.
 func elements(list []byte, most int) (values [][]byte, ok bool) {
 	s := &scanner{in: list}
 	s.take('[')
@@ -21,7 +21,7 @@ func elements(list []byte, most int) (values [][]byte, ok bool) {
 	return values, s.ended()
 }
 
-// members returns the values of a JSON object, of at most so many names, by name.
+// members returns the values of a JSON object, by name. It fails if there are more than most.
 func members(object []byte, most int) (values map[string][]byte, ok bool) {
 	s := &scanner{in: object}
 	values = make(map[string][]byte)
@@ -39,7 +39,7 @@ func members(object []byte, most int) (values map[string][]byte, ok bool) {
 	return values, s.ended()
 }
 
-// scanner goes over JSON. What it cuts out need not be JSON where the input is none.
+// scanner splits JSON. It does not validate: for invalid input, the values that it returns may not be JSON.
 type scanner struct {
 	in     []byte
 	at     int
@@ -52,7 +52,7 @@ func (s *scanner) space() {
 	}
 }
 
-// next tells whether a byte comes next, and moves behind it.
+// next reports whether c comes next, and if so moves past it.
 func (s *scanner) next(c byte) bool {
 	s.space()
 	if s.at == len(s.in) || s.in[s.at] != c {
@@ -62,10 +62,10 @@ func (s *scanner) next(c byte) bool {
 	return true
 }
 
-// take moves behind a byte that must come next.
+// take moves past c, which must come next.
 func (s *scanner) take(c byte) { s.failed = !s.next(c) || s.failed }
 
-// more tells whether another element comes, and moves to it; else it moves behind the end.
+// more reports whether another element follows, and moves to it. At the end it moves past the closing byte.
 func (s *scanner) more(end byte, first bool) bool {
 	if s.failed || s.next(end) {
 		return false
@@ -76,13 +76,13 @@ func (s *scanner) more(end byte, first bool) bool {
 	return !s.failed
 }
 
-// ended tells whether the input was gone over to its end.
+// ended reports whether the whole input was read without failure.
 func (s *scanner) ended() bool {
 	s.space()
 	return !s.failed && s.at == len(s.in)
 }
 
-// value returns the value that comes next.
+// value returns the next value.
 func (s *scanner) value() []byte {
 	s.space()
 	start := s.at
@@ -91,7 +91,7 @@ func (s *scanner) value() []byte {
 	return s.in[start:s.at]
 }
 
-// skip moves behind the value that begins here.
+// skip moves past the value that begins here.
 func (s *scanner) skip() {
 	depth := 0
 	for s.at < len(s.in) {
@@ -104,7 +104,7 @@ func (s *scanner) skip() {
 			s.at++
 		case '}', ']', ',', ' ', '\n', '\t', '\r':
 			if depth == 0 {
-				return // behind a number or a literal
+				return // the end of a number or literal
 			}
 			if c == '}' || c == ']' {
 				depth--
@@ -112,7 +112,7 @@ func (s *scanner) skip() {
 			s.at++
 		default:
 			s.at++
-			continue // of a number or a literal
+			continue // inside a number or literal
 		}
 		if depth == 0 {
 			return
@@ -121,7 +121,7 @@ func (s *scanner) skip() {
 	s.failed = s.failed || depth > 0
 }
 
-// skipText moves behind the string that begins here.
+// skipText moves past the string that begins here.
 func (s *scanner) skipText() {
 	for s.at++; ; {
 		length := bytes.IndexByte(s.in[s.at:], '"')

@@ -7,8 +7,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// operation is a GraphQL operation being put together. Its text depends on the shape of the parts alone, so that an upstream
-// that keeps parsed documents has it parsed already; what differs from request to request is in the variables.
+// operation is a GraphQL operation under construction. Its text depends only on the shape of the parts, so an upstream
+// that caches parsed documents need not parse it again. Values that differ between requests are variables.
 type operation struct {
 	declared, root, fragments strings.Builder
 	defined                   map[string]bool // names of fragments
@@ -44,7 +44,9 @@ func (o *operation) args(alias string, q *query, p part) (args []string) {
 		args = append(args, arg+":$"+name)
 	}
 	switch {
-	case p.hash != "": // of which there are many in a request: their limits, of which there are two, and short names make it a third smaller
+	// requests have many of these: literal limits, of which only two values occur, and short names save a third of
+	// their size
+	case p.hash != "":
 		args = append(args, argLimit+":"+strconv.Itoa(p.size()))
 		variable(argHash, alias, "String", p.hash)
 	case q.takes(argLimit):
@@ -60,7 +62,7 @@ func (o *operation) args(alias string, q *query, p part) (args []string) {
 	return args
 }
 
-// size is how many rows are asked for.
+// size is how many rows are requested.
 func (p part) size() int {
 	if p.limit == 0 {
 		return index.MaxLimit
@@ -68,8 +70,8 @@ func (p part) size() int {
 	return p.limit
 }
 
-// comparison writes a direction as a literal. It is text where the upstream does not say that it is an enum: so the published
-// clients write it.
+// comparison writes a direction as a literal. It is a string, as published clients write it, unless the schema declares
+// an enum.
 func (q *query) comparison(d index.Direction) string {
 	text := "lt"
 	if d == index.Newer {
@@ -81,7 +83,7 @@ func (q *query) comparison(d index.Direction) string {
 	return strconv.Quote(text)
 }
 
-// fragment returns the name of the fragment with what is asked of each row.
+// fragment returns the name of the fragment with the fields requested for each row.
 func (o *operation) fragment(q *query, p part) string {
 	name, selection := q.t.Name, q.page
 	switch {

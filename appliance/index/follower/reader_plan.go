@@ -8,36 +8,37 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// plan is what is asked of an upstream, settled from its schema.
+// plan is how an upstream is queried. It is derived from the upstream's schema.
 type plan struct {
 	queries map[*index.Type]*query // of the types that can be read
 	counts  bool                   // the upstream counts its rows
-	missing []string               // what it lacks, as type.field
+	missing []string               // fields that the upstream lacks, as type.field
 }
 
-// query is how the rows of a type are asked for.
+// query is how the rows of a type are requested.
 type query struct {
 	rootQuery
-	args   graphType // what its args may have
+	args   graphType // the members that its args may have
 	fields []selected
-	// Selections, without braces: what a page, a look-up, a look-up of what is here, and a comparison ask for.
+	// Selections without braces, for a page, a lookup, a lookup of a packet that the index has, and a comparison.
 	page, lookup, onward, brief string
-	related                     bool   // a field is found by a relation, see selected
-	filter                      string // the argument by which flag is found; empty where it is not
+	related                     bool // a field is found by a relation; see selected
+	// the argument that filters by flag; empty if GraphQL shows flag or has no such argument
+	filter string
 }
 
-// selected is a field of a row as it is asked for.
+// selected is a row field as it is requested.
 type selected struct {
 	f *index.Field
-	// relation and key are set for a field that GraphQL does not show: it is the key of what this relation leads to. It is asked
-	// for as field: relation { key }.
+	// relation and key are set for a field that GraphQL does not show but that is the key of a related row. It is
+	// requested as field: relation { key }.
 	relation, key string
-	inner         []selected // of an object or a list of them
+	inner         []selected // fields of an object, or of a list of objects
 }
 
-// newPlan settles what to ask for.
+// newPlan plans the queries.
 //
-// Errors: appliance.CodeUpstreamUnavailable where packets or transfers cannot be read.
+// Errors: appliance.CodeUpstreamUnavailable if packets or transfers cannot be read.
 func newPlan(s *schema) (*plan, error) {
 	p := &plan{queries: make(map[*index.Type]*query)}
 	_, p.counts = s.types[s.queries][countQuery]
@@ -60,7 +61,8 @@ func newPlan(s *schema) (*plan, error) {
 
 func (p *plan) miss(graphType, field string) { p.missing = append(p.missing, graphType+"."+field) }
 
-// query settles how a type's rows are asked for. lack is what it takes that the upstream has not.
+// query plans how a type's rows are requested. lack names a required part of the schema that the upstream does not
+// have.
 func (p *plan) query(s *schema, root rootQuery) (q *query, lack string) {
 	field, ok := s.types[s.queries][root.name]
 	if !ok {
@@ -100,7 +102,8 @@ func (q *query) takes(arg string) bool {
 	return ok
 }
 
-// selection settles which fields of a type to ask for. lack is the first that is needed and not there.
+// selection chooses which fields of a type are requested. lack is the first required field that the upstream does not
+// have.
 func (p *plan) selection(s *schema, t *index.Type, graphType string) (set []selected, lack string) {
 	for i := range t.Fields {
 		f := &t.Fields[i]
@@ -118,10 +121,11 @@ func (p *plan) selection(s *schema, t *index.Type, graphType string) (set []sele
 	return set, lack
 }
 
-// needed tells whether no row can do without a field.
+// needed reports whether rows are unreadable without the field.
 func needed(f *index.Field) bool { return f.Required && f.Elem == nil }
 
-// movesOn tells a field of a packet that changes on its way. The others are looked at again when the packet has ended.
+// movesOn reports whether a packet's field changes while the packet is in progress. The other fields are read again
+// once it has ended.
 func movesOn(f *index.Field) bool {
 	if slices.Contains([]string{"status", "success", "acknowledgement", "traces"}, f.Name) {
 		return true
@@ -129,8 +133,8 @@ func movesOn(f *index.Field) bool {
 	return slices.ContainsFunc([]string{"packet_recv_", "write_ack_", "packet_ack_", "packet_timeout_"}, func(step string) bool { return strings.HasPrefix(f.Name, step) })
 }
 
-// madeOtherwise tells whether a field is not missed where GraphQL does not show it: it is made from the packet's, or found by a
-// filter, which is missed if it lacks.
+// madeOtherwise reports whether a field is available although GraphQL does not show it. A transfer's status comes from
+// its packet. A flag comes from a filter; a missing filter is reported separately.
 func madeOtherwise(t *index.Type, f *index.Field) bool {
 	if t == index.TransferType && f.Name == "status" {
 		return true
@@ -138,7 +142,7 @@ func madeOtherwise(t *index.Type, f *index.Field) bool {
 	return slices.ContainsFunc(rootQueries, func(q rootQuery) bool { return q.t == t && q.flag == f.Name })
 }
 
-// field settles how to ask for one field, if it can be had.
+// field plans how one field is requested, if that is possible.
 func (p *plan) field(s *schema, t *index.Type, f *index.Field, graphType string) (selected, bool) {
 	shown, ok := s.types[graphType][f.Name]
 	_, isObject := s.types[shown.named]
@@ -166,7 +170,7 @@ func related(set []selected) bool {
 	return slices.ContainsFunc(set, func(s selected) bool { return s.relation != "" || related(s.inner) })
 }
 
-// selectionText prints the fields that are wanted, those nested in them whole.
+// selectionText prints the wanted fields. Fields nested in them are printed whole.
 func selectionText(set []selected, wanted func(*index.Field) bool) string {
 	var names []string
 	for _, s := range set {

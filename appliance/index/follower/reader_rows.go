@@ -11,12 +11,12 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// maxRows bounds a table that has no pages.
+// maxRows bounds a table without pages.
 const maxRows = maxPages * index.MaxLimit
 
-// answer reads the rows that a part was answered with.
+// answer reads the rows of the answer to a part.
 //
-// Errors: appliance.CodeUpstreamUnavailable where it is no list, or of more than were asked for.
+// Errors: appliance.CodeUpstreamUnavailable if the answer is not a list, or has more rows than were requested.
 func (q *query) answer(p part, list []byte) (answer, error) {
 	most := maxRows
 	if q.takes(argLimit) {
@@ -43,7 +43,7 @@ func (q *query) answer(p part, list []byte) (answer, error) {
 	return a, nil
 }
 
-// orderedBy is the field that cursors are of.
+// orderedBy returns the field that cursors refer to.
 func (q *query) orderedBy() int {
 	if f, ok := q.t.Field("sort_order"); ok {
 		return f.Number
@@ -76,7 +76,7 @@ func (q *query) row(p part, object []byte) (row index.Row, err error) {
 	return row, nil
 }
 
-// overlay returns a row that is here with what the upstream has answered of it.
+// overlay returns the index's row with the fields replaced that the upstream has answered.
 func overlay(here index.Row, object []byte) ([]byte, error) {
 	var values, answered map[string]json.RawMessage
 	if err := json.Unmarshal(here.AppendObject(nil), &values); err != nil {
@@ -86,14 +86,15 @@ func overlay(here index.Row, object []byte) ([]byte, error) {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be an object").Because(err)
 	}
 	const key = "packet_hash"
-	if _, told := answered[key]; !told { // else it would be that of the row here, whatever was answered
+	// without this check the row would keep the index's own hash, whatever the upstream answered
+	if _, told := answered[key]; !told {
 		return nil, appliance.Errorf(appliance.CodeMissingField, "is missing").In(key)
 	}
 	maps.Copy(values, answered)
 	return json.Marshal(values)
 }
 
-// identity returns key and sort_order of a row that cannot be read, as far as they can.
+// identity returns the key and sort_order of an unreadable row, as far as they can be read.
 func (q *query) identity(object []byte) (key, order string) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -121,14 +122,14 @@ func scalarText(value json.RawMessage) (text string, ok bool) {
 	return n.String(), err == nil
 }
 
-// flatten puts the keys that relations lead to in the place of the related objects; see selected.
+// flatten replaces related objects with the keys that the relations lead to; see selected.
 func flatten(set []selected, object json.RawMessage) (json.RawMessage, error) {
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(object, &values); err != nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be an object").Because(err)
 	}
 	if values == nil {
-		return object, nil // null
+		return object, nil // object is null
 	}
 	for _, s := range set {
 		value, given := values[s.f.Name]
@@ -168,7 +169,7 @@ func (s selected) flatten(value json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(list)
 }
 
-// withoutDecoded leaves out what can be made from the packet's data.
+// withoutDecoded removes the decoded fields that can be computed from the packet's data.
 func withoutDecoded(packet index.Row) (index.Row, error) {
 	if packet.IsNull(index.PacketDecodedColumn) && packet.IsNull(index.PacketDecodedFlattenedColumn) {
 		return packet, nil

@@ -198,14 +198,14 @@ func TestDecodedIsKeptWhereItCannotBeMade(t *testing.T) {
 	same(t, answers[3].Rows, bare)
 }
 
-// TestAnOlderUpstreamIsReadAsFarAsItGoes leaves out fields, arguments and queries, each of which leaves something null.
+// An older upstream may lack fields, arguments and queries; the rows then have nulls.
 func TestAnOlderUpstreamIsReadAsFarAsItGoes(t *testing.T) {
 	s := newServer(t, 150, graphql.Options{})
 	for _, test := range []struct {
 		name    string
 		without []string
 		of      *index.Type
-		null    []string // members that are null then
+		null    []string // fields that are null as a result
 		missing []string
 		empty   bool
 	}{
@@ -267,7 +267,7 @@ func TestAnUpstreamWithoutPacketsOrTransfersCannotBeFollowed(t *testing.T) {
 	}
 }
 
-// TestAnUpstreamThatDoesNotTellItsSchemaIsAskedForAllOfTheHostedOne: that is what attestd's own has, but for the status of
+// Without introspection the hosted schema is assumed. attestd's own schema is the same except for the status of
 // transfers.
 func TestAnUpstreamThatDoesNotTellItsSchemaIsAskedForAllOfTheHostedOne(t *testing.T) {
 	s := newServer(t, 120, graphql.Options{NoIntrospection: true})
@@ -288,7 +288,7 @@ func TestAnUpstreamThatDoesNotTellItsSchemaIsAskedForAllOfTheHostedOne(t *testin
 	}
 }
 
-// TestTheHostedSchemaIsMet: there, the type of queries has another name and p_comparison is an enum.
+// The hosted schema has a different name for the query type, and p_comparison is an enum.
 func TestTheHostedSchemaIsMet(t *testing.T) {
 	s := newServer(t, 150, graphql.Options{})
 	hosted := altered(t, s, "v2_transfer_type.status")
@@ -365,7 +365,7 @@ func TestAnAnswerOfAnotherFormIsNone(t *testing.T) {
 	}
 }
 
-// told is an upstream that answers everything with the same text.
+// told is an upstream that answers every query with the same text.
 type told string
 
 // Query implements follower.Upstream.
@@ -388,11 +388,11 @@ func TestAFailureOfTheUpstreamIsPassedOn(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, _, err := r.Fetch(t.Context(), follower.Page(index.PacketType, "", index.Older, 5)); err != nil {
-		t.Error(err) // a failure leaves the plan as it was
+		t.Error(err) // a failure does not change the plan
 	}
 }
 
-// endless is an upstream whose pages of clients never end: each is full, from a number on that next chooses.
+// endless is an upstream that always returns another full page of clients. next chooses the first number of a page.
 type endless struct {
 	*server
 	pages *int
@@ -466,7 +466,7 @@ func BenchmarkFetch(b *testing.B) {
 	})
 }
 
-// recorder is a server whose last answer is kept.
+// recorder is a server that keeps its last answer.
 type recorder struct {
 	*server
 	data json.RawMessage

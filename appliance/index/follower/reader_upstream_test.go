@@ -35,7 +35,7 @@ type server struct {
 	replica *replica.Store
 
 	mu      sync.Mutex
-	queries []string // that were asked
+	queries []string // received so far
 }
 
 func newServer(t testing.TB, transfers int, o graphql.Options) *server {
@@ -117,7 +117,7 @@ func (s *server) write(t testing.TB, values ...any) {
 	}
 }
 
-// rows returns the replica's own, oldest first.
+// rows returns the replica's rows, oldest first.
 func (s *server) rows(t testing.TB, of *index.Type) (rows []index.Row) {
 	t.Helper()
 	err := s.replica.View(t.Context(), func(snapshot index.Snapshot) error {
@@ -132,7 +132,7 @@ func (s *server) rows(t testing.TB, of *index.Type) (rows []index.Row) {
 	return rows
 }
 
-// reader returns a reader that has discovered.
+// reader returns a reader after Discover.
 func reader(t testing.TB, upstream follower.Upstream) *follower.Reader {
 	t.Helper()
 	r := follower.NewReader(upstream)
@@ -142,15 +142,14 @@ func reader(t testing.TB, upstream follower.Upstream) *follower.Reader {
 	return r
 }
 
-// another is an upstream with another schema: it validates what it is asked against that, and answers introspection from
-// it, before the server answers.
+// another is an upstream with a different schema. It validates queries against that schema and answers introspection
+// from it; the server answers the rest.
 type another struct {
 	*server
 	schema *ast.Schema
 }
 
-// altered returns the server with its schema changed. Each change is type.field to leave out a field, or type for a whole
-// type.
+// altered returns the server with parts of its schema removed. Each name is type.field.
 func altered(t testing.TB, s *server, without ...string) another {
 	t.Helper()
 	schema := gqlparser.MustLoadSchema(&ast.Source{Input: graphql.Schema})
@@ -210,7 +209,7 @@ func (a another) reference(t *ast.Type) map[string]any {
 	return map[string]any{"kind": string(a.schema.Types[t.NamedType].Kind), "name": t.NamedType, "ofType": nil}
 }
 
-// canned is an upstream that answers introspection as the server does, and everything else with the same text.
+// canned is an upstream that answers introspection as the server does, and every other query with the same text.
 type canned struct {
 	*server
 	data string
@@ -224,7 +223,7 @@ func (c canned) Query(ctx context.Context, query string, variables map[string]an
 	return json.RawMessage(c.data), nil
 }
 
-// same fails unless two lists of rows are the same, byte by byte.
+// same fails unless two lists of rows are equal byte by byte.
 func same(t testing.TB, got, want []index.Row) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -239,7 +238,7 @@ func same(t testing.TB, got, want []index.Row) {
 	}
 }
 
-// without returns rows with members left out.
+// without returns rows with fields removed.
 func without(t testing.TB, rows []index.Row, names ...string) (left []index.Row) {
 	t.Helper()
 	for _, row := range rows {

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 )
 
-// refusing is an upstream that fails at one packet: it answers no look-up that has it.
+// refusing is an upstream that refuses each lookup of one packet.
 type refusing struct {
 	follower.Upstream
 	hash string
@@ -32,7 +32,7 @@ func TestAPacketThatIsRefusedDoesNotHoldUpOthers(t *testing.T) {
 	r := newRig(t, 60)
 	r.upstream.Grow(60, 0)
 	r.sync(r.follower())
-	var hash string // of the newest packet that is under way, which is looked up first
+	var hash string // of the newest unfinished packet, which is looked up first
 	view(t, r.index, func(s index.Snapshot) error {
 		newest := ""
 		return s.Unfinished(t.Context(), index.Row{}, func(packet index.Row) error {
@@ -53,7 +53,7 @@ func TestAPacketThatIsRefusedDoesNotHoldUpOthers(t *testing.T) {
 		Index: r.index, Upstream: refusing{client, hash}, Address: r.proxy.URL(), PollInterval: 50 * time.Millisecond, RefreshInterval: time.Hour,
 		Overlap: time.Hour, LookupInterval: 400 * time.Millisecond,
 	}))
-	r.upstream.Grow(1, 2*time.Hour) // in which all end
+	r.upstream.Grow(1, 2*time.Hour) // long enough for all to end
 	followertest.Await(t, within, "the others", func() bool {
 		for _, difference := range followertest.Differences(t, r.upstream.Index, r.index) {
 			if kind, _, _ := strings.Cut(difference, " "); (kind == index.PacketType.Name || kind == index.TransferType.Name) && !strings.Contains(difference, hash) {

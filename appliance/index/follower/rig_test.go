@@ -15,11 +15,11 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// within is how long is waited for what should come at once. It is patience, and no bound that is tested: under the race
-// detector, on a machine with eight times the load that it has cores, a minute was too short.
+// within bounds waits for events that should happen at once. It tests no speed: under the race detector, on a machine
+// with a load of eight times its cores, a minute was too short.
 const within = 4 * time.Minute
 
-// rig is a replica in a file, to follow an upstream through a proxy.
+// rig is a replica in a file that follows an upstream through a proxy.
 type rig struct {
 	*testing.T
 	upstream *followertest.Upstream
@@ -28,18 +28,18 @@ type rig struct {
 	index    *replica.Store
 }
 
-// newRig has a world of so many transfers. It may run beside other tests.
+// newRig generates an upstream with this many transfers. The test runs in parallel with others.
 func newRig(t *testing.T, transfers int) *rig {
 	t.Helper()
 	t.Parallel()
 	u := followertest.NewUpstream(t, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Now(), Chains: 4})
 	r := &rig{T: t, upstream: u, proxy: followertest.NewProxy(t, u.URL), path: filepath.Join(t.TempDir(), "replica.db")}
-	r.proxy.Compress(false) // which is slow under the race detector
+	r.proxy.Compress(false) // slow under the race detector
 	r.index = followertest.OpenReplica(t, r.path, replica.Options{})
 	return r
 }
 
-// follower returns a new one of the proxy, which goes on where an earlier one has ended. It is quick.
+// follower returns a new follower with short intervals, which continues from the replica's positions.
 func (r *rig) follower() *follower.Follower {
 	r.Helper()
 	return newFollower(r.T, r.proxy.URL(), r.index)
@@ -57,7 +57,7 @@ func newFollower(t *testing.T, url string, idx index.Index) *follower.Follower {
 	})
 }
 
-// sync has all brought here once.
+// sync runs Sync.
 func (r *rig) sync(f *follower.Follower) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), within)
@@ -67,7 +67,7 @@ func (r *rig) sync(f *follower.Follower) {
 	}
 }
 
-// run follows until stop or the end of the test.
+// run runs a follower until stop or the end of the test.
 func run(t *testing.T, f *follower.Follower) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,16 +91,16 @@ func (r *rig) start() *follower.Follower {
 	return f
 }
 
-// live lets the upstream go on until stop: some thirty new transfers a second, most of which end within a few seconds.
+// live adds rows to the upstream until stop: some thirty transfers a second, most of which end within a few seconds.
 func (r *rig) live() (stop func()) { return r.upstream.Live(100*time.Millisecond, 3, 300) }
 
-// awaitEqual waits until the replica has what the upstream has.
+// awaitEqual waits until the replica equals the upstream.
 func (r *rig) awaitEqual() {
 	r.Helper()
 	followertest.AwaitEqual(r.T, within, r.upstream.Index, r.index)
 }
 
-// awaitFaults waits until so many more requests have gone wrong.
+// awaitFaults waits until this many more requests have failed.
 func (r *rig) awaitFaults(more int) {
 	r.Helper()
 	before := r.proxy.Faults()
@@ -125,7 +125,7 @@ func view(t *testing.T, idx index.Index, read func(index.Snapshot) error) {
 	}
 }
 
-// keys are the keys of all rows of a type, the oldest first.
+// keys returns the keys of all rows of a type, oldest first.
 func keys(t *testing.T, idx index.Index, kind *index.Type) (all []string) {
 	t.Helper()
 	view(t, idx, func(s index.Snapshot) error {

@@ -53,13 +53,13 @@ func TestEveryFaultIsSurvived(t *testing.T) {
 			r := newRig(t, 120)
 			r.proxy.Compress(strings.Contains(fault.Name, "gzip"))
 			several, chance := 2, 0.3
-			if strings.Contains(fault.Name, "Retry-After") { // that takes its time
+			if strings.Contains(fault.Name, "Retry-After") { // each one delays the follower
 				several, chance = 1, 0
 			}
 			r.proxy.Fail(fault)
 			f := r.start()
 			r.awaitFaults(several)
-			r.proxy.Fail(fault.Sometimes(chance)) // all through the backfill
+			r.proxy.Fail(fault.Sometimes(chance)) // throughout the backfill
 			r.awaitEqual()
 
 			r.proxy.Fail(fault)
@@ -89,7 +89,7 @@ func TestAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
 	t.Parallel()
 	var faults []followertest.Fault
 	for _, f := range followertest.Faults() {
-		if !strings.Contains(f.Name, "Retry-After") { // they would take their time
+		if !strings.Contains(f.Name, "Retry-After") { // they would delay the follower
 			faults = append(faults, f.Sometimes(0.03))
 		}
 	}
@@ -191,7 +191,7 @@ func TestDrillPullingThePlugChangesNothingButTheLag(t *testing.T) {
 	r.proxy.CheckManners(t)
 }
 
-// readOn reads all the while, as clients do, and fails the test where a read fails or takes its time.
+// readOn reads continuously, as clients do, and fails the test if a read fails or hangs.
 func readOn(t *testing.T, idx index.Index) (stop func()) {
 	done := make(chan struct{})
 	var reader sync.WaitGroup
@@ -213,7 +213,7 @@ func readOn(t *testing.T, idx index.Index) (stop func()) {
 				}
 				return err
 			})
-			// A reader waits for no writer. This is not how fast it is, which is the machine's, but that it does not hang.
+			// Readers never wait for writers. The bound detects a hang; it does not measure speed.
 			if took := time.Since(began); err != nil || took > 20*time.Second {
 				t.Errorf("a read took %v: %v", took, err)
 				return
@@ -236,7 +236,7 @@ func TestARestartNeitherLosesNorRepeats(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		stop := run(t, r.follower())
-		time.Sleep(time.Duration(rng.IntN(150)) * time.Millisecond) // any moment
+		time.Sleep(time.Duration(rng.IntN(150)) * time.Millisecond) // at any moment
 		stop()
 		followertest.Await(t, within, "the proxy notices", r.proxy.Idle)
 	}
@@ -252,7 +252,7 @@ func TestAReplicaOfAReplicaIsTheSame(t *testing.T) {
 	r := newRig(t, 300)
 	second := followertest.OpenReplica(t, r.path+".2", replica.Options{})
 	between := followertest.NewProxy(t, followertest.Serve(t, graphql.Options{Index: r.index}))
-	run(t, newFollower(t, between.URL(), second)) // from nothing
+	run(t, newFollower(t, between.URL(), second)) // starting empty
 	stop := r.live()
 	r.start()
 	followertest.Await(t, within, "rows come through", func() bool { return rows(t, second, index.TransferType) > 350 })
@@ -262,12 +262,11 @@ func TestAReplicaOfAReplicaIsTheSame(t *testing.T) {
 	between.CheckManners(t)
 }
 
-// TestAClientMissesNothingWhileTheReplicaSyncs: what a replica has when a client begins to page through it the client gets,
-// once, whatever comes meanwhile.
+// A client that pages through a syncing replica gets every row that the replica had at the start, exactly once.
 func TestAClientMissesNothingWhileTheReplicaSyncs(t *testing.T) {
 	r := newRig(t, 800)
 	url := followertest.Serve(t, graphql.Options{Index: r.index})
-	r.proxy.Fail(followertest.Delay(200*time.Millisecond, 0)) // a backfill that lasts until the first walk is over
+	r.proxy.Fail(followertest.Delay(200*time.Millisecond, 0)) // slows the backfill until the first walk is over
 	f := r.start()
 	followertest.Await(t, within, "first rows", func() bool { return rows(t, r.index, index.TransferType) > 0 })
 	backfilling := 0
@@ -313,7 +312,7 @@ func walkBothWays(t *testing.T, idx index.Index, url string) {
 	}
 }
 
-// interrupted is an index whose first batch with rows meets the end of the follower.
+// interrupted is an index that ends the follower during the first batch with rows.
 type interrupted struct {
 	index.Index
 	end context.CancelFunc

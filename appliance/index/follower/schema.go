@@ -15,9 +15,9 @@ import (
 type rootQuery struct {
 	t     *index.Type
 	name  string
-	rows  string // the GraphQL type of its rows, in the hosted schema
-	pages bool   // takes a cursor, in the hosted schema
-	// flag is a field of the rows that GraphQL does not show. It is found by a filter of that name.
+	rows  string // the GraphQL type of its rows in the hosted schema
+	pages bool   // takes a cursor in the hosted schema
+	// flag is a field of the rows that GraphQL does not show. The query has a filter of that name, which finds it.
 	flag string
 }
 
@@ -33,7 +33,7 @@ var rootQueries = []rootQuery{
 
 const countQuery = "v2_stats_count"
 
-// The arguments of a root query, members of its args.
+// The arguments of a root query, as members of args.
 const (
 	argLimit      = "p_limit"
 	argCursor     = "p_sort_order"
@@ -41,7 +41,7 @@ const (
 	argHash       = "p_packet_hash"
 )
 
-// notShown are the fields of rows that the hosted schema does not show; see the types of rows.
+// notShown lists the row fields that the hosted schema does not show; see the types of rows.
 var notShown = map[*index.Type][]string{
 	index.TransferType:            {"status"},
 	index.TokenType:               {"whitelist"},
@@ -52,9 +52,9 @@ var notShown = map[*index.Type][]string{
 	index.TokenWrappingType:       {"unwrapped_universal_chain_id", "wrapped_universal_chain_id"},
 }
 
-// schema is what an upstream's GraphQL types have.
+// schema describes an upstream's GraphQL types.
 type schema struct {
-	queries string // the type of queries
+	queries string // name of the query type
 	types   map[string]graphType
 }
 
@@ -63,11 +63,11 @@ type graphType map[string]graphField
 
 type graphField struct {
 	named string // its type, without the lists and non-nulls around it
-	enum  bool   // and that is an enum
-	args  string // the type of its argument args; empty where it takes none
+	enum  bool   // the type is an enum
+	args  string // type of the argument named args; empty if the field does not take it
 }
 
-// hosted returns the schema that an upstream is taken to have which does not tell its own.
+// hosted returns the schema that is assumed for an upstream that refuses introspection.
 func hosted() *schema {
 	s := &schema{queries: "Query", types: make(map[string]graphType)}
 	queries := graphType{countQuery: {}}
@@ -87,7 +87,7 @@ func hosted() *schema {
 	return s
 }
 
-// show adds the GraphQL type of a type of rows, with those nested in it.
+// show adds the GraphQL type of a row type, with the types nested in it.
 func (s *schema) show(t *index.Type, name string) {
 	shown := make(graphType)
 	for _, f := range t.Fields {
@@ -111,18 +111,19 @@ func (s *schema) show(t *index.Type, name string) {
 	s.types[name] = shown
 }
 
-// introspection asks for the names of all types, fields and arguments (GraphQL, section 4). Types are at most four deep:
-// [T!]!.
+// introspection asks for the names of all types, fields and arguments (GraphQL, section 4). Types nest at most four
+// deep: [T!]!.
 const introspection = `query Schema{__schema{queryType{name}types{name ` +
 	`fields(includeDeprecated:true){name type{...Type}args{name type{...Type}}}inputFields{name type{...Type}}}}}` +
 	`fragment Type on __Type{kind name ofType{kind name ofType{kind name ofType{kind name}}}}`
 
-// maxSchema bounds an answer to introspection, in bytes, for what is made of it is far larger. attestd's has 60 KB.
+// maxSchema bounds an introspection answer, in bytes, because the parsed schema is far larger. attestd's answer has 60
+// KB.
 const maxSchema = 8 << 20
 
-// introspect reads an upstream's schema; it is that of hosted where the upstream refuses to tell.
+// introspect reads an upstream's schema. If the upstream refuses introspection, introspect returns the hosted schema.
 //
-// Errors: as Upstream.Query, but for QueryError.
+// Errors: as Upstream.Query, except QueryError.
 func introspect(ctx context.Context, upstream Upstream) (*schema, error) {
 	data, err := upstream.Query(ctx, introspection, nil)
 	if _, refused := errors.AsType[*QueryError](err); refused {
@@ -191,7 +192,7 @@ func (f introspectedField) field() graphField {
 	return field
 }
 
-// answeredElse is the error for an answer that has not the form asked for.
+// answeredElse returns the error for an answer of the wrong form.
 func answeredElse(than string, cause error) error {
 	return appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered with something else than %s", than).Because(cause)
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// stream is how far one kind of rows has been read. Its members are sort_orders of the upstream's, which nothing here
-// looks into: they are compared for equality, and handed back.
+// stream is how far one type of rows has been read. Its fields are sort_orders of the upstream. They are opaque: only
+// compared for equality and sent back.
 type stream struct {
 	t     *index.Type
-	live  string // the highest that was read: what is newer lies above; empty before the first row
-	back  string // from where older rows are still to be read
-	final string // of the last row that was read backwards
+	live  string // the highest sort_order read; newer rows lie above it; empty before the first row
+	back  string // the cursor from which older rows are read next
+	final string // sort_order of the last row that was read backwards
 	ended bool   // the oldest row has been read
 }
 
-// Positions in the index, beside those of streams.
+// Names of positions in the index, in addition to those of streams.
 const (
 	positionUpstream   = "follower.upstream"
 	positionInStep     = "follower.in_step"    // RFC 3339
@@ -37,9 +37,9 @@ func (s *stream) save(positions map[string]string) {
 	positions[s.position("ended")] = ended
 }
 
-// resume returns the cursor from which to go on behind a page that may not be the last. Rows may share a sort_order and the
-// page may end between them, so that it is the last sort_order but one: the rows of the last are read again. A page of one
-// sort_order alone leaves no choice.
+// resume returns the cursor for the page that follows. Rows may share a sort_order, and a page may end between them.
+// resume therefore returns the last sort_order but one, and the rows of the last are read again. If the whole page has
+// one sort_order, resume returns it.
 func resume(orders []string) string {
 	last := orders[len(orders)-1]
 	for i := len(orders) - 2; i >= 0; i-- {
@@ -50,20 +50,20 @@ func resume(orders []string) string {
 	return last
 }
 
-// older goes on backwards behind a page.
+// older moves the stream backwards past a page.
 func (s *stream) older(orders []string) {
 	known := true
 	for _, order := range orders {
 		known = known && order == s.final
 	}
-	if known { // nothing, or nothing but what was read again
+	if known { // the page is empty, or has only rows that were read again
 		s.ended = true
 		return
 	}
 	s.final, s.back = orders[len(orders)-1], resume(orders)
 }
 
-// newer goes on forwards behind a page of rows, the highest last. full tells that there may be more.
+// newer moves the stream forwards past a page, whose highest row is last. full means that there may be more.
 func (s *stream) newer(orders []string, full bool) {
 	switch {
 	case len(orders) == 0:
@@ -77,14 +77,14 @@ func (s *stream) newer(orders []string, full bool) {
 // begin starts at the newest page: forwards from its first row, backwards from its last.
 func (s *stream) begin(orders []string) {
 	if len(orders) == 0 {
-		s.ended = true // until there is a row, there is none that is older
+		s.ended = true // without any row there is no older one
 		return
 	}
 	s.live, s.ended, s.final = orders[0], false, ""
 	s.older(orders)
 }
 
-// Load reads how far an earlier follower has come, so that Status tells it. Run and Sync do so by themselves.
+// Load reads how far an earlier follower got, so that Status reports it. Run and Sync do not need it.
 func (f *Follower) Load(ctx context.Context) error {
 	if err := f.load(ctx); err != nil {
 		return err
@@ -92,8 +92,8 @@ func (f *Follower) Load(ctx context.Context) error {
 	return f.measure(ctx)
 }
 
-// load reads where an earlier follower has ended, and what must be watched. With another upstream it begins anew: rows that
-// are here already cost a look, no more.
+// load reads the positions of an earlier follower and the quarantined rows to look up. If the upstream's address has
+// changed, load starts from the beginning. Rows that the index has already are then compared but not written again.
 func (f *Follower) load(ctx context.Context) error {
 	return view(ctx, f.o.Index, func(snap snapshot) error {
 		if err := f.recognise(ctx, snap); err != nil {
@@ -122,7 +122,7 @@ func (f *Follower) load(ctx context.Context) error {
 	})
 }
 
-// recognise forgets what is known of the index where it is another than before: one that was made anew has nothing of it.
+// recognise resets the state in memory if the index is a different one, because a new index holds none of the rows.
 func (f *Follower) recognise(ctx context.Context, snap snapshot) error {
 	held, err := snap.Status(ctx)
 	if err != nil || held.ID == f.index {
@@ -153,7 +153,7 @@ func (f *Follower) loadPositions(get func(string) (string, error)) error {
 		s.live, s.back, s.ended = read(s.position("live")), read(s.position("back")), read(s.position("ended")) != ""
 	}
 	f.missing.explained = parseCount(read(positionMissing))
-	inStep, _ := time.Parse(time.RFC3339Nano, read(positionInStep)) // zero where there is none
+	inStep, _ := time.Parse(time.RFC3339Nano, read(positionInStep)) // zero if the position is empty
 	backfilled, _ := time.Parse(time.RFC3339Nano, read(positionBackfilled))
 	f.update(func(s *Status) {
 		if s.InStep.IsZero() {
@@ -164,7 +164,7 @@ func (f *Follower) loadPositions(get func(string) (string, error)) error {
 	return failed
 }
 
-// positions are all positions as they are now, to be written with a batch.
+// positions returns all positions, to be written with a batch.
 func (f *Follower) positions() map[string]string {
 	p := map[string]string{positionUpstream: f.o.Address, positionMissing: formatCount(f.missing.explained)}
 	f.packets.save(p)

@@ -86,7 +86,7 @@ func TestAStreamGoesForwardsFromTheHighestRow(t *testing.T) {
 	}
 }
 
-// packetRow makes a packet that has or has not ended.
+// packetRow returns a packet that has or has not ended.
 func packetRow(t *testing.T, hash string, sent time.Time, ended bool) index.Row {
 	t.Helper()
 	p := index.Packet{SortOrder: hash, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTimestamp: &sent}
@@ -181,7 +181,7 @@ func TestRowsThatStayMissingAreSoughtBehindTheEndOfTheBackfillThenEverywhere(t *
 	if f.packets.ended || f.transfers.ended || f.due.backfill.Equal(never) || f.sweep.wanted {
 		t.Errorf("the backfill does not go on: %+v", f.packets)
 	}
-	f.packets.ended, f.transfers.ended = true, true // there was nothing
+	f.packets.ended, f.transfers.ended = true, true // the reopened backfill found no rows
 	f.suspect(5, 0, upstream)
 	if !f.packets.ended || !f.sweep.wanted {
 		t.Error("rows that came late are not sought everywhere")
@@ -208,7 +208,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		add            func(w *watches, i int)
-		tried, watched int // at least
+		tried, watched int // lower bounds
 	}{
 		"packets that are missing":       {func(w *watches, i int) { w.call(hash(i, 66), now) }, 300_000, 200_000},
 		"long hashes":                    {func(w *watches, i int) { w.call(hash(i, 100_000), now) }, 1000, 500},
@@ -239,8 +239,8 @@ func TestWatchesAreBounded(t *testing.T) {
 func TestADefectWhileReadingAheadIsAnError(t *testing.T) {
 	f := New(Options{})
 	f.back.packets = stream{t: index.PacketType, live: "b", back: "a"}
-	for range 2 { // the turn to make a request is given back
-		// The defect is that the reader has not discovered.
+	for range 2 { // the second request can only be made if the first released the gate
+		// The panic is that of a reader without Discover.
 		if _, err := f.nextPage(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "read ahead: panic: ") {
 			t.Errorf("%v", err)
 		}

@@ -7,29 +7,29 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// sweep goes from the newest row backwards and compares keys and states with what is here. What is missing or other is
-// looked up. A regular one covers Options.Overlap; a deep one, for rows that the upstream counts and that are not here, goes
-// on until none is missing, or to the oldest row.
+// sweep is a rescan from the newest row backwards. It compares keys and states with the index and looks up rows that
+// are missing or differ. A regular sweep covers Options.Overlap. A deep sweep runs if the counts differ from the index,
+// until they agree again or the oldest row is reached.
 type sweep struct {
 	active, deep       bool
 	packets, transfers stream
 	pages, found       int
-	next               time.Time     // when the next regular one is due
-	wanted             bool          // a deep one
-	rest               time.Duration // after a deep one that found nothing
-	deepAfter          time.Time     // before which no other begins
-	exhausted          bool          // one has seen all: what is missing still is not to be found
-	again              time.Time     // when rows that a deep one did not find are searched for again
+	next               time.Time     // when the next regular sweep is due
+	wanted             bool          // a deep sweep is requested
+	rest               time.Duration // pause after a deep sweep that found no difference
+	deepAfter          time.Time     // earliest start of the next deep sweep
+	exhausted          bool          // a deep sweep has read every row, so the rows still missing cannot be found
+	again              time.Time     // when rows that a deep sweep did not find are searched for again
 }
 
 const (
-	maxOverlapPages = 10 // bound a regular sweep where many rows come
-	manyPolls       = 3  // polls in a row that miss rows, after which a deep sweep begins
+	maxOverlapPages = 10 // bounds a regular sweep while many rows arrive
+	manyPolls       = 3  // consecutive polls with missing rows that start a deep sweep
 	maxRest         = time.Hour
-	searchAgain     = time.Hour // after a deep sweep that did not find all that the upstream counts
+	searchAgain     = time.Hour // after a deep sweep that left a difference unexplained
 )
 
-// due is when the next page of a sweep is. None is before all is backfilled.
+// due returns when the next page of a sweep is due. Sweeps wait until the backfill has ended.
 func (s *sweep) due(f *Follower) time.Time {
 	switch {
 	case !f.packets.ended || !f.transfers.ended:
@@ -40,17 +40,17 @@ func (s *sweep) due(f *Follower) time.Time {
 	return later(s.next, f.due.sweep)
 }
 
-// want asks for a deep sweep, unless one has searched in vain lately.
+// want requests a deep sweep, unless an unsuccessful one ended recently.
 func (s *sweep) want(now time.Time) {
 	if !s.active && !now.Before(s.deepAfter) {
 		s.wanted = true
 	}
 }
 
-// sweepOn reads the next page of a sweep, or the first.
+// sweepOn reads the next page of a sweep, or starts one.
 func (f *Follower) sweepOn(ctx context.Context) error {
 	s := &f.sweep
-	f.due.sweep = f.o.Now().Add(f.o.PollInterval) // where this fails, what else is due goes first
+	f.due.sweep = f.o.Now().Add(f.o.PollInterval) // if this fails, other due tasks go first
 	if !s.active {
 		*s = sweep{
 			active: true, deep: s.wanted, rest: s.rest, deepAfter: s.deepAfter, exhausted: s.exhausted, again: s.again,
@@ -85,7 +85,7 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 	return nil
 }
 
-// endSweep ends a sweep that has gone far enough.
+// endSweep ends a sweep that has read far enough.
 func (f *Follower) endSweep() {
 	s := &f.sweep
 	all := s.packets.ended && s.transfers.ended
@@ -108,8 +108,8 @@ func (f *Follower) endSweep() {
 	s.deepAfter = f.o.Now().Add(s.rest)
 }
 
-// compare has looked up what of a page is not here, or is otherwise, and what is here and not in the page. covered tells that the page's
-// last row was sent before the overlap.
+// compare schedules lookups of rows that are missing here, differ, or are here but not in the page. covered means that
+// the page's last row was sent before the overlap.
 func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool, err error) {
 	now := f.o.Now()
 	since := f.Status().Newest.Add(-f.o.Overlap)
@@ -145,7 +145,7 @@ func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool,
 	return covered, err
 }
 
-// otherStatus tells that the upstream's row, which may say nothing, has another status.
+// otherStatus reports whether the upstream's row has a different status. A null status upstream is not a difference.
 func otherStatus(upstream, here index.Row) bool {
 	f := index.PacketStatusColumn
 	if here.Type() == index.TransferType {

@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// tied is an index as others than ours are: rows may have the same sort_order, and a cursor passes over all of them.
-// It is made of ours, which keeps such rows under sort_order~key.
+// tied is an index unlike ours: several rows may have the same sort_order, and a cursor skips all of them. It wraps our
+// index, which stores such rows under sort_order~key.
 type tied struct{ index.Index }
 
 func (x tied) View(ctx context.Context, read func(index.Snapshot) error) error {
@@ -37,7 +37,7 @@ func (s tiedSnapshot) Packets(ctx context.Context, q index.PacketQuery) ([]index
 	return untie(rows), err
 }
 
-// beyondTies lets what is newer begin behind all rows of the cursor's sort_order.
+// beyondTies makes an ascending page begin after all rows with the cursor's sort_order.
 func beyondTies(p index.Page) index.Page {
 	if p.Ascending() {
 		p.Cursor = index.TieBreak(p.Cursor, "~")
@@ -54,14 +54,14 @@ func untie(rows []index.Row) []index.Row {
 		}
 		var err error
 		if untied[i], err = row.WithText(row.Type().MustField("sort_order").Number, order); err != nil {
-			panic(err) // of a row that was one
+			panic(err) // cannot happen: row was valid
 		}
 	}
 	return untied
 }
 
-// TestRowsOfOneSortOrderMayStandAcrossAPagesEnd: the cursor is a sort_order, so that the rest of those would be passed over. More
-// than a page of one sort_order cannot be listed by any client.
+// Rows of one sort_order may lie across the end of a page. Since the cursor is a sort_order, it would skip the rest of
+// them. If one sort_order has more rows than a page, no client can list them all.
 func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	t.Parallel()
 	idx := followertest.OpenReplica(t, filepath.Join(t.TempDir(), "upstream.db"), replica.Options{})
@@ -88,7 +88,7 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	f := newFollower(t, proxy.URL(), opened)
 	run(t, f)
 	awaitSameButOrder(t, idx, opened)
-	for i := range 2 { // new rows join those that the cursor stands on
+	for i := range 2 { // new rows with the cursor's sort_order
 		rows, err := world.Advance(began.Add(time.Duration(i+1)*time.Minute), 10)
 		if err != nil {
 			t.Fatal(err)
@@ -100,9 +100,9 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	}
 }
 
-// group gives rows the sort_order of the first of them, so many in a row.
+// group gives runs of size rows the sort_order of the first of them.
 type group struct {
-	size   int // zero: leaves each its own
+	size   int // zero leaves every row its own sort_order
 	count  int
 	order  string
 	joined map[string]string // sort_orders by key
@@ -126,13 +126,13 @@ func (g *group) join(row index.Row) index.Row {
 	}
 	row, err := row.WithText(row.Type().MustField("sort_order").Number, order)
 	if err != nil {
-		panic(err) // of a row that was one
+		panic(err) // cannot happen: row was valid
 	}
 	return row
 }
 
-// awaitSameButOrder waits until two indexes have the same rows. Which of several is kept under their sort_order itself
-// depends on which came first.
+// awaitSameButOrder waits until two indexes have the same rows. It ignores sort_order, because the first row to arrive
+// keeps the plain one.
 func awaitSameButOrder(t *testing.T, want, got index.Index) {
 	t.Helper()
 	var differences []string

@@ -11,7 +11,8 @@ import (
 // errEnough ends an iteration.
 var errEnough = errors.New("no more is wanted")
 
-// restore has looked up at once what an earlier follower has left, unless it is watched already. False means that there is no room.
+// restore schedules an immediate lookup of a packet that an earlier follower left behind, unless this follower has
+// already looked it up. It returns false if memory is full.
 func (f *Follower) restore(hash string, change func(*watch)) bool {
 	e := f.watched.by[hash]
 	if e == nil {
@@ -24,7 +25,7 @@ func (f *Follower) restore(hash string, change func(*watch)) bool {
 	return f.watched.set(e, f.o.Now())
 }
 
-// loadUnverified has watched what is kept apart. The unfinished packets follow, in turns with what else is due.
+// loadUnverified watches the packets of quarantined rows. restoreOn adds the unfinished packets later.
 func (f *Follower) loadUnverified(ctx context.Context, snap snapshot) error {
 	f.watched = watches{by: make(map[string]*watch)}
 	f.unfinished, f.due.restore, f.restored = index.Row{}, f.o.Now(), false
@@ -43,11 +44,11 @@ func (f *Follower) loadUnverified(ctx context.Context, snap snapshot) error {
 	return err
 }
 
-// restoreTime is for how long unfinished packets are read at once: they lie anywhere in a file that may have to come from the disk.
+// restoreTime bounds one step of restoreOn, because unfinished packets may have to be read from anywhere on the disk.
 const restoreTime = time.Second / 10
 
-// restoreDue is when restoreOn goes on. Where there is no room for all it goes on with the others now and then: some have ended by
-// then, or have been looked up as rarely as any.
+// restoreDue returns when restoreOn continues. If not every packet fits into memory, restoreOn runs again every
+// LookupInterval: by then some packets have ended, or have reached the longest interval and left.
 func (f *Follower) restoreDue() time.Time {
 	if f.watched.full && f.due.restore.Equal(never) {
 		f.due.restore = f.o.Now().Add(f.o.LookupInterval)
@@ -55,8 +56,7 @@ func (f *Follower) restoreDue() time.Time {
 	return f.due.restore
 }
 
-// restoreOn has watched some more of the packets that an earlier follower has left unfinished, or that there was no room for: all, or as
-// many as there is room for.
+// restoreOn watches more of the packets that are unfinished in the index, until all are watched or memory is full.
 func (f *Follower) restoreOn(ctx context.Context) error {
 	if f.unfinished.IsZero() {
 		f.watched.full = false

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// underWay is a replica with some packets that are under way.
+// underWay returns a replica with some unfinished packets.
 func underWay(t *testing.T, now time.Time) (r *replica.Store, unfinished int) {
 	t.Helper()
 	r, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
@@ -23,7 +23,7 @@ func underWay(t *testing.T, now time.Time) (r *replica.Store, unfinished int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := world.Advance(now.Add(time.Second), 500) // all of them under way
+	rows, err := world.Advance(now.Add(time.Second), 500) // all of them unfinished
 	if err == nil {
 		_, err = r.Write(t.Context(), index.Batch{Rows: rows})
 	}
@@ -39,12 +39,12 @@ func underWay(t *testing.T, now time.Time) (r *replica.Store, unfinished int) {
 	return r, unfinished
 }
 
-// TestWhatWasLeftUnfinishedDoesNotHoldUpPolls: it is restored some packets at a time, and all of it.
+// Unfinished packets are restored a few at a time, so that they do not delay polls, and all of them are restored.
 func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 	r, unfinished := underWay(t, now)
-	const pace = restoreTime / 50 // which each look at the clock takes
+	const pace = restoreTime / 50 // the time that each reading of the clock takes
 	f := New(Options{Index: r, Now: func() time.Time { now = now.Add(pace); return now }})
 	if err := f.load(context.Background()); err != nil || len(f.watched.by) > 0 || f.due.poll.After(f.due.restore) {
 		t.Fatalf("%v; %d packets are watched before the first poll", err, len(f.watched.by))
@@ -60,7 +60,7 @@ func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
 	}
 }
 
-// There may be more packets under way than there is room for watches: all of them are looked up, one after the other.
+// If more packets are unfinished than there is room for watches, all of them are still looked up in turn.
 func TestPacketsThatThereIsNoRoomForAreWatchedWhenOthersHaveEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
@@ -91,7 +91,7 @@ func TestPacketsThatThereIsNoRoomForAreWatchedWhenOthersHaveEnded(t *testing.T) 
 	}
 }
 
-// Packets that stay under way for ever do not keep the others from being looked up.
+// Packets that never end do not keep others from being looked up.
 func TestWhatIsLookedUpRarelyMakesRoomWhereThereIsNone(t *testing.T) {
 	t.Parallel()
 	for _, full := range []bool{false, true} {

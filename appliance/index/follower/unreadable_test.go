@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// full is an upstream of which each page is full of a row, which may be told apart by its number.
+// full is an upstream that returns full pages of one kind of row. The rows may contain their number.
 type full struct {
 	row      func(n int) string
 	requests int
@@ -63,7 +63,7 @@ func followerOf(t *testing.T, u Upstream, log *slog.Logger) *Follower {
 	return f
 }
 
-// A page without a cursor to go on from would be asked for without end.
+// A page without a usable cursor must not be requested again at once.
 func TestPagesThatCannotBeReadAreNotAskedForAtOnceAgain(t *testing.T) {
 	t.Parallel()
 	var log lines

@@ -8,15 +8,15 @@ import (
 
 // Upstream answers GraphQL queries of the same API. api/upstream.Client does so over HTTP.
 type Upstream interface {
-	// Query executes an operation and returns the response's data, which is whole: a response with errors is none.
+	// Query executes an operation and returns the response's data. A response with errors counts as failed and returns
+	// no data.
 	//
-	// Errors: *QueryError where the upstream has read the operation and has refused or failed it; else
-	// appliance.CodeUpstreamUnavailable, with RetryAfter where the upstream has said so (429, 503); ctx's own error
-	// where that has ended.
+	// Errors: *QueryError if the upstream read the operation and refused or failed it; ctx's error if ctx has ended;
+	// otherwise appliance.CodeUpstreamUnavailable, with RetryAfter if the upstream sent one (429, 503).
 	Query(ctx context.Context, query string, variables map[string]any) (data json.RawMessage, err error)
 }
 
-// QueryError is the answer of an upstream that refused an operation, or could not finish it.
+// QueryError is the error of an upstream that refused an operation or could not finish it.
 type QueryError struct {
 	Errors []ResponseError
 }
@@ -24,7 +24,7 @@ type QueryError struct {
 // ResponseError is an error of a GraphQL response (GraphQL, section 7.1.2).
 type ResponseError struct {
 	Message string
-	Code    string // extensions.code; empty where there is none
+	Code    string // extensions.code; may be empty
 }
 
 // Error joins the messages.

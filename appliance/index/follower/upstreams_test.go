@@ -52,11 +52,11 @@ func TestAnEmptyUpstreamIsFollowedToItsFirstRow(t *testing.T) {
 	r.awaitEqual()
 }
 
-// An upstream may count otherwise than it lists. It is searched for the rest once, not again and again.
+// If an upstream counts more rows than it lists, the follower searches for them once, not again and again.
 func TestAnUpstreamThatCountsMoreThanItListsIsFollowedAllTheSame(t *testing.T) {
 	r := newRig(t, 150)
 	r.proxy.Lie(followertest.AlterObjects(func(object map[string]any) {
-		// In the proxy's own goroutine, which may outlive the test: it changes what passes by and asks nothing of t.
+		// This runs in the proxy's goroutine, which may outlive the test, so it must not use t.
 		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil && object["name"] == index.StatTransfers {
 			object["value"] = strconv.Itoa(listed + 3)
 		}
@@ -76,7 +76,7 @@ func TestAnUpstreamThatCountsMoreThanItListsIsFollowedAllTheSame(t *testing.T) {
 	r.proxy.CheckManners(t)
 }
 
-// An upstream may follow another itself, and be filled backwards. What is older than the oldest row comes in pages.
+// An upstream may itself be filled backwards. Its older rows are found, page by page.
 func TestAnUpstreamThatIsFilledBackwardsIsFollowed(t *testing.T) {
 	r := newRig(t, 0)
 	var all []index.Row
@@ -95,7 +95,7 @@ func TestAnUpstreamThatIsFilledBackwardsIsFollowed(t *testing.T) {
 	}
 	newest := len(all) * 4 / 5
 	for all[newest].Type() != index.PacketType {
-		newest++ // a packet and its transfers come together
+		newest++ // a packet and its transfers stay together
 	}
 	write(all[newest:])
 	r.start()

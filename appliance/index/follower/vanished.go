@@ -8,15 +8,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// goneAfter is the number of look-ups in a row that must lack a row before it is removed: an upstream may leave out a row for a
-// moment.
+// goneAfter is how many consecutive lookups must lack a row before it is removed, because an upstream may omit a row
+// for a moment.
 const goneAfter = 3
 
-// maxVanishedPages bounds the pages of the index that one page of an upstream is compared with.
+// maxVanishedPages bounds how many pages of the index are compared with one page of the upstream.
 const maxVanishedPages = 10
 
-// vanished adds to the intake's removals the rows that the upstream no longer has, and returns the packets that must be looked up again
-// before that is certain. It looks at packets that the upstream does not return, and at packets whose transfers were all read.
+// vanished adds rows that the upstream no longer has to the intake's removals. It returns the packets that must be
+// looked up again to be certain. It considers packets that the upstream does not return, and packets whose transfers
+// were all read.
 func (f *Follower) vanished(ctx context.Context, due []*watch, answers []answer, in *intake) (uncertain []*watch, err error) {
 	listed := make(map[index.RowID]bool)
 	for _, row := range in.batch.Rows {
@@ -56,7 +57,7 @@ func (f *Follower) vanished(ctx context.Context, due []*watch, answers []answer,
 	return uncertain, err
 }
 
-// namesOf returns the names of the index's rows of a packet: the packet's own and its transfers'.
+// namesOf returns the IDs of the index's rows of a packet: the packet itself and its transfers.
 func namesOf(ctx context.Context, snap snapshot, hash string) (ids []index.RowID, err error) {
 	packet, err := packetOf(ctx, snap, hash)
 	if err != nil {
@@ -79,7 +80,8 @@ func namesOf(ctx context.Context, snap snapshot, hash string) (ids []index.RowID
 	return ids, nil
 }
 
-// lookAgain has packets looked up again soon and whole: the upstream has not returned all rows of them that are here.
+// lookAgain schedules another complete lookup soon for packets of which the upstream did not return every row of the
+// index.
 func (f *Follower) lookAgain(uncertain []*watch) {
 	now := f.o.Now()
 	for _, e := range uncertain {
@@ -89,9 +91,9 @@ func (f *Follower) lookAgain(uncertain []*watch) {
 	}
 }
 
-// unlisted returns the packets of rows that the index has between the first and the last row of an upstream's page, and that the page
-// does not have. The page begins behind the cursor; an empty cursor is the newest page. Pages that are not in the index's own order are
-// not compared.
+// unlisted returns the packet hashes of rows that the index has between the first and the last row of an upstream page,
+// but the page lacks. The page begins after the cursor; an empty cursor is the newest page. Pages that are not sorted
+// in the index's order are skipped.
 func unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string, a answer) (hashes []string, err error) {
 	ordered := slices.IsSortedFunc(a.orders, func(x, y string) int { return strings.Compare(y, x) })
 	if len(a.orders) == 0 || len(a.bad) > 0 || !ordered {
@@ -126,8 +128,8 @@ func unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string, 
 	return hashes, nil
 }
 
-// absent returns the rows of a small table that the index has and that a reading of the whole table does not have. An empty reading is
-// not believed: it shows no absent row.
+// absent returns the rows of a small table that the index has and rows lacks. rows is one reading of the whole table.
+// An empty reading is not trusted: absent then returns no rows.
 func (f *Follower) absent(ctx context.Context, t *index.Type, rows []index.Row) (ids []index.RowID, err error) {
 	if len(rows) == 0 {
 		return nil, nil

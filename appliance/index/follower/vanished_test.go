@@ -32,7 +32,7 @@ func (r *rig) patient(c *clock) *follower.Follower {
 	})
 }
 
-// alterLists makes a lie that may change each list of an answer.
+// alterLists returns a lie that may change each list of an answer.
 func alterLists(alter func(list []any) []any) func([]byte) []byte {
 	return func(body []byte) []byte {
 		var answer map[string]any
@@ -46,14 +46,14 @@ func alterLists(alter func(list []any) []any) func([]byte) []byte {
 			}
 		}
 		altered, err := json.Marshal(answer)
-		if err != nil { // an answer that was read can be written
+		if err != nil { // an answer that was decoded can be encoded
 			panic(err)
 		}
 		return altered
 	}
 }
 
-// leavingOut leaves a packet and its transfers out of lists. The upstream counts them all the same.
+// leavingOut removes a packet and its transfers from lists. The upstream still counts them.
 func leavingOut(hash string) func([]byte) []byte {
 	return alterLists(func(list []any) []any {
 		return slices.DeleteFunc(list, func(element any) bool {
@@ -63,7 +63,7 @@ func leavingOut(hash string) func([]byte) []byte {
 	})
 }
 
-// gap is the number of rows of the victim.
+// gap is how many rows the victim has.
 func (v victim) gap() int64 { return int64(1 + len(v.transfers)) }
 
 func TestRowsThatTheUpstreamLeftOutForAWhileAreFound(t *testing.T) {
@@ -170,7 +170,7 @@ func TestRowsThatVanishUpstreamAreRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 200)
-			r.upstream.Grow(20, time.Minute) // some of these are under way
+			r.upstream.Grow(20, time.Minute) // some of these are unfinished
 			r.sync(r.follower())
 			ids := choose(r)
 			written, err := r.upstream.Index.Write(t.Context(), index.Batch{Removed: ids})

@@ -9,53 +9,53 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// VerifyOptions say what to compare.
+// VerifyOptions configure Verify.
 type VerifyOptions struct {
 	Index      index.Index
 	Upstream   Upstream
-	Sample     int                   // rows of each kind to compare, in pages at random places; zero means DefaultSample
-	OnProgress func(done, total int) // in requests; nil means none
+	Sample     int                   // rows of each kind to compare, in pages at random positions; zero means DefaultSample
+	OnProgress func(done, total int) // counts requests; nil means no callback
 }
 
-// DefaultSample is how many rows of each kind Verify compares.
+// DefaultSample is how many rows of each kind Verify compares by default.
 const DefaultSample = 1000
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
-	Rows map[string]Count `json:"rows"` // by kind, all of them
-	// CountsAgree tells that there are neither fewer rows here than the upstream had at the beginning, nor more than it has at
-	// the end.
+	Rows map[string]Count `json:"rows"` // all rows, by kind
+	// CountsAgree means that the index has no fewer rows than the upstream had at the beginning, counting quarantined
+	// rows, and no more than the upstream has at the end.
 	CountsAgree bool           `json:"countsAgree"`
-	Compared    map[string]int `json:"compared"` // by kind, row by row
-	// Behind counts rows that the upstream has moved on since they were last looked at: those of unfinished packets, of a
-	// backfill that is not done, and the states of chains and clients.
+	Compared    map[string]int `json:"compared"` // rows compared one by one, by kind
+	// Behind counts differing rows that are expected to change: rows of unfinished packets, rows missing while the
+	// backfill runs, and the states of chains and clients.
 	Behind      int          `json:"behind"`
 	Differences []Difference `json:"differences"` // at most MaxDifferences
-	Differing   int          `json:"differing"`   // all of them
+	Differing   int          `json:"differing"`   // all differences
 	Unverified  []Doubt      `json:"unverified"`  // at most MaxDifferences
-	Doubtful    int          `json:"doubtful"`    // all of them
+	Doubtful    int          `json:"doubtful"`    // all quarantined rows
 	Missing     []string     `json:"missingFields,omitempty"`
 }
 
 // MaxDifferences is how many differences and unverified rows a Report lists.
 const MaxDifferences = 1000
 
-// Difference is a row that is not as the upstream has it.
+// Difference is a row that differs between the index and the upstream.
 type Difference struct {
 	Kind   string   `json:"kind"`
 	Key    string   `json:"key"`
-	What   string   `json:"what"` // of the constants below
+	What   string   `json:"what"` // one of the constants below
 	Fields []string `json:"fields,omitempty"`
 }
 
-// What a Difference is.
+// The values of Difference.What.
 const (
 	MissingHere     = "missing here"
 	MissingUpstream = "missing upstream"
 	Differs         = "differs"
 )
 
-// Doubt is a row that is kept apart.
+// Doubt is a quarantined row.
 type Doubt struct {
 	Kind   string    `json:"kind"`
 	Key    string    `json:"key"`
@@ -63,7 +63,7 @@ type Doubt struct {
 	Since  time.Time `json:"since"`
 }
 
-// Doubts returns the rows that are kept apart, by kind and key: at most as many as limit, and how many there are.
+// Doubts returns the quarantined rows, by kind and key: at most limit of them, and how many there are in all.
 //
 // Errors: as Index.View.
 func Doubts(ctx context.Context, of index.Index, limit int) (listed []Doubt, all int, err error) {
@@ -83,11 +83,11 @@ func doubtOf(u index.Unverified) Doubt {
 	return Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since}
 }
 
-// OK tells that nothing is wrong: the counts agree, no row differs and none is kept apart.
+// OK reports whether the counts agree, no row differs and no row is quarantined.
 func (r Report) OK() bool { return r.CountsAgree && r.Differing == 0 && r.Doubtful == 0 }
 
-// Verify compares an index with its upstream: the counts, the small tables whole, and pages of packets and transfers at
-// random places, in both directions.
+// Verify compares an index with its upstream in both directions: the counts, the small tables whole, and pages of
+// packets and transfers at random positions.
 //
 // Errors: as Upstream.Query and Index.View.
 func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
@@ -107,20 +107,20 @@ func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	return v.report, nil
 }
 
-// What of the names of unverified rows is kept, in bytes, and what each takes beside its text.
+// maxDoubted bounds the memory for the names of quarantined rows, in bytes. eachDoubted is the overhead of one name.
 const (
 	maxDoubted  = 32 << 20
 	eachDoubted = 80
 )
 
-// verifyPage is how many rows are compared at each random place.
+// verifyPage is how many rows are compared at each random position.
 const verifyPage = 20
 
 type comparison struct {
 	VerifyOptions
 	reader     *reader
 	report     Report
-	doubted    map[string]bool // kind and key of what is kept apart
+	doubted    map[string]bool // kind and key of each quarantined row
 	backfilled bool
 	done       int
 }
@@ -171,7 +171,7 @@ func (v *comparison) listDoubts(ctx context.Context) error {
 		v.backfilled = done != ""
 		return snap.Unverified(ctx, func(u index.Unverified) error {
 			v.report.Doubtful++
-			if key := doubtKey(u.Row); size < maxDoubted { // beyond, they show as differences
+			if key := doubtKey(u.Row); size < maxDoubted { // rows beyond the limit are reported as differences
 				v.doubted[key] = true
 				size += len(key) + eachDoubted
 			}
@@ -183,7 +183,7 @@ func (v *comparison) listDoubts(ctx context.Context) error {
 	})
 }
 
-// count compares the counts. Rows go on coming meanwhile.
+// count compares the counts. It tolerates rows that arrive during the comparison.
 func (v *comparison) count(ctx context.Context, before counts) error {
 	var here index.Status
 	err := view(ctx, v.Index, func(snap snapshot) (err error) {
@@ -233,7 +233,7 @@ func (v *comparison) table(ctx context.Context, t *index.Type) error {
 	return nil
 }
 
-// pages compares the newest page of a kind, and pages behind rows chosen at random.
+// pages compares the newest page of a kind, and the pages after randomly chosen rows.
 func (v *comparison) pages(ctx context.Context, t *index.Type) error {
 	cursors := []string{""}
 	err := view(ctx, v.Index, func(snap snapshot) error {
@@ -284,7 +284,7 @@ func (v *comparison) page(ctx context.Context, t *index.Type, cursor string) err
 	return v.confirm(ctx, extra)
 }
 
-// unlisted are the rows of the index's own page that the upstream's does not have.
+// unlisted returns the rows on the index's page that the upstream's page lacks.
 func (v *comparison) unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string, listed map[string]bool) (extra []index.Row, err error) {
 	page := index.Page{Limit: new(int32(verifyPage)), Cursor: cursor}
 	var rows []index.Row
@@ -301,7 +301,7 @@ func (v *comparison) unlisted(ctx context.Context, snap snapshot, t *index.Type,
 	return extra, err
 }
 
-// confirm asks by hash for rows that a page of the upstream's did not have: they may stand behind its end.
+// confirm asks by hash for rows that an upstream page lacks, because they may lie past its end.
 func (v *comparison) confirm(ctx context.Context, rows []index.Row) error {
 	for len(rows) > 0 {
 		n := min(len(rows), maxParts)
@@ -332,7 +332,8 @@ func contains(rows []index.Row, key string) bool {
 	return false
 }
 
-// moving tells that a row here may be behind: its packet is unfinished.
+// moving reports whether a difference in this row is expected: its packet is unfinished, or the row is missing and the
+// backfill is still running.
 func (v *comparison) moving(ctx context.Context, snap snapshot, here index.Row) (bool, error) {
 	if here.IsZero() {
 		return !v.backfilled, nil
@@ -347,12 +348,12 @@ func (v *comparison) moving(ctx context.Context, snap snapshot, here index.Row) 
 	return unfinished(packet), nil
 }
 
-// compare compares a row of the upstream's with that of the index. moving tells that a difference is no fault.
+// compare compares a row of the upstream with the index's row. If moving is set, a difference counts as Behind.
 func (v *comparison) compare(upstream, here index.Row, moving bool) {
 	t := upstream.Type()
 	v.report.Compared[t.Name]++
 	if v.doubted[doubtKey(upstream)] {
-		return // it is listed as such
+		return // listed as unverified
 	}
 	d := Difference{Kind: t.Name, Key: upstream.Key(), What: MissingHere}
 	if !here.IsZero() {
@@ -376,8 +377,8 @@ func (v *comparison) differ(d Difference) {
 	}
 }
 
-// differingFields names the fields that differ. A sort_order that another row has as well is kept with the key behind it, and
-// the status of a transfer may be the packet's.
+// differingFields names the fields that differ. It accepts two deviations: a shared sort_order is stored with the key
+// appended, and a transfer without a status takes its packet's.
 func differingFields(upstream, here index.Row) (names []string) {
 	for _, field := range here.Type().Fields {
 		a, b := upstream.AppendJSON(nil, field.Number), here.AppendJSON(nil, field.Number)
