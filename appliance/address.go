@@ -10,8 +10,8 @@ import (
 // Address is a 20-byte account address. Its text form is EIP-55.
 type Address [20]byte
 
-// ParseAddress reads 0x and 40 hex digits. All-lower and all-upper case are accepted; mixed case must be
-// the address's EIP-55 checksum, because a digit mistyped in an address sends money to nobody.
+// ParseAddress reads 0x and 40 hex digits. It accepts all-lower and all-upper case. Mixed case must match the EIP-55
+// checksum, because money sent to a mistyped address is lost.
 //
 // Errors: CodeInvalidAddress for the form, CodeInvalidChecksum for the case, CodeZeroAddress for 0x000….
 func ParseAddress(s string) (Address, error) {
@@ -23,7 +23,7 @@ func ParseAddress(s string) (Address, error) {
 		return Address{}, Errorf(CodeInvalidAddress, "must have 40 hex digits after 0x, not %d", len(digits))
 	}
 	var a Address
-	var text [2 * len(a)]byte // not on the heap
+	var text [2 * len(a)]byte // stays on the stack
 	copy(text[:], digits)
 	if _, err := hex.Decode(a[:], text[:]); err != nil {
 		return Address{}, Errorf(CodeInvalidAddress, "must have only hex digits after 0x")
@@ -46,7 +46,8 @@ func (a Address) MarshalText() ([]byte, error) { return a.appendText(nil), nil }
 
 const addressText = len("0x") + 2*len(Address{})
 
-// appendText appends the EIP-55 form: a letter is upper-case where the hash of the lower-case digits has a large digit in its place.
+// appendText appends the EIP-55 form: a letter is upper-case if the corresponding hex digit of the hash of the
+// lower-case text is 8 or more.
 func (a Address) appendText(b []byte) []byte {
 	b = hex.AppendEncode(append(b, "0x"...), a[:])
 	digits := b[len(b)-2*len(a):]
@@ -59,7 +60,7 @@ func (a Address) appendText(b []byte) []byte {
 	return b
 }
 
-// UnmarshalText is ParseAddress.
+// UnmarshalText calls ParseAddress.
 func (a *Address) UnmarshalText(text []byte) error {
 	parsed, err := ParseAddress(string(text))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The checksummed addresses are those of EIP-55 itself.
+// The checksummed addresses are the test vectors of EIP-55.
 func TestAddressesWithAValidChecksumOrOneCaseAreAccepted(t *testing.T) {
 	for _, checksummed := range []string{
 		"0x52908400098527886E0F7030069857D2E4169EE7", // all caps

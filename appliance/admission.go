@@ -2,12 +2,12 @@ package appliance
 
 import "context"
 
-// admission is the Condition of an attestation: that nothing stops attesting, and that the policy allows it. The policy is the one of
-// the moment in which the journal asks.
+// admission is the Condition of an attestation: attesting is not stopped, and the policy allows the record. It uses the
+// policy that is in force when the journal evaluates the condition.
 type admission struct {
 	attestor *Attestor
-	policy   *Policy // of the last Asks
-	second   *Record // the attestation that is to be warned of, as the last Decide found
+	policy   *Policy // loaded by the last Asks
+	second   *Record // first attestation of the address, if the last Decide found that a warning is due
 }
 
 // Asks implements Condition.
@@ -25,7 +25,8 @@ func (a *admission) Decide(r Record, past Past) (err error) {
 	return err
 }
 
-// early finds what Append would refuse before the HSM has signed it. It holds nothing up for what is only warned of.
+// early evaluates the condition before the HSM signs, so that a refused request costs no signature. It skips the
+// second-beneficiary lookup if the policy only warns.
 func (a *admission) early(ctx context.Context, r Record) (err error) {
 	r.Time = a.attestor.Now()
 	q := a.Asks(r)

@@ -1,6 +1,6 @@
-// Package appliance is the domain of attestd: what an attestation is, who may ask for one, how it is digested,
-// signed and recorded, and the interfaces that the HSM, the stores and the server implement or use. It knows
-// nothing of HTTP, PKCS#11 or bbolt. Standards: EIP-55, EIP-2, EIP-712, RFC 6962, RFC 9562, C2SP tlog.
+// Package appliance is the domain of attestd: attestations, API keys, digest schemes, the journal's format and rules,
+// and the interfaces that the HSM, the stores and the server implement or use. It imports no HTTP, PKCS#11 or database
+// package. Standards: EIP-55, EIP-2, EIP-712, RFC 6962, RFC 9562, C2SP tlog.
 package appliance
 
 import (
@@ -24,7 +24,7 @@ type Request struct {
 	Beneficiary        Address `json:"beneficiary"`
 }
 
-// Attestation is the answer: what a client submits on chain.
+// Attestation is the answer to a Request. A client submits it on chain.
 type Attestation struct {
 	ID            uuid.UUID `json:"id"`            // UUIDv7
 	Hash          Digest    `json:"hash"`          // the 32 bytes that were signed
@@ -32,8 +32,8 @@ type Attestation struct {
 	SignerAddress Address   `json:"signerAddress"` // of the attestor key
 }
 
-// Verify checks the attestation by itself: the signature is well-formed and recovers to SignerAddress. It does
-// not know for which addresses the hash was made; see Scheme.Digest.
+// Verify checks that the signature is well-formed and recovers to SignerAddress. It cannot check the addresses behind
+// the hash; see Scheme.Digest.
 func (a Attestation) Verify() error {
 	signer, err := a.Signature.Recover(a.Hash)
 	if err != nil {
@@ -45,20 +45,20 @@ func (a Attestation) Verify() error {
 	return nil
 }
 
-// Record is an attestation as the journal keeps it: with what was asked, by whom and when.
+// Record is an attestation as the journal stores it: with the request, the API key and the time.
 type Record struct {
 	Attestation
 	Request
 	Scheme         string        `json:"scheme"`           // SchemeName of the digest
 	Domain         *EIP712Domain `json:"domain,omitempty"` // only for SchemeEIP712
-	KeyID          string        `json:"keyId"`            // public id of the API key that asked
+	KeyID          string        `json:"keyId"`            // public id of the API key that requested it
 	IdempotencyKey string        `json:"idempotencyKey,omitempty"`
-	Time           time.Time     `json:"time"` // UTC; set by the journal, never earlier than the record before
-	Salt           Salt          `json:"salt"` // so that the leaf's public hash cannot be guessed from addresses
+	Time           time.Time     `json:"time"` // UTC; set by the journal, never earlier than the previous record
+	Salt           Salt          `json:"salt"` // prevents guessing the addresses from the leaf's public hash
 }
 
-// Verify checks all that a record claims by itself: its digest is that of its addresses under its scheme, and
-// its signature is the signer's.
+// Verify checks the record on its own: the hash is the digest of its addresses under its scheme, and the signature
+// recovers to SignerAddress.
 func (r Record) Verify() error {
 	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
 	if err != nil {
@@ -105,10 +105,10 @@ type Signature struct {
 
 var secp256k1HalfN = new(big.Int).Rsh(crypto.S256().Params().N, 1)
 
-// NewSignature makes a Signature from what an HSM returns: r and s as 32 big-endian bytes each, s from either
-// half, and the public key (65 bytes, SEC 1 uncompressed) that must verify it. It checks the range of r and s,
-// moves s to the lower half, and finds v by recovering the key: a signature that is not the key's own is an
-// error and never leaves. A Verifier does the same faster.
+// NewSignature makes a Signature from the output of an HSM: r and s as 32 big-endian bytes each, s in either half, and
+// the public key (65 bytes, SEC 1 uncompressed). It checks the range of r and s, moves s to the lower half, and finds v
+// by recovering the key. If neither v recovers the public key, it returns an error. Verifier.Signature does the same
+// faster.
 func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, error) {
 	sig, err := lowS(rs)
 	if err != nil {
@@ -124,7 +124,7 @@ func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, erro
 	return Signature{}, errNotOurs
 }
 
-// lowS returns the Signature without its v, s moved to the lower half. It checks the range of r and s.
+// lowS returns the Signature without v and with s in the lower half. It checks the range of r and s.
 func lowS(rs [64]byte) (sig Signature, err error) {
 	var r, s fr.Element
 	if r.SetBytesCanonical(rs[:32]) != nil || s.SetBytesCanonical(rs[32:]) != nil || r.IsZero() || s.IsZero() {
@@ -158,7 +158,7 @@ func (sig Signature) Recover(digest Digest) (Address, error) {
 	return Address(crypto.PubkeyToAddress(*key)), nil
 }
 
-// rsv is go-ethereum's form: r, s and the recovery id 0 or 1.
+// rsv returns go-ethereum's form: r, s and the recovery id 0 or 1.
 func (sig Signature) rsv() []byte {
 	b := make([]byte, 65)
 	copy(b, sig.R[:])
@@ -167,7 +167,7 @@ func (sig Signature) rsv() []byte {
 	return b
 }
 
-// Bytes returns the form that contracts take: r, s and v, 27 or 28.
+// Bytes returns the form that contracts take: r, s and v (27 or 28).
 func (sig Signature) Bytes() [65]byte {
 	b := [65]byte(sig.rsv())
 	b[64] = sig.V
@@ -181,14 +181,15 @@ type signatureJSON struct {
 	Bytes string `json:"bytes"`
 }
 
-// MarshalJSON returns r and s as 0x and 64 hex digits, v as a number and, for contracts, Bytes as 0x and 130 hex digits.
+// MarshalJSON returns r and s as 0x and 64 hex digits, v as a number and, for contracts, Bytes as 0x and 130 hex
+// digits.
 func (sig Signature) MarshalJSON() ([]byte, error) {
 	b := sig.Bytes()
 	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V, Bytes: "0x" + hex.EncodeToString(b[:])})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. The bytes may be left out, as a leaf does, and must else be r, s and v: what a
-// contract is given is what was checked.
+// UnmarshalJSON reads the output of MarshalJSON. The member bytes may be missing, as in a leaf. If present, it must
+// equal r, s and v, so that a contract gets the same signature that was checked.
 func (sig *Signature) UnmarshalJSON(data []byte) error {
 	var j signatureJSON
 	if err := json.Unmarshal(data, &j); err != nil {
@@ -202,7 +203,7 @@ func (sig *Signature) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// AddressOf returns the address of a public key of 65 bytes (SEC 1 uncompressed).
+// AddressOf returns the address of a public key (65 bytes, SEC 1 uncompressed).
 //
 // Errors: not 65 bytes, or not a point of secp256k1.
 func AddressOf(publicKey []byte) (Address, error) {

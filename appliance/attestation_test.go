@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// signRaw signs as an HSM does: r ‖ s, with s from the half that is asked for.
+// signRaw signs like an HSM: it returns r ‖ s. high selects the upper half for s.
 func signRaw(t *testing.T, key *ecdsa.PrivateKey, d appliance.Digest, high bool) (rs [64]byte) {
 	t.Helper()
 	sig, err := crypto.Sign(d[:], key)

@@ -10,56 +10,58 @@ import (
 	"github.com/google/uuid"
 )
 
-// Signer signs digests with the attestor key, which it holds but cannot show.
+// Signer signs digests with an attestor key that cannot be extracted.
 type Signer interface {
-	// Sign returns a signature of the signer's own key over the digest: in range, s in the lower half, v found and
-	// the address checked. It waits no longer than ctx. Errors have CodeHSMUnavailable, or CodeTimeout when ctx ended first.
+	// Sign returns a signature over the digest: r and s in range, s in the lower half, v set, and verified against the
+	// signer's address. It returns when ctx ends at the latest. Errors have CodeHSMUnavailable, or CodeTimeout if ctx
+	// ended first.
 	Sign(ctx context.Context, d Digest) (Signature, error)
-	// PublicKey returns the key's public half: 65 bytes, SEC 1 uncompressed.
+	// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed.
 	PublicKey() []byte
 	// Address returns the key's address.
 	Address() Address
-	// Ready returns nil when Sign can be expected to succeed. It does not sign.
+	// Ready returns nil if Sign is expected to succeed. It does not sign.
 	Ready(ctx context.Context) error
 }
 
 // Attestor issues attestations. All methods are safe for concurrent use.
 type Attestor struct {
 	Keys    Keys
-	Signer  Signer // the attestor key, where SetAttestorKeys has not said which there are
+	Signer  Signer // the only attestor key, unless SetAttestorKeys was called
 	Journal Journal
-	Events  *Events // told of refusals; nil means that nobody is
+	Events  *Events // records refusals; may be nil
 	Scheme  Scheme
 	Now     func() time.Time
 
-	// Stopped returns nil while attesting may go on, else CodePaused or CodeHalted; it is asked for each call, and once more when its
-	// record is appended. Nil means that nothing stops it. See appliance/stop.
+	// Stopped returns nil while attesting is allowed, and CodePaused or CodeHalted otherwise. Attest calls it for each
+	// request, and again when the record is appended. Nil means that attesting is always allowed. See appliance/stop.
 	Stopped func() error
 
-	// Concurrency is that of Signer; see AttestorKey.
+	// Concurrency is the Concurrency of Signer; see AttestorKey.
 	Concurrency func() int
-	// MaxWaiting bounds the calls that wait for their turn at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
+	// MaxWaiting bounds the calls that are queued at one attestor key, over all API keys. Zero means DefaultMaxWaiting.
 	MaxWaiting int
 
-	Trace Trace // told of the parts of each attestation
+	Trace Trace // traces the parts of each attestation
 
-	// Second is told of each attestation for a second beneficiary of an unspendable address, where the policy warns of them, and of the
-	// address's first attestation. Nil means that nobody wants to know.
+	// Second is called with each attestation for a second beneficiary of an unspendable address, and with the first
+	// attestation of that address, if the policy is WarnOfSecond. It may be nil.
 	Second func(e Entry, first Record)
 
-	// Uses counts what API keys have had signed. Nil counts nothing.
+	// Uses counts the signatures of each API key. It may be nil.
 	Uses *KeyUse
 
-	seats   atomic.Pointer[seats] // nil while Signer is the only one and was not asked for
+	seats   atomic.Pointer[seats] // nil until SetAttestorKeys or the first use of Signer
 	repeats repeats
 	signing atomic.Int64
 	policy  atomic.Pointer[Policy]
 }
 
-// Govern replaces the policy; nil allows all. It takes effect at once, also for requests under way that are not recorded yet.
+// Govern replaces the policy; nil allows everything. It takes effect at once, also for pending requests that are not
+// recorded yet.
 func (a *Attestor) Govern(p *Policy) { a.policy.Store(p) }
 
-// Call is one call for an attestation.
+// Call is one request for an attestation by an authenticated API key.
 type Call struct {
 	Key            APIKey // authenticated and authorised for ScopeAttest
 	Request        Request
@@ -82,14 +84,14 @@ func ValidateIdempotencyKey(s string) error {
 	return nil
 }
 
-// Attest signs what the call asks for and returns when the record is on disk. With an idempotency key that the
-// API key has used before, it signs nothing and returns that record, replayed; for another request under the
-// same idempotency key the error is CodeIdempotencyMismatch.
+// Attest signs the digest of the request and returns when the record is on disk. If the API key has used the
+// idempotency key before, Attest signs nothing and returns the earlier record with replayed set. If the earlier record
+// has another request, the error is CodeIdempotencyMismatch.
 //
-// Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, for a key that was revoked or expired since it was authorised, until the
-// record is written; CodePaused and CodeHalted; those of a Policy, of which the rules about whom also refuse what was attested
-// before; CodeInvalidIdempotencyKey,
-// CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost, CodeOverloaded, CodeTimeout. After any error nothing left the appliance that is not in the journal.
+// Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, if the key was revoked or expired at any time before the
+// record is written; CodePaused and CodeHalted; the errors of a Policy, whose address rules also apply to replays;
+// CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost,
+// CodeOverloaded, CodeTimeout. After any error, no signature has left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	e, replayed, err = a.answer(ctx, call)
 	if IsRefusal(err) {
@@ -99,7 +101,8 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 }
 
 func (a *Attestor) answer(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
-	// Asked again: the body may have taken its time. The journal asks once more, so that nothing is recorded after a revocation.
+	// The key is read again, because the request's body may have taken long to arrive. The journal checks the key once
+	// more, so nothing is recorded after a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
 	if err == nil {
 		err = key.Usable(a.Now())
@@ -150,7 +153,7 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	if err != nil {
 		return Entry{}, false, err
 	}
-	// Asked first, so that a full disk is found before a signature exists rather than after.
+	// Ready comes first, so that a full disk is found before a signature is made.
 	if err := a.Journal.Ready(ctx); err != nil {
 		return Entry{}, false, err
 	}
@@ -216,7 +219,7 @@ func (a *Attestor) maxWaiting() int {
 	return a.MaxWaiting
 }
 
-// Waiting returns how many calls wait for their turn, at all attestor keys.
+// Waiting returns how many calls are queued, over all attestor keys.
 func (a *Attestor) Waiting() (n int) {
 	for _, s := range a.now().all {
 		n += s.turns.length()
@@ -224,18 +227,19 @@ func (a *Attestor) Waiting() (n int) {
 	return n
 }
 
-// Saturated says whether more is asked for than the default key can do: half of the calls that may wait do, or one was refused in
-// the last second. What is asked of another key slows nobody down who is not bound to it.
+// Saturated reports whether the default attestor key is overloaded: its queue is at least half full, or it refused a
+// call in the last second. Load on other attestor keys does not count, because it slows down only the API keys bound to
+// them.
 func (a *Attestor) Saturated() bool { return a.now().standard.turns.saturated(a.maxWaiting()) }
 
-// Signing returns how many signatures are being made: records that will reach the journal soon. A journal may wait
-// for some of them, so that they share its next write.
+// Signing returns how many calls are queued for or inside the HSM. Their records will soon reach the journal, which may
+// wait for some of them so that they share its next write.
 func (a *Attestor) Signing() int { return int(a.signing.Load()) }
 
-// ReadBack returns the entry of an attestation that this API key was issued, with its proof. Another key's
-// attestation is CodeNotFound, as one that never was. While no checkpoint may be given out, because the journal is CodeJournalLost or
-// the disk takes no high-water mark, the proof is zero. The policy's rules about the addresses hold as for a repeat, so that a signature
-// cannot be fetched after its address was screened.
+// ReadBack returns the entry of an attestation that was issued to this API key, with its proof. An attestation of
+// another API key returns CodeNotFound, as if it did not exist. If no checkpoint may be published (the journal is lost,
+// or the disk does not store the high-water mark), the proof is zero. The policy's address rules apply as for a replay,
+// so a signature cannot be fetched after its address was screened.
 func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entry, InclusionProof, error) {
 	e, err := a.Journal.ByID(ctx, id)
 	if err != nil {
@@ -255,7 +259,7 @@ func (a *Attestor) ReadBack(ctx context.Context, key APIKey, id uuid.UUID) (Entr
 	return e, proof, err
 }
 
-// Ready returns nil when an attestation can be expected to succeed, else what stands in the way.
+// Ready returns nil if an attestation is expected to succeed, and the obstacle otherwise.
 func (a *Attestor) Ready(ctx context.Context) error {
 	if err := a.stopped(); err != nil {
 		return err
@@ -266,14 +270,14 @@ func (a *Attestor) Ready(ctx context.Context) error {
 	return a.Journal.Ready(ctx)
 }
 
-// repeats lets calls with the same idempotency key in one after the other, so that the second finds what the
-// first recorded instead of signing again. The zero value is ready.
+// repeats serializes calls with the same idempotency key, so that the second call finds the record of the first instead
+// of signing again. The zero value is ready.
 type repeats struct {
 	mu     sync.Mutex
-	inside map[string]chan struct{} // closed when the call inside is done
+	inside map[string]chan struct{} // closed when the running call is done
 }
 
-// enter waits until no other call of that name is inside, or until ctx ends.
+// enter waits until no other call with that name is running, or until ctx ends.
 func (r *repeats) enter(ctx context.Context, name string) (done func(), err error) {
 	for {
 		r.mu.Lock()

@@ -33,7 +33,7 @@ var (
 	stranger = common.Address{19: 2}
 )
 
-// attestors is docs/contracts/Attestors.sol, as it was compiled, in go-ethereum's EVM.
+// attestors runs docs/contracts/Attestors.sol, from its compiled form, in go-ethereum's EVM.
 type attestors struct {
 	*testing.T
 	abi     abi.ABI
@@ -74,7 +74,7 @@ func deployAttestors(t *testing.T, signers ...appliance.Address) *attestors {
 	return a
 }
 
-// does calls a function that changes something, and reports whether the contract let it.
+// does calls a function that changes state, and reports whether the contract accepted the call.
 func (a *attestors) does(by common.Address, function string, arguments ...any) bool {
 	a.Helper()
 	input, err := a.abi.Pack(function, arguments...)
@@ -85,7 +85,8 @@ func (a *attestors) does(by common.Address, function string, arguments ...any) b
 	return err == nil
 }
 
-// accepts asks as a transfer contract does (ERC-1271). What is not accepted must be answered, not reverted.
+// accepts asks the contract as a transfer contract does (ERC-1271). The contract must answer for a bad signature, and
+// not revert.
 func (a *attestors) accepts(hash appliance.Digest, signature []byte) bool {
 	a.Helper()
 	input, err := a.abi.Pack("isValidSignature", [32]byte(hash), signature)
@@ -99,7 +100,7 @@ func (a *attestors) accepts(hash appliance.Digest, signature []byte) bool {
 	return hex.EncodeToString(answer) == "1626ba7e"+strings.Repeat("0", 56)
 }
 
-// signedBy is the signature.bytes of an attestation.
+// signedBy returns the signature.bytes of an attestation.
 func signedBy(t *testing.T, s *keySigner, d appliance.Digest) []byte {
 	t.Helper()
 	signature, err := s.Sign(t.Context(), d)
@@ -215,7 +216,7 @@ func TestTheAttestorContractIsChangedByItsOwnerAlone(t *testing.T) {
 	}
 }
 
-// What the tests above run is what the source says.
+// The compiled contract that these tests run belongs to the source.
 func TestTheAttestorContractIsCompiledFromItsSource(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../docs/contracts/Attestors.sol")

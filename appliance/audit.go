@@ -10,30 +10,30 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// VerifyOptions are what an auditor brings along.
+// VerifyOptions are the auditor's inputs.
 type VerifyOptions struct {
-	// Earlier is a signed checkpoint that the auditor kept. The journal must still begin with exactly the
-	// entries it had then. Nil means none.
+	// Earlier is a signed checkpoint that the auditor kept. The journal must still begin with exactly the entries of
+	// that checkpoint. Nil means no earlier checkpoint.
 	Earlier []byte
-	// Signers are the attestor keys that may have signed. None means Own, and those that the journal's own events name.
+	// Signers are the attestor keys that may have signed. If empty, Own and the keys named by the journal's events may.
 	Signers []Address
-	// Own are the attestor keys of the appliance that is asked.
+	// Own are the attestor keys of the audited appliance.
 	Own []Address
-	// AnySigner reports signers that nobody knows, and takes them for no damage.
+	// AnySigner reports unknown signers without counting them as damage.
 	AnySigner bool
-	// Progress, if not nil, is called now and then with the number of leaves checked and their total.
+	// Progress, if not nil, is called from time to time with the number of leaves checked and their total.
 	Progress func(done, total int64)
 }
 
-// Damage is one thing that is wrong with a journal.
+// Damage is one defect of a journal.
 type Damage struct {
-	Index  int64     `json:"index"` // of the record at fault; -1 where it is not a record's
+	Index  int64     `json:"index"` // of the damaged record; -1 if the damage is not in a record
 	ID     uuid.UUID `json:"id,omitzero"`
 	Part   string    `json:"part"` // record, event, signature, signer, order, tree, checkpoint, lookup, page, api_key
 	Detail string    `json:"detail"`
 }
 
-// String names the record and what is wrong with it.
+// String names the record and its defect.
 func (d Damage) String() string {
 	switch {
 	case d.Index < 0:
@@ -44,7 +44,7 @@ func (d Damage) String() string {
 	return fmt.Sprintf("record %d (%s): %s: %s", d.Index, d.ID, d.Part, d.Detail)
 }
 
-// HexBytes are bytes such as a hash of the tree, in JSON as hex digits.
+// HexBytes are bytes, such as a hash of the tree, that are hex digits in JSON.
 type HexBytes []byte
 
 // MarshalText returns the hex digits.
@@ -56,17 +56,18 @@ func (h *HexBytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// AuditReport is what an audit found.
+// AuditReport is the result of an audit.
 type AuditReport struct {
 	Size    int64    `json:"size"`     // leaves checked
-	Events  int64    `json:"events"`   // of them, those that are no attestations
-	Root    HexBytes `json:"rootHash"` // as computed from them
+	Events  int64    `json:"events"`   // how many of the leaves are events
+	Root    HexBytes `json:"rootHash"` // computed from the leaves
 	Damages []Damage `json:"damages"`  // at most MaxDamages
 	More    int64    `json:"more"`     // damages beyond those listed
 
 	Signers []AuditedSigner `json:"signers"` // in the order of their first records
 
-	// Contradictions are by witnesses of this log. They are no damages: a witness that lies could cause them.
+	// Contradictions are by witnesses of this log. They do not count as damage, because a lying witness could cause
+	// them.
 	Contradictions []Contradiction `json:"contradictions,omitempty"` // at most MaxDamages
 }
 
@@ -80,31 +81,32 @@ type Contradiction struct {
 	Reason  string    `json:"reason"`
 }
 
-// MaxDamages bounds an AuditReport: a journal that is rubbish throughout needs no longer list.
+// MaxDamages bounds the lists of an AuditReport: a journal that is damaged throughout needs no longer list.
 const MaxDamages = 1000
 
-// OK says whether nothing is wrong.
+// OK reports whether no damage was found.
 func (r AuditReport) OK() bool { return len(r.Damages) == 0 }
 
-// Audit checks a journal leaf by leaf, in order, wherever the leaves come from: each record's form, digest and
-// signature, their order in time, and the tree that their hashes make. It keeps only the tree's right edge.
-// It is not safe for concurrent use.
+// Audit checks a journal leaf by leaf, in order, independent of the source of the leaves. It checks each record's form,
+// digest and signature, the order in time, and the tree of the leaf hashes. It keeps only the tree's right edge. It is
+// not safe for concurrent use.
 type Audit struct {
 	verifier note.Verifier
-	earlier  *tlog.Tree // nil where there is none, or it is an old log's
-	foreign  []byte     // an earlier checkpoint of another log, until the leaf is found that continues that
+	earlier  *tlog.Tree // nil without an earlier checkpoint, or if that is of an old log
+	foreign  []byte     // an earlier checkpoint of another log, until a leaf is found that continues that log
 	report   AuditReport
 	frontier Frontier
 	last     time.Time
-	old      []oldLog // from which this one goes on, newest first
+	old      []oldLog // logs that this one continues, newest first
 	signers  signers
 	keys     auditedKeys
 
-	completed []tlog.Hash // by the last Add
+	completed []tlog.Hash // scratch for the result of Add
 }
 
-// NewAudit begins an audit of the verifier's log. With earlier, a signed checkpoint of it or of a log that it continues, the leaves of
-// that log must also begin with that checkpoint's tree; the error, CodeInvalidField, says that earlier is no checkpoint.
+// NewAudit begins an audit of the verifier's log. If earlier is a signed checkpoint of this log, or of a log that this
+// one continues, the leaves must begin with that checkpoint's tree. If earlier is not a checkpoint, the error is
+// CodeInvalidField.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 	a := &Audit{verifier: verifier, keys: auditedKeys{byID: make(map[string]auditedKey)}}
 	if earlier != nil {
@@ -121,21 +123,23 @@ func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 	return a, nil
 }
 
-// Expect says who may have signed: of the options, those about signers. Without it, those may that the journal's events name.
+// Expect sets which signers are allowed, from the signer fields of the options. Without Expect, the signers that the
+// journal's events name are allowed.
 func (a *Audit) Expect(opts VerifyOptions) { a.signers.opts = opts }
 
 // Leaf checks the next leaf.
 func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
 
-// oldLog is a log whose leaves follow an EventLogContinued.
+// oldLog is a log that an EventLogContinued continues. Its leaves follow that event.
 type oldLog struct {
-	tree     tlog.Tree // as the event has it
-	frontier Frontier  // of its leaves so far
-	earlier  tlog.Tree // what an earlier checkpoint of it says; zero where there is none
+	tree     tlog.Tree // from the event
+	frontier Frontier  // of its leaves seen so far
+	earlier  tlog.Tree // from an earlier checkpoint of it; zero without one
 }
 
-// CheckedLeaf is a leaf whose own claims were checked. It is apart from Audit.Add because it takes nearly all of
-// an audit's time and can be done for many leaves at once. Its Entry has no Index, and is zero where the leaf cannot be read.
+// CheckedLeaf is a leaf that was checked on its own. CheckLeaf is separate from Audit.Add because it takes nearly all
+// of an audit's time and can run for many leaves in parallel. Entry has no Index, and is zero if the leaf cannot be
+// decoded.
 type CheckedLeaf struct {
 	Hash tlog.Hash
 	Entry
@@ -143,7 +147,7 @@ type CheckedLeaf struct {
 	fault error
 }
 
-// CheckLeaf checks what a leaf claims by itself.
+// CheckLeaf decodes a leaf and verifies its record or event on its own.
 func CheckLeaf(leaf []byte) CheckedLeaf {
 	c := CheckedLeaf{Hash: tlog.RecordHash(leaf), part: "record"}
 	if c.Entry, c.fault = DecodeEntry(0, leaf); c.fault != nil {
@@ -157,14 +161,14 @@ func CheckLeaf(leaf []byte) CheckedLeaf {
 	return c
 }
 
-// LostLeaf stands for a leaf that cannot be read, so that an audit can go on after it: hash is what the tree has in
-// its place, why is reported.
+// LostLeaf stands for an unreadable leaf, so that an audit can continue after it. hash is the leaf hash in the tree,
+// and why is reported as the damage.
 func LostLeaf(hash tlog.Hash, part string, why error) CheckedLeaf {
 	return CheckedLeaf{Hash: hash, part: part, fault: why}
 }
 
-// Add puts the next leaf, checked already, into its place and returns the hashes of the subtrees that it completes,
-// from its own up (see Frontier.Add). They are valid until the next call.
+// Add adds the next checked leaf. It returns the hashes of the subtrees that the leaf completes, from its own hash up
+// (see Frontier.Add). They are valid until the next call.
 func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	index := a.report.Size
 	if c.fault != nil {
@@ -188,7 +192,8 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	return a.completed
 }
 
-// contradicted collects the contradictions of this log. Those of a log that it continues are settled: the log has ended.
+// contradicted collects the contradictions about this log. It ignores contradictions about a log that this one
+// continues, because that log has ended.
 func (a *Audit) contradicted(index int64, e *Event) {
 	if e == nil || e.Kind != EventContradiction || len(a.report.Contradictions) == MaxDamages ||
 		SignerOf([]byte(e.Details[DetailCheckpoint])) != LogName(a.verifier) {
@@ -200,10 +205,10 @@ func (a *Audit) contradicted(index int64, e *Event) {
 	})
 }
 
-// order checks that times never decrease. That of an EventLogContinued stands before the leaves that were there when it was made.
+// order checks that times never decrease. It skips an EventLogContinued, which is newer than the leaves that follow it.
 func (a *Audit) order(index int64, c CheckedLeaf) {
 	switch {
-	case c.Time().IsZero(): // not readable, and reported as such
+	case c.Time().IsZero(): // unreadable, and reported as such
 	case c.Event != nil && c.Event.Kind == EventLogContinued:
 	case c.Time().Before(a.last):
 		a.Report(Damage{Index: index, ID: c.ID(), Part: "order", Detail: "is earlier than the record before it"})
@@ -212,8 +217,8 @@ func (a *Audit) order(index int64, c CheckedLeaf) {
 	}
 }
 
-// continued checks that the leaves behind an EventLogContinued are those of the old log. There may be several, one for each time
-// that a log went on from another, before all else.
+// continued checks that the leaves after an EventLogContinued are the leaves of the old log. A log that was continued
+// several times begins with one such event for each time.
 func (a *Audit) continued(index int64, c CheckedLeaf) {
 	for i := range a.old {
 		o := &a.old[i]
@@ -236,11 +241,12 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 		return
 	}
 	old, _ := c.Event.Continuation()
-	tree, _ := old.Tree() // an error is the leaf's fault, which is reported
+	tree, _ := old.Tree() // a leaf with an error here was reported by CheckLeaf
 	a.old = append(a.old, oldLog{tree: tree, earlier: a.earlierOf(old, tree)})
 }
 
-// earlierOf is the tree of the earlier checkpoint where that is the old log's.
+// earlierOf returns the tree of the earlier checkpoint if that is a checkpoint of the old log, and the zero tree
+// otherwise.
 func (a *Audit) earlierOf(old Continuation, kept tlog.Tree) tlog.Tree {
 	verifier, err := note.NewVerifier(old.Log)
 	if a.foreign == nil || err != nil {
@@ -258,7 +264,7 @@ func (a *Audit) earlierOf(old Continuation, kept tlog.Tree) tlog.Tree {
 	return tree
 }
 
-// Report adds a damage that was found outside the leaves.
+// Report adds damage that was found outside the leaves.
 func (a *Audit) Report(d Damage) {
 	if len(a.report.Damages) == MaxDamages {
 		a.report.More++

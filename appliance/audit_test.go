@@ -15,7 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// auditLog is a log of so many leaves with its checkpoint at each size.
+// auditLog is a log with the given number of leaves and its checkpoint at each size.
 type auditLog struct {
 	key         appliance.LogKey
 	leaves      [][]byte
@@ -78,7 +78,7 @@ func TestAuditOfASoundLog(t *testing.T) {
 	}
 }
 
-// auditTest is a change of a log and what an audit must say of it.
+// auditTest is a change of a log and the damages that an audit must report.
 type auditTest struct {
 	change              func(leaves [][]byte) [][]byte
 	earlier, checkpoint []byte
@@ -240,7 +240,7 @@ func TestAuditNamesContradictionsOfThisLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want appliance.Event
-	for _, checkpoint := range [][]byte{foreign, l.checkpoints[2]} { // of a log that this one continued, say; of this one
+	for _, checkpoint := range [][]byte{foreign, l.checkpoints[2]} { // of a log that this one might have continued; of this one
 		want = appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
 			appliance.DetailWitness: "w1", appliance.DetailWitnessKey: "w1.example+01020304",
 			appliance.DetailReason: "it has cosigned 5 records", appliance.DetailCheckpoint: string(checkpoint),

@@ -8,11 +8,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// auditedKeys has the state of each API key, by id, according to the events of a journal.
+// auditedKeys holds the state of each API key, by id, according to the events of a journal.
 type auditedKeys struct {
 	byID map[string]auditedKey
 
-	// A journal that an attestd without events began starts with an attestation. Keys from before its first event have none.
+	// The journal of an attestd version that recorded no events starts with an attestation. API keys created before its
+	// first event have no events.
 	leaves     int64
 	old        bool
 	firstEvent time.Time // zero if there is none
@@ -24,7 +25,7 @@ type auditedKey struct {
 }
 
 func (a *auditedKeys) add(e *Event) {
-	if e != nil && e.Kind == EventLogContinued { // stands before the leaves of the old log
+	if e != nil && e.Kind == EventLogContinued { // precedes the leaves of the old log
 		return
 	}
 	a.old = a.old || e == nil && a.leaves == 0
@@ -48,13 +49,14 @@ func (a *auditedKeys) add(e *Event) {
 	a.byID[id] = known
 }
 
-// precedes reports whether a key may lack events because it is older than they are.
+// precedes reports whether a key may lack events because it was created before the first event.
 func (a *auditedKeys) precedes(k APIKey) bool {
 	return a.old && (a.firstEvent.IsZero() || k.Created.Before(a.firstEvent))
 }
 
-// Keys compares the API keys with the events, and reports each key that differs. before is the list read before the audited head, now
-// the list read after it. A key that matches in either list is good, because an event is recorded before its change is made.
+// Keys compares the API keys with the events, and reports each key that differs. before was listed before the audited
+// tree was read, now after it. A key that matches in either list is good, because an event is recorded before its
+// change is made.
 func (a *Audit) Keys(before, now []APIKey) {
 	current := make(map[string]APIKey)
 	for _, k := range now {
@@ -77,7 +79,7 @@ func (a *Audit) Keys(before, now []APIKey) {
 	}
 }
 
-// fault says how a key differs from its events. It is empty if the key does not differ.
+// fault describes how a key differs from its events. It is empty if the key matches.
 func (a *auditedKeys) fault(k APIKey) string {
 	known, named := a.byID[k.ID]
 	switch {
@@ -94,7 +96,7 @@ func (a *auditedKeys) fault(k APIKey) string {
 	}
 	var differ []string
 	details := k.Details()
-	if _, told := known.details["secretHash"]; !told { // by an attestd that did not record it
+	if _, told := known.details["secretHash"]; !told { // an older attestd did not record it
 		delete(details, "secretHash")
 	}
 	for _, name := range []string{"name", "secretHash", "scopes", "rate", "allowFrom", "expires", "attestor"} {

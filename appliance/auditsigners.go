@@ -10,36 +10,36 @@ import (
 type AuditedSigner struct {
 	Address Address     `json:"address"`
 	First   int64       `json:"first"`   // index of its first record
-	Last    int64       `json:"last"`    // and of its last
-	Records int64       `json:"records"` // how many it signed
-	Known   SignerKnown `json:"known"`   // who says that it may; empty for nobody
+	Last    int64       `json:"last"`    // index of its last record
+	Records int64       `json:"records"` // number of records it signed
+	Known   SignerKnown `json:"known"`   // why it is allowed; empty while the audit is running
 }
 
-// SignerKnown is who says that a signer is one of the appliance's own.
+// SignerKnown is the reason why a signer counts as one of the appliance's own.
 type SignerKnown string
 
-// Who may say so.
+// The values of SignerKnown.
 const (
-	SignerGiven   SignerKnown = "given"   // VerifyOptions.Signers
-	SignerOwn     SignerKnown = "own"     // VerifyOptions.Own
-	SignerEvent   SignerKnown = "event"   // an event of the journal
-	SignerFirst   SignerKnown = "first"   // nobody: it signed the first record, before which no event names one
-	SignerUnknown SignerKnown = "unknown" // nobody
+	SignerGiven   SignerKnown = "given"   // listed in VerifyOptions.Signers
+	SignerOwn     SignerKnown = "own"     // listed in VerifyOptions.Own
+	SignerEvent   SignerKnown = "event"   // named by an event of the journal
+	SignerFirst   SignerKnown = "first"   // signed the first record, and no event before it names a signer
+	SignerUnknown SignerKnown = "unknown" // no reason: unknown signer
 )
 
-// maxSigners bounds how many signers an audit tells apart: an appliance has a few in its life.
+// maxSigners bounds the signers that an audit distinguishes. An appliance has a few in its lifetime.
 const maxSigners = 256
 
-// signers are the keys that signed what an audit has seen. The zero value is ready.
+// signers collects the keys that signed the audited records. The zero value is ready.
 type signers struct {
 	opts  VerifyOptions
 	all   []AuditedSigner // in the order of their first records
 	named map[Address]bool
-	first bool  // an event named one before the first record
-	more  int64 // records of signers beyond maxSigners
+	first bool  // an event named a signer before the first record
+	more  int64 // records by signers beyond maxSigners
 }
 
-// add takes the next leaf, whose claims are good.
+// add takes the next leaf, which must have passed CheckLeaf.
 func (s *signers) add(index int64, e Entry) {
 	if e.Event != nil {
 		for _, address := range e.Event.Signers() {
@@ -65,13 +65,13 @@ func (s *signers) add(index int64, e Entry) {
 	s.all[i].Records++
 }
 
-// known says who vouches for the i-th signer.
+// known returns why the i-th signer is allowed.
 func (s *signers) known(i int) SignerKnown {
 	address := s.all[i].Address
 	switch {
 	case slices.Contains(s.opts.Signers, address):
 		return SignerGiven
-	case len(s.opts.Signers) > 0: // nobody else is believed
+	case len(s.opts.Signers) > 0: // no other source counts
 		return SignerUnknown
 	case slices.Contains(s.opts.Own, address):
 		return SignerOwn
@@ -83,7 +83,7 @@ func (s *signers) known(i int) SignerKnown {
 	return SignerUnknown
 }
 
-// finish returns the signers, and a damage for each that nobody vouches for.
+// finish returns all signers, and one damage for each unknown signer.
 func (s *signers) finish() (all []AuditedSigner, damages []Damage) {
 	for i := range s.all {
 		a := &s.all[i]
@@ -103,7 +103,7 @@ func (s *signers) finish() (all []AuditedSigner, damages []Damage) {
 	return s.all, damages
 }
 
-// span tells a person which records a signer signed.
+// span describes which records a signer signed.
 func (a AuditedSigner) span() string {
 	if a.Records == 1 {
 		return fmt.Sprintf("record %d", a.First)
@@ -114,7 +114,7 @@ func (a AuditedSigner) span() string {
 	return fmt.Sprintf("%d of the records %d to %d", a.Records, a.First, a.Last)
 }
 
-// String tells a person who signed what, and who vouches for that.
+// String describes the signer, its records and why it is allowed.
 func (a AuditedSigner) String() string {
 	why := map[SignerKnown]string{
 		SignerGiven: "given", SignerOwn: "the appliance's own", SignerEvent: "named by an event of the journal",
@@ -123,7 +123,8 @@ func (a AuditedSigner) String() string {
 	return fmt.Sprintf("%s  %s (%s)", a.Address, a.span(), why[a.Known])
 }
 
-// Signers are the attestor keys that an event names as the appliance's own: those with which it started, or one that was added.
+// Signers returns the attestor keys that an event names as the appliance's own: the keys at its start, or a key that
+// was added or changed.
 func (e Event) Signers() (all []Address) {
 	var texts []string
 	switch e.Kind {

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// leafSignedBy is the leaf of a record that the n-th of the tests' attestor keys signed.
+// leafSignedBy returns the leaf of a record signed by the n-th attestor key of the tests.
 func leafSignedBy(t *testing.T, n int) []byte {
 	t.Helper()
 	key, err := crypto.ToECDSA(crypto.Keccak256([]byte(fmt.Sprint("attestor ", n))))
@@ -42,7 +42,7 @@ func addressOf(n int) appliance.Address {
 	return appliance.Address(crypto.PubkeyToAddress(key.PublicKey))
 }
 
-// eventLeaf is the leaf of an event with one detail.
+// eventLeaf returns the leaf of an event with one detail.
 func eventLeaf(t *testing.T, kind appliance.EventKind, detail, value string) []byte {
 	t.Helper()
 	e := appliance.Event{Kind: kind, ID: uuid.Must(uuid.NewV7()), Details: map[string]string{detail: value}}
@@ -53,9 +53,9 @@ func eventLeaf(t *testing.T, kind appliance.EventKind, detail, value string) []b
 	return leaf
 }
 
-// signersTest is a journal, in letters: records signed by keys 1 to 9, and events that name keys.
+// signersTest describes a journal in letters: records signed by keys 1 to 9, and events that name keys.
 type signersTest struct {
-	leaves string // digits are records; s12 is a start with keys 1 and 2, +3 adds key 3, x1 is another event that speaks of key 1
+	leaves string // digits are records; s12 is a start with keys 1 and 2, +3 adds key 3, x1 is another kind of event with the address of key 1
 	opts   appliance.VerifyOptions
 	want   string // each signer: key, first, last, records, known
 	faults []string
@@ -157,7 +157,7 @@ func (test signersTest) leaf(t *testing.T, word string) []byte {
 	return leafSignedBy(t, int(word[0]-'0'))
 }
 
-// Who writes a journal of rubbish gets no longer list than that of a real one.
+// The list of signers is bounded, so a journal full of garbage does not make it long.
 func TestAnAuditTellsSoManySignersApart(t *testing.T) {
 	t.Parallel()
 	audit, err := appliance.NewAudit(testLogKey(t, "example.com/log").Verifier, nil)
@@ -169,7 +169,7 @@ func TestAnAuditTellsSoManySignersApart(t *testing.T) {
 		audit.Leaf(leafSignedBy(t, n))
 	}
 	report := audit.Finish(nil)
-	last := report.Damages[len(report.Damages)-2] // before the checkpoint's
+	last := report.Damages[len(report.Damages)-2] // the checkpoint's is the last one
 	if len(report.Signers) != 256 || last.Detail != "there are more than 256 signers, who signed 4 more records" {
 		t.Errorf("of %d signers %d are listed, and at last: %s", signers, len(report.Signers), last)
 	}

@@ -16,7 +16,7 @@ func SignCheckpoint(tree tlog.Tree, signer note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, signer)
 }
 
-// OpenCheckpoint returns the tree of a signed checkpoint of the verifier's log.
+// OpenCheckpoint verifies a signed checkpoint of the verifier's log and returns its tree.
 //
 // Errors: the note has no valid signature of the verifier, names another log, or is malformed.
 func OpenCheckpoint(signed []byte, verifier note.Verifier) (tlog.Tree, error) {
@@ -34,7 +34,7 @@ func OpenCheckpoint(signed []byte, verifier note.Verifier) (tlog.Tree, error) {
 	return tree, nil
 }
 
-// ReadCheckpoint returns the origin and the tree of a signed checkpoint. It checks no signature.
+// ReadCheckpoint returns the origin and the tree of a signed checkpoint without verifying a signature.
 func ReadCheckpoint(signed []byte) (origin string, tree tlog.Tree, err error) {
 	text := signed
 	if i := bytes.LastIndex(signed, []byte("\n\n")); i >= 0 {
@@ -46,13 +46,14 @@ func ReadCheckpoint(signed []byte) (origin string, tree tlog.Tree, err error) {
 	return origin, tree, err
 }
 
-// parseCheckpoint reads the text that is signed: origin, size, root hash and extension lines, none of which is empty.
+// parseCheckpoint reads the signed text: origin, size, root hash and extension lines. None of them may be empty.
 func parseCheckpoint(text string) (origin string, tree tlog.Tree, err error) {
 	origin, body, _ := strings.Cut(text, "\n")
 	if origin == "" || strings.Contains(text, "\n\n") {
 		return "", tree, errors.New("it has an empty line (C2SP tlog-checkpoint)")
 	}
-	// ParseTree reads Go's own first line. The other lines are the same in every checkpoint.
+	// ParseTree expects the first line of Go's own checksum database. The other lines have the same format in every
+	// checkpoint.
 	tree, err = tlog.ParseTree([]byte("go.sum database tree\n" + body))
 	return origin, tree, err
 }

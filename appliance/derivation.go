@@ -8,11 +8,11 @@ import (
 // Step is one step from the two addresses of a record to its digest.
 type Step struct {
 	What  string // such as "Keccak256 of these 40 bytes"
-	Value string // 0x and hex digits, or the text that is hashed
+	Value string // 0x and hex digits, or the hashed text
 }
 
-// Derivation returns how a record's digest comes from its addresses, step by step, as its scheme has it. The last step's value is the
-// digest, which is the record's Hash unless that was changed.
+// Derivation returns the steps from a record's addresses to its digest under its scheme. The last value is the digest.
+// It equals the record's Hash unless the record was altered.
 func (r Record) Derivation() ([]Step, error) {
 	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Each step that hashes the one before is that hash, and the last one is the digest that is signed.
+// Each hashing step hashes the previous step's value, and the last value is the digest that is signed.
 func TestADerivationLeadsToTheDigest(t *testing.T) {
 	t.Parallel()
 	domain := &appliance.EIP712Domain{Name: "ZAsset", Version: "1", ChainID: 1}

@@ -13,7 +13,7 @@ import (
 // SchemeName names a digest scheme in the configuration and in records.
 type SchemeName string
 
-// The digest schemes. The contract that verifies decides which one an appliance must use.
+// The digest schemes. The verifying contract determines which one an appliance must use.
 const (
 	SchemeKeccak256BN254 SchemeName = "keccak256-bn254"
 	SchemeMiMCBN254      SchemeName = "mimc-bn254"
@@ -24,7 +24,7 @@ const (
 // SchemeNames lists the digest schemes, the default first.
 var SchemeNames = []SchemeName{SchemeKeccak256BN254, SchemeMiMCBN254, SchemeKeccak256, SchemeEIP712}
 
-// EIP712Domain is the domain of SchemeEIP712. Empty members are left out of the domain's type, as EIP-712 says.
+// EIP712Domain is the domain of SchemeEIP712. Empty members are left out of the domain's type (EIP-712).
 type EIP712Domain struct {
 	Name              string   `json:"name,omitempty"`
 	Version           string   `json:"version,omitempty"`
@@ -32,15 +32,14 @@ type EIP712Domain struct {
 	VerifyingContract *Address `json:"verifyingContract,omitempty"`
 }
 
-// Scheme is a way to turn the two addresses of a Request into the 32 bytes that are signed.
+// Scheme computes the 32 bytes to sign from the two addresses of a Request.
 type Scheme struct {
 	Name   SchemeName
 	Domain *EIP712Domain // only for SchemeEIP712
 	digest func(Request) Digest
 }
 
-// NewScheme returns the scheme of that name. SchemeEIP712 needs a domain with at least one member; the others
-// take nil.
+// NewScheme returns the named scheme. SchemeEIP712 needs a domain with at least one member. The other schemes take nil.
 func NewScheme(name SchemeName, domain *EIP712Domain) (Scheme, error) {
 	if name != SchemeEIP712 && domain != nil {
 		return Scheme{}, fmt.Errorf("digest scheme %s has no EIP-712 domain", name)
@@ -68,26 +67,27 @@ func NewScheme(name SchemeName, domain *EIP712Domain) (Scheme, error) {
 // Digest returns the 32 bytes to sign.
 func (s Scheme) Digest(r Request) Digest { return s.digest(r) }
 
-// keccak256 hashes the 40 bytes of both addresses.
+// keccak256 hashes the two addresses, 40 bytes.
 func keccak256(r Request) Digest {
 	return Digest(crypto.Keccak256Hash(r.UnspendableAddress[:], r.Beneficiary[:]))
 }
 
-// keccak256BN254 is keccak256 with the first byte cleared: below 2^248, so a canonical scalar of BN254.
+// keccak256BN254 is keccak256 with the first byte cleared. The result is below 2^248 and so a canonical scalar of
+// BN254.
 func keccak256BN254(r Request) Digest {
 	d := keccak256(r)
 	d[0] = 0
 	return d
 }
 
-// mimcBN254 is gnark's MiMC (Miyaguchi-Preneel, exponent 5, 110 rounds, constants from "seed") over the scalar
-// field of BN254, of the two addresses as one field element each.
+// mimcBN254 is gnark's MiMC (Miyaguchi-Preneel, exponent 5, 110 rounds, constants from "seed") over the scalar field of
+// BN254. Each address is one field element.
 func mimcBN254(r Request) Digest {
 	h := mimc.NewMiMC()
 	for _, a := range []Address{r.UnspendableAddress, r.Beneficiary} {
 		element := leftPad(a[:])
 		if _, err := h.Write(element[:]); err != nil {
-			panic(err) // cannot be: 160 bits are below the field's modulus
+			panic(err) // unreachable: 160 bits are below the field's modulus
 		}
 	}
 	return Digest(h.Sum(nil))
@@ -110,13 +110,13 @@ func structHash(r Request) Digest {
 	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(attestationType)), u[:], b[:]))
 }
 
-// separator is EIP-712's domainSeparator.
+// separator returns EIP-712's domainSeparator.
 func (d *EIP712Domain) separator() Digest {
 	domainType, values := d.encode()
 	return Digest(crypto.Keccak256(crypto.Keccak256([]byte(domainType)), values))
 }
 
-// encode returns the domain's type and its encoded values: the members that are present, in the standard's order.
+// encode returns the domain's type and its encoded values: the members that are set, in the order of EIP-712.
 func (d *EIP712Domain) encode() (domainType string, values []byte) {
 	var members []string
 	add := func(member string, value []byte) {
@@ -146,8 +146,8 @@ func leftPad(b []byte) (word [32]byte) {
 	return word
 }
 
-// BN254R is the order of BN254's scalar field. A contract that passes the digest to a circuit requires it to be
-// below this; keccak256-bn254 and mimc-bn254 always are.
+// BN254R returns the order of BN254's scalar field. A contract that passes the digest to a circuit requires a smaller
+// digest. Digests of keccak256-bn254 and mimc-bn254 are always smaller.
 func BN254R() *big.Int {
 	r, _ := new(big.Int).SetString("30644e72e131a029b85045b68181585d2833e84879b9709143e1f593f0000001", 16)
 	return r

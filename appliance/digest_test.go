@@ -21,7 +21,7 @@ var request = appliance.Request{
 
 var domain = &appliance.EIP712Domain{Name: "ZAsset", Version: "1", ChainID: 1, VerifyingContract: &request.Beneficiary}
 
-// The hashes were worked out in JavaScript with ethers 6 (solidityPackedKeccak256, TypedDataEncoder) and, for MiMC,
+// The hashes were computed in JavaScript with ethers 6 (solidityPackedKeccak256, TypedDataEncoder) and, for MiMC, from
 // its definition over BigInt.
 func TestDigestsAreThoseWorkedOutIndependently(t *testing.T) {
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestDigestsAreThoseWorkedOutIndependently(t *testing.T) {
 
 func TestKeccakIsOfThe40BytesAndTheBN254FormClearsTheFirst(t *testing.T) {
 	forRandomRequests(func(r appliance.Request) {
-		h := sha3.NewLegacyKeccak256() // x/crypto's, not go-ethereum's
+		h := sha3.NewLegacyKeccak256() // of x/crypto, not of go-ethereum
 		h.Write(r.UnspendableAddress[:])
 		h.Write(r.Beneficiary[:])
 		want := hex.EncodeToString(h.Sum(nil))
@@ -64,7 +64,7 @@ func TestMiMCIsThatOfItsDefinition(t *testing.T) {
 	})
 }
 
-// mimcByDefinition is MiMC as its authors define it, in big integers: x -> (x + k + c)^5 for 110 rounds, in
+// mimcByDefinition computes MiMC from its authors' definition in big integers: x -> (x + k + c)^5 for 110 rounds, in
 // Miyaguchi-Preneel mode, with gnark's constants (a chain of keccak-256 that begins with "seed").
 func mimcByDefinition(blocks ...[]byte) *big.Int {
 	r := appliance.BN254R()

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Code names a kind of failure. Codes are stable: clients branch on them, and api maps each to a status.
+// Code names a kind of failure. Codes are stable: clients branch on them, and package api maps each to an HTTP status.
 type Code string
 
-// The codes, by what the client can do about them.
+// The codes, grouped by the client's remedy.
 const (
-	// The request is at fault; repeating it as it is cannot succeed.
+	// The request is at fault. Repeating it unchanged cannot succeed.
 	CodeInvalidJSON           Code = "invalid_json"
 	CodeUnknownField          Code = "unknown_field"
 	CodeMissingField          Code = "missing_field"
@@ -33,7 +33,7 @@ const (
 	CodeScopeRequired     Code = "scope_required"
 	CodeAddressNotAllowed Code = "address_not_allowed"
 
-	// The screening list or the policy is against it; see Policy.
+	// The screening list or the policy refuses the request; see Policy.
 	CodeScreened     Code = "screened"
 	CodePolicyDeny   Code = "policy_deny"
 	CodePolicyAllow  Code = "policy_allow"
@@ -42,13 +42,13 @@ const (
 	CodePolicyCap    Code = "policy_cap"
 	CodePolicySecond Code = "policy_second_beneficiary"
 
-	// The appliance is at fault for now; the request may be repeated after Error.RetryAfter.
+	// The appliance is temporarily at fault. The client may repeat the request after Error.RetryAfter.
 	CodeRateLimited            Code = "rate_limited"
 	CodeOverloaded             Code = "overloaded"
 	CodeHSMUnavailable         Code = "hsm_unavailable"
-	CodeAttestorKeyUnavailable Code = "attestor_key_unavailable" // the API key is bound to one that is not there
+	CodeAttestorKeyUnavailable Code = "attestor_key_unavailable" // for the attestor key of this API key
 	CodeJournalUnavailable     Code = "journal_unavailable"
-	CodeJournalLost            Code = "journal_lost" // the journal is not the one that was published; see store/highwater
+	CodeJournalLost            Code = "journal_lost" // the journal differs from the published one; see store/highwater
 	CodeReplicaUnavailable     Code = "replica_unavailable"
 	CodeReplicaBehind          Code = "replica_behind"
 	CodeTimeout                Code = "timeout"
@@ -56,47 +56,47 @@ const (
 	CodePaused                 Code = "paused" // by an operator; see appliance/stop
 	CodeHalted                 Code = "halted" // by the watchtower
 
-	// The upstream of the reads is at fault for now.
+	// The upstream of the reads is temporarily at fault.
 	CodeUpstreamUnavailable Code = "upstream_unavailable"
 
-	// A contract on chain has another attestor; only of readiness.
+	// A contract on chain has another attestor. Only readiness reports this.
 	CodeAttestorMismatch Code = "attestor_mismatch"
 
-	// A defect of ours.
+	// A defect of attestd.
 	CodeInternal Code = "internal"
 )
 
-// Error is what a caller of the domain gets: a stable code and a sentence that is safe to show to a client.
-// What only an operator may see is in Cause.
+// Error is the error type of the domain: a stable code and a sentence that is safe to show to a client. Cause holds the
+// part that only an operator may see.
 type Error struct {
 	Code       Code
 	Detail     string        // for the client; no internals
 	Field      string        // the request member at fault, or empty
-	RetryAfter time.Duration // when repeating makes sense; zero says nothing
+	RetryAfter time.Duration // when to repeat the request; zero means unknown
 	Cause      error         // for the operator's log; may be nil
 }
 
-// Errorf returns an Error whose detail is formatted. A %w verb is kept out of it on purpose: details are for
-// clients, causes are not; see Error.Because.
+// Errorf returns an Error with a formatted detail. It does not support %w: details are for clients, causes are not; see
+// Error.Because.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// Because returns a copy of e with the operator's cause.
+// Because returns a copy of e with a cause for the operator.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.Cause = cause
 	return &c
 }
 
-// In returns a copy of e that blames a member of the request.
+// In returns a copy of e that names a member of the request as the one at fault.
 func (e *Error) In(field string) *Error {
 	c := *e
 	c.Field = field
 	return &c
 }
 
-// Error is the operator's view: code, detail and cause.
+// Error returns the operator's view: field, detail and cause.
 func (e *Error) Error() string {
 	s := e.Detail
 	if e.Field != "" {

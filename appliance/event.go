@@ -16,18 +16,18 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// EventKind names what happened.
+// EventKind names a kind of event.
 type EventKind string
 
-// The kinds of events. docs/journal.md has the details of each.
+// The kinds of events. docs/journal.md lists the details of each.
 const (
-	// EventLogContinued is the first leaf of a log that goes on from another one; see Continuation.
+	// EventLogContinued is the first leaf of a log that continues another one; see Continuation.
 	EventLogContinued EventKind = "log_continued"
 
 	EventStarted        EventKind = "started" // has DetailSigners
 	EventStopped        EventKind = "stopped"
 	EventSignerAdded    EventKind = "signer_added"   // has DetailAddress
-	EventSignerChanged  EventKind = "signer_changed" // likewise
+	EventSignerChanged  EventKind = "signer_changed" // has DetailAddress
 	EventSignerRemoved  EventKind = "signer_removed"
 	EventKeyCreated     EventKind = "key_created"
 	EventKeyRevoked     EventKind = "key_revoked"
@@ -41,10 +41,10 @@ const (
 	EventResumed        EventKind = "resumed"
 	EventHalted         EventKind = "halted"
 	EventPolicy         EventKind = "policy_loaded"
-	EventSecond         EventKind = "second_beneficiary" // an attestation for one; see WarnOfSecond
-	EventRefused        EventKind = "refused"            // a request that was authorised; RefusalsPerMinute
+	EventSecond         EventKind = "second_beneficiary" // see WarnOfSecond
+	EventRefused        EventKind = "refused"            // an authorised request was refused; limited to RefusalsPerMinute
 
-	// EventContradiction says that a witness has cosigned another history of the log; see Contradiction.
+	// EventContradiction records that a witness has cosigned another history of the log; see Contradiction.
 	EventContradiction EventKind = "witness_contradiction"
 )
 
@@ -52,37 +52,38 @@ const (
 const (
 	DetailWitness    = "witness"    // its name in the appliance's policy
 	DetailWitnessKey = "key"        // the LogName of its key
-	DetailCheckpoint = "checkpoint" // what the witness was shown
+	DetailCheckpoint = "checkpoint" // the checkpoint that was submitted to the witness
 	DetailReason     = "reason"
 )
 
-// Details in which events name attestor keys; see Event.Signers.
+// Details that name attestor keys; see Event.Signers.
 const (
 	DetailSigners = "signers" // addresses, separated by spaces
 	DetailAddress = "address"
 )
 
-// Details that are addresses of an attestation.
+// Details with the addresses of an attestation.
 const (
 	DetailUnspendable = "unspendableAddress"
 	DetailBeneficiary = "beneficiary"
 )
 
-// Event is a leaf that is no attestation: something that an auditor should find in the log. Its JSON begins with the member
-// event, with which no attestation's begins.
+// Event is a leaf that is not an attestation: an action or a fault that an auditor should find in the log. Its JSON
+// begins with the member "event". The JSON of an attestation never does.
 type Event struct {
 	Kind    EventKind         `json:"event"`
 	ID      uuid.UUID         `json:"id"` // UUIDv7
 	Time    time.Time         `json:"time"`
-	By      string            `json:"by,omitempty"`      // who did it
-	Details map[string]string `json:"details,omitempty"` // by kind
-	Salt    Salt              `json:"salt"`              // as a record's
+	By      string            `json:"by,omitempty"`      // who did it, if known
+	Details map[string]string `json:"details,omitempty"` // depends on Kind
+	Salt    Salt              `json:"salt"`              // as in Record
 }
 
-// eventStart is how the leaf of an event begins.
+// eventStart is the first bytes of an event's leaf.
 const eventStart = `{"event":"`
 
-// EncodeEvent returns an event's bytes in the tree: compact JSON, no newline. They are kept as they are.
+// EncodeEvent returns an event's leaf: compact JSON, no newline. Stores keep these bytes and never encode an event
+// again.
 func EncodeEvent(e Event) ([]byte, error) {
 	if e.Kind == "" || e.ID == uuid.Nil {
 		return nil, errors.New("event: it has no kind or no id")
@@ -94,7 +95,7 @@ func EncodeEvent(e Event) ([]byte, error) {
 	return leaf, nil
 }
 
-// Prepare gives an event that is to be appended its ID and Salt, where it has none. The error says why it cannot be appended.
+// Prepare sets the ID and Salt of a new event if they are missing. It returns an error if the event cannot be appended.
 func (e *Event) Prepare() error {
 	refuse := func(format string, args ...any) error {
 		return Errorf(CodeInternal, "the event cannot be recorded").Because(fmt.Errorf(format, args...))
@@ -127,13 +128,13 @@ func (e *Event) Prepare() error {
 	return nil
 }
 
-// eventKind is how a kind is written.
+// eventKind matches a valid kind.
 var eventKind = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // MaxEvent bounds the text of an event, in bytes.
 const MaxEvent = 16 << 10
 
-// At gives a prepared event its time and returns its leaf.
+// At sets the time of a prepared event and returns its leaf.
 func (e *Event) At(now time.Time) ([]byte, error) {
 	e.Time = now
 	leaf, err := EncodeEvent(*e)
@@ -143,7 +144,7 @@ func (e *Event) At(now time.Time) ([]byte, error) {
 	return leaf, nil
 }
 
-// DecodeEvent reads the leaf of an event. It refuses bytes that EncodeEvent would not have written.
+// DecodeEvent reads an event's leaf. It refuses bytes that EncodeEvent would not have written.
 func DecodeEvent(leaf []byte) (Event, error) {
 	var e Event
 	if err := json.Unmarshal(leaf, &e); err != nil {
@@ -159,11 +160,11 @@ func DecodeEvent(leaf []byte) (Event, error) {
 	return e, nil
 }
 
-// IsEvent says whether a leaf is an event's, by how it begins.
+// IsEvent reports whether a leaf is an event, by its first bytes.
 func IsEvent(leaf []byte) bool { return bytes.HasPrefix(leaf, []byte(eventStart)) }
 
-// DecodeEntry reads a leaf of either kind, which becomes the entry's Leaf. Errors are those of DecodeLeaf and DecodeEvent, with
-// what could be read.
+// DecodeEntry reads a leaf of either kind and stores it as the entry's Leaf. Errors are the errors of DecodeLeaf and
+// DecodeEvent. On an error, the entry holds the decoded part.
 func DecodeEntry(index int64, leaf []byte) (e Entry, err error) {
 	e = Entry{Index: index, Leaf: leaf}
 	if !IsEvent(leaf) {
@@ -175,7 +176,7 @@ func DecodeEntry(index int64, leaf []byte) (e Entry, err error) {
 	return e, err
 }
 
-// Verify checks what the record or the event claims by itself.
+// Verify checks the record or the event on its own.
 func (e Entry) Verify() error {
 	if e.Event != nil {
 		return e.Event.Verify()
@@ -183,7 +184,7 @@ func (e Entry) Verify() error {
 	return e.Record.Verify()
 }
 
-// ID is that of the attestation or the event.
+// ID returns the id of the attestation or the event.
 func (e Entry) ID() uuid.UUID {
 	if e.Event != nil {
 		return e.Event.ID
@@ -191,7 +192,7 @@ func (e Entry) ID() uuid.UUID {
 	return e.Record.ID
 }
 
-// Time is that of the attestation or the event.
+// Time returns the time of the attestation or the event.
 func (e Entry) Time() time.Time {
 	if e.Event != nil {
 		return e.Event.Time
@@ -199,16 +200,16 @@ func (e Entry) Time() time.Time {
 	return e.Record.Time
 }
 
-// Continuation says from which log another one goes on, and why. Its event is the new log's first leaf; behind it are the old
-// log's leaves, each with its bytes unchanged. A log of a database that lost its tail goes on so, or one that was restored from an
-// older copy: nothing signs a second history under the old log's name.
+// Continuation says which log a new log continues, and why. Its event is the new log's first leaf. The old log's leaves
+// follow it, byte for byte. A log is continued if its database lost its tail or was restored from an older copy. So no
+// second history is ever signed under the old log's name.
 type Continuation struct {
 	Log       string // the old log's verifier key (C2SP signed-note: name+hash+key)
 	Origin    string // of the new log
-	Published string // the highest checkpoint that is known to have been published; empty where none is known
-	Surviving string // the checkpoint of the leaves that follow, signed by the old log
+	Published string // the highest checkpoint known to have been published; empty if unknown
+	Surviving string // the checkpoint of the leaves that follow, signed by the old log's key
 	Reason    string
-	NewKey    string // the new log's verifier key, where it does not follow from the old log's key; see Event.GiveNewLogKey
+	NewKey    string // the new log's verifier key if it is not derived from the old log's key; see Event.GiveNewLogKey
 }
 
 // The details of an EventLogContinued.
@@ -221,7 +222,7 @@ const (
 	detailNewKey    = "newKey"
 )
 
-// Event returns the event, but for who, when and salt.
+// Event returns the event without By, ID, Time and Salt.
 func (c Continuation) Event() Event {
 	details := map[string]string{detailLog: c.Log, detailOrigin: c.Origin, detailSurviving: c.Surviving, detailReason: c.Reason}
 	if c.Published != "" {
@@ -230,7 +231,7 @@ func (c Continuation) Event() Event {
 	return Event{Kind: EventLogContinued, Details: details}
 }
 
-// Continuation reads the event; ok is false for another kind.
+// Continuation reads the event's details. ok is false for an event of another kind.
 func (e Event) Continuation() (c Continuation, ok bool) {
 	d := e.Details
 	return Continuation{
@@ -239,7 +240,7 @@ func (e Event) Continuation() (c Continuation, ok bool) {
 	}, e.Kind == EventLogContinued
 }
 
-// Verify checks what an event claims by itself.
+// Verify checks an event on its own: an EventLogContinued must carry a checkpoint that the old log signed.
 func (e Event) Verify() error {
 	c, ok := e.Continuation()
 	if !ok {
@@ -251,7 +252,7 @@ func (e Event) Verify() error {
 	return nil
 }
 
-// Tree is that of the leaves that follow. The error says that no such tree was signed by the log that is named.
+// Tree verifies the surviving checkpoint with the old log's key and returns the tree of the leaves that follow.
 func (c Continuation) Tree() (tlog.Tree, error) {
 	verifier, err := note.NewVerifier(c.Log)
 	if err != nil {
@@ -260,14 +261,14 @@ func (c Continuation) Tree() (tlog.Tree, error) {
 	return OpenCheckpoint([]byte(c.Surviving), verifier)
 }
 
-// Names says whether the log of that name is one from which c goes on: the one whose leaves follow, or the one of the published
-// checkpoint. name is as LogName makes it.
+// Names reports whether c continues the log of that name: the log whose leaves follow, or the log of the published
+// checkpoint. name has the form of LogName.
 func (c Continuation) Names(name string) bool {
 	verifier, err := note.NewVerifier(c.Log)
 	return err == nil && LogName(verifier) == name || c.Published != "" && SignerOf([]byte(c.Published)) == name
 }
 
-// LogName identifies a log: its key's name and hash, as in a note's signature line.
+// LogName identifies a log by its key's name and hash, as in the signature line of a note.
 func LogName(key interface {
 	Name() string
 	KeyHash() uint32
@@ -275,7 +276,8 @@ func LogName(key interface {
 	return fmt.Sprintf("%s+%08x", key.Name(), key.KeyHash())
 }
 
-// SignerOf returns the LogName of the first signature of a note, which it does not verify; "" where there is none.
+// SignerOf returns the LogName of the first signature of a note without verifying it. It returns "" for a note without
+// a signature.
 func SignerOf(signed []byte) string {
 	_, err := note.Open(signed, note.VerifierList())
 	if unverified, ok := errors.AsType[*note.UnverifiedNoteError](err); ok && len(unverified.Note.UnverifiedSigs) > 0 {
@@ -285,10 +287,11 @@ func SignerOf(signed []byte) string {
 	return ""
 }
 
-// sinceSuffix is what an origin has that was made by NextOrigin.
+// sinceSuffix matches the suffix that NextOrigin appends.
 var sinceSuffix = regexp.MustCompile(`/since-\d{8}T\d{6}Z$`)
 
-// NextOrigin is the origin of a log that goes on from the one of that origin: example.com/attestd/since-20261122T031500Z.
+// NextOrigin returns the origin of a log that continues the log of the given origin:
+// example.com/attestd/since-20261122T031500Z.
 func NextOrigin(origin string, now time.Time) string {
 	next := sinceSuffix.ReplaceAllString(origin, "") + now.UTC().Format("/since-20060102T150405Z")
 	if next != origin {
@@ -297,7 +300,7 @@ func NextOrigin(origin string, now time.Time) string {
 	return NextOrigin(origin, now.Add(time.Second))
 }
 
-// validReason returns an error for a reason that would not stay one line.
+// validReason returns an error unless the reason is one line of at most 1000 bytes.
 func validReason(reason string) error {
 	if strings.TrimSpace(reason) == "" || len(reason) > 1000 || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
 		return errors.New("a reason is needed: one line, at most 1000 bytes")

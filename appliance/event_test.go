@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// continuedLog is a log that goes on from an auditLog of which some leaves are left.
+// continuedLog is a log that continues an auditLog after some of its leaves were lost.
 type continuedLog struct {
 	auditLog
 	old   auditLog
@@ -37,7 +37,7 @@ func newContinuedLog(t testing.TB, published, left int) (c continuedLog) {
 	return c
 }
 
-// audits audits leaves with a checkpoint of just them.
+// audits audits the leaves with a checkpoint of exactly these leaves.
 func (c continuedLog) audits(t testing.TB, leaves [][]byte, earlier []byte) appliance.AuditReport {
 	t.Helper()
 	var tree hashTree
@@ -62,7 +62,7 @@ func TestAuditOfAContinuedLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		leaves  [][]byte
 		earlier []byte
-		fault   string // empty: none
+		fault   string // empty: no damage
 	}{
 		"whole":                                 {c.leaves, nil, ""},
 		"with what came since":                  {append(c.leaves[:10:10], c.old.leaves[11]), nil, ""},

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// RecordedPerMinute is how many events of a kind are recorded a minute. The newest of those beyond is recorded when the minute is over,
-// and says how many were left out before it.
+// RecordedPerMinute is how many events of a kind are recorded per minute. The newest event beyond that limit is
+// recorded when the minute is over, with the number of events left out before it.
 func RecordedPerMinute(kind EventKind) int {
 	if kind == EventRefused {
 		return RefusalsPerMinute
@@ -19,51 +19,53 @@ func RecordedPerMinute(kind EventKind) int {
 	return EventsPerMinute
 }
 
-// Refusal is the event of a request of an API key that was refused for what it asked. It has no addresses: a refused one is often
-// that of somebody who has nothing to do with it.
+// Refusal returns the event of an API key's request that screening or the policy refused. It omits the addresses,
+// because a refused address often belongs to an uninvolved person.
 func Refusal(keyID string, err error) Event {
 	return Event{Kind: EventRefused, Details: map[string]string{"code": string(CodeOf(err)), "keyId": keyID}}
 }
 
-// EventsOptions are how Events records. Only Journal is required.
+// EventsOptions configure Events. Only Journal is required.
 type EventsOptions struct {
 	Journal Journal
-	Logger  *slog.Logger     // nil means none
+	Logger  *slog.Logger     // nil discards all messages
 	Now     func() time.Time // nil means time.Now
-	Member  string           // the appliance's name among others that share the journal; empty where there are none
+	Member  string           // the appliance's name among appliances that share the journal; may be empty
 
 }
 
 const (
-	// EventsPerMinute bounds what a fault, such as a token that comes and goes, adds to a journal.
+	// EventsPerMinute bounds the events that a recurring fault, such as an unstable token, adds to a journal.
 	EventsPerMinute = 600
-	// RefusalsPerMinute is for what clients cause.
+	// RefusalsPerMinute bounds the events that clients can cause.
 	RefusalsPerMinute = 10
-	// MaxQueuedEvents bounds how many events wait for the journal. Beyond them as many of operators' actions wait.
+	// MaxQueuedEvents bounds the events that wait for the journal. Events of operators' actions may fill the queue to
+	// twice this length.
 	MaxQueuedEvents = 1024
 
-	eventTimeout   = 10 * time.Second // of one try
+	eventTimeout   = 10 * time.Second // per attempt
 	eventRetryMin  = 50 * time.Millisecond
 	eventRetryMax  = 5 * time.Second
-	eventDelayTold = time.Second // from here on an event says when it happened
+	eventDelayTold = time.Second // a longer delay is recorded as DetailAt
 )
 
-// What Events adds to an event's details.
+// Details that Events adds to an event.
 const (
-	DetailAt      = "at"      // when it happened, where it was recorded more than a second later
-	DetailLeftOut = "leftOut" // how many of this kind were left out before it
+	DetailAt      = "at"      // when it happened, if it was recorded more than a second later
+	DetailLeftOut = "leftOut" // how many events of this kind were left out before it
 	DetailMember  = "member"  // EventsOptions.Member
 )
 
-// Events records events in a journal beside attesting. Record never blocks: one goroutine appends what is queued, and tries again
-// while the journal is not available. Append and Keep are for what operators do. All methods are safe for concurrent use, and do nothing on nil.
+// Events records events in a journal, independent of attestations. Record never blocks: one goroutine appends the
+// queued events and retries while the journal is not available. Append and Keep are for operators' actions. All methods
+// are safe for concurrent use and do nothing on nil.
 type Events struct {
 	opts EventsOptions
 	stop context.CancelFunc
-	wake chan struct{} // has one element when there may be something to do
+	wake chan struct{} // holds one element if run should look at the queue
 	done chan struct{} // closed when run has returned
 
-	mu      sync.Mutex // protects all below
+	mu      sync.Mutex // protects the fields below
 	queue   []*queuedEvent
 	kinds   map[EventKind]*eventWindow
 	closing bool
@@ -73,18 +75,18 @@ type Events struct {
 type queuedEvent struct {
 	event    Event
 	at       time.Time
-	recorded chan struct{} // closed when it is in the journal, or cannot be
+	recorded chan struct{} // closed when the event is in the journal or was dropped
 }
 
-// eventWindow is a minute of a kind.
+// eventWindow counts one minute's events of one kind.
 type eventWindow struct {
 	begun time.Time
-	count int          // recorded since
+	count int          // recorded since begun
 	held  *queuedEvent // the newest beyond the limit
-	left  int          // others beyond the limit
+	left  int          // how many other events were left out
 }
 
-// NewEvents returns a recorder. It is to be closed.
+// NewEvents returns a recorder. The caller must close it.
 func NewEvents(o EventsOptions) *Events {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -98,8 +100,8 @@ func NewEvents(o EventsOptions) *Events {
 	return e
 }
 
-// Record has the event appended to the journal soon: in the order of the calls, but for those beyond a limit. What operators do is for
-// Append and Keep, which know no limit.
+// Record queues the event for the journal. Events are appended in the order of the calls, except for those beyond the
+// limit of their kind. Operators' actions use Append and Keep, which have no such limit.
 func (e *Events) Record(event Event) {
 	if e == nil {
 		return
@@ -119,7 +121,8 @@ func (e *Events) Record(event Event) {
 	e.signal()
 }
 
-// neverLeftOut says whether Record has each event of a kind recorded: those of the daemon that only an operator causes.
+// neverLeftOut reports whether Record exempts a kind from its limit. It exempts the daemon's events that only an
+// operator causes.
 func neverLeftOut(kind EventKind) bool {
 	switch kind {
 	case EventStarted, EventStopped, EventPolicy, EventSignerAdded, EventSignerChanged, EventSignerRemoved:
@@ -128,8 +131,8 @@ func neverLeftOut(kind EventKind) bool {
 	return false
 }
 
-// Append records what an operator is about to do. It returns once the event is in the journal, behind those recorded before. After an
-// error the caller must not do it. The error has the journal's code.
+// Append records an action that an operator is about to take. It returns once the event is in the journal, after all
+// events recorded before. After an error, which has the journal's code, the caller must not act.
 func (e *Events) Append(ctx context.Context, event Event) error {
 	if e == nil {
 		return nil
@@ -148,8 +151,9 @@ func (e *Events) Append(ctx context.Context, event Event) error {
 	return nil
 }
 
-// Keep has the event of an operator's action appended soon, and never leaves it out. It is for actions that must be possible while the
-// journal is not available, such as a revocation. If too many events wait, the error has CodeOverloaded and the caller must not act.
+// Keep queues the event of an operator's action and never leaves it out. It is for actions that must work while the
+// journal is not available, such as a revocation. If too many events are queued, the error is CodeOverloaded and the
+// caller must not act.
 func (e *Events) Keep(event Event) error {
 	if e == nil {
 		return nil
@@ -171,7 +175,7 @@ func (e *Events) Keep(event Event) error {
 }
 
 func (e *Events) prepare(event Event) (*queuedEvent, error) {
-	event.Details = maps.Clone(event.Details) // the caller may change its own
+	event.Details = maps.Clone(event.Details) // the caller may change its map later
 	if err := event.Prepare(); err != nil {
 		return nil, err
 	}
@@ -182,7 +186,7 @@ func (e *Events) prepare(event Event) (*queuedEvent, error) {
 	return q, nil
 }
 
-// admit queues an event or holds it back. The lock must be held.
+// admit queues an event or holds it back. The caller holds e.mu.
 func (e *Events) admit(q *queuedEvent) {
 	w := e.kinds[q.event.Kind]
 	if w == nil {
@@ -202,7 +206,8 @@ func (e *Events) admit(q *queuedEvent) {
 	w.held = q
 }
 
-// release begins the next minute of a kind where the last is over, or at once, with the event that was held back. The lock must be held.
+// release starts the next minute of a kind and queues the event that was held back. It does so if the last minute is
+// over, or at once if atOnce is set. The caller holds e.mu.
 func (e *Events) release(w *eventWindow, now time.Time, atOnce bool) {
 	since := now.Sub(w.begun)
 	if !atOnce && (since >= 0 && since < time.Minute || len(e.queue) >= MaxQueuedEvents) {
@@ -219,7 +224,8 @@ func (e *Events) release(w *eventWindow, now time.Time, atOnce bool) {
 	w.count, w.held, w.left = 1, nil, 0
 }
 
-// next returns the event to be appended, after those that are due were released, and how long until the next is; nil ends it.
+// next returns the next event to append, after releasing the events that are due, and how long until the next release.
+// ended means that the recorder is closing and the queue is empty.
 func (e *Events) next() (first *queuedEvent, wait time.Duration, ended bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,7 +268,7 @@ func (e *Events) run(ctx context.Context) {
 	}
 }
 
-// woken receives when there is something to do before a wait is over: not while an event is to be tried again.
+// woken returns the channel that ends a wait early. It is nil while an event waits for its retry.
 func (e *Events) woken(retried *queuedEvent) <-chan struct{} {
 	if retried != nil {
 		return nil
@@ -270,7 +276,7 @@ func (e *Events) woken(retried *queuedEvent) <-chan struct{} {
 	return e.wake
 }
 
-// append tries once. It returns false where the event must be tried again.
+// append tries to append an event once. It returns false if the event must be retried.
 func (e *Events) append(ctx context.Context, q *queuedEvent, failures int) bool {
 	if delay := e.opts.Now().Sub(q.at); delay > eventDelayTold {
 		q.set(DetailAt, q.at.UTC().Format(time.RFC3339))
@@ -280,7 +286,7 @@ func (e *Events) append(ctx context.Context, q *queuedEvent, failures int) bool 
 	cancel()
 	if err != nil && CodeOf(err) != CodeInternal {
 		if CodeOf(err) == CodeJournalLost && e.isClosing() {
-			e.stop() // only an operator can mend that, who may be waiting for the end
+			e.stop() // only an operator can fix a lost journal, so Close does not wait
 		}
 		if failures == 0 {
 			e.opts.Logger.Warn("an event waits for the journal", "event", string(q.event.Kind), "error", err.Error())
@@ -303,8 +309,8 @@ func (e *Events) isClosing() bool {
 	return e.closing
 }
 
-// Flush waits until what was recorded before is in the journal, but no longer than ctx. What is held back by a limit it does not wait
-// for.
+// Flush waits until the events queued so far are in the journal, or until ctx ends. It does not wait for events that a
+// limit holds back.
 func (e *Events) Flush(ctx context.Context) {
 	if e == nil {
 		return
@@ -325,7 +331,8 @@ func (e *Events) Flush(ctx context.Context) {
 	}
 }
 
-// Close records what is queued or held back and ends, but no later than ctx. The error tells how many events were not recorded.
+// Close records all queued and held events and stops the recorder, at the latest when ctx ends. The error gives the
+// number of events that were not recorded.
 func (e *Events) Close(ctx context.Context) error {
 	if e == nil {
 		return nil
@@ -351,11 +358,11 @@ func (e *Events) Close(ctx context.Context) error {
 func (e *Events) signal() {
 	select {
 	case e.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // a signal is pending already
 	}
 }
 
-// set gives the event another detail. A try that was given up may still read those it had.
+// set adds a detail to a copy of the map, because an abandoned attempt may still read the old map.
 func (q *queuedEvent) set(name, value string) {
 	details := maps.Clone(q.event.Details)
 	if details == nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// eventJournal takes events, fails on demand, and keeps what it took.
+// eventJournal stores events, and fails or blocks on demand.
 type eventJournal struct {
 	appliance.Journal
 	mu      sync.Mutex
 	events  []appliance.Event
-	failing []error // of the next calls
+	failing []error // the next calls return these errors
 	stuck   chan struct{}
 }
 
@@ -42,7 +42,7 @@ func (j *eventJournal) AppendEvent(ctx context.Context, e appliance.Event) (appl
 	return appliance.Entry{Event: &e}, nil
 }
 
-// taken tells what the journal has: kind and details of each.
+// taken returns the kind and details of each stored event.
 func (j *eventJournal) taken() (all []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -79,7 +79,7 @@ func TestEventsAreRecordedInOrder(t *testing.T) {
 	for i, kind := range []appliance.EventKind{"a", "b", "a"} {
 		e.Record(numbered(kind, i))
 	}
-	e.Record(appliance.Event{}) // cannot be kept, and harms no other
+	e.Record(appliance.Event{}) // is dropped without affecting other events
 	closeEvents(t, e)
 	wantTaken(t, j, "a [member:one n:0]", "b [member:one n:1]", "a [member:one n:2]")
 }
@@ -143,7 +143,7 @@ func TestAMinuteLaterTheNextOfAKindFollowsWhatWasHeldBack(t *testing.T) {
 	for i := range appliance.RefusalsPerMinute + 2 {
 		e.Record(numbered(appliance.EventRefused, i))
 	}
-	e.Flush(t.Context()) // those that are not held back
+	e.Flush(t.Context()) // all events that are not held back
 	if n := len(j.taken()); n != appliance.RefusalsPerMinute {
 		t.Errorf("within a minute there are %d", n)
 	}
@@ -163,7 +163,7 @@ func TestRecordNeverWaits(t *testing.T) {
 	j := &eventJournal{stuck: make(chan struct{})}
 	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
 	const kinds = 4
-	for i := range appliance.MaxQueuedEvents + 100 { // would wait for ever if it waited at all
+	for i := range appliance.MaxQueuedEvents + 100 { // blocks forever if Record waits
 		e.Record(numbered(appliance.EventKind(fmt.Sprint("kind", i%kinds)), i))
 	}
 	ended, end := context.WithCancel(t.Context())
@@ -193,7 +193,7 @@ func TestWithoutAJournalTheEndComesAllTheSame(t *testing.T) {
 	if err := e.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 events were not recorded, the first of them a") {
 		t.Errorf("the end says %v", err)
 	}
-	e.Flush(t.Context()) // does not wait for what never comes
+	e.Flush(t.Context()) // returns although the event is never recorded
 }
 
 func TestNoRecorderIsOneToo(t *testing.T) {
@@ -206,7 +206,8 @@ func TestNoRecorderIsOneToo(t *testing.T) {
 	closeEvents(t, e)
 }
 
-// Each action of an operator has a leaf, however many there are in a minute, and behind a flood of events that strangers cause.
+// Each action of an operator becomes a leaf, regardless of its rate and even after a flood of events that clients
+// caused.
 func TestOperatorsActionsAreNeverLeftOut(t *testing.T) {
 	t.Parallel()
 	j := &eventJournal{stuck: make(chan struct{})}

@@ -13,9 +13,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// verifier is the part of a transfer contract that decides: it takes (digest, v, r, s, attestor) as five words,
-// calls ecrecover (precompile 1) on the digest itself, without an EIP-191 prefix, and stops only if the digest is
-// below the order of BN254's scalar field and the recovered address is the attestor; else it reverts.
+// verifier is the deciding part of a transfer contract. It takes (digest, v, r, s, attestor) as five words and calls
+// ecrecover (precompile 1) on the digest itself, without an EIP-191 prefix. It stops if the digest is below the order
+// of BN254's scalar field and the recovered address is the attestor. Otherwise it reverts.
 func verifier(modulus *big.Int) []byte {
 	const callDataWords, ecrecoverWords = 5, 4
 	p := program.New()
@@ -27,7 +27,7 @@ func verifier(modulus *big.Int) []byte {
 	p.Op(vm.AND)
 	// mload(160) == attestor
 	p.Push(callDataWords*32).Op(vm.MLOAD).Push(ecrecoverWords*32).Op(vm.MLOAD, vm.EQ, vm.AND)
-	// jumpi to the stop, else revert
+	// jumpi to the stop; otherwise revert
 	accepted := p.Size() + 6
 	p.Push(accepted).Op(vm.JUMPI).Push0().Push0().Op(vm.REVERT)
 	p.Op(vm.JUMPDEST, vm.STOP)

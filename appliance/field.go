@@ -7,11 +7,11 @@ import (
 	"github.com/consensys/gnark-crypto/ecc/secp256k1/fp"
 )
 
-// element is a number modulo p, the prime of secp256k1's field (SEC 2, section 2.4.1): four words, the least significant first,
-// below 2^256 and not always below p. Words with names stay in registers, which those of an array do not.
+// element is a number modulo p, the prime of secp256k1's field (SEC 2, section 2.4.1). It has four words, least
+// significant first. It is below 2^256, but not always below p. Named words stay in registers; array elements do not.
 //
-// p is so close to 2^256 that what is above can be folded down by one multiplication. gnark-crypto has one arithmetic for
-// all its curves, and takes twice as long and more.
+// 2^256 is congruent to the small number folded, so one multiplication folds the upper half into the lower half. The
+// generic arithmetic of gnark-crypto takes more than twice as long.
 type element struct{ a, b, c, d uint64 }
 
 const folded = 1<<32 + 977 // 2^256 - p
@@ -25,7 +25,7 @@ func elementOf(b *[32]byte) element {
 	return element{binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[:])}
 }
 
-// reduced returns x, below p.
+// reduced returns x modulo p, below p.
 func (x element) reduced() element {
 	if x.b&x.c&x.d == 1<<64-1 && x.a >= prime.a {
 		return element{a: x.a - prime.a}
@@ -67,7 +67,7 @@ func (x element) minus(y element) element {
 	return x
 }
 
-// times returns x·y: the sum of x times each word of y, each a word further to the left.
+// times returns x·y: the sum of x times each word of y, each shifted by one more word.
 func (x element) times(y element) element {
 	var r0, r1, r2, r3, r4, r5, r6, r7, carry uint64
 
@@ -126,7 +126,7 @@ func (x element) times(y element) element {
 	return fold(r0, r1, r2, r3, r4, r5, r6, r7)
 }
 
-// square returns x·x, where each product of two different words is there twice.
+// square returns x·x. Each product of two different words counts twice.
 func (x element) square() element {
 	var r1, r2, r3, r4, r5, r6, carry uint64
 	hab, lab := bits.Mul64(x.a, x.b)
@@ -168,7 +168,7 @@ func (x element) square() element {
 	return fold(r0, r1, r2, r3, r4, r5, r6, r7)
 }
 
-// fold returns a number of eight words modulo p, in which 2^256 is folded.
+// fold reduces a number of eight words modulo p by replacing 2^256 with folded.
 func fold(r0, r1, r2, r3, r4, r5, r6, r7 uint64) element {
 	var carry uint64
 	h0, l0 := bits.Mul64(r4, folded)
@@ -192,7 +192,8 @@ func fold(r0, r1, r2, r3, r4, r5, r6, r7 uint64) element {
 	return element{r0, r1 + carry, r2, r3}
 }
 
-// inverse returns 1/x, and 0 of 0. gnark-crypto divides (binary GCD), which takes half as long as Fermat's 270 multiplications here.
+// inverse returns 1/x, and 0 for 0. gnark-crypto's binary GCD takes half as long as Fermat's 270 multiplications would
+// here.
 func (x element) inverse() element {
 	var b [32]byte
 	binary.BigEndian.PutUint64(b[:], x.d)

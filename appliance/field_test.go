@@ -8,7 +8,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// The arithmetic of elements is that of numbers modulo p, also at the ends of words, of p and of 2^256, where carries are.
+// Elements compute like numbers modulo p, also at the edges of words, of p and of 2^256, where carries occur.
 func TestElementsAreNumbersModuloP(t *testing.T) {
 	p, random := crypto.S256().Params().P, rand.New(rand.NewPCG(3, 4))
 	modulo := func(x *big.Int) *big.Int { return x.Mod(x, p) }
@@ -57,7 +57,7 @@ func TestElementOfReadsBigEndianBytes(t *testing.T) {
 	}
 }
 
-// edgyElement returns an element whose words are random, or at an end of what a word may be.
+// edgyElement returns an element whose words are random or at an edge of their range.
 func edgyElement(random *rand.Rand) (x element) {
 	edges := []uint64{0, 1, 2, folded - 1, folded, folded + 1, -folded & (1<<64 - 1), prime.a - 1, prime.a + 1, 1 << 63, 1<<64 - 2, 1<<64 - 1}
 	for _, word := range []*uint64{&x.a, &x.b, &x.c, &x.d} {

@@ -7,23 +7,24 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// tileHeight is that of Journal's tiles.
+// tileHeight is the height of the tiles of Journal.
 const tileHeight = 8
 
-// Tiles is what of a Journal it takes to prove something.
+// Tiles is the part of a Journal that proofs need.
 type Tiles interface {
 	Tile(ctx context.Context, t tlog.Tile) ([]byte, error)
 }
 
-// Hashes reads the hashes of a tree from a journal's tiles. It trusts none: they are for proofs, which are checked.
+// Hashes reads the hashes of a tree from a journal's tiles. It does not verify them: they are for proofs, which are
+// checked afterwards.
 type Hashes struct {
 	ctx     context.Context
 	journal Tiles
 	size    int64
-	read    map[tlog.Tile][]byte // what was read, by tile without its width
+	read    map[tlog.Tile][]byte // tiles read so far, by tile with W = 0
 }
 
-// NewHashes reads the journal's tree as it was at that size.
+// NewHashes returns a reader of the journal's tree at the given size.
 func NewHashes(ctx context.Context, journal Tiles, size int64) *Hashes {
 	return &Hashes{ctx: ctx, journal: journal, size: size, read: make(map[tlog.Tile][]byte)}
 }
@@ -33,7 +34,7 @@ func (h *Hashes) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	hashes := make([]tlog.Hash, len(indexes))
 	for i, index := range indexes {
 		tile := tlog.TileForIndex(tileHeight, index)
-		tile.W = int(min(1<<tileHeight, h.size>>(tileHeight*tile.L)-tile.N<<tileHeight)) // as wide as the tree has it
+		tile.W = int(min(1<<tileHeight, h.size>>(tileHeight*tile.L)-tile.N<<tileHeight)) // width in a tree of this size
 		name := tile
 		name.W = 0
 		held, found := h.read[name]
@@ -52,8 +53,8 @@ func (h *Hashes) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return hashes, nil
 }
 
-// ProveAt returns the proof that a leaf is in an older tree of the journal, that of a signed checkpoint. Where the journal no longer
-// begins with that tree, the error says so.
+// ProveAt returns the proof that a leaf is in an older tree of the journal. tree is the tree of the checkpoint signed.
+// If the journal does not begin with that tree, ProveAt returns an error.
 func ProveAt(ctx context.Context, journal Tiles, index int64, tree tlog.Tree, signed []byte) (InclusionProof, error) {
 	if index < 0 || index >= tree.N {
 		return InclusionProof{}, Errorf(CodeNotFound, "no record %d among the first %d", index, tree.N)

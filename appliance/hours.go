@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Cap is how many attestations an API key gets in each period.
+// Cap limits how many attestations an API key gets in each period.
 type Cap struct {
 	Count int64
 	Per   Period
 }
 
-// Period is a stretch of the calendar, in the policy's time zone.
+// Period is a calendar period in the policy's time zone.
 type Period string
 
 // The periods. A week begins on Monday.
@@ -25,14 +25,14 @@ const (
 // Periods lists all periods, the shortest first.
 var Periods = []Period{Hour, Day, Week, Month}
 
-// around returns the period in which a local time is: its begin, and its end, at which the next begins.
+// around returns the period that contains a local time: its begin and its end. The end belongs to the next period.
 func (p Period) around(local time.Time) (begin, end time.Time) {
 	year, month, day := local.Date()
 	midnight := func(month time.Month, day int) time.Time {
 		return time.Date(year, month, day, 0, 0, 0, 0, local.Location())
 	}
 	switch p {
-	case Hour: // by what has passed of it, since a clock that is set back shows an hour twice
+	case Hour: // computed from the elapsed part, because an hour occurs twice when clocks are set back
 		begin = local.Add(-time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond()))
 		return begin, begin.Add(time.Hour)
 	case Week:
@@ -44,18 +44,18 @@ func (p Period) around(local time.Time) (begin, end time.Time) {
 	return midnight(month, day), midnight(month, day+1)
 }
 
-// Hours are when attestations are issued, in the policy's time zone. None means always.
+// Hours are the times in which attestations are issued, in the policy's time zone. Empty means always.
 type Hours []Opening
 
-// Opening is a time of the day, on some days of the week.
+// Opening is a range of time on some days of the week.
 type Opening struct {
-	Days     [7]bool // by time.Weekday, of the day on which it begins
-	From, To int     // minutes of the day; To is the next day's where it is not more than From
+	Days     [7]bool // indexed by time.Weekday: the days on which it begins
+	From, To int     // minutes of the day; if To <= From, To is on the next day
 }
 
 const dayMinutes = 24 * 60
 
-// check returns CodePolicyHours outside the hours.
+// check returns CodePolicyHours if the local time is outside the hours.
 func (h Hours) check(local time.Time) error {
 	if len(h) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (h Hours) check(local time.Time) error {
 	return e
 }
 
-// next returns when the hours begin next.
+// next returns the next begin of an opening.
 func (h Hours) next(local time.Time) (next time.Time) {
 	year, month, day := local.Date()
 	for ahead := range 8 {
@@ -90,7 +90,7 @@ func (h Hours) next(local time.Time) (next time.Time) {
 	return next
 }
 
-// Check returns an error for an opening that never is.
+// Check returns an error if the opening has no days or its times are not within a day.
 func (o Opening) Check() error {
 	if o.Days == [7]bool{} {
 		return errors.New("it has no days")

@@ -19,83 +19,87 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records, and events.
-// All methods are safe for concurrent use. Where the storage fails, methods return CodeJournalUnavailable.
+// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records and events.
+// All methods are safe for concurrent use. If the storage fails, methods return CodeJournalUnavailable.
 type Journal interface {
-	// Append sets the record's Time and Salt, makes it the next leaf and returns when leaf, tree and checkpoint
-	// are synced to disk. Where the API key has used the record's idempotency key before, nothing is appended:
-	// the earlier entry is returned, and replayed is true. A record of an API key that was revoked before, or has expired, is not
-	// appended: the error is CodeAPIKeyRevoked or CodeAPIKeyExpired. Once Keys.Revoke has returned, none is.
+	// Append sets the record's Time and Salt, makes it the next leaf, and returns when leaf, tree and checkpoint are
+	// synced to disk. If the API key has used the record's idempotency key before, Append returns the earlier entry
+	// with replayed set. If the API key is revoked or expired, the error is CodeAPIKeyRevoked or CodeAPIKeyExpired.
+	// After Keys.Revoke has returned, no record of that key is appended.
 	//
-	// Each condition is asked about a record that would be appended, in the transaction that would append it; an error of its is
-	// that of Append, and nothing is appended.
+	// Each condition decides about a new record in the transaction that appends it. An error of a condition is returned
+	// as it is, and the record is not appended.
 	//
-	// When ctx ends first the error is CodeTimeout, and the record may or may not have been appended.
+	// If ctx ends first, the error is CodeTimeout, and the record may or may not have been appended.
 	Append(ctx context.Context, r Record, conditions ...Condition) (e Entry, replayed bool, err error)
-	// Past answers what a Condition asks, as of now: to refuse early what Append would refuse.
+	// Past answers a condition's query as of now, so that a request can be refused before the HSM signs it.
 	Past(ctx context.Context, q PastQuery) (Past, error)
-	// AppendEvent makes the event the next leaf and returns as Append does. It sets the event's Time, and its ID and Salt where it has
-	// none. An event whose ID is in the journal is not appended again: the earlier entry is returned, so that one of which it is not
-	// known whether it was appended can be tried again. EventLogContinued is refused: only a log's first leaf is that.
+	// AppendEvent makes the event the next leaf and returns as Append does. It sets the event's Time, and its ID and
+	// Salt if they are missing. An event whose ID is in the journal already is not appended again: AppendEvent returns
+	// the earlier entry. So an event can be retried if the outcome of an attempt is unknown. EventLogContinued is
+	// refused, because only a log's first leaf can have that kind.
 	AppendEvent(ctx context.Context, e Event) (Entry, error)
-	// Ready returns nil when Append can be expected to succeed: storage open, disk not full.
+	// Ready returns nil if Append is expected to succeed: the storage is open and the disk is not full.
 	Ready(ctx context.Context) error
 	// ByID returns the entry of an attestation or an event, or CodeNotFound.
 	ByID(ctx context.Context, id uuid.UUID) (Entry, error)
 	// ByIdempotencyKey returns the entry that an API key made under an idempotency key, or CodeNotFound.
 	ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (Entry, error)
-	// List returns entries that match, newest first.
+	// List returns the entries that match, newest first.
 	List(ctx context.Context, q JournalQuery) ([]Entry, error)
-	// Entries calls yield with each entry from index first on, in order, until the end or an error of yield's.
+	// Entries calls yield with each entry in order, beginning at index first, until the end or until yield returns an
+	// error.
 	Entries(ctx context.Context, first int64, yield func(Entry) error) error
 	// Checkpoint returns the newest signed checkpoint, a C2SP tlog-checkpoint. It covers every entry that
 	// Append has returned.
 	Checkpoint(ctx context.Context) ([]byte, error)
 	// Prove returns the proof that the entry is in the tree of the newest checkpoint, or CodeNotFound.
 	Prove(ctx context.Context, index int64) (InclusionProof, error)
-	// Tile returns the hashes of a tile of height 8 (C2SP tlog-tiles), or CodeNotFound where the tree is
-	// smaller. It serves levels of hashes, never entries.
+	// Tile returns the hashes of a tile of height 8 (C2SP tlog-tiles), or CodeNotFound if the tree is smaller. It
+	// serves hash tiles only, never entry bundles.
 	Tile(ctx context.Context, t tlog.Tile) ([]byte, error)
-	// Verify checks everything the journal holds and reports each damage it finds; see Audit. The error is only
-	// for what stopped it.
+	// Verify checks everything in the journal and reports each damage; see Audit. The error is for a failure of the
+	// audit itself.
 	Verify(ctx context.Context, opts VerifyOptions) (AuditReport, error)
 }
 
-// Condition decides whether a record is appended, in the transaction that would append it, on what the journal has there: two records
-// that come at once do not both find the room for one. It is asked about new records only, never about a replay.
+// Condition decides whether a record is appended, from the journal's content, in the transaction that appends the
+// record. So two concurrent records cannot both take the last place under a cap. A condition applies to new records
+// only, never to a replay.
 type Condition interface {
-	// Asks returns what must be known of the journal about a record with that Time. It may be asked again, for another.
+	// Asks returns the query whose answer Decide needs for the record. It may be called again with another Time.
 	Asks(r Record) PastQuery
-	// Decide returns nil, or the error with which Append ends. It is called after Asks, with the same record.
+	// Decide returns nil, or the error that Append returns. It is called after Asks, with the same record.
 	Decide(r Record, past Past) error
 }
 
-// PastQuery asks what the journal has that decides on a record. Its zero value asks nothing.
+// PastQuery asks for the facts that decide about a record. The zero value asks for none.
 type PastQuery struct {
-	KeyID       string      // whose attestations are counted
-	Since       []time.Time // from each of these times on
-	Unspendable *Address    // whose first attestation is wanted
+	KeyID       string      // count this key's attestations
+	Since       []time.Time // one count from each of these times on
+	Unspendable *Address    // find the first attestation of this address
 }
 
-// Empty says whether nothing is asked.
+// Empty reports whether the query asks for no facts.
 func (q PastQuery) Empty() bool { return len(q.Since) == 0 && q.Unspendable == nil }
 
-// Past is what the journal has.
+// Past is the answer to a PastQuery.
 type Past struct {
-	Counts []int64 // of attestations, one for each PastQuery.Since
-	First  *Record // of the unspendable address; nil where there is none
+	Counts []int64 // number of attestations for each PastQuery.Since
+	First  *Record // first attestation of the unspendable address; nil if it has none
 }
 
-// Entry is a leaf in its place: an attestation's record or an event.
+// Entry is a leaf with its index: an attestation's record or an event.
 type Entry struct {
 	Index  int64  `json:"index"` // from 0
 	Record Record `json:"record,omitzero"`
-	Event  *Event `json:"event,omitempty"` // nil for an attestation; else Record is zero
+	Event  *Event `json:"event,omitempty"` // nil for an attestation; if set, Record is zero
 	Leaf   []byte `json:"-"`               // the bytes in the tree, see EncodeLeaf and EncodeEvent
 }
 
-// WithoutAddresses is the entry as those may see it who may not know who was attested to whom: without both addresses, without the hash, the
-// leaf and its salt, which have them or confirm a guess, and without the signature, which is what the contract on chain asks for.
+// WithoutAddresses returns the entry without the data that shows which address was attested to which beneficiary. It
+// omits both addresses; the hash, the leaf and the salt, which contain or confirm them; the idempotency key; and the
+// signature, which the contract on chain accepts.
 func (e Entry) WithoutAddresses() Entry {
 	e.Leaf = nil
 	e.Record.Request, e.Record.Hash, e.Record.Signature = Request{}, Digest{}, Signature{}
@@ -110,28 +114,28 @@ func (e Entry) WithoutAddresses() Entry {
 	return e
 }
 
-// JournalQuery selects entries. Zero members do not restrict.
+// JournalQuery selects entries. Zero fields do not restrict.
 type JournalQuery struct {
-	KeyID       string   // only attestations that this API key asked for
+	KeyID       string   // only attestations requested with this API key
 	Hash        *Digest  // only attestations of this hash
 	Unspendable *Address // only attestations of this unspendable address
 
 	From   time.Time // inclusive
 	Until  time.Time // exclusive
 	Before int64     // only indexes below this, for the next page; zero means from the newest
-	Limit  int       // at most this many; zero means DefaultListed, and more than MaxListed means that
+	Limit  int       // at most this many entries; zero means DefaultListed; the maximum is MaxListed
 
-	AttestationsOnly bool // no events
-	EventsOnly       bool // no attestations
+	AttestationsOnly bool // omit events
+	EventsOnly       bool // omit attestations
 }
 
-// How many entries a JournalQuery selects.
+// Limits of a JournalQuery.
 const (
 	DefaultListed = 100
 	MaxListed     = 1000
 )
 
-// Size returns how many entries the query selects at most.
+// Size returns the maximum number of entries that the query selects.
 func (q JournalQuery) Size() int {
 	if q.Limit <= 0 {
 		return DefaultListed
@@ -139,7 +143,7 @@ func (q JournalQuery) Size() int {
 	return min(q.Limit, MaxListed)
 }
 
-// Wants says whether the query selects an entry, wherever that stands and however many there are.
+// Wants reports whether an entry matches the query, regardless of Before and Limit.
 func (q JournalQuery) Wants(e Entry) bool {
 	if at := e.Time(); at.Before(q.From) || !q.Until.IsZero() && !at.Before(q.Until) {
 		return false
@@ -152,16 +156,16 @@ func (q JournalQuery) Wants(e Entry) bool {
 		(q.Hash == nil || r.Hash == *q.Hash) && (q.Unspendable == nil || r.UnspendableAddress == *q.Unspendable)
 }
 
-// InclusionProof shows that a leaf is in the tree of a signed checkpoint (RFC 6962, section 2.1.1).
+// InclusionProof proves that a leaf is in the tree of a signed checkpoint (RFC 6962, section 2.1.1).
 type InclusionProof struct {
 	Index      int64    `json:"index"`
 	TreeSize   int64    `json:"treeSize"`
 	LeafHash   []byte   `json:"leafHash"`   // SHA-256(0x00 ‖ leaf)
-	Hashes     [][]byte `json:"hashes"`     // from the leaf's sibling up, 32 bytes each
+	Hashes     [][]byte `json:"hashes"`     // from the leaf's sibling upwards, 32 bytes each
 	Checkpoint string   `json:"checkpoint"` // C2SP signed note
 }
 
-// Verify checks the proof for a leaf against the log's key.
+// Verify checks the proof of a leaf with the log's key.
 func (p InclusionProof) Verify(leaf []byte, verifier note.Verifier) error {
 	tree, err := OpenCheckpoint([]byte(p.Checkpoint), verifier)
 	if err != nil {
@@ -180,7 +184,7 @@ func (p InclusionProof) Verify(leaf []byte, verifier note.Verifier) error {
 	return tlog.CheckRecord(proof, tree.N, tree.Hash, p.Index, tlog.RecordHash(leaf))
 }
 
-// String returns the proof as a C2SP tlog-proof, the file that stands beside what it proves.
+// String returns the proof as a C2SP tlog-proof.
 func (p InclusionProof) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "c2sp.org/tlog-proof@v1\nindex %d\n", p.Index)
@@ -190,11 +194,11 @@ func (p InclusionProof) String() string {
 	return b.String() + "\n" + p.Checkpoint
 }
 
-// EncodeLeaf returns a record's bytes in the tree: compact JSON, members in the order of Record, no newline. The
-// bytes are kept as they are and never made again, so a line of `attestd log export` is a leaf.
+// EncodeLeaf returns a record's leaf: compact JSON, members in the order of Record, no newline. Stores keep these bytes
+// and never encode a record again, so a line of `attestd log export` is a leaf.
 //
-// It is what json.Marshal returns but for the signature's bytes, which r, s and v are, written out because this is on the way of
-// every attestation.
+// The result equals json.Marshal, without the member bytes of the signature, which only repeats r, s and v. It is
+// written by hand because each attestation calls it.
 func EncodeLeaf(r Record) ([]byte, error) {
 	b := make([]byte, 0, 768)
 	b = append(append(append(b, `{"id":"`...), r.ID.String()...), `","hash":"0x`...)
@@ -229,14 +233,14 @@ func EncodeLeaf(r Record) ([]byte, error) {
 func appendJSON(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
-			text, _ := json.Marshal(s) // a string never fails
+			text, _ := json.Marshal(s) // never fails for a string
 			return append(b, text...)
 		}
 	}
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// DecodeLeaf reads a leaf. It refuses bytes that EncodeLeaf would not have written.
+// DecodeLeaf reads a record's leaf. It refuses bytes that EncodeLeaf would not have written.
 func DecodeLeaf(leaf []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(leaf, &r); err != nil {
@@ -252,14 +256,14 @@ func DecodeLeaf(leaf []byte) (Record, error) {
 	return r, nil
 }
 
-// Frontier is the right edge of an append-only Merkle tree (RFC 6962, section 2.1): all it takes to add leaves and
-// to know the root. The zero value is the empty tree.
+// Frontier is the right edge of an append-only Merkle tree (RFC 6962, section 2.1). It suffices for adding leaves and
+// computing the root. The zero value is the empty tree.
 type Frontier struct {
 	size int64
-	edge []tlog.Hash // roots of the complete subtrees from left to right, as the bits of size say
+	edge []tlog.Hash // roots of the complete subtrees from left to right, one per set bit of size
 }
 
-// NewFrontier returns the frontier of a tree of that size whose stored hashes r reads.
+// NewFrontier returns the frontier of a tree of the given size. r reads its stored hashes.
 func NewFrontier(size int64, r tlog.HashReader) (Frontier, error) {
 	var indexes []int64
 	for done, level := int64(0), 62; level >= 0; level-- {
@@ -275,11 +279,11 @@ func NewFrontier(size int64, r tlog.HashReader) (Frontier, error) {
 	return Frontier{size: size, edge: edge}, nil
 }
 
-// Clone returns a copy that can be changed on its own.
+// Clone returns an independent copy.
 func (f Frontier) Clone() Frontier { return Frontier{size: f.size, edge: slices.Clone(f.edge)} }
 
-// Add adds a leaf and appends to dst the roots of the subtrees that it completes, from the leaf's own hash up:
-// what tlog.StoredHashesForRecordHash returns, without reading anything.
+// Add adds a leaf. It appends to dst the roots of the subtrees that the leaf completes, from the leaf's own hash up.
+// The result equals tlog.StoredHashesForRecordHash, but needs no reads.
 func (f *Frontier) Add(dst []tlog.Hash, leaf tlog.Hash) []tlog.Hash {
 	h := leaf
 	dst = append(dst, h)
@@ -294,7 +298,8 @@ func (f *Frontier) Add(dst []tlog.Hash, leaf tlog.Hash) []tlog.Hash {
 	return dst
 }
 
-// Edge returns the roots of the complete subtrees from left to right, one for each bit that the size has set: what NewFrontier reads.
+// Edge returns the roots of the complete subtrees from left to right, one for each set bit of the size. NewFrontier
+// reads the same hashes.
 func (f Frontier) Edge() []tlog.Hash { return slices.Clone(f.edge) }
 
 // Size returns the number of leaves.
@@ -303,7 +308,7 @@ func (f Frontier) Size() int64 { return f.size }
 // Tree returns the size and the root.
 func (f Frontier) Tree() tlog.Tree {
 	if f.size == 0 {
-		h, _ := tlog.TreeHash(0, nil) // SHA-256 of nothing; never fails
+		h, _ := tlog.TreeHash(0, nil) // SHA-256 of the empty string; never fails
 		return tlog.Tree{Hash: h}
 	}
 	h := f.edge[len(f.edge)-1]

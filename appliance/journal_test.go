@@ -23,7 +23,7 @@ func testLogKey(t testing.TB, origin string) appliance.LogKey {
 	return key
 }
 
-// leafRecords are records with every member in every form that matters to JSON.
+// leafRecords returns records with every member in each form that JSON encodes differently.
 func leafRecords(t testing.TB) []appliance.Record {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	contract := appliance.Address{1, 2, 3}
@@ -52,7 +52,7 @@ func TestLeafIsWhatJSONIs(t *testing.T) {
 	}
 }
 
-// jsonOf is what json.Marshal returns of a record, without the signature's bytes.
+// jsonOf returns the json.Marshal of a record without the signature's bytes.
 func jsonOf(r appliance.Record) ([]byte, error) {
 	text, err := json.Marshal(r)
 	forContracts := fmt.Sprintf(`,"bytes":"%#x"}`, r.Signature.Bytes())
@@ -192,7 +192,7 @@ func TestCheckpointIsRefused(t *testing.T) {
 	}
 }
 
-// hashTree is a tree in memory, made by tlog alone.
+// hashTree is a tree in memory that only tlog computes.
 type hashTree []tlog.Hash
 
 func (h hashTree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -252,7 +252,8 @@ func slicesEqual(a, b []tlog.Hash) bool {
 	return true
 }
 
-// proofOf6 returns the proof that the leaf 6 is in a tree of 11, whose leaves are their index as a byte, and the hashes on its way.
+// proofOf6 returns the proof that leaf 6 is in a tree of 11, and the hashes of its path. Each leaf is its index as a
+// byte.
 func proofOf6(t *testing.T, key appliance.LogKey) (proof appliance.InclusionProof, path tlog.RecordProof) {
 	t.Helper()
 	var tree hashTree

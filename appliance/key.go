@@ -16,27 +16,27 @@ import (
 	"time"
 )
 
-// APIKey is a caller's permission. The secret itself is never kept: only its SHA-256, which is enough because
-// the secret has 256 random bits.
+// APIKey is a client's credential with its permissions. Only the SHA-256 of the secret is stored. A fast hash suffices
+// because the secret has 256 random bits.
 type APIKey struct {
 	ID         string         `json:"id"` // public: 16 lower-case base32 characters
 	Name       string         `json:"name"`
 	SecretHash Digest         `json:"secretHash"` // SHA-256 of the secret's text
 	Scopes     []Scope        `json:"scopes"`
 	Rate       Rate           `json:"rate"`
-	AllowFrom  []netip.Prefix `json:"allowFrom,omitempty"` // none means any client address
-	Attestor   string         `json:"attestor,omitempty"`  // name of the attestor key that signs for it; empty for the default one
+	AllowFrom  []netip.Prefix `json:"allowFrom,omitempty"` // empty means any client address
+	Attestor   string         `json:"attestor,omitempty"`  // name of its attestor key; empty means the default
 	Created    time.Time      `json:"created"`
 	Expires    time.Time      `json:"expires,omitzero"`
-	LastUsed   time.Time      `json:"lastUsed,omitzero"` // to about a minute
+	LastUsed   time.Time      `json:"lastUsed,omitzero"` // accurate to about a minute
 	Revoked    time.Time      `json:"revoked,omitzero"`
 }
 
-// detailKeyID is the detail with the API key's id.
+// detailKeyID is the event detail with the API key's id.
 const detailKeyID = "id"
 
-// Details are the details of an event about the key: everything that decides who may use it and for what. The secret has 256 random
-// bits, so its hash reveals nothing.
+// Details returns the details of an event about the key: every field that decides who may use it and for which
+// requests. The secret has 256 random bits, so its hash reveals nothing about it.
 func (k APIKey) Details() map[string]string {
 	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(), "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {
@@ -51,19 +51,19 @@ func (k APIKey) Details() map[string]string {
 	return d
 }
 
-// Scope is something an API key may do.
+// Scope is a permission of an API key.
 type Scope string
 
 // The scopes.
 const (
-	ScopeAttest  Scope = "attest"  // ask for attestations and read back one's own
-	ScopeGraphQL Scope = "graphql" // query, where graphql.require_key is set
+	ScopeAttest  Scope = "attest"  // request attestations and read back one's own
+	ScopeGraphQL Scope = "graphql" // run GraphQL queries, if graphql.require_key is set
 )
 
 // Scopes lists all scopes.
 var Scopes = []Scope{ScopeAttest, ScopeGraphQL}
 
-// ParseScope returns the scope of that name.
+// ParseScope returns the named scope.
 func ParseScope(s string) (Scope, error) {
 	if scope := Scope(s); slices.Contains(Scopes, scope) {
 		return scope, nil
@@ -71,10 +71,10 @@ func ParseScope(s string) (Scope, error) {
 	return "", fmt.Errorf("no scope %q; there are %s", s, joinNames(Scopes))
 }
 
-// KeyRequest is what a new API key shall be.
+// KeyRequest describes a new API key.
 type KeyRequest struct {
 	Name      string         `json:"name"`
-	Scopes    []Scope        `json:"scopes"` // none means all
+	Scopes    []Scope        `json:"scopes"` // empty means all
 	Rate      Rate           `json:"rate"`
 	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
 	Attestor  string         `json:"attestor,omitempty"` // see CheckBinding
@@ -94,7 +94,7 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 }
 
 const (
-	tokenPrefix  = "attestd_" // for people and secret scanners
+	tokenPrefix  = "attestd_" // recognisable for people and secret scanners
 	keyIDBytes   = 10
 	secretBytes  = 32
 	maxNameBytes = 128
@@ -102,11 +102,10 @@ const (
 
 var keyIDEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// NewAPIKey makes a key and its token, attestd_ID_SECRET. The token is shown to its holder once and cannot be
-// made again.
+// NewAPIKey makes a key and its token, attestd_ID_SECRET. The token is shown once and cannot be recovered.
 //
-// Errors: CodeInvalidField with Field set, for a name that is empty, too long or not printable, an unknown
-// scope, or an expiry that has passed.
+// Errors: CodeInvalidField with Field set, for a name that is empty, too long or not printable, an unknown scope, an
+// invalid name of an attestor key, or an expiry in the past.
 func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err error) {
 	if err := req.Validate(now); err != nil {
 		return APIKey{}, "", err
@@ -124,7 +123,7 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 	return key, tokenPrefix + id + "_" + secret, nil
 }
 
-// Validate returns what NewAPIKey would.
+// Validate returns the error that NewAPIKey would return.
 func (req KeyRequest) Validate(now time.Time) error {
 	printable := func(r rune) bool { return strconv.IsPrint(r) }
 	if req.Name == "" || len(req.Name) > maxNameBytes || strings.IndexFunc(req.Name, func(r rune) bool { return !printable(r) }) >= 0 {
@@ -150,27 +149,30 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// Keys stores API keys. Changes are on disk when a method returns, and take effect at once.
+// Keys stores API keys. When a method returns, its change is on disk and in effect.
 type Keys interface {
-	// Create stores a key. Its ID is new, as NewAPIKey makes it.
+	// Create stores a new key from NewAPIKey.
 	Create(ctx context.Context, key APIKey) error
-	// Key returns the key of that id, revoked and expired ones too, or CodeNotFound. It does not touch the disk.
+	// Key returns the key with that id, even if it is revoked or expired, or CodeNotFound. It does not read from the
+	// disk.
 	Key(ctx context.Context, id string) (APIKey, error)
-	// List returns all keys by creation, oldest first.
+	// List returns all keys, oldest first.
 	List(ctx context.Context) ([]APIKey, error)
-	// Revoke ends a key for good and returns it; a second time changes nothing. CodeNotFound where there is none.
+	// Revoke revokes a key permanently and returns it. Revoking it again changes nothing. An unknown id returns
+	// CodeNotFound.
 	Revoke(ctx context.Context, id string, now time.Time) (APIKey, error)
-	// Bind has the attestor key of that name sign for an API key from now on, or the default one where attestor is empty, and returns
-	// the API key. CodeNotFound where there is none. What is already under way may still be signed by the one before.
+	// Bind makes the named attestor key sign for an API key from now on, and returns the API key. An empty name means
+	// the default attestor key. An unknown id returns CodeNotFound. The previous attestor key may still sign requests
+	// that are in progress.
 	Bind(ctx context.Context, id, attestor string) (APIKey, error)
-	// Used notes that a key was used. It is cheap, and reaches the disk with a later write.
+	// Used notes that a key was used. It is cheap: the note reaches the disk with a later write.
 	Used(id string, now time.Time)
 }
 
 // Authenticate returns the key of a token.
 //
-// Errors: CodeMissingAPIKey for an empty token; CodeInvalidAPIKey for a malformed one, an unknown one and one with a wrong
-// secret, without telling which.
+// Errors: CodeMissingAPIKey for an empty token; CodeInvalidAPIKey for a token that is malformed, unknown or has a wrong
+// secret, without saying which.
 func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) {
 	if token == "" {
 		return APIKey{}, Errorf(CodeMissingAPIKey, "an API key is required in the x-api-key header")
@@ -182,7 +184,8 @@ func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) 
 	key, err := keys.Key(ctx, id)
 	switch {
 	case CodeOf(err) == CodeNotFound:
-		// Compared all the same, with the zero hash, so that time does not tell whether an id exists.
+		// An unknown key is compared with the zero hash, so that the response time does not reveal whether an id
+		// exists.
 	case err != nil:
 		return APIKey{}, err
 	}
@@ -204,7 +207,7 @@ func splitToken(token string) (id, secret string, ok bool) {
 	return id, secret, ok && len(id) == keyIDEncoding.EncodedLen(keyIDBytes) && len(secret) == hex.EncodedLen(secretBytes)
 }
 
-// KeyState says whether a key may be used at all.
+// KeyState says whether a key may be used.
 type KeyState string
 
 // The states of a key.
@@ -214,7 +217,7 @@ const (
 	KeyRevoked KeyState = "revoked"
 )
 
-// State is how the key is now.
+// State returns the state of the key at the given time.
 func (k APIKey) State(now time.Time) KeyState {
 	switch {
 	case !k.Revoked.IsZero():
@@ -225,7 +228,7 @@ func (k APIKey) State(now time.Time) KeyState {
 	return KeyActive
 }
 
-// Usable returns nil if the key may be used at all now, else CodeAPIKeyRevoked or CodeAPIKeyExpired.
+// Usable returns nil if the key is active, and CodeAPIKeyRevoked or CodeAPIKeyExpired otherwise.
 func (k APIKey) Usable(now time.Time) error {
 	switch k.State(now) {
 	case KeyRevoked:
@@ -236,7 +239,7 @@ func (k APIKey) Usable(now time.Time) error {
 	return nil
 }
 
-// Authorize returns nil if the key may be used for the scope, by a client at that address, now. Every key has the empty scope.
+// Authorize returns nil if a client at that address may use the key for the scope now. Every key has the empty scope.
 //
 // Errors: CodeAPIKeyRevoked, CodeAPIKeyExpired, CodeScopeRequired, CodeAddressNotAllowed.
 func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
@@ -252,16 +255,16 @@ func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
 	return nil
 }
 
-// Rate is how often a key may be used: a token bucket. The zero Rate means the configured default. Its text
-// form is "N/s", "N/m", "N/h", "unlimited" or "default".
+// Rate is the rate limit of a key, a token bucket. The zero Rate means the configured default. Its text form is "N/s",
+// "N/m", "N/h", "unlimited" or "default".
 type Rate struct {
 	PerSecond float64 // math.Inf(1) means unlimited
 }
 
-// Unlimited is the waived rate.
+// Unlimited means no rate limit.
 var Unlimited = Rate{PerSecond: math.Inf(1)}
 
-// Burst is how many requests may come at once: what a second allows, at least 1.
+// Burst is how many requests may come at once: the requests of one second, at least 1.
 func (r Rate) Burst() int {
 	if r == Unlimited || r.PerSecond > math.MaxInt32 {
 		return math.MaxInt32
@@ -288,7 +291,7 @@ func ParseRate(s string) (Rate, error) {
 	return Rate{PerSecond: float64(n) / period.Seconds()}, nil
 }
 
-// String returns the text form, in the largest unit that keeps the number whole.
+// String returns the text form, in the first of the units s, m and h that keeps the number whole.
 func (r Rate) String() string {
 	switch r {
 	case Unlimited:
@@ -308,7 +311,7 @@ func (r Rate) String() string {
 // MarshalText returns the text form.
 func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is ParseRate.
+// UnmarshalText calls ParseRate.
 func (r *Rate) UnmarshalText(text []byte) error {
 	parsed, err := ParseRate(string(text))
 	if err != nil {

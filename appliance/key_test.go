@@ -16,7 +16,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// openStore opens a real store in a folder of its own.
+// openStore opens a real store in its own folder.
 func openStore(t *testing.T) *bolt.Store {
 	t.Helper()
 	log, _, err := appliance.NewLogKey("test.example/log")

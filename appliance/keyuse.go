@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// How KeyUse counts.
+// KeyUse counts per step, for KeyUseSteps steps.
 const (
 	KeyUseStep  = 15 * time.Minute
-	KeyUseSteps = 96 // a day
+	KeyUseSteps = 96 // one day
 )
 
-// KeyUse counts what API keys have had signed, by quarters of an hour over the past day. It is in memory alone: a daemon that
-// starts begins anew, and appliances that share a store each count their own. The zero value is ready, and nil counts nothing.
-// All methods are safe for concurrent use.
+// KeyUse counts the signatures of each API key, per quarter of an hour over the past day. It is in memory only: a
+// restart resets it, and appliances that share a store count separately. The zero value is ready. Count on nil does
+// nothing. All methods are safe for concurrent use.
 type KeyUse struct {
 	mu   sync.Mutex
 	keys map[string]*keySteps
@@ -42,12 +42,13 @@ func (u *KeyUse) Count(keyID string, now time.Time) {
 	}
 	step := stepOf(now)
 	k.advance(step)
-	if step > k.newest-KeyUseSteps { // else the clock went back by more than a day
+	if step > k.newest-KeyUseSteps { // otherwise the clock was set back by more than a day
 		k.counts[step%KeyUseSteps]++
 	}
 }
 
-// Days returns the counts of each API key that was used in the past day, the oldest step first, and when the newest ends.
+// Days returns the counts of each API key that was used in the past day, oldest step first, and the end of the newest
+// step.
 func (u *KeyUse) Days(now time.Time) (counts map[string][]uint32, until time.Time) {
 	counts = make(map[string][]uint32)
 	newest := stepOf(now)
@@ -71,7 +72,7 @@ func (u *KeyUse) Days(now time.Time) (counts map[string][]uint32, until time.Tim
 
 func stepOf(t time.Time) int64 { return t.Unix() / int64(KeyUseStep/time.Second) }
 
-// advance makes step the newest, unless a later one is. What is a day older is forgotten.
+// advance makes step the newest one, unless a later one exists, and clears the counts that are a day older.
 func (k *keySteps) advance(step int64) {
 	if step-k.newest >= KeyUseSteps {
 		k.counts, k.newest = [KeyUseSteps]uint32{}, step

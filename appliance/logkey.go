@@ -15,24 +15,24 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// LogKey is the Ed25519 key that signs a journal's checkpoints. It signs nothing else.
+// LogKey is the Ed25519 key that signs a journal's checkpoints. The only other text that it signs is StoreSecret's.
 type LogKey struct {
 	Signer       note.Signer
 	Verifier     note.Verifier
-	VerifierText string // what an auditor keeps: name+hash+key (C2SP signed-note)
+	VerifierText string // the verifier key for auditors: name+hash+key (C2SP signed-note)
 
 	seed []byte
 }
 
-// NewLogKey makes a key for a log of that origin and returns it with its secret text, which ParseLogKey reads. An
-// origin names one log in the world, like example.com/attestd; it has no spaces and no plus.
+// NewLogKey makes a key for a log with that origin. It also returns the secret text that ParseLogKey reads. An origin
+// is a globally unique name, such as example.com/attestd, without spaces or pluses.
 func NewLogKey(origin string) (LogKey, string, error) {
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed) // never fails (Go 1.24)
 	return logKeyOf(origin, seed)
 }
 
-// logKeyOf returns the key of a seed, with its secret text.
+// logKeyOf returns the key of a seed and its secret text.
 func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
 	if origin == "" || strings.ContainsAny(origin, "+ \t\r\n") {
 		return LogKey{}, "", fmt.Errorf("log origin %q must be a name like example.com/attestd, without spaces or plus", origin)
@@ -45,8 +45,8 @@ func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
 	return key, secret, err
 }
 
-// ParseLogKey reads a key's secret text: PRIVATE+KEY+name+hash+seed (golang.org/x/mod/sumdb/note). Its errors do
-// not repeat the text.
+// ParseLogKey reads a key's secret text: PRIVATE+KEY+name+hash+seed (golang.org/x/mod/sumdb/note). Its errors do not
+// repeat the secret text.
 func ParseLogKey(secret string) (LogKey, error) {
 	secret = strings.TrimSpace(secret)
 	signer, err := note.NewSigner(secret)
@@ -67,15 +67,15 @@ func ParseLogKey(secret string) (LogKey, error) {
 	return LogKey{Signer: signer, Verifier: verifier, VerifierText: text, seed: raw[1:]}, err
 }
 
-// lastField returns what follows the fourth plus. The base64 of the seed may itself hold pluses.
+// lastField returns the text after the fourth plus. The base64 of the seed may itself contain pluses.
 func lastField(secret string) string {
 	fields := strings.SplitN(secret, "+", 5)
 	return fields[len(fields)-1]
 }
 
-// StoreSecret derives the 32-byte key of the MAC in a store from the log key (HKDF, RFC 5869). The input of HKDF is an Ed25519 signature,
-// which is deterministic (RFC 8032), so that a signer that hides its key works, too. The signed text has one line and cannot be taken
-// for a checkpoint, which has at least three.
+// StoreSecret derives the 32-byte key of a store's MAC from the log key (HKDF, RFC 5869). The input of HKDF is an
+// Ed25519 signature, which is deterministic (RFC 8032), so a signer that hides its key works, too. The signed text has
+// one line. It cannot pass for a checkpoint, which has at least three.
 func StoreSecret(signer note.Signer) ([]byte, error) {
 	signature, err := signer.Sign([]byte("attestd store secret v1\n"))
 	if err != nil {
@@ -84,11 +84,12 @@ func StoreSecret(signer note.Signer) ([]byte, error) {
 	return hkdf.Key(sha256.New, signature, nil, "attestd store MAC "+LogName(signer), sha256.Size)
 }
 
-// Continue returns the key of the log whose first leaf the event is, with its secret text. It is derived from the old log's key and
-// that leaf (HKDF, RFC 5869): whoever holds the old key finds the new one, so that all appliances of a log follow by themselves, and
-// nobody else can make a log that they would follow. No two events lead to the same key, for their salts differ.
+// Continue returns the key of the log whose first leaf is the event, and its secret text. The key is derived from the
+// old log's key and that leaf (HKDF, RFC 5869). So all appliances that hold the old key can follow the continuation
+// without an operator, and nobody without the old key can forge one. Two events never lead to the same key, because
+// their salts differ.
 //
-// Errors: the event does not go on from this key's log.
+// Errors: the event does not continue this key's log, or names a new key (ErrNewLogKey).
 func (k LogKey) Continue(e Event) (LogKey, string, error) {
 	c, ok := e.Continuation()
 	if !ok || c.Log != k.VerifierText {
@@ -109,12 +110,12 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 	return logKeyOf(c.Origin, seed)
 }
 
-// ErrNewLogKey says that a log has a key that does not follow from that of the log from which it goes on.
+// ErrNewLogKey means that a log has a key that cannot be derived from the key of the log that it continues.
 var ErrNewLogKey = errors.New("the log goes on with a new log key, which must be brought: attestd setup --bundle FILE on the appliance that made it, and here, once " +
 	"log.key is moved away, attestd setup --join FILE")
 
-// GiveNewLogKey makes a key for the log whose first leaf the event will be, and has the event name it. Unlike Continue's, whoever holds the old
-// log's key cannot find it.
+// GiveNewLogKey makes an independent key for the log whose first leaf the event will be, and names it in the event.
+// Unlike with Continue, a holder of the old log's key cannot derive it.
 func (e *Event) GiveNewLogKey() (LogKey, string, error) {
 	c, ok := e.Continuation()
 	if !ok {
@@ -128,8 +129,8 @@ func (e *Event) GiveNewLogKey() (LogKey, string, error) {
 	return key, secret, nil
 }
 
-// Follow finds the key of the log that begins with these events, newest first, from that of a log which it continues: itself, or
-// through others.
+// Follow derives the key of the log that begins with these events, newest first. k is the key of a log that it
+// continues, directly or through other logs.
 func (k LogKey) Follow(events []Event) (next LogKey, secret string, err error) {
 	from := -1
 	for i, e := range events {
@@ -150,8 +151,8 @@ func (k LogKey) Follow(events []Event) (next LogKey, secret string, err error) {
 	return next, secret, nil
 }
 
-// NewContinuation makes the first leaf of a log that goes on from the one of key, whose surviving leaves are those of the
-// checkpoint. published may be empty.
+// NewContinuation makes the first leaf of a log that continues the log of key. surviving is the checkpoint of its
+// surviving leaves. published may be empty.
 func NewContinuation(key LogKey, surviving, published []byte, reason, by string, now time.Time) (Event, error) {
 	if err := validReason(reason); err != nil {
 		return Event{}, err

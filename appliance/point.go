@@ -2,7 +2,7 @@ package appliance
 
 import "github.com/consensys/gnark-crypto/ecc/secp256k1"
 
-// affine is a point of secp256k1 but the one at infinity.
+// affine is a point of secp256k1 other than the point at infinity.
 type affine struct{ x, y element }
 
 func affineOf(p *secp256k1.G1Affine) affine {
@@ -10,10 +10,11 @@ func affineOf(p *secp256k1.G1Affine) affine {
 	return affine{elementOf(&x), elementOf(&y)}
 }
 
-// jacobian is the point (x/z², y/z³), so that an addition takes no division. With a z of zero it is the point at infinity.
+// jacobian is the point (x/z², y/z³). Its additions need no division. If z is zero, it is the point at infinity.
 type jacobian struct{ x, y, z element }
 
-// plus returns p + q. It does not where both have the same x coordinate: p is q then, whose double takes other formulas, or -q.
+// plus returns p + q. ok is false if both have the same x coordinate, because then p is q, whose double needs other
+// formulas, or -q.
 func (p jacobian) plus(q affine) (sum jacobian, ok bool) {
 	if p.z == (element{}) {
 		return jacobian{q.x, q.y, one}, true

@@ -5,55 +5,56 @@ import (
 	"time"
 )
 
-// Policy says what an operator lets be attested. Nil allows all. It is not changed once it is in use. Package appliance/policy reads it
-// from a file.
+// Policy is the operator's rules about which attestations are allowed. Nil allows everything. A policy in use is never
+// modified. Package appliance/policy reads it from a file.
 //
-// There are two kinds of rules. Those about whom hold for each answer, also for one that is given again for an Idempotency-Key. Those
-// about how much and when, and the one about a second beneficiary, hold for new attestations only.
+// There are two kinds of rules. Rules about addresses apply to every answer, also to a replay under an Idempotency-Key.
+// Rules about amounts, times and second beneficiaries apply to new attestations only.
 type Policy struct {
-	Version   string     // SHA-256 of the file, in hex; empty where there is none
+	Version   string     // SHA-256 of the file, in hex; empty without a file
 	Entries   int        // values in the file, such as addresses and caps
 	Blank     bool       // the file has neither a value nor a comment
-	Screening *Screening // nil screens nobody
+	Screening *Screening // may be nil
 
-	Deny, Allow Sides                // an allow list that is nil allows all
+	Deny, Allow Sides                // a nil allow list allows everything
 	Keys        map[string]KeyPolicy // by the API key's id
 
-	Caps              []Cap // of each API key that has none of its own
+	Caps              []Cap // apply to each API key without caps of its own
 	Zone              *time.Location
 	Hours             Hours
 	SecondBeneficiary SecondBeneficiary
 }
 
-// Sides are lists of addresses by what they are in a request.
+// Sides are address lists by role in a request.
 type Sides struct{ Unspendable, Beneficiary AddressSet }
 
-// AddressSet is a list of addresses.
+// AddressSet is a set of addresses.
 type AddressSet map[Address]struct{}
 
 func (s AddressSet) has(a Address) bool { _, found := s[a]; return found }
 
-// allows says whether the list, as an allow list, has the address.
+// allows reports whether an allow list permits the address. A nil list permits every address.
 func (s AddressSet) allows(a Address) bool { return s == nil || s.has(a) }
 
-// KeyPolicy is what holds for one API key.
+// KeyPolicy is the part of a policy that applies to one API key.
 type KeyPolicy struct {
-	Beneficiaries AddressSet // the only ones; nil means any
-	Caps          []Cap      // instead of Policy.Caps; nil means those
+	Beneficiaries AddressSet // the allowed beneficiaries; nil allows any
+	Caps          []Cap      // replace Policy.Caps unless nil
 }
 
-// SecondBeneficiary says what becomes of a request for an unspendable address that was attested for another beneficiary before. The first
-// attestation of an address is the one that counts.
+// SecondBeneficiary is the treatment of a request for an unspendable address that was attested for another beneficiary
+// before. The first attestation of an address is the one that counts.
 type SecondBeneficiary string
 
-// What may become of it. The zero value is AllowSecond.
+// The treatments. The zero value is AllowSecond.
 const (
 	AllowSecond  SecondBeneficiary = "allow"
 	WarnOfSecond SecondBeneficiary = "warn"
 	RefuseSecond SecondBeneficiary = "refuse"
 )
 
-// whom checks the rules about the addresses. It does not say which address is on which list: the lists may be confidential.
+// whom checks the rules about addresses. Its errors do not say which address is on which list, because the lists may be
+// confidential.
 func (p *Policy) whom(keyID string, r Request) error {
 	if p == nil {
 		return nil
@@ -72,7 +73,7 @@ func (p *Policy) whom(keyID string, r Request) error {
 	return nil
 }
 
-// asks returns what decides on a record beside the record itself.
+// asks returns the query for the facts that decide needs in addition to the record.
 func (p *Policy) asks(r Record) (q PastQuery) {
 	if p == nil {
 		return q
@@ -82,13 +83,14 @@ func (p *Policy) asks(r Record) (q PastQuery) {
 		q.KeyID, q.Since = r.KeyID, append(q.Since, begin)
 	}
 	if p.SecondBeneficiary == WarnOfSecond || p.SecondBeneficiary == RefuseSecond {
-		unspendable := r.UnspendableAddress // so that r stays where it is for who asks nothing
+		unspendable := r.UnspendableAddress // copied, so that r escapes to the heap only if the policy asks for it
 		q.Unspendable = &unspendable
 	}
 	return q
 }
 
-// decide checks all rules for a new record, given the answer to asks. second is the attestation of which an operator is to be warned.
+// decide checks all rules for a new record, given the answer to asks. If second is not nil, an operator is to be
+// warned, and second is the first attestation of the address.
 func (p *Policy) decide(r Record, past Past) (second *Record, err error) {
 	if p == nil {
 		return nil, nil
@@ -120,7 +122,7 @@ func (p *Policy) decide(r Record, past Past) (second *Record, err error) {
 	return nil, nil
 }
 
-// caps are those of an API key.
+// caps returns the caps that apply to an API key.
 func (p *Policy) caps(keyID string) []Cap {
 	if p == nil {
 		return nil
@@ -138,7 +140,7 @@ func (p *Policy) zone() *time.Location {
 	return p.Zone
 }
 
-// IsRefusal says whether an error is that a request was refused for what it asked: by screening or by the policy.
+// IsRefusal reports whether an error means that screening or the policy refused a request.
 func IsRefusal(err error) bool {
 	switch CodeOf(err) {
 	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond:

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Who asks in the table of rules.
+// asker is the API key in the table of rules.
 const asker = "aaaaaaaaaaaaaaaa"
 
 func set(addresses ...appliance.Address) appliance.AddressSet {
@@ -27,7 +27,7 @@ func set(addresses ...appliance.Address) appliance.AddressSet {
 // weekdays are Monday to Friday.
 var weekdays = [7]bool{false, true, true, true, true, true, false}
 
-// ruling is a policy, what is asked for one after the other, and what becomes of each; "warn" for one that is warned of.
+// ruling is a policy, a sequence of requests and the result of each; "warn" means that an operator is warned.
 type ruling struct {
 	policy *appliance.Policy
 	asks   []appliance.Record
@@ -46,7 +46,7 @@ var (
 	once                                 = []appliance.Record{ask(theAddress, theBeneficiary, tuesday)}
 )
 
-// aboutWhom are the rules about the addresses.
+// aboutWhom returns the rules about addresses.
 func aboutWhom(t *testing.T) map[string]ruling {
 	return map[string]ruling{
 		"no policy":                         {nil, once, codes("")},
@@ -64,7 +64,7 @@ func aboutWhom(t *testing.T) map[string]ruling {
 	}
 }
 
-// aboutHowMuchAndWhen are the others.
+// aboutHowMuchAndWhen returns the rules about amounts, times and second beneficiaries.
 func aboutHowMuchAndWhen() map[string]ruling {
 	return map[string]ruling{
 		"a cap a day": {
@@ -103,7 +103,7 @@ func aboutHowMuchAndWhen() map[string]ruling {
 	}
 }
 
-// Each rule, on its own: what it refuses of one attestation after another.
+// Each rule on its own refuses the right attestations of a sequence.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	rulings := aboutWhom(t)
@@ -125,7 +125,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// countingSigner counts the signatures that are asked for.
+// countingSigner counts the requested signatures.
 type countingSigner struct {
 	appliance.Signer
 	asked atomic.Int64
@@ -140,7 +140,7 @@ func (s *countingSigner) count() int64 { return s.asked.Load() }
 
 func codes(c ...appliance.Code) []appliance.Code { return c }
 
-// What the HSM is not asked to sign is not recorded either, and what was attested before is answered again under the rules about whom.
+// A refused request is neither signed nor recorded. A replay is subject to the rules about addresses only.
 func TestAPolicyRefusesBeforeSigning(t *testing.T) {
 	t.Parallel()
 	a := newAttestor(t)
@@ -159,7 +159,7 @@ func TestAPolicyRefusesBeforeSigning(t *testing.T) {
 		policy  appliance.Policy
 		request appliance.Request
 		code    appliance.Code
-		repeat  appliance.Code // of the call that was attested before
+		repeat  appliance.Code // result of the call that was attested before
 	}{
 		"deny":   {appliance.Policy{Deny: appliance.Sides{Beneficiary: set(request.Beneficiary)}}, request, appliance.CodePolicyDeny, appliance.CodePolicyDeny},
 		"allow":  {appliance.Policy{Allow: appliance.Sides{Beneficiary: set()}}, request, appliance.CodePolicyAllow, appliance.CodePolicyAllow},
@@ -186,7 +186,7 @@ func TestAPolicyRefusesBeforeSigning(t *testing.T) {
 	}
 }
 
-// A signature that a repeat no longer gets cannot be read back either; the rules about how much and when do not hold for reading.
+// Reading back follows the same rules as a replay: rules about addresses apply, rules about amounts and times do not.
 func TestReadingBackIsRefusedAsARepeatIs(t *testing.T) {
 	t.Parallel()
 	a := newAttestor(t)
@@ -235,7 +235,7 @@ func TestWhileStoppedNothingIsAttestedNorAnsweredAgain(t *testing.T) {
 	}
 }
 
-// A cap holds, and an operator is warned of each second beneficiary but the first, however many ask at once.
+// Under concurrent requests, a cap holds exactly, and an operator is warned of every second beneficiary but the first.
 func TestRulesHoldAtOnce(t *testing.T) {
 	t.Parallel()
 	a := newAttestor(t)
@@ -268,7 +268,7 @@ func TestRulesHoldAtOnce(t *testing.T) {
 	}
 }
 
-// A clock that is set forward or back moves the begin of no day, and of no opening.
+// A daylight-saving change moves the begin of no day and of no opening.
 func TestPeriodsAndHoursAreOfTheTimeZone(t *testing.T) {
 	t.Parallel()
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -318,7 +318,7 @@ func TestPeriodsAndHoursAreOfTheTimeZone(t *testing.T) {
 	}
 }
 
-// A client knows when to come back.
+// A temporary refusal carries a RetryAfter.
 func TestARefusalThatEndsByItselfSaysWhen(t *testing.T) {
 	t.Parallel()
 	saturday := time.Date(2026, 11, 7, 12, 0, 0, 0, time.UTC)

@@ -2,29 +2,29 @@ package appliance
 
 import "github.com/google/uuid"
 
-// Trial is a policy that is tried on what was attested in the past, one record after the other in the order of the journal: which would it
-// have refused? What it would have refused counts for no cap and is no first beneficiary.
+// Trial tests which past attestations a policy would have refused. Records are tried one by one in the order of the
+// journal. A refused record counts toward no cap and is not a first beneficiary.
 type Trial struct {
 	Policy *Policy
 
-	first  map[Address]firstSeen // of each unspendable address, where the policy asks for it
+	first  map[Address]firstSeen // first attestation of each unspendable address, if the policy asks for it
 	counts map[capWindow]int64
 }
 
-// firstSeen is what is kept of an address's first attestation: a journal may have many.
+// firstSeen is the part of a first attestation that Trial needs. It is small because a journal may have many.
 type firstSeen struct {
 	id          uuid.UUID
 	beneficiary Address
 }
 
-// capWindow is a period of an API key's cap.
+// capWindow is one period of an API key's cap.
 type capWindow struct {
 	keyID string
 	begin int64 // Unix time
 	per   Period
 }
 
-// Seen takes note of a record that was attested before the policy is tried.
+// Seen counts a record that was attested before the trial begins.
 func (t *Trial) Seen(r Record) {
 	if t.first == nil {
 		t.first, t.counts = make(map[Address]firstSeen), make(map[capWindow]int64)
@@ -45,7 +45,7 @@ func (t *Trial) windows(r Record) (of []capWindow) {
 	return of
 }
 
-// Attest says what the policy makes of a record: the code with which it is refused, or second, of which an operator is warned.
+// Attest applies the policy to a record. It returns the code of the refusal, or second if an operator would be warned.
 func (t *Trial) Attest(r Record) (refused Code, second *Record) {
 	var past Past
 	for _, w := range t.windows(r) {

@@ -15,16 +15,17 @@ import (
 // tlogProof is the first line of a C2SP tlog-proof.
 const tlogProof = "c2sp.org/tlog-proof@v1\n"
 
-// WithLeaf returns the proof as a C2SP tlog-proof that has the leaf as its extra data: it can be checked by itself.
+// WithLeaf returns the proof as a C2SP tlog-proof with the leaf as its extra data, so that it can be verified on its
+// own.
 func (p InclusionProof) WithLeaf(leaf []byte) string {
 	return tlogProof + "extra " + base64.StdEncoding.EncodeToString(leaf) + "\n" + strings.TrimPrefix(p.String(), tlogProof)
 }
 
-// IsProof says whether a text begins as a C2SP tlog-proof does.
+// IsProof reports whether a text begins like a C2SP tlog-proof.
 func IsProof(text []byte) bool { return strings.HasPrefix(string(text), tlogProof) }
 
-// ParseProof reads a C2SP tlog-proof. extra is nil where it has no extra data, which for those of WithLeaf is the leaf. Nothing is checked
-// but the form: see InclusionProof.Verify.
+// ParseProof reads a C2SP tlog-proof. extra is its extra data, which is the leaf in a proof by WithLeaf, or nil.
+// ParseProof checks only the form; see InclusionProof.Verify.
 func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 	rest, ok := strings.CutPrefix(string(text), tlogProof)
 	if !ok {
@@ -66,7 +67,7 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 	return p, extra, nil
 }
 
-// UnmarshalJSON reads hashes in base64, as the API has them, and in hex, as the command prints them.
+// UnmarshalJSON accepts hashes in base64, as in the API, and in hex, as printed by the command.
 func (p *InclusionProof) UnmarshalJSON(text []byte) error {
 	type asIs InclusionProof // without this method
 	read := struct {

@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// Screening is a list of addresses for which nothing is attested, such as those under sanctions. Nil screens nobody.
+// Screening is a list of addresses that are never attested, such as sanctioned ones. A nil list is empty.
 type Screening struct {
 	addresses map[Address]struct{}
 	version   string
 }
 
-// ParseScreening reads one address a line, as ParseAddress has it. Empty lines are passed over, and so is what follows a #.
-// An error names the line: a list that is read in part would let through whom it should stop.
+// ParseScreening reads one address per line in the form of ParseAddress. It ignores empty lines and comments that begin
+// with #. An error names the line. ParseScreening returns no partial list, because a partial list would let refused
+// addresses through.
 func ParseScreening(in io.Reader) (*Screening, error) {
 	s := &Screening{addresses: make(map[Address]struct{})}
 	sum := sha256.New()
@@ -37,7 +38,7 @@ func ParseScreening(in io.Reader) (*Screening, error) {
 	return s, lines.Err()
 }
 
-// Version returns the SHA-256 of the file, in hex; empty where there is no list.
+// Version returns the SHA-256 of the file, in hex, or "" for nil.
 func (s *Screening) Version() string {
 	if s == nil {
 		return ""
@@ -53,8 +54,8 @@ func (s *Screening) Len() int {
 	return len(s.addresses)
 }
 
-// check returns CodeScreened when one of the request's addresses is on the list. It does not say which: the list may be
-// confidential.
+// check returns CodeScreened if one of the request's addresses is on the list. The error does not say which, because
+// the list may be confidential.
 func (s *Screening) check(r Request) error {
 	if s == nil {
 		return nil

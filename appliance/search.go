@@ -2,14 +2,15 @@ package appliance
 
 import "context"
 
-// Found is what Search found.
+// Found is the result of Search.
 type Found struct {
 	Entries []Entry // newest first
-	Before  int64   // only indexes from this on were looked at: JournalQuery.Before to go on; zero when all were
+	Before  int64   // lowest index that was read: the JournalQuery.Before of the next search; zero when all were read
 }
 
-// Search returns the attestations of a beneficiary that a query selects. No store leads from beneficiaries to records, so each that
-// the query selects otherwise is read, with list: at most as many as most, or all where that is zero.
+// Search returns the attestations of a beneficiary that match a query. No store has an index of beneficiaries, so
+// Search reads the entries that match otherwise, with list. It reads about most entries at most, in pages of MaxListed.
+// Zero means no limit.
 func Search(ctx context.Context, list func(context.Context, JournalQuery) ([]Entry, error), q JournalQuery, beneficiary Address, most int) (f Found, err error) {
 	want := q.Size()
 	q.Limit, q.AttestationsOnly = MaxListed, true

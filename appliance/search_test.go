@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// listed is a journal of so many records, of which each seventh is of the beneficiary that is looked for.
+// listed lists a journal of size records. Every seventh is of the wanted beneficiary.
 func listed(size int64, asked *int) func(context.Context, appliance.JournalQuery) ([]appliance.Entry, error) {
 	return func(_ context.Context, q appliance.JournalQuery) (page []appliance.Entry, err error) {
 		*asked++

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// SharedRates are buckets of API keys that several appliances draw from, so that a key's rate holds for all of them together. A
-// bucket holds time, as in the generic cell rate algorithm: it earns a second a second, and a request at the rate N a second
-// spends 1/N of one.
+// SharedRates are rate-limit buckets that several appliances share, so that an API key's rate holds for all of them
+// together. A bucket holds time, as in the generic cell rate algorithm. It gains one second per second, and a request
+// at the rate of N per second spends 1/N seconds.
 type SharedRates interface {
-	// Lease takes time out of buckets, and returns how much of each: less than is wanted where a bucket has less, or none. The
-	// order is that of wants, in which no key is twice.
+	// Lease takes time out of buckets and returns how much it took from each: less than wanted, or zero, if a bucket
+	// holds less. Results are in the order of wants, in which each key occurs once.
 	Lease(ctx context.Context, wants []RateWant) ([]time.Duration, error)
 }
 
-// RateWant is what is wanted of one bucket.
+// RateWant is a request for time from one bucket.
 type RateWant struct {
 	KeyID string
 	Time  time.Duration // more than zero
-	Burst time.Duration // the most that the bucket holds
+	Burst time.Duration // capacity of the bucket
 }

@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// AttestorKey is one of the keys with which an appliance attests.
+// AttestorKey is one of the keys that sign an appliance's attestations.
 type AttestorKey struct {
-	Name   string // by which API keys are bound to it; empty for the only one of an appliance that names none
+	Name   string // API keys are bound to it by this name; empty if the appliance has one unnamed key
 	State  AttestorKeyState
 	Signer Signer
-	// Concurrency tells how many signatures the signer can make at once: so many calls are let through to it, others wait in
-	// turn. Nil lets all through.
+	// Concurrency returns how many signatures the signer can make at once. That many calls are admitted; other calls
+	// are queued. Nil admits all.
 	Concurrency func() int
 }
 
-// AttestorKeyState says for whom an attestor key signs.
+// AttestorKeyState says for which API keys an attestor key signs.
 type AttestorKeyState string
 
 // The states of an attestor key.
 const (
-	AttestorKeyActive   AttestorKeyState = "active"   // for API keys bound to it; the first that is active is the default, also for all that are bound to none
-	AttestorKeyRetiring AttestorKeyState = "retiring" // for API keys that are bound to it, and no other may be bound
+	AttestorKeyActive   AttestorKeyState = "active"   // signs for API keys bound to it; the first one also for unbound
+	AttestorKeyRetiring AttestorKeyState = "retiring" // signs for API keys bound to it; no other API key can be bound
 )
 
 // MostAttestorKeys is how many keys an appliance may have.
@@ -30,12 +30,12 @@ const MostAttestorKeys = 8
 
 var attestorKeyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// ValidAttestorKeyName says whether s can name an attestor key: 1 to 64 letters, digits, dots, dashes and underscores, the first a
-// letter or a digit.
+// ValidAttestorKeyName reports whether s is a valid name of an attestor key: 1 to 64 letters, digits, dots, dashes and
+// underscores, beginning with a letter or a digit.
 func ValidAttestorKeyName(s string) bool { return attestorKeyName.MatchString(s) }
 
-// CheckBinding returns nil if an API key may be bound to the attestor key of that name, or to none where that is empty; else
-// CodeInvalidField of attestor.
+// CheckBinding returns nil if an API key may be bound to the named attestor key. An empty name means unbound and is
+// always valid. The error is CodeInvalidField of attestor.
 func CheckBinding(keys []AttestorKey, name string) error {
 	if name == "" {
 		return nil
@@ -57,20 +57,20 @@ func CheckBinding(keys []AttestorKey, name string) error {
 	return Errorf(CodeInvalidField, "there is no attestor key %.64q; there are %s", name, strings.Join(names, ", ")).In("attestor")
 }
 
-// seat is an attestor key with the calls that wait for it.
+// seat is an attestor key with its fair queue.
 type seat struct {
 	AttestorKey
 	turns *turns
 }
 
-// seats are the attestor keys at one time. They are never changed.
+// seats is an immutable snapshot of the attestor keys.
 type seats struct {
 	all      []*seat
-	standard *seat // for API keys that are bound to none
+	standard *seat // signs for unbound API keys
 }
 
-// SetAttestorKeys replaces the attestor keys, of which one must be active, and takes effect for calls that come later. Signers that are
-// left out may be closed once the calls of before have ended.
+// SetAttestorKeys replaces the attestor keys for later calls. At least one key must be active. The caller may close a
+// signer that is left out once the earlier calls have ended.
 func (a *Attestor) SetAttestorKeys(keys []AttestorKey) {
 	before := a.seats.Load()
 	next := new(seats)
@@ -79,7 +79,7 @@ func (a *Attestor) SetAttestorKeys(keys []AttestorKey) {
 		if before != nil {
 			for _, old := range before.all {
 				if old.Signer == k.Signer {
-					one.turns = old.turns // who waits there goes on waiting
+					one.turns = old.turns // queued calls keep their place
 				}
 			}
 		}
@@ -101,7 +101,7 @@ func (a *Attestor) AttestorKeys() []AttestorKey {
 	return keys
 }
 
-// Addresses returns those of the attestor keys, in order.
+// Addresses returns the addresses of the attestor keys, in order.
 func (a *Attestor) Addresses() (all []Address) {
 	for _, k := range a.AttestorKeys() {
 		all = append(all, k.Signer.Address())
@@ -109,10 +109,10 @@ func (a *Attestor) Addresses() (all []Address) {
 	return all
 }
 
-// DefaultKey returns the attestor key that signs for API keys bound to none.
+// DefaultKey returns the attestor key that signs for unbound API keys.
 func (a *Attestor) DefaultKey() AttestorKey { return a.now().standard.AttestorKey }
 
-// now returns the attestor keys; before SetAttestorKeys that is Signer alone.
+// now returns the attestor keys. Before SetAttestorKeys, the only one is Signer.
 func (a *Attestor) now() *seats {
 	if now := a.seats.Load(); now != nil {
 		return now
@@ -122,7 +122,7 @@ func (a *Attestor) now() *seats {
 	return a.seats.Load()
 }
 
-// seatOf returns the attestor key that signs for an API key, and no other does.
+// seatOf returns the attestor key that signs for an API key.
 //
 // Errors: CodeAttestorKeyUnavailable.
 func (a *Attestor) seatOf(key APIKey) (*seat, error) {

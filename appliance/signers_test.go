@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// keySigner signs in this process.
+// keySigner signs with a key in this process.
 type keySigner struct {
 	t       *testing.T
 	key     *ecdsa.PrivateKey
@@ -30,7 +30,7 @@ func (s *keySigner) PublicKey() []byte           { return s.public }
 func (s *keySigner) Address() appliance.Address  { return s.address }
 func (s *keySigner) Ready(context.Context) error { return nil }
 
-// named is an attestor key that signs in this process.
+// named returns an attestor key that signs in this process.
 func named(t *testing.T, name string, state appliance.AttestorKeyState) appliance.AttestorKey {
 	return appliance.AttestorKey{Name: name, State: state, Signer: newKeySigner(t), Concurrency: func() int { return 4 }}
 }
@@ -41,8 +41,8 @@ func newRotating(t *testing.T) *appliance.Attestor {
 	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(), Scheme: scheme(t, appliance.SchemeKeccak256BN254, nil), Now: time.Now}
 }
 
-// Keys are changed while API keys call: each call is signed by the key that its API key is bound to, the default for none, and by no
-// other.
+// While attestor keys change, each call is signed by the attestor key of its API key only. Unbound API keys use the
+// default.
 func TestAnAPIKeyIsSignedForByTheKeyItIsBoundTo(t *testing.T) {
 	t.Parallel()
 	a := newRotating(t)
@@ -56,7 +56,7 @@ func TestAnAPIKeyIsSignedForByTheKeyItIsBoundTo(t *testing.T) {
 	for _, step := range []struct {
 		name                   string
 		keys                   []appliance.AttestorKey
-		unbound, toOld, toNext appliance.Signer // who signs; nil means that the call is refused
+		unbound, toOld, toNext appliance.Signer // the expected signer; none means that the call is refused
 	}{
 		{"one key with a name", []appliance.AttestorKey{old}, old.Signer, old.Signer, none},
 		{"a second that is active", []appliance.AttestorKey{old, next}, old.Signer, old.Signer, next.Signer},
@@ -105,7 +105,7 @@ func TestABindingHoldsFromTheNextCallOn(t *testing.T) {
 	}
 }
 
-// hanging is a signer that answers when its caller leaves.
+// hanging is a signer that returns only when its ctx ends.
 type hanging struct{ *keySigner }
 
 func (hanging) Sign(ctx context.Context, _ appliance.Digest) (appliance.Signature, error) {
@@ -130,7 +130,7 @@ func TestAKeyThatHangsHoldsNobodyUpWhoIsNotBoundToIt(t *testing.T) {
 		}()
 	}
 	for a.Signing() < 3 {
-		time.Sleep(time.Millisecond) // between two questions
+		time.Sleep(time.Millisecond) // polling interval
 	}
 	if _, _, err := a.Attest(t.Context(), appliance.Call{Key: unbound, Request: request}); err != nil {
 		t.Error(err)
@@ -153,7 +153,7 @@ func TestWhatAnAPIKeyMayBeBoundTo(t *testing.T) {
 	for _, test := range []struct {
 		keys []appliance.AttestorKey
 		name string
-		says string // empty means that it may
+		says string // expected error; empty if the binding is allowed
 	}{
 		{one, "", ""},
 		{one, "2027", "there is no attestor key with a name: hsm.keys names them"},

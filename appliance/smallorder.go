@@ -11,11 +11,11 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// ErrSmallOrder refuses an Ed25519 key of small order: signatures that verify under it can be made without a secret.
+// ErrSmallOrder refuses an Ed25519 key of small order: anybody can make signatures that verify under it.
 var ErrSmallOrder = errors.New("the Ed25519 key has small order: anybody can sign for it")
 
-// smallOrder are the encodings of the points of edwards25519 whose order divides 8 (RFC 8032, section 5.1.2), without the sign of x,
-// the last two of which are not canonical.
+// smallOrder lists the encodings of the points of edwards25519 whose order divides 8 (RFC 8032, section 5.1.2), with
+// the sign bit of x cleared. The last two encodings are not canonical.
 var smallOrder = [...]string{
 	"0000000000000000000000000000000000000000000000000000000000000000",
 	"0100000000000000000000000000000000000000000000000000000000000000",
@@ -26,16 +26,16 @@ var smallOrder = [...]string{
 	"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
 }
 
-// HasSmallOrder says whether an Ed25519 public key, of ed25519.PublicKeySize bytes, has small order.
+// HasSmallOrder reports whether an Ed25519 public key of ed25519.PublicKeySize bytes has small order.
 func HasSmallOrder(key ed25519.PublicKey) bool {
 	y := slices.Clone(key)
 	y[len(y)-1] &= 0x7f
 	return slices.Contains(smallOrder[:], hex.EncodeToString(y))
 }
 
-// ParseVerifier reads the verifier key of a log that somebody is to trust: name+hash+key (C2SP signed-note, Ed25519).
+// ParseVerifier reads the verifier key of a log to be trusted: name+hash+key (C2SP signed-note, Ed25519).
 //
-// Errors: ErrSmallOrder; what is malformed.
+// Errors: ErrSmallOrder, or the key is malformed.
 func ParseVerifier(vkey string) (note.Verifier, error) {
 	v, err := note.NewVerifier(vkey)
 	if err != nil {

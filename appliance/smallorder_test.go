@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// smallOrderKeys are public keys for which signatures are forged without a secret.
+// smallOrderKeys returns public keys for which signatures can be forged without a secret.
 func smallOrderKeys(t *testing.T) (keys []ed25519.PublicKey) {
 	t.Helper()
 	for _, text := range []string{
@@ -33,8 +33,8 @@ func smallOrderKeys(t *testing.T) (keys []ed25519.PublicKey) {
 	return keys
 }
 
-// isForged makes a signature under a key of small order, and says whether it verifies. R is the neutral point and s is 0, which holds
-// for each text whose hash is a multiple of the key's order.
+// isForged forges a signature under a key of small order and reports whether it verifies. R is the neutral element and
+// s is 0. Such a signature is valid for each text whose hash is a multiple of the key's order.
 func isForged(key ed25519.PublicKey) bool {
 	signature := make([]byte, ed25519.SignatureSize)
 	signature[0] = 1

@@ -2,15 +2,15 @@ package appliance
 
 import "context"
 
-// Trace is told when a part of an attestation begins, and by the function that it returns, how it ended. What the part calls gets the
-// context that it returns. Nil means that nobody wants to know, which costs nothing.
+// Trace is called when a part of an attestation begins. The returned context is passed to that part, and the returned
+// function is called with the part's result. A nil Trace costs nothing.
 type Trace func(ctx context.Context, part string) (context.Context, func(err error))
 
 // The parts of an attestation.
 const (
-	PartQueue  = "queue"  // waiting for a turn at the HSM
-	PartHSM    = "HSM"    // one signature, made and checked
-	PartCommit = "commit" // until the record is on the disk
+	PartQueue  = "queue"  // waiting in the HSM's queue
+	PartHSM    = "HSM"    // making and checking one signature
+	PartCommit = "commit" // writing the record to disk
 )
 
 func (t Trace) begin(ctx context.Context, part string) (context.Context, func(error)) {

@@ -5,13 +5,13 @@ import (
 	"crypto/sha256"
 )
 
-// TrialDigest returns a digest for a trial signature that no attestation can have. The attestor key signs attestations and
-// nothing else, so a trial signature must be of no use to anyone:
+// TrialDigest returns a digest for a trial signature that no attestation can have. An attestor key must sign
+// attestations only, so a trial signature must be useless to everyone:
 //
-//   - its first byte is 0xff, so as a number it is above the order of the BN254 scalar field, where no digest of
-//     the schemes keccak256-bn254 and mimc-bn254 lies and which the verifying contract refuses;
-//   - the rest is SHA-256 of a tag and 32 random bytes, which meets the Keccak-256 of a chosen pair of addresses
-//     (schemes keccak256 and eip712) only by a preimage found over 248 bits.
+//   - Its first byte is 0xff, so as a number it is above the order of BN254's scalar field. No digest of the
+//     schemes keccak256-bn254 and mimc-bn254 is that large, and the verifying contract refuses it.
+//   - The rest is SHA-256 of a tag and 32 random bytes. It equals the Keccak-256 of a chosen pair of addresses
+//     (schemes keccak256 and eip712) only if a preimage over 248 bits is found.
 func TrialDigest() Digest {
 	preimage := make([]byte, 32)
 	rand.Read(preimage) // never fails (Go 1.24)

@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// DefaultMaxWaiting is how many calls may wait for the signer if Attestor.MaxWaiting is zero.
+// DefaultMaxWaiting is the limit of queued calls if Attestor.MaxWaiting is zero.
 const DefaultMaxWaiting = 1024
 
-// turns is a fair queue in front of the signer: it admits a limited number of calls at once, and lets the others wait, round robin
-// over API keys. A key with a thousand waiting calls delays another key's call by a single one. A call that would wait past its
-// deadline is refused at once. It is safe for concurrent use; the zero value is ready.
+// turns is a fair queue in front of the signer. It admits a limited number of calls at once and queues the others,
+// round robin over API keys. So one API key with a thousand queued calls delays another key's call by a single call. A
+// call that would wait past its deadline is refused at once. It is safe for concurrent use. The zero value is ready.
 type turns struct {
 	mu      sync.Mutex
 	inside  int
 	waiting int
-	lines   []*line          // of API keys with calls that wait; the first is next
-	ofKey   map[string]*line // the same
-	hold    time.Duration    // how long a call is inside, as a moving average
+	lines   []*line          // per-key queues, each with at least one call; the first is next
+	ofKey   map[string]*line // the same queues by API key
+	hold    time.Duration    // moving average of the time from admission to leave
 	shed    time.Time        // when a call was last refused
 }
 
-// line is the calls of one API key that wait, the oldest first. It has at least one.
+// line is the queue of one API key, oldest call first. It is never empty.
 type line struct {
 	key   string
 	calls []*waitingCall
 }
 
 type waitingCall struct {
-	done    chan struct{} // closed when its turn has come, or it is refused for another key's
+	done    chan struct{} // closed when the call is admitted, or refused to make room for another key's call
 	refused error
 }
 
-// enter waits until a call of an API key may go on. At most limit calls are inside at once, and at most as many as most says wait. If
-// enter returns nil, leave must be called.
+// enter waits until a call of an API key is admitted. At most limit calls are admitted at once, and at most most calls
+// are queued. If enter returns nil, the caller must call leave.
 //
 // Errors: CodeOverloaded, CodeTimeout.
 func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
@@ -61,7 +61,7 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 	defer t.mu.Unlock()
 	select {
 	case <-c.done:
-		if c.refused == nil { // its turn came at the same moment: the next one's
+		if c.refused == nil { // the call was admitted just as ctx ended: pass its turn on
 			t.inside--
 			t.advance(limit)
 		}
@@ -71,7 +71,7 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 	return Errorf(CodeTimeout, "the HSM did not get to this request in time").Because(fmt.Errorf("wait for a turn: %w", context.Cause(ctx)))
 }
 
-// leave ends a call that has entered and took that long.
+// leave ends an admitted call that took the given time.
 func (t *turns) leave(took time.Duration, limit int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +80,7 @@ func (t *turns) leave(took time.Duration, limit int) {
 	t.advance(limit)
 }
 
-// advance lets in the calls whose turn it is. The caller holds t.mu, as for all methods down to overloaded.
+// advance admits the calls whose turn it is. The caller holds t.mu, also for the methods from here to overloaded.
 func (t *turns) advance(limit int) {
 	for t.inside < limit && t.waiting > 0 {
 		next := t.lines[0]
@@ -97,7 +97,7 @@ func (t *turns) advance(limit int) {
 	}
 }
 
-// join adds a call to its key's line, unless it would wait too long or too many wait.
+// join appends a call to its API key's queue. It refuses the call if it would wait too long or the queue is full.
 func (t *turns) join(ctx context.Context, key string, limit, most int) (*waitingCall, error) {
 	own := t.ofKey[key]
 	length := 0
@@ -124,7 +124,7 @@ func (t *turns) join(ctx context.Context, key string, limit, most int) (*waiting
 	return c, nil
 }
 
-// expected returns how long a call waits behind so many of its own API key.
+// expected returns how long a call waits behind length calls of its own API key.
 func (t *turns) expected(length, limit int) time.Duration {
 	before := 1
 	for _, l := range t.lines {
@@ -133,8 +133,8 @@ func (t *turns) expected(length, limit int) time.Duration {
 	return t.hold * time.Duration(before) / time.Duration(max(limit, 1))
 }
 
-// displace makes room for a call whose own line has length calls: it refuses the newest call of the longest line, if that line is longer
-// than the caller's would be. It reports whether it did.
+// displace makes room for a call whose own queue has length calls. It refuses the newest call of the longest queue if
+// that queue is longer than the caller's would be, and reports whether it did.
 func (t *turns) displace(length, limit int) bool {
 	longest := slices.MaxFunc(t.lines, func(a, b *line) int { return len(a.calls) - len(b.calls) })
 	if len(longest.calls) <= length+1 {
@@ -157,7 +157,7 @@ func (t *turns) remove(key string, c *waitingCall) {
 	}
 }
 
-// overloaded returns the error of a refused call. It may be repeated when the calls that wait now are done.
+// overloaded returns the error of a refused call. RetryAfter is the expected time until the queue is empty.
 func (t *turns) overloaded(limit int) error {
 	t.shed = time.Now()
 	e := Errorf(CodeOverloaded, "more attestations are asked for than the HSM can sign in time")
@@ -165,7 +165,7 @@ func (t *turns) overloaded(limit int) error {
 	return e
 }
 
-// saturated reports whether at least half of the calls that may wait do, or a call was refused in the last second.
+// saturated reports whether the queue is at least half full, or a call was refused in the last second.
 func (t *turns) saturated(most int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// slowSigner takes its time for each signature, and signs so many at once at most. A real token cannot be slow on demand.
+// slowSigner takes a fixed time per signature and records its concurrency. A real token cannot be slow on demand.
 type slowSigner struct {
 	appliance.Signer
 	each time.Duration
@@ -34,11 +34,11 @@ func (s *slowSigner) Sign(context.Context, appliance.Digest) (appliance.Signatur
 	return appliance.Signature{}, nil
 }
 
-// queue is an attestor in which only the turns and the signer matter, in a bubble of time.
+// queue is an attestor of which only the fair queue and the signer are used, in a synctest bubble.
 type queue struct {
 	*appliance.Attestor
 	signer *slowSigner
-	order  chan string // the keys whose calls were signed
+	order  chan string // API keys in the order of their signed calls
 	failed chan error
 }
 
@@ -50,7 +50,7 @@ func newQueue(limit, most int) *queue {
 	}
 }
 
-// call has a key ask n times at once, and returns when all of that waits, is signed or is refused.
+// call makes n concurrent calls of a key, and returns once each is queued, signed or refused.
 func (q *queue) call(key string, n int, patience time.Duration) {
 	for range n {
 		go func() {
@@ -66,7 +66,7 @@ func (q *queue) call(key string, n int, patience time.Duration) {
 	}
 }
 
-// signed returns the keys in the order in which they were signed.
+// signed returns the keys in the order of their signatures.
 func (q *queue) signed() (keys []string) {
 	for len(q.order) > 0 {
 		keys = append(keys, <-q.order)
@@ -79,8 +79,8 @@ func TestAPIKeysTakeTurns(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		limit int
-		asks  []string // in this order, one call each but for the greedy one, which has 500
-		want  []string // the first that are signed
+		asks  []string // in this order, one call each, except 500 calls of greedy
+		want  []string // the first signed calls
 	}{
 		{"alone, in its order", 1, []string{"a", "a", "b"}, []string{"a", "a", "b"}},
 		{"one beside a greedy one", 1, []string{"greedy", "a"}, []string{"greedy", "greedy", "a", "greedy"}},
@@ -95,7 +95,7 @@ func TestAPIKeysTakeTurns(t *testing.T) {
 				}
 				time.Sleep(time.Hour)
 				got := q.signed()[:len(c.want)]
-				for i := 0; i < len(got); i += c.limit { // those let through at once end in any order
+				for i := 0; i < len(got); i += c.limit { // calls that are admitted together end in any order
 					slices.Sort(got[i:min(i+c.limit, len(got))])
 					slices.Sort(c.want[i:min(i+c.limit, len(got))])
 				}
@@ -129,7 +129,7 @@ func TestWhoCannotBeServedInTimeIsToldAtOnce(t *testing.T) {
 		if !q.Saturated() {
 			t.Error("saturated is not said")
 		}
-		q.call("other", 1, time.Second) // its turn comes soon
+		q.call("other", 1, time.Second) // is admitted soon
 		time.Sleep(time.Second)
 		if len(q.failed) != 0 || !slices.Contains(q.signed(), "other") {
 			t.Error("another key's call was not served in its second")
@@ -150,12 +150,12 @@ func TestAFullQueueMakesRoomForAKeyWithLess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 10)
-		q.call("greedy", 1+10+5, time.Hour) // one signs, ten wait
+		q.call("greedy", 1+10+5, time.Hour) // one signs, ten are queued
 		if n := len(q.failed); n != 5 {
 			t.Fatalf("%d refused, want 5", n)
 		}
 		q.call("a", 1, time.Hour)
-		q.call("b", 5, time.Hour) // four displace one each; then both would have as many
+		q.call("b", 5, time.Hour) // four displace one call each; then both queues would be equally long
 		if n := len(q.failed); n != 5+1+4+1 || q.Waiting() != 10 {
 			t.Errorf("%d refused, %d waiting", n, q.Waiting())
 		}
@@ -197,7 +197,7 @@ func TestWhoLeavesTheQueueHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// What a turn costs a call that need not wait.
+// The cost of the fair queue for a call that need not wait.
 func BenchmarkTurns(b *testing.B) {
 	for _, c := range []struct {
 		name        string

@@ -11,19 +11,19 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Verifier makes Signatures as NewSignature does, for a key that signs many. Recovery finds an unknown key; with the key
-// known, R = e/s·G + r/s·Q (SEC 1, section 4.1.4) tells both whether the signature is valid and its v, and multiples of G and
-// Q are looked up. The tables take 3 MiB. It is safe for concurrent use.
+// Verifier makes Signatures as NewSignature does, for a key that signs often. NewSignature recovers an unknown key.
+// With a known key, R = e/s·G + r/s·Q (SEC 1, section 4.1.4) both verifies the signature and gives v. Multiples of G
+// and Q come from tables of 3 MiB. It is safe for concurrent use.
 //
-// It computes on public values only, so its time may depend on them.
+// It computes on public values only, so it need not run in constant time.
 type Verifier struct {
 	publicKey      []byte
 	generator, key *multiples
 }
 
-// NewVerifier takes a public key: 65 bytes, SEC 1 uncompressed.
+// NewVerifier makes the tables for a public key (65 bytes, SEC 1 uncompressed).
 //
-// Errors: a point that is not on the curve.
+// Errors: the key is not a point of the curve.
 func NewVerifier(publicKey []byte) (*Verifier, error) {
 	if _, err := crypto.UnmarshalPubkey(publicKey); err != nil {
 		return nil, fmt.Errorf("public key: %w", err)
@@ -40,7 +40,7 @@ func NewVerifier(publicKey []byte) (*Verifier, error) {
 	return v, nil
 }
 
-// Signature is NewSignature with the Verifier's key.
+// Signature does the same as NewSignature with the Verifier's key.
 func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
 	sig, err := lowS(rs)
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
 		return NewSignature(digest, rs, v.publicKey)
 	}
 	zz := point.z.square()
-	// An x coordinate of r+n, which ecrecover would tell as v 29 or 30, is refused: no contract takes it.
+	// An x coordinate of r+n, for which ecrecover would need v 29 or 30, is refused: no contract accepts it.
 	if !elementOf(&sig.R).times(zz).minus(point.x).isZero() {
 		return Signature{}, errNotOurs
 	}
@@ -63,8 +63,8 @@ func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
 	return sig, nil
 }
 
-// point returns R. It does not find it where a sum on the way has two equal points or is the point at infinity, which
-// one in 2^240 has that was not made to.
+// point returns R. ok is false if an addition meets two points with the same x coordinate or the result is the point at
+// infinity. A signature that was not crafted for it hits this with probability 2^-240.
 func (v *Verifier) point(digest Digest, sig Signature) (r jacobian, ok bool) {
 	var e, x, s fr.Element
 	e.SetBytes(digest[:])
@@ -75,15 +75,15 @@ func (v *Verifier) point(digest Digest, sig Signature) (r jacobian, ok bool) {
 	return sum, v.generator.addTo(&sum, e.Mul(&e, &s)) && v.key.addTo(&sum, x.Mul(&x, &s)) && !sum.z.isZero()
 }
 
-// A scalar is read in signed digits of window bits: with half as many multiples for each as without a sign, it takes fewer
-// additions than with bytes.
+// A scalar is split into signed digits of window bits. Signed digits need half as many multiples per digit, and fewer
+// additions than bytes would.
 const (
 	window = 11
-	places = (fr.Bits + window) / window // the last has room for a carry
+	places = (fr.Bits + window) / window // the last digit has room for a carry
 	half   = 1 << (window - 1)
 )
 
-// multiples are those of a point by j·2^(window·i), for each place i and each digit j from 1 to half.
+// multiples holds j·2^(window·i) times a point, for each digit position i and each digit j from 1 to half.
 type multiples [places][half]affine
 
 func multiplesOf(point secp256k1.G1Affine) *multiples {
@@ -103,10 +103,10 @@ func multiplesOf(point secp256k1.G1Affine) *multiples {
 	return table
 }
 
-// fill makes the multiples of a point, of which the first two are given. No sum of them is special: the point's order is a
-// large prime.
+// fill computes the multiples of a point. The first two are given. No addition hits a special case, because the point's
+// order is a large prime.
 func fill(row *[half]affine, once, twice affine) {
-	var points, products [half]jacobian // of products only z, the product of all z up to there
+	var points, products [half]jacobian // products uses only z: the product of all z before that index
 	points[0], points[1] = jacobian{once.x, once.y, one}, jacobian{twice.x, twice.y, one}
 	for j := 2; j < half; j++ {
 		points[j], _ = points[j-1].plus(once)
@@ -116,7 +116,7 @@ func fill(row *[half]affine, once, twice affine) {
 		products[j].z = product
 		product = product.times(points[j].z)
 	}
-	inverse := product.inverse() // one for all of them
+	inverse := product.inverse() // one inversion for all points
 	for j := half - 1; j >= 0; j-- {
 		z := inverse.times(products[j].z)
 		inverse = inverse.times(points[j].z)
@@ -125,9 +125,10 @@ func fill(row *[half]affine, once, twice affine) {
 	}
 }
 
-// addTo adds scalar times the point to sum. It returns false where that takes more than it knows; see jacobian.plus.
+// addTo adds scalar times the point to sum. It returns false if jacobian.plus cannot add two points.
 //
-// All multiples are read before the first is added: they are far apart, and so the processor waits for memory once, not for each.
+// All multiples are read before the first addition. They are far apart in memory, so reading them together overlaps the
+// cache misses.
 func (m *multiples) addTo(sum *jacobian, scalar *fr.Element) bool {
 	var summands [places]affine
 	n := 0
@@ -155,7 +156,7 @@ func (m *multiples) addTo(sum *jacobian, scalar *fr.Element) bool {
 	return true
 }
 
-// windowOf returns the bits at a place.
+// windowOf returns the bits of one digit.
 func windowOf(bits *[fr.Limbs]uint64, place int) int {
 	at := place * window
 	limb, shift := at/64, at%64

@@ -16,7 +16,7 @@ var signatures = flag.Int("signatures", 2000, "how many signatures to hold again
 
 var order = crypto.S256().Params().N
 
-// A Verifier accepts what recovery accepts, with the same v, and nothing else.
+// A Verifier accepts exactly the signatures that recovery accepts, with the same v.
 func TestAVerifierIsAsStrictAsRecovery(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const perKey = 500
@@ -45,7 +45,7 @@ func TestAVerifierIsAsStrictAsRecovery(t *testing.T) {
 	}
 }
 
-// testKeyOf returns a random key, but first those whose multiples meet the generator's.
+// testKeyOf returns a random key. The first four are keys whose multiples coincide with the generator's.
 func testKeyOf(t *testing.T, random *rand.Rand, i int) *ecdsa.PrivateKey {
 	t.Helper()
 	scalar := randomScalar(random)
@@ -59,7 +59,7 @@ func testKeyOf(t *testing.T, random *rand.Rand, i int) *ecdsa.PrivateKey {
 	return key
 }
 
-// hostile returns a digest with r and s: valid in half of the cases, else wrong in one way.
+// hostile returns a digest with r and s. About half of them are valid; the others have one fault.
 func hostile(t *testing.T, random *rand.Rand, key *ecdsa.PrivateKey) (digest appliance.Digest, rs [64]byte) {
 	t.Helper()
 	randomScalar(random).FillBytes(digest[:])
@@ -92,7 +92,7 @@ func hostile(t *testing.T, random *rand.Rand, key *ecdsa.PrivateKey) (digest app
 	return digest, rs
 }
 
-// ECDSA takes an R whose x coordinate is r+n; ecrecover would need a v of 29 or 30, which no contract takes.
+// ECDSA allows an R whose x coordinate is r+n. ecrecover would need a v of 29 or 30, which no contract accepts.
 func TestAVerifierRefusesAnXCoordinateAboveTheOrder(t *testing.T) {
 	curve := crypto.S256()
 	r, y := big.NewInt(1), (*big.Int)(nil)
@@ -101,7 +101,7 @@ func TestAVerifierRefusesAnXCoordinateAboveTheOrder(t *testing.T) {
 		square := new(big.Int).Exp(x, big.NewInt(3), curve.Params().P)
 		y = new(big.Int).ModSqrt(square.Add(square, big.NewInt(7)), curve.Params().P)
 	}
-	r.Sub(r, big.NewInt(1)) // the loop's last step came after it
+	r.Sub(r, big.NewInt(1)) // the loop's last increment came after the match
 	// The key for which R, s and e are a signature: Q = (s·R - e·G) / r.
 	s, e := big.NewInt(12345), big.NewInt(67890)
 	inverse := new(big.Int).ModInverse(r, order)
@@ -161,7 +161,7 @@ func BenchmarkSignatureChecks(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var digests [4096]appliance.Digest // with so many, the tables are not all in the nearest cache, as under load
+	var digests [4096]appliance.Digest // so many that the tables exceed the nearest cache, as under load
 	var raw [4096][64]byte
 	for i := range raw {
 		digests[i][1], digests[i][2] = byte(i), byte(i>>8)

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// wycheproofGroup has the vectors of one public key: see testdata/wycheproof.
+// wycheproofGroup has the vectors of one public key; see testdata/wycheproof.
 type wycheproofGroup struct {
 	Key   hexText `json:"key"` // SEC 1 uncompressed, or Ed25519
 	Tests []wycheproofVector
@@ -38,7 +38,7 @@ func (h *hexText) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// readWycheproof returns the vectors of a file, which must be that many.
+// readWycheproof returns the vectors of a file and checks their number.
 func readWycheproof(t *testing.T, name string, vectors int) (groups []wycheproofGroup) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "wycheproof", name+".json"))
@@ -57,7 +57,8 @@ func readWycheproof(t *testing.T, name string, vectors int) (groups []wycheproof
 	return groups
 }
 
-// largeX are valid vectors whose point R has an x coordinate of n or more. ecrecover would need a v of 29 or 30, which no contract takes.
+// largeX matches valid vectors whose point R has an x coordinate of n or more. ecrecover would need a v of 29 or 30,
+// which no contract accepts.
 func largeX(v wycheproofVector) bool {
 	return v.Comment == "k*G has a large x-coordinate" || strings.HasPrefix(v.Comment, "r = 2, x = n + 2 is the smallest possible x")
 }
@@ -65,7 +66,7 @@ func largeX(v wycheproofVector) bool {
 func TestWycheproofsECDSAVectors(t *testing.T) {
 	t.Parallel()
 	order := crypto.S256().Params().N
-	verifiers := make(map[string]*appliance.Verifier) // by key: the files share most keys, and a table takes a while
+	verifiers := make(map[string]*appliance.Verifier) // by key: the files share most keys, and making the tables is slow
 	for name, vectors := range map[string]int{"ecdsa_secp256k1_sha256": 242, "ecdsa_secp256k1_sha256_p1363": 234, "ecdsa_secp256k1_sha256_bitcoin": 231} {
 		t.Run(name, func(t *testing.T) {
 			for _, group := range readWycheproof(t, name, vectors) {
@@ -87,7 +88,7 @@ func TestWycheproofsECDSAVectors(t *testing.T) {
 	}
 }
 
-// wycheproofECDSA is a vector with the verifiers that it is for.
+// wycheproofECDSA is a vector with the verifiers of its key.
 type wycheproofECDSA struct {
 	*testing.T
 	key      []byte
@@ -96,8 +97,8 @@ type wycheproofECDSA struct {
 	high bool // s is in the upper half of the order
 }
 
-// check holds each verifier against the vector. What an HSM returned may have a high s, which is moved to the lower half; what anybody
-// else shows us may not.
+// check runs each verifier on the vector. A high s is accepted from an HSM, and moved to the lower half, but from
+// nobody else.
 func (w wycheproofECDSA) check(bitcoin bool) {
 	w.Helper()
 	digest := appliance.Digest(sha256.Sum256(w.Msg))
@@ -121,7 +122,7 @@ func (w wycheproofECDSA) check(bitcoin bool) {
 	}
 }
 
-// addressOfKey is the address of a public key (SEC 1 uncompressed).
+// addressOfKey returns the address of a public key (SEC 1 uncompressed).
 func addressOfKey(key []byte) appliance.Address {
 	return appliance.Address(crypto.Keccak256(key[1:])[12:])
 }
