@@ -8,7 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// logRequest writes the access log and the metrics, and tells who counts answers. Neither has the API key's secret, the query string or the body.
+// logRequest writes the access log line and the metrics of a request, and then calls onAnswer. The log holds neither
+// the API key's secret, nor the query string, nor the body.
 func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange, now time.Time) {
 	status, took := rctx.Response.StatusCode(), now.Sub(x.start)
 	h.metrics.end(x, status, took)
@@ -22,7 +23,7 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange, now time
 	case status > fiber.StatusInternalServerError:
 		level, logger = slog.LevelWarn, h.logger
 	case x.probe || isProbe(rctx.Path()):
-		level = slog.LevelDebug // a load balancer asks each second, and so does who watches
+		level = slog.LevelDebug // load balancers and monitoring poll every second
 	}
 	if !logger.Enabled(h.base, level) {
 		return
@@ -44,12 +45,13 @@ func (h *httpServer) logRequest(rctx *fasthttp.RequestCtx, x *exchange, now time
 	if x.cause != nil {
 		attrs = append(attrs, slog.String("cause", x.cause.Error()))
 	}
-	record := slog.NewRecord(now, level, "request", 0) // Logger.LogAttrs would walk the stack for the caller, whom nobody is shown
+	// Logger.LogAttrs would walk the stack for a caller that is never printed
+	record := slog.NewRecord(now, level, "request", 0)
 	record.AddAttrs(attrs...)
 	_ = logger.Handler().Handle(h.base, record)
 }
 
-// bodySize returns the size of the answer's body, -1 for a stream whose end is not known.
+// bodySize returns the size of the answer's body in bytes, or -1 for a stream of unknown length.
 func bodySize(rctx *fasthttp.RequestCtx) int {
 	if rctx.Response.IsBodyStream() {
 		return rctx.Response.Header.ContentLength()

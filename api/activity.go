@@ -16,21 +16,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// keptSamples is how many samples an Activity keeps: 15 minutes, in less than 1 MB.
+// keptSamples is the number of samples that an Activity keeps: 15 minutes, in less than 1 MB.
 const keptSamples = 15 * 60
 
-// sampledKeys is how many API keys a sample names.
+// sampledKeys is the number of API keys that a sample names.
 const sampledKeys = 8
 
-// Activity is what a Server has done in each of the last seconds. Its methods are safe for concurrent use.
+// Activity holds one sample of a Server's work for each of the last 15 minutes' seconds. Its methods are safe for
+// concurrent use.
 type Activity struct {
-	asked func() // called before it is read
+	asked func() // called before each read
 
 	mu       sync.Mutex
-	samples  [keptSamples]wire.Sample // the sample n is at n % keptSamples
-	taken    int                      // how many there ever were
-	next     chan struct{}            // closed with the next sample
-	watchers int                      // who wait for that
+	samples  [keptSamples]wire.Sample // sample n is at n % keptSamples
+	taken    int                      // samples added since the start
+	next     chan struct{}            // closed when the next sample is added
+	watchers int                      // readers that follow
 }
 
 func (a *Activity) add(s wire.Sample) {
@@ -54,8 +55,8 @@ func (a *Activity) watch(more int) {
 	a.watchers += more
 }
 
-// each yields the last samples, at most that many, oldest first, and with follow each new one, until ctx ends. Who is slower than that by
-// keptSamples misses some.
+// each yields the newest samples, at most last of them, oldest first. With follow it also yields each new sample until
+// ctx ends. A reader that falls behind by more than keptSamples misses samples.
 func (a *Activity) each(ctx context.Context, last int, follow bool, yield func(wire.Sample) error) error {
 	if follow {
 		a.watch(1)
@@ -83,7 +84,7 @@ func (a *Activity) each(ctx context.Context, last int, follow bool, yield func(w
 	}
 }
 
-// since returns the samples from at on, and what is closed with the next one.
+// since returns the samples from at on, and a channel that is closed when the next sample is added.
 func (a *Activity) since(at *int) (some []wire.Sample, next chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,10 +95,10 @@ func (a *Activity) since(at *int) (some []wire.Sample, next chan struct{}) {
 	return some, a.next
 }
 
-// sampler takes the samples of an Activity from the counters of the metrics: to be sampled costs a request nothing.
+// sampler computes the samples of an Activity from the Prometheus counters, so sampling adds no work to a request.
 type sampler struct {
 	activity *Activity
-	inUse    func() int // sessions of the HSM inside a call; nil means that nobody knows
+	inUse    func() int // HSM sessions inside a call; nil if unknown
 	keys     accounts[string]
 
 	attestations prometheus.Metric
@@ -105,18 +106,19 @@ type sampler struct {
 	reads        []prometheus.Metric
 	problems     map[appliance.Code]prometheus.Metric
 
-	asleep atomic.Bool   // nobody does anything, nor looks
-	woken  chan struct{} // receives once for each time that it is to awake
+	asleep atomic.Bool   // the ticker is stopped
+	woken  chan struct{} // receives once for each wake-up
 
 	mu   sync.Mutex
 	last counts    // guarded by mu
-	at   time.Time // likewise: of last
+	at   time.Time // time of last; guarded by mu
 }
 
-// quietSeconds is after how many seconds without a request the sampler sleeps: an appliance that nobody asks does nothing.
+// quietSeconds is the number of seconds without requests and readers after which the sampler stops its ticker, so that
+// an idle appliance does no work.
 const quietSeconds = 3
 
-// counts are the counters as they were read together.
+// counts are values of the counters that were read together.
 type counts struct {
 	attestations, reads int64
 	latency             *dto.Histogram
@@ -143,7 +145,8 @@ func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() 
 	return s
 }
 
-// run takes a sample a second until ctx ends. While nothing happens and nobody looks it sleeps, and makes up for that when it is woken.
+// run adds one sample per second until ctx ends. It stops its ticker while the server is idle and unwatched. fill later
+// adds the samples of the missed seconds.
 func (s *sampler) run(ctx context.Context, now func() time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -160,7 +163,7 @@ func (s *sampler) run(ctx context.Context, now func() time.Time) {
 			} else if quiet++; quiet >= quietSeconds {
 				s.asleep.Store(true)
 				tick.Stop()
-				if s.changed() { // just now, by who did not see that it sleeps
+				if s.changed() { // a request may have been counted just before asleep was set
 					s.wake()
 				}
 			}
@@ -168,10 +171,10 @@ func (s *sampler) run(ctx context.Context, now func() time.Time) {
 	}
 }
 
-// wake is called after each request.
+// wake restarts the ticker of a sleeping sampler. The server calls it after each request.
 func (s *sampler) wake() {
 	if s != nil && s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
-		s.woken <- struct{}{} // which has room: it sleeps again only once it has received
+		s.woken <- struct{}{} // never blocks: the sampler sleeps again only after it has received
 	}
 }
 
@@ -181,7 +184,7 @@ func (s *sampler) changed() bool {
 	return !s.last.equal(s.read())
 }
 
-// catchUp adds the samples of seconds that were slept through, and wakes the sampler.
+// catchUp adds the samples of the seconds during which the sampler slept, and wakes it.
 func (s *sampler) catchUp(now time.Time) {
 	s.mu.Lock()
 	s.fill(now)
@@ -189,7 +192,7 @@ func (s *sampler) catchUp(now time.Time) {
 	s.wake()
 }
 
-// fill adds samples of nothing for the seconds before the last one. It is for those who hold s.mu.
+// fill adds empty samples for all missed seconds but the last. The caller must hold s.mu.
 func (s *sampler) fill(now time.Time) {
 	if oldest := now.Add(-keptSamples * time.Second); s.at.Before(oldest) {
 		s.at = oldest
@@ -200,7 +203,7 @@ func (s *sampler) fill(now time.Time) {
 	}
 }
 
-// sample takes a sample, and says whether anything was done.
+// sample adds a sample. It reports whether a counter changed or an HSM session is in use.
 func (s *sampler) sample(now time.Time) (busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,11 +250,11 @@ func (s *sampler) read() counts {
 
 func written(m prometheus.Metric) *dto.Metric {
 	var d dto.Metric
-	_ = m.Write(&d) // fails for no metric of ours
+	_ = m.Write(&d) // our metrics never fail
 	return &d
 }
 
-// busiest returns the attestations of the API keys that had most since it was last called.
+// busiest returns the attestation counts of the busiest API keys since the last call.
 func (s *sampler) busiest() map[string]int64 {
 	had := make(map[string]int64)
 	for id, account := range s.keys.all.All() {
@@ -265,13 +268,14 @@ func (s *sampler) busiest() map[string]int64 {
 	return had
 }
 
-// bucket counts the observations up to a bound, and above the one before.
+// bucket counts the observations above the previous bucket's bound, up to its own.
 type bucket struct {
 	bound float64
 	count uint64
 }
 
-// between are the observations between two looks at a histogram; those above the last bound are put there.
+// between returns the observations made between two reads of a histogram. Observations above the last bound are counted
+// in the last bucket.
 func between(before, here *dto.Histogram) (all []bucket) {
 	var done uint64
 	for i, b := range here.GetBucket() {
@@ -288,7 +292,8 @@ func between(before, here *dto.Histogram) (all []bucket) {
 	return all
 }
 
-// quantile estimates a quantile as Prometheus does: evenly spread within a bucket. Nil means that there is nothing.
+// quantile estimates a quantile like Prometheus: observations are evenly spread within a bucket. It returns nil if all
+// buckets are empty.
 func quantile(all []bucket, q float64) *float64 {
 	var total uint64
 	for _, b := range all {

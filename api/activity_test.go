@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// activityRig is an admin socket that tells of its rig's server.
+// activityRig is an admin socket with the Activity of its rig's server.
 func activityRig(t *testing.T) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t, func(opts *api.Options) {
@@ -27,7 +27,7 @@ func activityRig(t *testing.T) *adminRig {
 	return o
 }
 
-// total adds samples up: a second may end between any two requests.
+// total sums samples up, because a sample may end between any two requests.
 func total(samples []wire.Sample) wire.Sample {
 	sum := wire.Sample{Errors: map[appliance.Code]int64{}, Keys: map[string]int64{}}
 	for _, s := range samples {
@@ -53,7 +53,8 @@ func TestSamplesSayWhatWasDone(t *testing.T) {
 	}
 	token, id := o.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	o.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "Idempotency-Key", "a")
-	o.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "Idempotency-Key", "a") // a replay is none
+	// a replay is not counted
+	o.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "Idempotency-Key", "a")
 	o.do("POST", attestPath, good)
 	o.do("GET", "/read", "")
 	o.server.Sample()
@@ -79,7 +80,7 @@ func TestSamplesAreStreamed(t *testing.T) {
 		if s.Attestations > 0 {
 			return seen
 		}
-		if s.Reads == 0 { // the stream is open: what is done now comes in it
+		if s.Reads == 0 { // the stream is open, so the next requests appear in it
 			o.attest()
 			o.do("GET", "/read", "")
 		}
@@ -108,7 +109,7 @@ func TestAnActivityKeepsAQuarterOfAnHour(t *testing.T) {
 	}
 }
 
-// While nobody does anything the sampler sleeps; the seconds that it has slept through are there when somebody looks.
+// The sampler sleeps while the server is idle. The missed seconds appear at the next read.
 func TestSecondsThatNobodyUsedAreThere(t *testing.T) {
 	t.Parallel()
 	o := activityRig(t)
@@ -134,13 +135,13 @@ func TestSecondsThatNobodyUsedAreThere(t *testing.T) {
 	}
 }
 
-// The estimate is that of Prometheus: evenly spread within a bucket.
+// Quantiles are estimated like in Prometheus: evenly spread within a bucket.
 func TestQuantilesAreThoseOfTheSecond(t *testing.T) {
 	t.Parallel()
 	bounds := []float64{.001, .01, .1}
 	for _, c := range []struct {
 		name          string
-		before, after []uint64 // cumulative; the last is all
+		before, after []uint64 // cumulative; the last is the total
 		p50, p99      float64
 	}{
 		{"in one bucket", []uint64{0, 0, 0, 0}, []uint64{0, 100, 100, 100}, .0055, .00991},

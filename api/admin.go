@@ -23,65 +23,70 @@ import (
 // AdminOptions configure an Admin.
 type AdminOptions struct {
 	Attestor  *appliance.Attestor
-	HSMStatus func(ctx context.Context) (any, error) // the answer of GET /hsm
-	Stop      *stop.Switch                           // nil means that attesting cannot be stopped
-	// Cluster tells of the appliances that share the store. Nil means that there are none.
+	HSMStatus func(ctx context.Context) (any, error) // answers GET /hsm
+	Stop      *stop.Switch                           // nil means that attesting cannot be paused
+	// Cluster returns the status of the appliances that share the store. Nil means that this appliance is alone.
 	Cluster func(ctx context.Context) (wire.Cluster, error)
-	// Reload loads the configuration again and returns the settings that changed but need a restart. After an error the
-	// old configuration stays in effect. Nil means that there is no reload.
-	// by is who asked for it.
+	// Reload loads the configuration again, on behalf of the caller named by. It returns the changed settings that need
+	// a restart. After an error the old configuration stays in effect. Nil means that reloading is not supported.
 	Reload func(by string) (needRestart []string, err error)
-	// Backup writes an archive with a consistent copy of keys and journal. Nil means that there are no backups.
+	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
 	Backup  func(ctx context.Context, w io.Writer) error
-	Events  *appliance.Events     // told what operators do; nil means that nobody is
-	Sinks   func() []sinks.Status // how audit.sinks stand; nil means none
+	Events  *appliance.Events     // records the operators' actions; nil records none
+	Sinks   func() []sinks.Status // the states of audit.sinks; nil means no sinks
 	Version string
-	Reads   wire.ReadsStatus // what answers queries; its Replica is filled in
-	// Surroundings tells what a status has of the daemon beyond this server. It must be quick. Nil means nothing.
+	Reads   wire.ReadsStatus // the source of query answers; the handler fills in Replica
+	// Surroundings returns the parts of the status that lie outside this server. It must be quick. Nil leaves them
+	// empty.
 	Surroundings func() wire.Surroundings
-	Activity     *Activity // of the public server; nil means none
-	// Settings are the values in effect, and Doctor is what it finds, as 'attestd doctor -o json' prints it. ConsoleLink makes a link into the
-	// console for that role. Each may be nil, which means that there is nothing to ask.
+	Activity     *Activity // of the public server; nil if it keeps none
+	// Settings returns the values in effect. Doctor returns its findings, in the form that 'attestd doctor -o json'
+	// prints. ConsoleLink makes a sign-in link for the console with the given role. If one of them is nil, its route
+	// answers CodeNotFound.
 	Settings    func() []wire.Setting
 	Doctor      func(ctx context.Context) any
 	ConsoleLink func(role, by string) (wire.ConsoleLink, error)
-	// LogVerifier is as in Options.
+	// LogVerifier is the log's verifier key; see Options.
 	LogVerifier string
-	Replica     index.Index // nil means none
-	// Follower keeps Replica in step with Upstream. Both are nil where the replica follows no upstream.
+	Replica     index.Index // nil if the daemon has no replica
+	// Follower keeps Replica in step with Upstream. Both are nil if the replica follows no upstream.
 	Follower *follower.Follower
 	Upstream follower.Upstream
-	// Chain watches contracts, and Redemptions has what it has read. Both are nil where no contract is watched.
+	// Chain watches contracts, and Redemptions stores the redemptions that it has read. Both are nil if no contract is
+	// watched.
 	Chain        *chain.Watchtower
 	Redemptions  chain.Store
-	ReplicaReady func() error // as in Options
-	Witnesses    Witnesses    // nil means none
-	Routes       []Route      // served beside Admin's own; their Scope and Rate are ignored
+	ReplicaReady func() error // see Options
+	Witnesses    Witnesses    // nil means no witnesses
+	Routes       []Route      // additional routes; their Scope and Rate are ignored
 
 	Logger *slog.Logger     // nil means slog.Default
 	Now    func() time.Time // nil means time.Now
 }
 
-// Admin serves the operator's commands while the daemon runs. It asks for no API key, because only the operator can open
-// its socket; see ListenAdmin.
+// Admin serves the operator's commands while the daemon runs. It requires no API key, because only the operator can
+// open its socket; see ListenAdmin.
 type Admin struct {
 	*httpServer
 	opts     AdminOptions
 	attestor *appliance.Attestor
 	started  time.Time
 	routes   []Route
-	lag      lagHistory // of the replica that follows
+	lag      lagHistory // of the replica's follower
 
-	audited atomic.Pointer[wire.Audit] // the last audit; nil before the first
+	audited atomic.Pointer[wire.Audit] // the last complete audit; nil before the first
 
-	streams    context.Context // the parent of streams' contexts; cancelled by Shutdown, which cannot wait for an audit
+	// streams is the parent of the streams' contexts. Shutdown cancels it, because it cannot wait for an audit to
+	// finish.
+	streams    context.Context
 	endStreams context.CancelFunc
 }
 
 const (
-	adminReadTimeout  = 10 * time.Second
-	adminIdleTimeout  = time.Minute
-	adminWriteTimeout = 30 * time.Second // of each write: a stream may take hours, a client that stopped reading may not
+	adminReadTimeout = 10 * time.Second
+	adminIdleTimeout = time.Minute
+	// Of one write: a stream may take hours, but a client may not stop reading.
+	adminWriteTimeout = 30 * time.Second
 	adminTimeout      = 30 * time.Second // of a request that is not a stream
 	adminBodyLimit    = 64 << 10
 	adminConnections  = 1024
@@ -141,8 +146,8 @@ func (a *Admin) ownRoutes() []Route {
 // Serve serves on the listener until Shutdown and then returns nil.
 func (a *Admin) Serve(ln net.Listener) error { return a.serve(ln) }
 
-// Shutdown stops accepting connections, ends streams and waits for other requests. If ctx ends first, it cuts them off and
-// returns the error of ctx.
+// Shutdown stops accepting connections, ends streams and waits for other requests. If ctx ends first, Shutdown cuts
+// those requests off and returns the error of ctx.
 func (a *Admin) Shutdown(ctx context.Context) error {
 	a.endStreams()
 	return a.shutdown(ctx)
@@ -168,15 +173,16 @@ func (a *Admin) deadline() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.base, adminTimeout)
 }
 
-// recordTimeout bounds how long keep waits for the event: where the journal is not available, it is recorded later.
+// recordTimeout bounds how long keep waits for the journal. Without a journal, the event is recorded later.
 const recordTimeout = time.Second
 
-// recordFirst has the journal take what the caller is about to do. After an error it must not be done.
+// recordFirst appends an event to the journal before the action that it describes. If recordFirst fails, the action
+// must not be done.
 func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
 	return a.opts.Events.Append(ctx, appliance.Event{Kind: kind, By: callerOf(c), Details: details})
 }
 
-// keep is recordFirst for actions that must be possible while the journal is not available: the event waits in memory then.
+// keep is recordFirst for actions that must work even while the journal is unavailable. The event then waits in memory.
 func (a *Admin) keep(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
 	if err := a.opts.Events.Keep(appliance.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
 		return err

@@ -22,7 +22,7 @@ func (a *Admin) chainRoutes() []Route {
 	}
 }
 
-// noContracts is what these routes answer where no contract is watched.
+// noContracts is the error of the chain routes if no contract is watched.
 func noContracts() error {
 	return appliance.Errorf(appliance.CodeNotFound, "no contract is watched (chain.contracts)")
 }
@@ -38,7 +38,7 @@ func (a *Admin) chainStatus(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, status)
 }
 
-// redemptions streams all of them, one a line.
+// redemptions streams all redemptions as JSON, one per line.
 func (a *Admin) redemptions(c *fiber.Ctx) error {
 	if a.opts.Redemptions == nil {
 		return noContracts()
@@ -56,7 +56,7 @@ func (a *Admin) redemptions(c *fiber.Ctx) error {
 	})
 }
 
-// redeemed tells of each hash that was asked for whether it was redeemed.
+// redeemed answers with the redemptions of the requested hashes. Hashes that were never redeemed are left out.
 func (a *Admin) redeemed(c *fiber.Ctx) error {
 	if a.opts.Redemptions == nil {
 		return noContracts()

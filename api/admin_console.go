@@ -37,7 +37,7 @@ func (a *Admin) settings(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, wire.Settings{Settings: a.opts.Settings()})
 }
 
-// doctor takes as long as doctor takes.
+// doctor has no deadline of its own: it runs until all checks are done or the server stops.
 func (a *Admin) doctor(c *fiber.Ctx) error {
 	if a.opts.Doctor == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not run doctor")

@@ -34,7 +34,7 @@ func (a *Admin) cluster(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, status)
 }
 
-// sinks tells how audit.sinks stand.
+// sinks answers with the state of each audit sink.
 func (a *Admin) sinks(c *fiber.Ctx) error {
 	answer := wire.Sinks{Sinks: []sinks.Status{}}
 	if a.opts.Sinks != nil {
@@ -43,7 +43,7 @@ func (a *Admin) sinks(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, answer)
 }
 
-// reload loads the configuration again and answers when it is in effect or refused.
+// reload loads the configuration again. It answers once the configuration is in effect or refused.
 func (a *Admin) reload(c *fiber.Ctx) error {
 	if a.opts.Reload == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
@@ -51,7 +51,8 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	needRestart, err := a.opts.Reload(callerOf(c))
 	switch appliance.CodeOf(err) {
 	case "":
-	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded: // may be repeated as it is
+	// the caller may retry unchanged
+	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded:
 		return err
 	default:
 		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
@@ -62,12 +63,13 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, wire.Reloaded{NeedRestart: needRestart})
 }
 
-// backup streams an archive. One that is cut off has no end, which restore refuses.
+// backup streams an archive. restore refuses an archive that was cut off, because its end is missing.
 func (a *Admin) backup(c *fiber.Ctx) error {
 	if a.opts.Backup == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
-	if err := a.keep(c, appliance.EventBackup, nil); err != nil { // before it is made, so that it is in it
+	// recorded first, so that the archive contains the event
+	if err := a.keep(c, appliance.EventBackup, nil); err != nil {
 		return err
 	}
 	if err := a.streamFile(c, a.opts.Backup); err != nil {

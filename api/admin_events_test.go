@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/stop"
 )
 
-// eventJournal takes events into memory, or fails.
+// eventJournal keeps events in memory, or fails.
 type eventJournal struct {
 	appliance.Journal
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ func (j *eventJournal) fail(fails bool) {
 	j.fails = fails
 }
 
-// named returns how many events of a kind have the detail.
+// named returns the number of events of a kind that have the detail.
 func (j *eventJournal) named(kind appliance.EventKind, detail, value string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -67,7 +67,8 @@ func newAuditedRig(t *testing.T) (*adminRig, *eventJournal, *appliance.Events) {
 	return o, j, events
 }
 
-// The attack: behind more actions of a kind than are recorded in a minute, a key is made and used without being named.
+// Attack: after more actions of a kind than are recorded per minute, an API key is created and used without its name in
+// the journal.
 func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 	t.Parallel()
 	o, j, events := newAuditedRig(t)
@@ -95,7 +96,8 @@ func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 	o.must(events.Close(t.Context()))
 }
 
-// While the journal takes nothing, what gives power is refused, and what takes it away is done; its event waits.
+// While the journal is unavailable, actions that grant rights are refused. Actions that revoke rights succeed, and
+// their events wait.
 func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
 	t.Parallel()
 	o, j, events := newAuditedRig(t)
@@ -127,7 +129,7 @@ func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
 		t.Errorf("the pause was ended without an event: %+v, %v", state, err)
 	}
 	j.fail(false)
-	o.must(events.Close(ctx)) // records what waits
+	o.must(events.Close(ctx)) // records the waiting events
 	if j.named(appliance.EventPaused, "reason", "unseen") != 1 || j.named(appliance.EventKeyRevoked, "id", victim.ID) != 1 {
 		t.Error("the pause or the revocation is not in the journal")
 	}

@@ -14,7 +14,7 @@ func TestTheOperatorSeesHowOftenAPIKeysAreUsed(t *testing.T) {
 		t.Errorf("%+v, %v", unused, err)
 	}
 	o.attest("Idempotency-Key", "one")
-	o.attest("Idempotency-Key", "one") // is answered again, not signed again
+	o.attest("Idempotency-Key", "one") // replayed, not signed again
 	o.attest()
 	use, err := o.client.KeyUse(t.Context())
 	steps := use.Keys[o.key]

@@ -11,20 +11,20 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// An hour of lag is kept, in memory.
+// lagHistory keeps one hour of lag in memory.
 const (
 	lagStep  = 10 * time.Second
 	lagSteps = 360
 )
 
-// lagHistory is by how much the replica was behind, at each of the last steps. It is safe for concurrent use.
+// lagHistory holds the replica's lag at each of the last steps. It is safe for concurrent use.
 type lagHistory struct {
 	mu    sync.Mutex
-	steps []*float64 // oldest first; nil where the lag was not known
-	last  time.Time  // of the newest step
+	steps []*float64 // in seconds, oldest first; nil if the lag was unknown
+	last  time.Time  // time of the newest step
 }
 
-// run looks at the follower at each step until ctx ends.
+// run records the follower's lag at each step until ctx ends.
 func (h *lagHistory) run(ctx context.Context, of *follower.Follower, now func() time.Time) {
 	tick := time.NewTicker(lagStep)
 	defer tick.Stop()
@@ -53,7 +53,7 @@ func (h *lagHistory) tell() wire.ReplicaLag {
 	return wire.ReplicaLag{StepSeconds: int64(lagStep.Seconds()), Until: h.last.UTC(), LagSeconds: append([]*float64{}, h.steps...)}
 }
 
-// replicaLag tells by how much the replica was behind in the past hour.
+// replicaLag answers with the replica's lag over the past hour.
 func (a *Admin) replicaLag(c *fiber.Ctx) error {
 	if err := a.requireFollower(); err != nil {
 		return err

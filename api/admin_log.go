@@ -63,7 +63,7 @@ func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 	return q, err
 }
 
-// queryLimit returns how many shall be listed; zero where the request does not say.
+// queryLimit returns the query parameter limit, or zero if it is not set.
 func queryLimit(c *fiber.Ctx) (int, error) {
 	limit, err := queryInt(c, "limit")
 	if err == nil && limit > appliance.MaxListed {
@@ -114,7 +114,7 @@ func (a *Admin) record(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, shown(c, e))
 }
 
-// shown is an entry as the caller wants it: without addresses where the query says redact=addresses.
+// shown returns an entry for the caller. If the query has redact=addresses, the entry has no addresses.
 func shown(c *fiber.Ctx, e appliance.Entry) wire.Entry {
 	if c.Query(wire.RedactQuery) == string(sinks.RedactAddresses) {
 		e = e.WithoutAddresses()
@@ -151,8 +151,8 @@ func (a *Admin) checkpoint(c *fiber.Ctx) error {
 	return c.Send(signed)
 }
 
-// entries streams leaves, one a line: a leaf has no newline. After an error the connection is closed without the final
-// chunk, so that the client sees that the answer is incomplete.
+// entries streams leaves, one per line. A leaf contains no newline. If streaming fails, the connection is closed
+// without the final chunk, so the client sees that the answer is incomplete.
 func (a *Admin) entries(c *fiber.Ctx) error {
 	first, err := queryInt(c, "from")
 	if err != nil {
@@ -179,7 +179,8 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 		report, err := a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
 			Earlier: request.Earlier, Signers: request.Signers, Own: a.attestor.Addresses(), Progress: progress,
 		})
-		if err == nil && request.Earlier == nil && request.Signers == nil { // else what the caller brought along may be wrong
+		// a failed comparison with the caller's own input says little about the journal
+		if err == nil && request.Earlier == nil && request.Signers == nil {
 			a.audited.Store(auditOf(report, a.now()))
 		}
 		return report, err

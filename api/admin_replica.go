@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// batchLimit bounds the JSON of a batch of rows. A packet with its traces takes some 10 KB.
+// batchLimit bounds the JSON of a batch of rows, in bytes. A packet with its traces takes about 10 KB.
 const batchLimit = 256 << 20
 
 func (a *Admin) replicaRoutes() []Route {
@@ -31,7 +31,7 @@ func (a *Admin) replicaRoutes() []Route {
 	}
 }
 
-// replica returns the replica, or CodeReplicaUnavailable where this daemon has none.
+// replica returns the replica, or CodeReplicaUnavailable if this daemon has none.
 func (a *Admin) replica() (index.Index, error) {
 	if a.opts.Replica == nil {
 		return nil, appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon has no replica: graphql.source is not replica")
@@ -52,7 +52,7 @@ func (a *Admin) replicaStatus(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, status)
 }
 
-// replicaUnverified lists the rows that are kept apart.
+// replicaUnverified lists the quarantined rows.
 func (a *Admin) replicaUnverified(c *fiber.Ctx) error {
 	replica, err := a.replica()
 	if err != nil {
@@ -79,7 +79,8 @@ func (a *Admin) requireFollower() error {
 	return appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon's replica follows no upstream: set graphql.upstream, and restart it")
 }
 
-// replicaSync wakes the follower, which then looks for newer rows. A later status shows what it found.
+// replicaSync wakes the follower, which then polls the upstream for newer rows. It does not wait for the poll: a later
+// status shows the result.
 func (a *Admin) replicaSync(c *fiber.Ctx) error {
 	if err := a.requireFollower(); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (a *Admin) replicaWrite(c *fiber.Ctx) error {
 			return appliance.Errorf(appliance.CodeInvalidField, "row %d: %s", i, err).In(fmt.Sprintf("rows[%d]", i))
 		}
 	}
-	// Without the deadline of other requests: a batch may be large and the disk slow.
+	// The deadline of other requests does not apply: a batch may be large and the disk slow.
 	written, err := replica.Write(a.base, batch)
 	if err != nil {
 		return err

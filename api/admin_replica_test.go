@@ -20,14 +20,14 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// unreachable is an upstream that is away.
+// unreachable is an upstream that cannot be reached.
 type unreachable struct{}
 
 func (unreachable) Query(context.Context, string, map[string]any) (json.RawMessage, error) {
 	return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached")
 }
 
-// newReplicaRig serves the admin socket of a daemon with an empty replica; change may give it a follower.
+// newReplicaRig serves the admin socket of a daemon with an empty replica. change may give it a follower.
 func newReplicaRig(t *testing.T, change func(*api.AdminOptions)) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}

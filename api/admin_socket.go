@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// ErrSocketInUse is returned when another daemon listens at the admin socket.
+// ErrSocketInUse means that another daemon listens on the admin socket.
 var ErrSocketInUse = errors.New("another daemon answers at this socket")
 
-// ListenAdmin listens at a Unix socket that only its owner can open (mode 0600). It replaces a socket that a daemon left
-// behind, returns ErrSocketInUse if a daemon listens there, and leaves any other file alone.
+// ListenAdmin listens on a Unix socket that only its owner can open (mode 0600). It replaces a stale socket, returns
+// ErrSocketInUse if a daemon listens there, and refuses to replace any other file.
 //
-// If refuse returns an error for the process that has connected, the connection is closed. It may be nil.
+// If refuse returns an error for a connecting process, the connection is closed. refuse may be nil.
 //
-// Others cannot connect at any moment: the socket is made in a directory of mode 0700 and renamed once it has its mode. A
-// umask would do as well, but it holds for all threads of the process.
+// The socket is created in a directory of mode 0700 and renamed once it has its mode, so other users cannot connect at
+// any moment. A umask would work too, but it applies to all threads of the process.
 func ListenAdmin(path string, refuse func(pid int) error) (net.Listener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil { // systemd has made it; without it nobody has, at each boot
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil { // normally systemd has made it
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
 	ln, err := bindPrivately(path, refuse)
@@ -36,7 +36,7 @@ func ListenAdmin(path string, refuse func(pid int) error) (net.Listener, error) 
 	return ln, nil
 }
 
-// clearStale returns nil if a new socket may replace what is at path.
+// clearStale returns nil if a new socket may replace the file at path.
 func clearStale(path string) error {
 	found, err := os.Lstat(path)
 	switch {
@@ -57,11 +57,11 @@ func clearStale(path string) error {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return err
 	}
-	return nil // the rename replaces it
+	return nil // the rename replaces the stale socket
 }
 
 func bindPrivately(path string, refuse func(pid int) error) (net.Listener, error) {
-	// A short name: the path of a socket may have 107 bytes.
+	// The directory's name is short because a socket's path is limited to 107 bytes.
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
 		return nil, err

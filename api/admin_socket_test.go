@@ -14,7 +14,8 @@ import (
 	"github.com/attestd/attestd/hsm/sandbox"
 )
 
-// The admin socket hangs up on the HSM's library: on each process that carries the mark of a worker, or descends from one that does.
+// The admin socket closes connections from the HSM's library: from processes with the mark of a worker, and from their
+// descendants.
 func TestTheSocketRefusesTheHSMsLibrary(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "admin.sock")

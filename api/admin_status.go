@@ -31,7 +31,7 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	}
 	for i, k := range a.attestor.AttestorKeys() {
 		if i < len(s.Keys) && s.Keys[i].Default {
-			continue // which is told of as the HSM
+			continue // the status of the default key is reported as "hsm"
 		}
 		if err := k.Signer.Ready(ctx); err != nil {
 			s.Failing["key "+k.Name] = err.Error()
@@ -44,7 +44,7 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, s)
 }
 
-// faults looks how far the journal is, and returns the errors of the parts that are not ready.
+// faults fills in the journal's status and returns the errors of the parts that are not ready.
 func (a *Admin) faults(ctx context.Context, s *wire.Status) map[string]error {
 	others := map[string]func() error{"replica": a.opts.ReplicaReady}
 	if a.opts.Chain != nil {
@@ -65,7 +65,7 @@ func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err er
 	if err != nil {
 		return s, err
 	}
-	_, tree, err := appliance.ReadCheckpoint(signed) // our own: its signature needs no check
+	_, tree, err := appliance.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
 	if err != nil {
 		return s, err
 	}
@@ -77,7 +77,8 @@ func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err er
 	return s, err
 }
 
-// signing says from what fails whether an attestation can be had. Reads do not matter for that, nor does the chain unless it halts.
+// signing derives from the failing parts whether the appliance can attest. Reads are irrelevant. The chain matters only
+// if it has halted attesting.
 func signing(faults map[string]error) wire.Signing {
 	switch stopped := faults["stop"]; {
 	case appliance.CodeOf(stopped) == appliance.CodeHalted:
@@ -108,7 +109,7 @@ func (a *Admin) reads(ctx context.Context) wire.ReadsStatus {
 	return s
 }
 
-// replicaHolds is what the replica has, and how far its follower is.
+// replicaHolds returns the replica's contents and, if it has a follower, the follower's progress.
 func (a *Admin) replicaHolds(ctx context.Context) (s wire.ReplicaStatus, err error) {
 	if s.Status, err = index.StatusOf(ctx, a.opts.Replica); err == nil && a.opts.Follower != nil {
 		s.Follower = new(a.opts.Follower.Status())
@@ -120,7 +121,7 @@ func auditOf(r appliance.AuditReport, now time.Time) *wire.Audit {
 	return &wire.Audit{Time: now.UTC(), Records: r.Size, RootHash: hex.EncodeToString(r.Root), Damages: int64(len(r.Damages)) + r.More}
 }
 
-// activity streams the samples of the last seconds and, with follow, each new one.
+// activity streams the samples of the last seconds. With follow it also streams each new sample.
 func (a *Admin) activity(c *fiber.Ctx) error {
 	if a.opts.Activity == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon takes no samples")
@@ -134,7 +135,7 @@ func (a *Admin) activity(c *fiber.Ctx) error {
 		out := json.NewEncoder(w)
 		err := a.opts.Activity.each(ctx, int(min(seconds, keptSamples)), follow, func(s wire.Sample) error { return out.Encode(s) })
 		if errors.Is(err, context.Canceled) {
-			return nil // the server ends, or the client has
+			return nil // the server stops, or the client has disconnected
 		}
 		return err
 	})

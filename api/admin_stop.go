@@ -17,7 +17,7 @@ func (a *Admin) stopped(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, a.opts.Stop.State())
 }
 
-// pause answers once nothing is attested any more: what is appended later is refused, on all appliances that share the store.
+// pause answers once attesting has stopped. Every later append is refused, on all appliances that share the store.
 func (a *Admin) pause(c *fiber.Ctx) error {
 	if a.opts.Stop == nil {
 		return errNoStop()
@@ -59,7 +59,8 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 		return err
 	}
 	a.logger.Warn("attesting goes on", "by", callerOf(c), "was_paused", ended.Paused != nil, "was_halted", ended.Halted != nil)
-	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) { // it was stopped once more meanwhile
+	// stopped again since recorded was read
+	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) {
 		if err := a.keep(c, appliance.EventResumed, details); err != nil {
 			return err
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// streamReport answers with lines of wire.Progress while find runs. When the client leaves, the context of find ends.
+// streamReport streams lines of wire.Progress while find runs, then the report. When the client disconnects, the
+// context of find ends.
 func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Context, progress func(done, total int64)) (Report, error)) error {
 	return a.stream(c, func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -34,7 +35,7 @@ func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Cont
 	})
 }
 
-// streamFile is stream, but waits for the first byte: an error before that is a problem that says why.
+// streamFile is a stream that waits for the first byte. An error before that byte is answered as a problem.
 func (a *Admin) streamFile(c *fiber.Ctx, produce func(ctx context.Context, w io.Writer) error) error {
 	began := make(chan error, 1)
 	err := a.stream(c, func(ctx context.Context, w io.Writer) error {
@@ -47,13 +48,13 @@ func (a *Admin) streamFile(c *fiber.Ctx, produce func(ctx context.Context, w io.
 		return err
 	}
 	if err := <-began; err != nil {
-		c.Context().Response.ResetBody() // which closes the stream
+		c.Context().Response.ResetBody() // closes the stream
 		return appliance.Errorf(appliance.CodeOf(err), "%s", err)
 	}
 	return nil
 }
 
-// firstByte tells once when something is written, or why nothing is.
+// firstByte sends nil to began at the first write, or the error that came before any write. It sends once.
 type firstByte struct {
 	w     io.Writer
 	began chan<- error
@@ -67,8 +68,8 @@ func (f *firstByte) Write(p []byte) (int, error) {
 	return f.w.Write(p)
 }
 
-// stream answers with what produce writes, as it is written. The context of produce ends when the client leaves or the
-// server shuts down. After an error of produce the answer is cut off.
+// stream answers with the output of produce while produce writes it. The context of produce ends when the client
+// disconnects or the server shuts down. If produce fails, the answer is cut off.
 func (a *Admin) stream(c *fiber.Ctx, produce func(ctx context.Context, w io.Writer) error) error {
 	ctx, cancel := context.WithCancel(a.streams)
 	r, w := io.Pipe()
@@ -96,7 +97,7 @@ func (a *Admin) produce(ctx context.Context, w io.Writer, produce func(ctx conte
 	return produce(ctx, w)
 }
 
-// streamReader is the answer's body. fasthttp closes it after the last byte, or when the client has left.
+// streamReader is the answer's body. fasthttp closes it after the last byte, or when the client has disconnected.
 type streamReader struct {
 	*io.PipeReader
 	cancel context.CancelFunc

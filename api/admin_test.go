@@ -31,7 +31,7 @@ type adminRig struct {
 	client *client.Admin
 	served chan error
 
-	reload func() ([]string, error) // what the daemon does for POST /reload
+	reload func() ([]string, error) // the daemon's handler of POST /reload
 	backup func(context.Context, io.Writer) error
 }
 
@@ -70,7 +70,7 @@ func (o *adminRig) open(opts api.AdminOptions) {
 	})
 }
 
-// raw asks the socket as curl --unix-socket would.
+// raw sends a request to the socket like curl --unix-socket.
 func (o *adminRig) raw(method, path, body string, headers ...string) answer {
 	o.Helper()
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", o.path) }}
@@ -173,7 +173,7 @@ func TestTheOperatorAudits(t *testing.T) {
 	t.Parallel()
 	o := newAdminRig(t)
 	ctx := t.Context()
-	o.attest() // makes the API key
+	o.attest() // creates the API key
 	earlier, err := o.client.Checkpoint(ctx)
 	o.must(err)
 	o.attest()
@@ -191,7 +191,7 @@ func TestTheOperatorAudits(t *testing.T) {
 	}
 }
 
-// longAudit is a journal whose audit lasts until it is cancelled.
+// longAudit is a journal with an audit that runs until it is cancelled.
 type longAudit struct {
 	appliance.Journal
 	ended chan error

@@ -42,13 +42,13 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 	return sendBytes(c, fiber.StatusOK, attestationOf(e))
 }
 
-// attestationOf returns the JSON of an entry's attestation, which its leaf begins with (appliance.EncodeLeaf): it is not encoded
-// again, but for the signature's bytes, which a leaf has not.
+// attestationOf returns the JSON of an entry's attestation. It copies the JSON from the start of the entry's leaf
+// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks.
 func attestationOf(e appliance.Entry) []byte {
 	attestation, _, isRecord := bytes.Cut(e.Leaf, []byte(`,"unspendableAddress":`))
 	signed, signer, hasSigner := bytes.Cut(attestation, []byte(`},"signerAddress":`))
 	if !isRecord || !hasSigner {
-		attestation, _ := json.Marshal(e.Record.Attestation) // hex and a number: cannot fail
+		attestation, _ := json.Marshal(e.Record.Attestation) // hex strings and a number: cannot fail
 		return attestation
 	}
 	signature := e.Record.Signature.Bytes()
@@ -59,8 +59,8 @@ func attestationOf(e appliance.Entry) []byte {
 	return append(b, '}')
 }
 
-// idempotencyKey returns the Idempotency-Key of the request, "" for none (draft-ietf-httpapi-idempotency-key-header). The
-// key is opaque: with and without quotes it is not the same.
+// idempotencyKey returns the request's Idempotency-Key (draft-ietf-httpapi-idempotency-key-header), or "" if the header
+// is missing. The key is opaque: quotes are part of it.
 func idempotencyKey(c *fiber.Ctx) (string, error) {
 	values := c.Context().Request.Header.PeekAll("Idempotency-Key")
 	if len(values) == 0 {
@@ -111,7 +111,7 @@ func (s *Server) describe(c *fiber.Ctx) error {
 	})
 }
 
-// attestorKeys are the keys that sign, as they go over the wire.
+// attestorKeys returns the attestor keys in their wire form. The first active key is the default.
 func attestorKeys(a *appliance.Attestor) []wire.AttestorKey {
 	all := a.AttestorKeys()
 	standard := slices.IndexFunc(all, func(k appliance.AttestorKey) bool { return k.State == appliance.AttestorKeyActive })

@@ -139,7 +139,7 @@ func TestAnotherAPIKeysAttestationIsNotFound(t *testing.T) {
 	}
 }
 
-// After an address was screened, neither a repeat nor GET gives the signature away.
+// Once an address is screened, neither a retry nor GET returns its signature.
 func TestAScreenedAttestationCannotBeReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -6,9 +6,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// admit checks who may use a route and how often. A request with an API key that may be used here is charged to the key;
-// any other to its client address, so that someone who floods the server or guesses keys cannot stop a caller with a key
-// behind the same address. A route that is open to all answers both.
+// admit checks whether a request may use a route, and charges it to a rate limit. A request with an API key that is
+// valid for the route is charged to the key, any other to the client address. So a client that floods the server or
+// guesses keys cannot block a caller with a key behind the same address. An open route serves both.
 func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	if r.Probe {
 		return nil
@@ -36,7 +36,7 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	return refusal
 }
 
-// take charges a request to its client, whose rate is tightened if it made many errors.
+// take charges a request to its client. A client that made many errors has a tightened rate.
 func (s *Server) take(x *exchange) error {
 	now, client, usual := s.now(), x.bill.account, x.bill.rate
 	tightened := client.tightened(now, s.opts.ErrorRate)
@@ -48,7 +48,7 @@ func (s *Server) take(x *exchange) error {
 		return nil
 	}
 	s.metrics.limit(x)
-	if tightened > 0 { // loosened sooner, perhaps
+	if tightened > 0 { // the rate may be loosened before the bucket refills
 		wait = min(wait, max(tightened, client.wait(now, usual)))
 	}
 	e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", x.bill.rate)
@@ -56,7 +56,7 @@ func (s *Server) take(x *exchange) error {
 	return e
 }
 
-// answered notes a request that ended in an error of the client's own.
+// answered charges a 4xx answer, except 429, to the client's error rate.
 func (s *Server) answered(x *exchange, status int) {
 	s.sampler.wake()
 	if status < 400 || status > 499 || status == fiber.StatusTooManyRequests {
@@ -74,7 +74,8 @@ func (s *Server) answered(x *exchange, status int) {
 	}
 }
 
-// keyRate is how often an API key may use a route: a key without a rate of its own at least as often as no key.
+// keyRate returns the rate of an API key on a route. A key without a rate of its own gets at least the route's
+// anonymous rate.
 func (s *Server) keyRate(key appliance.APIKey, r Route) appliance.Rate {
 	if key.Rate != (appliance.Rate{}) {
 		return key.Rate
@@ -82,7 +83,7 @@ func (s *Server) keyRate(key appliance.APIKey, r Route) appliance.Rate {
 	return scaled(appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)}, s.pressure.factor(s.now()))
 }
 
-// anonymousRate is how often one client address may use a route without an API key.
+// anonymousRate returns the rate of one client address on a route without an API key.
 func (s *Server) anonymousRate(r Route) appliance.Rate {
 	rate := r.Rate
 	if rate == (appliance.Rate{}) {
@@ -95,8 +96,8 @@ func scaled(r appliance.Rate, factor float64) appliance.Rate {
 	return appliance.Rate{PerSecond: r.PerSecond * factor}
 }
 
-// identify puts the API key of the request into x if it may be used for the scope, where that is empty for anything. Its
-// error says why it may not.
+// identify sets x.key to the request's API key if the key allows the scope. An empty scope allows any valid key. The
+// error explains the refusal.
 func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) error {
 	key, err := s.authenticate(c)
 	if err != nil {
@@ -123,6 +124,6 @@ func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	return appliance.Authenticate(ctx, s.attestor.Keys, token)
 }
 
-// Key returns the API key of a request, for the handlers of Options.Routes. Its ID is empty if the request had none that may
-// be used on the route.
+// Key returns the API key of a request, for the handlers of Options.Routes. Its ID is empty if the request had no key
+// that is valid for the route.
 func Key(c *fiber.Ctx) appliance.APIKey { return exchangeOf(c.Context()).key }

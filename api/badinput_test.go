@@ -15,20 +15,20 @@ import (
 // badInput is a request that must be refused.
 type badInput struct {
 	name    string
-	method  string // POST
-	path    string // attestPath
-	body    string // good
+	method  string // default: POST
+	path    string // default: attestPath
+	body    string // default: good
 	headers []string
-	drop    string // a header that is left out
+	drop    string // a header to leave out
 	status  int
 	code    appliance.Code
 	field   string
 }
 
-// pair is a body with these values, which are JSON.
+// pair returns a body with these JSON values.
 func pair(u, b string) string { return `{"unspendableAddress":` + u + `,"beneficiary":` + b + `}` }
 
-// badAddresses are refused for what the addresses are.
+// badAddresses are refused because of their addresses.
 func badAddresses() []badInput {
 	u, b := `"`+unspendable+`"`, `"`+beneficiary+`"`
 	lower := strings.ToLower(b)
@@ -49,7 +49,7 @@ func badAddresses() []badInput {
 	}
 }
 
-// badBodies are refused for their form or size.
+// badBodies are refused because of their form or size.
 func badBodies() []badInput {
 	u, b := `"`+unspendable+`"`, `"`+beneficiary+`"`
 	return []badInput{
@@ -96,7 +96,7 @@ func badBodies() []badInput {
 	}
 }
 
-// badKeys are refused for who asks.
+// badKeys are refused because of their API key.
 func badKeys(r *rig) []badInput {
 	const token = "x-api-key"
 	expired, _ := r.newKey(appliance.KeyRequest{Expires: r.clock.Now().Add(time.Hour)})
@@ -129,7 +129,7 @@ func badKeys(r *rig) []badInput {
 	}
 }
 
-// badRequests are refused for how they are asked.
+// badRequests are refused because of their headers, method or path.
 func badRequests() []badInput {
 	const kind, idempotency = "Content-Type", "Idempotency-Key"
 	return []badInput{
@@ -221,7 +221,7 @@ func (in badInput) check(t *testing.T, r *rig) {
 	}
 }
 
-// allHeaders are a good request's, but for those that the case sets or drops.
+// allHeaders returns the headers of a good request, with the changes of the case.
 func (in badInput) allHeaders(r *rig) []string {
 	headers := in.headers
 	for _, standard := range [][2]string{{"x-api-key", r.token}, {"Content-Type", "application/json"}} {
@@ -236,7 +236,7 @@ func (in badInput) allHeaders(r *rig) []string {
 	return headers
 }
 
-// checkLogs finds secrets and addresses in what was logged.
+// checkLogs fails the test if the logs contain secrets or addresses.
 func (r *rig) checkLogs() {
 	r.Helper()
 	logged := strings.ToLower(r.logs.String())

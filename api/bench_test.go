@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// idle is a journal that costs nothing; with oneKey and idleSigner, what is left is the server's.
+// idle is a journal without any cost. With oneKey and idleSigner, only the server's own cost remains.
 type idle struct {
 	appliance.Journal
 	leaf []byte
@@ -31,7 +31,7 @@ func (j idle) Append(_ context.Context, r appliance.Record, _ ...appliance.Condi
 	return appliance.Entry{Record: r, Leaf: j.leaf}, false, nil
 }
 
-// oneKey knows one key.
+// oneKey holds one API key.
 type oneKey struct {
 	appliance.Keys
 	key appliance.APIKey
@@ -41,7 +41,7 @@ func (oneKey) Used(string, time.Time) {}
 
 func (k oneKey) Key(context.Context, string) (appliance.APIKey, error) { return k.key, nil }
 
-// idleSigner answers with a signature made before.
+// idleSigner returns a prepared signature.
 type idleSigner struct {
 	appliance.Signer
 	made appliance.Signature
@@ -74,8 +74,8 @@ func idleAttestor(b *testing.B) (a *appliance.Attestor, token string) {
 	return a, token
 }
 
-// BenchmarkAttest compares the server with a bare fiber handler that answers as much, both over a loopback socket and
-// without HSM and disk. cpu-µs/op has the client in it, the same for both.
+// BenchmarkAttest compares the server with a bare fiber handler whose answer has the same size. Both use a loopback
+// socket, without HSM and disk. cpu-µs/op includes the client, which is the same for both.
 func BenchmarkAttest(b *testing.B) {
 	attestor, token := idleAttestor(b)
 	b.Run("bare fiber", func(b *testing.B) {
@@ -140,7 +140,7 @@ func measure(b *testing.B, serve func(net.Listener), token string) {
 	report(b, start)
 }
 
-// skipAnswer reads an answer with as little work as can be.
+// skipAnswer reads an answer with minimal work.
 func skipAnswer(in *bufio.Reader) error {
 	length := 0
 	for {
@@ -158,7 +158,7 @@ func skipAnswer(in *bufio.Reader) error {
 	}
 }
 
-// cpu is what the process has used.
+// cpu returns the CPU time that the process has used.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// readBody returns the whole body, which may have limit bytes.
+// readBody returns the whole body, of at most limit bytes.
 //
 // Errors: CodeBodyTooLarge, CodeRequestTimeout, CodeInvalidRequest if the body ends early.
 func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, error) {
@@ -42,8 +42,8 @@ func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, erro
 	}
 }
 
-// bodyEnd returns an error if the client ended the connection before the body was complete: fasthttp returns io.EOF then,
-// too.
+// bodyEnd returns an error if the client closed the connection before the body was complete. fasthttp reports io.EOF in
+// that case, too.
 func bodyEnd(rctx *fasthttp.RequestCtx, x *exchange, want, got int64) error {
 	c := unwrap(rctx.Conn())
 	if want >= 0 && got != want || want < 0 && c != nil && c.ended.Load() {
@@ -57,14 +57,14 @@ func tooLarge(limit int64) error {
 	return appliance.Errorf(CodeBodyTooLarge, "the body must have at most %d bytes", limit)
 }
 
-// unread reports whether a part of the body may not have been read from the connection, after a handler that did not read
-// it to its end.
+// unread reports whether a part of the body may still be unread on the connection, after a handler that did not read it
+// to its end.
 func unread(h *fasthttp.RequestHeader) bool {
 	length := h.ContentLength()
 	return length == -1 || length > prefetched
 }
 
-// readError maps an error of fasthttp while it reads a request.
+// readError maps an error that fasthttp returns while reading a request.
 func readError(err error) *appliance.Error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok {
 		return e

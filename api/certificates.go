@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Certificates are a TLS server's certificate and the CAs of its clients, from files. They can be loaded again while the
-// server runs. Certificates are safe for concurrent use.
+// Certificates hold a TLS server's certificate and the CAs of its clients, loaded from files. They can be reloaded
+// while the server runs, and are safe for concurrent use.
 type Certificates struct {
 	mu                  sync.Mutex // guards the next line
 	cert, key, clientCA string
 	current             atomic.Pointer[tls.Config]
 }
 
-// LoadCertificates loads PEM files: a certificate chain, its key, and the CAs that must have issued the certificates of
-// clients. If clientCA is empty, clients need no certificate.
+// LoadCertificates loads PEM files: a certificate chain, its key, and the CAs that must have issued the client
+// certificates. If clientCA is empty, clients need no certificate.
 func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
 	c := &Certificates{cert: cert, key: key, clientCA: clientCA}
 	return c, c.Reload()
 }
 
-// Reload loads the files again, for new connections. After an error the certificates loaded before stay in use.
+// Reload loads the files again, for new connections. After an error, the earlier certificates stay in use.
 func (c *Certificates) Reload() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,7 +38,7 @@ func (c *Certificates) Reload() error {
 	return nil
 }
 
-// Replace gives c the files of other, with what was loaded from them.
+// Replace takes over the files of other and the certificates loaded from them.
 func (c *Certificates) Replace(other *Certificates) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
 	return config, nil
 }
 
-// Config returns a configuration that uses what Reload and Replace load later.
+// Config returns a configuration that follows later calls of Reload and Replace.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -73,7 +73,7 @@ func (c *Certificates) Config() *tls.Config {
 	}
 }
 
-// Ends is when the certificate does.
+// Ends returns the expiry time of the certificate.
 func (c *Certificates) Ends() time.Time { return c.current.Load().Certificates[0].Leaf.NotAfter }
 
 func loadPool(path string) (*x509.CertPool, error) {

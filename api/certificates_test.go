@@ -123,7 +123,7 @@ func (a *authority) issue(name, certFile, keyFile string) {
 	writePEM(a, keyFile, "PRIVATE KEY", secret)
 }
 
-// sign makes a certificate by an issuer, nil for its own.
+// sign makes a certificate that issuer signs, or a self-signed one if issuer is nil.
 func (a *authority) sign(template *x509.Certificate, issuer *authority) ([]byte, *ecdsa.PrivateKey) {
 	a.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

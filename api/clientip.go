@@ -8,8 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// clientIP returns the address that a request came from. It believes X-Forwarded-For as far as trusted proxies wrote it:
-// from the end to the first address that is not a trusted proxy.
+// clientIP returns the client address of a request. It reads X-Forwarded-For from the end, skips the addresses of
+// trusted proxies, and returns the first other address.
 func clientIP(rctx *fasthttp.RequestCtx, trusted []netip.Prefix) netip.Addr {
 	peer, ok := rctx.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -35,7 +35,7 @@ func clientIP(rctx *fasthttp.RequestCtx, trusted []netip.Prefix) netip.Addr {
 	return ip
 }
 
-// parseHop reads an address, with or without a port: some proxies write one.
+// parseHop reads an address with or without a port, since some proxies add one.
 func parseHop(s string) (netip.Addr, error) {
 	if withPort, err := netip.ParseAddrPort(s); err == nil {
 		return withPort.Addr().Unmap(), nil

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound what is read and discarded after an answer that was sent before the end of the
-	// request. To close a connection with unread data resets it, and a client that writes its whole request before it
-	// reads would lose the answer (RFC 9112, section 9.6).
+	// lingerTime and lingerBytes bound the input that is read and discarded after an answer that was sent before the
+	// end of the request. Closing a connection with unread data resets it. A client that writes its whole request
+	// before it reads would then lose the answer (RFC 9112, section 9.6).
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
 )
 
-// conn is an accepted connection below TLS. It can read what the client still sends before it is closed.
+// conn is an accepted connection below TLS. Before it closes, it can drain the input that the client still sends.
 type conn struct {
 	net.Conn
 	set     *connections
-	network netip.Addr // what it counts for; not valid where there is no limit for it
-	key     string     // the id of the valid API key that was shown last, "" for none; set.mu guards it
+	network netip.Addr // counted against MostPerAddress; invalid for trusted peers, which have no such limit
+	key     string     // id of the last valid API key, "" for none; guarded by set.mu
 
-	known   atomic.Bool // a valid API key was shown, or it is a trusted peer's: it may stay idle for long
-	working atomic.Bool // a request is being answered, and nobody waits for the client
-	resting atomic.Bool // the last answer is written, and no byte of the next request has come
+	known   atomic.Bool // had a valid API key, or is a trusted peer: it may idle for IdleTimeout
+	working atomic.Bool // a request is being answered and the server is not reading
+	resting atomic.Bool // the last answer is written, and the next request has not begun
 	active  atomic.Bool // the client has sent at least one byte
-	ended   atomic.Bool // the client has ended its side
+	ended   atomic.Bool // the client has closed its sending side
 	linger  atomic.Bool // Close must drain the connection first
-	gone    atomic.Bool // it was closed to make place
+	gone    atomic.Bool // closed to make room for another connection
 	once    sync.Once
 }
 
@@ -61,8 +61,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The methods that set deadlines return no errors, because fasthttp panics outside any handler if they do, and they would
-// if shutdown has just closed the connection. The next read or write fails then.
+// The deadline setters never return errors. They would fail if shutdown has just closed the connection, and fasthttp
+// would then panic outside any handler. The next read or write fails instead.
 
 func (c *conn) SetDeadline(t time.Time) error      { _ = c.Conn.SetDeadline(t); return nil }
 func (c *conn) SetReadDeadline(t time.Time) error  { _ = c.Conn.SetReadDeadline(t); return nil }
@@ -78,7 +78,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// drain closes the connection for writing and reads to its end, within bounds.
+// drain closes the connection for writing and reads to its end, within lingerTime and lingerBytes.
 func (c *conn) drain() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -89,32 +89,32 @@ func (c *conn) drain() {
 	}
 }
 
-// httpConn is a connection as fasthttp reads it: above TLS, where there is any, and with requests that framing let pass. One
+// httpConn is a connection as fasthttp sees it: above TLS, if any, and with only the requests that framing accepts. One
 // goroutine reads it and answers.
 type httpConn struct {
 	net.Conn // raw, or TLS over it
 	raw      *conn
 	framing  framing
-	tls      *tls.Config // of the handshake that is still to come; nil means none
-	secure   bool        // TLS is spoken
-	plain    bool        // plain HTTP came where TLS is spoken
+	tls      *tls.Config // set until the handshake begins; nil for plain HTTP
+	secure   bool        // the connection is TLS
+	plain    bool        // the client sent plain HTTP to a TLS port
 
-	held    []byte // came, and did not pass yet
-	again   bool   // held may be more than the beginning of something
-	begun   bool   // the first byte of the next request has passed, to tell fasthttp that one has begun
-	ready   []byte // passed, and was not read yet
-	refusal error  // why nothing more passes
+	held    []byte // received, but not yet accepted by framing
+	again   bool   // held may contain a complete request
+	begun   bool   // fasthttp already has the first byte of the next request
+	ready   []byte // accepted by framing, but not yet read by fasthttp
+	refusal error  // returned by Read after the accepted bytes
 
-	deadline time.Time // of reading, as fasthttp wants it
-	requests int       // that reached the handler
+	deadline time.Time // read deadline, as set by fasthttp
+	requests int       // requests that reached the handler
 }
 
 func newHTTPConn(raw *conn, config *tls.Config) *httpConn {
 	return &httpConn{Conn: raw, raw: raw, tls: config}
 }
 
-// begin reads the first byte of a connection that should speak TLS. Whoever begins with a letter speaks plain HTTP, and is told
-// so instead of getting a TLS alert, which few programs can show.
+// begin reads the first byte of a connection that should speak TLS. If the byte is a letter, the client speaks plain
+// HTTP. It then gets a readable problem instead of a TLS alert, which few programs can show.
 func (c *httpConn) begin() error {
 	first := make([]byte, 1)
 	if n, err := c.raw.Read(first); n == 0 {
@@ -123,7 +123,7 @@ func (c *httpConn) begin() error {
 	c.plain, c.secure = isLetter(first[0]), !isLetter(first[0])
 	begun := &begunConn{Conn: c.raw, first: first}
 	if c.Conn = begun; c.secure {
-		c.Conn = tls.Server(begun, c.tls) // shakes hands in the first Read, within its deadline
+		c.Conn = tls.Server(begun, c.tls) // handshakes in the first Read, within its deadline
 	}
 	c.tls = nil
 	return nil
@@ -131,7 +131,7 @@ func (c *httpConn) begin() error {
 
 func isLetter(b byte) bool { return b|0x20 >= 'a' && b|0x20 <= 'z' }
 
-// begunConn is a connection of which the first bytes were read before.
+// begunConn is a connection that replays bytes that were read before.
 type begunConn struct {
 	net.Conn
 	first []byte
@@ -146,7 +146,7 @@ func (c *begunConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// check is framing.pass for a connection that speaks what it should.
+// check calls framing.pass, unless the client spoke plain HTTP to a TLS port.
 func (c *httpConn) check(in []byte) (passed []byte, used int, err error) {
 	if c.plain {
 		return nil, 0, appliance.Errorf(CodeInvalidRequest, "this port speaks HTTPS, and this request came as plain HTTP: use https://")
@@ -175,7 +175,8 @@ func (c *httpConn) Read(p []byte) (int, error) {
 	}
 }
 
-// receive puts into p what passes of what was held, or else of what comes next.
+// receive copies accepted bytes into p. It checks the held bytes first if they may contain a complete request, and
+// otherwise reads more.
 func (c *httpConn) receive(p []byte) (int, error) {
 	in, own := c.held, len(c.held) > 0
 	if !c.again {
@@ -209,21 +210,21 @@ func (c *httpConn) receive(p []byte) (int, error) {
 	return n, nil
 }
 
-// first is what tells fasthttp that a request has begun, which is not there whole or is refused: without a byte of it, fasthttp
-// would take it for a connection at rest, and not answer it. Nil means that none has.
+// first returns a byte that makes fasthttp see the start of a request that is incomplete or refused. Without it,
+// fasthttp would take the connection for idle and would not answer. first returns nil if no request has begun.
 func (c *httpConn) first(rest []byte, refusal error) []byte {
 	switch {
 	case c.framing.part != atHead || c.begun || c.again:
 		return nil
 	case refusal != nil:
-		return []byte("?") // fasthttp would answer nothing to a line break
+		return []byte("?") // fasthttp sends no answer after a line break
 	case len(rest) > 0 && rest[0] != '\r':
 		return rest[:1:1]
 	}
 	return nil
 }
 
-// wait reads what comes next. While no request has begun, a stranger has less time.
+// wait reads more bytes. A client without a valid API key has only AnonymousIdleTimeout to begin a request.
 func (c *httpConn) wait(p []byte) (int, error) {
 	idle := c.framing.part == atHead && !c.begun && len(c.held) == 0
 	if limit := c.raw.set.limits.AnonymousIdleTimeout; idle && limit > 0 && !c.raw.known.Load() {
@@ -242,7 +243,8 @@ func (c *httpConn) wait(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// end is the error of a read after which nothing comes: fasthttp takes io.EOF for the end of a body.
+// end maps the error of a read that returned no bytes. Inside a request, io.EOF becomes io.ErrUnexpectedEOF, because
+// fasthttp takes io.EOF for the end of a body.
 func (c *httpConn) end(err error) error {
 	if errors.Is(err, io.EOF) && (c.framing.part != atHead || c.begun) {
 		return io.ErrUnexpectedEOF
@@ -250,25 +252,25 @@ func (c *httpConn) end(err error) error {
 	return err
 }
 
-// next counts a request that reached the handler. It returns an error if framing saw fewer: then fasthttp found one where
-// none is.
+// next counts a request that reached the handler. It returns an error if framing saw fewer requests: fasthttp then
+// parsed a request out of another one.
 func (c *httpConn) next() error {
 	if c.requests++; c.requests > c.framing.heads {
 		return malformed("it is within another")
 	}
-	return c.refusal // of a body whose beginning came with its headers
+	return c.refusal // of a body that began together with its headers
 }
 
 // closing reports whether the connection must close after the answer.
 func (c *httpConn) closing() bool { return c.framing.chunked || c.framing.close || c.refusal != nil }
 
-// connOf returns the connection that a request came from, nil if it is none of a listener.
+// connOf returns the connection of a request, or nil if it did not come through a listener.
 func connOf(rctx *fasthttp.RequestCtx) *httpConn {
 	c, _ := rctx.Conn().(*httpConn)
 	return c
 }
 
-// unwrap returns the conn under a connection of the server, nil if there is none.
+// unwrap returns the conn under a connection of the server, or nil for any other connection.
 func unwrap(c net.Conn) *conn {
 	if h, ok := c.(*httpConn); ok {
 		return h.raw

@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// connectionLimits bound what clients can hold by being connected.
+// connectionLimits bound the number and the idle time of client connections.
 type connectionLimits struct {
-	Most           int // of all
+	Most           int // of all clients
 	MostPerAddress int // of one client: an IPv4 address or an IPv6 /64
-	MostPerKey     int // of one API key, not counting those of trusted peers; zero means no limit
-	// AnonymousIdleTimeout is the idle timeout of connections that never showed a valid API key. Zero means that of all others.
+	MostPerKey     int // of one API key, except from trusted peers; zero means no limit
+	// AnonymousIdleTimeout is the idle timeout of connections that never showed a valid API key. Zero means the same
+	// timeout as for other connections.
 	AnonymousIdleTimeout time.Duration
-	// Trusted peers are proxies, whose connections are everybody's: they have no limit per address, and the idle timeout of
-	// connections with a key.
+	// Trusted peers are proxies, which carry many clients' requests. They have no limit per address, and the idle
+	// timeout of connections with an API key.
 	Trusted []netip.Prefix
 }
 
-// thisMachine is trusted as a proxy: a stranger is not on it.
+// thisMachine is trusted like a proxy: a local client is not anonymous.
 var thisMachine = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// connections are the open connections of a server, from all its listeners. It is safe for concurrent use.
+// connections holds the open connections of all listeners of a server. It is safe for concurrent use.
 type connections struct {
 	limits       connectionLimits
 	writeTimeout time.Duration // of each write; zero leaves the deadline to the server
@@ -35,21 +36,21 @@ type connections struct {
 
 	mu   sync.Mutex
 	open map[*conn]*list.Element // the element is in strangers or in keyed
-	from map[netip.Addr]int      // how many are open from each network
-	of   map[string]int          // how many are open of each API key, by its id; see MostPerKey
-	// strangers are the connections that never showed a valid API key, keyed are the others. Both are least recently used first: by
-	// the time of the last answer, or of accepting if there was none.
+	from map[netip.Addr]int      // number of open connections by network
+	of   map[string]int          // number of open connections by API key id; see MostPerKey
+	// strangers lists the connections that never showed a valid API key, keyed lists the others. Both are ordered by
+	// the time of the last answer (or, without an answer, of accepting), least recently used first.
 	strangers, keyed *list.List
 	said             map[string]*notice // by reason
 }
 
-// notice counts events of a kind that is logged once a minute at most.
+// notice counts events of one kind that is logged at most once per minute.
 type notice struct {
 	last  time.Time
 	since int // events since then
 }
 
-// Why a connection is refused, or closed for another one.
+// Reasons for refusing a connection, or for closing it in favour of another.
 const (
 	refusedAll       = "all"
 	refusedAddress   = "address"
@@ -65,7 +66,7 @@ func newConnections(limits connectionLimits, writeTimeout time.Duration, m *metr
 	}
 }
 
-// add counts an accepted connection. If there are too many, it closes it and returns nil.
+// add registers an accepted connection. If too many are open, add closes the connection and returns nil.
 func (s *connections) add(accepted net.Conn) *conn {
 	c := &conn{Conn: accepted, set: s}
 	peer := peerOf(accepted)
@@ -96,7 +97,7 @@ func (s *connections) add(accepted net.Conn) *conn {
 	return c
 }
 
-// refuse closes a connection by a reset, which leaves nothing behind here.
+// refuse closes a connection with a TCP reset, so that no socket stays behind in TIME_WAIT.
 func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -106,8 +107,9 @@ func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	s.notice(slog.LevelWarn, reason, "connections are refused: too many are open", append(attrs, slog.String("reason", reason))...)
 }
 
-// displace closes the least recently used connection without an API key, except those with a request under way. If there is none, it
-// closes the connection with an API key that is idle for longest. It reports whether there was one. The lock must be held.
+// displace closes the least recently used connection without an API key that has no request in progress. If it finds
+// none, it closes the longest idle connection with an API key. It reports whether it closed a connection. The caller
+// must hold the lock.
 func (s *connections) displace() bool {
 	for e := s.strangers.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*conn); !c.working.Load() {
@@ -118,7 +120,8 @@ func (s *connections) displace() bool {
 	return s.displaceKeyed(closedForAnother, func(*conn) bool { return true })
 }
 
-// displaceKeyed closes the connection that is idle for longest among those with an API key that may be closed. The lock must be held.
+// displaceKeyed closes the longest idle connection with an API key for which may returns true. The caller must hold the
+// lock.
 func (s *connections) displaceKeyed(reason string, may func(*conn) bool) bool {
 	for e := s.keyed.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*conn); c.resting.Load() && may(c) {
@@ -129,7 +132,8 @@ func (s *connections) displaceKeyed(reason string, may func(*conn) bool) bool {
 	return false
 }
 
-// drop closes an open connection for another one; the goroutine that reads or writes it gets an error. The lock must be held.
+// drop closes an open connection in favour of another. A goroutine that reads or writes it gets an error. The caller
+// must hold the lock.
 func (s *connections) drop(c *conn, reason string) {
 	s.forget(c)
 	c.gone.Store(true)
@@ -137,14 +141,15 @@ func (s *connections) drop(c *conn, reason string) {
 	s.metrics.connectionRefused(reason)
 }
 
-// displaceOne is displace for callers without the lock; it frees a file descriptor.
+// displaceOne is displace for callers without the lock. It frees a file descriptor.
 func (s *connections) displaceOne() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.displace()
 }
 
-// notice logs an event, once a minute at most, with the number of events since the last time. The lock must be held.
+// notice logs an event at most once per minute, with the number of events since the last line. The caller must hold the
+// lock.
 func (s *connections) notice(level slog.Level, reason, text string, attrs ...slog.Attr) {
 	n := s.said[reason]
 	if n == nil {
@@ -160,9 +165,10 @@ func (s *connections) notice(level slog.Level, reason, text string, attrs ...slo
 	*n = notice{last: now}
 }
 
-// answered notes the end of a request: the connection is now the most recently used. key is the id of the valid API key that the
-// request showed, "" if none; it takes the connection from the strangers for good. If the key has too many connections, one that is
-// idle is closed. If none is, answered returns true, and this one must be closed after its answer.
+// answered records the end of a request: the connection becomes the most recently used. key is the id of the request's
+// valid API key, or "". A key moves the connection to keyed for good. If the key has too many connections, answered
+// closes an idle one of them. If none is idle, it returns true, and the caller must close this connection after its
+// answer.
 func (s *connections) answered(c *conn, key string) (tooMany bool) {
 	c.working.Store(false)
 	s.mu.Lock()
@@ -192,11 +198,11 @@ func (s *connections) answered(c *conn, key string) (tooMany bool) {
 		return false
 	}
 	s.metrics.connectionRefused(closedForKey)
-	s.setKey(c, "") // it counts no more
+	s.setKey(c, "") // no longer counted for the key
 	return true
 }
 
-// setKey counts a connection for an API key, none if key is "". The lock must be held.
+// setKey counts a connection for an API key, or for none if key is "". The caller must hold the lock.
 func (s *connections) setKey(c *conn, key string) {
 	if c.network.IsValid() && c.key != "" {
 		if s.of[c.key]--; s.of[c.key] == 0 {
@@ -214,7 +220,7 @@ func (s *connections) remove(c *conn) {
 	s.forget(c)
 }
 
-// forget removes a connection from the counts. The lock must be held.
+// forget removes a connection from the counts. The caller must hold the lock.
 func (s *connections) forget(c *conn) {
 	place, open := s.open[c]
 	if !open {
@@ -232,7 +238,7 @@ func (s *connections) forget(c *conn) {
 	s.metrics.connections(len(s.open))
 }
 
-// abort closes connections at once: all of them, or only those on which no byte has come yet.
+// abort closes all connections at once, or only those that have not received a byte yet.
 func (s *connections) abort(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +249,7 @@ func (s *connections) abort(all bool) {
 	}
 }
 
-// peerOf returns the client's address, the zero Addr on a Unix socket.
+// peerOf returns the client's address, or the zero Addr for a Unix socket.
 func peerOf(c net.Conn) netip.Addr {
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr().Unmap()

@@ -22,7 +22,7 @@ import (
 
 const alive = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// newStreet is a rig to which everybody is a stranger, those on this machine, too.
+// newStreet is a rig without trusted peers, so that local clients are anonymous, too.
 func newStreet(t testing.TB, options ...func(*api.Options)) *rig {
 	t.Helper()
 	r := newRig(t, options...)
@@ -50,7 +50,7 @@ func (r *rig) tryFrom(address string) (*rawConn, error) {
 	return &rawConn{r, c, bufio.NewReader(c)}, nil
 }
 
-// refuses opens a connection that must be reset, be it before it is known to be open.
+// refuses opens a connection that the server must reset, possibly before the client sees it open.
 func (r *rig) refuses(address string) {
 	r.Helper()
 	w, err := r.tryFrom(address)
@@ -62,7 +62,7 @@ func (r *rig) refuses(address string) {
 	}
 }
 
-// answers makes a request that must be answered.
+// answers sends a request that must be answered.
 func (w *rawConn) answers(request string) {
 	w.Helper()
 	w.send(request)
@@ -87,7 +87,7 @@ func (r *rig) await(metric string, value float64) {
 	}
 }
 
-// metric is the value of a series, such as name{label="value"}.
+// metric returns the value of a series, such as name{label="value"}.
 func (r *rig) metric(series string) float64 {
 	r.Helper()
 	name, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
@@ -161,7 +161,7 @@ func TestProxiesHaveNoLimitOfTheirOwn(t *testing.T) {
 			first := r.dialFrom("127.0.0.2")
 			first.answers(alive)
 			r.dialFrom("127.0.0.2").answers(alive)
-			first.answers(alive) // it has the longer idle time, too
+			first.answers(alive) // makes its idle time the shorter one
 		})
 	}
 }
@@ -173,7 +173,7 @@ func TestTheStrangerThatIsIdleForLongestMakesPlace(t *testing.T) {
 	keyed.answers(r.attestation())
 	first.answers(alive)
 	second.answers(alive)
-	first.answers(alive) // so that the second is idle for longer
+	first.answers(alive) // makes the second the longest idle
 	r.dialFrom("127.0.0.5").answers(alive)
 	second.receiveEnd()
 	r.dialFrom("127.0.0.6").answers(alive)
@@ -183,7 +183,7 @@ func TestTheStrangerThatIsIdleForLongestMakesPlace(t *testing.T) {
 	r.await("attestd_connections", 3)
 }
 
-// attests makes an attestation with an API key on a new connection, which then waits for the next request.
+// attests makes an attestation with an API key on a new connection, and waits until the connection is idle.
 func (r *rig) attests(token, from string, resting int) *rawConn {
 	r.Helper()
 	w := r.dialFrom(from)
@@ -203,10 +203,10 @@ func (r *rig) awaitResting(n int) {
 	}
 }
 
-// The key of one client opens more and more connections, from many addresses.
+// One client opens more and more connections with its API key, from many addresses.
 func TestOneAPIKeyCannotTakeAllConnections(t *testing.T) {
 	t.Parallel()
-	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 8 }) // two for each key
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 8 }) // two per key
 	first, second := r.attests(r.token, "127.0.0.2", 1), r.attests(r.token, "127.0.0.3", 2)
 	third := r.attests(r.token, "127.0.0.4", 2)
 	first.receiveEnd()
@@ -218,10 +218,10 @@ func TestOneAPIKeyCannotTakeAllConnections(t *testing.T) {
 	r.attests(other, "127.0.0.5", 3).answers(strings.Replace(r.attestation(), r.token, other, 1))
 }
 
-// While all others of the key have a request in progress, the newest is closed after its answer.
+// If all other connections of the key have a request in progress, the newest is closed after its answer.
 func TestAConnectionAboveTheLimitOfAnAPIKeyIsAnsweredAndClosed(t *testing.T) {
 	t.Parallel()
-	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 4 }) // one for each key
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 4 }) // one per key
 	first := r.attests(r.token, "127.0.0.2", 1)
 	entered, release := r.signer.close()
 	defer release()
@@ -238,10 +238,11 @@ func TestAConnectionAboveTheLimitOfAnAPIKeyIsAnsweredAndClosed(t *testing.T) {
 	}
 }
 
-// Connections with an API key fill the server. The one that is idle for longest makes place, never one with a request in progress.
+// If connections with an API key fill the server, the longest idle one is closed for a new connection, but never one
+// with a request in progress.
 func TestIdleConnectionsWithAnAPIKeyMakePlace(t *testing.T) {
 	t.Parallel()
-	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 3 }) // one for each key
+	r := newStreet(t, func(o *api.Options) { o.MaxConnections = 3 }) // one per key
 	second, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	third, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	busy := r.attests(r.token, "127.0.0.2", 1)
@@ -262,7 +263,7 @@ func TestIdleConnectionsWithAnAPIKeyMakePlace(t *testing.T) {
 	}
 }
 
-// A trickle does not make a connection younger than it is.
+// A slow trickle of bytes does not count as recent use.
 func TestARequestThatDoesNotComeWholeMakesPlace(t *testing.T) {
 	t.Parallel()
 	for name, begun := range map[string]string{
@@ -347,7 +348,7 @@ func TestStrangersMayBeIdleForLess(t *testing.T) {
 	}
 }
 
-// Whoever sends or takes a byte at a time holds a connection no longer than the timeouts say.
+// A client that sends or reads one byte at a time cannot hold a connection beyond the timeouts.
 func TestTricklesEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *api.Options) { o.ReadTimeout = shortTimeout })
@@ -376,7 +377,7 @@ func TestTricklesEnd(t *testing.T) {
 	}
 }
 
-// trickle sends a byte now and then.
+// trickle sends a byte every 10 ms.
 func (w *rawConn) trickle(until <-chan struct{}) {
 	each := time.NewTicker(10 * time.Millisecond)
 	defer each.Stop()
@@ -395,7 +396,7 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	r := newRig(t, func(o *api.Options) { o.WriteTimeout = 300 * time.Millisecond })
 	w := r.dial()
 	r.await("attestd_connections", 1)
-	go func() { // until the connection is gone: nobody reads the answers
+	go func() { // until the connection closes; the client never reads the answers
 		for {
 			if _, err := w.Write([]byte(strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n", 100))); err != nil {
 				return
@@ -419,8 +420,8 @@ func newTLSRig(t *testing.T, options ...func(*api.Options)) (*rig, *http.Client)
 	return r, &http.Client{Transport: transport}
 }
 
-// A client that never shakes hands must not keep others from being accepted: fasthttp would answer the first above its own limit
-// from inside its accept loop.
+// A client that never completes the TLS handshake must not block accepting. fasthttp would answer the first connection
+// above its own limit inside its accept loop.
 func TestSilentTLSClientsDoNotStopAccepting(t *testing.T) {
 	t.Parallel()
 	const most = 8
@@ -467,7 +468,7 @@ func TestTLSIsClosedByAnAlert(t *testing.T) {
 	}
 }
 
-// A body that ends with the connection is not complete, also where TLS says that the client has ended.
+// A body that ends with the connection is incomplete, even if TLS reports that the client has closed.
 func TestABodyInChunksThatEndsWithTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	r, client := newTLSRig(t)

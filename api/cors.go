@@ -8,24 +8,25 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// AnyOrigin in Route.Origins or Options.Origins stands for all origins.
+// AnyOrigin stands for all origins in Route.Origins and Options.Origins.
 const AnyOrigin = "*"
 
 const (
-	// preflightMaxAge is how long a browser may keep the answer to a preflight, in seconds.
+	// preflightMaxAge is how long a browser may cache the answer to a preflight, in seconds.
 	preflightMaxAge = "86400"
-	// exposedHeaders are those of answers that a page may read, beside the few that it always may.
+	// exposedHeaders are the answer headers that a page may read in addition to the CORS-safelisted ones.
 	exposedHeaders = "Age, Cache-Status, ETag, Idempotent-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id"
 )
 
-// pages say which pages may read answers (CORS protocol of the Fetch standard), by path: refusals too, whoever makes them. No
-// cookie or other credential of a browser is ever allowed or taken, so a page can read no more than its own server could.
+// pages maps a path to the origins whose pages may read its answers, including errors (CORS protocol of the Fetch
+// standard). Cookies and other browser credentials are neither allowed nor accepted, so a page can read no more than
+// its own server could.
 type pages struct {
 	exact    map[string]*readers
-	prefixes []*readers // of patterns, longest first
+	prefixes []*readers // for route patterns, longest prefix first
 }
 
-// readers are the pages that may read one path.
+// readers holds the origins that may read one path.
 type readers struct {
 	route   string
 	prefix  string
@@ -46,7 +47,7 @@ func newPages(routes []Route) *pages {
 	return p
 }
 
-// of returns the readers of a route's path, which all its methods share.
+// of returns the readers of a route's path. All methods of a path share them.
 func (p *pages) of(r Route) *readers {
 	for _, known := range p.prefixes {
 		if known.route == r.Path {
@@ -66,7 +67,7 @@ func (p *pages) of(r Route) *readers {
 	return made
 }
 
-// find returns the readers of the path that is asked for, nil where no page may read.
+// find returns the readers of the requested path, or nil if no page may read it.
 func (p *pages) find(rctx *fasthttp.RequestCtx) *readers {
 	path := rctx.URI().PathOriginal()
 	if found := p.exact[string(path)]; found != nil {
@@ -80,7 +81,7 @@ func (p *pages) find(rctx *fasthttp.RequestCtx) *readers {
 	return nil
 }
 
-// allow lets the pages that may read the answer read it.
+// allow sets the headers that let permitted pages read the answer.
 func (p *pages) allow(rctx *fasthttp.RequestCtx) {
 	if p == nil {
 		return
@@ -108,8 +109,8 @@ func allowAny(h *fasthttp.ResponseHeader) {
 	h.Set(fiber.HeaderAccessControlExposeHeaders, exposedHeaders)
 }
 
-// preflight answers a browser that asks whether it may send a page's request. It is charged to nobody: the browser sends no key
-// with it, and would tell the page of a refusal as if the network had failed.
+// preflight answers a CORS preflight request. It is free of charge: the browser sends no API key with it, and would
+// report a refusal to the page as a network failure.
 func (p *pages) preflight(rctx *fasthttp.RequestCtx, x *exchange) bool {
 	asked := &rctx.Request.Header
 	if p == nil || !rctx.IsOptions() || len(asked.Peek(fiber.HeaderAccessControlRequestMethod)) == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// queries are routes as GraphQL's are, which want a key.
+// queries returns routes like the GraphQL ones, which require a key.
 func queries(origins ...string) []api.Route {
 	answer := func(c *fiber.Ctx) error { return c.SendString("{}") }
 	var routes []api.Route
@@ -23,7 +23,7 @@ func queries(origins ...string) []api.Route {
 	return routes
 }
 
-// preflight is what a browser asks before it sends a page's request.
+// preflight sends the CORS preflight of a page's request.
 func (r *rig) preflight(path, origin string) answer {
 	return r.do("OPTIONS", path, "", "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,x-api-key")
 }
@@ -79,7 +79,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-// A browser tells a page nothing of a refusal without these headers: "Failed to fetch".
+// Without these headers a browser reports a refusal to a page only as "Failed to fetch".
 func TestEachRefusalCanBeReadByAPage(t *testing.T) {
 	t.Parallel()
 	const app = "https://app.example"

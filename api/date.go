@@ -9,16 +9,16 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// setDate gives an answer its Date (RFC 9110, section 6.6.1). fasthttp's own comes from a goroutine that renews it each second,
-// from the first answer to the end of the process, which would then never sleep. Its setters leave Date out, so this is
-// read in, as what follows a chunked body is.
+// setDate sets the Date header (RFC 9110, section 6.6.1). fasthttp's own Date comes from a goroutine that wakes every
+// second from the first answer to the end of the process, so an idle process would never sleep. fasthttp's setters
+// ignore Date, so setDate parses the header in like a trailer of a chunked body.
 func setDate(h *fasthttp.ResponseHeader, now time.Time) {
 	r := dateReaders.Get().(*dateReader)
 	defer dateReaders.Put(r)
 	line := append(fasthttp.AppendHTTPDate(append(r.line[:0], "Date: "...), now), "\r\n\r\n"...)
 	r.bytes.Reset(line)
 	r.buffer.Reset(&r.bytes)
-	_ = h.ReadTrailer(&r.buffer) // of a line that is well formed
+	_ = h.ReadTrailer(&r.buffer) // cannot fail: the line is well formed
 }
 
 type dateReader struct {
@@ -33,7 +33,7 @@ var dateReaders = sync.Pool{New: func() any {
 	return r
 }}
 
-// wipe empties an answer. Response.Reset would do, but for bringing fasthttp's own Date back.
+// wipe empties an answer. Response.Reset would also re-enable fasthttp's own Date.
 func wipe(r *fasthttp.Response) {
 	r.ResetBody()
 	for _, key := range r.Header.PeekKeys() {

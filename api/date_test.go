@@ -10,7 +10,7 @@ import (
 func TestEachAnswerHasTheDateOfTheClock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.clock.move(-365 * 24 * time.Hour) // of no other clock
+	r.clock.move(-365 * 24 * time.Hour) // differs from every other clock
 	want := r.clock.Now().Format(http.TimeFormat)
 	for name, request := range map[string]string{
 		"200":      "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -21,7 +21,7 @@ func TestEachAnswerHasTheDateOfTheClock(t *testing.T) {
 		"attested": r.head(length(len(good))) + good,
 	} {
 		w := r.dial()
-		for range 2 { // no answer has a date of the one before it
+		for range 2 { // an answer must not repeat the previous Date
 			w.send(request)
 			a := w.receive()
 			if dates := a.header.Values("Date"); len(dates) != 1 || dates[0] != want {

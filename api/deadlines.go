@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// deadlines gives requests their contexts. Those that begin within a small part of the timeout share one, which ends with that of the
-// last: a context of its own for each, with a timer and a place among the children of its parent, takes longer than what most requests
-// wait for. Nobody may take its end for the client's, and it is not cancelled when a request is done.
+// deadlines creates the contexts of requests. Requests that begin within timeout/sharers of each other share one
+// context. A context per request, with its own timer and an entry in its parent's list of children, takes longer than
+// most requests wait. The shared context does not end when a client disconnects, nor when a request completes.
 type deadlines struct {
 	parent  context.Context
 	timeout time.Duration
 
 	now atomic.Pointer[sharedContext]
-	mu  sync.Mutex // held while another is made
+	mu  sync.Mutex // held while a new context is made
 }
 
 type sharedContext struct {
 	context.Context
-	cancel context.CancelFunc // its end comes by itself
-	until  time.Time          // nobody else gets it from then on
+	cancel context.CancelFunc // never called: the timeout ends the context
+	until  time.Time          // no new requests get it from then on
 }
 
-// sharers is the part of the timeout by which a request may have longer than it.
+// sharers bounds the extra time of a request: it may run up to timeout/sharers longer than its timeout.
 const sharers = 64
 
 func (d *deadlines) context() context.Context {

@@ -13,11 +13,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// What docs/api.md tells integrators is what they get: every route of the server, and every code with its status.
+// docs/api.md lists every route of the server, and every code with its status.
 func TestTheAPIPageNamesEveryRouteAndCode(t *testing.T) {
 	t.Parallel()
 	statuses := api.Statuses()
-	delete(statuses, api.CodeReloadRefused) // of the admin socket
+	delete(statuses, api.CodeReloadRefused) // on the admin socket only
 	if told := documentedCodes(t); !maps.Equal(told, statuses) {
 		t.Errorf("the page tells %v,\nbut there are %v", told, statuses)
 	}
@@ -30,7 +30,7 @@ func TestTheAPIPageNamesEveryRouteAndCode(t *testing.T) {
 	}
 }
 
-// documentedCodes are the codes of the table of errors in docs/api.md, with their status.
+// documentedCodes returns the codes in the error table of docs/api.md, with their statuses.
 func documentedCodes(t *testing.T) map[appliance.Code]int {
 	t.Helper()
 	_, table, _ := strings.Cut(apiPage(t), "\n## Errors\n")
@@ -50,7 +50,7 @@ func documentedCodes(t *testing.T) map[appliance.Code]int {
 	return codes
 }
 
-// docs/integrating.md says of each code whether to ask again, but of those that say that the request itself is wrong.
+// docs/integrating.md says for each code whether to retry, except for codes that mean an invalid request.
 func TestTheIntegratorsPageSaysWhatToRetry(t *testing.T) {
 	t.Parallel()
 	_, table, _ := strings.Cut(page(t, "integrating.md"), "\n## Errors and retries\n")

@@ -11,22 +11,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// exchange is one request and its answer, as the access log and the metrics see them. It lives as long as its handler.
+// exchange is the state of one request and its answer. It lives as long as the request's handler.
 type exchange struct {
 	id     string
 	start  time.Time
 	ip     netip.Addr
 	route  string // the pattern, or routeUnmatched
 	method string
-	keyID  string           // of the API key, also of one that may not be used here; for the log
-	key    appliance.APIKey // zero without one that may be used here
+	keyID  string           // for the log; also set for a key that is not valid for the route
+	key    appliance.APIKey // zero without a key that is valid for the route
 	bill   bill
-	wait   time.Duration  // until the client may ask again, where it was refused for its rate
-	body   []byte         // of a route with a BodyLimit
-	probe  bool           // of the admin socket: it is asked again and again, and says nothing that is to be kept
+	wait   time.Duration  // until the client may retry after a refusal for its rate
+	body   []byte         // on routes with a BodyLimit
+	probe  bool           // on the admin socket: a status poll, which is logged at debug level only
 	read   bool           // the body was read to its end
-	code   appliance.Code // of the problem that was answered
-	cause  error          // of that problem; for the log
+	code   appliance.Code // of the answered problem
+	cause  error          // of the answered problem; for the log
 }
 
 type exchangeKey struct{}
@@ -39,7 +39,7 @@ func (h *httpServer) begin(rctx *fasthttp.RequestCtx) *exchange {
 	header := &rctx.Request.Header
 	x := &exchange{start: h.now(), route: routeUnmatched, method: string(header.Method())}
 	if !isMethod(x.method) {
-		// fiber answers unknown methods with a text of its own. It knows TRACE, which no route has.
+		// fiber answers unknown methods with a text of its own. It knows TRACE, and no route accepts it.
 		x.method = "OTHER"
 		header.SetMethod(fiber.MethodTrace)
 	}
@@ -64,8 +64,8 @@ func isMethod(m string) bool {
 	return false
 }
 
-// requestID returns the caller's X-Request-Id if it is a short token, so that a request can be followed through logs. If
-// not, it makes a new id.
+// requestID returns the caller's X-Request-Id if it is a short token, so that a request can be followed through logs.
+// Otherwise it returns a new UUID.
 func requestID(given []byte) string {
 	if len(given) == 0 || len(given) > 64 {
 		return uuid.NewString()
@@ -79,8 +79,8 @@ func requestID(given []byte) string {
 	return string(given)
 }
 
-// end logs the exchange. If the body may not have been read to its end, or came in chunks, it closes the connection after the
-// answer: what follows cannot be taken for a request then.
+// end finishes the answer's headers and logs the exchange. If the body was not fully read or came in chunks, it closes
+// the connection after the answer: the bytes that follow cannot safely be taken for a request.
 func (h *httpServer) end(rctx *fasthttp.RequestCtx, x *exchange) {
 	c := connOf(rctx)
 	if !x.read && unread(&rctx.Request.Header) || c != nil && c.closing() {

@@ -15,14 +15,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// What tests outside the package see of its inside.
+// Internals that tests outside the package use.
 var (
 	ParseRequest = parseRequest
 	OpenAPI      = openAPI
 	Network      = network
 )
 
-// ReadyTimeout is how long a probe waits for parts that do not answer.
+// ReadyTimeout bounds how long a probe waits for parts that do not answer.
 const ReadyTimeout = readyTimeout
 
 func Statuses() map[appliance.Code]int { return maps.Clone(statuses) }
@@ -31,17 +31,17 @@ func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
 
 func (a *Admin) Routes() []Route { return slices.Clone(a.routes) }
 
-// OnState must be called before Serve.
+// OnState sets the callback for connection states. It must be called before Serve.
 func (s *Server) OnState(f func(net.Conn, fasthttp.ConnState)) { s.app.Server().ConnState = f }
 
-// TrustOnly makes strangers of all clients but these, of those on this machine, too.
+// TrustOnly trusts only these networks, and no longer this machine.
 func (s *Server) TrustOnly(trusted ...netip.Prefix) {
 	s.connections.mu.Lock()
 	defer s.connections.mu.Unlock()
 	s.connections.limits.Trusted = trusted
 }
 
-// Resting is how many connections wait for the next request.
+// Resting returns the number of connections that wait for the next request.
 func (s *Server) Resting() (n int) {
 	s.connections.mu.Lock()
 	defer s.connections.mu.Unlock()
@@ -62,16 +62,16 @@ func ClientIP(peer net.Addr, forwarded []string, trusted []netip.Prefix) netip.A
 	return clientIP(rctx, trusted)
 }
 
-// Framed is what framing made of a request.
+// Framed is the result of framing one request.
 type Framed struct {
-	Passed []byte // before its end or its refusal
+	Passed []byte // bytes that passed before the end or the refusal
 	Err    error
-	Read   int // bytes that came before its end or its refusal
-	Held   int // most bytes that came and had not passed
-	Steps  int // bytes looked at
+	Read   int // bytes received before the end or the refusal
+	Held   int // maximum of received bytes that had not passed
+	Steps  int // bytes examined
 }
 
-// Frame gives framing a request in pieces.
+// Frame feeds a request to framing in pieces of the given size.
 func Frame(request []byte, size int) (r Framed) {
 	f, held := framing{}, []byte(nil)
 	for piece := range slices.Chunk(request, size) {
@@ -83,7 +83,7 @@ func Frame(request []byte, size int) (r Framed) {
 			r.Passed = append(r.Passed, out...)
 		}
 		if r.Held, r.Steps = max(r.Held, len(held)), f.steps; r.Err != nil || r.Steps > 100*r.Read {
-			break // far more steps than any test lets pass: the rest would take minutes
+			break // any test fails by now; the rest would take minutes
 		}
 	}
 	return r
@@ -93,7 +93,8 @@ type AddressLimiter = accounts[netip.Addr]
 
 func NewAddressLimiter() AddressLimiter { return newAccounts(openAccount[netip.Addr]) }
 
-// SharedLimiter limits API keys together with others, in the time of a simulation: what is wanted is leased when Lease is called.
+// SharedLimiter limits API keys together with other limiters, in simulated time. Calling Lease leases for all waiting
+// accounts.
 type SharedLimiter struct {
 	leases   *leases
 	accounts accounts[string]
@@ -132,10 +133,11 @@ func (a accounts[K]) Len() int {
 // MetricsConnections is metricsConnections.
 const MetricsConnections = metricsConnections
 
-// Sample takes a sample before the second ends.
+// Sample adds a sample before the second ends.
 func (s *Server) Sample() { s.sampler.sample(s.now()) }
 
-// Quantiles are those of what came between two looks at a histogram, of which the last count is of all.
+// Quantiles returns the quantiles of the observations between two reads of a histogram. The last count of a read is the
+// total.
 func Quantiles(bounds []float64, before, after []uint64) (p50, p99 *float64) {
 	histogram := func(counts []uint64) *dto.Histogram {
 		h := &dto.Histogram{SampleCount: &counts[len(bounds)]}

@@ -6,31 +6,31 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// framing follows the requests of one connection as far as is needed to know where each ends (RFC 9112), and refuses a request
-// that two servers could read in two ways: a client behind a proxy can smuggle a second request in one (section 11.2). fasthttp
-// reads only what has passed here, since by itself it accepts much that the RFC forbids.
+// framing parses the requests of one connection just far enough to know where each ends (RFC 9112). It refuses a
+// request that two servers could read in two ways, because a client behind a proxy can smuggle a second request in it
+// (section 11.2). fasthttp alone accepts much that the RFC forbids, so it reads only bytes that framing has passed.
 //
-// Where the RFC leaves a choice between refusing and repairing, framing refuses: bare LF, folded fields, lists of lengths.
+// If the RFC allows both refusing and repairing, framing refuses: bare LF, folded fields, lists of lengths.
 type framing struct {
 	part  part
-	left  int64 // bytes that are still to come of the body, or of the chunk
-	blank bool  // an empty line came before the request, of which one is allowed
-	extra int   // bytes of the chunk extensions and trailers so far, which nobody reads
+	left  int64 // bytes of the body, or of the chunk, still to come
+	blank bool  // one empty line came before the request; only one is allowed
+	extra int   // bytes of chunk extensions and trailers so far
 
-	// The input of pass begins with bytes that came before and did not pass yet. These two are offsets in it, so that each byte
-	// is searched and each line is checked once, however small the pieces are.
-	checked  int  // the lines before it are checked
-	searched int  // no line ends between checked and it
-	head     head // what the checked lines say
-	steps    int  // bytes looked at so far, of which tests bound the number for each byte that came
+	// The input of pass begins with bytes that earlier calls have not used. These two offsets into it ensure that each
+	// byte is searched and each line is checked only once, however small the pieces are.
+	checked  int  // lines before this offset are checked
+	searched int  // no line ends between checked and this offset
+	head     head // parsed from the checked lines
+	steps    int  // bytes examined so far; tests bound them per received byte
 
-	// Of the request whose headers passed last:
-	heads   int  // how many have passed, this one included
-	chunked bool // its body comes in chunks
-	close   bool // it asks for the connection to be closed
+	// These describe the request whose headers passed last:
+	heads   int  // requests whose headers passed, including this one
+	chunked bool // its body is chunked
+	close   bool // it asks to close the connection
 }
 
-// part is what comes next.
+// part is the kind of input that is expected next.
 type part int
 
 const (
@@ -43,13 +43,14 @@ const (
 )
 
 const (
-	// maxExtra bounds chunk extensions and trailers together, which a limit of the body does not count.
+	// maxExtra bounds chunk extensions and trailers together, in bytes. Body limits do not count them.
 	maxExtra = 16 << 10
-	// maxDigits bounds the digits of a chunk's size, leading zeros included.
+	// maxDigits bounds the digits of a chunk's size, including leading zeros.
 	maxDigits = 16
-	// maxPath bounds a target up to its query. fasthttp removes each // and /../ from a path by moving all that follows.
+	// maxPath bounds the part of a target before its query, in bytes. fasthttp removes each // and /../ from a path by
+	// moving the rest of the path.
 	maxPath = 1 << 10
-	// maxLength is far above any limit of a body, and far below what overflows.
+	// maxLength is far above any body limit, and low enough that parseLength cannot overflow.
 	maxLength = 1 << 48
 )
 
@@ -59,9 +60,9 @@ func malformed(what string) error {
 	return appliance.Errorf(CodeInvalidRequest, "the request is not well-formed HTTP/1.1 (RFC 9112): %s", what)
 }
 
-// pass checks what came, as far as the end of the request. It returns what is left of the first used bytes without trailers and
-// chunk extensions of the last chunk, moved together within them. The rest belongs to the next request, or is the beginning of
-// something that is not there whole: the input of the next call begins with it.
+// pass checks the input up to the end of the request. It returns the first used bytes of the input, without the
+// trailers and the extensions of the last chunk; they are compacted in place. The rest belongs to the next request, or
+// is an incomplete piece. The input of the next call must begin with it.
 func (f *framing) pass(in []byte) (passed []byte, used int, err error) {
 	kept := 0
 	for used < len(in) {
@@ -82,7 +83,7 @@ func (f *framing) pass(in []byte) (passed []byte, used int, err error) {
 	return in[:kept], used, nil
 }
 
-// step takes the next n bytes, 0 if there are too few of them, the first of which are kept.
+// step consumes the next n bytes and keeps the first keep of them. n is 0 if the input is too short.
 func (f *framing) step(in []byte) (n, keep int, err error) {
 	switch f.part {
 	case inBody, inChunk:
@@ -105,7 +106,7 @@ func (f *framing) step(in []byte) (n, keep int, err error) {
 	}
 }
 
-// data takes up to n bytes of the body or the chunk.
+// data consumes up to n bytes of the body or the chunk.
 func (f *framing) data(n int) int {
 	n = int(min(f.left, int64(n)))
 	f.left -= int64(n)
@@ -119,7 +120,7 @@ func (f *framing) data(n int) int {
 	return n
 }
 
-// headers takes a request line and its fields.
+// headers consumes a request line and its fields.
 func (f *framing) headers(in []byte) (int, error) {
 	for {
 		first := f.checked == 0
@@ -150,7 +151,7 @@ func headersTooLarge() error {
 	return appliance.Errorf(CodeHeadersTooLarge, "the request line and headers must have at most %d bytes", maxHeaderBytes)
 }
 
-// begin is the end of a head: what comes next is the body, or the next request.
+// begin ends a head. The body or the next request comes next.
 func (f *framing) begin() error {
 	h := f.head
 	f.head = head{}
@@ -172,7 +173,7 @@ func (f *framing) begin() error {
 	return nil
 }
 
-// chunk takes the line with a chunk's size, and with the last one what follows it (section 7.1).
+// chunk consumes the line with a chunk's size. After the last chunk it also consumes the trailers (section 7.1).
 func (f *framing) chunk(in []byte) (n, keep int, err error) {
 	digits := hexLength(in[:min(len(in), maxDigits+1)])
 	f.steps += digits
@@ -202,8 +203,9 @@ func (f *framing) chunk(in []byte) (n, keep int, err error) {
 	return f.checked, f.checked, nil
 }
 
-// trailers takes what follows the line of the last chunk. Trailers are dropped (section 7.1.2), and the last chunk passes when
-// all is there: fasthttp reads trailers laxly, and any error of theirs as the end of the body.
+// trailers consumes the rest of a body after the line of the last chunk. It drops the trailers (section 7.1.2), and
+// passes the last chunk only once all trailers have arrived. fasthttp parses trailers laxly, and takes an error in them
+// for the end of the body.
 func (f *framing) trailers(in []byte) (n, keep int, err error) {
 	for {
 		line, whole, err := f.line(in)
@@ -235,7 +237,7 @@ func (f *framing) chunkEnd(in []byte) (int, error) {
 	return len(crlf), nil
 }
 
-// head is what of a request line and its fields decides where the request ends.
+// head is the part of a request line and its fields that decides where the request ends.
 type head struct {
 	http11                  bool
 	hosts, lengths, codings int
@@ -266,7 +268,7 @@ func (h *head) field(line []byte) error {
 	if err != nil {
 		return err
 	}
-	switch len(name) { // almost all names are told apart by this
+	switch len(name) { // the length distinguishes almost all names
 	case len("Host"):
 		if isName(name, "Host") {
 			return h.host(value)
@@ -299,7 +301,7 @@ func (h *head) host(value []byte) error {
 	return nil
 }
 
-// line returns the next line without its CRLF. If its end is not there yet, it is not whole.
+// line returns the next line without its CRLF. whole is false if the end of the line has not arrived yet.
 func (f *framing) line(in []byte) (line []byte, whole bool, err error) {
 	from, end := f.checked, bytes.IndexByte(in[f.searched:], '\n')
 	if end < 0 {
@@ -317,7 +319,7 @@ func (f *framing) line(in []byte) (line []byte, whole bool, err error) {
 	return in[from : end-1], true, nil
 }
 
-// cutField returns the name of a field, and its value without the whitespace around.
+// cutField returns the name of a field, and its value without surrounding whitespace.
 func cutField(line []byte) (name, value []byte, err error) {
 	name, value, found := bytes.Cut(line, []byte(":"))
 	if !found || !isToken(name) {
@@ -335,7 +337,7 @@ func cutField(line []byte) (name, value []byte, err error) {
 	return name, trimmed, nil
 }
 
-// untab makes the tabs around a value spaces, which mean the same: fasthttp leaves tabs in the value.
+// untab replaces the tabs around a value by spaces, which mean the same. fasthttp would leave the tabs in the value.
 func untab(value []byte) {
 	for i := 0; i < len(value) && isBlank(value[i]); i++ {
 		value[i] = ' '
@@ -345,7 +347,7 @@ func untab(value []byte) {
 	}
 }
 
-// parseLength reads a number that is digits alone.
+// parseLength reads a number that consists of digits only, at most maxLength.
 func parseLength(digits []byte, base int64) (n int64, err error) {
 	for _, b := range digits {
 		if !isHex(b) || base == 10 && b > '9' {

@@ -9,13 +9,13 @@ import (
 	"github.com/attestd/attestd/api"
 )
 
-// framingCase is a request, and what RFC 9112 wants of a server that gets it. In the request, {key} is a valid API key, {good}
-// a good body and {n} its length.
+// framingCase is a request, and the reaction that RFC 9112 requires of a server. In the request, {key} stands for a
+// valid API key, {good} for a good body and {n} for its length.
 type framingCase struct {
 	section, rule string
 	request       string
 	status        int
-	goes          bool // the connection goes on; else the server closes it after the answer
+	goes          bool // the connection stays open; otherwise the server closes it after the answer
 }
 
 const (
@@ -25,10 +25,10 @@ const (
 	probe = "GET /healthz HTTP/1.1\r\nHost: x\r\n"
 )
 
-// chunks is an attestation in chunks, of which body is all that comes after the headers.
+// chunks returns an attestation request in chunks. body is everything after the headers.
 func chunks(body string) string { return post + about + "Transfer-Encoding: chunked\r\n\r\n" + body }
 
-// coded is an attestation with the given framing headers and a chunked body.
+// coded returns an attestation request with the given framing headers and a chunked body.
 func coded(headers string) string {
 	return post + about + headers + "\r\n\r\n{hex}\r\n{good}\r\n0\r\n\r\n"
 }
@@ -175,7 +175,7 @@ var framingCases = []framingCase{
 
 func (c framingCase) String() string { return "RFC 9112 section " + c.section + ": " + c.rule }
 
-// wire is the request as it is sent.
+// wire returns the request as it is sent.
 func (c framingCase) wire(token string) string {
 	return strings.NewReplacer(
 		"{key}", token, "{n}", fmt.Sprint(len(good)), "{hex}", fmt.Sprintf("%x", len(good)), "{HEX}", fmt.Sprintf("%X", len(good)), "{good}", good,
@@ -183,8 +183,8 @@ func (c framingCase) wire(token string) string {
 	).Replace(c.request)
 }
 
-// What follows a request that is refused, or one after which the connection closes, is never answered: it may be a second
-// request that a proxy took for a part of the first.
+// Bytes after a refused request, or after a request that closes the connection, are never answered. They may be a
+// second request that a proxy took for a part of the first.
 func TestRequestsAreFramedAsRFC9112Says(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *api.Options) { o.ReadTimeout = patience })
@@ -198,7 +198,7 @@ func TestRequestsAreFramedAsRFC9112Says(t *testing.T) {
 	}
 }
 
-// check sends the request in pieces, and another one behind it.
+// check sends the request in pieces, followed by another request.
 func (c framingCase) check(t *testing.T, r *rig, smuggled string, size int) {
 	w := (&rig{TB: t, address: r.address}).dial()
 	before := r.size()
@@ -208,7 +208,7 @@ func (c framingCase) check(t *testing.T, r *rig, smuggled string, size int) {
 	}
 	for piece := range slices.Chunk([]byte(request), size) {
 		if _, err := w.Write(piece); err != nil {
-			break // it was refused before its end
+			break // refused before its end
 		}
 	}
 	a := w.receive()
@@ -232,7 +232,7 @@ func (c framingCase) check(t *testing.T, r *rig, smuggled string, size int) {
 	}
 }
 
-// A request means the same whatever pieces it comes in.
+// The result of framing does not depend on the pieces in which a request arrives.
 func TestFramingDoesNotDependOnPieces(t *testing.T) {
 	t.Parallel()
 	for _, c := range framingCases {
@@ -245,7 +245,7 @@ func TestFramingDoesNotDependOnPieces(t *testing.T) {
 	}
 }
 
-// endless are the parts of a request that have no end of their own, each repeated until it is refused.
+// endless lists the parts of a request without a natural end. A test repeats each until it is refused.
 var endless = []struct{ name, begins, goesOn string }{
 	{"empty lines", "", "\r\n"},
 	{"a request line", "GET /", "a"},
@@ -262,12 +262,12 @@ var endless = []struct{ name, begins, goesOn string }{
 	{"trailers", chunks("0\r\n"), "a:\r\n"},
 }
 
-// The bounds are far above those of any field, and far below an attacker's patience.
+// The bounds are far above any real request, and far below an attacker's patience.
 const (
 	endlessBytes = 1 << 20
-	mostRead     = 128 << 10 // before an endless part is refused
-	mostHeld     = 20 << 10  // while a line is unfinished
-	mostSteps    = 20        // a byte
+	mostRead     = 128 << 10 // bytes before an endless part is refused
+	mostHeld     = 20 << 10  // bytes while a line is unfinished
+	mostSteps    = 20        // per byte
 )
 
 func TestNoPartOfARequestIsEndless(t *testing.T) {
@@ -285,7 +285,7 @@ func TestNoPartOfARequestIsEndless(t *testing.T) {
 	}
 }
 
-// FuzzFramingSteps looks for a request that takes more than mostSteps steps a byte, or memory without a bound.
+// FuzzFramingSteps looks for a request that takes more than mostSteps steps per byte, or unbounded memory.
 func FuzzFramingSteps(f *testing.F) {
 	for _, c := range endless {
 		f.Add(c.begins, c.goesOn, uint16(300), byte(0))
@@ -299,7 +299,8 @@ func FuzzFramingSteps(f *testing.F) {
 	})
 }
 
-// What passes is not more than came, is the same in pieces, and passes again.
+// FuzzFraming checks that framing passes at most the received bytes, gives the same result in pieces, and passes its
+// own output unchanged.
 func FuzzFraming(f *testing.F) {
 	for _, c := range framingCases {
 		f.Add(c.wire("k"), byte(7))

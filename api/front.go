@@ -22,14 +22,14 @@ const (
 	playgroundPath = "/graphiql"
 )
 
-// front is what is shown at the appliance's address. It is found out at most once in readyFor, however many ask.
+// front caches the contents of the landing page for readyFor, so that requests cannot multiply the work.
 type front struct {
 	mu    sync.Mutex
 	shown wire.Landing
-	at    time.Time // of shown
+	at    time.Time // when shown was made
 }
 
-// landing is GET /: a page for browsers, JSON for those that ask for it.
+// landing is GET /: an HTML page, or JSON if the Accept header prefers it.
 func (s *Server) landing(c *fiber.Ctx) error {
 	c.Vary(fiber.HeaderAccept)
 	shown := s.showFront()
@@ -61,7 +61,7 @@ func (s *Server) favicon(c *fiber.Ctx) error {
 	return c.Send(landing.Favicon)
 }
 
-// codedReference is the reference, which is made once.
+// codedReference renders the API reference once.
 var codedReference = sync.OnceValues(func() ([]byte, error) { return landing.Reference(openAPI) })
 
 // reference is GET /docs.
@@ -109,7 +109,7 @@ func (s *Server) lookAtFront() wire.Landing {
 	if err != nil {
 		return l
 	}
-	_, tree, err := appliance.ReadCheckpoint(signed) // our own: its signature needs no check
+	_, tree, err := appliance.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
 	if err != nil {
 		return l
 	}
@@ -118,7 +118,7 @@ func (s *Server) lookAtFront() wire.Landing {
 	return l
 }
 
-// lastAttestation is the newest one under a checkpoint; nil where there is none, or none can be read.
+// lastAttestation returns the newest attestation under a checkpoint, or nil if none exists or can be read.
 func (s *Server) lastAttestation(ctx context.Context, tree tlog.Tree, signed []byte) *wire.LastAttestation {
 	newest, err := s.attestor.Journal.List(ctx, appliance.JournalQuery{AttestationsOnly: true, Before: tree.N, Limit: 1})
 	if err != nil || len(newest) == 0 || tree.N == 0 {

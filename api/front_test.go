@@ -29,7 +29,7 @@ func frontRig(t *testing.T) *rig {
 
 func (r *rig) front(t *testing.T) (l wire.Landing) {
 	t.Helper()
-	r.clock.move(time.Second) // for which it is remembered
+	r.clock.move(time.Second) // the page is cached for a second
 	a := r.do("GET", "/", "", "Accept", "application/json")
 	if a.status != 200 || a.header.Get("Content-Type") != "application/json" || !strings.Contains(a.header.Get("Vary"), "Accept") {
 		t.Errorf("%s as %s, varies by %s", a, a.header.Get("Content-Type"), a.header.Get("Vary"))
@@ -69,7 +69,7 @@ func TestTheFrontSaysWhatTheApplianceIs(t *testing.T) {
 	}
 }
 
-// Anybody can check the proof with what is published.
+// The published data suffices to verify the proof.
 func TestTheLastAttestationsProofHolds(t *testing.T) {
 	t.Parallel()
 	r := frontRig(t)
@@ -124,7 +124,7 @@ func TestTheFrontIsAPageForBrowsers(t *testing.T) {
 	}
 }
 
-// The reference tells every request that the description does.
+// The reference lists every request of the OpenAPI description.
 func TestTheReferenceTellsAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -18,16 +18,16 @@ import (
 	"github.com/attestd/attestd/api"
 )
 
-// received is a request as a handler of the server sees it, or as strict reads it.
+// received is a request as a handler of the server sees it, or as strict parses it.
 type received struct {
 	Method, Target string
 	Body           []byte
-	headOnly       bool // its body is not what its head says
+	headOnly       bool // the body does not match the head
 }
 
-// FuzzConnection writes anything on a connection and ends its side. What the server takes for a request is one that RFC 9112
-// says to be one, with the same method, target and body, and the next begins where it ends. A request may be answered before
-// its body was read, but then it is the last.
+// FuzzConnection writes arbitrary bytes on a connection and closes its sending side. Each request that the server sees
+// must be one according to RFC 9112, with the same method, target and body, and the next one must begin at its end. A
+// request may be answered before its body was read, but then it is the last.
 func FuzzConnection(f *testing.F) {
 	const post = "POST /fuzz HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	for _, seed := range []string{
@@ -50,7 +50,7 @@ func FuzzConnection(f *testing.F) {
 		got := exchangeAll(t, r.address, sent, want)
 		for i, a := range got {
 			if refuses(a.status) {
-				return // and the server reads no further
+				return // the server reads no further
 			}
 			if i >= len(want) {
 				t.Fatalf("%q: request %d was answered with %s, but %v", sent, i+1, a, wrong)
@@ -82,12 +82,12 @@ func tell(c *fiber.Ctx) error {
 	return c.Send(body)
 }
 
-// refuses says whether a status may be that of bytes that are no request.
+// refuses reports whether status may answer bytes that are not a request.
 func refuses(status int) bool {
 	return strings.Contains(" 400 408 413 417 431 501 505 ", " "+strconv.Itoa(status)+" ")
 }
 
-// exchangeAll sends the bytes, ends its side, and reads all answers. Those to HEAD have no body.
+// exchangeAll sends the bytes, closes its sending side, and reads all answers. Answers to HEAD have no body.
 func exchangeAll(t *testing.T, address string, sent []byte, requests []received) (answers []answer) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -99,7 +99,7 @@ func exchangeAll(t *testing.T, address string, sent []byte, requests []received)
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = conn.Write(sent) // the server may have closed the connection
+		_, _ = conn.Write(sent) // may fail if the server has closed the connection
 		_ = conn.(*net.TCPConn).CloseWrite()
 	}()
 	in := bufio.NewReader(conn)
@@ -125,11 +125,12 @@ func exchangeAll(t *testing.T, address string, sent []byte, requests []received)
 	}
 }
 
-// strictAll reads as many requests as there are, and says what is wrong with the next.
+// strictAll parses as many requests as possible, and returns the error of the next.
 func strictAll(sent []byte) (all []received, wrong error) {
 	s := &strict{rest: sent}
 	for {
-		for bytes.HasPrefix(s.rest, []byte("\r\n")) { // a server should ignore empty lines before a request (section 2.2)
+		// a server should ignore empty lines before a request (section 2.2)
+		for bytes.HasPrefix(s.rest, []byte("\r\n")) {
 			s.rest = s.rest[2:]
 		}
 		r, err := s.request()
@@ -142,10 +143,10 @@ func strictAll(sent []byte) (all []received, wrong error) {
 	}
 }
 
-// strict reads requests as RFC 9112 defines them. Where it lets a recipient be lenient, this is not.
+// strict parses requests as RFC 9112 defines them. It never uses the leniency that the RFC allows a recipient.
 type strict struct{ rest []byte }
 
-// line takes a line that ends in CRLF and has neither of the two in it.
+// line reads a line that ends in CRLF and contains no other CR, LF or NUL.
 func (s *strict) line() (string, error) {
 	line, rest, found := bytes.Cut(s.rest, []byte("\r\n"))
 	if !found || bytes.ContainsAny(line, "\r\n\x00") {
@@ -188,7 +189,7 @@ func (s *strict) request() (r received, err error) {
 	return r, err
 }
 
-// fields takes header or trailer fields and the empty line behind them.
+// fields reads header or trailer fields and the empty line after them.
 func (s *strict) fields() (map[string][]string, error) {
 	fields := make(map[string][]string)
 	for {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// The grammar that framing checks: RFC 9112, and of RFC 9110 and RFC 3986 what that refers to.
+// The grammar that framing checks comes from RFC 9112, and from the parts of RFC 9110 and RFC 3986 that it refers to.
 
-// isTarget reports whether target is a valid request target for method (section 3.2). Characters that RFC 3986 forbids in a URI but
-// that are harmless, such as the braces of a GraphQL query, are accepted.
+// isTarget reports whether target is a valid request target for method (section 3.2). It accepts characters that RFC
+// 3986 forbids in a URI but that are harmless, such as the braces of a GraphQL query.
 func isTarget(method string, target []byte) bool {
 	for _, b := range target {
 		if b <= ' ' || b >= 0x7f || b == '#' {
@@ -32,7 +32,7 @@ func isTarget(method string, target []byte) bool {
 	return found && (isName(scheme, "http") || isName(scheme, "https")) && len(authority) > 0 && isHost(authority)
 }
 
-// isHost reports whether v is a host with or without a port (RFC 3986, section 3.2.2). It may be empty.
+// isHost reports whether v is a host with or without a port (RFC 3986, section 3.2.2). The host may be empty.
 func isHost(v []byte) bool {
 	host, port := v, []byte(nil)
 	if colon := bytes.LastIndexByte(v, ':'); colon > bytes.LastIndexByte(v, ']') {
@@ -85,7 +85,7 @@ func isExtensions(v []byte) bool {
 	return true
 }
 
-// quotedLength returns the length of the quoted string that v begins with (RFC 9110, section 5.6.4), 0 if there is none.
+// quotedLength returns the length of the quoted string at the start of v (RFC 9110, section 5.6.4), or 0.
 func quotedLength(v []byte) int {
 	if len(v) == 0 || v[0] != '"' {
 		return 0
@@ -106,7 +106,7 @@ func quotedLength(v []byte) int {
 	return 0
 }
 
-// isName reports whether v is name without regard to case, in ASCII alone: strings.EqualFold takes the Kelvin sign for a k.
+// isName reports whether v equals name, ignoring ASCII case only. strings.EqualFold would match the Kelvin sign with k.
 func isName(v []byte, name string) bool {
 	if len(v) != len(name) {
 		return false
@@ -128,7 +128,7 @@ func lower(b byte) byte {
 
 func isToken(v []byte) bool { return len(v) > 0 && tokenLength(v) == len(v) }
 
-// tokenLength returns the length of the token that v begins with (RFC 9110, section 5.6.2), 0 if there is none.
+// tokenLength returns the length of the token at the start of v (RFC 9110, section 5.6.2), or 0.
 func tokenLength(v []byte) int {
 	for i, b := range v {
 		if !isTokenByte(b) {
@@ -138,15 +138,16 @@ func tokenLength(v []byte) int {
 	return len(v)
 }
 
-// isTokenByte reports whether b may be part of a token. It uses a bit set of 128 bits, since most of framing's time is spent here.
+// isTokenByte reports whether b may be part of a token. It uses a 128-bit set because framing spends most of its time
+// here.
 func isTokenByte(b byte) bool {
 	const table = (1<<10-1)<<'0' | (1<<26-1)<<'A' | (1<<26-1)<<'a' | 1<<'!' | 1<<'#' | 1<<'$' | 1<<'%' | 1<<'&' | 1<<'\'' | 1<<'*' |
 		1<<'+' | 1<<'-' | 1<<'.' | 1<<'^' | 1<<'_' | 1<<'`' | 1<<'|' | 1<<'~'
 	return (uint64(1)<<b)&(table&(1<<64-1))|(uint64(1)<<(b-64))&(table>>64) != 0
 }
 
-// trimBlanks removes the optional whitespace around a value (RFC 9110, section 5.6.3), and nothing else: bytes.TrimSpace takes NEL and
-// NBSP, too.
+// trimBlanks removes optional whitespace around a value (RFC 9110, section 5.6.3). bytes.TrimSpace would also remove
+// NEL and NBSP.
 func trimBlanks(v []byte) []byte {
 	for len(v) > 0 && isBlank(v[0]) {
 		v = v[1:]
@@ -159,7 +160,7 @@ func trimBlanks(v []byte) []byte {
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
-// hexLength returns how many hexadecimal digits v begins with.
+// hexLength returns the number of hexadecimal digits at the start of v.
 func hexLength(v []byte) int {
 	for i, b := range v {
 		if !isHex(b) {

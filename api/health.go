@@ -15,17 +15,17 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// healthz tells only that the process answers.
+// healthz reports only that the process answers.
 func (s *Server) healthz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, wire.Health{Status: "ok"})
 }
 
 const (
-	// readyTimeout bounds a look at the parts. It is about as long as load balancers wait.
+	// readyTimeout bounds one readiness check. It is about as long as load balancers wait.
 	readyTimeout = 3 * time.Second
-	// readyGrace is for parts that answer because their time is up.
+	// readyGrace is extra time for parts that answer only when readyTimeout ends.
 	readyGrace = 100 * time.Millisecond
-	// readyFor is how long what was found is answered.
+	// readyFor is how long the result of a check is reused.
 	readyFor = time.Second
 )
 
@@ -42,8 +42,8 @@ func (s *Server) readyz(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusServiceUnavailable, h)
 }
 
-// readiness remembers whether the parts are ready. It looks at most once in readyFor, and with one goroutine, however many
-// ask: a probe costs the HSM nothing.
+// readiness caches whether the parts are ready. It checks at most once per readyFor, with one goroutine, however many
+// probes arrive. So probes put no load on the HSM.
 type readiness struct {
 	look   func(ctx context.Context) map[string]error
 	base   context.Context
@@ -52,18 +52,19 @@ type readiness struct {
 
 	mu      sync.Mutex
 	health  wire.Health
-	at      time.Time     // of health
-	looking chan struct{} // closed when the look under way ends; nil if none is
-	begun   time.Time     // of the look under way
+	at      time.Time     // when health was found
+	looking chan struct{} // closed when the running check ends; nil if none runs
+	begun   time.Time     // start of the running check
 }
 
-// unanswered is said of parts that do not answer, be it that their time is up.
+// unanswered is the health of parts that did not answer in time.
 func unanswered() wire.Health {
 	return wire.Health{Status: "unavailable", Failing: map[string]appliance.Code{"hsm": appliance.CodeTimeout, "journal": appliance.CodeTimeout}}
 }
 
-// now returns what the parts are like, as of less than readyFor ago, or after a look that it waits for. If that takes longer
-// than readyTimeout, nothing is said to be ready, and those who ask meanwhile need not wait.
+// now returns a health that is less than readyFor old, or waits for a new check. If the check takes longer than
+// readyTimeout, now reports that the parts are unavailable. Callers that join a running check wait only for its
+// remaining time.
 func (r *readiness) now() wire.Health {
 	r.mu.Lock()
 	if age := r.clock().Sub(r.at); !r.at.IsZero() && age >= 0 && age < readyFor {
@@ -93,7 +94,7 @@ func (r *readiness) refresh(done chan struct{}) {
 	defer cancel()
 	h := wire.Health{Status: "ok", Failing: map[string]appliance.Code{}}
 	defer func() {
-		if p := recover(); p != nil { // no handler is above this goroutine
+		if p := recover(); p != nil { // this goroutine has no handler that recovers
 			r.logger.Error("panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			h = unanswered()
 		}
@@ -107,7 +108,8 @@ func (r *readiness) refresh(done chan struct{}) {
 	}
 }
 
-// failing returns the errors of the parts that are not ready, by the name of the part. Of the others, those that are nil are not asked.
+// failing returns the errors of the parts that are not ready, by the name of the part. It skips nil functions in
+// others.
 func failing(ctx context.Context, a *appliance.Attestor, others map[string]func() error) map[string]error {
 	errs := map[string]error{"hsm": a.DefaultKey().Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
 	if a.Stopped != nil {

@@ -22,39 +22,39 @@ import (
 )
 
 const (
-	// maxHeaderBytes bounds a request's line and headers; more is 431.
+	// maxHeaderBytes bounds a request's line and headers. Longer headers are answered with 431.
 	maxHeaderBytes = 16 << 10
-	// prefetched is how much of a body fasthttp reads before it calls the handler. A body up to this size is off
-	// the wire by then.
+	// prefetched is how many bytes of a body fasthttp reads before it calls the handler. A body up to this size has
+	// then been read from the connection.
 	prefetched = 8 << 10
-	// maxWorkers is more than there can be connections. fasthttp's own limit must never be reached: it refuses a connection
-	// from inside its accept loop, and waits there for the client.
+	// maxWorkers exceeds any possible number of connections. fasthttp must never reach its own limit: it would refuse a
+	// connection inside its accept loop, and wait there for the client.
 	maxWorkers = 1 << 24
 )
 
-// httpServer is the part that the public server and the admin socket share: connections, request ids, panics, problems,
+// httpServer is the common part of the public server and the admin socket: connections, request ids, panics, problems,
 // the access log, metrics and graceful shutdown. fasthttp reads requests, fiber routes them.
 type httpServer struct {
 	logger  *slog.Logger
-	access  *slog.Logger // of requests that went well
+	access  *slog.Logger // for requests with a status below 500
 	now     func() time.Time
-	metrics *metrics // nil measures nothing
+	metrics *metrics // nil records no metrics
 	proxies []netip.Prefix
 	tls     *tls.Config
-	// showCauses adds the cause of an error to its problem. Only the operator may see that.
+	// showCauses adds the cause of an error to its problem. Only operators may see causes.
 	showCauses bool
 
 	pages *pages // that may read answers; nil for none
 
-	// unmatched admits a request that no route matches, and onAnswer is told of each answer; nil means nobody.
+	// unmatched admits a request that no route matches. onAnswer is called after each answer. Both may be nil.
 	unmatched func(c *fiber.Ctx, x *exchange) error
 	onAnswer  func(x *exchange, status int)
 
 	app         *fiber.App
-	route       fasthttp.RequestHandler // fiber's
+	route       fasthttp.RequestHandler // fiber's handler
 	connections *connections
 
-	base     context.Context // the parent of every request's context; ends when shutdown cuts requests off
+	base     context.Context // parent of every request's context; ends when shutdown cuts requests off
 	cancel   context.CancelFunc
 	stopping atomic.Bool
 
@@ -72,8 +72,8 @@ type httpOptions struct {
 	ShowCauses     bool
 
 	ReadTimeout, IdleTimeout time.Duration
-	WriteTimeout             time.Duration // of a whole answer; zero leaves it to EachWriteTimeout
-	EachWriteTimeout         time.Duration // of one write; zero leaves it to WriteTimeout
+	WriteTimeout             time.Duration // of a whole answer; zero means only EachWriteTimeout applies
+	EachWriteTimeout         time.Duration // of one write; zero means only WriteTimeout applies
 
 	Connections connectionLimits
 }
@@ -90,8 +90,8 @@ func newHTTPServer(opts httpOptions) *httpServer {
 		DisableStartupMessage: true, DisableDefaultContentType: true,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 		ReadBufferSize: maxHeaderBytes, Concurrency: maxWorkers,
-		// Bodies are streamed, so that the API key is checked before a body is read; each route has its own limit.
-		// BodyLimit only keeps fasthttp from reading past the end of a body, which it does above the limit.
+		// Bodies are streamed, so that the API key is checked before a body is read. Each route has its own limit.
+		// BodyLimit only keeps fasthttp from reading past the end of a body, as it does with longer bodies.
 		StreamRequestBody: true, BodyLimit: 1 << 30,
 		DisableDefaultDate: true, // see setDate
 		// Otherwise fasthttp would read a whole form into files before it calls the handler.
@@ -130,7 +130,7 @@ func (h *httpServer) handle(rctx *fasthttp.RequestCtx) {
 			return
 		}
 	}
-	if h.pages.preflight(rctx, x) { // of a request that may be refused, too: then readably
+	if h.pages.preflight(rctx, x) { // before refusals, so that the page can read them
 		return
 	}
 	if h.stopping.Load() && !isProbe(rctx.Path()) {
@@ -155,8 +155,8 @@ func (h *httpServer) recover(rctx *fasthttp.RequestCtx, x *exchange) {
 	h.fail(rctx, x, appliance.Errorf(appliance.CodeInternal, "internal error"))
 }
 
-// fail answers with the problem that err maps to. OPTIONS on a path that exists succeeds instead. That a request is not
-// well-formed comes before all else.
+// fail answers with the problem for err. OPTIONS on an existing path succeeds instead. A framing error takes precedence
+// over any other error.
 func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 	if c := connOf(rctx); c != nil && c.refusal != nil {
 		err = c.refusal
@@ -177,22 +177,22 @@ func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 	writeProblem(rctx, e, x.id)
 }
 
-// unreadable answers a request that fasthttp could not read. The errors of fasthttp quote the request, so they are
-// neither shown nor logged.
+// unreadable answers a request that fasthttp could not read. fasthttp's errors quote the request, so they are neither
+// shown nor logged.
 func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	e := readError(err)
 	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
 	wipe(&rctx.Response)
 	h.greet(rctx, x.id)
 	if h.pages != nil {
-		allowAny(&rctx.Response.Header) // nobody knows of which path, and it says nothing but what is wrong with the request
+		allowAny(&rctx.Response.Header) // the path is unknown, and the problem only describes the request's fault
 	}
 	h.fail(rctx, x, e)
 	now := h.now()
 	setDate(&rctx.Response.Header, now)
 	c := connOf(rctx)
 	if c != nil && (c.raw.gone.Load() || !c.raw.active.Load()) {
-		return // made place for another, or never sent anything: that is no request
+		return // displaced, or never sent a byte: not a request
 	}
 	if c != nil && x.code != CodeRequestTimeout {
 		c.raw.linger.Store(true)
@@ -226,8 +226,8 @@ func (h *httpServer) responds(ctx context.Context) error {
 	return nil
 }
 
-// shutdown stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them off and returns
-// the error of ctx.
+// shutdown stops accepting connections and waits for accepted requests. If ctx ends first, shutdown cuts the requests
+// off and returns the error of ctx.
 func (h *httpServer) shutdown(ctx context.Context) error {
 	h.stopping.Store(true)
 	h.mu.Lock()

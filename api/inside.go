@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// ByHeader names who asks on a connection inside the process; elsewhere it is not believed. See Inside.
+// ByHeader names the caller on a connection inside the process. On other connections it is ignored. See Inside.
 const ByHeader = "Attestd-By"
 
-// Inside is a listener for other parts of this process, which it hands connections to without a socket. They say in ByHeader for whom they
-// ask: who has signed in to the console is no user of this machine.
+// Inside is a listener for other parts of this process. It connects them without a socket. They name their caller in
+// ByHeader, because a user of the console is not a user of this machine.
 type Inside struct {
 	dialled chan net.Conn
 	closed  chan struct{}
@@ -24,7 +24,7 @@ func NewInside() *Inside {
 	return l
 }
 
-// insideConn marks what came through an Inside.
+// insideConn marks a connection that came through an Inside.
 type insideConn struct{ net.Conn }
 
 // Dial connects to the server.

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 )
 
-// inTheNameOf adds who asks.
+// inTheNameOf adds ByHeader to requests.
 type inTheNameOf struct {
 	name string
 	next http.RoundTripper

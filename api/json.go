@@ -26,8 +26,8 @@ func checkJSON(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// checkEncoding refuses a body with any Content-Encoding, be it empty: nothing is decompressed here, where a small body could
-// become a large one.
+// checkEncoding refuses any Content-Encoding header, even an empty one. Decompression could turn a small body into a
+// large one.
 func checkEncoding(h *fasthttp.RequestHeader) error {
 	if len(h.PeekAll(fiber.HeaderContentEncoding)) > 0 {
 		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed: send it without Content-Encoding")
@@ -35,7 +35,7 @@ func checkEncoding(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// Body returns the body of a request, for the handlers of routes with a BodyLimit. It is as it was sent: fiber's Ctx.Body
+// Body returns the body of a request as it was sent, for the handlers of routes with a BodyLimit. fiber's Ctx.Body
 // would decompress it.
 func Body(c *fiber.Ctx) []byte { return exchangeOf(c.Context()).body }
 
@@ -59,7 +59,7 @@ func sendJSON(c *fiber.Ctx, status int, v any) error {
 	return sendBytes(c, status, body)
 }
 
-// sendBytes answers with JSON that is encoded already. Caches must not store it: it is for one caller, or soon out of date.
+// sendBytes answers with encoded JSON. Caches must not store it: it is for one caller, or soon out of date.
 func sendBytes(c *fiber.Ctx, status int, body []byte) error {
 	c.Context().Response.Header.SetContentType("application/json")
 	c.Set(fiber.HeaderCacheControl, "no-store")

@@ -14,7 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// encodings are ways to say that a body is compressed, or may be. Each is the values of Content-Encoding headers.
+// encodings lists Content-Encoding headers that mark a body as compressed, or might. Each entry lists the headers'
+// values.
 var encodings = [][]string{
 	{"gzip"}, {"identity"}, {""}, {"br, gzip"}, {"", "gzip, gzip, gzip"}, {"gzip", ""}, {" "},
 }
@@ -62,7 +63,7 @@ func somePath(r api.Route) string {
 	return regexp.MustCompile(`:\w+|\*`).ReplaceAllString(r.Path, "x")
 }
 
-// Some bytes that are megabytes, and could be gigabytes, after three times gunzip, behind an empty Content-Encoding that hides the other.
+// The body is small, but gunzipping it three times gives 16 MB. An empty Content-Encoding hides the other one.
 func TestABodyIsNeverDecompressed(t *testing.T) {
 	r := newRig(t)
 	body := bytes.Repeat([]byte(" "), 16<<20)

@@ -11,27 +11,28 @@ import (
 )
 
 const (
-	// leaseBlock is how much of a bucket's time an appliance leases ahead, or one request if that takes more: a tenth of
-	// what a second allows. Such a lease bridges some 50 ms until the next one is there.
+	// leaseBlock is how much bucket time an appliance leases ahead: a tenth of a second's requests, or one request if
+	// that costs more. Such a lease bridges the roughly 50 ms until the next one arrives.
 	leaseBlock = 100 * time.Millisecond
-	// leasePause is the least time between two questions, each of which is for all API keys that want something.
+	// leasePause is the minimum time between two lease requests. Each request covers all API keys that need time.
 	leasePause = 10 * time.Millisecond
-	// leaseTimeout is how long an answer may take. After that the appliance limits by itself.
+	// leaseTimeout bounds a lease request. After it, the appliance limits on its own.
 	leaseTimeout = time.Second
 )
 
-// leases are the shares of this appliance in the rates of API keys, which hold for several appliances together. Shares are
-// leased ahead, by one goroutine for all, so that no request waits for it: what a request finds missing it spends on credit,
-// a block at most, which the next lease pays back. While there is nobody to lease from, each appliance limits by itself.
+// leases holds this appliance's shares in the rates of API keys that several appliances share. One goroutine leases
+// shares ahead of use for all keys, so that no request waits for a lease. A request that finds too little left spends
+// up to one block on credit, and the next lease pays the credit back. If leasing fails, each appliance limits on its
+// own.
 type leases struct {
 	from   appliance.SharedRates
 	logger *slog.Logger
-	away   atomic.Bool   // the last question had no answer
-	wake   chan struct{} // has one element when somebody wants something
+	away   atomic.Bool   // the last lease request failed
+	wake   chan struct{} // has one element while an account needs a lease
 	after  func(time.Duration, func())
 
 	mu    sync.Mutex
-	wants map[string]*account // who wants something, by API key
+	wants map[string]*account // accounts that need a lease, by API key
 }
 
 func newLeases(from appliance.SharedRates, logger *slog.Logger) *leases {
@@ -41,21 +42,21 @@ func newLeases(from appliance.SharedRates, logger *slog.Logger) *leases {
 	}
 }
 
-// of returns a new account of an API key, whose rate is shared.
+// of returns a new account of an API key with a shared rate.
 func (l *leases) of(keyID string) *account { return &account{share: &share{leases: l, keyID: keyID}} }
 
-// ask has something leased for an account soon.
+// ask requests a lease for an account, without waiting for it.
 func (l *leases) ask(keyID string, a *account) {
 	l.mu.Lock()
 	l.wants[keyID] = a
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // already signalled
 	}
 }
 
-// run leases until ctx ends.
+// run requests leases until ctx ends.
 func (l *leases) run(ctx context.Context) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -111,18 +112,18 @@ func (l *leases) tell(err error) {
 	l.logger.Info("rates: API keys' rates hold for all appliances together again")
 }
 
-// share is an account's share in a rate; the account's mutex protects it.
+// share is an account's share in a rate. The account's mutex guards it.
 type share struct {
 	leases *leases
 	keyID  string
 
-	block  time.Duration // what is leased ahead, at the price of the last request
-	left   time.Duration // leased and not spent yet; below zero it was spent on credit
-	asking bool          // a question is under way, or will be
+	block  time.Duration // time to lease ahead, at the price of the last request
+	left   time.Duration // leased and not yet spent; negative if spent on credit
+	asking bool          // a lease request is pending
 }
 
-// take takes the price of a request. If the share has too little for it, take takes nothing and returns how long until it has,
-// at best.
+// take takes the price of a request from the share. If the share has too little, take takes nothing and returns the
+// earliest time at which it may have enough.
 func (s *share) take(a *account, price time.Duration) (wait time.Duration) {
 	if s == nil || price == 0 {
 		return 0
@@ -138,7 +139,7 @@ func (s *share) take(a *account, price time.Duration) (wait time.Duration) {
 	return wait
 }
 
-// charge takes what a request turns out to cost.
+// charge takes the additional cost of a request, which is known only afterwards.
 func (s *share) charge(a *account, cost time.Duration) {
 	if s == nil || cost == 0 || s.leases.away.Load() {
 		return
@@ -154,7 +155,7 @@ func (s *share) askIfLow(a *account) {
 	}
 }
 
-// want returns what is to be leased for an account.
+// want returns the lease that an account needs.
 func (a *account) want() (w appliance.RateWant, wanted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -164,8 +165,8 @@ func (a *account) want() (w appliance.RateWant, wanted bool) {
 	return w, s.asking
 }
 
-// leased adds what was leased. Credit is paid back even if nobody asks for more: else the next request, however late, would
-// find the debt of the last one.
+// leased adds a lease to the share. It pays back credit even if no new request comes. Otherwise the next request,
+// however late, would find the old debt.
 func (a *account) leased(t time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// buckets are what appliances lease from, in a time that the test keeps. The database's are tested with the database.
+// buckets is the shared store of rates, in simulated time. The database's implementation is tested in its own package.
 type buckets struct {
 	now    time.Time
 	paid   map[string]time.Time
@@ -31,15 +31,15 @@ func (b *buckets) Lease(_ context.Context, wants []appliance.RateWant) ([]time.D
 	return given, b.broken
 }
 
-// load is a simulation of appliances that are asked for more than a key's rate.
+// load simulates appliances that receive more requests than a key's rate.
 type load struct {
 	appliances int
 	rate       float64
-	answer     int // milliseconds until a lease is there
-	share      int // of appliances that are asked at all; zero means all
+	answer     int // milliseconds until a lease arrives
+	share      int // number of appliances that receive requests; zero means all
 }
 
-// run returns how many requests are let through in that many seconds.
+// run returns the number of requests that pass in the given number of seconds.
 func (l load) run(b *buckets, seconds int) (passed int) {
 	rate := appliance.Rate{PerSecond: l.rate}
 	limiters := make([]*api.SharedLimiter, l.appliances)
@@ -78,7 +78,7 @@ func TestAKeysRateHoldsForSeveralAppliances(t *testing.T) {
 			b := &buckets{now: time.Unix(1_800_000_000, 0), paid: map[string]time.Time{}}
 			const seconds = 20
 			passed := float64(l.run(b, seconds))
-			allowed := (seconds + 1) * l.rate // with what a second allows at once
+			allowed := (seconds + 1) * l.rate // plus one second's burst
 			block := max(1, l.rate/10)
 			if passed < 0.9*allowed-block || passed > 1.1*allowed+block {
 				t.Errorf("%.0f requests passed, want %.0f, give or take a tenth and %.0f", passed, allowed, block)

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// leftAfter is how long a request runs before the server looks whether its client is still connected; leftEvery is how
-	// often it looks again. Most requests are answered sooner.
+	// leftAfter is how long a request runs before the server first checks whether its client is still connected.
+	// leftEvery is the interval of further checks. Most requests are answered sooner.
 	leftAfter = 20 * time.Millisecond
 	leftEvery = 50 * time.Millisecond
 )
 
-// whileThere sets the user context of c to one that is cancelled when the client has disconnected or when shutdown cuts requests
-// off. stop must be called when the request is done.
+// whileThere sets the user context of c to one that is cancelled when the client disconnects or when shutdown cuts
+// requests off. The caller must call stop when the request is done.
 func (s *Server) whileThere(c *fiber.Ctx) (stop func()) {
 	ctx, cancel := context.WithCancel(s.base)
 	c.SetUserContext(ctx)
@@ -44,8 +44,8 @@ func (s *Server) whileThere(c *fiber.Ctx) (stop func()) {
 	}
 }
 
-// left reports whether the client has closed or reset the connection. A client that has only shut down its sending side, and waits
-// for the answer, cannot be told from one that has closed.
+// left reports whether the client has closed or reset the connection. A client that has only shut down its sending side
+// looks the same, even if it still waits for the answer.
 func (c *conn) left() bool {
 	raw, ok := c.Conn.(syscall.Conn)
 	if !ok {
@@ -53,11 +53,11 @@ func (c *conn) left() bool {
 	}
 	control, err := raw.SyscallConn()
 	if err != nil {
-		return true // the connection is closed already
+		return true // already closed
 	}
 	var events int16
 	err = control.Control(func(fd uintptr) {
-		// poll takes no byte: the client may have sent more requests, and TLS sends an alert before the end.
+		// poll consumes no bytes: the client may have sent more requests, and TLS sends an alert before the end.
 		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		if _, err := unix.Poll(asked, 0); err == nil {
 			events = asked[0].Revents

@@ -14,10 +14,10 @@ import (
 	"github.com/attestd/attestd/api"
 )
 
-// waiting is a route whose handler goes on until its context or its patience ends, and what its handlers saw.
+// waiting is a route with a handler that runs until its context or its patience ends.
 type waiting struct {
 	begun chan struct{}
-	ended chan error // of the context; nil when nothing ended it
+	ended chan error // the context's error; nil if the handler's patience ended first
 }
 
 func newWaiting(patience time.Duration) (waiting, api.Route) {
@@ -81,13 +81,13 @@ func TestWorkEndsWhenAClientOfTLSHasLeft(t *testing.T) {
 	_, err = fmt.Fprint(c, "GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n")
 	r.must(err)
 	<-w.begun
-	c.Close() // with an alert in front of the end
+	c.Close() // sends an alert before the end
 	if err := <-w.ended; err == nil {
 		t.Error("it went on")
 	}
 }
 
-// A client that waits, or sends more meanwhile, has not left.
+// A client that waits, or sends more requests in the meantime, has not left.
 func TestWorkGoesOnForAClientThatIsThere(t *testing.T) {
 	t.Parallel()
 	w, route := newWaiting(300 * time.Millisecond)
@@ -106,7 +106,7 @@ func TestWorkGoesOnForAClientThatIsThere(t *testing.T) {
 	}
 }
 
-// All that is worked on for many clients ends when those are reset at once, and the server answers the next one.
+// When many clients are reset at once, all their requests end, and the server answers the next client.
 func TestManyClientsThatLeaveAtOnceLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	const clients = 100

@@ -13,7 +13,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// readsRoutes are open to all, and to keys of scope graphql, as the GraphQL route is. /costly is as dear as four.
+// readsRoutes are open to all clients and accept keys of scope graphql, like the GraphQL route. A request to /costly is
+// charged as four.
 func readsRoutes() []api.Route {
 	ok := func(*fiber.Ctx) error { return nil }
 	costly := func(c *fiber.Ctx) error { api.Charge(c, 3); return nil }
@@ -26,7 +27,7 @@ func readsRoutes() []api.Route {
 
 func perSecond(n float64) appliance.Rate { return appliance.Rate{PerSecond: n} }
 
-// allowed asks until it is refused for the rate, at most 100 times, and returns how often it was not.
+// allowed sends up to 100 requests until one is refused for the rate, and returns the number of requests before it.
 func (r *rig) allowed(path, token string) (n int) {
 	r.Helper()
 	for ; n < 100; n++ {
@@ -56,7 +57,7 @@ func TestAKeyCountsOnlyWhereItMayBeUsedAndPaysThereItself(t *testing.T) {
 	five, _ := r.newKey(appliance.KeyRequest{Rate: perSecond(5)})
 	for _, c := range []struct {
 		name, path, token string
-		want              int // requests of a second that are answered; 100 are all
+		want              int // requests per second that are answered; 100 means no refusal
 	}{
 		{"no key", "/reads", "", 3},
 		{"an unknown key", "/reads", "attestd_x", 3},
@@ -193,7 +194,7 @@ func TestAClientThatMakesManyErrorsIsTightenedAndLoosenedAgain(t *testing.T) {
 		if got := r.allowed("/reads", careful); got != 20 {
 			t.Errorf("beside %s: %d a second, want 20", name, got)
 		}
-		r.clock.move(6 * time.Second) // one more error is earned
+		r.clock.move(6 * time.Second) // restores the allowance for one more error
 		if got := r.allowed("/reads", c.token); got != 20 {
 			t.Errorf("%s: loosened: %d a second, want 20", name, got)
 		}
@@ -219,7 +220,7 @@ func TestRetryAfterIsWhenTheNextRequestIsAnswered(t *testing.T) {
 		rate   appliance.Rate
 		errors int
 		path   string
-		most   int // seconds in Retry-After
+		most   int // maximum of Retry-After, in seconds
 	}{
 		{"100/s", perSecond(100), 0, "/reads", 1},
 		{"2/s", perSecond(2), 0, "/reads", 1},

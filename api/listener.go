@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// listener accepts connections for fasthttp, as many as its set allows. It never waits for a client: the goroutine that serves
-// a connection does the TLS handshake and reads the first byte.
+// listener accepts connections for fasthttp, up to the limits of its set. It never waits for a client: the goroutine
+// that serves a connection does the TLS handshake and reads the first byte.
 type listener struct {
 	net.Listener
 	set   *connections
@@ -23,18 +23,19 @@ type listener struct {
 	close func() error
 	done  chan struct{} // closed by Close
 
-	waiting atomic.Bool   // Accept waits for a client, or for a shortage to pass
-	accepts atomic.Uint64 // calls of accept that have begun
+	waiting atomic.Bool   // Accept is waiting for a client, or for a shortage to pass
+	accepts atomic.Uint64 // number of calls of accept
 }
 
 func newListener(ln net.Listener, set *connections, config *tls.Config) *listener {
 	l := &listener{Listener: ln, set: set, tls: config, done: make(chan struct{})}
-	// Once: fasthttp stops a shutdown if its listener is already closed.
+	// OnceValue is needed because fasthttp aborts a shutdown if closing its listener returns an error.
 	l.close = sync.OnceValue(func() error { close(l.done); return ln.Close() })
 	return l
 }
 
-// Accept implements net.Listener. It waits for errors that pass, such as too many open files, and returns only others.
+// Accept implements net.Listener. It retries after temporary errors, such as too many open files, and returns only
+// permanent ones.
 func (l *listener) Accept() (net.Conn, error) {
 	pause := time.Duration(0)
 	for {
@@ -65,7 +66,7 @@ func (l *listener) accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// sleep pauses before another try. Meanwhile the listener counts as responding.
+// sleep pauses before a retry. The listener counts as responding during the pause.
 func (l *listener) sleep(d time.Duration) {
 	l.waiting.Store(true)
 	defer l.waiting.Store(false)
@@ -77,7 +78,7 @@ func (l *listener) sleep(d time.Duration) {
 
 func (l *listener) Close() error { return l.close() }
 
-// responds returns nil when Accept waits for a client or has begun anew, and an error if ctx ends before.
+// responds returns nil once Accept is waiting for a client or has started again. It returns an error if ctx ends first.
 func (l *listener) responds(ctx context.Context) error {
 	before := l.accepts.Load()
 	look := time.NewTicker(10 * time.Millisecond)
@@ -96,8 +97,8 @@ func (l *listener) responds(ctx context.Context) error {
 	}
 }
 
-// isTemporary reports whether an error of accept is due to one connection or to a shortage, so that the next try may succeed
-// (accept(2), "Error handling").
+// isTemporary reports whether an error of accept concerns only one connection or a shortage, so that a retry may
+// succeed (accept(2), "Error handling").
 func isTemporary(err error) bool {
 	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR, syscall.EPERM,
 		syscall.EPROTO, syscall.ENOPROTOOPT, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET,

@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// scarce is a listener that has no descriptors at first.
+// scarce is a listener that first fails for want of descriptors.
 type scarce struct {
 	net.Listener
 	mu       sync.Mutex
@@ -74,7 +74,7 @@ func TestAnErrorThatDoesNotPassEndsServing(t *testing.T) {
 	}
 }
 
-// TestServingWithFewDescriptors has a process of its own, which clients bring to the limit of its descriptors.
+// TestServingWithFewDescriptors runs a child process, which clients drive to its limit of file descriptors.
 func TestServingWithFewDescriptors(t *testing.T) {
 	t.Parallel()
 	const child = "ATTESTD_TEST_FEW_DESCRIPTORS"
@@ -112,7 +112,7 @@ func must(t *testing.T, err error) {
 
 func serveWithFewDescriptors(t *testing.T) {
 	r := newRig(t)
-	r.dial().answers(alive) // all that is opened once is open
+	r.dial().answers(alive) // opens all descriptors that are opened only once
 	open, err := os.ReadDir("/proc/self/fd")
 	r.must(err)
 	few := uint64(len(open) + 20)
@@ -127,7 +127,7 @@ func TestTheListenerTellsWhetherItAccepts(t *testing.T) {
 	must(t, err)
 	entered, release := make(chan struct{}), make(chan struct{})
 	s.OnState(func(_ net.Conn, state fasthttp.ConnState) {
-		if state == fasthttp.StateNew { // is within the accept loop
+		if state == fasthttp.StateNew { // inside the accept loop
 			close(entered)
 			<-release
 		}

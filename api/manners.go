@@ -11,10 +11,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// strictTransport has browsers use HTTPS alone for a year (RFC 6797). Other names below the host's are none of ours.
+// strictTransport makes browsers use only HTTPS for a year (RFC 6797). It excludes subdomains, which attestd does not
+// control.
 const strictTransport = "max-age=31536000"
 
-// greet sets the headers that every answer has, whatever it turns out to be.
+// greet sets the headers that every answer has.
 func (h *httpServer) greet(rctx *fasthttp.RequestCtx, requestID string) {
 	header := &rctx.Response.Header
 	header.Set(fiber.HeaderXRequestID, requestID)
@@ -24,8 +25,8 @@ func (h *httpServer) greet(rctx *fasthttp.RequestCtx, requestID string) {
 	}
 }
 
-// setRateLimit tells the client its rate and what is left of it, as draft-ietf-httpapi-ratelimit-headers-11 has it. A request that
-// is charged to nobody, or without a limit, has neither header.
+// setRateLimit sets the rate limit headers of draft-ietf-httpapi-ratelimit-headers-11. A request without a charge, or
+// with an unlimited rate, gets neither header.
 func setRateLimit(h *fasthttp.ResponseHeader, x *exchange, now time.Time) {
 	if x.bill.account == nil || x.bill.rate == appliance.Unlimited {
 		return
@@ -46,7 +47,7 @@ func setRateLimit(h *fasthttp.ResponseHeader, x *exchange, now time.Time) {
 // wholeSeconds rounds up, to at least one.
 func wholeSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
-// quota returns the rate as a number of requests in so many seconds.
+// quota returns the rate as a number of requests per number of seconds.
 func (b bill) quota() (requests, seconds int) {
 	if saves := b.account.saves; saves > 0 {
 		return max(1, int(b.rate.PerSecond*saves.Seconds())), wholeSeconds(saves)
@@ -54,7 +55,8 @@ func (b bill) quota() (requests, seconds int) {
 	return max(1, int(b.rate.PerSecond)), wholeSeconds(priceOf(b.rate))
 }
 
-// left returns how many requests at that rate the bucket has, and how long until it is full; where it has none, until it has one.
+// left returns the number of requests left in the bucket and the time until it is full. If no request is left, it
+// returns the time until the next one.
 func (a *account) left(now time.Time, r appliance.Rate) (requests int, until time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

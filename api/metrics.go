@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// metrics are the metrics of the public server. The methods of a nil *metrics do nothing.
+// metrics are the metrics of the public server. All methods of a nil *metrics are no-ops.
 type metrics struct {
 	attestations, replays prometheus.Counter
 	requests              *prometheus.CounterVec
@@ -29,8 +29,8 @@ type metrics struct {
 	acceptFailures        prometheus.Counter
 }
 
-// newMetrics registers the counters with a 0 for everything that they may count: the increase of a counter that begins
-// to exist with its first event is none, and no alert would see that event.
+// newMetrics registers the counters with 0 for every label value. The increase of a counter that first appears with its
+// first event is 0, so an alert would miss that event.
 func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -63,19 +63,20 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 	return m
 }
 
-// The values of the label by.
+// Values of the label "by".
 const (
 	byKey     = "key"
 	byAddress = "address"
 )
 
-// The values of the label route for requests that belong to none.
+// Values of the label "route" for requests without a route.
 const (
 	routeUnmatched  = "unmatched"
 	routeUnreadable = "unreadable"
 )
 
-// succeeded counts the answers 200 of a route, which are most: to look their counters up takes longer than to count.
+// succeeded holds the counters of a route's 200 answers, the most frequent ones. Looking up the counters takes longer
+// than counting.
 type succeeded struct {
 	requests prometheus.Counter
 	duration prometheus.Observer
@@ -100,7 +101,7 @@ func (m *metrics) zero(routes []Route) {
 	}
 	for code, status := range statuses {
 		if code == CodeReloadRefused {
-			continue // the admin socket counts nothing
+			continue // the admin socket has no metrics
 		}
 		m.problems.WithLabelValues(string(code))
 		for _, route := range names {
@@ -132,12 +133,12 @@ func (m *metrics) end(x *exchange, status int, took time.Duration) {
 	}
 }
 
-// metricsConnections is how many connections of the metrics are open at once. The next waits until one of them ends, which
-// silent ones do within IdleTimeout.
+// metricsConnections is the maximum number of open connections of the metrics server. The next connection waits until
+// one ends. Silent connections end within IdleTimeout.
 const metricsConnections = 64
 
-// Metrics serves GET /metrics in the text format of Prometheus, without authentication: it should listen on loopback or a
-// monitoring network only.
+// Metrics serves GET /metrics in the Prometheus text format, without authentication. It should listen only on loopback
+// or a monitoring network.
 type Metrics struct{ server *http.Server }
 
 // NewMetrics returns a server of the metrics in the registry.
@@ -151,7 +152,7 @@ func NewMetrics(r *prometheus.Registry) *Metrics {
 	}}
 }
 
-// unsniffed tells clients of every answer to take it for what it says to be, as the public server does.
+// unsniffed adds X-Content-Type-Options: nosniff to every answer, as on the public server.
 func unsniffed(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -170,7 +171,7 @@ func (m *Metrics) Serve(ln net.Listener) error {
 // Shutdown waits for requests to finish. If ctx ends first, it returns the error of ctx.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
 
-// measure registers the part of the usual rates that is allowed.
+// measure registers the gauge of the current rate factor.
 func (m *metrics) measure(r *prometheus.Registry, factor func() float64) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "attestd_rate_factor", Help: "Part of the default and anonymous rates that is allowed now: 1, or less while saturated.",

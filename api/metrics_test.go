@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/api"
 )
 
-// An alert on the increase of a counter sees its first event only where the counter was 0 before.
+// An alert on the increase of a counter sees its first event only if the counter was 0 before.
 func TestCountersExistBeforeTheirFirstEvent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -87,7 +87,7 @@ func TestMetricsCount(t *testing.T) {
 	r.must(<-served)
 }
 
-// startMetrics serves metrics of its own until the test ends, and returns the address.
+// startMetrics serves a new registry's metrics until the test ends, and returns the address.
 func startMetrics(t *testing.T) string {
 	t.Helper()
 	m := api.NewMetrics(prometheus.NewRegistry())
@@ -100,7 +100,7 @@ func startMetrics(t *testing.T) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = m.Shutdown(ctx) // connections on which nothing was sent are cut off
+		_ = m.Shutdown(ctx) // cuts off silent connections
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
@@ -123,14 +123,14 @@ func TestAnswersOfTheMetricsAreTakenForWhatTheySay(t *testing.T) {
 	}
 }
 
-// One client beyond the cap is answered as soon as another leaves.
+// A client above the limit is answered as soon as another disconnects.
 func TestConnectionsOfTheMetricsAreBounded(t *testing.T) {
 	t.Parallel()
 	address := startMetrics(t)
 	var open []*metricsClient
 	for range api.MetricsConnections {
 		c := dialMetrics(t, address)
-		if err := c.ask(); err != nil { // it is accepted
+		if err := c.ask(); err != nil { // until it is accepted
 			t.Fatal(err)
 		}
 		open = append(open, c)
@@ -152,7 +152,7 @@ func TestConnectionsOfTheMetricsAreBounded(t *testing.T) {
 	}
 }
 
-// metricsClient asks on one connection.
+// metricsClient sends requests on one connection.
 type metricsClient struct {
 	net.Conn
 	in *bufio.Reader

@@ -13,7 +13,7 @@ import (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// codedOpenAPI has the description in each content coding. They are made once, when somebody asks.
+// codedOpenAPI holds the OpenAPI description in each content coding. It encodes them once, at the first request.
 var codedOpenAPI = sync.OnceValue(func() map[coding.Coding][]byte {
 	coded := make(map[coding.Coding][]byte)
 	var encoders coding.Encoders

@@ -57,7 +57,7 @@ func TestTheDescriptionIsCompressed(t *testing.T) {
 		if got := coded.header.Get("Content-Encoding"); got != want || want != "" && len(coded.body) > len(whole.body)/3 {
 			t.Errorf("Accept-Encoding %s: %d of %d bytes in %q, want %q", accept, len(coded.body), len(whole.body), got, want)
 		}
-		if want == "br" { // which clients of ours do not read
+		if want == "br" { // our own clients do not decode br
 			continue
 		}
 		body, err := coding.NewReader(want, bytes.NewReader(coded.body))
@@ -69,7 +69,7 @@ func TestTheDescriptionIsCompressed(t *testing.T) {
 	}
 }
 
-// readsOfTheDaemon are the routes that package daemon adds, but for the playground and for methods that only refuse.
+// readsOfTheDaemon are the routes that package daemon adds, without the playground and the methods that only refuse.
 func readsOfTheDaemon() []api.Route {
 	ok := func(*fiber.Ctx) error { return nil }
 	return []api.Route{
@@ -114,7 +114,7 @@ func (doc openAPI) checkCodes(t *testing.T) {
 		described[c] = true
 	}
 	statuses := api.Statuses()
-	delete(statuses, api.CodeReloadRefused) // of the admin socket, which is for our own commands
+	delete(statuses, api.CodeReloadRefused) // only on the admin socket, for our own commands
 	for c, status := range statuses {
 		row := fmt.Sprintf("| %d | `%s` |", status, c)
 		if !described[string(c)] || !strings.Contains(code.Description, row) {
@@ -153,7 +153,7 @@ func TestEveryCodeOfTheDomainHasAStatus(t *testing.T) {
 	}
 }
 
-// domainCodes reads the constants of type Code from the domain's source: Go cannot list them.
+// domainCodes reads the constants of type Code from the source of package appliance, because Go cannot list them.
 func domainCodes(t *testing.T) (codes []appliance.Code) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../appliance/errors.go", nil, 0)

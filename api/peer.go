@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookupTimeout bounds the question for a user's name, which a directory server may answer.
+// lookupTimeout bounds the lookup of a user's name, which a directory server may answer.
 const lookupTimeout = time.Second
 
-// callerOf is who has made a request on the admin socket, as the kernel says (SO_PEERCRED, unix(7)): "alice (uid 1000)". Inside the process it
-// is who ByHeader names, and "" on any other connection.
+// callerOf names the caller of a request. On the admin socket it is the peer's user according to the kernel
+// (SO_PEERCRED, unix(7)), such as "alice (uid 1000)". On a connection inside the process it is the value of ByHeader.
+// On any other connection it is "".
 func callerOf(c *fiber.Ctx) string {
 	raw := unwrap(c.Context().Conn())
 	if raw == nil {
@@ -41,8 +42,9 @@ func callerOf(c *fiber.Ctx) string {
 	return nameUser(peer.Uid)
 }
 
-// peerProcess checks the process that has connected a Unix socket (SO_PEERCRED). While check looks at the process by its number, the
-// process must not end, or another could have the number by then: SO_PEERPIDFD says so, which Linux has since 6.5.
+// peerProcess checks the process that has connected to a Unix socket (SO_PEERCRED). The process must not end while
+// check examines its pid, because the kernel could reuse the pid. SO_PEERPIDFD (Linux 6.5 and later) detects that;
+// older kernels skip this check.
 func peerProcess(c *net.UnixConn, check func(pid int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -75,7 +77,7 @@ func peerProcess(c *net.UnixConn, check func(pid int) error) error {
 	return nil
 }
 
-// nameUser is a user's name and number; the number alone where there is no name for it.
+// nameUser returns a user's name and uid, or only the uid if it has no name.
 func nameUser(uid uint32) string {
 	found := make(chan string, 1)
 	go func() {

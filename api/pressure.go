@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	pressureStep = time.Second // how often the factor changes, at most
-	slower       = 0.5         // the factor of a step while saturated
-	faster       = 1.25        // the factor of each second otherwise
+	pressureStep = time.Second // minimum time between two changes of the factor
+	slower       = 0.5         // multiplies the factor at each step while saturated
+	faster       = 1.25        // multiplies the factor for each second otherwise
 	leastFactor  = 1.0 / 16
 )
 
-// pressure is the part of the usual rates that is allowed now. It shrinks with each second in which more is asked for than can be
-// done, and grows again with each other one. It is safe for concurrent use.
+// pressure is the part of the default rates that is currently allowed. It shrinks with each second of saturation and
+// grows back with each other second. It is safe for concurrent use.
 type pressure struct {
 	saturated func() bool
 
 	mu   sync.Mutex
 	part float64
-	at   time.Time // of the last step
+	at   time.Time // time of the last step
 }
 
 // factor returns the part that is allowed at now, between leastFactor and 1.

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Codes of errors that exist only in HTTP. Package appliance has the others.
+// Codes of errors that exist only in HTTP. Package appliance defines the others.
 const (
 	CodeInvalidRequest       appliance.Code = "invalid_request"
 	CodeMethodNotAllowed     appliance.Code = "method_not_allowed"
@@ -26,8 +26,8 @@ const (
 	CodeReloadRefused        appliance.Code = "reload_refused" // on the admin socket only
 )
 
-// statuses maps codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431). A code that is missing here is a
-// defect and becomes CodeInternal.
+// statuses maps codes to HTTP statuses (RFC 9110, section 15; RFC 6585 for 429 and 431). A code that is missing here is
+// a defect and becomes CodeInternal.
 var statuses = map[appliance.Code]int{
 	CodeInvalidRequest:                  fiber.StatusBadRequest,
 	appliance.CodeInvalidJSON:           fiber.StatusBadRequest,
@@ -65,7 +65,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeIdempotencyMismatch: fiber.StatusUnprocessableEntity,
 	CodeReloadRefused:                 fiber.StatusUnprocessableEntity,
 	appliance.CodeRateLimited:         fiber.StatusTooManyRequests,
-	appliance.CodePolicyCap:           fiber.StatusTooManyRequests, // a rate by the hour or longer, which ends by itself
+	appliance.CodePolicyCap:           fiber.StatusTooManyRequests, // a cap per hour or longer, which resets over time
 	CodeHeadersTooLarge:               fiber.StatusRequestHeaderFieldsTooLarge,
 
 	appliance.CodeInternal: fiber.StatusInternalServerError,
@@ -86,11 +86,12 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeAttestorMismatch:    fiber.StatusServiceUnavailable,
 }
 
-// defaultRetryAfter is the Retry-After of an error that has none: soon enough for a payment that waits, late enough for
-// an HSM session to be opened again.
+// defaultRetryAfter is the Retry-After of an error without one: soon enough for a waiting payment, late enough to
+// reopen an HSM session.
 const defaultRetryAfter = 2 * time.Second
 
-// asError returns the appliance.Error in err. Any other error becomes CodeInternal, and its text goes only to the log.
+// asError returns the appliance.Error in err. Any other error becomes CodeInternal, or CodeTimeout for the end of a
+// context, and its text goes only to the log.
 func asError(err error) *appliance.Error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok {
 		if _, known := statuses[e.Code]; known {
@@ -107,7 +108,7 @@ func asError(err error) *appliance.Error {
 	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(err)
 }
 
-// asHTTPError translates the errors of fiber's router, the only part of fiber that fails.
+// asHTTPError translates the errors of fiber's router, the only part of fiber that returns errors.
 func asHTTPError(e *fiber.Error) *appliance.Error {
 	switch e.Code {
 	case fiber.StatusNotFound:
@@ -118,8 +119,7 @@ func asHTTPError(e *fiber.Error) *appliance.Error {
 	return appliance.Errorf(appliance.CodeInternal, "internal error").Because(e)
 }
 
-// writeProblem answers with the problem that e maps to. It keeps headers that are already set, such as the router's
-// Allow.
+// writeProblem answers with the problem for e. It keeps headers that are already set, such as the router's Allow.
 func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID string) {
 	status := statuses[e.Code]
 	body, _ := json.Marshal(wire.Problem{ // strings and numbers only: cannot fail
@@ -135,7 +135,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	case fiber.StatusTooManyRequests, fiber.StatusServiceUnavailable:
 		resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
 	case fiber.StatusForbidden:
-		if e.RetryAfter > 0 { // the hours of the policy begin then
+		if e.RetryAfter > 0 { // until the hours that the policy allows
 			resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// maxAccounts bounds the memory of accounts, at some 200 bytes an account. The least used are dropped first, each of which
-// gives its client at most one burst too many.
+// maxAccounts bounds the memory of accounts, at about 200 bytes each. The least used are evicted first. An eviction
+// gives a client at most one extra burst.
 const maxAccounts = 65536
 
-// accounts has an account for each client: for each API key, or for each network.
+// accounts holds one account per client, that is, per API key or per network.
 type accounts[K comparable] struct {
 	all  *otter.Cache[K, *account]
 	open func(K) *account
@@ -26,10 +26,11 @@ func newAccounts[K comparable](open func(K) *account) accounts[K] {
 	return accounts[K]{otter.Must(&otter.Options[K, *account]{MaximumSize: maxAccounts}), open}
 }
 
-// openAccount is of a client whose rate is nobody else's concern.
+// openAccount returns the account of a client with a rate that this appliance does not share.
 func openAccount[K comparable](K) *account { return new(account) }
 
-// openLogAccount is of a client address that reads the log, and may read a large one at once.
+// openLogAccount returns the account of a client address that reads the log. Its bucket is large enough to read a large
+// log at once.
 func openLogAccount(netip.Addr) *account { return &account{saves: logBurst} }
 
 func (a accounts[K]) of(client K) *account {
@@ -41,37 +42,39 @@ func (a accounts[K]) of(client K) *account {
 }
 
 const (
-	// faultBurst is how many of a client's requests may end in an error of its own at once: what a minute allows.
+	// faultBurst is how much error allowance a client may use at once: one minute's worth.
 	faultBurst = time.Minute
-	// tightening is what is left of the rates of a client that makes more errors.
+	// tightening is the factor for the rates of a client that makes more errors.
 	tightening = 0.1
-	// burst is how much of its time a client can have saved: what a second allows may come at once.
+	// burst is the capacity of a bucket: one second's requests may come at once.
 	burst = time.Second
-	// logBurst is burst for readers of the log. At the default rate it holds 60,000 tiles, the tree of 15 million records:
-	// tile clients give up at the first 429.
+	// logBurst is burst for readers of the log. At the default rate it allows 60,000 tiles, the tree of 15 million
+	// records. Tile clients give up at the first 429.
 	logBurst = 10 * time.Minute
-	// maxDebt is how far a client can be overdrawn by what its requests turn out to cost.
+	// maxDebt is how far the actual cost of requests can overdraw a bucket.
 	maxDebt = time.Minute
 )
 
-// account is the one bucket of a client, over all methods and routes. It holds time, as in the generic cell rate algorithm:
-// a request for which the rate is N a second takes 1/N of a second, so that routes with different rates share it.
+// account is the only rate limit bucket of a client, for all methods and routes. The bucket holds time, as in the
+// generic cell rate algorithm: a request with a rate of N per second costs 1/N seconds. So routes with different rates
+// can share it.
 type account struct {
 	mu   sync.Mutex
-	paid time.Time // what was taken is earned by then; the bucket is full when that is past
+	paid time.Time // the time at which all requests so far are paid for; the bucket is full once it has passed
 
-	// errors is likewise of the bucket of requests that ended in an error of the client's own (4xx). While it is overdrawn, the
-	// client's rates are tightened.
+	// errors is the same time for the bucket of 4xx answers. While that bucket is overdrawn, the client's rates are
+	// tightened.
 	errors time.Time
 
-	saves time.Duration // how much of its time the client can have saved; zero means burst
+	saves time.Duration // the bucket's capacity; zero means burst
 
-	attested atomic.Int64 // since the last sample; of API keys alone
+	attested atomic.Int64 // attestations since the last sample; counted for API keys only
 
-	share *share // of a rate that holds for several appliances; nil where it does not
+	share *share // of a rate that several appliances share; nil if none
 }
 
-// take takes a request at that rate. If the bucket has too little for it, take takes nothing and returns how long until it has.
+// take takes a request at rate r from the bucket. If the bucket has too little, take takes nothing and returns how long
+// until it has enough.
 func (a *account) take(now time.Time, r appliance.Rate) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,14 +87,14 @@ func (a *account) take(now time.Time, r appliance.Rate) (wait time.Duration) {
 	return wait
 }
 
-// wait returns how long until the bucket has enough for a request at that rate.
+// wait returns how long until the bucket has enough for a request at rate r.
 func (a *account) wait(now time.Time, r appliance.Rate) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lacks(now, r)
 }
 
-// lacks is wait for those who hold a.mu.
+// lacks is wait for callers that hold a.mu.
 func (a *account) lacks(now time.Time, r appliance.Rate) time.Duration {
 	price := priceOf(r)
 	if price == 0 {
@@ -100,7 +103,7 @@ func (a *account) lacks(now time.Time, r appliance.Rate) time.Duration {
 	return max(0, later(a.paid, now).Sub(now)+price-a.most(price))
 }
 
-// most is how much time the bucket holds, for requests of that price.
+// most returns the capacity of the bucket, for requests of the given price.
 func (a *account) most(price time.Duration) time.Duration {
 	if a.saves > 0 {
 		return max(a.saves, price)
@@ -108,7 +111,7 @@ func (a *account) most(price time.Duration) time.Duration {
 	return max(burst, price)
 }
 
-// charge takes n more requests at that rate, which may overdraw the bucket.
+// charge takes n more requests at rate r, which may overdraw the bucket.
 func (a *account) charge(now time.Time, r appliance.Rate, n float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,8 +119,8 @@ func (a *account) charge(now time.Time, r appliance.Rate, n float64) {
 	a.share.charge(a, time.Duration(min(n*priceOf(r).Seconds(), maxDebt.Seconds())*float64(time.Second)))
 }
 
-// fault notes that a request ended in an error of the client's own, where r may. It reports whether the rates are tightened
-// from now on.
+// fault counts a 4xx answer against the allowed error rate r. It reports whether this answer starts a tightening of the
+// client's rates.
 func (a *account) fault(now time.Time, r appliance.Rate) bool {
 	if r == appliance.Unlimited {
 		return false
@@ -129,7 +132,8 @@ func (a *account) fault(now time.Time, r appliance.Rate) bool {
 	return before == 0 && a.tightened(now, r) > 0
 }
 
-// tightened returns for how long the client's rates stay tightened, if it makes no more errors; zero if they are not.
+// tightened returns how long the client's rates stay tightened if it makes no more errors. It returns zero if they are
+// not tightened.
 func (a *account) tightened(now time.Time, r appliance.Rate) time.Duration {
 	if r == appliance.Unlimited {
 		return 0
@@ -139,7 +143,8 @@ func (a *account) tightened(now time.Time, r appliance.Rate) time.Duration {
 	return max(0, later(a.errors, now).Sub(now)-max(faultBurst, priceOf(r)))
 }
 
-// overdraw takes n times the price from a bucket, down to maxDebt below nothing, and returns by when that is earned.
+// overdraw takes n times the price from a bucket, down to maxDebt below empty. It returns the time at which the
+// requests so far are paid for.
 func overdraw(earned, now time.Time, price time.Duration, n float64, burst time.Duration) time.Time {
 	owed := later(earned, now).Sub(now).Seconds() + n*price.Seconds()
 	return now.Add(time.Duration(min(owed, (max(burst, price)+maxDebt).Seconds()) * float64(time.Second)))
@@ -152,7 +157,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// priceOf returns what a request takes from the bucket.
+// priceOf returns the time that a request takes from the bucket.
 func priceOf(r appliance.Rate) time.Duration {
 	if r == appliance.Unlimited {
 		return 0
@@ -160,22 +165,22 @@ func priceOf(r appliance.Rate) time.Duration {
 	return time.Duration(float64(time.Second) / r.PerSecond)
 }
 
-// bill is whom a request is charged to, and at what rate. The zero bill charges nobody.
+// bill is the account and the rate at which a request is charged. The zero bill charges no account.
 type bill struct {
 	account *account
 	rate    appliance.Rate
 }
 
-// Charge takes n more requests from the bucket of the caller, for a handler that finds a request to be as costly as n + 1
-// usual ones. The bucket may be overdrawn, by a minute at most: the caller's next requests wait for it.
+// Charge takes n more requests from the caller's bucket. Handlers call it for a request that costs as much as n + 1
+// usual ones. Charge may overdraw the bucket by up to a minute, and the caller's next requests then wait.
 func Charge(c *fiber.Ctx, n float64) {
 	if x := exchangeOf(c.Context()); x.bill.account != nil && n > 0 {
 		x.bill.account.charge(x.start, x.bill.rate, n)
 	}
 }
 
-// network returns what shares one account without an API key: an IPv4 address, or an IPv6 /64, since every subscriber has
-// at least that.
+// network returns the network that shares one anonymous account: the IPv4 address, or the IPv6 /64, since every
+// subscriber has at least a /64.
 func network(ip netip.Addr) netip.Addr {
 	if !ip.Is6() {
 		return ip

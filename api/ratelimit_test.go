@@ -45,7 +45,7 @@ func TestAKeysRateIsEnforcedAndItsWaiverKept(t *testing.T) {
 	}
 	r.server.SetRates(appliance.Rate{PerSecond: 100}, appliance.Rate{})
 	r.clock.move(time.Second)
-	as(usual) // the bucket learns its rate, and fills from now on
+	as(usual) // sets the bucket's rate, which now refills
 	r.clock.move(time.Second)
 	for range 20 {
 		if a := as(usual); a.status != 200 {

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// head is a request's line and headers, up to where the body's own headers go.
+// head returns the request line and headers of an attestation request. The extra headers describe the body.
 func (r *rig) head(extra ...string) string {
 	lines := append([]string{
 		"POST " + attestPath + " HTTP/1.1", "Host: x", "X-Api-Key: " + r.token, "Content-Type: application/json",
@@ -36,7 +36,7 @@ func TestABodyOf100MBIsAnsweredAndNotReset(t *testing.T) {
 	for _, streamed := range []bool{false, true} {
 		var reader io.Reader = bytes.NewReader(body)
 		if streamed {
-			reader = io.MultiReader(reader) // of unknown length: chunked
+			reader = io.MultiReader(reader) // of unknown length, so it is chunked
 		}
 		a, err := r.try(http.DefaultClient, "POST", "http://"+r.address+attestPath, reader, "x-api-key", r.token, "Content-Type", "application/json")
 		if err != nil || a.status != 413 || a.problem().Code != api.CodeBodyTooLarge || !a.last {
@@ -98,7 +98,7 @@ func TestBodiesThatAreNotWhatTheirHeadersSay(t *testing.T) {
 	r := newRig(t, func(o *api.Options) { o.ReadTimeout = shortTimeout })
 	cases := []struct {
 		name, request string
-		half          bool // the client ends its side
+		half          bool // the client closes its sending side
 		status        int
 		code          appliance.Code
 	}{
@@ -131,7 +131,7 @@ func TestBodiesThatAreNotWhatTheirHeadersSay(t *testing.T) {
 			r.must(conns[i].Conn.(*net.TCPConn).CloseWrite())
 		}
 	}
-	for i, c := range cases { // the timeouts of all of them pass at the same time
+	for i, c := range cases { // all timeouts run at the same time
 		w := conns[i]
 		if a := w.receive(); a.status != c.status || a.problem().Code != c.code || !a.last {
 			t.Errorf("%s: %s, want %d %s", c.name, a, c.status, c.code)
@@ -154,7 +154,7 @@ func TestGoodBodiesHoweverTheyCome(t *testing.T) {
 	for _, b := range []byte(good) {
 		fmt.Fprintf(&pieces, "1;extension\r\n%c\r\n", b)
 	}
-	w := r.dial() // all on one connection, but for chunks, after which it closes
+	w := r.dial() // shared by all cases except chunked ones, which close it
 	for name, request := range map[string]string{
 		"sized":             r.head(length(len(good))) + good,
 		"longer than fetch": r.head(length(len(long))) + long,
@@ -218,7 +218,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
-// What is left of a body must never be taken for the next request: it is the attacker's to write.
+// The rest of a refused body must never be taken for the next request, because an attacker may have written it.
 func TestTheRestOfARefusedBodyIsNotTheNextRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -236,7 +236,7 @@ func TestTheRestOfARefusedBodyIsNotTheNextRequest(t *testing.T) {
 		if a.status != 401 {
 			t.Errorf("%s: %s", name, a)
 		}
-		if name == "short" { // was read whole, so the connection goes on
+		if name == "short" { // was read whole, so the connection stays open
 			w.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 			if next := w.receive(); a.last || next.status != 200 || len(next.body) > 20 {
 				t.Errorf("%s: and then %s", name, next)

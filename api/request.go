@@ -32,7 +32,7 @@ func parseMember(name string, value jsontext.Value) (appliance.Address, error) {
 	}
 	text, err := jsontext.AppendUnquote(make([]byte, 0, 64), value)
 	if err != nil {
-		return appliance.Address{}, err // never: it was read before
+		return appliance.Address{}, err // cannot happen: the value was parsed before
 	}
 	address, err := appliance.ParseAddress(string(text))
 	if err != nil {

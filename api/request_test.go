@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// What the parser accepts, encoding/json reads to the same request, and it is exactly two members.
+// Each body that the parser accepts has exactly two members, and encoding/json decodes it to the same request.
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(good))
 	for _, in := range append(badBodies(), badAddresses()...) {

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// watchedKeys tells when a key was looked up.
+// watchedKeys signals when a key was looked up.
 type watchedKeys struct {
 	appliance.Keys
 	found chan<- struct{}
@@ -41,7 +41,7 @@ func TestNothingIsRecordedForAKeyThatEndsWhileItsRequestIsUnderWay(t *testing.T)
 			var id string
 			r.token, id = r.newKey(appliance.KeyRequest{Expires: r.clock.Now().Add(time.Hour)})
 			w := r.dial()
-			body := good + strings.Repeat(" ", 15<<10) // more than is read before the key is looked up
+			body := good + strings.Repeat(" ", 15<<10) // more than fasthttp reads before the key is looked up
 			w.send(r.head(length(len(body))) + body[:10<<10])
 			within(t, authenticated)
 			c.end(r, id)

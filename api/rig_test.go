@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// patience bounds every wait of a test; nothing should come near it.
+	// patience bounds every wait of a test; a passing test stays far below it.
 	patience = 30 * time.Second
-	// shortTimeout is for tests that wait until it is over, and before that have something to do which may take a busy machine a while.
+	// shortTimeout is for tests that wait for a timeout, but first do work that may be slow on a busy machine.
 	shortTimeout = 3 * time.Second
 )
 
@@ -46,7 +46,7 @@ type rig struct {
 	signer   *gate
 	log      appliance.LogKey
 	server   *api.Server
-	served   chan error // what Serve returned
+	served   chan error // result of Serve
 	address  string
 	logs     *logs
 	clock    *clock
@@ -55,7 +55,7 @@ type rig struct {
 	token, key string // of an API key without limits
 }
 
-// newRig serves an appliance until the test ends; options may change what api.New gets.
+// newRig serves an appliance until the test ends. options may change the api.Options.
 func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 	t.Helper()
 	r := &rig{
@@ -89,7 +89,7 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 	return r
 }
 
-// testOptions are the options that a test starts from: what must be set, and no log.
+// testOptions returns the required options, without a log.
 func testOptions(a *appliance.Attestor) api.Options {
 	return api.Options{
 		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited, LogRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
@@ -147,7 +147,7 @@ func (r *rig) newKey(request appliance.KeyRequest) (token, id string) {
 	return token, key.ID
 }
 
-// tellKeys records the event of each API key, which newKey leaves out.
+// tellKeys records the creation event of each API key, which newKey omits.
 func (r *rig) tellKeys() {
 	r.Helper()
 	keys, err := r.attestor.Keys.List(context.Background())
@@ -158,7 +158,7 @@ func (r *rig) tellKeys() {
 	}
 }
 
-// size is how many attestations there are.
+// size returns the number of records in the log.
 func (r *rig) size() int64 {
 	r.Helper()
 	signed, err := r.attestor.Journal.Checkpoint(context.Background())
@@ -168,7 +168,7 @@ func (r *rig) size() int64 {
 	return tree.N
 }
 
-// answer is an answer, read to its end.
+// answer is an HTTP answer with its whole body.
 type answer struct {
 	status int
 	header http.Header
@@ -192,7 +192,7 @@ func (a answer) problem() problem {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
 
-// do makes a request; headers are name, value, name, value …
+// do sends a request. headers are name, value, name, value …
 func (r *rig) do(method, path, body string, headers ...string) answer {
 	r.Helper()
 	a, err := r.try(http.DefaultClient, method, "http://"+r.address+path, strings.NewReader(body), headers...)
@@ -234,7 +234,7 @@ func (r *rig) dial() *rawConn {
 	return &rawConn{r, c, bufio.NewReader(c)}
 }
 
-// rawConn is a connection on which a test writes what it likes.
+// rawConn is a connection on which a test writes raw bytes.
 type rawConn struct {
 	*rig
 	net.Conn
@@ -264,11 +264,11 @@ func (w *rawConn) receiveEnd() {
 	}
 }
 
-// gate is a signer that a test can stop, and make fail.
+// gate is a signer that a test can block, and make fail.
 type gate struct {
 	appliance.Signer
 	mu      sync.Mutex
-	entered chan struct{} // nil means open
+	entered chan struct{} // nil while the gate is open
 	release chan struct{}
 	fault   func() error
 }
@@ -316,7 +316,7 @@ func (g *gate) Ready(ctx context.Context) error {
 	return g.Signer.Ready(ctx)
 }
 
-// clock stands still until it is moved.
+// clock stands still until a test moves it.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -334,7 +334,7 @@ func (c *clock) move(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// logs keeps what was logged.
+// logs keeps the logged lines.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

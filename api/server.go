@@ -1,6 +1,6 @@
-// Package api serves attestations over HTTP: the public API, the log for auditors, and the operator's admin socket.
-// Errors are problems (RFC 9457) with stable codes, the log is a C2SP tlog-tiles log, Idempotency-Key is that of
-// draft-ietf-httpapi-idempotency-key-header, and HTTP is RFC 9110 and 9112.
+// Package api serves attestations over HTTP: the public API, the log for auditors, and the operator's admin socket. It
+// implements HTTP (RFC 9110, RFC 9112), problems with stable codes (RFC 9457), a C2SP tlog-tiles log, and
+// Idempotency-Key (draft-ietf-httpapi-idempotency-key-header).
 package api
 
 import (
@@ -22,68 +22,70 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Options configure a Server. Rates, sizes and timeouts have no defaults here; New refuses those that are zero.
+// Options configure a Server. Rates, sizes and timeouts have no defaults here; New refuses zero values.
 type Options struct {
 	Attestor    *appliance.Attestor
 	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
 
-	DefaultRate   appliance.Rate // of API keys without a rate of their own
+	DefaultRate   appliance.Rate // of an API key without a rate of its own
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
-	LogRate       appliance.Rate // of reading checkpoints and tiles, from one client address, in a bucket of its own
-	ErrorRate     appliance.Rate // of requests of one client that end in a 4xx; its rates are a tenth while it makes more
+	LogRate       appliance.Rate // of reading checkpoints and tiles, from one client address, in a separate bucket
+	ErrorRate     appliance.Rate // of one client's 4xx answers; while a client exceeds it, its rates are a tenth
 
-	// SharedRates makes the rates of API keys hold for all appliances that share them. Nil means that there are no others.
+	// SharedRates shares the rates of API keys among several appliances. Nil means that this appliance is alone.
 	SharedRates appliance.SharedRates
 
-	// Saturated says that more is asked for than can be done, beside what the Attestor says of the signer: DefaultRate,
-	// AnonymousRate and those of Routes are then tightened, more with each second, and loosened again after. It must be
-	// quick. Nil means never.
+	// Saturated reports overload in addition to the Attestor's own report. While either reports it, DefaultRate,
+	// AnonymousRate and the rates of Routes shrink every second, and grow back afterwards. Saturated must be quick. Nil
+	// means never saturated.
 	Saturated func() bool
 
-	AttestBodyLimit int64         // the largest body of an attestation request, in bytes
-	RequestTimeout  time.Duration // of an attestation, with every wait for the HSM and the disk; of reading the log
-	ReadTimeout     time.Duration // from the first byte of a request to its last
-	WriteTimeout    time.Duration // of an answer
-	IdleTimeout     time.Duration // between two requests of a connection
+	AttestBodyLimit int64 // largest body of an attestation request, in bytes
+	// of an attestation, including all waits for the HSM and the disk, and of reading the log
+	RequestTimeout time.Duration
+	ReadTimeout    time.Duration // from the first byte of a request to its last
+	WriteTimeout   time.Duration // of one answer
+	IdleTimeout    time.Duration // between two requests on a connection
 
-	MaxConnections           int           // open at once, from all clients
-	MaxConnectionsPerAddress int           // of one client address (IPv6: one /64)
-	AnonymousIdleTimeout     time.Duration // instead of IdleTimeout, and before the first request, until a valid API key was shown
+	MaxConnections           int // open at once, from all clients
+	MaxConnectionsPerAddress int // from one client address (IPv6: one /64)
+	// replaces IdleTimeout, and applies before the first request, until the client shows a valid API key
+	AnonymousIdleTimeout time.Duration
 
-	// Origins are the origins whose pages may ask for attestations and read them (CORS), or AnyOrigin; none means no page.
+	// Origins are the origins whose pages may request and read attestations (CORS), or AnyOrigin. Empty means no page.
 	Origins []string
 
-	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored. They, and
-	// clients on this machine, may open MaxConnections, and have IdleTimeout.
+	// TrustedProxies are the networks whose X-Forwarded-For is believed. If it is empty, the header is ignored. Trusted
+	// proxies, and clients on this machine, may open MaxConnections, and have IdleTimeout.
 	TrustedProxies []netip.Prefix
 	TLS            *tls.Config // nil means plain HTTP; see Certificates
 
-	// Routes are served beside the server's own, under the same rules.
+	// Routes are served in addition to the server's own routes, under the same rules.
 	Routes []Route
 
-	// ReplicaReady returns an *appliance.Error while reads should not be relied on, which makes /readyz fail. Nil means
-	// that /readyz does not depend on the replica.
+	// ReplicaReady returns an *appliance.Error while reads are unreliable. /readyz then fails. Nil means that /readyz
+	// does not depend on the replica.
 	ReplicaReady func() error
-	// ChainReady returns an *appliance.Error while a contract refuses what is signed here, which makes /readyz fail. Nil means that
-	// no contract is watched.
+	// ChainReady returns an *appliance.Error while a contract refuses this appliance's attestations. /readyz then
+	// fails. Nil means that no contract is watched.
 	ChainReady func() error
-	Witnesses  Witnesses // nil means none: the newest checkpoint is published
+	Witnesses  Witnesses // nil means no witnesses: the newest checkpoint is published
 
-	// Console returns where browsers find the console, as a URL, "" for nowhere. Nil means nowhere.
+	// Console returns the console's URL for browsers, or "" if it has none. Nil means no console.
 	Console func() string
 
-	// Trace begins the trace of a request for an attestation, and the function that it returns ends it with the error that is answered.
-	// Nil means that nobody wants to know.
+	// Trace begins the trace of an attestation request. The function that it returns ends the trace with the request's
+	// error. Nil disables tracing.
 	Trace func(ctx context.Context, r Traced) (context.Context, func(err error))
 
 	Logger    *slog.Logger         // nil means slog.Default
-	AccessLog *slog.Logger         // has the lines of requests that went well; nil means Logger
+	AccessLog *slog.Logger         // for requests with a status below 500; nil means Logger
 	Registry  *prometheus.Registry // nil means no metrics, and no Activity
-	InUse     func() int           // sessions of the HSM inside a call, for Activity; nil means that nobody knows
+	InUse     func() int           // HSM sessions inside a call, for Activity; nil if unknown
 	Now       func() time.Time     // nil means time.Now
 }
 
-// check returns an error that names every option that must be set and is not.
+// check returns an error that names all missing options.
 func (o Options) check() error {
 	var missing []string
 	for _, option := range []struct {
@@ -124,34 +126,38 @@ func orDefaults(logger *slog.Logger, now func() time.Time) (*slog.Logger, func()
 	return logger, now
 }
 
-// Route is a method and a path, who may use it, and what answers. The server checks the API key, its scope and the rate,
-// then the type and size of the body, and then calls Handler.
+// Route is a method and a path, with its access rules and handler. The server checks the API key, its scope and the
+// rate, then the type and size of the body, and then calls Handler.
 type Route struct {
 	Method string // GET serves HEAD too
 	Path   string // fiber's pattern
-	// Scope is what the caller's API key must allow. Empty means that anyone may use the route, and that any key which may be
-	// used at all counts.
+	// Scope is the scope that the caller's API key must have. If it is empty, API keys are optional, and any valid key
+	// is accepted.
 	Scope appliance.Scope
-	// Open says that anyone may use the route, and that Scope is only what a key must allow to count.
+	// Open makes the route available without an API key. Scope then only decides whether a key is accepted.
 	Open bool
-	// Rate is how often one client address may use the route if nothing else. A client has one bucket for all routes. Zero
-	// means Options.AnonymousRate.
+	// Rate is how often one client address may use the route if it uses no other route. A client has one bucket for all
+	// routes. Zero means Options.AnonymousRate.
 	Rate appliance.Rate
-	// ReadsLog routes are charged to the client address at Options.LogRate, in a bucket of their own that holds ten minutes.
+	// ReadsLog routes are charged to the client address at Options.LogRate, in a separate bucket that holds ten
+	// minutes' requests.
 	ReadsLog bool
-	// Probe routes have no rate, so that they answer even while the server is flooded.
+	// Probe routes have no rate limit, so that they answer even while the server is flooded.
 	Probe bool
-	// BodyLimit is the largest JSON body in bytes. Handler gets the body from Body. Zero means that a body is ignored.
+	// BodyLimit is the largest JSON body, in bytes. Handler gets the body from Body. Zero means that a body is ignored.
 	BodyLimit int64
-	// ReadsBody says that Handler reads the body itself. If it stops before the end, it must close the connection.
+	// ReadsBody means that Handler reads the body itself. If Handler stops before the end, it must close the
+	// connection.
 	ReadsBody bool
-	// Origins are the origins whose pages may read answers, or AnyOrigin; none means no page. The methods of a path have the same.
+	// Origins are the origins whose pages may read answers, or AnyOrigin. Empty means no page. All methods of a path
+	// must have the same origins.
 	Origins []string
-	// Read says that requests count among the reads of an Activity.
+	// Read counts the route's requests as reads in an Activity.
 	Read bool
-	// EndsWithClient says that c.UserContext() ends soon after the client has closed the connection.
+	// EndsWithClient makes c.UserContext() end soon after the client closes the connection.
 	EndsWithClient bool
-	// Handler answers. An *appliance.Error that it returns becomes a problem. It must copy what it keeps of c.
+	// Handler answers a request. An *appliance.Error that it returns becomes a problem. Handler must copy any parts of
+	// c that it keeps.
 	Handler fiber.Handler
 }
 
@@ -161,25 +167,25 @@ type Server struct {
 	opts     Options
 	attestor *appliance.Attestor
 	origin   string
-	logHash  string // of the log's key: 8 hex digits
+	logHash  string // hash of the log's key: 8 hex digits
 	routes   []Route
 
 	ready           *readiness
 	sampler         *sampler  // nil without metrics
-	deadlines       deadlines // of what requests wait for
+	deadlines       deadlines // of requests
 	front           front
 	rates           atomic.Pointer[rates]
 	pressure        pressure
-	keyAccounts     accounts[string]     // by the id of the API key
+	keyAccounts     accounts[string]     // by API key id
 	addressAccounts accounts[netip.Addr] // by network
 	logAccounts     accounts[netip.Addr] // by network
 }
 
-// rates are Options.DefaultRate and AnonymousRate, or what SetRates put in their place.
+// rates holds Options.DefaultRate and AnonymousRate, or their replacements from SetRates.
 type rates struct{ key, anonymous appliance.Rate }
 
-// SetRates changes Options.DefaultRate and AnonymousRate while the server runs. Requests made before still count. A rate
-// that is zero stays as it is.
+// SetRates changes Options.DefaultRate and AnonymousRate while the server runs. Earlier requests still count. A zero
+// rate leaves the current one unchanged.
 func (s *Server) SetRates(key, anonymous appliance.Rate) {
 	now := *s.rates.Load()
 	if key != (appliance.Rate{}) {
@@ -191,7 +197,7 @@ func (s *Server) SetRates(key, anonymous appliance.Rate) {
 	s.rates.Store(&now)
 }
 
-// New returns a server that is ready to Serve. Its error names the options that are missing.
+// New returns a server that is ready to Serve. Its error names the missing options.
 func New(opts Options) (*Server, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
@@ -247,7 +253,7 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Activity is what the server does in each second; nil without a Registry.
+// Activity returns the server's samples per second, or nil without a Registry.
 func (s *Server) Activity() *Activity {
 	if s.sampler == nil {
 		return nil
@@ -255,7 +261,7 @@ func (s *Server) Activity() *Activity {
 	return s.sampler.activity
 }
 
-// keyShare is the part of MaxConnections that one API key may have: a quarter.
+// keyShare is the divisor of MaxConnections that gives one API key's limit: a quarter.
 const keyShare = 4
 
 const attestPath = "/functions/v1/attest"
@@ -284,12 +290,13 @@ func (s *Server) ownRoutes() []Route {
 // Serve serves on the listener until Shutdown and then returns nil. It may be called for several listeners.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(ln) }
 
-// Responds returns nil once each listener has waited for a client since it was called. It returns an error where ctx ended before:
-// a restart may help.
+// Responds returns nil once each listener is waiting for a client or has accepted one since the call. It returns an
+// error if ctx ends first; a restart may then help.
 func (s *Server) Responds(ctx context.Context) error { return s.responds(ctx) }
 
-// Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, it cuts them
-// off and returns the error of ctx. Meanwhile, new requests on open connections are answered with CodeShuttingDown.
+// Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, Shutdown
+// cuts the requests off and returns the error of ctx. During shutdown, new requests on open connections are answered
+// with CodeShuttingDown.
 func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
 
 func (s *Server) mount(r Route) {

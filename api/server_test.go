@@ -122,7 +122,7 @@ func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
 	}
 }
 
-// A store that does not answer before the context ends.
+// These stores do not answer before the context ends.
 type (
 	stuckJournal struct{ appliance.Journal }
 	stuckKeys    struct{ appliance.Keys }

@@ -95,7 +95,7 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 		c.receive()
 		<-active
 		c.send("GET /log/che")
-		<-active // the server has seen the next request begin
+		<-active // the server has seen the start of the next request
 	}
 	down := make(chan error, 1)
 	go func() { down <- second.Shutdown(context.Background()) }()

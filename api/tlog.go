@@ -12,12 +12,12 @@ import (
 // tileHeight is the height of tiles in C2SP tlog-tiles. A full tile has 256 hashes.
 const tileHeight = 8
 
-// The log is served under two prefixes (C2SP tlog-tiles). /log is the current log, whichever that is: its tiles change when the
-// journal goes on as another log, so no cache keeps them. /log/{hash of the log's key} is one log for good: its full tiles never
-// change, and another log's are not found there.
+// The log is served under two prefixes (C2SP tlog-tiles). /log serves the current log. Its tiles change when the
+// journal continues as another log, so caches must revalidate them. /log/{hash of the log's key} serves one log for
+// good: its full tiles never change, and it never serves another log's tiles.
 
-// checkpoint is GET /log/checkpoint and /log/{key}/checkpoint (C2SP tlog-checkpoint). If there are witnesses, it is the newest that
-// a quorum has cosigned.
+// checkpoint is GET /log/checkpoint and /log/{key}/checkpoint (C2SP tlog-checkpoint). With witnesses, it serves the
+// newest checkpoint that a quorum has cosigned.
 func (s *Server) checkpoint(c *fiber.Ctx) error {
 	ctx := s.deadlines.context()
 	signed, err := published(ctx, s.attestor.Journal, s.opts.Witnesses)
@@ -32,15 +32,15 @@ func (s *Server) checkpoint(c *fiber.Ctx) error {
 	return c.Send(signed)
 }
 
-// tile is GET /log/tile/{L}/{N}[.p/{W}], and the same under /log/{key} (C2SP tlog-tiles). There are no entry bundles: entries are
-// secret.
+// tile is GET /log/tile/{L}/{N}[.p/{W}], and the same under /log/{key} (C2SP tlog-tiles). It serves no entry bundles,
+// because entries are secret.
 func (s *Server) tile(c *fiber.Ctx) error {
 	noTile := appliance.Errorf(appliance.CodeNotFound, "there is no such tile")
 	path, key := c.Params("*"), c.Params("key")
 	if strings.HasPrefix(path, "entries/") || strings.HasPrefix(path, "data/") {
 		return noTile
 	}
-	// Paths in C2SP tlog-tiles are those of package tlog without the height.
+	// Paths in C2SP tlog-tiles are the paths of package tlog without the height.
 	t, err := tlog.ParseTilePath("tile/8/" + path)
 	if err != nil || t.H != tileHeight || t.L < 0 {
 		return noTile
@@ -52,7 +52,8 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	}
 	caching := "no-cache"
 	if key != "" {
-		// Read after the tile: another appliance of a shared journal may have it go on as another log at any moment.
+		// The checkpoint is read after the tile, because another appliance of a shared journal may continue it as
+		// another log at any moment.
 		signed, err := s.attestor.Journal.Checkpoint(ctx)
 		if err != nil {
 			return err
@@ -67,7 +68,7 @@ func (s *Server) tile(c *fiber.Ctx) error {
 	return c.Send(hashes)
 }
 
-// isLog says whether key is the hash of the log's key, and the log has signed the checkpoint.
+// isLog reports whether key is the hash of this log's key, and this log has signed the checkpoint.
 func (s *Server) isLog(key string, signed []byte) bool {
 	return key == s.logHash && appliance.SignerOf(signed) == s.origin+"+"+s.logHash
 }
@@ -76,7 +77,8 @@ func noSuchLog(key string) error {
 	return appliance.Errorf(appliance.CodeNotFound, "the log whose key has the hash %q is not served here. The current log is at /log/checkpoint", key)
 }
 
-// tileCaching returns the Cache-Control of one log's tile. A partial tile is of no use once the tree has grown.
+// tileCaching returns the Cache-Control header of one log's tile. A partial tile becomes useless once the tree has
+// grown.
 func tileCaching(t tlog.Tile) string {
 	if t.W == 1<<tileHeight {
 		return "public, max-age=31536000, immutable"

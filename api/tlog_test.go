@@ -92,7 +92,8 @@ func (r *rig) checkTileHeaders() {
 func TestALogThatGoesOnAsAnotherHasAnotherURL(t *testing.T) {
 	t.Parallel()
 	var old appliance.LogKey
-	r := newRig(t, func(o *api.Options) { // as on an appliance whose journal another one had go on under another key
+	// like an appliance with a journal that another one continued under another key
+	r := newRig(t, func(o *api.Options) {
 		var err error
 		if old, _, err = appliance.NewLogKey("test.example/log"); err != nil {
 			t.Fatal(err)
@@ -116,7 +117,7 @@ func TestReadersOfTheLogHaveABucketOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *api.Options) { o.AnonymousRate, o.LogRate = perSecond(2), perSecond(0.1) })
 	r.attest()
-	for n := range 60 { // ten minutes' worth
+	for n := range 60 { // ten minutes' allowance
 		if a := r.do("GET", "/log/tile/0/000.p/1", ""); a.status != 200 {
 			t.Fatalf("tile %d: %s", n, a)
 		}

@@ -7,12 +7,12 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// Traced is a request of which a trace is made.
+// Traced is a request that is traced.
 type Traced struct {
 	Method, Route    string
 	Begin            time.Time
 	RequestID, KeyID string
-	Parent, State    string // the headers traceparent and tracestate (W3C Trace Context)
+	Parent, State    string // headers traceparent and tracestate (W3C Trace Context)
 }
 
 func tracedOf(c *fiber.Ctx) Traced {

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// queueRig is a rig whose signer makes one signature at a time, when it is let.
+// queueRig is a rig with a signer that makes one signature at a time, when the test permits it.
 func queueRig(t *testing.T, most int, options ...func(*api.Options)) (r *rig, sign, signAll func()) {
 	permits := make(chan struct{})
 	r = newRig(t, append(options, func(o *api.Options) {
@@ -26,7 +26,7 @@ func queueRig(t *testing.T, most int, options ...func(*api.Options)) (r *rig, si
 	return r, func() { permits <- struct{}{} }, signAll
 }
 
-// askMany asks for n attestations at once, each on a connection of its own, and returns when so many wait.
+// askMany sends n attestation requests at once, each on its own connection, and returns when the given number waits.
 func (r *rig) askMany(token string, n, waiting int) <-chan answer {
 	r.Helper()
 	answers := make(chan answer, n)
@@ -54,14 +54,14 @@ func (r *rig) untilWaiting(n int) {
 	}
 }
 
-// Not beside others, whose short timeouts a thousand connections would use up.
+// This test is not parallel: its thousand connections would exhaust the short timeouts of other tests.
 func TestAThousandRequestsOfOneKeyHoldUpAnothersByOne(t *testing.T) {
 	r, sign, _ := queueRig(t, 1024)
 	greedy, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	other, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	r.askMany(greedy, 1001, 1000)
 	single := r.askMany(other, 1, 1001)
-	for range 3 { // the one inside, the greedy key's next, and the other's
+	for range 3 { // the running one, the greedy key's next, and the other key's
 		sign()
 	}
 	if a := within(t, single); a.status != 200 {

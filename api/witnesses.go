@@ -10,17 +10,18 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// Witnesses is a *witness.Gatherer.
+// Witnesses is implemented by *witness.Gatherer.
 type Witnesses interface {
 	Published(ctx context.Context) ([]byte, error)
 	Prove(ctx context.Context, index int64) (appliance.InclusionProof, error)
 	Status() witness.Status
 }
 
-// witnessTimeout is how long an operator's command waits for witnesses; that of the request is longer.
+// witnessTimeout bounds how long an operator's command waits for witnesses. It is shorter than adminTimeout, which
+// bounds the request.
 const witnessTimeout = adminTimeout * 2 / 3
 
-// published is the checkpoint that everybody is shown.
+// published returns the checkpoint that the server shows to clients.
 func published(ctx context.Context, journal appliance.Journal, witnesses Witnesses) ([]byte, error) {
 	if witnesses == nil {
 		return journal.Checkpoint(ctx)

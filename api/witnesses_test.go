@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// witnesses have cosigned the checkpoint that a test says.
+// witnesses publishes the checkpoint that a test sets.
 type witnesses struct {
 	journal   appliance.Journal
 	published string
