@@ -8,8 +8,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// BenchmarkReplicaPage times pages of 100 over as many generated transfers as REPLICA_BENCH_TRANSFERS says, 10,000 if it says
-// nothing. Its ratio between 10,000 and 1,000,000 shows what the size of the data costs.
+// BenchmarkReplicaPage times pages of 100 over REPLICA_BENCH_TRANSFERS generated transfers, by default 10,000. The
+// ratio of its results for 10,000 and 1,000,000 transfers shows the cost of size.
 func BenchmarkReplicaPage(b *testing.B) {
 	transfers := 10_000
 	if n, err := strconv.Atoi(os.Getenv("REPLICA_BENCH_TRANSFERS")); err == nil {

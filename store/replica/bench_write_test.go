@@ -32,7 +32,7 @@ func BenchmarkImport(b *testing.B) {
 	}
 }
 
-// BenchmarkExport times the export of 20,000 transfers and what belongs to them.
+// BenchmarkExport times the export of 20,000 transfers with their packets and tables.
 func BenchmarkExport(b *testing.B) {
 	source := newReplica(b)
 	fill(b, source, 20_000)

@@ -8,21 +8,22 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A bucket of postings has its keys in blocks: the value under the first key of a block (see laps) has all of them, in their order.
-// bbolt takes 16 bytes for a key of its own, and keys of one length that stand below each other are alike. So a block is a table: of each column of bytes it has once what all keys have
-// there, and where there are at most 16 different bytes, such as hex digits, it has half a byte for each key. All keys of a
-// block take the same room, so that one is found without reading the others.
+// A bucket of postings stores its keys in blocks. The value under a block's name (see laps) holds all keys of the
+// block, in order. bbolt spends 16 bytes per key, and neighboring keys of one length are similar, so a block is a table
+// with a column per byte position. A column with the same byte in all keys is stored once. A column with at most 16
+// different bytes, such as hex digits, takes half a byte per key. All keys of a block take the same room, so a key is
+// found without decoding the others.
 //
 //	keys, columns   varints; the last two columns are the length of the key, which may be shorter than the others
-//	each column     its kind: columnSame and the byte, columnHex, columnRaw, or how many different bytes and these
+//	each column     its kind: columnSame and the byte, columnHex, columnRaw, or the number of different bytes and these
 //	each key        the bytes of the columns that are columnRaw, then half a byte for each of the other columns
 const (
-	columnSame = 1 // one byte in all keys; up to 16: so many, and they follow
+	columnSame = 1 // one byte in all keys; 2 to 16: that many different bytes, listed after it
 	columnHex  = 0
 	columnRaw  = 0xff
 
-	// blockRoom is how many bytes a block and its first key may take, so that blocksOfPage fill a page. bbolt takes pageOverhead of
-	// each page, and as much for each key.
+	// blockRoom is how many bytes a block and its first key may take, so that blocksOfPage of them fill a page. bbolt
+	// uses pageOverhead of each page, and as much for each key.
 	blockRoom    = (pageSize-pageOverhead)/blocksOfPage - pageOverhead - lapSize - sealSize
 	blocksOfPage = 8
 	pageOverhead = 16
@@ -32,18 +33,19 @@ const (
 
 const hexAlphabet = "0123456789abcdef"
 
-// block is one that is read.
+// block is a decoded block.
 type block struct {
 	keys    int
-	size    int    // of a key, in bytes
-	entries []byte // size for each key
-	key     []byte // what all keys have, and what at has filled in last
+	size    int    // size of an entry, in bytes
+	entries []byte // keys entries of size bytes
+	key     []byte // the bytes that all keys share, and the key that at decoded last
 	raw     []uint16
 	halves  []halfColumn
 
-	alphabets []byte // that of hex digits, and others
+	alphabets []byte // the hex digits, followed by the alphabets of other columns
 
-	room struct { // for these, so that a cursor is one allocation
+	// room is the initial memory of the slices, so that a cursor is one allocation.
+	room struct {
 		key       [64]byte
 		raw       [32]uint16
 		halves    [32]halfColumn
@@ -53,10 +55,10 @@ type block struct {
 
 // halfColumn is a column of half bytes.
 type halfColumn struct {
-	column, alphabet uint16 // where what they stand for begins in alphabets
+	column, alphabet uint16 // alphabet is the offset of its first byte in alphabets
 }
 
-// read reads a block that is sealed under its name, and goes on to use it.
+// read decodes a block that is sealed under its name. The block keeps a reference to sealed.
 func (b *block) read(name, sealed []byte) {
 	v := unseal(anyPostings, name, sealed)
 	keys, n := binary.Uvarint(v)
@@ -88,7 +90,7 @@ func (b *block) read(name, sealed []byte) {
 
 var hexBytes = []byte(hexAlphabet)
 
-// at returns a key, valid until the next call.
+// at returns the key with index i, valid until the next call.
 func (b *block) at(i int) []byte {
 	entry := b.entries[i*b.size : (i+1)*b.size]
 	for n, column := range b.raw {
@@ -103,7 +105,7 @@ func (b *block) at(i int) []byte {
 	return b.key[:binary.BigEndian.Uint16(b.key[columns:])]
 }
 
-// search returns the place of the first key at or behind the given one.
+// search returns the index of the first key at or behind the given key.
 func (b *block) search(key []byte) int {
 	low, high := 0, b.keys
 	for low < high {
@@ -116,19 +118,19 @@ func (b *block) search(key []byte) int {
 	return low
 }
 
-// blockPacker makes a block of keys that come in their order.
+// blockPacker encodes a block from keys that are added in order.
 type blockPacker struct {
 	text    []byte // the keys
-	ends    []int  // of each in text
+	ends    []int  // end of each key in text
 	columns []columnValues
 	length  [lengthColumns]columnValues
-	raw     int // columns of each kind
+	raw     int // number of columns of each kind
 	halves  int
 	header  int
 	layout  layout
 }
 
-// columnValues are the bytes that a column has.
+// columnValues is the set of bytes in a column.
 type columnValues struct {
 	seen [4]uint64
 	kind byte
@@ -147,7 +149,7 @@ func (p *blockPacker) key(i int) []byte {
 	return p.text[start:p.ends[i]]
 }
 
-// full tells whether another key would make the block larger than it should be.
+// full reports whether another key would exceed the block's room.
 func (p *blockPacker) full() bool {
 	return len(p.ends) > 0 && p.ends[0]+p.header+(len(p.ends)+1)*(p.raw+(p.halves+1)/2) > blockRoom
 }
@@ -173,7 +175,7 @@ func (p *blockPacker) add(key []byte) {
 	p.ends = append(p.ends, len(p.text))
 }
 
-// hexSeen are the bytes of hexAlphabet, as columnValues has them.
+// hexSeen is the set of the bytes of hexAlphabet.
 var hexSeen = func() (seen [4]uint64) {
 	for _, c := range hexBytes {
 		seen[c>>6] |= 1 << (c & 63)
@@ -206,7 +208,7 @@ func (p *blockPacker) see(c *columnValues, value byte) {
 	p.count(c, 1)
 }
 
-// count adds a column to those of its kind, or takes it away.
+// count adds a column to the number of its kind, or subtracts it.
 func (p *blockPacker) count(c *columnValues, by int) {
 	if c.seen == [4]uint64{} {
 		return
@@ -225,15 +227,15 @@ func (p *blockPacker) count(c *columnValues, by int) {
 	}
 }
 
-// layout says where in an entry a key's columns are.
+// layout maps the columns of a key to positions in an entry.
 type layout struct {
-	raw    []int // columns
+	raw    []int // column numbers
 	halves []int
-	codes  [][256]byte // of each of the halves
-	padded []byte      // a key with zeros behind it, and its length
+	codes  [][256]byte // by half column: the code of each byte
+	padded []byte      // a key padded with zeros, followed by its length
 }
 
-// pack returns the block, sealed under its name: a damaged name would hide its keys.
+// pack returns the block, sealed under its name, because a damaged name would hide its keys.
 func (p *blockPacker) pack(name []byte) []byte {
 	columns := append(p.columns, p.length[:]...)
 	size := p.raw + (p.halves+1)/2
@@ -289,7 +291,7 @@ var hexCodes = func() (codes [256]byte) {
 	return codes
 }()
 
-// fill writes what the key has in the columns that are not the same in all.
+// fill writes the bytes of the key that are not the same in all keys.
 func (l *layout) fill(entry []byte) {
 	key := l.padded
 	for i, column := range l.raw {
@@ -301,17 +303,17 @@ func (l *layout) fill(entry []byte) {
 	}
 }
 
-// blockCursor goes over the keys of a bucket of blocks. A key is valid until the next move.
+// blockCursor iterates over the keys of a bucket of blocks. A key is valid until the next move.
 type blockCursor struct {
 	laps  laps
-	first []byte // key of the block that is read; nil before the first
+	first []byte // first key of the current block; nil before the first move
 	block block
 	at    int
 }
 
 func newBlockCursor(b *bbolt.Bucket) *blockCursor { return &blockCursor{laps: newLaps(b)} }
 
-// enter reads a block. It returns false where there is none.
+// enter reads a block. It returns false if block is nil.
 func (c *blockCursor) enter(block, sealed []byte) bool {
 	if block == nil {
 		c.first = nil
@@ -322,7 +324,8 @@ func (c *blockCursor) enter(block, sealed []byte) bool {
 	return true
 }
 
-// find reads the block that a key belongs to, which may be behind all of its keys; false where all keys are behind it.
+// find reads the block that a key belongs to. The key may be larger than all keys of the block. find returns false if
+// the key is smaller than all keys of the bucket.
 func (c *blockCursor) find(key []byte) bool {
 	if c.first != nil && bytes.Compare(c.first, key) <= 0 && bytes.Compare(key, c.block.at(c.block.keys-1)) <= 0 {
 		return true
@@ -330,7 +333,7 @@ func (c *blockCursor) find(key []byte) bool {
 	return c.enter(c.laps.seekDown(key))
 }
 
-// seek moves to the first key at or behind the given one.
+// seek moves to the first key at or behind the given key.
 func (c *blockCursor) seek(key []byte) []byte {
 	if !c.find(key) {
 		return c.start()
@@ -341,10 +344,10 @@ func (c *blockCursor) seek(key []byte) []byte {
 	return c.block.at(c.at)
 }
 
-// seekDown moves to the last key at or before the given one.
+// seekDown moves to the last key at or before the given key.
 func (c *blockCursor) seekDown(key []byte) []byte {
 	if !c.find(key) {
-		c.start() // its name may be damaged
+		c.start() // reads the first block, whose name may be damaged
 		return nil
 	}
 	if c.at = c.block.search(key); c.at == c.block.keys {
@@ -355,7 +358,7 @@ func (c *blockCursor) seekDown(key []byte) []byte {
 	return c.previous()
 }
 
-// start moves to the first key of all.
+// start moves to the first key of the bucket.
 func (c *blockCursor) start() []byte {
 	if !c.enter(c.laps.start()) {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// keyKinds are kinds of keys: what their columns are like decides how a block has them.
+// keyKinds are kinds of keys with different columns, which blocks encode in different ways.
 var keyKinds = []struct {
 	name string
 	key  func(random *rand.Rand) string
@@ -45,7 +45,7 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 			defer db.Close()
 			there := make(map[string]bool)
 			for n := range 12 {
-				changes := make(map[string]bool) // true: put
+				changes := make(map[string]bool) // true for an added key, false for a removed one
 				for range random.IntN(400) {
 					changes[kind.key(random)] = true
 				}
@@ -74,8 +74,8 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 	}
 }
 
-// rewriteBlocks makes changes in one of the ways in which batches do: where they are, of all blocks, or as a part of a lap, of which it
-// returns those puts that are for the next batch.
+// rewriteBlocks applies changes in one of the ways that batches use: to single blocks, to all blocks, or as part of a
+// compaction. It returns the additions that a compaction leaves for the next batch.
 func rewriteBlocks(tx *bbolt.Tx, changes []postingChange, way int) (left []postingChange, err error) {
 	bucket, err := tx.CreateBucketIfNotExists([]byte("blocks"))
 	if err != nil {
@@ -113,7 +113,7 @@ func sortedChanges(changes map[string]bool) (sorted []postingChange) {
 	return sorted
 }
 
-// compareBlocks reads a bucket up and down, and from random keys on.
+// compareBlocks reads a bucket forward and backward, and from random keys.
 func compareBlocks(t *testing.T, bucket *bbolt.Bucket, there map[string]bool, randomKey func() []byte) {
 	t.Helper()
 	var want []string
@@ -159,7 +159,8 @@ func expectKey(t *testing.T, got []byte, want []string, at int) {
 	}
 }
 
-// TestLapsFillPages: of a bucket whose keys come anywhere, no third of each page is empty, as bbolt has it.
+// TestLapsFillPages checks that compaction fills pages, although keys arrive in random order. bbolt alone would leave a
+// third of each page empty.
 func TestLapsFillPages(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -192,8 +193,8 @@ func TestLapsFillPages(t *testing.T) {
 	}))
 }
 
-// TestASweepRewritesNoBlockTwice: what is removed may be before all keys that are there, and with it the first key of the block that the
-// lap has come to.
+// TestASweepRewritesNoBlockTwice removes keys before all others, including the first key of the block that the
+// compaction has reached.
 func TestASweepRewritesNoBlockTwice(t *testing.T) {
 	t.Parallel()
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
@@ -232,6 +233,6 @@ func TestASweepRewritesNoBlockTwice(t *testing.T) {
 	change(false, all)
 	sorted := slices.Sorted(maps.Keys(all))
 	first, last := sorted[0], sorted[len(sorted)-1]
-	change(true, map[string]bool{first: true}) // so that the lap has come to one block
+	change(true, map[string]bool{first: true}) // one block is left of the older generation
 	change(true, map[string]bool{"0": false, first: false, last + "0": true})
 }

@@ -8,30 +8,30 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// collection is a large type of rows: rows under their sort_order, and the postings that filters find them by.
+// collection is a large type: its rows, keyed by sort_order, and the postings of its filters.
 type collection struct {
 	t        *index.Type
-	number   int    // in collections; part of the keys of its counts
-	rows     []byte // the bucket of rows
+	number   int    // index in collections; part of the keys of its counts
+	rows     []byte // bucket of the rows
 	sum      uint32 // sumOf(rows)
 	postings []*postings
-	hash     *postings // by packet_hash: also how a row is found by its key
+	hash     *postings // by packet_hash; also finds a row by its key
 
 	order, source, destination, sent int // columns
 }
 
-// postings are the posting lists of one filter (an inverted index): a bucket of term + sort_order, which lists for each term the
-// rows that have it, in their order.
+// postings are the posting lists of one filter (an inverted index). A posting is a term followed by the sort_order of a
+// row that has the term, so the postings of a term are in page order.
 type postings struct {
 	bucket []byte
-	// recent is the bucket that new keys go to first where they come in no order; nil where they come mostly
-	// in order. See rewriting.stretch.
+	// recent is the bucket for new postings of a filter whose terms arrive in no order; nil if they arrive mostly in
+	// order. See rewriting.stretch.
 	recent []byte
-	// terms calls add with each term of a row, the same one perhaps twice.
+	// terms calls add with each term of a row. It may call add twice with the same term.
 	terms func(row index.Row, add func(term uint64))
 }
 
-// posted returns the row under a sort_order that postings have.
+// posted returns the row that a posting refers to. It panics with errNoRow if the row does not exist.
 func (c *collection) posted(dictionary rowReader, rows *bbolt.Cursor, order []byte) index.Row {
 	row := c.row(dictionary, rows, order)
 	if row.IsZero() {
@@ -40,7 +40,7 @@ func (c *collection) posted(dictionary rowReader, rows *bbolt.Cursor, order []by
 	return row
 }
 
-// row returns the row under that sort_order; the zero Row where there is none.
+// row returns the row with that sort_order, or the zero Row.
 func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte) index.Row {
 	k, v := rows.Seek(order)
 	if !bytes.Equal(k, order) {
@@ -49,18 +49,18 @@ func (c *collection) row(dictionary rowReader, rows *bbolt.Cursor, order []byte)
 	return c.found(dictionary, k, v)
 }
 
-// found returns the row that a cursor has found.
+// found decodes a row under a cursor.
 func (c *collection) found(dictionary rowReader, order, sealed []byte) index.Row {
 	return dictionary.Row(c.t, order, unseal(c.sum, order, sealed))
 }
 
-// rowReader is an index.Dictionary, or the index.Packer that makes a new one.
+// rowReader is implemented by index.Dictionary, and by index.Packer, which extends a dictionary.
 type rowReader interface {
 	Row(t *index.Type, order, packed []byte) index.Row
 }
 
-// The postings. One over both chains serves the filters by source, by destination and by network: they are unions of
-// pairs, of which there are few.
+// The postings of all filters. The filters by source, destination and network share the postings by pair of chains:
+// each is a union over the matching pairs, of which a network has few.
 var (
 	transferByHash    = textPostings("transfer.hash", index.TransferPacketColumn)
 	transferByTx      = textPostings("transfer.tx", index.TransferSendTransactionColumn)
@@ -73,8 +73,9 @@ var (
 	packetByBlock = textPostings("packet.block", index.PacketSendBlockColumn)
 	packetByRoute = routePostings("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
 	packetByTime  = &postings{bucket: []byte("packet.sent"), terms: sentTerms}
-	// packetUnsettled has the packets that are neither acknowledged nor timed out. They are in the order of pages and
-	// not of deadlines, so that a page of late packets is a range; what it passes over are only those not late yet.
+	// packetUnsettled holds the packets that are neither acknowledged nor timed out. They are in page order, not in the
+	// order of their deadlines, so that a page of late packets is a range. Only packets that are not late yet are
+	// skipped.
 	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
 
 	transfers = &collection{
@@ -102,7 +103,7 @@ func collectionOf(t *index.Type) *collection {
 	return nil
 }
 
-// textPostings are by the texts of columns, whatever the case of their hex digits.
+// textPostings are by the texts of columns. The case of hex digits does not matter.
 func textPostings(bucket string, columns ...int) *postings {
 	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), terms: func(row index.Row, add func(uint64)) {
 		var buf [256]byte
@@ -115,7 +116,7 @@ func textPostings(bucket string, columns ...int) *postings {
 	}}
 }
 
-// routePostings are by the pair of chains, of rows that qualify; nil means of all.
+// routePostings are by pair of chains, for the rows that qualify; nil means all rows.
 func routePostings(bucket string, source, destination int, qualifies func(index.Row) bool) *postings {
 	return &postings{bucket: []byte(bucket), terms: func(row index.Row, add func(uint64)) {
 		if qualifies != nil && !qualifies(row) {
@@ -125,14 +126,14 @@ func routePostings(bucket string, source, destination int, qualifies func(index.
 	}}
 }
 
-// routeTermOf is the term of a row's pair of chains.
+// routeTermOf returns the term of a row's pair of chains.
 func routeTermOf(row index.Row, source, destination int) uint64 {
 	var buf [128]byte
 	pair := append(row.AppendText(buf[:0], source), routeSeparator...)
 	return termOf(row.AppendText(pair, destination))
 }
 
-// routeSeparator stands between the two chains of a route; no universal chain id has it.
+// routeSeparator separates the two chains of a route. It occurs in no universal chain id.
 const routeSeparator = "\x00"
 
 func routeTerm(source, destination string) uint64 {
@@ -143,14 +144,14 @@ func unsettled(packet index.Row) bool {
 	return packet.IsNull(index.PacketAckedColumn) && packet.IsNull(index.PacketTimedOutColumn)
 }
 
-// transferNumberTerms leaves out index 0, which nearly all transfers have.
+// transferNumberTerms omits index 0, which nearly all transfers have.
 func transferNumberTerms(row index.Row, add func(uint64)) {
 	if i, _ := row.Int(index.TransferIndexColumn); i != 0 {
 		add(numberTerm(i))
 	}
 }
 
-// numberTerm has the number where keys have a term.
+// numberTerm puts the number into the upper bytes, which are the bytes that a posting keeps.
 func numberTerm(i int32) uint64 { return uint64(uint32(i)) << 32 }
 
 func sentTerms(row index.Row, add func(uint64)) {
@@ -159,7 +160,7 @@ func sentTerms(row index.Row, add func(uint64)) {
 	}
 }
 
-// termOf hashes a text (FNV-1a, 64 bits). Collisions cost time, not truth.
+// termOf hashes a text (FNV-1a, 64 bits). A collision costs time but does not change a result.
 func termOf(text []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range text {

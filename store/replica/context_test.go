@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Each method of a snapshot that takes a context refuses one that has ended, and calls no yield.
+// Each method of a snapshot that takes a context refuses one that has ended, and does not call yield.
 func TestNothingIsReadForAContextThatHasEnded(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 300)
@@ -48,7 +48,7 @@ func TestNothingIsReadForAContextThatHasEnded(t *testing.T) {
 	}
 }
 
-// argument is a value that any method takes.
+// argument returns a value of a parameter's type that every method accepts.
 func argument(t *testing.T, of reflect.Type) reflect.Value {
 	switch {
 	case of == reflect.TypeFor[*index.Type]():
@@ -119,8 +119,8 @@ var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
 	},
 }
 
-// Whatever loops over rows or keys ends at the first time that it asks its context after the end of that, however many are left; and
-// it asks at each askEvery of them.
+// A loop over rows or keys checks its context at each askEvery of them, and stops at the first check after the
+// context's end.
 func TestALongReadEndsWithItsContext(t *testing.T) {
 	r := longReads(t, manyRows)
 	for name, read := range readsOverAll {
@@ -140,7 +140,7 @@ func TestALongReadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// askedContext ends when it was asked so many times; never for 0.
+// askedContext ends after its error was requested n times; never if n is 0.
 type askedContext struct {
 	context.Context
 	asked, endAt int
@@ -153,7 +153,8 @@ func (c *askedContext) Err() error {
 	return nil
 }
 
-// longReads has n transfers, packets, chains, tokens and days; every second transfer goes from 0xeven, the others to odd.1.
+// longReads returns a store with n transfers, packets, chains, tokens and days. Every second transfer comes from
+// 0xeven, the others go to odd.1.
 func longReads(t *testing.T, n int) *Store {
 	t.Helper()
 	r := newReplica(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// touchedBy returns how many keys a query looks at.
+// touchedBy returns how many keys a query reads.
 func touchedBy(t *testing.T, r *Store, q index.TransferQuery) (rows int, touched uint64) {
 	t.Helper()
 	before := r.touched.Load()
@@ -33,7 +33,7 @@ func touchedBy(t *testing.T, r *Store, q index.TransferQuery) (rows int, touched
 	return rows, r.touched.Load() - before
 }
 
-// plain returns transfers of one busy route, of two accounts that take turns, and a few of others scattered among them.
+// plain returns transfers of one busy route, sent by two accounts in turn, and a few of others scattered among them.
 func plain(n int) []index.Row {
 	var rows []index.Row
 	for i := range n {
@@ -53,7 +53,7 @@ func plain(n int) []index.Row {
 	return rows
 }
 
-// TestCostGrowsWithThePage: what a query looks at does not grow with the rows that it passes over.
+// TestCostGrowsWithThePage checks that the number of keys a query reads does not grow with the rows that it skips.
 func TestCostGrowsWithThePage(t *testing.T) {
 	for _, n := range []int{2_000, 20_000} {
 		r := newReplica(t)
@@ -92,8 +92,8 @@ func TestCostGrowsWithThePage(t *testing.T) {
 	}
 }
 
-// TestASmallBatchRewritesLittle: what a batch rewrites goes by its own rows. Those of larger ones before it, which have left many
-// keys to be merged, are merged bit by bit.
+// TestASmallBatchRewritesLittle checks that a batch rewrites pages in proportion to its own rows. Keys that larger
+// batches left for merging are merged gradually.
 func TestASmallBatchRewritesLittle(t *testing.T) {
 	t.Parallel()
 	const many, few = 60_000, 10
@@ -116,10 +116,11 @@ func TestASmallBatchRewritesLittle(t *testing.T) {
 		})
 		return keys
 	}
-	written(many) // into the main buckets, since those are empty
-	written(many) // into the recent ones, since these are
+	written(many) // into the main buckets, which are empty
+	written(many) // into the recent buckets
 	for left := recent(); len(rows) > 0; left = recent() {
-		// Three buckets of postings whose keys come anywhere: a page for each key, one for what it pushes on, and those above them.
+		// Three buckets have postings in random order. Each key costs a page, a page for the keys that it displaces,
+		// and their branches.
 		if pages := written(few); pages > 3*(2*few+4) {
 			t.Errorf("%d rows behind %d keys to merge: %d pages are written", few, left, pages)
 		}
@@ -129,7 +130,7 @@ func TestASmallBatchRewritesLittle(t *testing.T) {
 	}
 }
 
-// TestLateRowsShareTheirPages: rows that come late, a few at a time, do not begin a page for each.
+// TestLateRowsShareTheirPages checks that late rows, a few per batch, do not begin a page each.
 func TestLateRowsShareTheirPages(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -157,7 +158,7 @@ func TestLateRowsShareTheirPages(t *testing.T) {
 	}))
 }
 
-// TestReadersSeeOneMoment: a view that began before a write neither waits for it nor sees it.
+// TestReadersSeeOneMoment checks that a view neither waits for a later write nor sees it.
 func TestReadersSeeOneMoment(t *testing.T) {
 	r := newReplica(t)
 	rows := plain(3000)
@@ -246,7 +247,7 @@ func TestStatusAndHealth(t *testing.T) {
 	}
 }
 
-// TestRelated follows a transfer to its chains, tokens and the packet with its traces.
+// TestRelated follows a transfer to its chains, its tokens, and its packet with traces.
 func TestRelated(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 400)
@@ -284,7 +285,7 @@ func TestRelated(t *testing.T) {
 	}
 }
 
-// TestBatchesAreAtomic: an error in a batch leaves nothing of it.
+// TestBatchesAreAtomic checks that a failed batch leaves no trace.
 func TestBatchesAreAtomic(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 50)

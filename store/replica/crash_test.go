@@ -13,8 +13,8 @@ import (
 
 const crashBatch = 500
 
-// TestDrillKilledWriter kills a process in the middle of its writes. What it had reported as written is there, whole batches only,
-// and rows, postings and counts agree.
+// TestDrillKilledWriter kills a process during its writes. Each batch that it reported as written exists, every batch
+// is whole, and rows, postings and counts agree.
 func TestDrillKilledWriter(t *testing.T) {
 	if path := os.Getenv("REPLICA_CRASH_TEST"); path != "" {
 		writeUntilKilled(t, path)
@@ -36,7 +36,7 @@ func TestDrillKilledWriter(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // the error says that it was killed
 
 		r := openReplica(t, path)
 		rows := agree(t, r)
@@ -49,7 +49,7 @@ func TestDrillKilledWriter(t *testing.T) {
 	}
 }
 
-// writeUntilKilled writes batches of new transfers, and a line for each.
+// writeUntilKilled writes batches of new transfers, and prints a line for each.
 func writeUntilKilled(t *testing.T, path string) {
 	r, err := Open(path, Options{recentKeys: 100})
 	if err != nil {
@@ -65,8 +65,8 @@ func writeUntilKilled(t *testing.T, path string) {
 	}
 }
 
-// agree checks that each row is found by its hash, its transaction and its account, and that the counts are right. It returns
-// how many rows there are.
+// agree checks that each row is found by its hash, its transaction and its account, and that the counts are right. It
+// returns the number of rows.
 func agree(t *testing.T, r *Store) int {
 	t.Helper()
 	n := 0

@@ -17,11 +17,11 @@ import (
 	"github.com/attestd/attestd/store/bolt/pages"
 )
 
-// ErrDamaged is wrapped by the errors of Open, View and Write for a damaged file. The remedy is to set it aside and to fill a
-// new one: see Keep.
+// ErrDamaged is wrapped by the errors of Open, View and Write for a damaged file. The remedy is to set the file aside
+// and fill a new one: see Keep.
 var ErrDamaged = errors.New("the replica is damaged")
 
-// damage is what our own code panics with over bytes that make no sense. bbolt panics with texts of its own.
+// damage is the type of this package's own panics over invalid bytes. bbolt panics with other values.
 type damage string
 
 const errNoRow = damage("postings have a row that is not there")
@@ -30,25 +30,28 @@ const sealSize = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal appends to a value the CRC-32C of its bucket's name, of its key and of it. bbolt has no checksums but for its meta pages: without
-// ours, a flipped bit in a row would be served, or one in a key would make a value another's. A page that the disk has not written has
-// what was there before: perhaps rows of another type, under the same sort_orders. The bucket is given as sumOf its name.
+// seal appends a CRC-32C over the bucket's name, the key and the value. bbolt has checksums only for its meta pages, so
+// a flipped bit in a row would be served, and a flipped bit in a key would assign a value to another key. If the disk
+// loses the write of a page, the page keeps its old contents, perhaps rows of another type under the same sort_orders.
+// bucket is sumOf the bucket's name.
 func seal(bucket uint32, key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, checksum(bucket, key, value))
 }
 
-// sumOf returns the checksum of a bucket's name, which those of its values go on from.
+// sumOf returns the checksum of a bucket's name, which the checksums of its values extend.
 func sumOf(bucket []byte) uint32 { return crc32.Checksum(bucket, castagnoli) }
 
 func checksum(bucket uint32, key, value []byte) uint32 {
 	return crc32.Update(crc32.Update(bucket, castagnoli, key), castagnoli, value)
 }
 
-// anyPostings stands for the names of the buckets of postings. What these lead to is held against the query anyway.
+// anyPostings replaces the checksum of the name for all buckets of postings. The rows that postings lead to are checked
+// against the query in any case.
 const anyPostings = 0
 
-// unseal returns what was sealed, as a part of it. It has touched every byte of the value then: the disk gives it. A key that a cursor has
-// found has a value: bbolt has none for a bucket in a bucket, and a flipped bit makes one.
+// unseal verifies the checksum of a stored value and returns the payload as a subslice. Verifying reads every byte, so
+// a failing disk shows up here. A nil value is damage, too: bbolt returns one for a nested bucket, and a flipped bit
+// can make a value look like one.
 func unseal(bucket uint32, key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
 	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(bucket, key, sealed[:n]) {
@@ -57,12 +60,12 @@ func unseal(bucket uint32, key, sealed []byte) []byte {
 	return sealed[:n:n]
 }
 
-// put seals a value, which it copies, and puts it into a bucket.
+// put seals a copy of a value and stores it in a bucket.
 func put(tx *bbolt.Tx, bucket, key, value []byte) error {
 	return tx.Bucket(bucket).Put(key, seal(sumOf(bucket), key, slices.Clip(value)))
 }
 
-// get returns what put has put under a key; nil where there is nothing.
+// get returns the payload of a value stored by put, or nil if the key does not exist.
 func get(tx *bbolt.Tx, bucket, key []byte) []byte {
 	sealed := tx.Bucket(bucket).Get(key)
 	if sealed == nil {
@@ -71,8 +74,8 @@ func get(tx *bbolt.Tx, bucket, key []byte) []byte {
 	return unseal(sumOf(bucket), key, sealed)
 }
 
-// checkSmall reads all of the buckets that are small, so that a damaged key, or a page that has lost entries, is found: who looks for one
-// would only find nothing.
+// checkSmall reads all small buckets, to find a damaged key or a page that has lost entries. A lookup would only miss
+// such a key.
 func checkSmall(tx *bbolt.Tx, file *os.File) error {
 	r := pages.New(file, tx)
 	if err := r.Walk(string(bucketMeta), nil, func([]byte, []byte) error { return nil }, nil); err != nil {
@@ -94,7 +97,7 @@ func checkSmall(tx *bbolt.Tx, file *os.File) error {
 	return nil
 }
 
-// openFile opens the file by bbolt, which panics over pages that make no sense.
+// openFile opens the file with bbolt, and turns bbolt's panics over invalid pages into errors.
 func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err error) {
 	o.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := os.OpenFile(name, flag, mode)
@@ -103,11 +106,11 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 	}
 	defer func() {
 		if err != nil && file != nil {
-			_ = file.Close() // bbolt has, unless it panicked. The lock goes with it
+			_ = file.Close() // bbolt has closed it, unless it panicked; the lock is released with it
 		}
 	}()
 	if stat, err := os.Stat(path); err == nil && stat.Mode().IsRegular() && stat.Size() == 0 {
-		return nil, nil, fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would take it for a new one, and nobody would know
+		return nil, nil, fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would silently initialize it
 	}
 	defer surviveFile(&err)()
 	db, err = bbolt.Open(path, 0o600, o)
@@ -116,7 +119,7 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 		return nil, file, errInUse
 	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return nil, file, fmt.Errorf("%w, or no replica: %w", ErrDamaged, err)
-	case err != nil && err.Error() == "file size too small": // as bbolt has it
+	case err != nil && err.Error() == "file size too small": // bbolt's text for a file that is too short
 		return nil, file, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return db, file, err
@@ -124,9 +127,9 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 
 var errInUse = errors.New("another process has it open")
 
-// surviveFile is survive for all that is done with a replica alone.
+// surviveFile is survive for code that runs before a Store exists.
 func surviveFile(err *error) func() {
-	before := debug.SetPanicOnFault(true) // of this goroutine only
+	before := debug.SetPanicOnFault(true) // applies to this goroutine only
 	return func() {
 		debug.SetPanicOnFault(before)
 		if cause := recover(); cause != nil {
@@ -137,8 +140,8 @@ func surviveFile(err *error) func() {
 
 func damaged(cause any) error { return fmt.Errorf("%w: %v", ErrDamaged, cause) }
 
-// checkWhole finds a file that ends before its last page, and trees that go in a circle, in which bbolt would walk for ever or
-// until the process has no stack.
+// checkWhole finds a file that ends before its last page, and trees with a cycle, in which bbolt would loop forever or
+// overflow the stack.
 func checkWhole(db *bbolt.DB, file *os.File) error {
 	return db.View(func(tx *bbolt.Tx) error {
 		stat, err := file.Stat()
@@ -155,8 +158,8 @@ func checkWhole(db *bbolt.DB, file *os.File) error {
 	})
 }
 
-// broken notes that the file is damaged: nothing is read from it or written to it any more, for bbolt may have left its locks
-// behind. It returns what callers are told.
+// broken records that the file is damaged. It is not read or written any more, because bbolt may have left its locks
+// held. It returns the error for callers.
 func (r *Store) broken(cause error) error {
 	if r.fault.CompareAndSwap(nil, &cause) {
 		close(r.gone)
@@ -167,7 +170,7 @@ func (r *Store) broken(cause error) error {
 	return r.refusal()
 }
 
-// refusal is why nothing can be read or written any more, or nil.
+// refusal returns the error for callers if the file is damaged, otherwise nil.
 func (r *Store) refusal() error {
 	if cause := r.fault.Load(); cause != nil {
 		return unavailable("use it", *cause)
@@ -175,8 +178,8 @@ func (r *Store) refusal() error {
 	return nil
 }
 
-// survive, deferred, is for a function that does nothing but what a replica does: whatever it panics over is damage. before is what
-// debug.SetPanicOnFault(true) has returned. It is no closure: each of them is some allocations, for each row of some pages.
+// survive, when deferred, turns any panic into damage. It is for functions that run only this package's code. before is
+// the result of debug.SetPanicOnFault(true). It is not a closure, which would allocate for each row of some pages.
 func (r *Store) survive(before bool, err *error) {
 	debug.SetPanicOnFault(before)
 	switch cause := recover().(type) {
@@ -188,21 +191,23 @@ func (r *Store) survive(before bool, err *error) {
 	}
 }
 
-// surviveView is survive for a function in which others use what a replica gave them. Their own panics go on: only a fault where
-// the mapped file cannot be read, and what guarded has found, are damage.
+// surviveView is survive for functions that run callers' code on a replica. It passes on their panics. Only a fault in
+// the mapped file, or a panic of type damage, is damage.
 func (r *Store) surviveView(before bool, err *error) {
 	debug.SetPanicOnFault(before)
 	switch cause := recover().(type) {
 	case nil:
-	case damage, interface{ Addr() uintptr }: // the second is a fault, by runtime.Error; of nil it has no address
+	// A runtime.Error with an Addr method is a memory fault. A nil dereference has no address.
+	case damage, interface{ Addr() uintptr }:
 		*err = r.broken(damaged(cause))
 	default:
 		panic(cause)
 	}
 }
 
-// begin begins a transaction. bbolt reads a meta page then, and where that is damaged, or cut off, it panics with its locks held: who
-// comes later would wait for ever. So the page is looked at before, and who comes later looks whether it went well.
+// begin begins a transaction. bbolt reads a meta page, and if that page is damaged or cut off, bbolt panics with its
+// locks held, so that later callers would wait forever. So begin checks the page first, and checks that no earlier
+// begin has failed.
 func (r *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	r.begins.Lock()
 	defer r.begins.Unlock()
@@ -232,13 +237,13 @@ func (r *Store) view(fn func(tx *bbolt.Tx) error) error {
 	return fn(tx)
 }
 
-// end ends a read transaction, for which bbolt needs a lock that begin may just be leaving behind. Where nobody begins that cannot be;
-// else it does not wait for more than the fault.
+// end ends a read transaction, for which bbolt needs a lock that a concurrent begin may leave held. If no begin is
+// running, end rolls back directly. Otherwise it waits for the rollback or for the fault.
 func (r *Store) end(tx *bbolt.Tx) {
 	if r.begins.TryLock() {
 		defer r.begins.Unlock()
 		if r.fault.Load() == nil {
-			_ = tx.Rollback() // fails only where it has ended
+			_ = tx.Rollback() // fails only if the transaction has ended
 			return
 		}
 	}
@@ -253,13 +258,13 @@ func (r *Store) end(tx *bbolt.Tx) {
 	}
 }
 
-// guarded is a snapshot of a file that may be damaged: what bbolt and what we panic over becomes an error, and the end of the
-// replica. What its callers panic over, inside yield, stays theirs.
+// guarded is a snapshot of a file that may be damaged. A panic of bbolt or of this package becomes an error, and ends
+// the use of the replica. A panic of the caller's code inside yield is passed on.
 type guarded struct{ s *snapshot }
 
 var _ index.Snapshot = guarded{}
 
-// guard runs read, unless ctx has ended.
+// guard runs read, unless ctx has ended or the replica is damaged.
 func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, error)) (result T, err error) {
 	if err := ctx.Err(); err != nil {
 		return result, timeoutError(err)
@@ -271,10 +276,10 @@ func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, err
 	return read(g.s)
 }
 
-// theirs is a panic of a yield, on its way through what survives damage.
+// theirs wraps a panic of yield, so that survive passes it on.
 type theirs struct{ cause any }
 
-// guardEach runs read with a yield whose panics go on.
+// guardEach runs read and passes on the panics of yield.
 func guardEach[T any](ctx context.Context, g guarded, yield func(T) error, read func(s *snapshot, yield func(T) error) error) error {
 	_, err := guard(ctx, g, func(s *snapshot) (struct{}, error) {
 		return struct{}{}, read(s, func(v T) error {

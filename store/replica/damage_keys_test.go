@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestADamagedKeyIsFound changes keys whose values are whole: of a chain, without which its network is not known, of the dictionary, where
-// a text would be read as another, of a count, and of how far a follower is.
+// TestADamagedKeyIsFound damages keys and leaves their values intact: the key of a chain, which decides its network, of
+// a dictionary text, of a count, and of a follower's position.
 func TestADamagedKeyIsFound(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")

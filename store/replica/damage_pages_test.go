@@ -17,7 +17,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// Parts of bbolt's pages: the kind and the number of entries in each header; in a meta page its transaction and its list of free pages.
+// Offsets in bbolt's pages: the kind and the number of entries in each header, and the transaction and freelist of a
+// meta page.
 const (
 	pageKind, pageEntries = 8, 10
 	branchPage, leafPage  = 0x01, 0x02
@@ -25,7 +26,7 @@ const (
 	metaFreelist, metaTransaction = 16 + 32, 16 + 48
 )
 
-// damagedReplica opens a file with these bytes.
+// damagedReplica opens a file with the given bytes.
 func damagedReplica(t *testing.T, text []byte, o Options) (*Store, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "replica.db")
@@ -38,7 +39,7 @@ func damagedReplica(t *testing.T, text []byte, o Options) (*Store, error) {
 	return r, err
 }
 
-// freelistOf returns where a file's list of free pages is.
+// freelistOf returns the offset of a file's freelist page.
 func freelistOf(file []byte) int {
 	newest := file[:pageSize]
 	if other := file[pageSize : 2*pageSize]; binary.NativeEndian.Uint64(other[metaTransaction:]) > binary.NativeEndian.Uint64(newest[metaTransaction:]) {
@@ -56,8 +57,8 @@ func free(file []byte) (ids []uint64) {
 	return ids
 }
 
-// A free page has what was in it once, and will have what is written next: a tree that leads to one would serve the former now and the
-// latter then.
+// A tree must not lead to a free page. It would serve the page's old contents now, and the contents of the next write
+// later.
 func TestAFreePageInATreeIsDamage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
@@ -101,7 +102,7 @@ func TestAFreePageInATreeIsDamage(t *testing.T) {
 	}
 }
 
-// TestAPageThatHasLostEntriesIsFound takes the last entry from each leaf of a file, in its header alone.
+// TestAPageThatHasLostEntriesIsFound removes the last entry from each leaf of a file, in the page header alone.
 func TestAPageThatHasLostEntriesIsFound(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
@@ -130,7 +131,7 @@ func TestAPageThatHasLostEntriesIsFound(t *testing.T) {
 			t.Errorf("page %d has %d entries of %d, and %d bytes of %d are exported", at/pageSize, entries-1, entries, len(got), len(records))
 		}
 	}
-	if found < len(collections)+2 { // rows of each, counts, tables
+	if found < len(collections)+2 { // the rows of each collection, the counts, the tables
 		t.Errorf("found in %d pages", found)
 	}
 }
@@ -149,7 +150,7 @@ func exported(t *testing.T, r *Store) (lines []byte, err error) {
 	return lines, err
 }
 
-// ordered returns transfers with their packets, each under the same sort_order.
+// ordered returns transfers with their packets; both have the same sort_order.
 func ordered(t *testing.T, n int) (rows []index.Row) {
 	t.Helper()
 	for i := range n {
@@ -166,7 +167,7 @@ func ordered(t *testing.T, n int) (rows []index.Row) {
 	return rows
 }
 
-// orderedReplica is a closed file of these rows.
+// orderedReplica returns the path of a closed file with the given rows.
 func orderedReplica(t *testing.T, rows []index.Row) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "replica.db")
@@ -176,7 +177,7 @@ func orderedReplica(t *testing.T, rows []index.Row) (path string) {
 	return path
 }
 
-// A disk that has not written a page has another in its place, which may have been one of packets where there are transfers now.
+// If a disk loses the write of a page, its old contents stay: perhaps rows of another type under the same keys.
 func TestARowOfAnotherTypeIsDamage(t *testing.T) {
 	t.Parallel()
 	path := orderedReplica(t, ordered(t, 10))
@@ -193,8 +194,8 @@ func TestARowOfAnotherTypeIsDamage(t *testing.T) {
 	}
 }
 
-// TestARowWithADamagedKeyIsMissed: postings have a packet, whose key is another. Who follows them to it finds damage, and not that there is no
-// such packet: a writer would put it there once more.
+// TestARowWithADamagedKeyIsMissed damages the key of a packet that postings refer to. A lookup must report damage, not
+// a missing packet: otherwise a writer would insert the packet again.
 func TestARowWithADamagedKeyIsMissed(t *testing.T) {
 	t.Parallel()
 	rows := ordered(t, 10)
@@ -234,7 +235,8 @@ func TestARowWithADamagedKeyIsMissed(t *testing.T) {
 	}
 }
 
-// TestADamagedKeyBesideACursorHidesNoRows damages the key of each packet of a page, and reads from each other on.
+// TestADamagedKeyBesideACursorHidesNoRows damages the key of each packet of a page in turn, and reads from each of the
+// others.
 func TestADamagedKeyBesideACursorHidesNoRows(t *testing.T) {
 	t.Parallel()
 	const rows, limit = 8, 3
@@ -255,9 +257,9 @@ func TestADamagedKeyBesideACursorHidesNoRows(t *testing.T) {
 	check(t, err)
 	found := 0
 	for i := range keys {
-		for _, first := range []byte{'!', '~'} { // below and above all others
+		for _, first := range []byte{'!', '~'} { // below and above all other keys
 			text := bytes.ReplaceAll(whole, append(bytes.Clone(keys[i]), values[i]...), append(append([]byte{first}, keys[i][1:]...), values[i]...))
-			var r *Store // until damage is found in it
+			var r *Store // opened again after damage was found
 			for from := range keys {
 				for _, direction := range []index.Direction{index.Older, index.Newer} {
 					if r == nil {
@@ -278,7 +280,7 @@ func TestADamagedKeyBesideACursorHidesNoRows(t *testing.T) {
 	}
 }
 
-// pageIsWhole reads a page of packets from a key on.
+// pageIsWhole reads a page of packets from a key on, and checks that no row is missing.
 func pageIsWhole(t *testing.T, r *Store, keys [][]byte, from int, direction index.Direction, limit int32) error {
 	t.Helper()
 	step, want, got := 1, "", ""

@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// Damage is found, or does no harm: no row is served that was not written, nothing panics, nothing hangs.
+// Damage is detected or does no harm: every row served was written, and no call panics or hangs.
 func TestNoDamageIsServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	records := filledReplica(t, path)
@@ -63,7 +63,7 @@ func TestNoDamageIsServed(t *testing.T) {
 	}
 }
 
-// A damaged name of a block is found, or hides no key: the keys of blocks beside it are looked for by their order.
+// A damaged block name is detected or hides no key, although the order of names locates the keys of neighboring blocks.
 func TestADamagedNameHidesNoKeys(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -114,7 +114,7 @@ func TestADamagedNameHidesNoKeys(t *testing.T) {
 
 var errDamage = errors.New("damage was found")
 
-// hiddenKeys looks for keys in the blocks of a file, up and down.
+// hiddenKeys looks up keys in the blocks of a file, forward and backward.
 func hiddenKeys(t *testing.T, file []byte, keys []string) (err error) {
 	defer func() {
 		if _, ok := recover().(damage); ok {
@@ -139,7 +139,7 @@ func hiddenKeys(t *testing.T, file []byte, keys []string) (err error) {
 	})
 }
 
-// bbolt would walk such a tree until the process has no stack, or for ever.
+// In a tree with a cycle, bbolt would overflow the stack or loop forever.
 func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	filledReplica(t, path)
@@ -165,11 +165,11 @@ func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 				found++
 			case err != nil:
 				t.Errorf("branch at page %d to %d: %v", at/size, target/size, err)
-			default: // the branch, or the target, is of an older state of the file
+			default: // the branch or the target belongs to an older state of the file
 				err := r.View(t.Context(), func(s index.Snapshot) error {
 					return s.Each(t.Context(), index.PacketType, func(index.Row) error { return nil })
 				})
-				if appliance.CodeOf(err) == appliance.CodeReplicaUnavailable { // the target's leaves are of another bucket
+				if appliance.CodeOf(err) == appliance.CodeReplicaUnavailable { // the target's leaves belong to another bucket
 					r.abandon()
 					continue
 				}
@@ -183,7 +183,7 @@ func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 	}
 }
 
-// usedPart is a file without the room that bbolt keeps behind its last page.
+// usedPart returns a file without the room that bbolt reserves after its last page.
 func usedPart(t testing.TB, path string) []byte {
 	t.Helper()
 	r := openReplica(t, path)
@@ -195,10 +195,10 @@ func usedPart(t testing.TB, path string) []byte {
 	return text[:size]
 }
 
-// readEverything returns the first error, and fails on a row that was not written.
+// readEverything returns the first error. It fails the test on a row that was not written.
 func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // in place of for ever
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // turns an endless loop into an error
 	defer cancel()
 	expect := func(rows []index.Row) {
 		for _, row := range rows {

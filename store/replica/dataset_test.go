@@ -115,7 +115,8 @@ func TestImportNamesBadLines(t *testing.T) {
 	}
 }
 
-// TestImportOfLongSortOrders: rows with sort_orders as long as may be, and two with the same, are written, and found again.
+// TestImportOfLongSortOrders writes rows with sort_orders of the maximum length, two of them equal, and finds them
+// again.
 func TestImportOfLongSortOrders(t *testing.T) {
 	r := newReplica(t)
 	line := func(id int, order string) string {
@@ -136,7 +137,7 @@ func TestImportOfLongSortOrders(t *testing.T) {
 	}
 }
 
-// TestImportResumes interrupts an import by a bad line, which is then mended, and by a writer that fails.
+// TestImportResumes interrupts an import by a bad line, which is then corrected, and by a writer that fails.
 func TestImportResumes(t *testing.T) {
 	source := newReplica(t)
 	fill(t, source, 3000)
@@ -189,7 +190,7 @@ func TestImportOfAChangedFileStartsAnew(t *testing.T) {
 
 var errFull = errors.New("disk full")
 
-// failingIndex fails after some writes.
+// failingIndex fails after a number of writes.
 type failingIndex struct {
 	index.Index
 	left int

@@ -10,25 +10,26 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// What packed rows refer to: see index.Packer. Each text and each sample is under its number, 4 bytes big-endian.
+// The dictionary that packed rows refer to: see index.Packer. Each text and each sample is keyed by its number, 4 bytes
+// big-endian.
 var (
 	bucketTexts   = []byte("texts")
 	bucketSamples = []byte("samples")
 )
 
-// A sample is learned when there are learnFirst packets, and again when there are learnAgain times as many, for what packets carry
-// changes with the years.
+// The first sample is learned from learnFirst packets, and each later one after learnAgain times as many as the one
+// before, because the contents of packets change over the years.
 const (
 	learnFirst = 500
 	learnAgain = 32
 	maxSamples = 6
 
-	sampleRows = 64 // more than have room in a sample
+	sampleRows = 64 // more rows than a sample has room for
 )
 
 func numberKey(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
-// loadDictionary makes the dictionary that the file has the one that is used.
+// loadDictionary replaces the dictionary in use with the one in the file.
 func (r *Store) loadDictionary(tx *bbolt.Tx) error {
 	if err := checkSchema(tx); err != nil {
 		return err
@@ -38,11 +39,11 @@ func (r *Store) loadDictionary(tx *bbolt.Tx) error {
 	return nil
 }
 
-// unsealAll returns copies of the values of a bucket, in the order of their keys.
+// unsealAll returns copies of the values of a bucket, in key order. It panics if a number is missing.
 func unsealAll(tx *bbolt.Tx, bucket []byte) (values [][]byte) {
 	cursor := tx.Bucket(bucket).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
-		if !bytes.Equal(k, numberKey(len(values))) { // a page that has lost an entry
+		if !bytes.Equal(k, numberKey(len(values))) { // a damaged page has lost an entry
 			panic(damage(fmt.Sprintf("%x stands where number %d of the dictionary does", k, len(values))))
 		}
 		values = append(values, append([]byte(nil), unseal(sumOf(bucket), k, v)...))
@@ -50,7 +51,8 @@ func unsealAll(tx *bbolt.Tx, bucket []byte) (values [][]byte) {
 	return values
 }
 
-// keepDictionary writes what the batch has added to the dictionary, and shows it to readers: who begins after the commit needs it.
+// keepDictionary stores the batch's additions to the dictionary and publishes them to readers. It publishes before the
+// commit, because readers that begin after the commit need them.
 func (w *batchWriter) keepDictionary() error {
 	texts := w.tx.Bucket(bucketTexts)
 	kept := int(texts.Sequence())
@@ -67,8 +69,8 @@ func (w *batchWriter) keepDictionary() error {
 	return texts.SetSequence(uint64(kept + len(added)))
 }
 
-// learn makes a sample, where one is due, of some new rows of the batch and of the last ones of the file. A batch without new ones may
-// change nothing, and what it has learned would be lost.
+// learn stores a sample, if one is due, made of some new rows of the batch and the last rows of the file. A batch
+// without new rows makes no sample: it may be rolled back as unchanged, and the sample would be lost.
 func (w *batchWriter) learn(rows []index.Row, isNew []bool) error {
 	have := w.r.packer.Samples()
 	due := learnFirst
@@ -96,7 +98,7 @@ func (w *batchWriter) learn(rows []index.Row, isNew []bool) error {
 	return put(w.tx, bucketSamples, numberKey(have), w.r.packer.Learn(of))
 }
 
-// hasLearned tells whether the batch has added to the dictionary.
+// hasLearned reports whether the batch has added to the dictionary.
 func (w *batchWriter) hasLearned() bool {
 	return w != nil && (w.learned || len(w.r.packer.Texts(w.texts)) > 0)
 }

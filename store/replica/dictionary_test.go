@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// carrying returns packets that carry something.
+// carrying returns packets with calldata.
 func carrying(t *testing.T, n int, status string) (rows []index.Row) {
 	t.Helper()
 	for i := range n {
@@ -24,7 +24,7 @@ func carrying(t *testing.T, n int, status string) (rows []index.Row) {
 	return rows
 }
 
-// TestABatchWithoutNewRowsLearnsNothing: a follower reads rows again, and writes how far it is. What is written next must be read.
+// A follower reads rows again and writes only its position. Rows of the next batch must be readable.
 func TestABatchWithoutNewRowsLearnsNothing(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
@@ -37,8 +37,8 @@ func TestABatchWithoutNewRowsLearnsNothing(t *testing.T) {
 	}
 }
 
-// TestABatchThatFailsTeachesNothing: what a batch has learned, texts and a sample, is not on disk when its last row is refused. Rows that are
-// written next must be read, also when the file is opened again.
+// TestABatchThatFailsTeachesNothing refuses the last row of a batch that has added texts and a sample to the
+// dictionary. They are not on disk, and rows written next must be readable, also after the file is opened again.
 func TestABatchThatFailsTeachesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")

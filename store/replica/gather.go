@@ -8,27 +8,28 @@ import (
 	"github.com/attestd/attestd/store/bolt/pages"
 )
 
-// gathered are sort_orders whose rows are looked for together: see pages.Tree.
+// gathered is a group of sort_orders. Their rows are looked up together: see pages.Tree.
 type gathered struct {
 	tree    pages.Tree
 	lookups []pages.Lookup
-	keys    []byte // of the lookups
+	keys    []byte // memory for the keys of the lookups
 }
 
-// atOnce is how many rows are looked for together, at most: many more would push each other out of the processor's caches.
+// atOnce is how many rows are looked up together, at most. Many more would evict each other from the processor's
+// caches.
 const atOnce = 32
 
-// gatherings are those that wait for the next query: a few kilobytes each, for each page.
+// gatherings reuses the memory of past queries, a few kilobytes each.
 var gatherings = sync.Pool{New: func() any { return new(gathered) }}
 
-// gather returns none yet.
+// gather returns an empty group.
 func gather(rows *bbolt.Bucket) *gathered {
 	g := gatherings.Get().(*gathered)
 	g.tree = pages.TreeOf(rows)
 	return g
 }
 
-// add adds a copy of a sort_order, and returns how many there are.
+// add adds a copy of a sort_order, and returns the size of the group.
 func (g *gathered) add(order []byte) int {
 	start := len(g.keys)
 	g.keys = append(g.keys, order...)
@@ -36,7 +37,7 @@ func (g *gathered) add(order []byte) int {
 	return len(g.lookups)
 }
 
-// find finds the rows, which must be there, and begins anew. The result is valid until the next one is added.
+// find looks up the rows, all of which must exist, and empties the group. The result is valid until the next add.
 func (g *gathered) find() []pages.Lookup {
 	found := g.lookups
 	g.tree.Find(found)
@@ -49,7 +50,8 @@ func (g *gathered) find() []pages.Lookup {
 	return found
 }
 
-// free keeps the memory for another query, with nothing of this one's file in it. After a panic the collector has it.
+// free returns the memory to the pool, without references to the file. After a panic, the garbage collector frees it
+// instead.
 func (g *gathered) free() {
 	clear(g.lookups[:cap(g.lookups)])
 	g.tree = pages.Tree{}

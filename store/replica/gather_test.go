@@ -8,11 +8,11 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestPagesAreFullThoughRowsDoNotPass: rows are looked for together, and some of them do not pass; a page still has all that it has
-// room for, each row once and in its order.
+// TestPagesAreFullThoughRowsDoNotPass checks that a page is full although rows are looked up in groups and some do not
+// pass. Each row occurs once, in order.
 func TestPagesAreFullThoughRowsDoNotPass(t *testing.T) {
 	t.Parallel()
-	const every = 3 // passes
+	const every = 3 // one row in so many passes
 	r := newReplica(t)
 	var rows []index.Row
 	var want []string
@@ -32,7 +32,7 @@ func TestPagesAreFullThoughRowsDoNotPass(t *testing.T) {
 	}
 	write(t, r, index.Batch{Rows: rows})
 	for _, direction := range []index.Direction{index.Older, index.Newer} {
-		slices.Reverse(want) // the newest first
+		slices.Reverse(want) // newest first
 		for _, limit := range []int32{1, atOnce/every + 1, atOnce, atOnce + 1, 100} {
 			page := index.Page{Limit: &limit, Direction: direction, Cursor: "\x00"}
 			if direction == index.Older {

@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// What follows is each method of a snapshot, guarded.
+// The methods of a snapshot, each under guard.
 
 func (g guarded) Transfers(ctx context.Context, q index.TransferQuery) ([]index.Row, error) {
 	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Transfers(ctx, q) })
@@ -88,7 +88,8 @@ func (g guarded) Sample(ctx context.Context, t *index.Type, n int) ([]index.Row,
 	return guard(ctx, g, func(s *snapshot) ([]index.Row, error) { return s.Sample(ctx, t, n) })
 }
 
-// Related has no error to return: View does. What is in memory needs no guard.
+// Related cannot return an error, so it panics with damage, which View turns into an error. Tables in memory need no
+// guard.
 func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
 	if relation.To != index.PacketType {
 		return g.s.Related(row, relation)

@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// packetByCall has the packets that call contracts, by the sender and by the contract.
+// packetByCall holds the packets that call contracts, by sender and by contract.
 var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("packet.call.recent"), terms: func(packet index.Row, add func(uint64)) {
 	index.CallsOf(packet, func(c *zkgm.Call) {
 		add(callTerm('s', c.Sender))
@@ -18,7 +18,8 @@ var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("pack
 
 func callTerm(who byte, address []byte) uint64 { return termOf(append([]byte{who}, address...)) }
 
-// Instructions implements index.Snapshot. A page costs what one of packets does, for each that can be read has at least one.
+// Instructions implements index.Snapshot. A page costs as much as a page of packets, because each readable packet has
+// at least one instruction.
 func (s *snapshot) Instructions(ctx context.Context, q index.InstructionQuery) ([]index.Row, error) {
 	limit, err := q.Size()
 	if err != nil {
@@ -49,7 +50,7 @@ func (s *snapshot) Instructions(ctx context.Context, q index.InstructionQuery) (
 	}
 }
 
-// take appends those instructions of a packet that are behind the cursor.
+// take appends the instructions of a packet that are behind the cursor.
 func take(found []index.Row, q index.InstructionQuery, packet index.Row) ([]index.Row, error) {
 	rows, err := q.Instructions(packet)
 	if q.Ascending() {
@@ -63,7 +64,7 @@ func take(found []index.Row, q index.InstructionQuery, packet index.Row) ([]inde
 	return found, err
 }
 
-// aroundPacket returns the cursor of packets from which on the packet of an instruction's cursor is there, too.
+// aroundPacket returns a packet cursor whose page includes the packet of the instruction cursor.
 func aroundPacket(p index.Page) string {
 	if p.Cursor == "" {
 		return ""
@@ -73,7 +74,7 @@ func aroundPacket(p index.Page) string {
 		return packet + " "
 	}
 	last := len(packet) - 1
-	return packet[:last] + string([]byte{packet[last] - 1, 0xff}) // right below it, for 0xff is in no UTF-8
+	return packet[:last] + string([]byte{packet[last] - 1, 0xff}) // just below packet, since 0xff does not occur in UTF-8
 }
 
 func (s *snapshot) packetsOf(ctx context.Context, q index.InstructionQuery, page index.Page) ([]index.Row, error) {

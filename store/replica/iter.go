@@ -8,21 +8,21 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// orders iterates over sort_orders in the direction of a page. It is the one shape of all that a query combines:
-// postings, unions and intersections of them.
+// orders iterates over sort_orders in the direction of a page. Postings, and unions and intersections of them,
+// implement it.
 type orders interface {
-	// seek moves to the first sort_order at or behind the given one, in the direction of the iteration; nil means
-	// the very first. It returns nil at the end. The result is valid until the next move.
+	// seek moves to the first sort_order at or behind the given one, in the direction of the iteration; nil means the
+	// very first. It returns nil at the end. The result is valid until the next move.
 	seek(order []byte) []byte
-	// next moves on by one. It may be called after seek only.
+	// next moves on by one. It may only be called after seek.
 	next() []byte
 }
 
-// termRange iterates over the keys of one term in an index.
+// termRange iterates over the postings of one term.
 type termRange struct {
 	cursor    *blockCursor
 	ascending bool
-	key       []byte // the term, then room for a sort_order to seek
+	key       []byte // the term, followed by the sort_order of a seek
 	meter     *meter
 }
 
@@ -30,15 +30,16 @@ func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, m *meter) *termR
 	return &termRange{cursor: newBlockCursor(b), ascending: ascending, key: appendTerm(make([]byte, 0, 64), term), meter: m}
 }
 
-// meter counts the keys that a query looks at, and ends its iterations when its context has ended: whatever they are combined
-// to, and however many keys are looked at for one row.
+// meter counts the keys that a query reads, and ends all its iterators when the query's context ends. It works even if
+// many keys are read for one row.
 type meter struct {
 	ctx     context.Context
 	touched uint64
-	err     error // the context's; what was found before it is not all
+	err     error // the context's error; if it is set, the results are incomplete
 }
 
-// askEvery is at how many keys or rows the context is asked: some microseconds of them in memory, some milliseconds on a disk.
+// askEvery is the number of keys or rows between two checks of the context. Reading that many takes some microseconds
+// in memory and some milliseconds on a disk.
 const askEvery = 64
 
 // ended counts a key, and reports whether the context has ended.
@@ -49,7 +50,7 @@ func (m *meter) ended() bool {
 	return m.err != nil
 }
 
-// ordersOf iterates over the sort_orders of a term in an index.
+// ordersOf iterates over the sort_orders of a term, in both buckets of the postings.
 func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, m *meter) orders {
 	bucket := tx.Bucket(x.bucket)
 	if x.recent == nil {
@@ -67,10 +68,10 @@ func ordersOf(tx *bbolt.Tx, x *postings, term uint64, ascending bool, m *meter) 
 	}}
 }
 
-// termSize is the size of a term in a key. Terms that agree in so much collide, like hashes.
+// termSize is the size of a term in a posting, in bytes. Terms that agree in these bytes collide.
 const termSize = 5
 
-// appendTerm appends a term as keys begin with it: its upper part.
+// appendTerm appends the upper termSize bytes of a term.
 func appendTerm(dst []byte, term uint64) []byte {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], term)
@@ -86,7 +87,7 @@ func (t *termRange) seek(order []byte) []byte {
 		return t.strip(t.cursor.seek(t.key))
 	}
 	if order == nil {
-		// Behind every sort_order, for those are text and 0xff is in no UTF-8.
+		// 0xff sorts behind every sort_order, since it does not occur in UTF-8.
 		t.key = append(t.key, 0xff)
 	}
 	return t.strip(t.cursor.seekDown(t.key))
@@ -102,7 +103,7 @@ func (t *termRange) next() []byte {
 	return t.strip(t.cursor.previous())
 }
 
-// strip returns a key's sort_order, or nil for a key of another term.
+// strip returns the sort_order of a posting, or nil for a posting of another term.
 func (t *termRange) strip(k []byte) []byte {
 	if len(k) <= termSize || !bytes.Equal(k[:termSize], t.key[:termSize]) {
 		return nil
@@ -110,7 +111,7 @@ func (t *termRange) strip(k []byte) []byte {
 	return k[termSize:]
 }
 
-// seekDown moves a cursor to the last key at or below the given one.
+// seekDown moves a cursor to the last key at or below the given key.
 func seekDown(c *bbolt.Cursor, key []byte) (k, v []byte) {
 	k, v = c.Seek(key)
 	switch {
@@ -122,14 +123,14 @@ func seekDown(c *bbolt.Cursor, key []byte) (k, v []byte) {
 	return c.Prev()
 }
 
-// union iterates over what is in any of several, each sort_order once. The heap holds those that have not ended, the
-// one that comes next on top.
+// union iterates over the sort_orders of its members, each once. The heap holds the members that have not ended,
+// ordered by their current sort_order.
 type union struct {
 	members   []orders
 	ascending bool
 	heap      []unionEntry
 	begun     bool
-	last      []byte // a copy of what was returned last
+	last      []byte // a copy of the last result
 }
 
 type unionEntry struct {
@@ -137,8 +138,8 @@ type unionEntry struct {
 	at []byte
 }
 
-// seek moves only the members that are behind, if the iteration has begun and goes on in its direction, as that of a
-// join does.
+// seek moves only the members that are behind order, if the iteration continues in its direction. A join seeks in this
+// way.
 func (u *union) seek(order []byte) []byte {
 	if u.begun && order != nil && !before(order, u.last, u.ascending) {
 		for len(u.heap) > 0 && before(u.heap[0].at, order, u.ascending) {
@@ -166,7 +167,7 @@ func (u *union) next() []byte {
 	return u.top()
 }
 
-// replaceTop puts the member on top where it belongs after it has moved to at.
+// replaceTop records that the top member has moved to at, and restores the heap.
 func (u *union) replaceTop(at []byte) {
 	if u.heap[0].at = at; at == nil {
 		end := len(u.heap) - 1
@@ -201,7 +202,7 @@ func (u *union) down(i int) {
 	}
 }
 
-// before tells whether a comes before b in the direction of the iteration.
+// before reports whether a comes before b in the direction of the iteration.
 func before(a, b []byte, ascending bool) bool {
 	if ascending {
 		return bytes.Compare(a, b) < 0
@@ -209,19 +210,19 @@ func before(a, b []byte, ascending bool) bool {
 	return bytes.Compare(a, b) > 0
 }
 
-// join iterates over what is in all of several: each in turn seeks to where the one furthest ahead is, so what only
-// one of them has is skipped and not scanned (a leapfrog join).
+// join iterates over the sort_orders that all members have. Each member in turn seeks to the position of the member
+// that is furthest ahead, so sort_orders of a single member are skipped, not scanned (a leapfrog join).
 type join struct {
 	members   []orders
 	ascending bool
-	at        []byte // a copy of what was returned last
+	at        []byte // a copy of the last result
 }
 
 func (j *join) seek(order []byte) []byte { return j.settle(j.members[0].seek(order)) }
 
 func (j *join) next() []byte { return j.settle(j.members[0].next()) }
 
-// settle moves all members to the first sort_order from candidate on that all have.
+// settle moves all members to the first common sort_order at or behind candidate.
 func (j *join) settle(candidate []byte) []byte {
 	if candidate == nil {
 		return nil
@@ -242,7 +243,7 @@ func (j *join) settle(candidate []byte) []byte {
 	return j.at
 }
 
-// list iterates over sort_orders in memory, sorted in the direction of the iteration.
+// list iterates over sort_orders in memory, which are sorted in the direction of the iteration.
 type list struct {
 	sorted    [][]byte
 	ascending bool

@@ -17,41 +17,42 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Kept is a Store that recovers by itself, since it is only a copy: a file that turns out to be damaged, that is of another version
-// or that cannot be read is set aside under another name, and an empty one is begun. While there is none, because the disk is full
-// or another process has the file, reads and writes fail with CodeReplicaUnavailable, and opening it is tried again. It is safe
-// for concurrent use.
+// Kept is a Store that recovers from damage. Since the replica is only a copy, Kept renames a file that is damaged, of
+// another version or unreadable, and creates an empty one. While no replica is open, because the disk is full or
+// another process has the file, reads and writes fail with CodeReplicaUnavailable, and Kept retries opening it. It is
+// safe for concurrent use.
 type Kept struct {
 	path string
 	o    KeepOptions
 
-	current  atomic.Pointer[Store] // nil while there is none
-	why      atomic.Pointer[error] // there is none, or why the last one was set aside
+	current  atomic.Pointer[Store] // nil while no replica is open
+	why      atomic.Pointer[error] // the reason why current is nil, or why the last replica was set aside
 	setAside atomic.Uint64
 
-	damaged chan error // why the current one is of no more use
+	damaged chan error // receives the damage of the current replica
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 }
 
-// KeepOptions say how to keep a replica.
+// KeepOptions say how to open a replica and how to recover from damage.
 type KeepOptions struct {
 	Options
-	// Opened is called each time that a file was opened, before it is used; nil means not at all.
+	// Opened is called each time a file was opened, before it is used; nil means no call. If it fails, the file is
+	// closed.
 	Opened func() error
 	Log    *slog.Logger // nil means none
-	// Retry is how long to wait before opening a file that could not be opened, or after one was set aside a moment ago, is tried
-	// again; zero means a minute.
+	// Retry is how long to wait before the next attempt after a failed open, and the least time between two
+	// replacements of damaged files; zero means a minute.
 	Retry time.Duration
 }
 
-// keptAside is how many files that were set aside are kept, the newest: each may be as large as the replica.
+// keptAside is how many of the files set aside are kept, newest first. Each may be as large as the replica.
 const keptAside = 2
 
-// asideInfix stands between the name of a replica and the time at which it was set aside.
+// asideInfix separates the name of a replica from the time at which it was set aside.
 const asideInfix = ".damaged-"
 
-// Keep opens the replica at path. If that fails, it goes on trying until Close.
+// Keep opens the replica at path. If that fails, it retries until Close.
 func Keep(path string, o KeepOptions) *Kept {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -61,15 +62,17 @@ func Keep(path string, o KeepOptions) *Kept {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	k := &Kept{path: path, o: o, damaged: make(chan error, 1), stop: stop}
-	k.o.onDamage = func(cause error) { k.damaged <- cause } // once for each replica, of which there is one at a time
+	k.o.onDamage = func(cause error) { k.damaged <- cause } // once per replica; one is open at a time
 	err := k.open()
 	k.ended.Go(func() { k.tend(ctx, err) })
 	return k
 }
 
-// tend opens the replica until that succeeds, and anew each time it is damaged.
+// tend retries until the replica is open, and replaces it each time it is damaged.
 func (k *Kept) tend(ctx context.Context, err error) {
-	var begun time.Time // the last that took another's place: a disk that damages each must not make one after the other
+	// begun is the time of the last replacement. It keeps a disk that damages every file from causing a tight loop of
+	// replacements.
+	var begun time.Time
 	for {
 		wait := k.o.Retry
 		if err == nil {
@@ -91,7 +94,7 @@ func (k *Kept) tend(ctx context.Context, err error) {
 	}
 }
 
-// open opens the file, and sets aside what it cannot open.
+// open opens the file. If the file is unusable, open sets it aside and creates an empty one.
 func (k *Kept) open() error {
 	r, err := k.try()
 	if err != nil && isUseless(err) {
@@ -119,8 +122,8 @@ func (k *Kept) try() (*Store, error) {
 	return r, nil
 }
 
-// isUseless reports whether another file would do better than the one that could not be opened. That another process has it, or
-// that something has run out, does not speak against the file.
+// isUseless reports whether replacing the file could cure the error. A lock held by another process and exhausted
+// resources say nothing against the file.
 func isUseless(err error) bool {
 	for _, other := range []error{
 		errInUse, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EROFS, syscall.ENOTDIR, fs.ErrNotExist,
@@ -132,7 +135,7 @@ func isUseless(err error) bool {
 	return true
 }
 
-// drop takes a replica that is damaged out of use. What reads from it still is waited for by nobody.
+// drop takes a damaged replica out of use. It does not wait for running reads.
 func (k *Kept) drop(cause error) {
 	k.why.Store(&cause)
 	if r := k.current.Swap(nil); r != nil {
@@ -143,7 +146,7 @@ func (k *Kept) drop(cause error) {
 	}
 }
 
-// putAside gives the file another name, and deletes the oldest of such.
+// putAside renames the file, and deletes the oldest files set aside.
 func (k *Kept) putAside(cause error) error {
 	aside := k.path + asideInfix + time.Now().UTC().Format("20060102T150405.000000000Z")
 	switch err := os.Rename(k.path, aside); {
@@ -159,12 +162,12 @@ func (k *Kept) putAside(cause error) error {
 		return nil //nolint:nilerr // it is set aside, which is what counts
 	}
 	for _, old := range found[:max(0, len(found)-keptAside)] {
-		_ = os.Remove(old) // a folder that has something in it stays
+		_ = os.Remove(old) // a folder that is not empty stays
 	}
 	return nil
 }
 
-// SetAside returns the files that a Kept at path has set aside, the oldest first.
+// SetAside returns the files that a Kept at path has set aside, oldest first.
 func SetAside(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -182,10 +185,10 @@ func SetAside(path string) ([]string, error) {
 
 func asidePattern(name string) string { return name + asideInfix + "*Z" }
 
-// SetAsideCount returns how many files were set aside since Keep.
+// SetAsideCount returns how many files have been set aside since Keep.
 func (k *Kept) SetAsideCount() uint64 { return k.setAside.Load() }
 
-// Ready returns nil while there is a replica, else an error that says why there is none.
+// Ready returns nil while a replica is open and undamaged, otherwise an error with the reason.
 func (k *Kept) Ready() error {
 	_, err := k.replica()
 	return err
@@ -216,7 +219,7 @@ func (k *Kept) Write(ctx context.Context, b index.Batch) (index.Written, error) 
 	return r.Write(ctx, b)
 }
 
-// Close stops trying, and closes the replica.
+// Close stops the retries and closes the replica.
 func (k *Kept) Close() error {
 	k.stop()
 	k.ended.Wait()

@@ -25,10 +25,10 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// patience bounds every wait of these tests; nothing should come near it.
+// patience bounds every wait of these tests. Their waits normally end far earlier.
 const patience = 30 * time.Second
 
-// filledReplica leaves a file with some hundred records, closed, and returns what it exports.
+// filledReplica creates a closed file with a few hundred records, and returns its export.
 func filledReplica(t testing.TB, path string) (records []byte) {
 	t.Helper()
 	r := openReplica(t, path)
@@ -91,7 +91,7 @@ func setSchema(t testing.TB, path, version string) {
 	}
 }
 
-// asNobody runs f as a user to whom the folder belongs, but not the file: root may open any.
+// asNobody runs f as a user who owns the folder but not the file. Root may open any file.
 func asNobody(t *testing.T, path string, f func()) {
 	t.Helper()
 	const nobody = 65534
@@ -171,7 +171,7 @@ func truncateTo(t testing.TB, path string, part float64) {
 	check(t, os.Truncate(path, int64(part*float64(len(usedPart(t, path))))))
 }
 
-// foreign makes a good file of bbolt's that is no replica.
+// foreign creates a valid bbolt file that is not a replica.
 func foreign(t testing.TB, path string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
@@ -195,8 +195,8 @@ func fillKept(t testing.TB, k *Kept) {
 	}
 }
 
-// Whatever happens to the file under many readers and a writer: each of them is answered, with what was written or
-// with CodeReplicaUnavailable, and an empty replica takes its place.
+// The file is damaged under many readers and a writer. Each call returns data that was written or
+// CodeReplicaUnavailable, and an empty replica replaces the damaged one.
 func TestAReplicaThatIsDamagedWhileItIsOpenIsSetAside(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string){
 		"emptied":          func(t *testing.T, path string) { check(t, os.Truncate(path, 0)) },
@@ -217,8 +217,8 @@ func TestAReplicaThatIsDamagedWhileItIsOpenIsSetAside(t *testing.T) {
 						got, err := exportOrPanic(t, k)
 						switch {
 						case err == nil && bytes.Equal(got, records):
-						case err == nil && len(got) == 0: // of the new one
-						case errors.Is(err, errPanicked): // over a row that was changed after it was checked; the API answers 500
+						case err == nil && len(got) == 0: // from the new file
+						case errors.Is(err, errPanicked): // the row changed after its check; the API answers 500
 						case appliance.CodeOf(err) != appliance.CodeReplicaUnavailable:
 							t.Errorf("%v, or other records than were written", err)
 							return
@@ -259,7 +259,7 @@ func exportOrPanic(t testing.TB, from index.Index) (records []byte, err error) {
 	return b.Bytes(), err
 }
 
-// waitFor waits until something is so that nothing tells.
+// waitFor polls until a condition holds that cannot be waited for.
 func waitFor(t testing.TB, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
@@ -276,7 +276,7 @@ func overwriteBehind(t testing.TB, path string, from int64) {
 	overwrite(t, path, from, garbage(int(stat.Size()-from)))
 }
 
-// everyPage changes a byte in each page but the first two, far from its header.
+// everyPage changes a byte in each page except the first two, far from its header.
 func everyPage(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -306,7 +306,7 @@ func TestTheWriterNoticesDamageToo(t *testing.T) {
 	fillKept(t, k)
 }
 
-// Each that was set aside may be as large as the replica.
+// Each file set aside may be as large as the replica.
 func TestOnlyTheNewestThatWereSetAsideAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	for i := range keptAside + 2 {
@@ -350,7 +350,7 @@ func TestWhatHasRunOutIsNoFaultOfTheFile(t *testing.T) {
 	}
 }
 
-// A batch that goes on from what a replica had must not end up in the one that took its place.
+// A batch that continues from a replaced replica must not be written to its successor.
 func TestABatchForAnotherReplicaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	k := keep(t, path)

@@ -7,21 +7,22 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// bbolt leaves a third of its pages empty where keys come anywhere, and none where they come at the end. So the blocks of a bucket
-// are under the number of a lap, 4 bytes, and then their first key: what is merged in the order of the keys is taken away at the
-// beginning of the bucket and put at its end, under the number of the next lap. There are never more than two laps, the older of which
-// has the larger keys: all from the first key of the bucket on.
+// bbolt leaves a third of each page empty if keys arrive in random order, and none if they arrive in ascending order.
+// So the key of a block is a generation number of 4 bytes followed by the block's first key. Compaction goes through
+// the blocks in key order: it deletes them at the beginning of the bucket, and appends the merged blocks at the end,
+// under the number of the next generation. At most two generations exist. The older one holds the larger keys: all keys
+// from that of the bucket's first block on.
 //
-//	1 g… 1 k… 1 p… 2 a… 2 c…     the lap has come to g: a block whose first key is below that is of the lap 2
+//	1 g… 1 k… 1 p… 2 a… 2 c…     compaction has come to g: blocks whose first key is below g are of generation 2
 const lapSize = 4
 
-// laps goes over the blocks of a bucket in the order of their first keys. A block is named by its lap and that key. The bucket must
-// not change meanwhile.
+// laps iterates over the blocks of a bucket in the order of their first keys, across both generations. A block's name
+// is its generation and its first key. The bucket must not change during the iteration.
 type laps struct {
 	cursor *bbolt.Cursor
-	oldest []byte // the bucket's first block; nil for none
-	at     []byte // the block that the cursor is at
-	key    []byte // room for one to seek
+	oldest []byte // name of the bucket's first block; nil if the bucket is empty
+	at     []byte // name of the block under the cursor
+	key    []byte // buffer for the argument of a seek
 }
 
 func newLaps(bucket *bbolt.Bucket) laps {
@@ -30,7 +31,7 @@ func newLaps(bucket *bbolt.Bucket) laps {
 	return l
 }
 
-// lap returns the number of the lap that a block with that first key is of, or will be.
+// lap returns the generation of a block with the given first key, whether or not the block exists yet.
 func (l *laps) lap(first []byte) uint32 {
 	if l.oldest == nil {
 		return 0
@@ -42,7 +43,7 @@ func (l *laps) lap(first []byte) uint32 {
 	return older
 }
 
-// newest returns the number of the newest lap.
+// newest returns the number of the newest generation.
 func (l *laps) newest() uint32 {
 	last, _ := l.end()
 	if last == nil {
@@ -53,7 +54,8 @@ func (l *laps) newest() uint32 {
 
 func (l *laps) isOld(block []byte) bool { return bytes.HasPrefix(block, l.oldest[:lapSize]) }
 
-// found returns a block that the cursor has found, unless its lap is not that of its first key: then one of them is damaged.
+// found returns a block that the cursor has found. It panics if the block's generation does not fit its first key: then
+// the name is damaged.
 func (l *laps) found(block, sealed []byte) (_, _ []byte) {
 	if block != nil && binary.BigEndian.Uint32(block) != l.lap(block[lapSize:]) {
 		panic(damage("a block is of another lap than its keys"))
@@ -71,7 +73,7 @@ func (l *laps) seek(lap uint32, first []byte) []byte {
 	return l.key
 }
 
-// start moves to the first block.
+// start moves to the block with the smallest first key.
 func (l *laps) start() (block, sealed []byte) {
 	if l.oldest == nil {
 		return nil, nil
@@ -82,10 +84,10 @@ func (l *laps) start() (block, sealed []byte) {
 	return l.to(block, sealed)
 }
 
-// end moves to the last block of the newest lap.
+// end moves to the last block of the newest generation.
 func (l *laps) end() (block, sealed []byte) { return l.to(l.cursor.Last()) }
 
-// seekDown moves to the last block whose first key is at or below the given one.
+// seekDown moves to the last block whose first key is at or below the given key.
 func (l *laps) seekDown(key []byte) (block, sealed []byte) {
 	if l.oldest == nil {
 		return nil, nil
@@ -101,7 +103,7 @@ func (l *laps) next() (block, sealed []byte) {
 	wasOld := l.isOld(l.at)
 	block, sealed = l.found(l.cursor.Next())
 	switch {
-	case wasOld && block != nil && !l.isOld(block): // the newer lap's, which are before
+	case wasOld && block != nil && !l.isOld(block): // the newer generation has the smaller keys
 		return nil, nil
 	case !wasOld && block == nil:
 		block, sealed = l.cursor.First()
@@ -123,7 +125,8 @@ func (l *laps) previous() (block, sealed []byte) {
 	return l.to(block, sealed)
 }
 
-// checkNext looks at the block behind the one that the cursor is at, of which the name may be damaged so that keys seem to be before it.
+// checkNext verifies the block that follows the block under the cursor. If the name of the following block is damaged,
+// its keys can seem to be larger than they are.
 func (l *laps) checkNext() {
 	ahead := laps{cursor: l.cursor.Bucket().Cursor(), oldest: l.oldest, at: l.at}
 	ahead.cursor.Seek(l.at)

@@ -13,19 +13,20 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// postingChange puts a key into postings, or removes it.
+// postingChange adds a posting, or removes it.
 type postingChange struct {
 	key    []byte // the term and the sort_order
-	number uint32 // of the change in the batch: the last change of a key counts
+	number uint32 // sequence number in the batch: the last change of a key counts
 	remove bool
 }
 
-// compare orders changes by their keys, and changes of one key as they were made.
+// compare orders changes by key, and changes of one key by their time.
 func (a postingChange) compare(b postingChange) int {
 	return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 }
 
-// repost notes how the postings change when old, under its sort_order, becomes row, of which p was prepared. The zero Row is in none.
+// repost records how the postings change when row replaces old. p is the prepared form of row, or nil. A zero Row has
+// no postings.
 func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row index.Row, order string, p *prepared) {
 	for i, x := range c.postings {
 		w.before, w.after = w.before[:0], w.after[:0]
@@ -41,7 +42,7 @@ func (w *batchWriter) repost(c *collection, old index.Row, oldOrder string, row 
 		if oldOrder == order && slices.Equal(w.before, w.after) {
 			continue
 		}
-		// Removals first: what is still there is put again.
+		// Removals come first, so that a posting in both lists is added again.
 		for _, term := range w.before {
 			w.change(x, term, oldOrder, true)
 		}
@@ -57,7 +58,7 @@ func (w *batchWriter) change(x *postings, term uint64, order string, remove bool
 	w.changes[x] = append(changes, postingChange{key: key, number: uint32(len(changes)), remove: remove})
 }
 
-// room returns an empty slice of that capacity. It lives as long as the batch.
+// room returns an empty slice of the given capacity. Its memory lives as long as the batch.
 func (w *batchWriter) room(size int) []byte {
 	if cap(w.arena)-len(w.arena) < size {
 		w.arena = make([]byte, 0, max(size, 256<<10))
@@ -67,8 +68,8 @@ func (w *batchWriter) room(size int) []byte {
 	return w.arena[start:start:len(w.arena)]
 }
 
-// applyAllChanges makes the changes of all postings. What becomes of each is worked out beside the others; it is put into their
-// buckets one after the other, for so bbolt wants it.
+// applyAllChanges applies the changes of all postings. The plans are made in parallel; the buckets are then written one
+// after another, because a bbolt transaction is not safe for concurrent use.
 func (w *batchWriter) applyAllChanges() error {
 	var all []*rewriting
 	for x, changes := range w.changes {
@@ -83,7 +84,7 @@ func (w *batchWriter) applyAllChanges() error {
 	return nil
 }
 
-// rewriting is how the buckets of postings change by a batch.
+// rewriting is the effect of a batch on the buckets of one filter's postings.
 type rewriting struct {
 	main, recent     *bbolt.Bucket // recent may be nil
 	changes          []postingChange
@@ -92,14 +93,14 @@ type rewriting struct {
 	toMain, toRecent edit
 }
 
-// edit is what changes in a bucket of blocks.
+// edit is a list of changes to a bucket of blocks.
 type edit struct {
-	drop [][]byte // blocks
+	drop [][]byte // names of blocks
 	put  []packedBlock
-	grew int // keys
+	grew int // number of keys added, less those removed
 }
 
-// packedBlock is a block under its lap and first key.
+// packedBlock is an encoded block. Its name is its generation and first key.
 type packedBlock struct{ name, sealed []byte }
 
 func (w *batchWriter) rewriting(x *postings, changes []postingChange) *rewriting {
@@ -113,14 +114,15 @@ func (w *batchWriter) rewriting(x *postings, changes []postingChange) *rewriting
 }
 
 const (
-	// largeBatch is how many times the keys of a batch postings may have so that they go to the main bucket straight: that
-	// touches all of its blocks, but no key is put twice.
+	// largeBatch bounds when a batch bypasses the recent bucket: the main bucket has at most largeBatch keys per key of
+	// the batch. Such a batch touches all blocks of the main bucket, but writes no key twice.
 	largeBatch = 16
-	// mostBlocks is how many times as many keys the recent bucket may have so that a batch touches most of its blocks.
+	// mostBlocks bounds when all recent blocks are rewritten: if the recent bucket has at most mostBlocks·largeBatch
+	// keys per key of the batch, the batch touches most of its blocks.
 	mostBlocks = 16
 )
 
-// plan works out what changes. It only reads.
+// plan decides on the edits. It only reads the buckets.
 func (rw *rewriting) plan() {
 	changes := rw.changes
 	slices.SortFunc(changes, postingChange.compare)
@@ -162,7 +164,7 @@ func removals(changes []postingChange) (of []postingChange) {
 	return of
 }
 
-// mergeChanges returns changes followed by later ones, in the order of their keys, the last of each.
+// mergeChanges merges two sorted lists of changes. For a key in both, the later change counts.
 func mergeChanges(changes, later []postingChange) []postingChange {
 	if len(later) == 0 {
 		return changes
@@ -181,22 +183,26 @@ func mergeChanges(changes, later []postingChange) []postingChange {
 }
 
 const (
-	minRecent   = 32_000 // keys that postings may have in their recent bucket before any are moved
-	recentShare = 64     // all keys for each of those that may be there
-	mostMoved   = 2      // keys that are moved for each that comes
+	minRecent   = 32_000 // number of keys in a recent bucket below which none are moved
+	recentShare = 64     // share of all keys, 1/recentShare, that may stay in the recent bucket
+	mostMoved   = 2      // keys moved per key added, at most
 )
 
-// stretch returns keys of the recent bucket that are to go to the main one. The keys of a batch lie anywhere, so
-// that each would rewrite a block of its own of a large index. They gather in the small bucket instead, and with each batch as many
-// leave it as came, all from one stretch of the key space, so that they share blocks; the next batch goes on with the next stretch,
-// where the lap of the main bucket has come to. For M keys in all and n in a batch some M·n/R of the main keys are rewritten where R
-// are recent, and of those all, but no more than the n blocks that have them. Where that is all, R = √(M·n) is least; where it is few,
-// R = M/recentShare keeps the cost of a key from growing with M. What is beyond R, since the batches before had more keys, goes bit by
-// bit: a batch rewrites at most mostMoved·recentShare·n of the main keys, whatever came before it.
+// stretch returns the keys that move from the recent bucket to the main one. The keys of a batch are scattered, so in a
+// large index each would rewrite a separate block. They gather in the small recent bucket instead. Each batch then
+// moves about as many keys as it adds, all from one contiguous range of the key space, so that they share blocks. The
+// next batch continues with the range that follows, at the position of the compaction (see lapEnd).
 //
-// rest is how many keys behind the stretch end the lap, where no more are recent.
+// With M keys in the main bucket, R recent keys and n keys in the batch, a batch rewrites about M·n/R main keys. It
+// also rewrites all R recent keys, or at most the n blocks that its keys touch. If it rewrites all of them, R = √(M·n)
+// is the cheapest. If it rewrites few, R = M/recentShare keeps the cost of a key from growing with M. An excess over R,
+// left by larger batches, shrinks gradually: a batch rewrites at most mostMoved·recentShare·n main keys, regardless of
+// earlier batches.
 //
-// A bucket's sequence counts its keys.
+// If no recent key is left behind the range, rest is how many more main keys the batch may rewrite to finish the
+// generation.
+//
+// The sequence of a bucket is the number of its keys.
 func (rw *rewriting) stretch(coming int) (moved []postingChange, rest int) {
 	have, all := rw.recent.Sequence(), rw.main.Sequence()
 	keep := max(uint64(rw.recentKeys), uint64(math.Sqrt(float64(all)*float64(coming))), all/recentShare)
@@ -221,7 +227,7 @@ func (rw *rewriting) stretch(coming int) (moved []postingChange, rest int) {
 	return moved, rest
 }
 
-// lapEnd returns the key that the newest lap of a bucket has come to, nil where it has been all around.
+// lapEnd returns the key that the compaction of a bucket has reached, or nil if all blocks are of one generation.
 func lapEnd(bucket *bbolt.Bucket) []byte {
 	if l := newLaps(bucket); l.oldest != nil && l.newest() != binary.BigEndian.Uint32(l.oldest) {
 		return l.oldest[lapSize:]
@@ -229,7 +235,7 @@ func lapEnd(bucket *bbolt.Bucket) []byte {
 	return nil
 }
 
-// rewrite works out what the blocks of a bucket become by changes, which are in the order of their keys.
+// rewrite plans the new blocks of a bucket for a sorted list of changes.
 func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange) {
 	w := newBlockWriter(e, bucket)
 	for len(changes) > 0 {
@@ -242,7 +248,7 @@ func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange) {
 	}
 }
 
-// rewriteAll is rewrite where changes are everywhere: all blocks are of the next lap then.
+// rewriteAll is rewrite for changes that touch most blocks. All blocks become part of the next generation.
 func (e *edit) rewriteAll(bucket *bbolt.Bucket, changes []postingChange) {
 	w := newBlockWriter(e, bucket)
 	lap := w.laps.newest() + 1
@@ -251,8 +257,8 @@ func (e *edit) rewriteAll(bucket *bbolt.Bucket, changes []postingChange) {
 	w.rewrite(block, sealed, changes, func([]byte) bool { return true })
 }
 
-// sweep goes on with the lap of a bucket: it puts moved, which is a stretch from lapEnd on, and with it all that is there, and up to
-// rest keys behind it. What is removed may be anywhere.
+// sweep continues the compaction of a bucket. It merges moved, a range of keys from lapEnd on, with the blocks in that
+// range, and rewrites up to rest keys behind it. The removals may be anywhere in the bucket.
 func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, removed []postingChange) {
 	if len(moved) == 0 && rest == 0 {
 		e.rewrite(bucket, removed)
@@ -264,12 +270,13 @@ func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, remo
 		last = moved[len(moved)-1].key
 	}
 	first, _ := w.laps.start()
-	block, sealed := w.laps.end() // which has room yet
+	block, sealed := w.laps.end() // the last block of the generation, which may have room left
 	if lapEnd(bucket) == nil {
 		block, sealed = w.laps.start()
 		lap++
 	}
-	var from []byte // what is removed before that is of blocks before; before the first there are none
+	// Removals before from concern earlier blocks. The first block has no earlier ones.
+	var from []byte
 	if !bytes.Equal(block, first) {
 		from = block[lapSize:]
 	}
@@ -280,20 +287,20 @@ func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, remo
 		if bytes.Compare(first, last) <= 0 {
 			return true
 		}
-		rest -= w.block.keys // of the block before
+		rest -= w.block.keys // keys of the previous block
 		return rest > 0
 	})
 	e.rewrite(bucket, removed)
 }
 
-// blockWriter writes neighbouring blocks anew.
+// blockWriter rewrites neighboring blocks.
 type blockWriter struct {
 	to                *edit
 	laps              laps
-	lap               func(first []byte) uint32 // of a block that is written
-	block             block                     // that is merged
+	lap               func(first []byte) uint32 // the generation of a block to write
+	block             block                     // the block being merged
 	current, previous *blockPacker
-	appended          bool // the last changes came behind all keys
+	appended          bool // the last changes came after all existing keys
 }
 
 func newBlockWriter(to *edit, bucket *bbolt.Bucket) *blockWriter {
@@ -306,8 +313,8 @@ func (w *blockWriter) begin(lap func(first []byte) uint32) {
 	w.previous.reset()
 }
 
-// rewrite merges changes with a block and those that follow, as long as there are changes of them, or all that also wants, and
-// returns the other changes.
+// rewrite merges changes into a block and its successors, while a block has changes or also accepts it. It returns the
+// changes that remain.
 func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange, also func(first []byte) bool) []postingChange {
 	for {
 		var next, nextSealed []byte
@@ -335,7 +342,7 @@ func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange, als
 	return changes
 }
 
-// merge goes on with the keys of the block and changes of them.
+// merge writes the keys of the current block, with the changes applied.
 func (w *blockWriter) merge(changes []postingChange) {
 	at := 0
 	var key []byte
@@ -379,7 +386,8 @@ func (w *blockWriter) add(key []byte) {
 	w.current.add(key)
 }
 
-// end writes what is left: as two blocks of one size, where more keys will come between these.
+// end writes the remaining keys. If more keys are likely to come between them, it splits them into two blocks of equal
+// size.
 func (w *blockWriter) end(ofLap bool) {
 	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && !ofLap && len(w.previous.ends) > 0 && len(w.current.ends) < all/3 {
 		both := [2]*blockPacker{new(blockPacker), new(blockPacker)}
@@ -407,7 +415,7 @@ func (w *blockWriter) write(p *blockPacker) {
 	}
 }
 
-// apply makes the changes.
+// apply writes the edits to the buckets.
 func (rw *rewriting) apply() error {
 	if err := rw.toMain.apply(rw.main); err != nil || rw.recent == nil {
 		return err

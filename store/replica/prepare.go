@@ -9,15 +9,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// prepared is what a batch needs of a new row of a collection: worked out for many rows beside each other, while those before are written.
+// prepared holds everything that a batch needs of a new row of a collection. Rows are prepared in parallel while
+// earlier rows are written.
 type prepared struct {
 	key    []byte
-	packed []byte // and sealed
+	packed []byte // packed and sealed
 	terms  []uint64
-	ends   []int // of the terms of each postings
+	ends   []int // end of the terms of each postings
 }
 
-// keyOf returns the key of a row, of which p was prepared, or nothing.
+// keyOf returns the key of a row. p is the prepared form of the row, or nil.
 func (p *prepared) keyOf(c *collection, row index.Row) []byte {
 	if p != nil {
 		return p.key
@@ -25,7 +26,7 @@ func (p *prepared) keyOf(c *collection, row index.Row) []byte {
 	return row.AppendKey(make([]byte, 0, 96), c.t.Key)
 }
 
-// of returns the terms of the collection's postings of that number.
+// of returns the terms for the collection's postings with index x.
 func (p *prepared) of(x int) []uint64 {
 	start := 0
 	if x > 0 {
@@ -34,19 +35,19 @@ func (p *prepared) of(x int) []uint64 {
 	return p.terms[start:p.ends[x]]
 }
 
-// preparer prepares the rows of a batch in rounds. What rows of a round have in common is known from the next one on, so that the first ones
-// are small.
+// preparer prepares the rows of a batch in rounds. Each round's packers know the texts of the rounds before, so the
+// first rounds are small.
 type preparer struct {
 	rows  []index.Row
 	isNew []bool
 
 	packer *index.Packer
-	forks  []*index.Packer // by goroutine
+	forks  []*index.Packer // one per goroutine
 	own    *index.Packer   // for rows that are not prepared
 
-	ready, coming []prepared // of two rounds
-	from, to      int        // rows that are ready
-	next          func()     // waits until the round that comes is prepared
+	ready, coming []prepared // the current round and the next
+	from, to      int        // the rows of the current round
+	next          func()     // waits until the next round is prepared
 }
 
 const (
@@ -64,13 +65,13 @@ func newPreparer(packer *index.Packer, rows []index.Row, isNew []bool) *preparer
 	return p
 }
 
-// end waits for the round that is under way.
+// end waits for the running round and joins the forks.
 func (p *preparer) end() {
 	p.next()
 	p.packer.Join(append(p.forks, p.own)...)
 }
 
-// begin prepares the next round beside what goes on.
+// begin starts to prepare the next round in the background.
 func (p *preparer) begin(size int) {
 	rows := p.rows[p.to:min(len(p.rows), p.to+size)]
 	isNew := p.isNew[p.to:]
@@ -82,7 +83,7 @@ func (p *preparer) begin(size int) {
 	})
 }
 
-// at returns what is prepared of a row, nil where it must be worked out. Rows are asked for in their order.
+// at returns the prepared form of a row, or nil if the row was not prepared. Rows must be requested in order.
 func (p *preparer) at(i int) *prepared {
 	if i == p.to {
 		p.next()
@@ -97,7 +98,7 @@ func (p *preparer) at(i int) *prepared {
 	return nil
 }
 
-// prepare works out what is needed of new rows of collections.
+// prepare prepares the new rows of collections.
 func prepare(packer *index.Packer, rows []index.Row, isNew []bool, to []prepared) {
 	var room []byte
 	var terms []uint64
@@ -116,7 +117,7 @@ func prepare(packer *index.Packer, rows []index.Row, isNew []bool, to []prepared
 		room = row.AppendKey(room, c.t.Key)
 		p.key = room[start:len(room):len(room)]
 		p.packed = seal(c.sum, row.AppendText(order[:0], c.order), packer.Pack(room[len(room):], row))
-		room = room[:min(cap(room), len(room)+len(p.packed))] // a large row has memory of its own
+		room = room[:min(cap(room), len(room)+len(p.packed))] // a row larger than the buffer has separate memory
 		first, firstEnd := len(terms), len(ends)
 		for _, x := range c.postings {
 			x.terms(row, func(term uint64) { terms = append(terms, term) })
@@ -126,8 +127,8 @@ func prepare(packer *index.Packer, rows []index.Row, isNew []bool, to []prepared
 	}
 }
 
-// inParallel calls do for each n below a number on some goroutines, and returns what waits for all and goes on with what one of them
-// panicked over.
+// inParallel calls do for each n below all, on up to workers goroutines. It returns a function that waits for them and
+// repeats a panic of one of them.
 func inParallel(all, workers int, do func(worker, n int)) (wait func()) {
 	var working sync.WaitGroup
 	var next atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// query is a page of a collection, and the posting lists that it is made of.
+// query is one page of a collection, and the posting lists that restrict it.
 type query struct {
 	s         *snapshot
 	c         *collection
@@ -21,7 +21,7 @@ type query struct {
 	limit     int
 	ascending bool
 	ranges    []orders
-	checks    []func(index.Row) bool // what each row found must pass, for terms may collide
+	checks    []func(index.Row) bool // each row found must pass all checks, since terms may collide
 	nothing   bool                   // no row can match
 	meter     meter
 }
@@ -82,7 +82,7 @@ func fold(text string) []byte {
 	return folded
 }
 
-// has tells whether a text field is what was folded.
+// has reports whether a text field equals the folded text; the field is folded, too.
 func has(row index.Row, field int, folded []byte) bool {
 	var buf [256]byte
 	text := row.AppendText(buf[:0], field)
@@ -94,7 +94,7 @@ func (p *query) rangeOf(x *postings, term uint64) orders {
 	return ordersOf(p.s.tx, x, term, p.ascending, &p.meter)
 }
 
-// text restricts to rows with that text.
+// text restricts the query to rows with the given text.
 func (p *query) text(x *postings, field int, want string) {
 	if want == "" {
 		return
@@ -104,7 +104,7 @@ func (p *query) text(x *postings, field int, want string) {
 	p.checks = append(p.checks, func(row index.Row) bool { return has(row, field, folded) })
 }
 
-// addresses restricts to transfers from or to one of them.
+// addresses restricts the query to transfers from or to one of the addresses.
 func (p *query) addresses(addresses []string) {
 	if addresses == nil {
 		return
@@ -133,7 +133,7 @@ func (p *query) addresses(addresses []string) {
 	})
 }
 
-// any restricts to the union of the members.
+// any restricts the query to the union of the members.
 func (p *query) any(members []orders) {
 	switch len(members) {
 	case 0:
@@ -145,7 +145,7 @@ func (p *query) any(members []orders) {
 	}
 }
 
-// route restricts to pairs of chains.
+// route restricts the query to pairs of chains.
 func (p *query) route(x *postings, source, destination string, network index.Network) {
 	if source == "" && destination == "" && network == index.AnyNetwork {
 		return
@@ -156,7 +156,7 @@ func (p *query) route(x *postings, source, destination string, network index.Net
 	})
 }
 
-// routes restricts to rows whose pair of chains is wanted, by postings over pairs of chains.
+// routes restricts the query to rows with an accepted pair of chains. x must be postings by pair of chains.
 func (p *query) routes(x *postings, wanted func(route) bool) {
 	var members []orders
 	pairs := make(map[[2]string]bool)
@@ -168,7 +168,7 @@ func (p *query) routes(x *postings, wanted func(route) bool) {
 		}
 	}
 	if len(members) == len(all) && (x == transferByRoute || x == packetByRoute) && len(all) > 0 {
-		return // every row
+		return // all rows match
 	}
 	p.any(members)
 	p.checks = append(p.checks, func(row index.Row) bool {
@@ -188,7 +188,7 @@ func (p *query) transferIndex(idx int32) {
 	})
 }
 
-// sent restricts to packets of that very time.
+// sent restricts the query to packets sent at exactly that time.
 func (p *query) sent(at time.Time) {
 	nanoseconds := at.UnixNano()
 	p.ranges = append(p.ranges, p.rangeOf(packetByTime, uint64(nanoseconds)))
@@ -198,7 +198,7 @@ func (p *query) sent(at time.Time) {
 	})
 }
 
-// exceeding restricts to packets that are late.
+// exceeding restricts the query to late packets.
 func (p *query) exceeding(q index.PacketQuery) {
 	p.routes(packetUnsettled, func(r route) bool {
 		network := p.s.tables.network(r.source)
@@ -209,7 +209,8 @@ func (p *query) exceeding(q index.PacketQuery) {
 	p.checks = append(p.checks, func(row index.Row) bool { return p.s.tables.late(row, now) })
 }
 
-// transfersOfBlock returns the sort_orders of the transfers whose packets were sent in a block: as many as a block holds.
+// transfersOfBlock returns the sort_orders of the transfers whose packets were sent in a block. A block bounds their
+// number.
 func (p *query) transfersOfBlock(hash string) orders {
 	folded := fold(hash)
 	found := &list{ascending: p.ascending}
@@ -255,7 +256,7 @@ func (p *query) run() (found []index.Row, err error) {
 	return found, nil
 }
 
-// scan returns the page of a query without ranges straight from the rows.
+// scan reads the page of a query without ranges directly from the rows.
 func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	var k, v []byte
 	move := rows.Prev
@@ -283,8 +284,9 @@ func (p *query) scan(rows *bbolt.Cursor) []index.Row {
 	return found
 }
 
-// seekBefore moves to the last row before a sort_order. bbolt looks for keys by halving, so that a damaged one may lead past others; but
-// only to itself, or to one that is on the wrong side.
+// seekBefore moves to the last row before a sort_order, and verifies the rows on both sides. bbolt searches by
+// bisection, so a damaged key could hide others. In that case the search ends at the damaged key or at a key on the
+// wrong side.
 func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) {
 	behind, itsValue := rows.Seek(order)
 	if behind == nil {
@@ -302,7 +304,7 @@ func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) 
 	return k, v
 }
 
-// follow returns the page of the rows that the orders name.
+// follow returns the page of the rows that o names.
 func (p *query) follow(o orders, rows *bbolt.Bucket) []index.Row {
 	var order []byte
 	if p.page.Cursor == "" {
@@ -316,7 +318,7 @@ func (p *query) follow(o orders, rows *bbolt.Bucket) []index.Row {
 	found := make([]index.Row, 0, min(p.limit, 16))
 	g := gather(rows)
 	for ; order != nil && !p.meter.ended(); order = o.next() {
-		if g.add(order) < min(atOnce, p.limit-len(found)) { // never more than the page has room for
+		if g.add(order) < min(atOnce, p.limit-len(found)) { // never gather more rows than fit on the page
 			continue
 		}
 		if found = p.take(found, g); len(found) == p.limit {
@@ -328,7 +330,7 @@ func (p *query) follow(o orders, rows *bbolt.Bucket) []index.Row {
 	return found
 }
 
-// take appends the rows that are gathered, but those that do not pass.
+// take appends the gathered rows that pass the checks.
 func (p *query) take(found []index.Row, g *gathered) []index.Row {
 	for _, l := range g.find() {
 		if row := p.c.found(p.s.dictionary, l.Key, l.Value); p.passes(row) {
@@ -347,7 +349,8 @@ func (p *query) passes(row index.Row) bool {
 	return true
 }
 
-// find returns the row of that key, and its sort_order until the next one is looked for. The caller holds s.mu.
+// find returns the row with the given key, and its sort_order, which is valid until the next call. The caller holds
+// s.mu.
 func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 	if s.finders[c.number] == nil {
 		s.finders[c.number] = newFinder(s.tx, s.dictionary, c, nil)
@@ -355,13 +358,13 @@ func (s *snapshot) find(c *collection, key []byte) (index.Row, []byte) {
 	return s.finders[c.number].find(key, &meter{ctx: s.ctx})
 }
 
-// finder finds rows of a collection by their keys.
+// finder looks up rows of a collection by key.
 type finder struct {
 	c          *collection
 	dictionary rowReader
 	rows       *bbolt.Cursor
-	hashes     []*blockCursor  // of the postings by hash
-	left       map[string]bool // sort_orders that these have, but a batch has taken away the rows
+	hashes     []*blockCursor  // the postings by hash
+	left       map[string]bool // sort_orders of rows that the batch has removed, but not yet from the postings
 }
 
 func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection, left map[string]bool) *finder {
@@ -377,13 +380,13 @@ func newFinder(tx *bbolt.Tx, dictionary rowReader, c *collection, left map[strin
 func (f *finder) find(key []byte, m *meter) (index.Row, []byte) {
 	hash := key
 	if f.c == transfers { // packet_hash/transfer_index
-		hash = key[:max(0, bytes.LastIndexByte(key, '/'))] // a key without one names no transfer
+		hash = key[:max(0, bytes.LastIndexByte(key, '/'))] // a key without a slash names no transfer
 	}
 	var buf [256]byte
 	term := appendTerm(buf[:0:termSize], termOf(hash))
 	own := buf[termSize:termSize]
 	for _, cursor := range f.hashes {
-		// As few as have the hash, unless somebody makes hashes that collide.
+		// Few postings share a hash, unless an attacker makes hashes collide.
 		for k := cursor.seek(term); bytes.HasPrefix(k, term) && !m.ended(); k = cursor.next() {
 			if f.left[string(k[termSize:])] {
 				continue

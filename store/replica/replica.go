@@ -1,17 +1,23 @@
-// Package replica keeps an index in one bbolt file. The file is a copy: it may be deleted at any time and filled again.
+// Package replica keeps an index in one bbolt file. The file is a copy of the upstream's data: it may be deleted at any
+// time and filled again.
 //
 // # Layout
 //
-// Transfers and packets are the large collections: each has a bucket of rows under their sort_order, and one
-// bucket per filter whose keys (postings) are a term of 5 bytes (of the hash of what is filtered by) followed by the row's
-// sort_order, many of them in one value (see blocks.go), in laps that fill pages (see laps.go); those by hash have a second bucket
-// for the newest (see rewriting.stretch). A filter is
-// thus a range of keys in the order of the page; several filters are a merge of such ranges. Terms may collide, so each row found
-// is checked against the query itself. The other types are small: they live in one bucket each, under their key, and are
-// held in memory. See stats.go for the counts, and unverified.go for what is kept apart.
-// Each value has a checksum of its bucket's name, of its key and of itself behind it (seal); what settles how the file is opened has none.
+// Transfers and packets are the large collections. Each has a bucket of rows keyed by sort_order, and an inverted index
+// with one bucket of postings per filter. A posting is a term of 5 bytes, taken from the hash of the filtered value,
+// followed by the row's sort_order. Many postings share one value (see blocks.go), and generations of these values fill
+// their pages (see laps.go). Postings that arrive in no order, such as hashes, have a second bucket for recent keys
+// (see rewriting.stretch).
 //
-// Every batch is one bbolt transaction, synced to disk, so a crash leaves the last batch that Write returned from.
+// A filter is thus a range of keys in page order, and a query with several filters intersects such ranges. Terms may
+// collide, so each row found is checked against the query. The other types are small: each has one bucket, keyed by the
+// row's key, and is held in memory. stats.go describes the counts, and unverified.go the quarantine of unverified rows.
+//
+// Each value ends in a checksum over its bucket's name, its key and itself (seal). The settings that decide how the
+// file is opened have no checksum.
+//
+// Every batch is one bbolt transaction, synced to disk. After a crash, the file holds the last batch for which Write
+// returned.
 package replica
 
 import (
@@ -34,15 +40,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// layoutVersion is the version of the buckets, their keys and how values are sealed; the rows in them have index.FormatVersion. A
-// file in which either is another is refused: it is filled again, not migrated.
+// layoutVersion is the version of the buckets, their keys and the seal of values. The format of the rows has its own
+// version, index.FormatVersion. Open refuses a file in which either version differs: the file is filled again, not
+// migrated.
 const layoutVersion = 9
 
-// pageSize is the size of a new file's pages, in bytes. Packets take about 1 KB, so that pages of 4 KB would stay a fifth empty; of
-// blocks of postings, eight fill one.
+// pageSize is the page size of a new file, in bytes. Packets take about 1 KB, so pages of 4 KB would stay a fifth
+// empty. Eight blocks of postings fill a page.
 const pageSize = 16 << 10
 
-// growth is how many bytes a file that has become too small gets beyond what it needs. bbolt's 16 MiB would be as much as 12,000
+// growth is how many bytes beyond its need a file gets when it grows. bbolt's default of 16 MiB is as much as 12,000
 // transfers take.
 const growth = 4 << 20
 
@@ -50,15 +57,16 @@ const growth = 4 << 20
 type Store struct {
 	db      *bbolt.DB
 	now     func() time.Time
-	writing chan struct{} // holds a token while a batch is written, so that waiting for one's turn can end with ctx
+	writing chan struct{} // holds a token while a batch is written; a channel, so that ctx can end the wait
 
 	// tables is replaced after each commit that changed one of the small types or added a route. A reader that began
-	// before may see newer tables than rows, never older ones than Write has promised.
+	// earlier may see tables newer than its rows, but never tables older than a Write that has returned.
 	tables atomic.Pointer[tables]
 
-	// dictionary is replaced before each commit that has added to it: a reader may have a newer one than its rows need.
+	// dictionary is replaced before each commit that added to it, so a reader may have a newer dictionary than its rows
+	// need.
 	dictionary atomic.Pointer[index.Dictionary]
-	packer     *index.Packer // owned by who has the token of writing
+	packer     *index.Packer // owned by the goroutine that holds the token of writing
 
 	recentKeys int
 	largeBatch int
@@ -66,42 +74,43 @@ type Store struct {
 	serveUnverified bool
 	minFree         int64
 
-	file     *os.File // the one that bbolt opened; only ever read from here
+	file     *os.File // the file that bbolt opened; only read through this handle
 	pageSize int64
 	id       string                // see index.Status
-	fault    atomic.Pointer[error] // why nothing is read or written any more; see broken
-	gone     chan struct{}         // closed when there is a fault
+	fault    atomic.Pointer[error] // the damage that ended all reads and writes; see broken
+	gone     chan struct{}         // closed when fault is set
 	begins   sync.Mutex            // held while a transaction begins; see begin
-	onDamage func(error)           // called once, with it; nil means not at all
+	onDamage func(error)           // called once, with the fault; nil means no call
 
-	touched atomic.Uint64 // keys that queries have looked at; tests bound it
+	touched atomic.Uint64 // keys that queries have read; tests bound it
 }
 
 // Options say how to open a replica.
 type Options struct {
-	// Now is the clock that lateness and the last days are judged by; nil means time.Now.
+	// Now is the clock for lateness and for the last days; nil means time.Now.
 	Now func() time.Time
-	// LockTimeout is how long to wait for another process that has the file open; zero means a second.
+	// LockTimeout is how long to wait for another process to release the file's lock; zero means a second.
 	LockTimeout time.Duration
-	// ReadOnly opens an existing file for reading alone, beside others that do.
+	// ReadOnly opens an existing file for reading. Other processes may have it open for reading, too.
 	ReadOnly bool
-	// MaxBytes is how much address space to reserve, in bytes, not memory; zero means 64 GiB. While the file is smaller, no
-	// reader waits while it grows.
+	// MaxBytes is how much address space to reserve, in bytes; zero means 64 GiB. It reserves no memory. As long as the
+	// file is smaller, readers do not wait when it grows.
 	MaxBytes int64
-	// ServeUnverified also serves the rows that are kept apart, instead of other rows with their keys. Open changes a file
-	// that was last opened with the other value, in a transaction for each thousand of them; ReadOnly takes it as it is.
+	// ServeUnverified serves quarantined rows, too, in place of verified rows with the same keys. If the file was last
+	// opened with the other value, Open converts it, in one transaction per thousand quarantined rows. ReadOnly leaves
+	// the file as it is.
 	ServeUnverified bool
 
-	// MinFree is how many bytes a write leaves free on the disk, which it shares with the journal: without room for that,
-	// nothing can be attested.
+	// MinFree is how many bytes a write leaves free on the disk. The journal shares the disk, and nothing can be signed
+	// without room for the journal.
 	MinFree int64
 
-	onDamage func(error) // called once, when a file that was open is found to be damaged
+	onDamage func(error) // called once, when an open file is found to be damaged
 
-	recentKeys int // see rewriting.stretch; zero means minRecent and largeBatch, else all batches are small
+	recentKeys int // see rewriting.stretch; zero means minRecent and largeBatch, other values make all batches small
 }
 
-// ErrSchema is returned by Open for a file of another layout or with rows of another format. The remedy is that of ErrDamaged.
+// ErrSchema is returned by Open for a file of another layout or row format. The remedy is the same as for ErrDamaged.
 var ErrSchema = errors.New("the replica is of another version")
 
 var (
@@ -115,9 +124,9 @@ var (
 	keyUpdated = []byte("updated") // nanoseconds since 1970
 )
 
-// Open opens the replica at path, or makes an empty one, readable by its owner alone.
+// Open opens the replica at path, or creates an empty one that only its owner can read.
 //
-// Errors: ErrSchema; ErrDamaged; the file is locked by another process; what the file system says.
+// It returns ErrSchema, ErrDamaged, an error if another process holds the file's lock, or the file system's error.
 func Open(path string, o Options) (*Store, error) {
 	r, err := open(path, o)
 	if err != nil {
@@ -167,7 +176,8 @@ func open(path string, o Options) (_ *Store, err error) {
 	return r, nil
 }
 
-// abandon closes a file of which bbolt may never let go, but for its lock.
+// abandon closes the file. bbolt may never finish closing a damaged file, so abandon releases the lock and closes in
+// the background.
 func (r *Store) abandon() {
 	if r.fault.Load() == nil {
 		_ = r.db.Close()
@@ -179,11 +189,11 @@ func (r *Store) abandon() {
 	go func() { _ = r.db.Close() }()
 }
 
-// Close waits for views and writes that are under way. A second Close does nothing.
+// Close waits for running views and writes. A second Close does nothing.
 func (r *Store) Close() error { return r.db.Close() }
 
-// prepare makes the buckets of a new file, checks the version of an old one, serves what is unverified or no longer does,
-// and loads the tables.
+// prepare creates the buckets of a new file, checks the version of an existing file, applies ServeUnverified, and loads
+// the tables.
 func (r *Store) prepare() (err error) {
 	defer r.survive(debug.SetPanicOnFault(true), &err)
 	if err := checkWhole(r.db, r.file); err != nil {
@@ -266,20 +276,20 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	}
 	defer r.surviveView(debug.SetPanicOnFault(true), &err)
 	return r.view(func(tx *bbolt.Tx) error {
-		// Loaded after the transaction has begun: see Store.tables.
+		// The tables are loaded after the transaction has begun: see Store.tables.
 		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(), dictionary: r.dictionary.Load()}})
 	})
 }
 
-// snapshot is a read transaction with the tables of its time.
+// snapshot is a read transaction with the tables as of its beginning.
 type snapshot struct {
-	ctx    context.Context // of the View: of what is looked up without one
+	ctx    context.Context // of the View; used by lookups that have no context of their own
 	r      *Store
 	tables *tables
 
 	dictionary *index.Dictionary
 
-	mu      sync.Mutex // protects what follows; bbolt does not make tx safe for several goroutines
+	mu      sync.Mutex // protects the fields below; bbolt's tx is not safe for concurrent use
 	tx      *bbolt.Tx
 	finders [2]*finder // by collection; see find
 }
@@ -359,15 +369,15 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	return nil
 }
 
-// locked runs f under s.mu, which is free again even where f panics over a damaged file.
+// locked runs f under s.mu. It releases s.mu even if f panics over a damaged file.
 func (s *snapshot) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// walk calls yield with all that a bucket has, in the order of its keys, until an error of yield's. The caller does
-// not hold s.mu, so that yield may ask the snapshot more.
+// walk calls yield with each entry of a bucket, in key order, and stops at an error of yield. The caller does not hold
+// s.mu, so yield may read from the snapshot.
 func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []byte) error) error {
 	var cursor *bbolt.Cursor
 	var k, v []byte
@@ -375,7 +385,7 @@ func (s *snapshot) walk(ctx context.Context, bucket []byte, yield func(k, v []by
 		cursor = s.tx.Bucket(bucket).Cursor()
 		k, v = cursor.First()
 	})
-	// A cursor of its own may go on without the lock: it only reads pages.
+	// This cursor needs no lock: it has no other user, and it only reads pages.
 	for n := 0; k != nil; n++ {
 		if n%askEvery == 0 && ctx.Err() != nil {
 			return timeoutError(ctx.Err())

@@ -21,7 +21,7 @@ func openReplica(t testing.TB, path string) *Store {
 
 func TestReplicaConforms(t *testing.T) { conform(t, Options{}) }
 
-// TestReplicaConformsWhileMerging lets every batch move keys between the two buckets of an index.
+// TestReplicaConformsWhileMerging lets every batch move keys from the recent bucket to the main one.
 func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, Options{recentKeys: 20}) }
 
 func conform(t *testing.T, o Options) {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// sampleAll is up to how many rows a collection is read whole for a sample, and sampleShare which part of a larger one a
-	// sample must be: many single rows cost more than a pass over all.
+	// A collection of up to sampleAll rows is read whole for a sample. So is a larger one if the sample is at least
+	// 1/sampleShare of its rows, because many single lookups cost more than one pass.
 	sampleAll   = 4096
 	sampleShare = 16
-	// sampleSteps is how many keys behind a random place in postings a sample is taken at most. The first key behind it would
-	// be the likelier the larger the gap in front of it; of so many gaps only their mean counts.
+	// sampleSteps bounds how many keys anyOrder skips behind a random position in the postings. Without skipping, a key
+	// behind a large gap would be chosen more often. With it, only the mean of that many gaps matters.
 	sampleSteps = 256
 )
 
@@ -38,8 +38,8 @@ func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Ro
 	return s.sampleAnywhere(ctx, c, n)
 }
 
-// sampleOfAll passes over all rows and takes each with the probability that makes n of them (Knuth, The Art of Computer
-// Programming, section 3.4.2, algorithm S).
+// sampleOfAll reads all rows and selects n of them with equal probability (Knuth, The Art of Computer Programming,
+// section 3.4.2, algorithm S).
 func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left uint64) (sample []index.Row, err error) {
 	err = s.walk(ctx, c.rows, func(k, v []byte) error {
 		if rand.Uint64N(max(left, 1)) < uint64(n-len(sample)) {
@@ -51,8 +51,8 @@ func (s *snapshot) sampleOfAll(ctx context.Context, c *collection, n int, left u
 	return sample, err
 }
 
-// sampleAnywhere takes rows at random places of the postings by hash, which have nothing of the order of the rows. It gives up, with
-// fewer, after several times as many tries.
+// sampleAnywhere reads rows at random positions of the postings by hash, whose order is independent of the order of the
+// rows. It makes at most 4n+16 attempts, and may return fewer than n rows.
 func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sample []index.Row, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *snapshot) sampleAnywhere(ctx context.Context, c *collection, n int) (sa
 	return sample, nil
 }
 
-// anyOrder returns the sort_order of a random key of postings, nil where there is none.
+// anyOrder returns the sort_order of a random posting, or nil if the bucket is empty.
 func anyOrder(from *bbolt.Bucket) []byte {
 	cursor := newBlockCursor(from)
 	k := cursor.seek(binary.BigEndian.AppendUint64(nil, rand.Uint64()))

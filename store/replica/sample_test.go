@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestSamplesAreOfAllParts: a sample has rows from each quarter of a collection, be the keys of its postings in the main bucket, in
-// the recent one or in both.
+// TestSamplesAreOfAllParts checks that a sample has rows from each quarter of a collection, with its postings in the
+// main bucket, in the recent bucket, or in both.
 func TestSamplesAreOfAllParts(t *testing.T) {
 	const all, size, quarters = 8000, 400, 4
 	var rows []index.Row
@@ -48,7 +48,7 @@ func TestSamplesAreOfAllParts(t *testing.T) {
 					t.Errorf("%d different rows, want %d", len(seen), size)
 				}
 				for i, n := range in {
-					// 100 ± 8.7 by chance: what is out of these bounds is so once in 10^8.
+					// The expected count is 100 ± 8.7 by chance; it is out of these bounds once in 10^8.
 					if n < 50 || n > 150 {
 						t.Errorf("%d rows of quarter %d", n, i)
 					}

@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// pick returns the page of a small type's rows that pass.
+// pick returns a page of the rows of a small type that pass the filter.
 func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page, passes func(index.Row) bool) ([]index.Row, error) {
 	limit, err := page.Size()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *snapshot) Channels(ctx context.Context, q index.ChannelQuery) ([]index.
 	})
 }
 
-// hasTags tells whether a channel has one of the tags.
+// hasTags reports whether a channel has at least one of the tags; nil matches every channel.
 func hasTags(channel index.Row, tags []string) bool {
 	if tags == nil {
 		return true
@@ -91,7 +91,7 @@ func (s *snapshot) Connections(ctx context.Context, q index.ConnectionQuery) ([]
 	})
 }
 
-// end are the columns of one end of a connection or channel.
+// end holds the columns of one end of a connection or channel.
 type end struct{ chain, client, connection int }
 
 var (
@@ -101,7 +101,7 @@ var (
 	channelDestination    = end{index.ChannelDestinationChainColumn, index.ChannelDestinationClientColumn, index.ChannelDestinationConnectionColumn}
 )
 
-// is tells whether the end is as asked.
+// is reports whether the end matches the query.
 func (e end) is(row index.Row, want index.End) bool {
 	return isText(row, e.chain, want.Chain) && isInt(row, e.client, want.Client) && isInt(row, e.connection, want.Connection)
 }
@@ -118,7 +118,7 @@ func isInt(row index.Row, column int, want *int32) bool {
 	return ok && n == *want
 }
 
-// isBool takes null for false.
+// isBool treats null as false.
 func isBool(row index.Row, column int, want *bool) bool {
 	if want == nil {
 		return true

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// packetByStake has the packets that are stakes: all of a kind, those of an address, and those whose delivery leaves by a
-// channel, for that tells where it goes.
+// packetByStake holds the packets that are stakes, by kind, by address, and by the channel of their delivery, which
+// determines its destination.
 var packetByStake = &postings{bucket: []byte("packet.stake"), terms: stakeTerms}
 
 func stakeTerms(packet index.Row, add func(uint64)) {
@@ -43,7 +43,7 @@ func deliveryTerm(kind zkgm.StakeKind, hub string, channel uint32) uint64 {
 	return termOf(binary.BigEndian.AppendUint32(append([]byte{byte(kind), 'd'}, hub...), channel))
 }
 
-// Stakes implements index.Snapshot. A page costs what one of packets does, and a look-up for each delivery.
+// Stakes implements index.Snapshot. A page costs as much as a page of packets, and one lookup per delivery.
 func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row, error) {
 	p, err := s.query(ctx, packets, q.Page)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	made := make(map[string]index.Row) // by sort_order, of what has passed
+	made := make(map[string]index.Row) // the rows that passed, by the packet's sort_order
 	p.text(packetByTx, index.PacketSendTransactionColumn, q.TransactionHash)
 	p.text(packetByHash, index.PacketHashColumn, q.PacketHash)
 	p.text(packetByBlock, index.PacketSendBlockColumn, q.BlockHash)
@@ -85,7 +85,7 @@ func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row,
 	return found, nil
 }
 
-// stakers restricts to stakes of a kind, and of one of the addresses.
+// stakers restricts the query to stakes of a kind and, unless addresses is nil, of one of the addresses.
 func (p *query) stakers(kind zkgm.StakeKind, addresses []string) {
 	if addresses == nil {
 		p.ranges = append(p.ranges, p.rangeOf(packetByStake, kindTerm(kind)))
@@ -109,7 +109,7 @@ func containsFolded(addresses []string, a string) bool {
 	return false
 }
 
-// deliveredTo restricts to stakes whose delivery leaves by a channel to that chain.
+// deliveredTo restricts the query to stakes whose delivery leaves through a channel to that chain.
 func (p *query) deliveredTo(kind zkgm.StakeKind, chain string) {
 	if chain == "" {
 		return
@@ -125,7 +125,7 @@ func (p *query) deliveredTo(kind zkgm.StakeKind, chain string) {
 	p.any(members)
 }
 
-// stake returns the row of a packet that is asked for, else the zero Row.
+// stake returns the stake of a packet if it matches the query, otherwise the zero Row.
 func (s *snapshot) stake(packet index.Row, q index.StakeQuery, m *meter) (index.Row, error) {
 	stake, ok := index.StakeOf(packet)
 	if !ok || stake.Kind != q.Kind || !ofAddresses(stake, q.Addresses) {
@@ -151,7 +151,7 @@ func ofAddresses(stake zkgm.Stake, addresses []string) bool {
 	return order != nil && containsFolded(addresses, index.AddressOf(order.Receiver).Canonical)
 }
 
-// destination is where the hub's channel leads; back to the staker's chain where the channel is not known.
+// destination returns the chain that the hub's channel leads to. If the channel is unknown, it is the staker's chain.
 func (s *snapshot) destination(packet index.Row, hub string, channel uint32) string {
 	row, known := s.tables.of[index.ChannelType].byKey[index.ChannelKey(hub, int32(channel))]
 	if known {
@@ -162,8 +162,9 @@ func (s *snapshot) destination(packet index.Row, hub string, channel uint32) str
 	return source
 }
 
-// delivery returns the packet that delivers, the zero Row where there is none yet: it was sent in the transaction that received the
-// stake's. Of several that are the same, which differ by their salts alone, it is the first.
+// delivery returns the packet that delivers the stake, or the zero Row if it has not been sent. The delivery was sent
+// in the transaction that received the packet of the stake. Of several deliveries that differ only in their salts, it
+// returns the first.
 func (s *snapshot) delivery(packet index.Row, d zkgm.Delivery, m *meter) (found index.Row) {
 	var buf [256]byte
 	tx := packet.AppendText(buf[:0], index.PacketReceiveTransactionColumn)

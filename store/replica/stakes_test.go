@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// staked returns a replica of made-up data, and its packets, newest first.
+// staked returns a replica of generated data, and its packets, newest first.
 func staked(t *testing.T, transfers int) (*Store, []index.Packet) {
 	t.Helper()
 	r, err := Open(filepath.Join(t.TempDir(), "replica.db"), Options{})
@@ -42,7 +42,7 @@ func staked(t *testing.T, transfers int) (*Store, []index.Packet) {
 	return r, all
 }
 
-// ask returns the stakes of a query, all pages of them.
+// ask returns all pages of a stake query.
 func ask(t *testing.T, r *Store, q index.StakeQuery) (rows []index.Row) {
 	t.Helper()
 	err := r.View(t.Context(), func(s index.Snapshot) error {
@@ -61,7 +61,7 @@ func ask(t *testing.T, r *Store, q index.StakeQuery) (rows []index.Row) {
 	return rows
 }
 
-// like are the packets of which each kind of stakes is made, as their calldata says it.
+// like returns the packets that produce a kind of stake, according to their calldata.
 func like(all []index.Packet, does, not string) (found []index.Packet) {
 	for _, p := range all {
 		row, err := index.NewRow(p)
@@ -107,7 +107,7 @@ func TestStakes(t *testing.T) {
 	deliveries(t, r, all)
 }
 
-// filters asks for each row by each of its own values, and for what it has not.
+// filters queries each row by each of its own values, and by values that it does not have.
 func filters(t *testing.T, r *Store, kind zkgm.StakeKind, rows []index.Row) {
 	t.Helper()
 	value := func(row index.Row, name string) string {
@@ -145,7 +145,7 @@ func filters(t *testing.T, r *Store, kind zkgm.StakeKind, rows []index.Row) {
 	}
 }
 
-// deliveries holds what bonds say of their deliveries against the packets.
+// deliveries compares the deliveries of bonds with the packets.
 func deliveries(t *testing.T, r *Store, all []index.Packet) {
 	t.Helper()
 	byHash := make(map[string]index.Packet)
@@ -179,7 +179,7 @@ func deliveries(t *testing.T, r *Store, all []index.Packet) {
 	}
 }
 
-// TestInstructions walks all instructions to and fro, in pages that end within packets.
+// TestInstructions reads all instructions in both directions, in pages that end within packets.
 func TestInstructions(t *testing.T) {
 	r, all := staked(t, 600)
 	walk := func(q index.InstructionQuery) (rows []index.Row) {
@@ -227,7 +227,7 @@ func TestInstructions(t *testing.T) {
 	calls(t, walk, older)
 }
 
-// calls asks for those of each sender and contract.
+// calls queries the instructions of each sender and contract.
 func calls(t *testing.T, walk func(index.InstructionQuery) []index.Row, all []index.Row) {
 	t.Helper()
 	operand := index.InstructionType.MustField("operand").Number
@@ -254,7 +254,8 @@ func calls(t *testing.T, walk func(index.InstructionQuery) []index.Row, all []in
 	}
 }
 
-// TestStakesPageCost: what a page looks at does not grow with the packets that are no stakes, nor with stakes beyond it.
+// TestStakesPageCost checks that the keys read for a page do not grow with packets that are no stakes, nor with stakes
+// beyond the page.
 func TestStakesPageCost(t *testing.T) {
 	var looked [2]uint64
 	for i, transfers := range []int{1500, 6000} {

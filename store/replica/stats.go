@@ -17,16 +17,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// The bucket of counts. Each key begins with the collection's number and what is counted:
+// The bucket of counts. Each key begins with the number of the collection and the kind of the count:
 //
 //	total   -                        all rows
 //	route   source NUL destination   rows of a pair of chains
 //	day     day                      rows sent on a UTC day, days since 1970 as 4 bytes big-endian
 //	routes  day source NUL dest      rows of a pair of chains sent on a day
-//	latency phase source NUL dest    a histogram, of packets; each chain may be empty, which stands for any
+//	latency phase source NUL dest    a histogram, of packets; an empty chain stands for any chain
 //
-// A count is a varint; one that falls to zero is removed. All are changed by exactly what each row was and is, so
-// they follow updates and not only inserts.
+// A count is a varint, and is deleted at zero. Each write subtracts the old row and adds the new one, so the counts
+// follow updates and removals, too.
 const (
 	statTotal    = 't'
 	statRoute    = 'r'
@@ -39,7 +39,7 @@ func statKey(c *collection, what byte, rest string) []byte {
 	return append([]byte{byte('0' + c.number), what}, rest...)
 }
 
-// latencyPhases are the fields whose distance from the sending is kept as a histogram.
+// latencyPhases are the fields that are kept in histograms, as the time since the packet was sent.
 var latencyPhases = []struct {
 	phase index.Phase
 	field int
@@ -49,20 +49,20 @@ var latencyPhases = []struct {
 	{index.PhasePacketAck, index.PacketAckedColumn},
 }
 
-// deltas are the changes of counts that a batch gathers.
+// deltas are the changes of counts by a batch.
 type deltas struct {
 	counts    map[string]int64
 	latencies map[string]*latencies // by pair of chains
 }
 
-// latencies are the changes of histograms: by latencyPhases, by bucket.
+// latencies are changes of histograms: by index in latencyPhases, then by bucket.
 type latencies [3]map[uint64]int64
 
 func newDeltas() *deltas {
 	return &deltas{counts: make(map[string]int64), latencies: make(map[string]*latencies)}
 }
 
-// add counts a row, or with -1 takes it out again.
+// add counts a row; by is 1, or -1 to subtract the row.
 func (d *deltas) add(c *collection, row index.Row, by int64) {
 	var buf [160]byte
 	key := append(buf[:0], byte('0'+c.number), statTotal)
@@ -101,7 +101,8 @@ func (d *deltas) addLatencies(packet index.Row, sent int64, pair string, by int6
 	}
 }
 
-// histograms returns the changes by key: each pair of chains counts for itself, for each of its chains with any other, and for all.
+// histograms returns the changes by key. Each pair of chains counts for itself, for its source with any destination,
+// for its destination with any source, and for all pairs.
 func (d *deltas) histograms() map[string]map[uint64]int64 {
 	all := make(map[string]map[uint64]int64)
 	for pair, of := range d.latencies {
@@ -126,7 +127,7 @@ func latencyKey(phase int, source, destination string) string {
 	return string(statKey(packets, statLatency, string(rune('0'+phase))+source+routeSeparator+destination))
 }
 
-// dayOf returns the UTC day of a time, in days since 1970, moved so that earlier days sort in front.
+// dayOf returns the UTC day of a time, in days since 1970. The sign bit is flipped, so that earlier days sort first.
 func dayOf(nanoseconds int64) uint32 {
 	day := nanoseconds / int64(24*time.Hour)
 	if nanoseconds%int64(24*time.Hour) < 0 {
@@ -139,7 +140,7 @@ func dayName(day uint32) string {
 	return time.Unix(int64(int32(day^1<<31))*24*60*60, 0).UTC().Format(time.DateOnly)
 }
 
-// write applies the changes. routes tells that a pair of chains came or went.
+// write applies the changes. routes reports whether a pair of chains was added or has disappeared.
 func (d *deltas) write(tx *bbolt.Tx) (routes bool, err error) {
 	b := tx.Bucket(bucketStats)
 	for key, by := range d.counts {
@@ -183,9 +184,9 @@ func countOf(v []byte) uint64 {
 	return n
 }
 
-// histogram counts latencies in buckets whose bounds grow by a constant factor, so that a bucket's middle is at most
-// index.LatencyError from all that is in it (as DDSketch does). It is exact in what it counts: what was added can
-// be taken out. Sorted by bucket.
+// histogram counts latencies in buckets whose bounds grow by a constant factor, as in DDSketch. The middle of a bucket
+// is within index.LatencyError of each value in it. Counts are exact, so values can be subtracted. Entries are sorted
+// by bucket.
 type histogram []histogramEntry
 
 type histogramEntry struct{ bucket, count uint64 }
@@ -200,7 +201,7 @@ func latencyBucket(nanoseconds int64) uint64 {
 	return uint64(math.Ceil(math.Log(float64(nanoseconds)/float64(time.Millisecond)) / latencyGrowth))
 }
 
-// latencySeconds returns the middle of a bucket.
+// latencySeconds returns the middle of a bucket, in seconds.
 func latencySeconds(bucket uint64) float64 {
 	if bucket == 0 {
 		return 0
@@ -244,7 +245,7 @@ func (h *histogram) change(changes map[uint64]int64) {
 	*h = slices.DeleteFunc(*h, func(e histogramEntry) bool { return e.count == 0 })
 }
 
-// percentiles returns the values at the nearest ranks, nil for an empty histogram.
+// percentiles returns the nearest-rank percentiles, or nil for an empty histogram.
 func (h histogram) percentiles() *index.Percentiles {
 	total := uint64(0)
 	for _, e := range h {
@@ -265,7 +266,7 @@ func (h histogram) percentiles() *index.Percentiles {
 	return &index.Percentiles{P5: at(0.05), Median: at(0.5), P95: at(0.95)}
 }
 
-// count returns how many rows a collection has. The caller holds s.mu.
+// count returns the number of rows of a collection. The caller holds s.mu.
 func (s *snapshot) count(c *collection) uint64 {
 	return countOf(get(s.tx, bucketStats, statKey(c, statTotal, "")))
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// tables are the small types and what is made of them. They never change: a write makes new ones.
+// tables are the rows of the small types, and maps derived from them. They are immutable: a write makes new ones.
 type tables struct {
-	of       map[*index.Type]table // of index.TableTypes
+	of       map[*index.Type]table // by type, for index.TableTypes
 	testnets map[string]bool
-	slas     map[string]time.Duration // by the key of the channel
+	slas     map[string]time.Duration // by channel key
 	ranked   []index.Row              // tokens, in the order of Snapshot.Tokens
 	routes   [2][]route               // by collection: the pairs of chains that have rows
 }
 
-// table is all rows of a small type.
+// table holds all rows of a small type.
 type table struct {
 	byKey  map[string]index.Row // by Row.Key
 	sorted []index.Row          // by sort_order, ascending
@@ -47,7 +47,7 @@ func loadTables(tx *bbolt.Tx) (*tables, error) {
 	return t, nil
 }
 
-// reload returns tables in which those that are changed are read again.
+// reload returns a copy of the tables in which the changed ones are read again.
 func (t *tables) reload(tx *bbolt.Tx, changed map[*index.Type]bool, routes bool) *tables {
 	next := *t
 	next.of = maps.Clone(t.of)
@@ -95,7 +95,7 @@ func (t *tables) derive() {
 	}
 	t.ranked = slices.Clone(t.of[index.TokenType].sorted)
 	slices.SortStableFunc(t.ranked, func(a, b index.Row) int {
-		return cmp.Compare(rankOf(a), rankOf(b)) // equals stay in the order of chain and denom
+		return cmp.Compare(rankOf(a), rankOf(b)) // SortStableFunc keeps equal ranks in the order of chain and denom
 	})
 }
 
@@ -106,7 +106,7 @@ func rankOf(token index.Row) int64 {
 	return math.MaxInt64
 }
 
-// loadRoutes reads the pairs of chains from their counts.
+// loadRoutes reads the pairs of chains from the keys of their counts.
 func (t *tables) loadRoutes(tx *bbolt.Tx) {
 	for i, c := range collections {
 		t.routes[i] = nil
@@ -119,7 +119,7 @@ func (t *tables) loadRoutes(tx *bbolt.Tx) {
 	}
 }
 
-// network tells which network a chain is of.
+// network returns the network of a chain.
 func (t *tables) network(chain string) index.Network {
 	if t.testnets[chain] {
 		return index.Testnet
@@ -127,7 +127,7 @@ func (t *tables) network(chain string) index.Network {
 	return index.Mainnet
 }
 
-// late tells whether a packet exceeds its channel's sla.
+// late reports whether a packet exceeds the SLA of its channel.
 func (t *tables) late(packet index.Row, now time.Time) bool {
 	sent, ok := packet.Nanoseconds(packets.sent)
 	if !ok || !packet.IsNull(index.PacketAckedColumn) || !packet.IsNull(index.PacketTimedOutColumn) {
@@ -136,12 +136,12 @@ func (t *tables) late(packet index.Row, now time.Time) bool {
 	sla := index.DefaultSLA
 	var buf [128]byte
 	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(index.PacketSourceChannelColumn) {
-		sla = d // a channel that is not told would read as channel 0
+		sla = d // a null source channel would read as channel 0
 	}
 	return now.UnixNano()-sent > int64(sla)
 }
 
-// packetChannelKey are the fields of a packet that name its channel.
+// packetChannelKey are the fields of a packet that identify its channel.
 var packetChannelKey = []int{index.PacketSourceChainColumn, index.PacketSourceChannelColumn}
 
 // Related implements index.Snapshot.
@@ -172,7 +172,7 @@ func (s *snapshot) Related(row index.Row, relation index.Relation) index.Row {
 	return found
 }
 
-// placeholder is a row that is not in the index, with nothing but its key.
+// placeholder returns a row with only its key set, for a row that is not in the index.
 func placeholder(value any) index.Row {
 	row, err := index.NewRow(value)
 	if err != nil {
@@ -221,7 +221,7 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 	return count, put(w.tx, bucket, []byte(key), row.Bytes())
 }
 
-// removeFromTable deletes a row of a small type, and reports whether there was one.
+// removeFromTable deletes a row of a small type, and reports whether it existed.
 func (w *batchWriter) removeFromTable(id index.RowID) (removed bool, err error) {
 	if !slices.Contains(index.TableTypes, id.Type) {
 		return false, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", id.Type.Name)
@@ -238,7 +238,7 @@ func (w *batchWriter) removeFromTable(id index.RowID) (removed bool, err error) 
 	return true, w.tx.Bucket(bucket).Delete([]byte(id.Key))
 }
 
-// orders returns who holds each sort_order of a small type in this batch.
+// orders returns, for a small type, the key of the row that holds each sort_order at this point of the batch.
 func (w *batchWriter) orders(of *index.Type) map[string]string {
 	if w.tableOrders[of] == nil {
 		w.tableOrders[of] = make(map[string]string)
@@ -249,8 +249,8 @@ func (w *batchWriter) orders(of *index.Type) map[string]string {
 	return w.tableOrders[of]
 }
 
-// settleOrder returns the sort_order that a row is kept under: the one it comes with if no other row has it,
-// else that with its key. A row that was kept under either stays there.
+// settleOrder returns the sort_order to store a row under: its own if no other row has it, otherwise its own extended
+// by its key (index.TieBreak). A row that is stored under either of the two stays there.
 func settleOrder(order, kept, key string, taken func(string) bool) (string, error) {
 	tied := index.TieBreak(order, key)
 	switch {

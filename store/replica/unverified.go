@@ -14,25 +14,26 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// The bucket of what is kept apart, by the name of the type, NUL and the row's key. Its sequence is how many there are.
-// What it has of a row is
+// The quarantine of unverified rows. A key is the name of the type, NUL and the row's key. The bucket's sequence is the
+// number of entries. A value is
 //
-//	since                   when the row was first kept apart, nanoseconds since 1970, 8 bytes big-endian
-//	served                  1 while the row is among the others, else 0
+//	since                   when the row was first quarantined, nanoseconds since 1970, 8 bytes big-endian
+//	served                  1 while the row is stored among the served rows, otherwise 0
 //	reason, row, verified   each its length as a varint and its bytes; see apart
 var (
 	bucketUnverified = []byte("unverified")
-	// keyServing, in meta, is how a file's unverified rows are served: true or false, or nothing while that changes.
+	// keyServing, in meta, says whether the file serves unverified rows: true, false, or absent during a conversion.
 	keyServing = []byte("serve unverified")
 )
 
-// apart is a row that is kept apart.
+// apart is a quarantined row.
 type apart struct {
 	since  int64
 	served bool
 	reason []byte
 	row    []byte
-	// verified is what Rows has said of the key, while this row is served in its place; empty where it has said nothing.
+	// verified is the row that the upstream's verified data (Batch.Rows) has for the key, while this row is served
+	// instead. It is empty if no verified row is known.
 	verified []byte
 }
 
@@ -49,7 +50,7 @@ func (a apart) encode() []byte {
 	return v
 }
 
-// readApart returns what was encoded, as parts of it.
+// readApart decodes a value. The fields of the result alias v.
 func readApart(v []byte) apart {
 	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
 	v = v[9:]
@@ -61,10 +62,11 @@ func readApart(v []byte) apart {
 	return a
 }
 
-// maxApartKey is where keys in the bucket are cut, in bytes, for an upstream may send any text for a hash and bbolt bounds keys.
+// maxApartKey is the maximum length of a key in the quarantine, in bytes. An upstream may send any text as a hash, and
+// bbolt limits the length of keys.
 const maxApartKey = 1024
 
-// apartKey returns a row's key in the bucket. One that is too long ends in its SHA-256.
+// apartKey returns the key of a row in the quarantine. A key that is too long is cut and ends in its SHA-256.
 func apartKey(id index.RowID) []byte {
 	key := append(make([]byte, 0, 96), id.Type.Name...)
 	key = append(append(key, 0), id.Key...)
@@ -75,7 +77,7 @@ func apartKey(id index.RowID) []byte {
 	return key
 }
 
-// collectionOfApart returns which collection a key in the bucket is of.
+// collectionOfApart returns the collection that a quarantine key belongs to.
 func collectionOfApart(key []byte) *collection {
 	for _, c := range collections {
 		if bytes.HasPrefix(key, append([]byte(c.t.Name), 0)) {
@@ -85,7 +87,7 @@ func collectionOfApart(key []byte) *collection {
 	return nil
 }
 
-// keepApart writes an unverified row.
+// keepApart quarantines an unverified row. It counts the row as inserted, updated or unchanged.
 func (w *batchWriter) keepApart(u index.Unverified) error {
 	if u.Row.IsZero() {
 		return errEmptyRow
@@ -118,7 +120,8 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 	return put(w.tx, bucketUnverified, key, a.encode())
 }
 
-// endApart ends what is kept apart of a row's key, and tells whether there was any. Where nothing is kept apart it costs nothing.
+// endApart deletes the quarantine entry for a row's key, and reports whether there was one. With an empty quarantine it
+// costs no read.
 func (w *batchWriter) endApart(row index.Row) (ended bool, err error) {
 	kept := w.apart.Sequence()
 	if kept == 0 || collectionOf(row.Type()) == nil {
@@ -138,11 +141,11 @@ func (w *batchWriter) dropApart(key []byte) error {
 	return w.apart.SetSequence(w.apart.Sequence() - 1)
 }
 
-// withdraw ends what is kept apart of a key, and serves it no longer.
+// withdraw deletes the quarantine entry of a key and stops serving its row.
 func (w *batchWriter) withdraw(id index.RowID) error {
 	c := collectionOf(id.Type)
 	if c == nil {
-		return nil // of such nothing is kept apart
+		return nil // only collections have quarantined rows
 	}
 	key := apartKey(id)
 	v := get(w.tx, bucketUnverified, key)
@@ -158,8 +161,8 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 	return w.dropApart(key)
 }
 
-// serve puts a row that is kept apart among the rows. One that cannot be there, for others have its sort_order, stays apart
-// alone.
+// serve stores a quarantined row among the served rows. If other rows hold both of its possible sort_orders, the row
+// stays in quarantine and is not served.
 func (w *batchWriter) serve(c *collection, a *apart) error {
 	row := index.RowOf(c.t, a.row)
 	was, _ := w.current(c, row.AppendKey(nil, c.t.Key), false)
@@ -175,8 +178,8 @@ func (w *batchWriter) serve(c *collection, a *apart) error {
 	return nil
 }
 
-// unserve puts back what Rows has said of the row's key, or takes the row out where it has said nothing. So it does where
-// others have taken the sort_order meanwhile, rather than to serve what is unverified.
+// unserve restores the verified row of the key, or deletes the row if no verified one is known. If other rows have
+// taken the sort_order since, it deletes the row, too, because it must not serve an unverified one.
 func (w *batchWriter) unserve(c *collection, a *apart) error {
 	verified := index.RowOf(c.t, a.verified)
 	a.served, a.verified = false, nil
@@ -189,7 +192,7 @@ func (w *batchWriter) unserve(c *collection, a *apart) error {
 	return err
 }
 
-// settleServing serves all that is kept apart, or no longer does, where the file was last opened otherwise.
+// settleServing converts a file that was last opened with the other value of ServeUnverified.
 func (r *Store) settleServing() error {
 	want := strconv.FormatBool(r.serveUnverified)
 	var settled bool
@@ -203,28 +206,28 @@ func (r *Store) settleServing() error {
 	return err
 }
 
-// settleStep is a part of settleServing, in one transaction: for some rows from a key on. It returns the key to go on from, nil
-// after the last.
+// settleStep is one transaction of settleServing. It converts up to settleAtOnce rows from a key on, and returns the
+// key to continue from, or nil after the last one.
 func (r *Store) settleStep(from []byte) (next []byte, err error) {
 	err = r.db.Update(func(tx *bbolt.Tx) (err error) {
 		if next, err = newBatchWriter(r, tx).settle(from); err != nil {
 			return err
 		}
 		if next != nil {
-			return tx.Bucket(bucketMeta).Delete(keyServing) // who is interrupted here begins again
+			return tx.Bucket(bucketMeta).Delete(keyServing) // an interrupted conversion starts over
 		}
 		return tx.Bucket(bucketMeta).Put(keyServing, strconv.AppendBool(nil, r.serveUnverified))
 	})
 	return next, err
 }
 
-// settleAtOnce is how many rows are settled in one transaction, whose changes are held in memory.
+// settleAtOnce is how many rows one transaction converts. Its changes are held in memory.
 const settleAtOnce = 1000
 
-// settle serves what is kept apart, or no longer does, from a key on; see settleStep.
+// settle serves quarantined rows, or stops serving them, from a key on; see settleStep.
 func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 	type entry struct{ k, v []byte }
-	var entries []entry // read first: a cursor does not bear changes
+	var entries []entry // collected first, because the bucket must not change under a cursor
 	cursor := w.apart.Cursor()
 	k, v := cursor.Seek(from)
 	for ; k != nil && len(entries) < settleAtOnce; k, v = cursor.Next() {
@@ -267,7 +270,7 @@ func (s *snapshot) Unfinished(ctx context.Context, behind index.Row, yield func(
 		rows = s.tx.Bucket(packets.rows).Cursor()
 		unsettled = newBlockCursor(s.tx.Bucket(packetUnsettled.bucket))
 	})
-	// Cursors of its own may go on without the lock, as in walk.
+	// These cursors need no lock, as in walk.
 	n := 0
 	k, last := unsettled.start(), []byte(nil)
 	if !behind.IsZero() {

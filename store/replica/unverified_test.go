@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// reopen opens a file that no one has open.
+// reopen opens a closed file.
 func reopen(t *testing.T, path string, o Options) *Store {
 	t.Helper()
 	if o.Now == nil {
@@ -31,7 +31,7 @@ func reopen(t *testing.T, path string, o Options) *Store {
 	return r
 }
 
-// doubted is a transfer for Batch.Unverified, of a route that no other has.
+// doubted returns an unverified transfer, of a route that no other transfer has.
 func doubted(t *testing.T, order, hash string) index.Unverified {
 	t.Helper()
 	row, err := index.NewRow(index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1", DestUniversalChainID: "b.1"})
@@ -65,7 +65,7 @@ func unverified(t *testing.T, r *Store) (all []index.Unverified) {
 	return all
 }
 
-// served returns the sort_orders of the transfers, newest first, of a chain that they come from; empty for all.
+// served returns the sort_orders of the transfers from a source chain, newest first; an empty source means all chains.
 func served(t *testing.T, r *Store, source string) (orders []string) {
 	t.Helper()
 	err := r.View(t.Context(), func(s index.Snapshot) error {
@@ -88,7 +88,7 @@ func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 	for _, step := range []struct {
 		batch index.Batch
 		want  index.Written
-		since time.Duration // after ReplicaNow; negative where nothing is kept apart
+		since time.Duration // after ReplicaNow; negative if no row is quarantined
 	}{
 		{index.Batch{Unverified: []index.Unverified{u}}, index.Written{Inserted: 1}, 0},
 		{index.Batch{Unverified: []index.Unverified{u}}, index.Written{Unchanged: 1}, 0},
@@ -112,7 +112,7 @@ func TestUnverifiedIsSinceItWasFirstKeptApart(t *testing.T) {
 	}
 }
 
-// TestUnverifiedRowsAreServedWhereAskedTo also with a route and in an export that without them have nothing of theirs.
+// TestUnverifiedRowsAreServedWhereAskedTo covers a route and an export that contain only unverified rows.
 func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{})
@@ -145,11 +145,11 @@ func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 	}
 }
 
-// TestServingIsSettledInSteps interrupts the change of a large file behind its first step. Rows and counts are then
-// as in files that were always opened as this one is at last.
+// TestServingIsSettledInSteps interrupts the conversion of a large file after its first step. Afterwards, rows and
+// counts equal those of a file that was always opened with the final option.
 func TestServingIsSettledInSteps(t *testing.T) {
 	var doubts []index.Unverified
-	for i := range 2*settleAtOnce + 10 { // the first in the place of a plain row
+	for i := range 2*settleAtOnce + 10 { // the first replaces a verified row
 		doubts = append(doubts, doubted(t, fmt.Sprintf("x%05d", i), fmt.Sprintf("0x%064x", i)))
 	}
 	path := filepath.Join(t.TempDir(), "replica.db")
@@ -180,7 +180,7 @@ func TestServingIsSettledInSteps(t *testing.T) {
 	}
 }
 
-// contents are the export and all counts.
+// contents returns the export and all counts.
 func contents(t *testing.T, r *Store) string {
 	text := string(export(t, r))
 	err := r.db.View(func(tx *bbolt.Tx) error {
@@ -195,7 +195,8 @@ func contents(t *testing.T, r *Store) string {
 	return text
 }
 
-// TestAnUpstreamMaySendAnyHashAndOrder: what cannot be served is still kept apart, and the file still opens.
+// TestAnUpstreamMaySendAnyHashAndOrder checks that a row that cannot be served is quarantined, and that the file still
+// opens.
 func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})
@@ -203,8 +204,8 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	taken := doubted(t, "7", "0x07").Row.Key()
 	crowded := []index.Row{doubted(t, "7", "0x01").Row, doubted(t, index.TieBreak("7", taken), "0x02").Row}
 	doubts := []index.Unverified{
-		doubted(t, "1", long), doubted(t, "2", long[:len(long)-2]), // differ in their last digits alone
-		doubted(t, "7", "0x07"), // both of the orders that it can be kept under are taken
+		doubted(t, "1", long), doubted(t, "2", long[:len(long)-2]), // they differ in their last digits alone
+		doubted(t, "7", "0x07"), // both sort_orders that it could use are taken
 		doubted(t, "7", long+"cd"),
 	}
 	write(t, r, index.Batch{Rows: crowded, Unverified: doubts})
@@ -230,7 +231,8 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBePutBackIsNotServed: while an unverified row was served, others took the sort_orders of the row before it.
+// TestWhatCannotBePutBackIsNotServed: while an unverified row was served, other rows took the sort_orders of the
+// verified row.
 func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})
@@ -247,7 +249,7 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	}
 }
 
-// TestReadersMayAskMoreWhileTheyAreYielded to, stop, and run out of time.
+// TestReadersMayAskMoreWhileTheyAreYielded checks that a yield may read from the snapshot, stop, and run out of time.
 func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
 	r := newReplica(t)
 	fill(t, r, 400)

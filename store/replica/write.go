@@ -38,7 +38,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 		return w.write(ctx, b)
 	})
 	if err != nil && w.hasLearned() {
-		err = errors.Join(err, r.view(r.loadDictionary)) // what was learned is not on disk
+		err = errors.Join(err, r.view(r.loadDictionary)) // the transaction with the new entries was rolled back
 	}
 	if errors.Is(err, errUnchanged) {
 		return w.written, nil
@@ -51,7 +51,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 		return index.Written{}, unavailable("write a batch", err)
 	}
 	if w.routesChanged || len(w.changedTables) > 0 {
-		// The writer's turn is still ours, so this is what was just committed.
+		// This goroutine still holds the token of writing, so the view sees the batch just committed.
 		err = r.view(func(tx *bbolt.Tx) error {
 			r.tables.Store(r.tables.Load().reload(tx, w.changedTables, w.routesChanged))
 			return nil
@@ -63,20 +63,20 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 	return w.written, nil
 }
 
-// update is that of bbolt, from begin.
+// update is bbolt's Update, but begins its transaction with begin.
 func (r *Store) update(fn func(tx *bbolt.Tx) error) error {
 	tx, err := r.begin(true)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // in vain once it is committed
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	if err := fn(tx); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// checkRoom refuses to write where the journal's disk would run short of room.
+// checkRoom returns an error if less than MinFree is free on the disk, which the journal shares.
 func (r *Store) checkRoom() error {
 	if r.minFree == 0 {
 		return nil
@@ -91,37 +91,37 @@ func (r *Store) checkRoom() error {
 	return nil
 }
 
-// errUnchanged rolls back a batch that changes nothing, so that it costs the disk nothing: followers write such often.
+// errUnchanged rolls back a batch without changes, which followers write often, so that it costs no disk write.
 var errUnchanged = errors.New("the batch changes nothing")
 
-// batchWriter writes one batch in one transaction. Rows go to their buckets at once, in the order of the batch, so that
-// each sees what those before it did; changes of postings are gathered and made at the end in the order of their keys,
-// which touches each page of them once.
+// batchWriter writes one batch in one transaction. It writes rows at once, in the order of the batch, so that each row
+// sees the effects of the earlier ones. It gathers changes of postings, and applies them at the end in key order, which
+// touches each of their pages once.
 type batchWriter struct {
 	r       *Store
 	tx      *bbolt.Tx
 	written index.Written
 	counts  *deltas
 
-	packer *index.Packer // the store's, or a fork while rows are prepared
+	packer *index.Packer // the store's packer, or a fork while rows are prepared
 
 	rows    [2]*bbolt.Bucket     // by collection
 	oldest  [2][]byte            // by collection: the first sort_order before the batch
-	newest  [2][]byte            // by collection: the last one
-	apart   *bbolt.Bucket        // of what is kept apart
-	moved   [2]map[string]string // by collection: sort_orders by key of rows that this batch has put or moved
-	left    [2]map[string]bool   // by collection: sort_orders of rows that this batch has moved or removed, and put no other under
+	newest  [2][]byte            // by collection: the last sort_order before the batch
+	apart   *bbolt.Bucket        // the quarantine; see unverified.go
+	moved   [2]map[string]string // by collection: the sort_order of each row that this batch wrote, by key
+	left    [2]map[string]bool   // by collection: sort_orders that this batch has vacated and not reused
 	finders [2]*finder           // by collection
 	changes map[*postings][]postingChange
-	arena   []byte // memory for keys of postings
+	arena   []byte // memory for posting keys
 
-	before, after []uint64 // terms of the row that is changed; see repost
+	before, after []uint64 // the terms of a row before and after its change; see repost
 
-	tableOrders   map[*index.Type]map[string]string // who holds each sort_order; see orders
+	tableOrders   map[*index.Type]map[string]string // the row that holds each sort_order; see orders
 	changedTables map[*index.Type]bool
 	routesChanged bool
-	texts         int  // of the dictionary, before
-	learned       bool // there is a new sample
+	texts         int  // number of dictionary texts before the batch
+	learned       bool // the batch has added a sample
 }
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
@@ -138,23 +138,24 @@ func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	return w
 }
 
-// ends returns the first and the last key of a bucket, as copies.
+// ends returns copies of the first and the last key of a bucket.
 func ends(b *bbolt.Bucket) (first, last []byte) {
 	first, _ = b.Cursor().First()
 	last, _ = b.Cursor().Last()
 	return bytes.Clone(first), bytes.Clone(last)
 }
 
-// How full pages are left when they split: rows come mostly in order, at either end, so that what is left free stays free, and blocks do in
-// laps. A row among others, which has come late or has grown, has others like it near by: of a full page only what is too much would
-// be taken for a page of its own, which each of them would begin.
+// The fill percentages for page splits. Rows arrive mostly in order, at either end of their bucket, so free room in
+// their pages would stay unused; the same is true for blocks (see laps.go). A row in the middle is late or has grown,
+// and similar rows are likely to follow near it. If a full page split off only its excess, each of those rows would
+// begin a new page.
 const (
 	fillOrdered = 1.0
 	fillAmong   = 0.8
 	fillBlocks  = 1.0
 )
 
-// write ends early with ctx; nothing of the batch is written then.
+// write writes the batch into the transaction. It returns early when ctx ends, and then the caller rolls back.
 func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	isNew := w.lookUp(b.Rows)
 	if err := w.learn(b.Rows, isNew); err != nil {
@@ -196,7 +197,7 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 	return put(w.tx, bucketMeta, keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
 }
 
-// applyGathered makes the changes of postings and counts that were gathered.
+// applyGathered applies the gathered changes of postings, dictionary and counts.
 func (w *batchWriter) applyGathered() (err error) {
 	if err := w.applyAllChanges(); err != nil {
 		return err
@@ -224,7 +225,7 @@ func (w *batchWriter) writeRows(ctx context.Context, rows []index.Row, isNew []b
 	return nil
 }
 
-// writeRow upserts a row and ends what is kept apart of its key.
+// writeRow upserts a row, and deletes the quarantine entry of its key.
 func (w *batchWriter) writeRow(row index.Row, p *prepared) error {
 	count, err := w.upsert(row, p)
 	if err != nil {
@@ -245,8 +246,8 @@ func (w *batchWriter) position(name, value string) error {
 	return put(w.tx, bucketPositions, []byte(name), []byte(value))
 }
 
-// lookUp tells which rows were surely not there before the batch. It looks in the order of the terms, so that each page of
-// postings is searched while it is at hand.
+// lookUp reports which rows certainly did not exist before the batch. It searches in the order of the terms, so that
+// each page of postings is read once, while it is in the cache.
 func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	type wanted struct {
 		term uint64
@@ -271,7 +272,7 @@ func (w *batchWriter) lookUp(rows []index.Row) (isNew []bool) {
 	return isNew
 }
 
-// upsert returns which of the batch's counts what it did belongs to.
+// upsert inserts or updates a row. It returns the counter in w.written that the caller has to increment.
 func (w *batchWriter) upsert(row index.Row, p *prepared) (count *int, err error) {
 	if row.IsZero() {
 		return nil, errEmptyRow
@@ -287,8 +288,8 @@ func (w *batchWriter) upsert(row index.Row, p *prepared) (count *int, err error)
 
 var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")
 
-// upsertRow is upsert for a row of a collection. A row that it refuses has changed nothing. p is what was prepared of one that was not there
-// before the batch, nil of others.
+// upsertRow is upsert for a row of a collection. If it refuses the row, it has changed nothing. p is the prepared form
+// of a row that did not exist before the batch, and nil for other rows.
 func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (count *int, err error) {
 	key := p.keyOf(c, row)
 	old, kept := w.current(c, key, p != nil)
@@ -314,7 +315,7 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (coun
 	return count, w.replace(c, string(key), old, kept, row, settled, p)
 }
 
-// remove deletes the row of that key from a collection, and reports whether there was one.
+// remove deletes the row with the given key from a collection, and reports whether it existed.
 func (w *batchWriter) remove(c *collection, key []byte) (removed bool, err error) {
 	old, kept := w.current(c, key, false)
 	if old.IsZero() {
@@ -323,7 +324,7 @@ func (w *batchWriter) remove(c *collection, key []byte) (removed bool, err error
 	return true, w.replace(c, string(key), old, kept, index.Row{}, "", nil)
 }
 
-// removeRow deletes the row of that name, and the row that is kept apart under it.
+// removeRow deletes the row with the given name, and its quarantine entry.
 func (w *batchWriter) removeRow(id index.RowID) (err error) {
 	removed := false
 	if c := collectionOf(id.Type); c != nil {
@@ -340,7 +341,8 @@ func (w *batchWriter) removeRow(id index.RowID) (err error) {
 	return err
 }
 
-// replace puts row, under its sort_order, in the place of old under its own. The zero Row on either side is none.
+// replace replaces old, stored under kept, by row, stored under order. A zero old means an insert, a zero row a
+// deletion.
 func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string, p *prepared) error {
 	w.repost(c, old, kept, row, order, p)
 	if !old.IsZero() {
@@ -369,7 +371,7 @@ func (w *batchWriter) replace(c *collection, key string, old index.Row, kept str
 	return w.rows[c.number].Put([]byte(order), seal(c.sum, []byte(order), packed))
 }
 
-// current returns the row of that key as the batch has left it so far, and its sort_order.
+// current returns the row with the given key and its sort_order, as of this point of the batch.
 func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row, string) {
 	if order, ok := w.moved[c.number][string(key)]; ok {
 		return c.row(w.r.packer, w.rows[c.number].Cursor(), []byte(order)), order
@@ -378,7 +380,8 @@ func (w *batchWriter) current(c *collection, key []byte, isNew bool) (index.Row,
 		return index.Row{}, ""
 	}
 	if w.finders[c.number] == nil {
-		w.finders[c.number] = newFinder(w.tx, w.r.packer, c, w.left[c.number]) // these postings do not change before the end
+		// The postings by hash do not change before the end of the batch.
+		w.finders[c.number] = newFinder(w.tx, w.r.packer, c, w.left[c.number])
 	}
 	row, order := w.finders[c.number].find(key, &meter{ctx: context.Background()})
 	return row, string(order)
