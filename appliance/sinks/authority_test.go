@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// authority issues certificates for tests.
+// authority is a certificate authority for tests.
 type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	ca   string // its own certificate, as a PEM file
+	ca   string // PEM file of its own certificate
 }
 
 func newAuthority(t testing.TB) *authority {
@@ -30,7 +30,8 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// issue returns the PEM files of a certificate of that name, for 127.0.0.1, too. The first is the authority's own.
+// issue returns the PEM files of a certificate for that name and 127.0.0.1. The first certificate is the authority's
+// own.
 func (a *authority) issue(t testing.TB, name string) (cert, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -66,7 +67,7 @@ func (a *authority) pool(testing.TB) *x509.CertPool {
 	return p
 }
 
-// server is the configuration of a server of that name.
+// server returns the TLS configuration of a server with that name.
 func (a *authority) server(t testing.TB, name string) *tls.Config {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(a.issue(t, name))

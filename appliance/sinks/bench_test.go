@@ -13,10 +13,11 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// backlog is how many records a sink has before it when it is added.
+// backlog is the number of records in the journal when the sink is added.
 const backlog = 100_000
 
-// BenchmarkBacklog measures how fast a sink catches up, with the defaults of audit.sinks: go test -run '^$' -bench Backlog -benchtime 1x.
+// BenchmarkBacklog measures how fast a sink with the defaults of audit.sinks catches up: go test -run '^$' -bench
+// Backlog -benchtime 1x.
 func BenchmarkBacklog(b *testing.B) {
 	j := newJournal(b)
 	record := storetest.Record(b, "aaaaaaaaaaaaaaaa")

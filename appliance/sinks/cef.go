@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// Lengths of CEF's fields.
+// Maximum lengths of CEF fields.
 const (
 	maxCEFMessage = 1023 // of msg
 	maxCEFUser    = 1023 // of suser
 )
 
-// cef writes CEF:0|vendor|product|version|class|name|severity|extension.
+// cef returns CEF:0|vendor|product|version|class|name|severity|extension.
 func (t told) cef(version string) ([]byte, error) {
 	var b strings.Builder
 	name := "Attestation signed"
@@ -55,13 +55,14 @@ func (t told) cef(version string) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// A header has no line breaks, and in an extension they are escaped. Other control characters have no place in either.
+// A header cannot contain line breaks. An extension escapes them. Other control characters become spaces in both.
 var (
 	cefHeader    = strings.NewReplacer(append([]string{`\`, `\\`, "|", `\|`}, controls("\r", " ", "\n", " ")...)...)
 	cefExtension = strings.NewReplacer(append([]string{`\`, `\\`, "=", `\=`}, controls("\r", `\r`, "\n", `\n`)...)...)
 )
 
-// controls are pairs for a strings.Replacer: those that are given, and a space for each other control character.
+// controls returns pairs for strings.NewReplacer: the given pairs, and a space for each control character other than CR
+// and LF.
 func controls(pairs ...string) []string {
 	for c := range rune(0x20) {
 		if c != '\r' && c != '\n' {
@@ -71,7 +72,7 @@ func controls(pairs ...string) []string {
 	return append(pairs, "\x7f", " ")
 }
 
-// clip cuts a text that is too long for its field: the journal has it whole.
+// clip shortens a text to most characters. The journal has the full text.
 func clip(s string, most int) string {
 	const cut = "…"
 	if utf8.RuneCountInString(s) <= most {

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// csvColumns are those of an export.
+// csvColumns are the columns of an export.
 var csvColumns = []string{
 	"type", "severity", "log", "index", "id", "time", "leafHash",
 	"keyId", "hash", "signerAddress", "scheme", "unspendableAddress", "beneficiary", "event", "by", "details",
 }
 
-// CSVHeader is the first line of an export as CSV, without its end.
+// CSVHeader returns the first line of a CSV export, without its line end.
 func CSVHeader() string { return strings.Join(csvColumns, ",") }
 
-// CSVEnd ends a line (RFC 4180, section 2).
+// CSVEnd is the line end (RFC 4180, section 2).
 const CSVEnd = "\r\n"
 
 func (t told) csv() ([]byte, error) {
@@ -41,7 +41,7 @@ func (t told) csv() ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte(CSVEnd)), err
 }
 
-// harmless puts an apostrophe before what a spreadsheet would take for a formula.
+// harmless puts an apostrophe before a cell that a spreadsheet would read as a formula.
 func harmless(cell string) string {
 	if cell != "" && strings.ContainsRune("=+-@\t\r\n", rune(cell[0])) {
 		return "'" + cell

@@ -13,20 +13,20 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// cursor is how far a sink has taken a journal.
+// cursor is a sink's position in a journal.
 type cursor struct {
 	Log  string `json:"log"`            // appliance.LogName of the journal
-	Next int64  `json:"next"`           // index of the first entry that the sink has not taken
-	Skip *span  `json:"skip,omitempty"` // entries that it took when they were another log's
+	Next int64  `json:"next"`           // index of the first entry that was not shipped
+	Skip *span  `json:"skip,omitempty"` // entries that were shipped under an older log
 }
 
 // span is a range of indexes.
 type span struct {
 	From int64 `json:"from"`
-	To   int64 `json:"to"` // the first that is not in it
+	To   int64 `json:"to"` // exclusive
 }
 
-// to returns the cursor behind entries up to an index.
+// to returns the cursor after shipping the entries below next. It jumps over Skip.
 func (c cursor) to(next int64) cursor {
 	c.Next = next
 	if c.Skip != nil && c.Next >= c.Skip.From {
@@ -35,7 +35,7 @@ func (c cursor) to(next int64) cursor {
 	return c
 }
 
-// left is how many of so many entries the sink has not taken.
+// left returns how many of size entries are not shipped yet.
 func (c cursor) left(size int64) int64 {
 	n := size - c.Next
 	if c.Skip != nil {
@@ -44,7 +44,7 @@ func (c cursor) left(size int64) int64 {
 	return max(n, 0)
 }
 
-// readCursor reads a cursor's file; ok is false where there is none.
+// readCursor reads a cursor's file. ok is false if the file does not exist.
 func readCursor(path string) (c cursor, ok bool, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func readCursor(path string) (c cursor, ok bool, err error) {
 	return c, true, nil
 }
 
-// write brings the cursor to the disk.
+// write stores the cursor on the disk.
 func (c cursor) write(path string) error {
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -77,12 +77,12 @@ func (c cursor) write(path string) error {
 	return nil
 }
 
-// errEnough ends a look at the journal.
+// errEnough ends a read of the journal early.
 var errEnough = errors.New("enough")
 
-// carry finds the place of a cursor of another log in a journal that continues it: the events by which it does, newest first, are its
-// first entries, and new to the sink; then come the entries that it knows. ok is false where the journal does not continue that log.
-// lost is how many entries the sink has that the journal has not.
+// carry converts a cursor of an older log for a journal that continues that log. The journal begins with the
+// continuation events, newest first, which the sink does not have. The entries that the sink has follow them. ok is
+// false if the journal does not continue that log. lost is the number of shipped entries that the journal has lost.
 func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried cursor, lost int64, ok bool, err error) {
 	var continued []appliance.Continuation
 	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
@@ -109,7 +109,7 @@ func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried
 	if c.Skip != nil {
 		has = *c.Skip
 	}
-	for i := len(continued) - 1; i >= 0; i-- { // from that log on to this one, each of which begins with one entry more
+	for i := len(continued) - 1; i >= 0; i-- { // from that log to this one: each continuation adds one entry at the beginning
 		tree, err := continued[i].Tree()
 		if err != nil {
 			return cursor{}, 0, false, fmt.Errorf("the log that is continued: %w", err)

@@ -10,7 +10,8 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// documented is the block of a language in docs/siem.md, with other values in place of some, each of which it must have.
+// documented returns the only block of a language in docs/siem.md. instead holds pairs of old and new values; the block
+// must contain each old value.
 func documented(t testing.TB, language string, instead ...string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/siem.md")

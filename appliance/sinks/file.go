@@ -14,14 +14,15 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// File appends a line for each entry to a file, which is on the disk before the batch counts as taken. Where the file is renamed or
-// removed, as logrotate does, it is made anew.
+// File appends a line for each entry to a file and syncs the file before the batch counts as shipped. If the file is
+// renamed or removed, for example by logrotate, File creates a new one.
 type File struct {
 	Path string
 	file *os.File
 }
 
-// others may do nothing with the file; a group may read it, such as that of an agent of the SIEM.
+// others are the permissions that the file must not have. A group may read the file, for example the group of a SIEM
+// agent.
 const others = fs.FileMode(0o007)
 
 // Take implements Destination.
@@ -32,18 +33,18 @@ func (f *File) Take(_ context.Context, batch []Message) error {
 	}
 	w := bufio.NewWriterSize(f.file, 64<<10)
 	for _, m := range batch {
-		_, _ = w.Write(append(m.Text, '\n')) // Flush has the error
+		_, _ = w.Write(append(m.Text, '\n')) // Flush returns the error
 	}
 	if err = w.Flush(); err == nil {
 		err = f.file.Sync()
 	}
-	if err != nil { // such as a full disk: no part of a line stays
+	if err != nil { // such as a full disk: remove the partial line
 		err = errors.Join(err, f.file.Truncate(size), f.Close())
 	}
 	return err
 }
 
-// open sees to it that the file is the one of that name, and ends with a whole line. It returns its size.
+// open reopens the file if Path names another file now, and returns its size. A reopened file ends with a whole line.
 func (f *File) open() (size int64, err error) {
 	if f.file != nil {
 		there, err := os.Stat(f.Path)
@@ -68,7 +69,8 @@ func (f *File) open() (size int64, err error) {
 	return size, nil
 }
 
-// prepare refuses what is not to be written to, and takes away a line that a crash cut off: it comes again.
+// prepare refuses a file that is not regular or that others can access. It removes a line that a crash cut off, because
+// that entry is shipped again.
 func prepare(file *os.File) (size int64, err error) {
 	stat, err := file.Stat()
 	switch {
@@ -86,7 +88,7 @@ func prepare(file *os.File) (size int64, err error) {
 	return whole, err
 }
 
-// wholeLines is the size of a file up to its last newline.
+// wholeLines returns the size of a file up to its last newline.
 func wholeLines(file io.ReaderAt, size int64) (int64, error) {
 	block := make([]byte, 64<<10)
 	for end := size; end > 0; {

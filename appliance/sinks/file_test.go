@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// linesOf reads the lines of files, one after the other.
+// linesOf returns the lines of several files.
 func linesOf(t testing.TB, paths ...string) (lines []string) {
 	t.Helper()
 	for _, path := range paths {
@@ -50,7 +50,7 @@ func TestAFileHasALineForEachEntry(t *testing.T) {
 	}
 }
 
-// What logrotate(8) does while the sink writes: nothing is lost, and nothing is written to the old file any more.
+// While logrotate(8) rotates the file, no entry is lost, and the sink stops writing to the old file.
 func TestAFileIsRotated(t *testing.T) {
 	t.Parallel()
 	logrotate, err := exec.LookPath("logrotate")
@@ -78,7 +78,7 @@ func TestAFileIsRotated(t *testing.T) {
 	}
 }
 
-// A line that a crash cut off comes again, whole.
+// A line that a crash cut off is removed and written again.
 func TestAFileBeginsAfterItsLastWholeLine(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ before, after string }{
@@ -104,7 +104,7 @@ func TestAFileBeginsAfterItsLastWholeLine(t *testing.T) {
 	}
 }
 
-// A disk that is full for real takes no part of a line, and goes on once there is room.
+// On a full disk the file contains whole lines only, and the sink continues once there is space.
 func TestAFileOnAFullDiskHasWholeLinesOnly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -115,7 +115,7 @@ func TestAFileOnAFullDiskHasWholeLinesOnly(t *testing.T) {
 	path, ballast := filepath.Join(dir, "audit.jsonl"), filepath.Join(dir, "ballast")
 	check(t, os.WriteFile(ballast, make([]byte, 48<<10), 0o600))
 	j := newJournal(t)
-	j.attest(t, 60) // some 30 KiB
+	j.attest(t, 60) // about 30 KiB
 	s := j.ship(t, t.TempDir(), sink("file", &sinks.File{Path: path}))
 	until(t, s, "full", func(s sinks.Status) bool { return strings.Contains(s.Failing, "no space left") && s.Failures > 3 })
 	linesOf(t, path)

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	lastRetry    = time.Minute      // the first is after an interval, then each after about twice as long, give or take half
-	mostLater    = 10 * time.Minute // however long a destination asks to be left alone
+	lastRetry    = time.Minute      // the first retry comes after one interval; then the delay doubles, with a jitter of half
+	mostLater    = 10 * time.Minute // upper bound of a Later
 	warnInterval = time.Minute
-	readTimeout  = 30 * time.Second // of one look at the journal
+	readTimeout  = 30 * time.Second // per read of the journal
 )
 
-// Later is the error of a destination that asks to be left alone for a while.
+// Later is the error of a destination that asks for a pause.
 type Later struct {
 	After time.Duration
 	Cause error
@@ -29,7 +29,7 @@ type Later struct {
 func (l *Later) Error() string { return l.Cause.Error() }
 func (l *Later) Unwrap() error { return l.Cause }
 
-// follower brings the journal to one sink. Its goroutine owns what has no lock.
+// follower ships the journal to one sink. Its goroutine owns the fields that mu does not protect.
 type follower struct {
 	Sink
 	opts   Options
@@ -41,14 +41,14 @@ type follower struct {
 	ended  chan struct{}
 
 	at     cursor
-	placed bool // at is a place in this log
-	most   int  // entries of the next batch: fewer after a failure
+	placed bool // at is a valid position in this log
+	most   int  // entries of the next batch; lower after a failure
 	retry  *backoff.ExponentialBackOff
 	warned time.Time
 
 	mu     sync.Mutex
 	status Status
-	oldest time.Time // of what the sink has not taken
+	oldest time.Time // time of the oldest entry that was not shipped
 }
 
 func newFollower(o Options, sink Sink) *follower {
@@ -79,7 +79,7 @@ func (f *follower) start() {
 	}()
 }
 
-// wait returns true once the follower has ended, and false where ctx ends before.
+// wait returns true once the follower has ended, and false if ctx ends first.
 func (f *follower) wait(ctx context.Context) bool {
 	select {
 	case <-f.ended:
@@ -99,7 +99,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// finish ships what there is once more, to a sink that works.
+// finish ships the remaining entries, unless the sink is failing.
 func (f *follower) finish(ctx context.Context) {
 	for more := f.standing().Failing == ""; more; {
 		var err error
@@ -110,7 +110,7 @@ func (f *follower) finish(ctx context.Context) {
 	}
 }
 
-// step ships one batch, and says whether there is more; after an error, whether a smaller batch may go better.
+// step ships one batch. more reports whether entries remain, or, after an error, whether a smaller batch may succeed.
 func (f *follower) step(ctx context.Context) (more bool, err error) {
 	size, err := f.look(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func (f *follower) step(ctx context.Context) (more bool, err error) {
 	return f.at.left(size) > 0, f.at.write(f.path)
 }
 
-// look returns how many entries the newest checkpoint covers, and finds the sink's place among them the first time.
+// look returns how many entries the newest checkpoint covers. Its first call also finds the sink's position.
 func (f *follower) look(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -157,7 +157,7 @@ func (f *follower) look(ctx context.Context) (size int64, err error) {
 	return tree.N, nil
 }
 
-// place finds where the sink goes on.
+// place finds the position at which the sink continues.
 func (f *follower) place(ctx context.Context, size int64) error {
 	at, known, err := readCursor(f.path)
 	if err != nil {
@@ -190,7 +190,7 @@ func (f *follower) place(ctx context.Context, size int64) error {
 	return nil
 }
 
-// gather reads the next batch, and returns the index behind it.
+// gather reads the next batch. next is the index after it.
 func (f *follower) gather(ctx context.Context, size int64) (batch []Message, next int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -241,7 +241,7 @@ func (f *follower) send(ctx context.Context, batch []Message) error {
 	return f.To.Take(ctx, batch)
 }
 
-// judge tells how a step went, and returns how long to wait before the next one; 0 for as usual.
+// judge logs and counts the result of a step. It returns the delay before the next step; 0 means the usual interval.
 func (f *follower) judge(err error, more bool) (wait time.Duration) {
 	if errors.Is(err, errUnsized) && more {
 		return 0
@@ -274,7 +274,7 @@ func (f *follower) judge(err error, more bool) (wait time.Duration) {
 	return wait
 }
 
-// moved brings the status up to where the sink is.
+// moved updates the status after reading the journal or shipping a batch.
 func (f *follower) moved(size int64, shipped uint64) {
 	left := f.at.left(size)
 	f.mu.Lock()

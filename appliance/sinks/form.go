@@ -17,15 +17,15 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Redaction says which addresses of an attestation are left out. The hash of an attestation is that of both addresses: whoever has it and
-// one of them finds the other in a list of those in question. So the default leaves out both.
+// Redaction selects the addresses of an attestation to omit. The hash covers both addresses, so a reader who knows the
+// hash and one address can find the other by trying candidates. The default omits both.
 type Redaction string
 
 // The redactions.
 const (
-	RedactAddresses   Redaction = "addresses"   // neither is told
-	RedactUnspendable Redaction = "unspendable" // the beneficiary is told
-	RedactNone        Redaction = "none"        // both are
+	RedactAddresses   Redaction = "addresses"   // omit both
+	RedactUnspendable Redaction = "unspendable" // omit the unspendable address
+	RedactNone        Redaction = "none"        // omit neither
 )
 
 // ParseRedaction reads a redaction.
@@ -36,17 +36,17 @@ func ParseRedaction(s string) (Redaction, error) {
 	return "", fmt.Errorf("%q is not %s, %s or %s", s, RedactAddresses, RedactUnspendable, RedactNone)
 }
 
-// Format is how an entry is written.
+// Format is the encoding of an entry.
 type Format string
 
-// The formats. FormatCSV is for exports alone.
+// The formats. FormatCSV is for exports only.
 const (
-	FormatJSON Format = "json" // an object a line, in ASCII
+	FormatJSON Format = "json" // one ASCII object per line
 	FormatCEF  Format = "cef"  // ArcSight Common Event Format, revision 25
 	FormatCSV  Format = "csv"  // RFC 4180
 )
 
-// ParseFormat reads the format of a sink.
+// ParseFormat reads the format of a sink. It does not accept FormatCSV.
 func ParseFormat(s string) (Format, error) {
 	if f := Format(s); f == FormatJSON || f == FormatCEF {
 		return f, nil
@@ -54,15 +54,15 @@ func ParseFormat(s string) (Format, error) {
 	return "", fmt.Errorf("%q is not %s or %s", s, FormatJSON, FormatCEF)
 }
 
-// Form is how entries are told to others.
+// Form describes how entries are shipped.
 type Form struct {
-	Log     string // appliance.LogName of the journal: with the index it names an entry for good
+	Log     string // appliance.LogName of the journal; with the index, it identifies an entry permanently
 	Version string // of attestd
 	Redact  Redaction
 }
 
-// told is what is told of an entry. Neither salt nor idempotency key nor signature is: the salt keeps a leaf from being guessed by its
-// hash, and the signature is what the contract on chain asks for.
+// told holds the shipped fields of an entry. It has no salt, because the salt prevents guessing a leaf from its hash.
+// It has no signature, because the contract on chain accepts that signature. It has no idempotency key.
 type told struct {
 	Type     string    `json:"type"`
 	Severity string    `json:"severity"`
@@ -70,7 +70,7 @@ type told struct {
 	Index    int64     `json:"index"`
 	ID       uuid.UUID `json:"id"`
 	Time     time.Time `json:"time"`
-	LeafHash string    `json:"leafHash"` // hex; in the tree, see appliance.InclusionProof
+	LeafHash string    `json:"leafHash"` // hex; the leaf hash in the tree, see appliance.InclusionProof
 
 	KeyID              string `json:"keyId,omitempty"`
 	Hash               string `json:"hash,omitempty"`
@@ -121,7 +121,7 @@ func (f Form) tell(e appliance.Entry) told {
 	return t
 }
 
-// kind names what happened: an attestation, or the kind of an event.
+// kind returns typeAttestation or the kind of the event.
 func (t told) kind() string {
 	if t.Type == typeEvent {
 		return string(t.Event)
@@ -146,7 +146,7 @@ func (t told) line(format Format, version string) ([]byte, error) {
 	return nil, fmt.Errorf("no format %q", format)
 }
 
-// json is in ASCII alone: what is not is written as \u escapes, so that whoever passes it on cannot harm it.
+// json returns ASCII. Other characters become \u escapes, so that no relay can corrupt them.
 func (t told) json() ([]byte, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -170,7 +170,7 @@ func (t told) json() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// detail is all details in one text: JSON, its names in order.
+// detail returns all details as one JSON object, sorted by name.
 func (t told) detail() (string, error) {
 	if len(t.Details) == 0 {
 		return "", nil

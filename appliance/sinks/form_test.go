@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// attestation is an entry with a value in each place.
+// attestation returns an entry with every field set.
 func attestation(t testing.TB) appliance.Entry {
 	t.Helper()
 	r := appliance.Record{
@@ -29,7 +29,7 @@ func attestation(t testing.TB) appliance.Entry {
 	return appliance.Entry{Index: 12, Record: r, Leaf: leaf}
 }
 
-// event is one whose texts are of the kind that break formats.
+// event returns an event with texts that may break formats.
 func event(t testing.TB, kind appliance.EventKind, by string, details map[string]string) appliance.Entry {
 	t.Helper()
 	e := appliance.Event{Kind: kind, ID: uuid.MustParse("0198c1f2-7a3b-7def-8123-456789abcdef"), Time: time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC), By: by, Details: details}
@@ -54,7 +54,7 @@ const (
 	beneficiary = "0x3300000000000000000000000000000000000000"
 )
 
-// The link of the two addresses leaves the appliance only where that is asked for, in no format and in no event.
+// Redacted addresses appear in no format and in no event.
 func TestRedaction(t *testing.T) {
 	t.Parallel()
 	refused := event(t, "refused", "root (uid 0)", map[string]string{"code": "x", "unspendableAddress": unspendable, "beneficiary": beneficiary})
@@ -116,7 +116,7 @@ func TestJSONIsOneLineOfASCII(t *testing.T) {
 	}
 }
 
-// ArcSight Common Event Format, revision 25: what is escaped in the header and in the extension.
+// Header and extension are escaped as in ArcSight Common Event Format, revision 25.
 func TestCEF(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -152,7 +152,7 @@ func TestCEFEscapesItsHeader(t *testing.T) {
 	}
 }
 
-// RFC 4180, and nothing that a spreadsheet would take for a formula.
+// The output is valid RFC 4180, and a spreadsheet reads no cell as a formula.
 func TestCSV(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"} {

@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// HTTPS posts batches as lines of JSON. Any answer of 2xx says that all of a batch is taken.
+// HTTPS posts batches as lines of JSON. Any 2xx response means that the whole batch was accepted.
 type HTTPS struct {
 	URL      string
 	Security Security
-	Headers  func() (http.Header, error) // of each request, such as Authorization; may be nil
+	Headers  func() (http.Header, error) // added to each request, such as Authorization; may be nil
 	Gzip     bool
 	Version  string // of attestd
 
-	client *http.Client // nil until it is needed, and after a failure: files may be new
+	client *http.Client // nil until first used and after a failure, because certificate files may have changed
 }
 
-// maxAnswer is how much of an answer is read: what is told of a refusal is in its beginning.
+// maxAnswer bounds the part of a response that is read. An error message is at its beginning.
 const maxAnswer = 4 << 10
 
 // Take implements Destination.
@@ -47,7 +47,7 @@ func (h *HTTPS) Take(ctx context.Context, batch []Message) error {
 		return fmt.Errorf("post to %s: %w", h, withoutURL(err))
 	}
 	defer answer.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // for people
+	said, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // only for the error message
 	return h.judge(answer, said)
 }
 
@@ -84,7 +84,7 @@ func (h *HTTPS) request(ctx context.Context, batch []Message) (*http.Request, er
 	return request, nil
 }
 
-// batchName is the same for a batch that is sent again.
+// batchName returns an idempotency key. A batch that is sent again has the same key.
 func batchName(batch []Message) string {
 	first, last := batch[0], batch[len(batch)-1]
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%d\n%d", first.Log, first.Index, last.Index))
@@ -92,7 +92,7 @@ func batchName(batch []Message) string {
 }
 
 func (h *HTTPS) connect() (*http.Client, error) {
-	config, err := h.Security.config(h.Security.ServerName) // else net/http takes the host's
+	config, err := h.Security.config(h.Security.ServerName) // if empty, net/http uses the host's
 	if err != nil {
 		return nil, err
 	}
@@ -102,12 +102,12 @@ func (h *HTTPS) connect() (*http.Client, error) {
 	t.MaxResponseHeaderBytes = 64 << 10
 	return &http.Client{
 		Transport: t,
-		// A redirect could lead anywhere, with the headers: it is an answer like any other.
+		// Redirects are not followed, because a redirect could send the headers anywhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// judge returns nil where the answer says that the batch is taken.
+// judge returns nil if the response means that the batch was accepted.
 func (h *HTTPS) judge(answer *http.Response, said []byte) error {
 	code := answer.StatusCode
 	if code >= 200 && code <= 299 {
@@ -125,7 +125,7 @@ func (h *HTTPS) judge(answer *http.Response, said []byte) error {
 	return err
 }
 
-// errUnsized says that a destination takes no batch of this size.
+// errUnsized means that the destination refuses a batch of this size.
 var errUnsized = errors.New("too much at once")
 
 // retryAfter reads seconds or a date (RFC 9110, section 10.2.3).
@@ -139,7 +139,7 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// withoutURL is an error of net/http without the address, which may hold a key.
+// withoutURL removes the URL, which may contain a key, from an error of net/http.
 func withoutURL(err error) error {
 	if of, ok := errors.AsType[*url.Error](err); ok {
 		return of.Err
@@ -156,7 +156,7 @@ func (h *HTTPS) Close() error {
 	return nil
 }
 
-// String is the address without what may be a key.
+// String returns the URL without its query, which may contain a key.
 func (h *HTTPS) String() string {
 	address, _, _ := strings.Cut(h.URL, "?")
 	return address

@@ -21,7 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// collector takes batches over HTTPS, unless it answers otherwise.
+// collector accepts batches over HTTPS, unless answer responds first.
 type collector struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -69,7 +69,7 @@ func (c *collector) taken() []string {
 	return slices.Clone(c.lines)
 }
 
-// to is a destination that trusts the collector.
+// to returns a destination that trusts the collector.
 func (c *collector) to(t testing.TB) *sinks.HTTPS {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -107,7 +107,7 @@ func TestHTTPSPostsLinesOfJSON(t *testing.T) {
 	}
 }
 
-// What a collector may answer, and what becomes of it: it ends with all that was sent, in order.
+// After each kind of refusal, the collector still gets all entries in order.
 func TestHTTPSGoesOnAfterRefusals(t *testing.T) {
 	t.Parallel()
 	refused := 0
@@ -142,7 +142,7 @@ func TestHTTPSGoesOnAfterRefusals(t *testing.T) {
 			first := once(0)
 			return func(w http.ResponseWriter, r *http.Request, lines []string) (answered bool) {
 				defer func() {
-					if recover() != nil { // WriteHeader(0) is refused
+					if recover() != nil { // WriteHeader(0) panics
 						panic(http.ErrAbortHandler)
 					}
 				}()
@@ -168,7 +168,7 @@ func TestHTTPSGoesOnAfterRefusals(t *testing.T) {
 	}
 }
 
-// Each error says what happened, and none the key in the address or in a header.
+// Each error describes the failure without revealing the key in the URL or in a header.
 func TestHTTPSErrors(t *testing.T) {
 	t.Parallel()
 	answer := http.StatusForbidden

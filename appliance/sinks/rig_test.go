@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// patience is how long a test waits for what must come, however loaded the machine is.
+// patience is the time limit of a wait. It is long enough for a loaded machine.
 const patience = time.Minute
 
 func check(t testing.TB, err error) {
@@ -28,7 +28,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// journal is a real one, in a file.
+// journal is a real journal in a file.
 type journal struct {
 	*bolt.Store
 	path string
@@ -50,7 +50,7 @@ func openJournal(t testing.TB, path string, key appliance.LogKey) *journal {
 	return &journal{s, path, key}
 }
 
-// attest appends so many records at once.
+// attest appends n records concurrently.
 func (j *journal) attest(t testing.TB, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -65,7 +65,7 @@ func (j *journal) attest(t testing.TB, n int) {
 	wg.Wait()
 }
 
-// continued is the journal as it goes on as another log.
+// continued returns the journal continued as another log.
 func (j *journal) continued(t testing.TB) *journal {
 	t.Helper()
 	return j.continuedFor(t, "a test")
@@ -84,7 +84,7 @@ func (j *journal) continuedFor(t testing.TB, reason string) *journal {
 	return openJournal(t, path, key)
 }
 
-// ship ships a journal to sinks for as long as the test runs, or until the shipper is closed.
+// ship ships a journal to sinks until the test ends or the shipper is closed.
 func (j *journal) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
 	t.Helper()
 	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -93,14 +93,14 @@ func (j *journal) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shippe
 	return s
 }
 
-// stop ends a shipper with what it has.
+// stop closes a shipper without shipping more.
 func stop(s *sinks.Shipper) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	s.Close(ctx)
 }
 
-// sink is one with the defaults of a test.
+// sink returns a sink with the tests' defaults.
 func sink(name string, to sinks.Destination) sinks.Sink {
 	return sinks.Sink{
 		Name: name, To: to, Format: sinks.FormatJSON, Redact: sinks.RedactAddresses,
@@ -108,13 +108,13 @@ func sink(name string, to sinks.Destination) sinks.Sink {
 	}
 }
 
-// box is a destination that keeps what it takes, and does what it is told before.
+// box is a destination that stores batches. It calls before first.
 type box struct {
 	mu      sync.Mutex
-	taken   []int64 // indexes, in the order in which they came
+	taken   []int64 // indexes in order of arrival
 	logs    []string
 	batches [][]sinks.Message
-	came    chan struct{} // has one while something came
+	came    chan struct{} // holds one element after a batch arrived
 	before  func(ctx context.Context, batch []sinks.Message) error
 }
 
@@ -157,7 +157,7 @@ func (b *box) indexes() []int64 {
 	return slices.Clone(b.taken)
 }
 
-// has waits until the box has that many.
+// has waits until the box has n entries.
 func (b *box) has(t testing.TB, n int) []int64 {
 	t.Helper()
 	late := time.After(patience)
@@ -171,7 +171,7 @@ func (b *box) has(t testing.TB, n int) []int64 {
 	return b.indexes()
 }
 
-// until waits until a sink stands as is wanted.
+// until waits for a status of the first sink.
 func until(t testing.TB, s *sinks.Shipper, what string, good func(sinks.Status) bool) sinks.Status {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -187,7 +187,7 @@ func until(t testing.TB, s *sinks.Shipper, what string, good func(sinks.Status) 
 	}
 }
 
-// from are indexes from one to before another.
+// from returns the indexes from first to end-1.
 func from(first, end int64) (all []int64) {
 	for i := first; i < end; i++ {
 		all = append(all, i)
@@ -195,7 +195,7 @@ func from(first, end int64) (all []int64) {
 	return all
 }
 
-// indexesOf reads what was shipped as JSON.
+// indexesOf reads the indexes of shipped JSON lines.
 func indexesOf(t testing.TB, lines []string) (all []int64) {
 	t.Helper()
 	for _, line := range lines {

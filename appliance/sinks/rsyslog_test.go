@@ -17,12 +17,12 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// rsyslog is rsyslogd(8) as docs/siem.md configures it, with mutual TLS by one of its two libraries.
+// rsyslog runs rsyslogd(8) with the configuration of docs/siem.md: mutual TLS with one of its two libraries.
 type rsyslog struct {
 	dir       string
 	authority *authority
 	program   string
-	conf      string // its file
+	conf      string // path of its configuration file
 	cmd       *exec.Cmd
 	stderr    bytes.Buffer
 }
@@ -56,7 +56,7 @@ func startRsyslog(t *testing.T, driver string) *rsyslog {
 
 func (r *rsyslog) start(t *testing.T) {
 	t.Helper()
-	for _, left := range []string{"pid", "port"} { // by a kill
+	for _, left := range []string{"pid", "port"} { // left over by a kill
 		if err := os.Remove(filepath.Join(r.dir, left)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -68,10 +68,10 @@ func (r *rsyslog) start(t *testing.T) {
 
 func (r *rsyslog) kill() {
 	_ = r.cmd.Process.Kill()
-	_ = r.cmd.Wait() // says that it was killed
+	_ = r.cmd.Wait() // returns the kill as an error
 }
 
-// port waits until it listens.
+// port waits until rsyslogd listens.
 func (r *rsyslog) port(t *testing.T) string {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -85,14 +85,14 @@ func (r *rsyslog) port(t *testing.T) string {
 	return ""
 }
 
-// messages waits for so many lines that it wrote.
+// messages waits until rsyslogd has written n lines.
 func (r *rsyslog) messages(t *testing.T, n int) []string {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var lines []string
 	for late := time.Now().Add(patience); len(lines) < n; <-tick.C {
-		text, _ := os.ReadFile(filepath.Join(r.dir, "messages")) // not there before the first
+		text, _ := os.ReadFile(filepath.Join(r.dir, "messages")) // missing before the first message
 		lines = slices.Collect(strings.Lines(string(text)))
 		if time.Now().After(late) {
 			t.Fatalf("%d of %d messages", len(lines), n)
@@ -101,7 +101,7 @@ func (r *rsyslog) messages(t *testing.T, n int) []string {
 	return lines
 }
 
-// sink sends to it.
+// sink returns a destination for this rsyslogd.
 func (r *rsyslog) sink(t *testing.T) *sinks.Syslog {
 	t.Helper()
 	to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
@@ -128,7 +128,7 @@ func TestRsyslogTakesEachEntry(t *testing.T) {
 	}
 }
 
-// fullPipe makes a named pipe into which nothing more can be written until it is closed: who writes to it waits.
+// fullPipe makes a full named pipe: a writer blocks until end is called.
 func fullPipe(t *testing.T, path string) (end func()) {
 	t.Helper()
 	check(t, unix.Mkfifo(path, 0o600))
@@ -148,7 +148,7 @@ func TestAKillOfRsyslogLosesNothing(t *testing.T) {
 	const records = 100
 	r, j := startRsyslog(t, "gtls"), newJournal(t)
 	file := filepath.Join(r.dir, "messages")
-	end := fullPipe(t, file) // so that nothing is written before the kill
+	end := fullPipe(t, file) // blocks all writes until the kill
 	j.attest(t, records)
 	s := j.ship(t, t.TempDir(), sink("siem", r.sink(t)))
 	until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == records })
@@ -160,10 +160,10 @@ func TestAKillOfRsyslogLosesNothing(t *testing.T) {
 	defer tick.Stop()
 	var missing []int64
 	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
-		text, _ := os.ReadFile(file) // not there before the first
+		text, _ := os.ReadFile(file) // missing before the first message
 		written := indexesOf(t, slices.Collect(strings.Lines(string(text[:bytes.LastIndexByte(text, '\n')+1]))))
 		missing = slices.DeleteFunc(from(0, records), func(i int64) bool { return slices.Contains(written, i) })
-		if len(missing) == 0 { // some may be there twice
+		if len(missing) == 0 { // duplicates are allowed
 			return
 		}
 	}

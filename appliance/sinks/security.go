@@ -7,12 +7,12 @@ import (
 	"os"
 )
 
-// Security says whom a connection trusts, and how it shows who asks. The files are read for each connection, so that new ones need no
-// restart.
+// Security configures TLS: the trusted authorities and the client certificate. The files are read for each connection,
+// so new files need no restart.
 type Security struct {
-	CA         string // PEM file of authorities; empty for the system's
-	Cert, Key  string // PEM files of a client certificate; empty for none
-	ServerName string // that the certificate must have; empty for the host's
+	CA         string // PEM file of authorities; empty means the system's
+	Cert, Key  string // PEM files of a client certificate; may be empty
+	ServerName string // expected in the server's certificate; empty means the host
 }
 
 func (s Security) config(host string) (*tls.Config, error) {
@@ -40,7 +40,7 @@ func (s Security) config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Check returns what is wrong with the files.
+// Check reads the files and returns the first error.
 func (s Security) Check() error {
 	_, err := s.config("")
 	return err

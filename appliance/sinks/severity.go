@@ -2,7 +2,7 @@ package sinks
 
 import "github.com/attestd/attestd/appliance"
 
-// severity is how bad a thing is (RFC 5424, section 6.2.1).
+// severity is a syslog severity (RFC 5424, section 6.2.1).
 type severity int
 
 const (
@@ -13,17 +13,18 @@ const (
 	informational severity = 6
 )
 
-// String is the keyword that syslog daemons have for it.
+// String returns the keyword that syslog daemons use.
 func (s severity) String() string {
 	return map[severity]string{critical: "crit", failure: "err", warning: "warning", notice: "notice", informational: "info"}[s]
 }
 
-// cef is the severity from 0 to 10 in which ArcSight has it.
+// cef returns the severity on ArcSight's scale from 0 to 10.
 func (s severity) cef() int {
 	return map[severity]int{critical: 10, failure: 8, warning: 6, notice: 4, informational: 2}[s]
 }
 
-// severities are those of the kinds of events at which somebody should look. Others are notices: an operator did them.
+// severities lists the kinds of events that need an operator's attention. Other kinds are notices, because an operator
+// caused them.
 var severities = map[appliance.EventKind]severity{
 	appliance.EventLogContinued: critical,
 	"unknown_redemption":        critical,

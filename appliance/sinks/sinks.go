@@ -1,6 +1,7 @@
-// Package sinks ships the journal to where an enterprise gathers its logs (a SIEM), as audit.sinks says: syslog over TLS (RFC 5424,
-// RFC 5425), HTTPS or a file. Each sink follows the journal by itself, from a cursor that moves only once the sink has what was sent: it
-// gets every entry at least once and in order, and one that is slow, full or gone holds up nothing but itself.
+// Package sinks ships the journal to log collectors (SIEM) over syslog with TLS (RFC 5424, RFC 5425), HTTPS or a file,
+// as configured by audit.sinks. Each sink follows the journal independently, from a cursor that advances only after the
+// sink has accepted a batch. A sink gets every entry at least once and in order. A slow, full or unreachable sink
+// delays no other sink and no attestation.
 package sinks
 
 import (
@@ -15,52 +16,52 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Journal is what is followed, see appliance.Journal. An entry is told once a checkpoint covers it.
+// Journal is the part of appliance.Journal that sinks follow. An entry is shipped once a checkpoint covers it.
 type Journal interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
 	Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error
 }
 
-// Sink is where the journal is shipped to.
+// Sink is a destination with its settings.
 type Sink struct {
-	Name     string // its cursor's and its metrics'
+	Name     string // names its cursor and its metrics
 	To       Destination
 	Format   Format
 	Redact   Redaction
-	FromNow  bool          // a new sink begins with what comes, not with the first entry
-	Batch    int           // most entries sent at once
-	Bytes    int           // most bytes sent at once; an entry that is larger goes alone
-	Interval time.Duration // between looks at the journal
-	Timeout  time.Duration // within which the destination takes a batch
+	FromNow  bool          // a new sink begins with the next entry, not with the first
+	Batch    int           // maximum entries per batch
+	Bytes    int           // maximum bytes per batch; a larger entry is sent alone
+	Interval time.Duration // between reads of the journal
+	Timeout  time.Duration // time limit for sending a batch
 }
 
-// Destination is one kind of sink. Its methods are called by one goroutine.
+// Destination is one kind of sink. One goroutine calls its methods.
 type Destination interface {
-	// Take returns nil once the destination has the whole batch. After an error the same entries come again, or some of them: it must not
-	// matter that it has them already. An error that is errUnsized asks for a smaller batch, a *Later to come back then.
+	// Take returns nil once the destination has accepted the whole batch. After an error, some or all of its entries
+	// are sent again, so duplicates must be harmless. errUnsized asks for a smaller batch, and *Later for a pause.
 	Take(ctx context.Context, batch []Message) error
-	// Close lets go of connections and files.
+	// Close closes connections and files.
 	Close() error
-	// String is where it is, without secrets.
+	// String returns the destination's address without secrets.
 	String() string
 }
 
-// Message is an entry as it is sent.
+// Message is an encoded entry.
 type Message struct {
 	Log      string
 	Index    int64
 	Kind     string // attestation, or the kind of an event
 	Time     time.Time
-	Text     []byte // one line, without its end
-	brief    []byte // instead of a Text that is too long: without the event's details
+	Text     []byte // one line, without its line end
+	brief    []byte // replaces a Text that is too long: the same without the event's details
 	severity severity
 }
 
-// Options are those of a Shipper.
+// Options configure a Shipper.
 type Options struct {
 	Journal  Journal
-	Verifier note.Verifier // of the journal's checkpoints
-	Dir      string        // of the cursors
+	Verifier note.Verifier // verifies the journal's checkpoints
+	Dir      string        // directory of the cursors
 	Version  string        // of attestd
 	Logger   *slog.Logger
 	Now      func() time.Time // nil means time.Now
@@ -73,7 +74,7 @@ type Shipper struct {
 	followers []*follower
 }
 
-// New returns a Shipper that ships nothing yet.
+// New returns a Shipper without sinks; see Set.
 func New(o Options) *Shipper {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -81,7 +82,7 @@ func New(o Options) *Shipper {
 	return &Shipper{opts: o}
 }
 
-// Set ships to these sinks, and to those before no more. A sink of the same name goes on where it was.
+// Set replaces the sinks. A sink with the name of a previous sink continues at its cursor.
 func (s *Shipper) Set(sinks []Sink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +94,7 @@ func (s *Shipper) Set(sinks []Sink) {
 	}
 }
 
-// stop ends the followers at once: what was not taken is sent again.
+// stop ends the followers at once. Batches that were not accepted are sent again later.
 func (s *Shipper) stop() {
 	for _, f := range s.followers {
 		f.cancel()
@@ -102,16 +103,16 @@ func (s *Shipper) stop() {
 	defer cancel()
 	for _, f := range s.followers {
 		if f.wait(ctx) {
-			_ = f.To.Close() // what it had is taken, or will be sent again
+			_ = f.To.Close() // what it holds was accepted or is sent again
 		}
 	}
 	s.followers = nil
 }
 
-// stopTimeout is how long a sink may take to be stopped. Only a disk that hangs does not stop at once, and that sink is left to itself.
+// stopTimeout bounds the wait for a sink to stop. Only a hung disk takes that long; such a sink is abandoned.
 const stopTimeout = 5 * time.Second
 
-// Close ships what there is to sinks that take it before ctx ends, and then no more.
+// Close ships the remaining entries until ctx ends, and then stops all sinks.
 func (s *Shipper) Close(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *Shipper) Close(ctx context.Context) {
 	s.stop()
 }
 
-// Status returns how each sink stands.
+// Status returns the status of each sink.
 func (s *Shipper) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,18 +140,18 @@ func (s *Shipper) Status() []Status {
 	return all
 }
 
-// Status is how a sink stands.
+// Status is the status of a sink.
 type Status struct {
 	Name       string    `json:"name"`
 	To         string    `json:"to"`
-	Next       int64     `json:"next"`       // index of the first record that it has not taken
-	LagRecords *int64    `json:"lagRecords"` // records that it has not taken; nil before the journal could be read
-	LagSeconds float64   `json:"lagSeconds"` // age of the oldest of them; 0 where there is none
-	Shipped    uint64    `json:"shipped"`    // records that it took since the start, each as often as it was sent
-	Failures   uint64    `json:"failures"`   // batches that it did not take
+	Next       int64     `json:"next"`       // index of the first record that was not shipped
+	LagRecords *int64    `json:"lagRecords"` // records that were not shipped; nil until the journal was read
+	LagSeconds float64   `json:"lagSeconds"` // age of the oldest record that was not shipped; 0 if all were
+	Shipped    uint64    `json:"shipped"`    // records shipped since the start, repeats included
+	Failures   uint64    `json:"failures"`   // failed steps: reads of the journal and batches
 	Failing    string    `json:"failing,omitempty"`
-	Since      time.Time `json:"since,omitzero"` // since when it fails
+	Since      time.Time `json:"since,omitzero"` // time of the first failure in a row
 }
 
-// CursorPath is the file of a sink's cursor.
+// CursorPath returns the path of a sink's cursor file.
 func CursorPath(dir, name string) string { return filepath.Join(dir, name+".json") }

@@ -32,7 +32,7 @@ func TestEachEntryComesInOrderOverRestarts(t *testing.T) {
 	}
 }
 
-// What a stuck sink, a failing one and a gone one have in common: they touch nothing else.
+// A stuck or failing sink does not affect the other sinks.
 func TestASinkThatTakesNothingHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	j, well, stuck, failing := newJournal(t), newBox(), newBox(), newBox()
@@ -77,7 +77,7 @@ func TestABatchIsBounded(t *testing.T) {
 	}
 }
 
-// After a failure a batch is smaller, so that a slow sink gets at least something in its time.
+// After a failure the batch is smaller, so that a slow sink makes progress within its timeout.
 func TestABatchIsSmallerAfterAFailure(t *testing.T) {
 	t.Parallel()
 	j, to := newJournal(t), newBox()
@@ -103,7 +103,7 @@ func TestANewSinkMayBeginNow(t *testing.T) {
 	s := j.ship(t, dir, late)
 	until(t, s, "placed", func(s sinks.Status) bool { return s.LagRecords != nil })
 	stop(s)
-	j.attest(t, 2) // while it is not served: its place is kept from the first moment on
+	j.attest(t, 2) // while the sink is stopped: its cursor exists from the first moment
 	j.ship(t, dir, late)
 	if got := to.has(t, 2); !slices.Equal(got, from(3, 5)) {
 		t.Errorf("%v came, want what came after it began", got)
@@ -129,7 +129,7 @@ func TestASinkThatIsRemovedAndAddedGoesOn(t *testing.T) {
 	}
 }
 
-// A daemon that ends ships what there is.
+// Closing ships the remaining entries.
 func TestCloseShipsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	j, to := newJournal(t), newBox()
@@ -146,7 +146,7 @@ func TestCloseShipsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// lines counts what is logged.
+// lines counts warnings.
 type lines struct {
 	slog.Handler
 	count *atomic.Int64
@@ -197,11 +197,12 @@ func TestACursorThatCannotBeReadIsTold(t *testing.T) {
 	to.has(t, 1)
 }
 
-// A journal that goes on as another log has its records at other places. The sink is told of that, and gets none again.
+// In a journal that continues another log, records have new indexes. The sink gets the continuation event and no record
+// twice.
 func TestACursorFollowsTheJournalToAnotherLog(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		shipped, lost int // records that the sink has; of these, those that the journal forgot
+		shipped, lost int // shipped records, and how many of them the journal lost
 	}{
 		"all was shipped":               {5, 0},
 		"some was shipped":              {3, 0},
@@ -240,7 +241,7 @@ func TestACursorOfAnUnknownLogBeginsAnew(t *testing.T) {
 	}
 }
 
-// An older copy of the journal in its place: nothing is shipped under indexes that the sink has already.
+// If an older copy replaces the journal, no entry is shipped under an index that the sink has already.
 func TestAJournalThatIsShorterThanWhatWasShippedIsTold(t *testing.T) {
 	t.Parallel()
 	j, dir, to := newJournal(t), t.TempDir(), newBox()
@@ -257,7 +258,7 @@ func TestAJournalThatIsShorterThanWhatWasShippedIsTold(t *testing.T) {
 	}
 }
 
-// A cursor on the disk never runs ahead of the sink, and lags by one batch at most.
+// The cursor on disk is never ahead of the sink, and at most one batch behind.
 func TestTheCursorIsOnTheDiskBehindTheSink(t *testing.T) {
 	t.Parallel()
 	j, dir, to := newJournal(t), t.TempDir(), newBox()

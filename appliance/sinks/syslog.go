@@ -18,23 +18,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syslog sends messages to a syslog daemon: RFC 5424, framed by octet counting as RFC 5425, section 4.3, has it.
+// Syslog sends messages to a syslog daemon: RFC 5424, with the octet counting of RFC 5425, section 4.3.
 //
-// Syslog has no answers, and what was written to a connection may be lost with it. So each batch has a connection of its own, which ends
-// as RFC 5425, section 4.4, says: the sender sends close_notify, and the receiver, which reads it behind all messages, ends its side.
-// Only then is the batch taken.
+// Syslog has no acknowledgements, and messages can be lost with their connection. So each batch uses its own
+// connection, which is closed as in RFC 5425, section 4.4. The sender sends close_notify; the receiver closes its side
+// after reading all messages. Only then is the batch accepted.
 type Syslog struct {
 	Address  string // host:port
-	Plain    bool   // without TLS
+	Plain    bool   // TCP without TLS
 	Security Security
 	Facility Facility
 	Host     string // HOSTNAME of the messages
 }
 
-// Facility is what a message is about (RFC 5424, section 6.2.1).
+// Facility is a syslog facility (RFC 5424, section 6.2.1).
 type Facility int
 
-// facilities are those that may be chosen, by the names that syslog daemons have for them.
+// facilities are the supported facilities, by their names in syslog daemons.
 var facilities = []struct {
 	name string
 	code Facility
@@ -60,9 +60,9 @@ func (s *Syslog) Take(ctx context.Context, batch []Message) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // all is confirmed, or comes again
+	defer func() { _ = conn.Close() }() // the batch is confirmed or sent again
 	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline) // fails on a closed connection only
+		_ = conn.SetDeadline(deadline) // fails only on a closed connection
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -70,7 +70,7 @@ func (s *Syslog) Take(ctx context.Context, batch []Message) error {
 	for _, m := range batch {
 		frame := s.message(m)
 		fmt.Fprintf(w, "%d ", len(frame))
-		_, _ = w.Write(frame) // Flush has the error
+		_, _ = w.Write(frame) // Flush returns the error
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("send to %s: %w", s, err)
@@ -92,14 +92,14 @@ func (s *Syslog) dial(ctx context.Context) (ending, error) {
 	if err != nil {
 		return nil, errors.Join(err, tcp.Close())
 	}
-	conn := tls.Client(tcp, config) // sessions are not resumed: with client certificates, rsyslog's OpenSSL driver refuses that
+	conn := tls.Client(tcp, config) // no session resumption: with client certificates, rsyslog's OpenSSL driver refuses it
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("TLS with %s: %w", s, err), tcp.Close())
 	}
 	return conn, nil
 }
 
-// ending is a connection whose one direction can be ended.
+// ending is a connection that can be closed in one direction.
 type ending interface {
 	net.Conn
 	CloseWrite() error
@@ -110,13 +110,13 @@ type plainConn struct{ *net.TCPConn }
 
 func (c plainConn) NetConn() net.Conn { return c.TCPConn }
 
-// confirm ends what was sent and waits until the receiver has ended, too. That it has read everything shows in that TCP has nothing left
-// that is not acknowledged: one that ends with something unread resets the connection instead. One that ends by itself, as when it does
-// not like what it reads or is being stopped, has not read everything.
+// confirm closes the sending direction and waits until the receiver closes, too. The receiver has read everything if
+// TCP has no unacknowledged bytes then, because closing with unread bytes resets the connection. A receiver that closes
+// first, because it rejects a message or is stopping, has not read everything.
 func (s *Syslog) confirm(ctx context.Context, conn ending) error {
 	err := staysOpen(ctx, conn)
 	if err == nil {
-		err = ctx.Err() // which ended a wait of conn's before its deadline was set again
+		err = ctx.Err() // ctx may have ended before a deadline of conn was set again
 	}
 	if err == nil {
 		err = conn.CloseWrite()
@@ -136,17 +136,18 @@ func (s *Syslog) confirm(ctx context.Context, conn ending) error {
 	return nil
 }
 
-// How long after the last byte was acknowledged a receiver would have ended by itself, and how often that is looked at.
+// A receiver that closes on its own does so within endsEarly of acknowledging the last byte. staysOpen polls every
+// lookAgain.
 const (
 	endsEarly = 50 * time.Millisecond
 	lookAgain = 5 * time.Millisecond
 )
 
-// staysOpen returns an error where the receiver ends the connection before it is asked to.
+// staysOpen returns an error if the receiver closes the connection before the sender does.
 func staysOpen(ctx context.Context, conn ending) error {
 	deadline, _ := ctx.Deadline()
 	defer func() { _ = conn.SetReadDeadline(deadline) }()
-	var settled time.Time // when all was acknowledged
+	var settled time.Time // time when all bytes were acknowledged
 	for settled.IsZero() || time.Since(settled) < endsEarly {
 		_ = conn.SetReadDeadline(time.Now().Add(lookAgain))
 		_, err := conn.Read(make([]byte, 1))
@@ -169,7 +170,7 @@ func staysOpen(ctx context.Context, conn ending) error {
 	return nil
 }
 
-// unacknowledged is how many bytes the other side's TCP has not acknowledged.
+// unacknowledged returns the number of bytes that the receiver's TCP has not acknowledged.
 func unacknowledged(conn net.Conn) (left int, err error) {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -189,7 +190,7 @@ func (s *Syslog) String() string {
 	return "tls://" + s.Address
 }
 
-// What RFC 5424, section 6, bounds, and what RFC 5425, section 4.3.1, says that receivers should take.
+// Limits of RFC 5424, section 6, and the frame size that receivers should accept (RFC 5425, section 4.3.1).
 const (
 	maxHostname = 255
 	maxMsgID    = 32
@@ -202,7 +203,8 @@ const (
 	byteOrderMark = "\ufeff"
 )
 
-// message is a SYSLOG-MSG. It has no structured data of its own, for which attestd would need a private enterprise number: all is in MSG.
+// message returns a SYSLOG-MSG. All content is in MSG. It has no structured data, because that would need a private
+// enterprise number.
 func (s *Syslog) message(m Message) []byte {
 	b := fmt.Appendf(make([]byte, 0, 128+len(m.Text)), "<%d>1 %s %s %s %s %s %s ", int(s.Facility)*8+int(m.severity),
 		m.Time.UTC().Format("2006-01-02T15:04:05.000000Z"), printable(s.Host, maxHostname), appName, nilValue, printable(m.Kind, maxMsgID), nilValue)
@@ -210,7 +212,7 @@ func (s *Syslog) message(m Message) []byte {
 	if len(b)+len(byteOrderMark)+len(text) > maxFrame && m.brief != nil {
 		text = m.brief
 	}
-	if !ascii(text) { // JSON always is
+	if !ascii(text) { // JSON is always ASCII
 		b = append(b, byteOrderMark...)
 	}
 	return append(b, text...)
@@ -220,7 +222,7 @@ func ascii(text []byte) bool {
 	return !slices.ContainsFunc(text, func(c byte) bool { return c >= utf8.RuneSelf })
 }
 
-// printable is text as a header has it: PRINTUSASCII, at most so long, "-" for nothing.
+// printable returns text for a header field: PRINTUSASCII, at most most bytes, "-" if empty.
 func printable(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r <= ' ' || r >= 0x7f {

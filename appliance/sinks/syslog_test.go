@@ -17,18 +17,18 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// receiver is a syslog daemon for faults that a real one does not have on demand.
+// receiver is a syslog daemon with faults that a real one cannot produce on demand.
 type receiver struct {
 	address   string
 	authority *authority
 
 	mu      sync.Mutex
-	got     []string // each message, once its connection was read to its end
-	faults  []fault  // of the next connections
+	got     []string // each message of a connection that was read to its end
+	faults  []fault  // for the next connections
 	waiting sync.WaitGroup
 }
 
-// fault does with a connection what it wants.
+// fault handles a connection in a faulty way.
 type fault func(raw *net.TCPConn, conn net.Conn)
 
 func newReceiver(t testing.TB, plain bool, faults ...fault) *receiver {
@@ -82,7 +82,7 @@ func (r *receiver) serve(raw *net.TCPConn, conn net.Conn) {
 	}
 }
 
-// frames reads all messages of a connection: RFC 5425, section 4.3.
+// frames reads all messages of a connection (RFC 5425, section 4.3).
 func frames(conn io.Reader) (all []string, err error) {
 	in := bufio.NewReader(conn)
 	for {
@@ -115,10 +115,10 @@ func (r *receiver) to() *sinks.Syslog {
 	return &sinks.Syslog{Address: r.address, Facility: 13, Host: "signer1.example.com", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
 }
 
-// rfc5424 is the header of a message, and its MSG.
+// rfc5424 matches the header of a message, with the MSG as its group.
 var rfc5424 = regexp.MustCompile(`^<110>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z signer1\.example\.com attestd - attestation - (\{.*\})$`)
 
-// bodies are the MSGs of messages, in JSON.
+// bodies returns the JSON MSGs of messages.
 func bodies(t testing.TB, all []string) (texts []string) {
 	t.Helper()
 	for _, m := range all {
@@ -146,7 +146,7 @@ func TestSyslogSendsEachEntry(t *testing.T) {
 	}
 }
 
-// However a receiver fails, the messages of a batch that it may not have read come again, and none is passed over.
+// After any failure of a receiver, all messages that it may not have read are sent again, and none is skipped.
 func TestSyslogReceiversThatFail(t *testing.T) {
 	t.Parallel()
 	handshake := func(conn net.Conn) {
@@ -193,7 +193,7 @@ func TestSyslogReceiversThatFail(t *testing.T) {
 	}
 }
 
-// A batch is larger than what is under way in buffers, so that the receiver has surely ended before the sender does.
+// The batch is larger than all buffers, so the receiver closes before the sender has sent everything.
 func TestASyslogReceiverThatCutsWithinAMessage(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, false, func(_ *net.TCPConn, conn net.Conn) {
@@ -211,7 +211,7 @@ func TestASyslogReceiverThatCutsWithinAMessage(t *testing.T) {
 	}
 }
 
-// One that reads nothing, or never ends, costs a batch its time, and is told.
+// A receiver that reads nothing or never closes makes Take fail at its deadline.
 func TestSyslogReceiversThatHang(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -224,7 +224,7 @@ func TestSyslogReceiversThatHang(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newReceiver(t, false, test.bad)
-			ctx, cancel := withTimeout(t, 5*time.Second) // the handshake must be over by then
+			ctx, cancel := withTimeout(t, 5*time.Second) // long enough for the handshake
 			defer cancel()
 			if err := r.to().Take(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
@@ -233,7 +233,7 @@ func TestSyslogReceiversThatHang(t *testing.T) {
 	}
 }
 
-// block holds a connection until the other side gives it up.
+// block holds a connection open until the other side closes it.
 func block(raw *net.TCPConn) { _, _ = io.Copy(io.Discard, raw) }
 
 func TestSyslogAsksForTheRightCertificate(t *testing.T) {
@@ -250,7 +250,7 @@ func TestSyslogAsksForTheRightCertificate(t *testing.T) {
 	}
 }
 
-// What RFC 5424 allows in a header, and the mark before what is not ASCII.
+// Header fields are limited as in RFC 5424, and a byte order mark precedes text that is not ASCII.
 func TestSyslogMessages(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, true)
@@ -270,7 +270,7 @@ func TestSyslogMessages(t *testing.T) {
 	}
 }
 
-// An event for which receivers have no room is told without its details.
+// An event that exceeds the frame size is sent without its details.
 func TestSyslogShortensWhatIsTooLong(t *testing.T) {
 	t.Parallel()
 	r, j := newReceiver(t, false), newJournal(t)
