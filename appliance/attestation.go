@@ -137,7 +137,7 @@ func lowS(rs [64]byte) (sig Signature, err error) {
 	return sig, nil
 }
 
-// Recover returns the address whose key signed digest.
+// Recover returns the address of the key that signed digest.
 //
 // Errors: r or s out of range, s in the upper half, v neither 27 nor 28, or no such point.
 func (sig Signature) Recover(digest Digest) (Address, error) {

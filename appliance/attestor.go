@@ -85,8 +85,8 @@ func ValidateIdempotencyKey(s string) error {
 }
 
 // Attest signs the digest of the request and returns when the record is on disk. If the API key has used the
-// idempotency key before, Attest signs nothing and returns the earlier record with replayed set. If the earlier record
-// has another request, the error is CodeIdempotencyMismatch.
+// idempotency key before, Attest makes no signature and returns the earlier record with replayed set. If the earlier
+// record has another request, the error is CodeIdempotencyMismatch.
 //
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, if the key was revoked or expired at any time before the
 // record is written; CodePaused and CodeHalted; the errors of a Policy, whose address rules also apply to replays;
@@ -102,7 +102,7 @@ func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed boo
 
 func (a *Attestor) answer(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	// The key is read again, because the request's body may have taken long to arrive. The journal checks the key once
-	// more, so nothing is recorded after a revocation.
+	// more, so no record follows a revocation.
 	key, err := a.Keys.Key(ctx, call.Key.ID)
 	if err == nil {
 		err = key.Usable(a.Now())

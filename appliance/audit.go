@@ -134,7 +134,7 @@ func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
 type oldLog struct {
 	tree     tlog.Tree // from the event
 	frontier Frontier  // of its leaves seen so far
-	earlier  tlog.Tree // from an earlier checkpoint of it; zero without one
+	earlier  tlog.Tree // from an earlier checkpoint of it, or zero
 }
 
 // CheckedLeaf is a leaf that was checked on its own. CheckLeaf is separate from Audit.Add because it takes nearly all

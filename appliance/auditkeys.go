@@ -16,7 +16,7 @@ type auditedKeys struct {
 	// first event have no events.
 	leaves     int64
 	old        bool
-	firstEvent time.Time // zero if there is none
+	firstEvent time.Time // zero without events
 }
 
 type auditedKey struct {

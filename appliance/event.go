@@ -74,7 +74,7 @@ type Event struct {
 	Kind    EventKind         `json:"event"`
 	ID      uuid.UUID         `json:"id"` // UUIDv7
 	Time    time.Time         `json:"time"`
-	By      string            `json:"by,omitempty"`      // who did it, if known
+	By      string            `json:"by,omitempty"`      // the actor, if known
 	Details map[string]string `json:"details,omitempty"` // depends on Kind
 	Salt    Salt              `json:"salt"`              // as in Record
 }
@@ -261,8 +261,8 @@ func (c Continuation) Tree() (tlog.Tree, error) {
 	return OpenCheckpoint([]byte(c.Surviving), verifier)
 }
 
-// Names reports whether c continues the log of that name: the log whose leaves follow, or the log of the published
-// checkpoint. name has the form of LogName.
+// Names reports whether name is the LogName of a log that c continues. That is the log of the leaves that follow, or
+// the log of the published checkpoint.
 func (c Continuation) Names(name string) bool {
 	verifier, err := note.NewVerifier(c.Log)
 	return err == nil && LogName(verifier) == name || c.Published != "" && SignerOf([]byte(c.Published)) == name

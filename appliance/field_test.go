@@ -57,7 +57,7 @@ func TestElementOfReadsBigEndianBytes(t *testing.T) {
 	}
 }
 
-// edgyElement returns an element whose words are random or at an edge of their range.
+// edgyElement returns an element with words that are random or at an edge of their range.
 func edgyElement(random *rand.Rand) (x element) {
 	edges := []uint64{0, 1, 2, folded - 1, folded, folded + 1, -folded & (1<<64 - 1), prime.a - 1, prime.a + 1, 1 << 63, 1<<64 - 2, 1<<64 - 1}
 	for _, word := range []*uint64{&x.a, &x.b, &x.c, &x.d} {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) whose leaves are records and events.
+// Journal is the attestation log: an append-only Merkle tree (RFC 6962 hashing) with records and events as its leaves.
 // All methods are safe for concurrent use. If the storage fails, methods return CodeJournalUnavailable.
 type Journal interface {
 	// Append sets the record's Time and Salt, makes it the next leaf, and returns when leaf, tree and checkpoint are
@@ -67,7 +67,7 @@ type Journal interface {
 // record. So two concurrent records cannot both take the last place under a cap. A condition applies to new records
 // only, never to a replay.
 type Condition interface {
-	// Asks returns the query whose answer Decide needs for the record. It may be called again with another Time.
+	// Asks returns the query that Decide needs answered for the record. It may be called again with another Time.
 	Asks(r Record) PastQuery
 	// Decide returns nil, or the error that Append returns. It is called after Asks, with the same record.
 	Decide(r Record, past Past) error

@@ -36,7 +36,7 @@ type APIKey struct {
 const detailKeyID = "id"
 
 // Details returns the details of an event about the key: every field that decides who may use it and for which
-// requests. The secret has 256 random bits, so its hash reveals nothing about it.
+// requests. The secret has 256 random bits, so its hash does not reveal it.
 func (k APIKey) Details() map[string]string {
 	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(), "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {
@@ -158,7 +158,7 @@ type Keys interface {
 	Key(ctx context.Context, id string) (APIKey, error)
 	// List returns all keys, oldest first.
 	List(ctx context.Context) ([]APIKey, error)
-	// Revoke revokes a key permanently and returns it. Revoking it again changes nothing. An unknown id returns
+	// Revoke revokes a key permanently and returns it. Revoking it again has no effect. An unknown id returns
 	// CodeNotFound.
 	Revoke(ctx context.Context, id string, now time.Time) (APIKey, error)
 	// Bind makes the named attestor key sign for an API key from now on, and returns the API key. An empty name means

@@ -13,8 +13,8 @@ const (
 )
 
 // KeyUse counts the signatures of each API key, per quarter of an hour over the past day. It is in memory only: a
-// restart resets it, and appliances that share a store count separately. The zero value is ready. Count on nil does
-// nothing. All methods are safe for concurrent use.
+// restart resets it, and appliances that share a store count separately. The zero value is ready. A nil
+// KeyUse counts no signatures. All methods are safe for concurrent use.
 type KeyUse struct {
 	mu   sync.Mutex
 	keys map[string]*keySteps

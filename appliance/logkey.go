@@ -84,10 +84,10 @@ func StoreSecret(signer note.Signer) ([]byte, error) {
 	return hkdf.Key(sha256.New, signature, nil, "attestd store MAC "+LogName(signer), sha256.Size)
 }
 
-// Continue returns the key of the log whose first leaf is the event, and its secret text. The key is derived from the
-// old log's key and that leaf (HKDF, RFC 5869). So all appliances that hold the old key can follow the continuation
-// without an operator, and nobody without the old key can forge one. Two events never lead to the same key, because
-// their salts differ.
+// Continue returns the key of the log that begins with the event, and its secret text. The key is derived from the old
+// log's key and that leaf (HKDF, RFC 5869). So all appliances that hold the old key can follow the continuation without
+// an operator, and only a holder of the old key can make one. Two events never lead to the same key, because their
+// salts differ.
 //
 // Errors: the event does not continue this key's log, or names a new key (ErrNewLogKey).
 func (k LogKey) Continue(e Event) (LogKey, string, error) {
@@ -114,7 +114,7 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 var ErrNewLogKey = errors.New("the log goes on with a new log key, which must be brought: attestd setup --bundle FILE on the appliance that made it, and here, once " +
 	"log.key is moved away, attestd setup --join FILE")
 
-// GiveNewLogKey makes an independent key for the log whose first leaf the event will be, and names it in the event.
+// GiveNewLogKey makes an independent key for the log that the event will begin, and names it in the event.
 // Unlike with Continue, a holder of the old log's key cannot derive it.
 func (e *Event) GiveNewLogKey() (LogKey, string, error) {
 	c, ok := e.Continuation()

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// ErrSmallOrder refuses an Ed25519 key of small order: anybody can make signatures that verify under it.
+// ErrSmallOrder refuses an Ed25519 key of small order: signatures that verify under it need no secret.
 var ErrSmallOrder = errors.New("the Ed25519 key has small order: anybody can sign for it")
 
-// smallOrder lists the encodings of the points of edwards25519 whose order divides 8 (RFC 8032, section 5.1.2), with
-// the sign bit of x cleared. The last two encodings are not canonical.
+// smallOrder lists the encodings of the points of edwards25519 with an order that divides 8 (RFC 8032, section 5.1.2),
+// with the sign bit of x cleared. The last two encodings are not canonical.
 var smallOrder = [...]string{
 	"0000000000000000000000000000000000000000000000000000000000000000",
 	"0100000000000000000000000000000000000000000000000000000000000000",

@@ -45,7 +45,7 @@ func TestAVerifierIsAsStrictAsRecovery(t *testing.T) {
 	}
 }
 
-// testKeyOf returns a random key. The first four are keys whose multiples coincide with the generator's.
+// testKeyOf returns a random key. The multiples of the first four keys coincide with the generator's.
 func testKeyOf(t *testing.T, random *rand.Rand, i int) *ecdsa.PrivateKey {
 	t.Helper()
 	scalar := randomScalar(random)
@@ -92,7 +92,7 @@ func hostile(t *testing.T, random *rand.Rand, key *ecdsa.PrivateKey) (digest app
 	return digest, rs
 }
 
-// ECDSA allows an R whose x coordinate is r+n. ecrecover would need a v of 29 or 30, which no contract accepts.
+// ECDSA allows an R with an x coordinate of r+n. ecrecover would need a v of 29 or 30, which no contract accepts.
 func TestAVerifierRefusesAnXCoordinateAboveTheOrder(t *testing.T) {
 	curve := crypto.S256()
 	r, y := big.NewInt(1), (*big.Int)(nil)

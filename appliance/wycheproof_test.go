@@ -57,7 +57,7 @@ func readWycheproof(t *testing.T, name string, vectors int) (groups []wycheproof
 	return groups
 }
 
-// largeX matches valid vectors whose point R has an x coordinate of n or more. ecrecover would need a v of 29 or 30,
+// largeX matches valid vectors with an x coordinate of R of n or more. ecrecover would need a v of 29 or 30,
 // which no contract accepts.
 func largeX(v wycheproofVector) bool {
 	return v.Comment == "k*G has a large x-coordinate" || strings.HasPrefix(v.Comment, "r = 2, x = n + 2 is the smallest possible x")
@@ -97,8 +97,7 @@ type wycheproofECDSA struct {
 	high bool // s is in the upper half of the order
 }
 
-// check runs each verifier on the vector. A high s is accepted from an HSM, and moved to the lower half, but from
-// nobody else.
+// check runs each verifier on the vector. A high s is accepted only from an HSM, and is moved to the lower half.
 func (w wycheproofECDSA) check(bitcoin bool) {
 	w.Helper()
 	digest := appliance.Digest(sha256.Sum256(w.Msg))

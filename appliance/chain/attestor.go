@@ -97,8 +97,8 @@ func (n *node) attestor(ctx context.Context, contract appliance.Address) (a appl
 	return appliance.Address(answer[12:]), nil
 }
 
-// takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts the first signer's
-// trial signature (ERC-1271).
+// takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts
+// the first signer's trial signature (ERC-1271).
 func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address, signers []appliance.Signer) (bool, error) {
 	if slices.ContainsFunc(signers, func(s appliance.Signer) bool { return s.Address() == attestor }) {
 		return true, nil
@@ -128,8 +128,8 @@ func isValidCall(t trial) []byte {
 	return append(call, make([]byte, 96-length)...)
 }
 
-// combined combines the answers of the total RPCs. A match needs half of them, a mismatch more than half, whether the others answer or not:
-// one RPC of several must not end readiness. known is false if there is neither.
+// combined combines the answers of the total RPCs. A match needs half of them, a mismatch more than half, whether the
+// others answer or not: one RPC of several must not end readiness. known is false if there is neither.
 func (o *opinions) combined(total int) (attestor appliance.Address, matches, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -187,7 +187,7 @@ type Inspection struct {
 	URL      string            // without parts that may be secret
 	ChainID  string            // "" on an error
 	Attestor appliance.Address // of the contract; zero if Err is set
-	Code     bool              // the attestor is a contract, so that only a trial signature can tell
+	Code     bool              // the attestor is a contract, so only a trial signature shows whether it accepts ours
 	Err      error
 }
 

@@ -1,8 +1,9 @@
-// Package chain is the watchtower. It follows the redemptions at verifying contracts on EVM chains and looks each one up in the journal. A
-// redemption whose hash the journal lacks means that someone else signs with the attestor key.
+// Package chain is the watchtower. It follows the redemptions at verifying contracts on EVM chains and looks each one
+// up in the journal. If the journal lacks its hash, someone else signs with the attestor key.
 //
-// A feed (feed.go) reads each RPC of a contract from its own position, so that an RPC that lies, lags or fails hides nothing that another
-// one reports. judge.go judges the reports of all RPCs. attestor.go compares the contract's attestor with the appliance's signers.
+// A feed (feed.go) reads each RPC of a contract from its own position, so that an RPC that lies, lags or fails hides
+// nothing that another one reports. judge.go judges the reports of all RPCs. attestor.go compares the contract's
+// attestor with the appliance's signers.
 package chain
 
 import (
@@ -23,8 +24,8 @@ type Contract struct {
 	Address    appliance.Address
 	RPCs       []string // URLs, which may contain secrets
 	StartBlock uint64   // the first block to read: the one in which the appliance's key became attestor, or an earlier one
-	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized blocks are read
-	// instead.
+	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized
+	// blocks are read instead.
 	Confirmations uint64
 	Finalized     bool
 }
@@ -40,7 +41,7 @@ type Redemption struct {
 	TransactionHash appliance.Digest `json:"transactionHash"`
 	LogIndex        uint             `json:"logIndex"` // in the block
 
-	// AttestationID is the newest attestation of that hash in the journal at the time of the redemption; nil if there was none.
+	// AttestationID is the newest attestation of that hash in the journal at the time of the redemption, or nil.
 	AttestationID *uuid.UUID `json:"attestationId"`
 	KeyID         string     `json:"keyId,omitempty"` // the API key that asked for it
 
@@ -50,18 +51,19 @@ type Redemption struct {
 // Judgement is the state of a redemption.
 type Judgement struct {
 	Verdict Verdict   `json:"verdict"`
-	Reports []string  `json:"-"` // ids of the RPCs that report it
+	Reports []string  `json:"-"` // ids of the RPCs that report it; from Scan, their URLs
 	Open    bool      `json:"-"` // it will be judged again
 	Halted  bool      `json:"-"` // it has halted attesting, which it does once
 	Seen    time.Time `json:"-"` // when an RPC first reported it, by the appliance's clock; zero if unknown
 }
 
-// ClockTolerance is how much later than the redeeming block an attestation's time may be. Block times are whole seconds, and clocks differ.
+// ClockTolerance is how much later than the redeeming block an attestation's time may be. Block times are whole
+// seconds, and clocks differ.
 const ClockTolerance = 2 * time.Second
 
-// Until returns the time before which an attestation must have been made to explain the redemption. A signature that is attested after its
-// redemption was stolen. The result is bounded by the block's time and by the time of the first report, which a block's timestamp in the
-// future cannot move.
+// Until returns the time before which an attestation must have been made to explain the redemption. A signature that is
+// attested after its redemption was stolen. The result is bounded by the block's time and by the time of the first
+// report, which a block's timestamp in the future cannot move.
 func (r Redemption) Until() time.Time {
 	until := r.Time.Add(ClockTolerance)
 	if !r.Seen.IsZero() && r.Seen.Before(until) {
@@ -138,21 +140,22 @@ type Block struct {
 	Time   time.Time
 }
 
-// Store stores the reports, by contract and RPC. It can be rebuilt from the chains. All methods are safe for concurrent use.
+// Store stores the reports, by contract and RPC. It can be rebuilt from the chains. All methods are safe for concurrent
+// use.
 type Store interface {
-	// Begin sets the address and the RPCs of a contract's name. It drops the reports about another address, and those of removed RPCs. It
-	// returns the chain ID, "" if unknown.
+	// Begin sets the address and the RPCs of a contract's name. It drops the reports about another address, and those
+	// of removed RPCs. It returns the chain ID, "" if unknown.
 	Begin(name string, address appliance.Address, rpcs []string) (chainID string, err error)
 	// SetChain stores the ID of the contract's chain.
 	SetChain(name, chainID string) error
-	// Position returns the block up to which an RPC was read. found is false if nothing was read.
+	// Position returns the block up to which an RPC was read. found is false if no block was read.
 	Position(name, rpc string) (at Block, found bool, err error)
 	// Anchor returns the highest earlier position of the RPC that is not above most. About a hundred are stored.
 	Anchor(name, rpc string, most uint64) (at Block, found bool, err error)
 	// Advance adds the reports of an RPC up to a block, which becomes its position.
 	Advance(name, rpc string, to Block, found []Redemption) error
-	// Rewind removes the reports of an RPC above a block, which becomes its position; nil removes all. It removes and returns the redemptions
-	// that no RPC reports any more.
+	// Rewind removes the reports of an RPC above a block, which becomes its position; nil removes all. It removes and
+	// returns the redemptions that no RPC reports any more.
 	Rewind(name, rpc string, to *Block) (undone []Redemption, err error)
 	// Alone returns the number of redemptions of a contract that only this RPC reports.
 	Alone(name, rpc string) (int64, error)
@@ -178,10 +181,10 @@ type Events interface{ Record(e appliance.Event) }
 
 // The events of the watchtower.
 const (
-	EventUnknownRedemption appliance.EventKind = "unknown_redemption" // a redemption whose hash the journal does not have
+	EventUnknownRedemption appliance.EventKind = "unknown_redemption" // the journal lacks the hash of a redemption
 	EventDisagreement      appliance.EventKind = "chain_disagreement" // RPCs do not agree on a redemption
-	EventHalted            appliance.EventKind = "halted"             // attesting stopped because of one
-	EventAttestorMismatch  appliance.EventKind = "attestor_mismatch"  // a contract refuses what is signed here
+	EventHalted            appliance.EventKind = "halted"             // attesting stopped because of an unknown redemption
+	EventAttestorMismatch  appliance.EventKind = "attestor_mismatch"  // a contract refuses this appliance's signatures
 )
 
 // Status is the state of the watchtower.
@@ -197,17 +200,17 @@ type ContractStatus struct {
 	ChainID       json.Number       `json:"chainId,omitempty"`
 	Attestor      *string           `json:"attestor"`      // address of the attestor, zero if none is set; nil if unknown
 	SignerMatches *bool             `json:"signerMatches"` // the contract accepts this appliance's signatures; nil if unknown
-	Block         uint64            `json:"block"`         // up to which most of its RPCs were read
+	Block         uint64            `json:"block"`         // highest block that most of its RPCs have read up to
 	Redemptions   int64             `json:"redemptions"`
-	Unknown       int64             `json:"unknown"`  // those that the journal lacks
-	Disputed      int64             `json:"disputed"` // of unknown: those on which the RPCs do not agree
+	Unknown       int64             `json:"unknown"`  // redemptions that the journal lacks
+	Disputed      int64             `json:"disputed"` // the part of unknown on which the RPCs do not agree
 	RPCs          []RPCStatus       `json:"rpcs"`
 }
 
 // RPCStatus is the state of an RPC.
 type RPCStatus struct {
-	URL   string `json:"url"` // without what may be secret
+	URL   string `json:"url"` // without parts that may be secret
 	Block uint64 `json:"block"`
 	Head  uint64 `json:"head,omitempty"`  // the newest block that may be read
-	Error string `json:"error,omitempty"` // why it is not read; may be empty
+	Error string `json:"error,omitempty"` // why the RPC is not read; may be empty
 }

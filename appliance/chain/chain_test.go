@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 )
 
-// attesting returns a node whose contract takes the signer's signatures.
+// attesting returns a node with a contract that accepts the signer's signatures.
 func attesting(t *testing.T) (*chaintest.Node, *signer) {
 	t.Helper()
 	node, key := chaintest.New(t), newSigner(t)
@@ -108,7 +108,7 @@ func TestAReorganisationUndoesWhatItTakesBack(t *testing.T) {
 	if n := r.status().Redemptions; n != 2 {
 		t.Fatalf("%d redemptions, want 2", n)
 	}
-	node.Reorganise(t, 4) // deeper than was waited for
+	node.Reorganise(t, 4) // deeper than the confirmations
 	r.eventually("the redemption is undone", func() bool { return r.status().Redemptions == 1 })
 	if all := r.all(); all[0].Hash != kept.Hash {
 		t.Errorf("%s is left, want %s", all[0].Hash, kept.Hash)
@@ -137,7 +137,7 @@ func TestNothingIsReadBeforeItsConfirmations(t *testing.T) {
 	}
 	node.Mine(1)
 	depth.eventually("the third confirmation halts", depth.halted)
-	node.Mine(64 - int(block)) // of the test's chain each 32nd block is final
+	node.Mine(64 - int(block)) // every 32nd block of the test's chain is final
 	final.eventually("the finalized block halts", final.halted)
 }
 
@@ -148,7 +148,7 @@ func TestARecordThatComesLateIsNoAlarm(t *testing.T) {
 	late := key.attest(t)
 	var asked atomic.Int64
 	r.journal.asked = func(appliance.Digest) {
-		if asked.Add(1) == 1 { // it was looked for in vain
+		if asked.Add(1) == 1 { // after the first lookup
 			r.journal.append(late)
 		}
 	}
@@ -188,7 +188,7 @@ func TestARedemptionBecomesKnownWithItsRecord(t *testing.T) {
 	r.eventually("it is known", func() bool { return r.status().Unknown == 0 })
 
 	r.stop()
-	r.journal.records = nil // and lost again
+	r.journal.records = nil // lost again
 	r.resume()
 	r.start()
 	r.eventually("a start holds all against the journal again", func() bool { return r.status().Unknown == 1 })
@@ -230,7 +230,7 @@ func TestAttestor(t *testing.T) {
 		t.Errorf("code %q", code)
 	}
 	node.Allow(t, ours.Address(), 1)
-	node.Redeem(t, ours.attest(t), 1) // the contract asks its attestor as the watchtower does
+	node.Redeem(t, ours.attest(t), 1) // the contract asks its attestor just as the watchtower does
 }
 
 func TestOneRPCDoesNotEndReadiness(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 type answer = func(chaintest.Request) *chaintest.Reply
 
-// times answers so often, and then the node does.
+// times replies to the first n requests. Later requests reach the node.
 func times(n int64, reply *chaintest.Reply) answer {
 	var done atomic.Int64
 	return func(chaintest.Request) *chaintest.Reply {
@@ -31,7 +31,7 @@ func times(n int64, reply *chaintest.Reply) answer {
 	}
 }
 
-// events returns an answer for questions for events alone.
+// events applies an answer to eth_getLogs only.
 func events(of answer) answer {
 	return func(q chaintest.Request) *chaintest.Reply {
 		if q.Method != "eth_getLogs" {
@@ -43,7 +43,7 @@ func events(of answer) answer {
 
 var topicAttested = crypto.Keccak256Hash([]byte("Attested(bytes32,uint256)")).Hex()
 
-// Whatever an RPC does for a while, the redemption is found, and nothing is made up.
+// After any temporary fault of an RPC, the redemptions are found, and none is invented.
 func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
@@ -98,7 +98,8 @@ func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 	}
 }
 
-// emptyRanges answers questions for a range with nothing, as a node does that is behind the one that told the head.
+// emptyRanges returns an empty list for the first n ranges, like a node that lags behind the one that reported the
+// head.
 func emptyRanges(n int64) answer {
 	count := times(n, &chaintest.Reply{Result: []byte("[]")})
 	return func(q chaintest.Request) *chaintest.Reply {
@@ -109,7 +110,7 @@ func emptyRanges(n int64) answer {
 	}
 }
 
-// cutShort answers a question for several blocks with a thousand events, and without those that come after.
+// cutShort truncates the answer for several blocks to a thousand events.
 func cutShort(q chaintest.Request) *chaintest.Reply {
 	from, to, isRange := q.Blocks()
 	var logs []json.RawMessage
@@ -165,13 +166,13 @@ func TestARangeGrowsAgain(t *testing.T) {
 	}
 }
 
-// Two and three RPCs, of which some lie.
+// Two or three RPCs, some of which lie.
 func TestRPCsThatDisagree(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
 	redeemed := key.attest(t)
 	_, block := node.Redeem(t, redeemed, 1)
-	node.Mine(1) // an empty block is the last: nothing in it tells who lies
+	node.Mine(1) // the last block is empty, so it cannot expose the liar
 	hide := events(func(q chaintest.Request) *chaintest.Reply { return &chaintest.Reply{Result: []byte("[]")} })
 	for name, c := range map[string]struct {
 		lies     []bool // whether each RPC hides the redemption
@@ -205,7 +206,7 @@ func TestRPCsThatDisagree(t *testing.T) {
 				return !slices.ContainsFunc(r.status().RPCs, func(one chain.RPCStatus) bool { return one.Block <= block })
 			})
 			r.stop()
-			r.options.Patience = time.Millisecond // and now it is over
+			r.options.Patience = time.Millisecond // and now it has passed
 			r.start()
 			r.eventually("the disagreement is told", func() bool {
 				return len(r.logged("level=ERROR", "do not agree", redeemed.Hash.String())) == 1 && r.recorded(chain.EventDisagreement) == 1
@@ -254,7 +255,7 @@ func TestAnRPCThatIsBehindIsWaitedFor(t *testing.T) {
 	r.start()
 	r.read(block)
 	old, _ := json.Marshal(fmt.Sprintf("0x%x", block-1))
-	proxy.Answer(func(q chaintest.Request) *chaintest.Reply { // another node of the same address has not come so far
+	proxy.Answer(func(q chaintest.Request) *chaintest.Reply { // another node behind the same address lags
 		if q.Method != "eth_getBlockByNumber" || string(q.Params[0]) != `"latest"` {
 			return nil
 		}

@@ -31,7 +31,7 @@ type feedState struct {
 	at    Block // the last block read
 	begun bool  // at is a block that was read, and not the one before the first
 	head  uint64
-	err   error // why it is not read
+	err   error // why the RPC is not read
 	since time.Time
 }
 
@@ -171,8 +171,9 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 	return last < safe, nil
 }
 
-// reach returns the block up to which the RPCs are read: the median of their newest blocks, of two the higher one. Blocks that only one of
-// three RPCs has reached are not read. An RPC that has failed for longer than Patience does not count.
+// reach returns the block up to which the RPCs are read: the median of their newest blocks, of two the higher one.
+// Blocks that only one of three RPCs has reached are not read. An RPC that has failed for longer than Patience does not
+// count.
 func (c *watched) reach(reader *feed) uint64 {
 	var heads []uint64
 	for _, f := range c.feeds {
@@ -184,8 +185,8 @@ func (c *watched) reach(reader *feed) uint64 {
 	return heads[len(heads)/2]
 }
 
-// checkAlone limits the stored redemptions that only this RPC reports. At the limit, the RPC is not read until another one has caught up.
-// If the redemptions are invented, that never happens.
+// checkAlone limits the stored redemptions that only this RPC reports. At the limit, the RPC is not read until another
+// one has caught up. If the redemptions are invented, that never happens.
 func (f *feed) checkAlone() error {
 	if len(f.c.feeds) == 1 {
 		return nil
@@ -197,7 +198,8 @@ func (f *feed) checkAlone() error {
 	return err
 }
 
-// identify compares the chain with the one read before, and checks that the contract exists: an address without code never emits events.
+// identify compares the chain with the one read before, and checks that the contract exists: an address without code
+// never emits events.
 func (f *feed) identify(ctx context.Context) error {
 	id, err := f.node.chainID(ctx)
 	if err != nil {
@@ -226,7 +228,7 @@ func (f *feed) identify(ctx context.Context) error {
 	return nil
 }
 
-// followReorganisation removes the reports from blocks that left the chain. undone is true if there were any.
+// followReorganisation removes the reports from blocks that left the chain. undone is true if it removed any.
 func (f *feed) followReorganisation(ctx context.Context, safe uint64) (undone bool, err error) {
 	s := f.get()
 	if !s.begun {
@@ -263,7 +265,8 @@ func (f *feed) stillHas(ctx context.Context, at Block) (bool, error) {
 	return err == nil && h.Hash == at.Hash, err
 }
 
-// lastCommon searches downwards, in growing steps, for a read block that is still on the chain; nil if there is none.
+// lastCommon searches downwards, in growing steps, for a read block that is still on the chain. It returns nil if it
+// finds none.
 func (f *feed) lastCommon(ctx context.Context, below uint64) (*Block, error) {
 	for step := uint64(1); below >= step; step *= 2 {
 		at, found, err := f.c.w.o.Store.Anchor(f.c.Name, f.node.id, below-step)

@@ -46,7 +46,7 @@ func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
 	return true, nil
 }
 
-// find returns the newest matching attestation, nil if there is none.
+// find returns the newest matching attestation, or nil.
 func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*appliance.Record, error) {
 	limit, cancel := context.WithTimeout(ctx, c.w.o.CallTimeout)
 	defer cancel()
@@ -130,9 +130,9 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 
 // decide gives a redemption its verdict if possible. It returns when to judge again; 0 means at the next change.
 //
-// A redemption counts as unknown only if more than half of all RPCs report it, whether the others answer or not. A lying RPC could otherwise
-// stop attesting with a redemption that the others cannot deny yet. A redemption with fewer reports is disputed after Patience, because the
-// other RPCs may lag, fail, or follow another fork for a while.
+// A redemption counts as unknown only if more than half of all RPCs report it, whether the others answer or not. A
+// lying RPC could otherwise stop attesting with a redemption that the others cannot deny yet. A redemption with fewer
+// reports is disputed after Patience, because the other RPCs may lag, fail, or follow another fork for a while.
 func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) (time.Duration, error) {
 	tell, deny, behind := c.votes(r)
 	patient := age < c.w.o.Patience
@@ -157,7 +157,8 @@ func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) 
 	return 0, nil
 }
 
-// votes counts the RPCs that report a redemption, those that have read its block and do not, and those that have not read it.
+// votes counts the RPCs that report a redemption, those that have read its block and do not, and those that have not
+// read it.
 func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	for _, f := range c.feeds {
 		switch {
@@ -172,7 +173,8 @@ func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	return tell, deny, behind
 }
 
-// alarm reports a verdict once. was is the previous verdict, age the time since the first report, given the alarms so far.
+// alarm reports a verdict once. was is the previous verdict, age the time since the first report, given the alarms so
+// far.
 func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age time.Duration, given *raised) error {
 	tell, deny, _ := c.votes(r)
 	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block, "transaction", r.TransactionHash.String())
@@ -247,7 +249,8 @@ func first(given *bool) bool {
 	return !was
 }
 
-// halt stops attesting if so configured, once per redemption. It returns an error if the halt could not be stored; the caller retries.
+// halt stops attesting if so configured, once per redemption. It returns an error if the halt could not be stored; the
+// caller retries.
 func (c *watched) halt(ctx context.Context, r *Redemption) error {
 	if c.w.o.Halt == nil || r.Halted {
 		return nil

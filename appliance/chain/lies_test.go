@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 )
 
-// invented returns the n-th made-up Attested event of a block.
+// invented returns the n-th invented Attested event of a block.
 func invented(block uint64, n int) types.Log {
 	topic := func(parts ...uint64) common.Hash {
 		return common.BytesToHash(fmt.Appendf(nil, "%08d%08d", parts[0], parts[1]))
@@ -33,7 +33,7 @@ func invented(block uint64, n int) types.Log {
 	}
 }
 
-// inventing answers questions for events of blocks first to last with so many made-up ones for each block.
+// inventing answers eth_getLogs with each invented events for each of the blocks first to last.
 func inventing(first, last uint64, each int) answer {
 	return events(func(q chaintest.Request) *chaintest.Reply {
 		from, to, isRange := q.Blocks()
@@ -48,7 +48,7 @@ func inventing(first, last uint64, each int) answer {
 	})
 }
 
-// ahead answers with a head that the node has not reached, and as if the blocks up to it were there.
+// ahead reports a head that the node has not reached, and invents the blocks up to it.
 func ahead(proxy *chaintest.Proxy, head uint64, of answer) answer {
 	return func(q chaintest.Request) *chaintest.Reply {
 		if q.Method != "eth_getBlockByNumber" {
@@ -68,7 +68,7 @@ func ahead(proxy *chaintest.Proxy, head uint64, of answer) answer {
 	}
 }
 
-// askedAgain waits until an RPC was asked for its head so many times more.
+// askedAgain waits until an RPC was asked for its head the given number of times more.
 func (r *rig) askedAgain(proxy *chaintest.Proxy, times int) {
 	r.t.Helper()
 	count := func() (n int) {
@@ -83,7 +83,8 @@ func (r *rig) askedAgain(proxy *chaintest.Proxy, times int) {
 	r.eventually("it is asked again", func() bool { return count() >= before+times })
 }
 
-// One of three tells of a redemption in a block that the others cannot deny: they have not reached it, or have not read it yet.
+// One of three RPCs reports a redemption in a block that the others cannot deny, because they have not reached or not
+// read it yet.
 func TestOneRPCOfThreeDoesNotHaltAttesting(t *testing.T) {
 	t.Parallel()
 	node, _ := attesting(t)
@@ -120,7 +121,7 @@ func TestOneRPCOfThreeDoesNotHaltAttesting(t *testing.T) {
 	})
 }
 
-// 4,700 made-up redemptions cost neither a long log nor many questions to the journal.
+// 4,700 invented redemptions cause neither a long log nor many queries of the journal.
 func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	t.Parallel()
 	const blocks, each = 47, 100
@@ -135,7 +136,7 @@ func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	begun := time.Now()
 	r.start()
 	for deadline := time.Now().Add(10 * waitMost); r.Figures().Disagreements < blocks*each && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond) // between two looks; nothing tells
+		time.Sleep(10 * time.Millisecond) // polling interval
 	}
 	r.eventually("all are disputed", func() bool { return r.status().Disputed == blocks*each })
 	minutes := int(time.Since(begun)/time.Minute) + 1
@@ -173,7 +174,7 @@ func TestAnRPCThatMakesUpMoreIsReadNoFurther(t *testing.T) {
 	}
 }
 
-// An honest RPC that is far ahead of the other one is read on once that has caught up.
+// An honest RPC that is far ahead of the other one is read again once the other has caught up.
 func TestAnRPCThatIsAheadWaitsForAnother(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
@@ -192,7 +193,7 @@ func TestAnRPCThatIsAheadWaitsForAnother(t *testing.T) {
 	r.eventually("all are read from both", func() bool { return r.status().Unknown == 4 && r.status().Disputed == 0 })
 }
 
-// ledger is a journal that knows of times.
+// ledger is a journal that honours the times of a query.
 type ledger struct {
 	mu      sync.Mutex
 	records []appliance.Record
@@ -223,7 +224,7 @@ func (l *ledger) List(_ context.Context, q appliance.JournalQuery) (found []appl
 	return found, nil
 }
 
-// Whoever has redeemed a stolen signature cannot end the alarm by having the same addresses attested.
+// A thief cannot end the alarm about a stolen signature by getting the same addresses attested afterwards.
 func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
@@ -246,7 +247,7 @@ func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 		}
 	}
 	journal.append(stolen, time.Now())
-	journal.append(ours, time.Now()) // attested again, which changes nothing of its redemption
+	journal.append(ours, time.Now()) // attested again, which does not affect its redemption
 	again("after it was attested")
 	r.resume()
 	r.stop()
@@ -256,7 +257,7 @@ func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 		t.Errorf("the late attestation is not named:\n%s", r.text())
 	}
 	r.stop()
-	if err := os.Remove(r.path); err != nil { // which says when it was first seen
+	if err := os.Remove(r.path); err != nil { // it stores the time of the first report
 		t.Fatal(err)
 	}
 	for i := range journal.records {
@@ -269,12 +270,12 @@ func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 	again("by the block's time alone")
 }
 
-// Blocks have whole seconds, and clocks differ.
+// The deadline allows for block times in whole seconds and for clock differences.
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	block := time.Unix(1_800_000_000, 0)
 	for name, c := range map[string]struct {
-		attested, seen time.Duration // after the block
+		attested, seen time.Duration // relative to the block
 		late           bool
 	}{
 		"before the block":                     {attested: -time.Minute, seen: time.Minute},
@@ -291,7 +292,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// One of three tells of our redemption with a time before its attestation, and so of an unknown one.
+// One of three RPCs reports our redemption with a time before its attestation, which would make it unknown.
 func TestOneRPCsTimesDoNotDecide(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)

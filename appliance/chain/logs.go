@@ -20,11 +20,12 @@ var (
 	topicRedeemed = crypto.Keccak256Hash([]byte("Redeemed(uint256,uint256,address)"))
 )
 
-// manyLogs is the number of events from which on an answer may be incomplete: nodes that truncate answers silently do so at 1,000 or more.
+// manyLogs is the number of events from which on an answer may be incomplete: nodes that truncate answers silently do
+// so at 1,000 or more.
 const manyLogs = 1000
 
-// redemptions returns a contract's redemptions in the blocks first to last, and the last block. The node must return the same hash for the
-// last block before and after.
+// redemptions returns a contract's redemptions in the blocks first to last, and the last block. The node must return
+// the same hash for the last block before and after.
 func (n *node) redemptions(ctx context.Context, c *Contract, first, last uint64) (found []Redemption, at Block, err error) {
 	before, err := n.blockAt(ctx, last)
 	if err != nil {
@@ -68,7 +69,8 @@ func (n *node) logs(ctx context.Context, q ethereum.FilterQuery) (logs []types.L
 	return logs, err
 }
 
-// checkAsked refuses events outside of the query, events with data, and duplicates, so that an answer costs no more than its redemptions.
+// checkAsked refuses events outside of the query, events with data, and duplicates, so that an answer costs no more
+// than its redemptions.
 func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 	type place struct {
 		block common.Hash
@@ -88,8 +90,8 @@ func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 	return nil
 }
 
-// checkBloom compares the answer for the last block with its bloom filter, which the block's hash covers. The filter has false positives, so
-// the node is asked again for this block by its hash.
+// checkBloom compares the answer for the last block with its bloom filter, which the block's hash covers. The filter
+// has false positives, so the node is asked again for this block by its hash.
 func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []types.Log) error {
 	if !last.bloom.Test(c.Address[:]) || !last.bloom.Test(topicAttested[:]) {
 		return nil

@@ -23,7 +23,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// CheckURL returns an error unless the URL of an RPC is usable. The error does not repeat the URL, which may contain a secret.
+// CheckURL returns an error unless the URL of an RPC is usable. The error does not repeat the URL, which may contain a
+// secret.
 func CheckURL(address string) error {
 	u, err := url.Parse(address)
 	if parseError, ok := errors.AsType[*url.Error](err); ok {
@@ -91,7 +92,7 @@ func newNode(address, shown string, timeout time.Duration, userAgent string) (*n
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	client, err := rpc.DialOptions(context.Background(), address, rpc.WithHTTPClient(httpClient), rpc.WithHeader("User-Agent", userAgent))
-	if err != nil { // there is no connection yet
+	if err != nil { // not connected yet
 		return nil, fmt.Errorf("%s: %w", shown, withoutURL(err))
 	}
 	return &node{id: rpcID(address), shown: shown, eth: ethclient.NewClient(client), timeout: timeout, pause: p}, nil
@@ -130,7 +131,7 @@ func (p *pause) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// retryAfter parses a Retry-After (RFC 9110, section 10.2.3). It returns 0 if there is none.
+// retryAfter parses a Retry-After (RFC 9110, section 10.2.3). It returns 0 for an empty header.
 func retryAfter(s string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(s); err == nil {
 		return max(0, time.Duration(seconds)*time.Second)
@@ -146,14 +147,14 @@ func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	if status, ok := errors.AsType[rpc.HTTPError](err); ok { // whose text contains the whole body
+	if status, ok := errors.AsType[rpc.HTTPError](err); ok { // its text contains the whole body
 		return fmt.Errorf("HTTP %s", status.Status)
 	}
 	return err
 }
 
-// tooLarge reports whether a smaller query may succeed. Nodes have many messages for this, so that any error about the query counts, and an
-// answer that is cut off.
+// tooLarge reports whether a smaller query may succeed. Nodes have many messages for this, so that any error about the
+// query counts, and an answer that is cut off.
 func tooLarge(err error) bool {
 	if _, refused := errors.AsType[rpc.Error](err); refused {
 		return true
@@ -227,8 +228,8 @@ type header struct {
 	bloom types.Bloom
 }
 
-// block returns the block of a number or a tag such as latest. It decodes the JSON itself, because other EVM chains have other fields and
-// hash them differently.
+// block returns the block of a number or a tag such as latest. It decodes the JSON itself, because other EVM chains
+// have other fields and hash them differently.
 func (n *node) block(ctx context.Context, tag string) (h header, err error) {
 	var answer *struct {
 		Number    *hexutil.Uint64 `json:"number"`
@@ -289,7 +290,7 @@ func (n *node) call(ctx context.Context, what string, to appliance.Address, inpu
 	return answer, err
 }
 
-// safe returns the highest block that may be read. ok is false if there is none yet.
+// safe returns the highest block that may be read. ok is false if no block may be read yet.
 func (n *node) safe(ctx context.Context, c *Contract) (number uint64, ok bool, err error) {
 	tag := "latest"
 	if c.Finalized {

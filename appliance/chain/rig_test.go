@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/store/redemptions"
 )
 
-// signer is an attestor key in memory: what it signs here the appliance has signed, or someone else.
+// signer is an attestor key in memory. It plays the appliance or a thief.
 type signer struct {
 	key *ecdsa.PrivateKey
 	n   byte
@@ -50,7 +50,7 @@ func (s *signer) Sign(_ context.Context, d appliance.Digest) (appliance.Signatur
 	return appliance.NewSignature(d, [64]byte(rsv[:64]), s.PublicKey())
 }
 
-// attest signs another message each time.
+// attest signs a different message each time.
 func (s *signer) attest(t *testing.T) appliance.Attestation {
 	t.Helper()
 	s.n++
@@ -63,7 +63,7 @@ func (s *signer) attest(t *testing.T) appliance.Attestation {
 	return appliance.Attestation{ID: uuid.New(), Hash: hash, Signature: signature, SignerAddress: s.Address()}
 }
 
-// journal is one in memory.
+// journal is a journal in memory.
 type journal struct {
 	mu      sync.Mutex
 	records map[appliance.Digest]appliance.Record
@@ -100,7 +100,7 @@ func (j *journal) List(_ context.Context, q appliance.JournalQuery) ([]appliance
 	return []appliance.Entry{{Record: r}}, nil
 }
 
-// rig is a watchtower over one contract, and whom it tells.
+// rig is a watchtower over one contract, with recorders of its alarms.
 type rig struct {
 	*chain.Watchtower
 	t       *testing.T
@@ -133,7 +133,7 @@ func newRig(t *testing.T, c chain.Contract) *rig {
 	return r
 }
 
-// start begins, or goes on where it was.
+// start starts the watchtower, or continues from the stored position.
 func (r *rig) start() {
 	r.t.Helper()
 	var err error
@@ -165,7 +165,7 @@ func (r *rig) Write(line []byte) (int, error) {
 	return r.log.Write(line)
 }
 
-// text is what was logged.
+// text returns the log.
 func (r *rig) text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +190,7 @@ func (r *rig) halt(_ context.Context, redemption, _ string) (bool, error) {
 	return true, nil
 }
 
-// resume acknowledges all halts, and returns how many there were.
+// resume acknowledges all halts and returns their number.
 func (r *rig) resume() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *rig) halted() bool {
 	return len(r.halts) > 0
 }
 
-// logged returns the lines that have all of the texts.
+// logged returns the log lines that contain all of the texts.
 func (r *rig) logged(texts ...string) (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +217,7 @@ func (r *rig) logged(texts ...string) (lines []string) {
 	return lines
 }
 
-// recorded counts the events of a kind.
+// recorded counts the recorded events of a kind.
 func (r *rig) recorded(kind appliance.EventKind) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,7 +238,7 @@ func (r *rig) status() chain.ContractStatus {
 	return s.Contracts[0]
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func (r *rig) eventually(what string, is func() bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(waitMost); !is(); {
@@ -247,11 +247,11 @@ func (r *rig) eventually(what string, is func() bool) {
 			defer r.mu.Unlock()
 			r.t.Fatalf("not within %s: %s\n%s", waitMost, what, r.log.String())
 		}
-		time.Sleep(2 * time.Millisecond) // between two looks; nothing tells
+		time.Sleep(2 * time.Millisecond) // polling interval
 	}
 }
 
-// read waits until all RPCs were read up to a block, and what they tell was judged.
+// read waits until all RPCs were read up to a block and their reports were judged.
 func (r *rig) read(block uint64) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("block %d is read", block), func() bool {
@@ -261,7 +261,7 @@ func (r *rig) read(block uint64) {
 	})
 }
 
-// all returns the redemptions.
+// all returns the stored redemptions.
 func (r *rig) all() (all []chain.Redemption) {
 	r.t.Helper()
 	err := r.store.Each(func(one chain.Redemption) error { all = append(all, one); return nil })

@@ -11,9 +11,9 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Scan reads a contract from its first to its newest confirmed block, from each of its RPCs. It returns the redemptions that any RPC
-// reports, in order, and the block up to which all were read. It stores nothing. progress, which may be nil, is called now and then with
-// the position in an RPC.
+// Scan reads a contract from its first to its newest confirmed block, from each of its RPCs. It returns the redemptions
+// that any RPC reports, in order, and the block up to which all were read. It stores nothing. progress, which may be
+// nil, is called now and then with the position in an RPC.
 //
 // Errors: an RPC that fails for longer than a minute; an address without a contract; the error of ctx.
 func Scan(ctx context.Context, c Contract, userAgent string, progress func(done, total uint64)) (found []Redemption, upTo uint64, err error) {

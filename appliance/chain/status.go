@@ -89,18 +89,18 @@ type Figures struct {
 	Contracts              []ContractFigures
 }
 
-// ContractFigures are those of a contract.
+// ContractFigures are the values for one contract.
 type ContractFigures struct {
 	Name          string
-	Block         uint64    // up to which most of its RPCs were read
+	Block         uint64    // highest block that most of its RPCs have read up to
 	BlockTime     time.Time // zero if none was read
 	SignerMatches *bool     // nil if unknown
 	RPCs          []RPCFigures
 }
 
-// RPCFigures are those of an RPC.
+// RPCFigures are the values for one RPC.
 type RPCFigures struct {
-	URL     string // without what may be secret
+	URL     string // without parts that may be secret
 	Block   uint64
 	Failing bool
 }

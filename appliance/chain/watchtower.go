@@ -21,22 +21,22 @@ type Options struct {
 	Journal      Journal
 	// Signers returns the appliance's attestor keys, the default one first. If nil, attestors are not compared.
 	Signers func() []appliance.Signer
-	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It returns false for an
-	// acknowledged one. If nil, a redemption never stops attesting.
+	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It
+	// returns false for an acknowledged one. If nil, a redemption never stops attesting.
 	Halt    func(ctx context.Context, redemption, reason string) (halted bool, err error)
 	Halted  func() bool // reports whether attesting is halted; may be nil
-	Events  Events      // nil means none
+	Events  Events      // may be nil
 	Version string      // of attestd, for the User-Agent
 	Log     *slog.Logger
 
 	CallTimeout time.Duration // of one request; zero means 20 s
 	// LookAgain is the wait before a hash that the journal lacks is looked up again, before any alarm; zero means 1 s.
 	LookAgain time.Duration
-	// Patience is how long to wait for other RPCs before a redemption that half of the RPCs or fewer report is disputed; zero means a
-	// minute.
+	// Patience is how long to wait for other RPCs before a redemption that half of the RPCs or fewer report is
+	// disputed; zero means a minute.
 	Patience time.Duration
-	// MostAlone is the maximum number of stored redemptions that only one RPC reports. At the limit, that RPC is not read further. Zero means
-	// 10,000. A contract with a single RPC has no limit.
+	// MostAlone is the maximum number of stored redemptions that only one RPC reports. At the limit, that RPC is not
+	// read further. Zero means 10,000. A contract with a single RPC has no limit.
 	MostAlone int
 	// CheckEvery is the time between two checks of chain ID, code and attestor; zero means a minute.
 	CheckEvery time.Duration
@@ -152,7 +152,7 @@ type watched struct {
 	Contract
 	log   *slog.Logger
 	feeds []*feed
-	wake  chan struct{} // has an element if redemptions must be judged
+	wake  chan struct{} // holds an element if redemptions must be judged
 
 	begun     atomic.Bool // Store.Begin has succeeded
 	judging   sync.Mutex  // held by judge; protects the fields below

@@ -8,14 +8,14 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// assembler writes EVM bytecode. Jumps are to labels.
+// assembler writes EVM bytecode with labels as jump targets.
 type assembler struct {
 	code   []byte
 	labels map[string]int
-	jumps  map[int]string // where a label's place belongs
+	jumps  map[int]string // label by the position of its jump target in code
 }
 
-// put appends operations (vm.OpCode), numbers as they are pushed (int), and bytes as they are pushed ([]byte).
+// put appends operations (vm.OpCode) and PUSH instructions for numbers (int) and bytes ([]byte).
 func (a *assembler) put(parts ...any) *assembler {
 	for _, part := range parts {
 		switch p := part.(type) {
@@ -38,7 +38,7 @@ func (a *assembler) label(name string) *assembler {
 	return a.put(vm.JUMPDEST)
 }
 
-// jumpIf jumps where the top of the stack is not zero.
+// jumpIf jumps to a label if the top of the stack is not zero.
 func (a *assembler) jumpIf(name string) *assembler {
 	if a.jumps == nil {
 		a.jumps = make(map[int]string)
@@ -57,7 +57,7 @@ func (a *assembler) bytes() []byte {
 
 func selector(signature string) []byte { return crypto.Keccak256([]byte(signature))[:4] }
 
-// The functions of the contracts.
+// The selectors of the contracts' functions.
 var (
 	callAttestor    = selector("attestor()")
 	callSetAttestor = selector("setAttestor(address)")
@@ -66,24 +66,24 @@ var (
 	callAllow       = selector("allow(address,bool)")
 )
 
-// word is where an argument of a call is in its data.
+// word returns the offset of an argument in the call data.
 func word(n int) int { return 4 + 32*n }
 
-// load pushes an argument.
+// load pushes an argument of the call.
 func (a *assembler) load(n int) *assembler { return a.put(word(n), vm.CALLDATALOAD) }
 
-// store puts an argument into memory.
+// store copies an argument to memory.
 func (a *assembler) store(at, argument int) *assembler { return a.load(argument).put(at, vm.MSTORE) }
 
-// dispatch jumps to a function's label.
+// dispatch jumps to a label if the call data has the selector call.
 func (a *assembler) dispatch(call []byte, name string) *assembler {
 	return a.put(0, vm.CALLDATALOAD, 224, vm.SHR, call, vm.EQ).jumpIf(name)
 }
 
-// contract is a verifying contract as far as the watchtower is concerned: who has a signature of the attestor's over a message redeems
-// with it. The attestor is in slot 0, and anybody may set it.
+// contract returns the part of a verifying contract that the watchtower sees. The holder of an attestor's signature
+// over a message can redeem with it. The attestor is in storage slot 0, and everyone may set it.
 func contract() []byte {
-	const message, v, r, s = 3, 4, 5, 6 // arguments of redeem, behind nullifier, amount, beneficiary
+	const message, v, r, s = 3, 4, 5, 6 // arguments of redeem, after nullifier, amount and beneficiary
 	a := new(assembler).dispatch(callAttestor, "attestor").dispatch(callSetAttestor, "set").dispatch(callRedeem, "redeem")
 	a.label("refuse").put(0, 0, vm.REVERT)
 	a.label("attestor").put(0, vm.SLOAD, 0, vm.MSTORE, 32, 0, vm.RETURN)
@@ -104,13 +104,14 @@ func contract() []byte {
 	return a.bytes()
 }
 
-// attestorContract is an attestor of several keys (ERC-1271): a signature of any that is allowed is valid. Anybody may allow one.
+// attestorContract returns an attestor with several keys (ERC-1271). It accepts a signature of any allowed key.
+// Everyone may allow a key.
 func attestorContract() []byte {
 	a := new(assembler).dispatch(callIsValid, "valid").dispatch(callAllow, "allow").put(0, 0, vm.REVERT)
 	a.label("allow").load(1).load(0).put(vm.SSTORE, vm.STOP)
 	a.label("valid").store(0, 0).store(64, 3).store(96, 4).load(5).put(0, vm.BYTE, 32, vm.MSTORE)
 	a.put(32, 128, 128, 0, 1, vm.GAS, vm.STATICCALL, vm.POP, 128, vm.MLOAD, vm.SLOAD).jumpIf("yes")
-	a.put(32, 160, vm.RETURN) // of zeros
+	a.put(32, 160, vm.RETURN) // 32 zero bytes
 	a.label("yes").put(append(slices.Clone(callIsValid), make([]byte, 28)...), 0, vm.MSTORE, 32, 0, vm.RETURN)
 	return a.bytes()
 }

@@ -1,5 +1,5 @@
-// Package chaintest is a chain for tests: go-ethereum's own node in this process, with its RPC over HTTP, on which verifying contracts
-// redeem; reorganisations are made on purpose. A proxy before it fails and lies.
+// Package chaintest is a chain for tests: a go-ethereum node in this process, with HTTP RPC, verifying contracts that
+// redeem, and reorganisations on demand. Its Proxy makes an RPC fail or lie.
 package chaintest
 
 import (
@@ -26,13 +26,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The contracts of every Node.
+// The contracts that every Node has.
 var (
-	Contract = appliance.Address(common.HexToAddress("0x00000000000000000000000000000000000A55E7")) // verifies, redeems
+	Contract = appliance.Address(common.HexToAddress("0x00000000000000000000000000000000000A55E7")) // verifies and redeems
 	Attestor = appliance.Address(common.HexToAddress("0x0000000000000000000000000000000000001271")) // an attestor that is a contract
 )
 
-// Node is a node with a chain of its own. It mines when it is told to.
+// Node is a node with its own chain. It mines only on demand.
 type Node struct {
 	URL    string
 	beacon *catalyst.SimulatedBeacon
@@ -41,10 +41,10 @@ type Node struct {
 
 	mu    sync.Mutex // one transaction at a time
 	nonce uint64
-	used  int64 // nullifiers
+	used  int64 // last nullifier used
 }
 
-// New starts a node, which ends with the test.
+// New starts a node. It stops when the test ends.
 func New(t testing.TB) *Node {
 	t.Helper()
 	key, err := crypto.GenerateKey()
@@ -61,7 +61,7 @@ func New(t testing.TB) *Node {
 	conf := ethconfig.Defaults
 	conf.Genesis = &core.Genesis{Config: params.AllDevChainProtocolChanges, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: alloc}
 	conf.SyncMode, conf.TxPool.NoLocals, conf.LogNoHistory = ethconfig.FullSync, true, true
-	conf.TrieCleanCache, conf.TrieDirtyCache, conf.SnapshotCache = 8, 8, 8 // MiB: there are many nodes
+	conf.TrieCleanCache, conf.TrieDirtyCache, conf.SnapshotCache = 8, 8, 8 // MiB; small, because tests run many nodes
 	backend, err := eth.New(stack, &conf)
 	check(t, err)
 	system := filters.NewFilterSystem(backend.APIBackend, filters.Config{})
@@ -101,14 +101,14 @@ func (n *Node) SetAttestor(t testing.TB, attestor appliance.Address) {
 	n.send(t, Contract, append(append([]byte(nil), callSetAttestor...), common.LeftPadBytes(attestor[:], 32)...))
 }
 
-// Allow has Attestor take a key's signatures, or no more.
+// Allow adds a key to those that Attestor accepts (1), or removes it (0).
 func (n *Node) Allow(t testing.TB, signer appliance.Address, allowed byte) {
 	t.Helper()
 	n.send(t, Attestor, append(append(append([]byte(nil), callAllow...), common.LeftPadBytes(signer[:], 32)...), common.LeftPadBytes([]byte{allowed}, 32)...))
 }
 
-// Redeem redeems a part of an attestation in a block of its own, and returns the transaction's hash and the block's number. It fails
-// where the contract refuses.
+// Redeem redeems a part of an attestation in a new block. It returns the transaction's hash and the block's number. The
+// test fails if the contract refuses.
 func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx appliance.Digest, block uint64) {
 	t.Helper()
 	n.mu.Lock()
@@ -125,7 +125,7 @@ func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx a
 	return appliance.Digest(receipt.TxHash), receipt.BlockNumber.Uint64()
 }
 
-// send mines a transaction, which must succeed.
+// send mines a transaction. The test fails if the transaction does.
 func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Receipt {
 	t.Helper()
 	n.mu.Lock()
@@ -149,7 +149,7 @@ func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Rece
 	return receipt
 }
 
-// Reorganise puts other blocks, without any transaction, in the place of the newest ones, and one more.
+// Reorganise replaces the newest blocks by empty ones and adds one more.
 func (n *Node) Reorganise(t testing.TB, blocks uint64) {
 	t.Helper()
 	n.mu.Lock()
@@ -160,7 +160,7 @@ func (n *Node) Reorganise(t testing.TB, blocks uint64) {
 	parent, err := n.client.HeaderByNumber(ctx, new(big.Int).SetUint64(head-blocks))
 	check(t, err)
 	check(t, n.beacon.Fork(parent.Hash()))
-	n.beacon.Rollback() // else the transactions are mined again
+	n.beacon.Rollback() // otherwise the transactions are mined again
 	n.Mine(int(blocks) + 1)
 	n.nonce, err = n.client.NonceAt(ctx, crypto.PubkeyToAddress(n.key.PublicKey), nil)
 	check(t, err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Proxy stands before a node, and fails and lies as it is told.
+// Proxy forwards requests to a node. It fails or lies on demand.
 type Proxy struct {
 	URL  string
 	node string
@@ -21,7 +21,7 @@ type Proxy struct {
 	asked  []Request
 }
 
-// Request is a call of the JSON-RPC.
+// Request is a JSON-RPC call.
 type Request struct {
 	Method string            `json:"method"`
 	Params []json.RawMessage `json:"params"`
@@ -29,10 +29,11 @@ type Request struct {
 	pass   func() json.RawMessage
 }
 
-// Pass asks the node, and returns its result.
+// Pass forwards the request to the node and returns the node's result.
 func (r Request) Pass() json.RawMessage { return r.pass() }
 
-// Blocks returns the range of a question for events, and how many blocks it has; ok is false for another question.
+// Blocks returns the first and the last block of an eth_getLogs query. ok is false for other requests and for a query
+// by block hash.
 func (r Request) Blocks() (from, to uint64, ok bool) {
 	if r.Method != "eth_getLogs" {
 		return 0, 0, false
@@ -46,17 +47,17 @@ func (r Request) Blocks() (from, to uint64, ok bool) {
 	return from, to, true
 }
 
-// Reply is an answer in the place of the node's.
+// Reply replaces the node's answer.
 type Reply struct {
-	Status     int    // of HTTP; zero means 200
+	Status     int    // HTTP status; zero means 200
 	RetryAfter string // the header
 	Result     json.RawMessage
-	Error      string // of JSON-RPC, with code -32005
-	Hang       bool   // until the client goes
-	Raw        []byte // the whole body
+	Error      string // JSON-RPC error, with code -32005
+	Hang       bool   // do not answer until the client disconnects
+	Raw        []byte // replaces the whole body
 }
 
-// NewProxy returns a proxy that passes everything on.
+// NewProxy returns a proxy that forwards everything.
 func NewProxy(t testing.TB, node string) *Proxy {
 	p := &Proxy{node: node}
 	s := httptest.NewServer(p)
@@ -65,14 +66,14 @@ func NewProxy(t testing.TB, node string) *Proxy {
 	return p
 }
 
-// Answer has the function answer instead of the node; where it returns nil, the node does. Nil has the node answer everything.
+// Answer sets a function that answers requests. If the function is nil or returns nil, the node answers.
 func (p *Proxy) Answer(answer func(Request) *Reply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answer = answer
 }
 
-// Get asks the node something else.
+// Get sends another request to the node and returns its result.
 func (p *Proxy) Get(q Request) json.RawMessage {
 	body, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": q.Method, "params": q.Params})
 	return p.ask(body)
@@ -108,7 +109,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": request.ID, "result": request.Pass()})
 }
 
-// ask passes a request on; an error of the node's is null.
+// ask forwards a request to the node. It returns null for an error of the node.
 func (p *Proxy) ask(body []byte) json.RawMessage {
 	resp, err := http.Post(p.node, "application/json", bytes.NewReader(body))
 	if err != nil {
