@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// Addresses as chains show them, in packed rows: their bytes are those of another field.
+// Display addresses in packed rows: they are computed from the bytes in another field.
 
 const (
 	bech32Alphabet = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-	// checkSize is how many digits of a bech32 address are its checksum (BIP-173).
+	// checkSize is the number of checksum digits of a bech32 address (BIP-173).
 	checkSize = 6
 )
 
@@ -25,7 +25,8 @@ func (r *Row) appendCased(dst []byte, raw int, capitals []byte) []byte {
 	return dst
 }
 
-// casedOf appends a text in the form textCased, nil where it is not the other field's but for capitals.
+// casedOf appends a text in the form textCased. It returns nil unless the text equals the other field's except for
+// capitals.
 func casedOf(out, other, text []byte) []byte {
 	if len(text) != len(other) || len(text) < 2 {
 		return nil
@@ -44,7 +45,7 @@ func casedOf(out, other, text []byte) []byte {
 	return out
 }
 
-// appendAddress appends an address in one of these forms; ok is false where it has none.
+// appendAddress appends an address as textCased or textBech32. ok is false if it fits neither form.
 func (p *Packer) appendAddress(out []byte, row Row, raw int, text []byte) (form textTag, _ []byte, ok bool) {
 	var buf [2 * maxAddress]byte
 	address := row.bytesOf(raw)
@@ -75,7 +76,7 @@ func (p *Packer) appendAddress(out []byte, row Row, raw int, text []byte) (form 
 	return 0, out, false
 }
 
-// bytesOf returns the bytes of a text of hex digits, nil for others.
+// bytesOf returns the bytes of a hex text, nil for other texts.
 func (r *Row) bytesOf(f int) []byte {
 	form, v := r.text(r.first(f))
 	if form == textShared {
@@ -89,13 +90,13 @@ func (r *Row) bytesOf(f int) []byte {
 }
 
 const (
-	// maxAddress is the most bytes of an address that are made into what is shown.
+	// maxAddress bounds the addresses whose display form is computed, in bytes.
 	maxAddress = 40
-	// bech32mFlag stands beside the number of a human-readable part where the checksum is that of BIP-350.
+	// bech32mFlag marks, in the number of a human-readable part, the checksum of BIP-350.
 	bech32mFlag = 1 << 15
 )
 
-// bech32Constants end the checksums of BIP-173 and of BIP-350.
+// bech32Constants are the final constants of the checksums of BIP-173 and of BIP-350.
 var bech32Constants = [2]uint32{1, 0x2bc830a3}
 
 // appendHuman appends a text of the form textBech32.
@@ -104,11 +105,11 @@ func (r *Row) appendHuman(dst []byte, raw int, v []byte) []byte {
 	return appendBech32(dst, r.d.texts[number&^bech32mFlag][1:], r.bytesOf(raw), bech32Constants[number/bech32mFlag])
 }
 
-// appendBech32 appends an address of up to maxAddress bytes in bech32. A checksum is the rest of a division of polynomials whose
-// coefficients are the digits, so that it is a sum of what each digit alone would give at its place.
+// appendBech32 appends an address of up to maxAddress bytes in bech32. The checksum is the remainder of a polynomial
+// division with the digits as coefficients. It is linear: the XOR of the contributions of each digit at its position.
 func appendBech32(dst, human, address []byte, constant uint32) []byte {
 	dst = append(append(dst, human...), '1')
-	behind := checkSize + (8*len(address)+4)/5 // digits behind the current one
+	behind := checkSize + (8*len(address)+4)/5 // digits that follow the current one
 	sum := humanSum(human, behind) ^ constant
 	bits, n := uint32(0), 0
 	for _, b := range address {
@@ -131,7 +132,7 @@ func appendBech32(dst, human, address []byte, constant uint32) []byte {
 	return dst
 }
 
-// humanSum is what a human-readable part gives with so many digits behind it.
+// humanSum is the contribution of a human-readable part that behind digits follow.
 func humanSum(human []byte, behind int) (sum uint32) {
 	sum = 1
 	for _, c := range human {
@@ -149,7 +150,7 @@ func humanSum(human []byte, behind int) (sum uint32) {
 	return sum
 }
 
-// bech32Sums are what a digit gives with so many digits behind it.
+// bech32Sums[behind][digit] is the contribution of a digit that behind digits follow.
 var bech32Sums = func() (sums [2*checkSize + 8*maxAddress/5][32]uint32) {
 	for behind := range sums {
 		for digit := range sums[behind] {

@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// A row from elsewhere with a field beyond what a store can take is refused by name, so that it does not fail the batch it is in.
+// A field that is too large for a store is rejected by name, so that it does not fail its whole batch.
 func TestFieldsAreBounded(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	for _, test := range []struct {

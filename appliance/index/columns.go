@@ -1,7 +1,7 @@
 package index
 
-// The columns that code reads by name: the numbers of their fields, as the methods of Row take them. Stores and readers use
-// these; what goes over all fields of a type goes over Type.Fields.
+// The columns that code reads by name: field numbers for the methods of Row. Code that handles every field of a type
+// iterates over Type.Fields instead.
 var (
 	ChainIDColumn              = ChainType.column("universal_chain_id")
 	ChainTestnetColumn         = ChainType.column("testnet")
@@ -53,7 +53,7 @@ var (
 	PacketDestinationChainColumn   = PacketType.column("destination_universal_chain_id")
 	PacketDestinationChannelColumn = PacketType.column("destination_channel_id")
 	PacketTimeoutHeightColumn      = PacketType.column("timeout_height")
-	PacketTimeoutTimestampColumn   = PacketType.column("timeout_timestamp") // by when it must be received
+	PacketTimeoutTimestampColumn   = PacketType.column("timeout_timestamp") // the deadline for receiving it
 	PacketSentColumn               = PacketType.column("packet_send_timestamp")
 	PacketSendBlockColumn          = PacketType.column("packet_send_block_hash")
 	PacketSendTransactionColumn    = PacketType.column("packet_send_transaction_hash")
@@ -64,7 +64,7 @@ var (
 	PacketStructureColumn          = PacketType.column("structure")
 	PacketAckWrittenColumn         = PacketType.column("write_ack_timestamp")
 	PacketAckedColumn              = PacketType.column("packet_ack_timestamp")
-	PacketTimedOutColumn           = PacketType.column("packet_timeout_timestamp") // when it did
+	PacketTimedOutColumn           = PacketType.column("packet_timeout_timestamp") // when it timed out
 	PacketDataColumn               = PacketType.column("data")
 	PacketDecodedColumn            = PacketType.column("decoded")
 	PacketDecodedFlattenedColumn   = PacketType.column("decoded_flattened")

@@ -6,19 +6,19 @@ import (
 	"strconv"
 )
 
-// Numbers in decimal, such as amounts in the smallest units of tokens: with 18 decimals they often exceed 64 bits, and often end in
-// zeros.
+// Decimal numbers, such as amounts in the smallest units of tokens. With 18 decimals they often exceed 64 bits and end
+// in zeros.
 
 const (
-	// maxDigits are so few that the number is smaller than 2^128, and its upper half than lowUnit.
+	// maxDigits keeps the number below 2^128 and its upper 64 bits below lowUnit.
 	maxDigits = 38
 	lowDigits = 19
 	lowUnit   = 1e19
-	// worthRounding is how many zeros at the end take more than the byte for their count.
+	// worthRounding is how many trailing zeros justify the byte for their count.
 	worthRounding = 3
 )
 
-// decimalOf appends a text in the form textDecimal or textRound; ok is false where it is in neither.
+// decimalOf appends a text in the form textDecimal or textRound; ok is false if it fits neither.
 func decimalOf(dst, text []byte) (form textTag, _ []byte, ok bool) {
 	zeros := 0
 	for zeros < len(text) && text[len(text)-1-zeros] == '0' {
@@ -45,9 +45,9 @@ func decimalOf(dst, text []byte) (form textTag, _ []byte, ok bool) {
 	return form, dst, true
 }
 
-// parseDigits returns the halves of a number of up to maxDigits.
+// parseDigits returns the upper and lower 64 bits of a number of up to maxDigits digits.
 func parseDigits(text []byte) (high, low uint64, ok bool) {
-	var parts [2]uint64 // of lowDigits
+	var parts [2]uint64 // the digits before the last lowDigits, and the last lowDigits
 	for i, c := range text {
 		if c < '0' || c > '9' {
 			return 0, 0, false
@@ -63,7 +63,7 @@ func parseDigits(text []byte) (high, low uint64, ok bool) {
 	return high + carry, low, true
 }
 
-// number returns the halves of a number that is up to 16 bytes little-endian.
+// number returns the upper and lower 64 bits of a number of up to 16 bytes little-endian.
 func number(v []byte) (high, low uint64) {
 	for i := len(v) - 1; i >= 0; i-- {
 		high, low = high<<8|low>>56, low<<8|uint64(v[i])
@@ -71,7 +71,7 @@ func number(v []byte) (high, low uint64) {
 	return high, low
 }
 
-// appendDigits appends such a number in decimal.
+// appendDigits appends a number of up to 16 bytes little-endian in decimal.
 func appendDigits(dst, v []byte) []byte {
 	high, low := number(v)
 	if high == 0 {

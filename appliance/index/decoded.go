@@ -1,7 +1,7 @@
 package index
 
-// appendDecoded appends decoded or decoded_flattened of a packet whose row does not have it: made from its data, where
-// its channel's version is one that can be read; else null.
+// appendDecoded computes decoded or decoded_flattened from a packet's data and appends it. It appends null if the data
+// cannot be decoded or the channel has another version than zkgm.ChannelVersion.
 func appendDecoded(dst []byte, packet Row, field int) []byte {
 	decoded, ok := zkgmOf(packet)
 	switch {

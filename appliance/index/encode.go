@@ -17,8 +17,8 @@ import (
 
 // NewRow encodes a Transfer, Packet, Token, Chain, Channel, Client or Connection.
 //
-// Errors: CodeInvalidField, with Field set, for text that is not UTF-8, a time outside the years 1678 to 2261, JSON that is
-// not valid, or an empty key or sort_order.
+// Errors: CodeInvalidField, with Field set, for text that is not UTF-8, a time outside the years 1678 to 2261, invalid
+// JSON, a field that is too large, an empty key or sort_order, or a zero byte in a chain id.
 func NewRow(value any) (Row, error) {
 	v := reflect.ValueOf(value)
 	for _, t := range RowTypes {
@@ -35,7 +35,7 @@ func NewRow(value any) (Row, error) {
 	return Row{}, appliance.Errorf(appliance.CodeInvalidField, "%T is not a row", value)
 }
 
-// Decode sets value, a pointer to the Go struct of the row's type, to what the row says.
+// Decode sets value, a pointer to the Go struct of the row's type, to the row's contents.
 func (r Row) Decode(value any) error {
 	v := reflect.ValueOf(value)
 	if r.IsZero() || v.Kind() != reflect.Pointer || v.Type().Elem() != r.t.goType {
@@ -45,7 +45,7 @@ func (r Row) Decode(value any) error {
 	return nil
 }
 
-// WithText returns a copy of a row in which one text field is another.
+// WithText returns a copy of the row with one text field replaced.
 //
 // Errors: as NewRow.
 func (r Row) WithText(f int, text string) (Row, error) {
@@ -83,19 +83,19 @@ func (r Row) validateKey() error {
 	return nil
 }
 
-// MaxSortOrder is the most bytes of a sort_order: stores use it in keys, whose size they bound.
+// MaxSortOrder is the largest sort_order, in bytes. Stores use it in keys of limited size.
 const MaxSortOrder = 1024
 
-// The most bytes of other fields. Stores have chain ids in keys, two of them in one, and the denoms of tokens; the others are
-// bounded so that no row takes a store's memory for itself.
+// The largest sizes of other fields, in bytes. Stores use chain ids, two at a time, and the denoms of tokens in keys.
+// The other limits keep a single row from exhausting a store's memory.
 const (
 	maxChainID = 256
 	maxDenom   = 16 << 10
 	maxField   = 256 << 10 // a name, a hash, a logo
-	maxPayload = 8 << 20   // what a packet carries, JSON, lists and objects
+	maxPayload = 8 << 20   // packet payloads, JSON, lists and objects
 )
 
-// check refuses a value that is larger than its field may be, in its plain form.
+// check rejects a plain value that is larger than the field allows.
 func (f *Field) check(size int) error {
 	if size > f.max {
 		return appliance.Errorf(appliance.CodeInvalidField, "has %d bytes, more than %d", size, f.max).In(f.Name)
@@ -103,19 +103,19 @@ func (f *Field) check(size int) error {
 	return nil
 }
 
-// encoder builds rows. A value is first appended to buf in plain form; when its object is complete, finish replaces
-// the object's values by the row.
+// encoder builds rows. It first appends the plain values of an object to buf. Once the object is complete, finish
+// replaces them with the row.
 type encoder struct {
 	buf   []byte
-	spans []span // of the objects that are not complete, the outermost first
+	spans []span // of the incomplete objects, outermost first
 	out   []byte // scratch of finish
 }
 
-// encoders keeps the memory of encoders between rows.
+// encoders reuses the memory of encoders.
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 func (e *encoder) release() {
-	const keep = 1 << 20 // the memory of a larger row goes back to the garbage collector
+	const keep = 1 << 20 // encoders with more memory are left to the garbage collector
 	if cap(e.buf)+cap(e.out) > keep {
 		return
 	}
@@ -123,13 +123,13 @@ func (e *encoder) release() {
 	encoders.Put(e)
 }
 
-// span is where a field's plain value lies in buf.
+// span is the position of a field's plain value in buf.
 type span struct {
 	start, end int
 	set        bool
 }
 
-// begin starts an object: it returns the number of its first span, and where it begins in buf.
+// begin starts an object. It returns the index of its first span and its start in buf.
 func (e *encoder) begin(t *Type) (base, mark int) {
 	base = len(e.spans)
 	for range t.Fields {
@@ -138,7 +138,7 @@ func (e *encoder) begin(t *Type) (base, mark int) {
 	return base, len(e.buf)
 }
 
-// finish replaces the values of an object by its row.
+// finish replaces the values of an object with its row.
 func (e *encoder) finish(t *Type, base, mark int) error {
 	spans := e.spans[base:]
 	used := 0
@@ -164,7 +164,7 @@ func (e *encoder) finish(t *Type, base, mark int) error {
 	return nil
 }
 
-// finishWide is finish for an object whose values exceed what two bytes can address.
+// finishWide is finish for an object with values too large for two-byte offsets.
 func (e *encoder) finishWide(t *Type, spans []span, base, mark int) error {
 	used := len(spans)
 	out := append(e.out[:0], byte(used), 4)
@@ -187,7 +187,7 @@ func (e *encoder) replace(out []byte, base, mark int) {
 	e.spans = e.spans[:base]
 }
 
-// appendValue appends the value of field i in the form that rows have.
+// appendValue appends the value of field i in the form of a row.
 func (e *encoder) appendValue(out []byte, t *Type, spans []span, i int) []byte {
 	if !spans[i].set {
 		return out
@@ -213,7 +213,7 @@ func (e *encoder) appendValue(out []byte, t *Type, spans []span, i int) []byte {
 	return append(append(out, textPlain), plain...)
 }
 
-// earlier returns the first of the fields that has this text, or -1.
+// earlier returns the first field with this text, or -1.
 func (e *encoder) earlier(t *Type, spans []span, plain []byte) int {
 	for j, s := range spans {
 		if s.set && s.end-s.start == len(plain) && t.Fields[j].Kind == FieldText && bytes.Equal(e.buf[s.start:s.end], plain) {
@@ -223,8 +223,8 @@ func (e *encoder) earlier(t *Type, spans []span, plain []byte) int {
 	return -1
 }
 
-// appendHex appends a text of 0x and digits in one of the forms for hex. ok is false, and out what it was, where the digits
-// are not pairs of lower-case hex digits.
+// appendHex appends a text of 0x and digits in the shortest hex form. If the digits are not pairs of lower-case hex
+// digits, ok is false and out is unchanged.
 func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) (packed []byte, ok bool) {
 	mark := len(out)
 	out, ok = appendUnhex(append(out, textHex), digits)
@@ -233,7 +233,8 @@ func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) (p
 	}
 	raw := out[mark+1:]
 	if len(raw) > 8 {
-		// The first field with a text keeps it as it is, and not as a reference; unless the text is hex itself.
+		// A reference must lead to a field that stores its text itself. The first field with a text does so, unless the
+		// text is hex.
 		if j := e.earlier(t, spans, raw); j >= 0 && !isHex(raw) {
 			return append(out[:mark], textHexOf, byte(j)), true
 		}
@@ -249,7 +250,7 @@ func (e *encoder) appendHex(out []byte, t *Type, spans []span, digits []byte) (p
 	return out, true
 }
 
-// appendUnhex appends the bytes of pairs of lower-case hex digits; ok is false where they are not.
+// appendUnhex appends the bytes of pairs of lower-case hex digits; ok is false for any other text.
 func appendUnhex(dst, digits []byte) (_ []byte, ok bool) {
 	if len(digits)%2 != 0 {
 		return dst, false
@@ -295,7 +296,7 @@ func appendSparse(dst, raw []byte) []byte {
 	return dst
 }
 
-// isHex tells whether text is 0x and at least one pair of lower-case hex digits.
+// isHex reports whether text is 0x and at least one pair of lower-case hex digits.
 func isHex(text []byte) bool {
 	if len(text) < 4 || len(text)%2 != 0 || text[0] != '0' || text[1] != 'x' {
 		return false
@@ -308,7 +309,8 @@ func isHex(text []byte) bool {
 	return true
 }
 
-// needsEscape tells whether encoding/json would write any of the text otherwise than as it is.
+// needsEscape reports whether encoding/json would escape a part of the text. It also does so for any byte outside
+// ASCII.
 func needsEscape(text []byte) bool {
 	for _, c := range text {
 		if !unescaped[c] {
@@ -318,7 +320,7 @@ func needsEscape(text []byte) bool {
 	return false
 }
 
-// unescaped are the bytes that encoding/json writes as they are.
+// unescaped are the ASCII bytes that encoding/json writes unchanged.
 var unescaped = func() (plain [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		plain[c] = !strings.ContainsRune(`"\<>&`, c)
@@ -326,7 +328,7 @@ var unescaped = func() (plain [256]bool) {
 	return plain
 }()
 
-// set notes that a field's plain value is what was appended to buf since start.
+// set records the bytes appended to buf since start as the field's plain value.
 func (e *encoder) set(field, start int) {
 	e.spans[field] = span{start: start, end: len(e.buf), set: true}
 }
@@ -361,7 +363,7 @@ func (e *encoder) object(t *Type, v reflect.Value) error {
 	return e.finish(t, base, mark)
 }
 
-// dropEmpty takes a list without elements, and a required object without members, for none: they read the same.
+// dropEmpty removes an empty list, or a required object without fields: it reads the same as a missing one.
 func (e *encoder) dropEmpty(f *Field, at int) {
 	s := &e.spans[at]
 	if f.Kind == FieldList && e.buf[s.start] == 0 || f.Kind == FieldObject && f.Required && e.buf[s.start] == 0 {
@@ -406,10 +408,10 @@ func (e *encoder) member(f *Field, v reflect.Value) error {
 	return nil
 }
 
-// prefixLength inserts the length of what was appended since start in front of it.
+// prefixLength inserts the length of the bytes since start in front of them.
 func (e *encoder) prefixLength(start int) { e.prefix(start, uint64(len(e.buf)-start)) }
 
-// prefix inserts a number in front of what was appended since start.
+// prefix inserts a number in front of the bytes since start.
 func (e *encoder) prefix(start int, number uint64) {
 	var b [binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(b[:], number)
@@ -450,7 +452,7 @@ func (e *encoder) json(f *Field, raw []byte) error {
 		return appliance.Errorf(appliance.CodeInvalidField, "must be JSON").In(f.Name)
 	}
 	escaped := bytes.NewBuffer(e.buf)
-	json.HTMLEscape(escaped, compact.Bytes()) // as encoding/json writes it in an answer
+	json.HTMLEscape(escaped, compact.Bytes()) // escaped as encoding/json would escape it in an answer
 	e.buf = escaped.Bytes()
 	return nil
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// Fork returns a Packer for another goroutine. It packs with what p has, and notes what comes for Join; it makes no numbers of its own. p must
-// not pack meanwhile.
+// Fork returns a Packer for another goroutine. It packs with the dictionary of p and counts new texts for Join, but
+// assigns no numbers. p must not pack until Join.
 func (p *Packer) Fork() *Packer {
 	return &Packer{d: p.d, numbers: p.numbers, seen: make(map[string]uint8), forked: true}
 }
 
-// Join adds what forks have seen since they were made, or joined, and has them pack with what p has then. None of them may pack meanwhile.
+// Join adds the texts that forks have counted since Fork or the last Join, and gives them the dictionary of p. No fork
+// may pack during Join.
 func (p *Packer) Join(forks ...*Packer) {
 	for _, fork := range forks {
 		for _, text := range slices.Sorted(maps.Keys(fork.seen)) {

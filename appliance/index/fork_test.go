@@ -8,8 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// TestForksPackTogether: what goroutines pack beside each other reads as what it was, and what they have in common is shared from the next
-// round on, whichever of them has seen it.
+// Rows packed concurrently read as before, and texts that any fork has seen are shared from the next round on.
 func TestForksPackTogether(t *testing.T) {
 	t.Parallel()
 	rows := append(unlikely(t), madeUp(t, 800)...)

@@ -15,9 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/rows.golden anew: for a new field, or together with a new FormatVersion")
 
-// TestRowFormat holds every field of every type of rows against its number, its kind and its bytes in testdata/rows.golden, of
-// the rows in testdata that have all fields. Its subtests are the fields, so that one that was moved, removed, given another
-// number or another type fails by name.
+// TestRowFormat compares the number, kind and bytes of every field of every row type with testdata/rows.golden. The
+// rows in testdata have all fields. Each field is a subtest, so that a field that was moved, removed, renumbered or
+// retyped fails by name.
 func TestRowFormat(t *testing.T) {
 	const path = "testdata/rows.golden"
 	is := make(map[string]string)
@@ -58,7 +58,7 @@ func TestRowFormat(t *testing.T) {
 	}
 }
 
-// sampleRow reads the row of testdata, which has all fields of the type.
+// sampleRow reads the row in testdata that has all fields of the type.
 func sampleRow(t *testing.T, of *Type) Row {
 	t.Helper()
 	object, err := os.ReadFile(filepath.Join("testdata", of.Name+".json"))
@@ -83,7 +83,7 @@ func describe(add func(name, value string), path string, row Row) {
 		case FieldList:
 			for element := range row.List(i) {
 				describe(add, name, element)
-				break // the bytes of the row have the others
+				break // the bytes of the list include the other elements
 			}
 		default:
 			value += fmt.Sprintf(" %x", row.value(i))
@@ -92,7 +92,7 @@ func describe(add func(name, value string), path string, row Row) {
 	}
 }
 
-// TestGoldenRowsAreRead reads the bytes of testdata/rows.golden, field by field.
+// The bytes of testdata/rows.golden are read back, field by field.
 func TestGoldenRowsAreRead(t *testing.T) {
 	golden, err := os.ReadFile("testdata/rows.golden")
 	if err != nil {
@@ -131,7 +131,7 @@ func TestGoldenRowsAreRead(t *testing.T) {
 	}
 }
 
-// TestWideRowFormat pins what has offsets of four bytes, by its SHA-256.
+// Rows with offsets of four bytes are pinned by their SHA-256.
 func TestWideRowFormat(t *testing.T) {
 	row, err := NewRow(Packet{SortOrder: "1", PacketHash: "0x01", Data: new("0x" + strings.Repeat("5a", 70_000))})
 	if err != nil {

@@ -6,58 +6,60 @@ import (
 	"sync"
 )
 
-// A packed row (see Packer) begins with its head, which has the forms and the sizes of its fields: by its number among those of the
-// dictionary, for rows have few different ones, or as it is. Then come the values:
+// head is the beginning of a packed row (see Packer): the forms and sizes of its fields. Rows have few different heads,
+// so a row refers to a head of the dictionary by number, or contains its head. The values follow:
 //
-//	varint       the head's number and 1; or 0, the size of the head and the head
-//	number       of a route, 2 bytes little-endian, if the head says so
-//	values       those whose sizes the head has
-//	values       the others, each behind its size, a varint; traces as appendTraces has them
+//	varint       the head's number plus 1; or 0, the size of the head and the head
+//	number       of a route, 2 bytes little-endian, if the head is headRouted
+//	values       those with their sizes in the head
+//	values       the others, each after its size, a varint; traces in the form of appendTraces
 //	byte         the number of a sample
-//	varint       how many bytes were compressed
-//	compressed   the values from Type.rare on but traces, each behind its size
+//	varint       the size of the compressed values before compression
+//	compressed   the values from Type.rare on except traces, each after its size
 //
-// The last three are there where there are such values. The values are those of plain rows, but texts, which are in the forms of
-// textTag and have no tag in front, for the head has it.
+// The last three are present only if the row has such values. Values are encoded as in plain rows. Texts have no tag,
+// because the head has it.
 type head struct {
-	text   []byte  // headMark or headRouted, and of each field the form and, in a byte each, its size
-	places []place // by the fields' numbers; nil for a head that is not of the dictionary
-	fixed  int     // the bytes of the values whose sizes the head has, and of the route's number
-	given  int     // how many others there are, but rare ones
-	rare   bool    // there are compressed values
-	whole  *head   // of rows whose values from Type.rare on are not compressed, where there are places
+	text   []byte  // headMark or headRouted, then for each field its form and its size, a byte each
+	places []place // by field number; nil for a head outside the dictionary
+	fixed  int     // bytes of the route's number and of the values with their sizes in the head
+	given  int     // number of other values, without rare ones
+	rare   bool    // the row has compressed values
+	whole  *head   // for decompressed rows: the head with the rare values among the given ones; nil without places
 }
 
-// place is where a field is.
+// place is the position of a field's value.
 type place struct {
-	form       textTag // of a text; else formValue, or formNone
-	kept       uint8   // where: 0: between start and end; inHead, compressed; else it is the value of that number behind its size
+	form textTag // of a text; otherwise formValue or formNone
+	// 0: between start and end; inHead, compressed or inRoute; otherwise the value's number among those after their
+	// sizes
+	kept       uint8
 	start, end uint16
 }
 
 const (
-	// Texts of the dictionary that are no values of texts begin so.
+	// Texts of the dictionary that are not values of text fields begin with one of these.
 	headMark   = 0xff
-	headRouted = 0xfe // of rows with the number of a route
+	headRouted = 0xfe // a head of rows with a route's number
 	routeMark  = 0xfd
 
-	formValue  = 0    // the value of a field that is no text
+	formValue  = 0    // the value of a field that is not text
 	formNone   = 0xff // null
 	formRare   = 0xfe // the value is compressed; a text has its tag in front
 	formTraces = 0xfd // see Packer.appendTraces
-	formRoute  = 0xfc // the value is that of the row's route
+	formRoute  = 0xfc // the row's route has the value
 
-	sizeGiven = 0xff // the size stands before the value
+	sizeGiven = 0xff // the size is in front of the value
 	maxFixed  = sizeGiven - 1
 
-	inHead     = 0xff // what the form says of the field is the size's byte
+	inHead     = 0xff // the head's size byte is the value
 	compressed = 0xfe
 	inRoute    = 0xfd
 )
 
 const routeSize = 2 // bytes of a route's number
 
-// newHead reads the text of a head of the dictionary.
+// newHead parses a head of the dictionary.
 func newHead(text []byte) *head {
 	h := beginHead(text)
 	h.places = make([]place, h.fields())
@@ -70,7 +72,7 @@ func newHead(text []byte) *head {
 	return h
 }
 
-// headOf is newHead for the head of one row, of which few fields are read: it makes no places.
+// headOf parses the head of a single row. It makes no places, because few fields of the row are read.
 func headOf(text []byte) *head {
 	h := beginHead(text)
 	for f := range h.fields() {
@@ -87,9 +89,9 @@ func beginHead(text []byte) *head {
 	return h
 }
 
-// clone returns a head that is not in the memory of a row.
+// clone returns a head outside the memory of a row.
 func (h *head) clone() *head {
-	if h.places != nil { // it is the dictionary's
+	if h.places != nil { // heads with places belong to the dictionary
 		return h
 	}
 	own := *h
@@ -97,13 +99,13 @@ func (h *head) clone() *head {
 	return &own
 }
 
-// knownHeads finds the heads of a dictionary by their text, for rows that were packed before their heads were in it.
+// knownHeads finds the heads of a dictionary by their text, for rows that contain a head that the dictionary now has.
 type knownHeads struct {
 	once   sync.Once
 	byText map[string]*head
 }
 
-// of returns the head of that text, nil for none.
+// of returns the head with this text, nil if the dictionary has no such head.
 func (k *knownHeads) of(d *Dictionary, text []byte) *head {
 	if k == nil {
 		return nil
@@ -117,10 +119,10 @@ func (k *knownHeads) of(d *Dictionary, text []byte) *head {
 	return k.byText[string(text)]
 }
 
-// fields returns how many fields the head has.
+// fields returns the number of fields in the head.
 func (h *head) fields() int { return (len(h.text) - 1) / 2 }
 
-// add returns where the next field is.
+// add returns the position of the next field.
 func (h *head) add(f int) place {
 	p := place{form: h.text[1+2*f]}
 	switch size := int(h.text[2+2*f]); {
@@ -140,7 +142,7 @@ func (h *head) add(f int) place {
 	return p
 }
 
-// place returns where a field is.
+// place returns the position of a field.
 func (h *head) place(f int) (p place) {
 	switch {
 	case f < len(h.places):
@@ -155,7 +157,7 @@ func (h *head) place(f int) (p place) {
 	return p
 }
 
-// expanded returns the head of rows whose rare values follow the others.
+// expanded returns the head of rows after decompression, in which the rare values follow the others.
 func (h *head) expanded() *head {
 	w := *h
 	w.rare = false
@@ -189,10 +191,10 @@ func (r *Row) placed(f int, p place) []byte {
 	return v
 }
 
-// route returns a plain row with what the row's route has.
+// route returns the row's route, a plain row.
 func (r *Row) route() []byte { return r.d.routes[binary.LittleEndian.Uint16(r.b)] }
 
-// given returns the value of a number, from 1 on, of those that stand behind their sizes.
+// given returns the value with this number, from 1 on, among those after their sizes.
 func given(v []byte, number int) []byte {
 	for {
 		size, rest := uvarint(v)
@@ -204,7 +206,7 @@ func given(v []byte, number int) []byte {
 	}
 }
 
-// whole returns a row in which no values are compressed, for who reads all.
+// whole returns the row decompressed, for readers of all fields.
 func (r Row) whole() Row {
 	if r.h != nil && r.h.places == nil {
 		r.h = newHead(r.h.text)
@@ -220,7 +222,7 @@ func (r Row) whole() Row {
 	return r
 }
 
-// tail is where behind the values of a packed row the compressed ones begin.
+// tail returns the position after the given values, at which the compressed part begins.
 func (r *Row) tail() int {
 	v := r.b[r.h.fixed:]
 	for range r.h.given {

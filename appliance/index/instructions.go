@@ -12,32 +12,33 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// InstructionQuery selects the instructions of packets. Members restrict together; zero members do not restrict.
+// InstructionQuery selects the instructions of packets. Its conditions combine with AND; zero fields do not restrict.
 type InstructionQuery struct {
 	Page
-	Sender          string // of a call, as the protocol carries it
-	Contract        string // that is called, as the protocol carries it
+	Sender          string // of a call, as bytes in the protocol in 0x-hex
+	Contract        string // the called contract, as bytes in the protocol in 0x-hex
 	TransactionHash string // of the sending transaction
 	PacketHash      string
 	BlockHash       string // of the block that the packet was sent in
 	Network         Network
 }
 
-// ownOfInstruction are the fields of an instruction's row beside those of its packet, which have the packet's numbers.
+// ownOfInstruction holds the fields of an instruction's row that its packet does not have. The packet's fields keep
+// their numbers.
 type ownOfInstruction struct {
 	Instruction     json.RawMessage `json:"instruction"`
 	InstructionHash *string         `json:"instruction_hash"` // keccak256 of its ABI encoding
 	Path            *string         `json:"path"`             // of the packet
 	Salt            *string         `json:"salt"`             // of the packet
-	InstructionPath *string         `json:"instruction_path"` // its place in the packet
+	InstructionPath *string         `json:"instruction_path"` // its position in the packet
 	Version         *int32          `json:"version"`
 	Opcode          *int32          `json:"opcode"`
 	Operand         json.RawMessage `json:"operand"`
 	InstructionType *string         `json:"instruction_type"`
-	InstructionIdx  *string         `json:"instruction_index"` // how many come before it in the packet
+	InstructionIdx  *string         `json:"instruction_index"` // number of instructions before it in the packet
 }
 
-// InstructionType is the type of instructions: rows that are made of packets when they are asked for.
+// InstructionType is the type of instructions. Their rows are built from packets on request.
 var InstructionType = typeOf("instruction", instructionStruct()).betweenChains()
 
 func instructionStruct() reflect.Type {
@@ -49,7 +50,7 @@ func instructionStruct() reflect.Type {
 		fields = append(fields, f)
 	}
 	for _, f := range PacketType.Fields {
-		if f.Kind != FieldList { // the traces, which are last
+		if f.Kind != FieldList { // lists are left out: the only one is the traces, which are last
 			add(PacketType.goType.Field(f.member))
 		}
 	}
@@ -60,12 +61,13 @@ func instructionStruct() reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// instructionOrder is the sort_order of an instruction. A blank sorts below what a packet's own may go on with.
+// instructionOrder returns the sort_order of an instruction. The space sorts below any character that may extend a
+// packet's sort_order.
 func instructionOrder(packet string, number int) string {
 	return fmt.Sprintf("%s %06d", packet, number)
 }
 
-// PacketOfInstruction returns the sort_order of the packet of an instruction, given that of the instruction.
+// PacketOfInstruction returns the sort_order of the packet of an instruction, given the instruction's sort_order.
 func PacketOfInstruction(order string) string {
 	if at := strings.LastIndexByte(order, ' '); at >= 0 {
 		return order[:at]
@@ -86,8 +88,8 @@ func CallsOf(packet Row, add func(*zkgm.Call)) {
 	}
 }
 
-// Instructions makes the rows of a packet's instructions that are asked for, the last one first. A packet that cannot be read
-// has none.
+// Instructions builds the rows of a packet's instructions that match the query, the last one first. A packet that
+// cannot be decoded yields no rows.
 func (q InstructionQuery) Instructions(packet Row) ([]Row, error) {
 	p, ok := zkgmOf(packet)
 	if !ok {
@@ -117,7 +119,7 @@ func (q InstructionQuery) Instructions(packet Row) ([]Row, error) {
 	return rows, nil
 }
 
-// calls tells whether an instruction is a call that is asked for.
+// calls reports whether an instruction matches Sender and Contract.
 func (q InstructionQuery) calls(c *zkgm.Call) bool {
 	if q.Sender == "" && q.Contract == "" {
 		return true
@@ -126,7 +128,7 @@ func (q InstructionQuery) calls(c *zkgm.Call) bool {
 		(q.Contract == "" || strings.EqualFold(q.Contract, hexOf(c.ContractAddress)))
 }
 
-// packetValues are the values of a packet. Of what can be made from its data there is nothing: Row.AppendJSON makes it.
+// packetValues returns the values of a packet. It omits decoded fields that Row.AppendJSON computes from the data.
 func packetValues(packet Row) values {
 	v := values{}
 	for _, f := range PacketType.Fields {

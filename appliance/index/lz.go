@@ -5,14 +5,15 @@ import (
 	"math/bits"
 )
 
-// The compression of what is read of few rows: LZ77 in the form of LZ4's blocks, over a window that begins with a sample of other
-// rows and goes on with the beginning of the row itself. LZ4 knows one such text before its own, and copies it together.
+// This is the compression of rarely read values: LZ77 in the form of LZ4's blocks. Its window begins with a sample of
+// other rows and continues with the beginning of the row itself. LZ4 itself supports one contiguous prefix text, which
+// would have to be copied together.
 //
-//	token      4 bits of how many bytes follow as they are, 4 bits of how many more than minCopy are copied; 15: and the next
-//	           bytes, up to one that is not 255
-//	bytes      as they are
-//	distance   back to what is copied, 2 bytes little-endian; none at the end; 0: nothing is copied, but so many digits of bech32
-//	           follow in 5 bits each, the first in the lowest, as addresses have them within a packet's data
+//	token      4 bits: the number of literal bytes; 4 bits: the copied bytes beyond minCopy; 15 means that the next bytes
+//	           up to one that is not 255 are added
+//	bytes      literals
+//	distance   back to the copied bytes, 2 bytes little-endian; omitted at the end; 0: no copy, but bech32 digits follow
+//	           in 5 bits each, the first in the lowest, as addresses have them within a packet's data
 const (
 	minCopy    = 5
 	minDigits  = 16 // an address of 20 bytes has 38
@@ -22,10 +23,10 @@ const (
 	maxSample  = 48 << 10
 )
 
-// sample is the text before the rows, and where its parts are.
+// sample is the text before the rows, with a table of positions in it.
 type sample struct {
 	text  []byte
-	table *[1 << sampleBits]uint16 // the last place of a hash in text, and 1
+	table *[1 << sampleBits]uint16 // by hash: the last position in text, plus 1
 }
 
 func newSample(text []byte) *sample {
@@ -36,14 +37,14 @@ func newSample(text []byte) *sample {
 	return s
 }
 
-// hashOf hashes the first five bytes of eight. Its upper bits are the better ones.
+// hashOf hashes the first five of eight bytes. Its upper bits are the best mixed.
 func hashOf(b []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint64(b) << 24 * 0x9e3779b185ebca87 >> (64 - hashBits))
 }
 
-// compress appends row from a place on.
+// compress appends row compressed from a position on.
 func (s *sample) compress(dst, row []byte, from int) []byte {
-	var table [1 << rowBits]uint16 // of row, as that of the sample
+	var table [1 << rowBits]uint16 // positions in row, like sample.table
 	for i := 0; i < min(from, 0xffff) && i+8 <= len(row); i++ {
 		table[hashOf(row[i:])>>(hashBits-rowBits)] = uint16(i + 1)
 	}
@@ -81,7 +82,7 @@ func (s *sample) compress(dst, row []byte, from int) []byte {
 	return appendSequence(dst, row[literals:], 0, 0)
 }
 
-// same returns how many bytes two texts have in common at the beginning.
+// same returns the length of the common prefix of a and b.
 func same(a, b []byte) int {
 	n := 0
 	for len(a) >= n+8 && len(b) >= n+8 {
@@ -96,7 +97,7 @@ func same(a, b []byte) int {
 	return n
 }
 
-// appendSequence appends bytes as they are and a copy; the last one, with a length of zero, has none.
+// appendSequence appends literals and a copy. A length of zero marks the end, without a copy.
 func appendSequence(dst, literals []byte, length, distance int) []byte {
 	more := max(0, length-minCopy)
 	dst = append(dst, byte(min(len(literals), 15)<<4|min(more, 15)))
@@ -107,7 +108,7 @@ func appendSequence(dst, literals []byte, length, distance int) []byte {
 	return appendLength(binary.LittleEndian.AppendUint16(dst, uint16(distance)), more)
 }
 
-// appendLength appends what of a length is not in its token.
+// appendLength appends the part of a length that exceeds its token.
 func appendLength(dst []byte, n int) []byte {
 	if n < 15 {
 		return dst
@@ -118,10 +119,10 @@ func appendLength(dst []byte, n int) []byte {
 	return append(dst, byte(n))
 }
 
-// expandRoom is how much room expand wants behind what it writes.
+// expandRoom is how many bytes expand may write past the end.
 const expandRoom = 16
 
-// expand writes what was compressed behind the beginning of the row, and returns where it ends.
+// expand decompresses packed into row from at on, and returns the end of the row.
 func (s *sample) expand(row []byte, at int, packed []byte) int {
 	for {
 		token := packed[0]
@@ -141,11 +142,11 @@ func (s *sample) expand(row []byte, at int, packed []byte) int {
 		}
 		n += minCopy
 		switch from := at - distance; {
-		case from < 0: // it is of the sample, which it does not leave
+		case from < 0: // the copy lies wholly within the sample
 			copyShort(row[at:], s.text[len(s.text)+from:], n)
 		case distance >= max(n, expandRoom):
 			copyShort(row[at:], row[from:at], n)
-		default: // what is copied is still to come
+		default: // the copied range overlaps the destination
 			for i := range n {
 				row[at+i] = row[from+i]
 			}
@@ -154,7 +155,7 @@ func (s *sample) expand(row []byte, at int, packed []byte) int {
 	}
 }
 
-// copyShort copies n bytes, and what follows them where that is faster.
+// copyShort copies n bytes. It may copy up to expandRoom bytes, which is faster.
 func copyShort(to, from []byte, n int) {
 	if n <= expandRoom && len(from) >= expandRoom && len(to) >= expandRoom {
 		binary.LittleEndian.PutUint64(to, binary.LittleEndian.Uint64(from))
@@ -177,7 +178,7 @@ func readLength(n int, packed []byte) (int, []byte) {
 	}
 }
 
-// digitsIn returns how many digits of bech32 a text begins with.
+// digitsIn returns the number of bech32 digits at the beginning of a text.
 func digitsIn(text []byte) int {
 	n := 0
 	for n < len(text) && bech32Values[text[n]] < 32 {
@@ -186,10 +187,10 @@ func digitsIn(text []byte) int {
 	return n
 }
 
-// bech32Values are the values of the digits of bech32, 0xff for other bytes.
+// bech32Values are the values of bech32 digits, 0xff for other bytes.
 var bech32Values = valuesOf(bech32Alphabet)
 
-// appendDigitRun appends digits of bech32 in 5 bits each.
+// appendDigitRun appends bech32 digits in 5 bits each.
 func appendDigitRun(dst, digits []byte) []byte {
 	bits, n := uint32(0), 0
 	for _, c := range digits {
@@ -204,7 +205,7 @@ func appendDigitRun(dst, digits []byte) []byte {
 	return dst
 }
 
-// expandDigits sets to to digits, and returns what follows them.
+// expandDigits fills to with digits, and returns the bytes after them.
 func expandDigits(to, packed []byte) []byte {
 	rest := packed[(5*len(to)+7)/8:]
 	for ; len(to) >= 8 && len(packed) >= 8; to, packed = to[8:], packed[5:] {

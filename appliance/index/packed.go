@@ -7,17 +7,18 @@ import (
 	"strings"
 )
 
-// Dictionary is what the packed rows of a store have in common. A packed row is a row in a shorter form that is read as it is
-// (see Row); Row.Bytes returns its plain form. A Dictionary never changes: a Packer makes a larger one.
+// Dictionary holds the contents that the packed rows of a store share. A packed row is a shorter encoding that is read
+// in place (see Row); Row.Bytes returns its plain form. A Dictionary never changes: a Packer creates larger ones.
 type Dictionary struct {
-	texts   [][]byte // the values of texts, as plain rows have them, by number; and those of heads
+	texts   [][]byte // by number: values of texts in the form of plain rows; and heads and routes
 	heads   []*head  // by their own number
-	routes  [][]byte // by their own number: plain rows with the fields that are the same for many rows together, see Field.ofRoute
+	routes  [][]byte // by their own number: plain rows with fields that many rows share as a group, see Field.ofRoute
 	samples []*sample
-	known   *knownHeads // of one that readers have
+	known   *knownHeads // set in dictionaries for readers
 }
 
-// Row returns the row with that sort_order that Packer.Pack has packed with this dictionary or an earlier one. Neither is copied.
+// Row returns the row that Packer.Pack has packed with this dictionary or an earlier one. order is its sort_order.
+// Neither order nor packed is copied.
 func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 	if len(packed) == 0 {
 		return Row{t: t}
@@ -34,8 +35,8 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 	return Row{t: t, b: b[size:], h: h, d: d, order: order}
 }
 
-// The most texts, heads and routes of a dictionary, and bytes of one: some megabytes of memory in all. The numbers of all of them
-// have two bytes.
+// Limits of a dictionary: numbers of texts, heads and routes, and their sizes in bytes. In all, it takes some megabytes
+// of memory. All numbers fit into two bytes.
 const (
 	maxTexts     = 1 << 15
 	maxHeads     = 1 << 14
@@ -44,23 +45,23 @@ const (
 	maxRouteSize = 512
 )
 
-// Packer packs rows, and notes what they have in common: of texts those that have come several times, such as tokens, ports
-// and busy addresses. It is for one goroutine.
+// Packer packs rows, and adds contents that repeat, such as tokens, ports and busy addresses, to the dictionary. It is
+// for one goroutine.
 type Packer struct {
 	d       Dictionary
-	numbers map[string]int   // of the dictionary's texts, and of its heads
-	seen    map[string]uint8 // how often others have come
+	numbers map[string]int   // of the dictionary's texts, heads and routes
+	seen    map[string]uint8 // occurrences of texts that are not in the dictionary
 	forked  bool             // see Fork
 
-	// Of the row that is packed: its head, and its values by where they stand.
+	// The row being packed: its head, and its values by where they are stored.
 
 	head, fixed, given, rare []byte
 
-	ofRoute []byte // what it has of Field.ofRoute
-	plain   []byte // its traces, once more
+	ofRoute []byte // its fields with Field.ofRoute
+	plain   []byte // scratch: its traces, decoded again
 }
 
-// NewPacker goes on with what Texts and Samples of an earlier one have returned.
+// NewPacker continues from the Texts and Samples of an earlier Packer.
 func NewPacker(texts, samples [][]byte) *Packer {
 	p := &Packer{numbers: make(map[string]int, len(texts)), seen: make(map[string]uint8)}
 	for _, text := range texts {
@@ -72,7 +73,7 @@ func NewPacker(texts, samples [][]byte) *Packer {
 	return p
 }
 
-// Dictionary returns what Pack has needed so far.
+// Dictionary returns the dictionary that rows packed so far need.
 func (p *Packer) Dictionary() *Dictionary {
 	d := p.d
 	d.texts, d.heads, d.samples = slices.Clip(d.texts), slices.Clip(d.heads), slices.Clip(d.samples)
@@ -84,13 +85,13 @@ func (p *Packer) Dictionary() *Dictionary {
 // Texts returns the dictionary's texts from a number on.
 func (p *Packer) Texts(from int) [][]byte { return p.d.texts[from:] }
 
-// Samples returns how many samples there are.
+// Samples returns the number of samples.
 func (p *Packer) Samples() int { return len(p.d.samples) }
 
-// Row returns a row that this Packer has packed, until it packs the next.
+// Row returns a row that this Packer has packed. It is valid until the next Pack.
 func (p *Packer) Row(t *Type, order, packed []byte) Row { return p.d.Row(t, order, packed) }
 
-// Learn makes the next sample of some rows, and returns it. Rows that are packed from now on are packed with it.
+// Learn builds the next sample from some rows and returns it. Rows packed from now on use it.
 func (p *Packer) Learn(rows []Row) []byte {
 	var text []byte
 	for _, row := range rows {
@@ -118,7 +119,8 @@ func (p *Packer) share(text []byte) {
 	p.d.texts = append(p.d.texts, text)
 }
 
-// Pack appends a row in its packed form: see head. A plain sort_order is left out: it is the key that a store has the row under.
+// Pack appends a row in its packed form: see head. It omits a plain sort_order, which is the key under which a store
+// has the row.
 func (p *Packer) Pack(dst []byte, row Row) []byte {
 	if row.IsZero() {
 		return dst
@@ -135,7 +137,7 @@ func (p *Packer) Pack(dst []byte, row Row) []byte {
 		dst = append(binary.AppendUvarint(append(dst, 0), uint64(len(p.head))), p.head...)
 	}
 	out := append(append(p.fixed, p.given...), p.rare...)
-	p.fixed = out // its memory
+	p.fixed = out // keep the memory
 	tail := len(out) - len(p.rare)
 	if dst = append(dst, out[:tail]...); len(p.rare) == 0 {
 		return dst
@@ -166,7 +168,7 @@ func (p *Packer) lay(row Row) {
 	}
 }
 
-// routeOf returns the number of the route that has all of Field.ofRoute as a plain row has it.
+// routeOf returns the number of the route with the same Field.ofRoute fields as a plain row.
 func (p *Packer) routeOf(row Row) (number int, ok bool) {
 	n := int(row.b[0])
 	for n > 0 && !row.hasInRoute(n-1) {
@@ -190,7 +192,8 @@ func (p *Packer) routeOf(row Row) (number int, ok bool) {
 	return number, ok
 }
 
-// hasInRoute tells whether a field of a plain row is one that a route may have. What refers to another field takes no room.
+// hasInRoute reports whether a route may hold this field of a plain row. It excludes references to other fields, which
+// are short.
 func (r *Row) hasInRoute(f int) bool {
 	if !r.t.Fields[f].ofRoute {
 		return false
@@ -239,13 +242,13 @@ func (p *Packer) layField(row Row, f int) {
 	}
 }
 
-// give lays a value behind its size.
+// give stores a value after its size.
 func (p *Packer) give(form textTag, v []byte) {
 	p.head = append(p.head, form, sizeGiven)
 	p.given = append(binary.AppendUvarint(p.given, uint64(len(v))), v...)
 }
 
-// isSteady tells whether a field's values of that form have few sizes, so that one belongs into heads.
+// isSteady reports whether a field's values in this form have few different sizes, so that the size can be in the head.
 func (f *Field) isSteady(form textTag, size int) bool {
 	if f.Kind != FieldText {
 		return size <= 8
@@ -261,7 +264,7 @@ func (f *Field) isSteady(form textTag, size int) bool {
 	return true
 }
 
-// sample returns the sample of that number; 0 is an empty one.
+// sample returns the sample with this number; 0 is an empty one.
 func (d *Dictionary) sample(number int) *sample {
 	if number == 0 {
 		return noSample
@@ -271,7 +274,7 @@ func (d *Dictionary) sample(number int) *sample {
 
 var noSample = newSample(nil)
 
-// appendForm appends what the form of a text says that packed rows have it in, without its tag.
+// appendForm appends a text in the form of packed rows, without its tag, and returns the form.
 func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 	v := row.value(f)
 	form, text, field := v[0], v[1:], &row.t.Fields[f]
@@ -300,14 +303,15 @@ func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 	return form, append(out, text...)
 }
 
-// see counts a text, or what else a dictionary has, which is shared when it has come several times.
+// see counts an occurrence of a text, head or route. It is added to the dictionary after several.
 func (p *Packer) see(text []byte) {
 	if p.hasRoom(text) {
 		p.count(text, 1)
 	}
 }
 
-// hasRoom tells whether the dictionary has room for a text. Each kind has its own: many addresses must not keep out the heads of new rows.
+// hasRoom reports whether the dictionary has room for a text. Each kind has a separate limit, so that many addresses
+// cannot displace the heads of new rows.
 func (p *Packer) hasRoom(text []byte) bool {
 	switch text[0] {
 	case headMark, headRouted:
@@ -318,7 +322,8 @@ func (p *Packer) hasRoom(text []byte) bool {
 	return len(p.d.texts)-len(p.d.heads)-len(p.d.routes) < maxTexts && len(text) <= maxTextSize
 }
 
-// often is how often a text comes until it is in the dictionary: a head once, while there is room for many.
+// often returns how many occurrences put a text into the dictionary. For a head one is enough while there is room for
+// many.
 func (p *Packer) often(text []byte) uint8 {
 	switch {
 	case text[0] != headMark && text[0] != headRouted:
@@ -329,7 +334,7 @@ func (p *Packer) often(text []byte) uint8 {
 	return 4
 }
 
-// count adds to how often a text has come.
+// count adds to the occurrences of a text.
 func (p *Packer) count(text []byte, times uint8) {
 	const maxSeen = 1 << 16
 	often := p.often(text)
@@ -345,12 +350,12 @@ func (p *Packer) count(text []byte, times uint8) {
 	p.share(slices.Clone(text))
 }
 
-// isCommon tells whether many rows may have the same text in a field.
+// isCommon reports whether many rows may have the same text in a field.
 func isCommon(name string) bool {
 	return !slices.ContainsFunc([]string{"sort_order", "hash", "height", "timestamp", "amount"}, func(part string) bool { return strings.HasSuffix(name, part) })
 }
 
-// plain returns the bytes of a packed row as an encoder has made them.
+// plain returns the plain encoding of a packed row, the same bytes that an encoder makes.
 func (r Row) plain() []byte {
 	r = r.whole()
 	n := r.h.fields()
@@ -382,7 +387,7 @@ func (r Row) plain() []byte {
 	}
 }
 
-// appendPlain appends the value of a text in the form that plain rows have.
+// appendPlain appends the value of a text in the form of plain rows.
 func (r *Row) appendPlain(out []byte, f int) []byte {
 	switch form, v := r.text(f); form {
 	case formNone:

@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// FuzzPack packs a row until all that it has in common with itself is in the dictionary: each time it must read as the plain one.
+// FuzzPack packs a row until every repeating part is in the dictionary. Each time it must read as the plain row.
 func FuzzPack(f *testing.F) {
 	for _, row := range append(madeUp(f, 5), unlikely(f)...) {
 		if line := row.AppendLine(nil); len(line) < 10_000 {

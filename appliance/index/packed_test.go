@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// madeUp returns packets and transfers.
+// madeUp returns generated packets and transfers.
 func madeUp(t testing.TB, transfers int) (rows []index.Row) {
 	t.Helper()
 	o := dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)}
@@ -31,7 +31,7 @@ func madeUp(t testing.TB, transfers int) (rows []index.Row) {
 	return rows
 }
 
-// unlikely are rows that no chain sends.
+// unlikely returns rows that no chain sends.
 func unlikely(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	for _, value := range []any{
@@ -52,7 +52,7 @@ func unlikely(t testing.TB) (rows []index.Row) {
 	} {
 		rows = append(rows, rowOf(t, value))
 	}
-	const digits = "qpzry9x8gf2tvdw0s3jn54khce6mua7lqpzry9x8gf2tvdw0s3jn54khce6mua7l" // of bech32
+	const digits = "qpzry9x8gf2tvdw0s3jn54khce6mua7lqpzry9x8gf2tvdw0s3jn54khce6mua7l" // bech32 digits
 	for n := range digits {
 		rows = append(rows, rowOf(t, index.Packet{SortOrder: "digits " + digits[n:], PacketHash: "0xaf", Data: new(digits[n:]), Acknowledgement: new("1" + digits[:n] + "1" + digits[n/2:n])}))
 	}
@@ -68,14 +68,14 @@ func rowOf(t testing.TB, value any) index.Row {
 	return row
 }
 
-// unlikelyTimes are packets that are sent, received and acknowledged at any two times, or at none.
+// unlikelyTimes returns packets with every combination of send, receive and acknowledge times, also null.
 func unlikelyTimes(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	at := func(seconds, nanoseconds int64) *time.Time { return new(time.Unix(seconds, nanoseconds).UTC()) }
 	times := []*time.Time{
 		nil, at(0, 0), at(0, 1), at(-1, 0), at(-1, 999_999_999), at(1_779_206_761, 870_037_213), at(1_779_206_761, 0), at(1_779_206_762, 0), at(1_779_272_296, 0),
 		at(1_779_272_297, 0), at(1_779_207_861, 1), at(1_779_206_760, 5), at(1<<32-1, 0), at(1<<32, 0), at(0, math.MinInt64), at(0, math.MaxInt64),
-		at(0, 0x0421<<48), // begins as the text that is the same as field 33, which it is
+		at(0, 0x0421<<48), // its bytes begin like a reference to field 33, which has the same value
 	}
 	for i, sent := range times {
 		for j, received := range times {
@@ -89,7 +89,7 @@ func unlikelyTimes(t testing.TB) (rows []index.Row) {
 	return rows
 }
 
-// unlikelyTraces are packets whose traces are not, or not quite, what the packet has of its steps.
+// unlikelyTraces returns packets with traces that differ from the packet's own steps, some only slightly.
 func unlikelyTraces(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	hash, other := "0x"+strings.Repeat("ab", 32), "0x"+strings.Repeat("cd", 32)
@@ -137,17 +137,17 @@ func unlikelyTraces(t testing.TB) (rows []index.Row) {
 	return rows
 }
 
-// amount is a transfer of so much.
+// amount returns a transfer of this amount.
 func amount(of string) index.Transfer {
 	return index.Transfer{SortOrder: "amount " + of, PacketHash: "0xc2", BaseAmount: &of, QuoteAmount: new("1" + of), FeeAmount: new(of + "7")}
 }
 
-// display is a transfer from an address as it is shown and as it is.
+// display returns a transfer with this sender.
 func display(shown, canonical string) index.Transfer {
 	return index.Transfer{SortOrder: shown + " of " + canonical, PacketHash: "0xc1", SenderCanonical: &canonical, SenderDisplay: &shown}
 }
 
-// crowded is what a dictionary has that has so many heads that a new one is not in it at once.
+// crowded returns the contents of a dictionary with so many heads that a new one is not added at once.
 func crowded() (texts [][]byte) {
 	const mark, none = 0xff, 0xff
 	for i := range 1 << 12 {
@@ -156,7 +156,7 @@ func crowded() (texts [][]byte) {
 	return texts
 }
 
-// full is what a dictionary has that has no room for more texts.
+// full returns the contents of a dictionary without room for more texts.
 func full() (texts [][]byte) {
 	for i := range 1 << 15 {
 		texts = append(texts, fmt.Appendf(nil, "\x00text %d", i))
@@ -164,7 +164,7 @@ func full() (texts [][]byte) {
 	return texts
 }
 
-// TestPackedRowsReadAsPlainOnes packs rows before there is a sample, with one, and with the next, as a store does.
+// Rows are packed without a sample, with one, and with the next, as a store does.
 func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	t.Parallel()
 	for name, texts := range map[string][][]byte{"into an empty dictionary": nil, "into a crowded one": crowded(), "into a full one": full()} {
@@ -205,7 +205,7 @@ func readAsPlainOnes(t *testing.T, p *index.Packer) {
 	}
 }
 
-// TestCopiesOutliveWhatTheyAreCopiesOf packs rows with their heads in front and with heads of the dictionary.
+// Clones outlive the row, both with a head in the row and with one in the dictionary.
 func TestCopiesOutliveWhatTheyAreCopiesOf(t *testing.T) {
 	t.Parallel()
 	for _, p := range []*index.Packer{index.NewPacker(nil, nil), index.NewPacker(crowded(), nil)} {
@@ -219,7 +219,7 @@ func TestCopiesOutliveWhatTheyAreCopiesOf(t *testing.T) {
 	}
 }
 
-// The key that a row is under is not in the row, too.
+// A packed row does not repeat the key under which it is stored.
 func TestPackedRowsLeaveOutTheirKeys(t *testing.T) {
 	t.Parallel()
 	p := index.NewPacker(nil, nil)
@@ -237,7 +237,7 @@ func TestPackedRowsLeaveOutTheirKeys(t *testing.T) {
 	}
 }
 
-// decoded returns what a row of packets or of transfers decodes to.
+// decoded returns the Go struct of a packet or transfer row.
 func decoded(t *testing.T, row index.Row) any {
 	t.Helper()
 	var value any = new(index.Packet)

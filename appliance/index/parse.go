@@ -13,8 +13,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// ParseLine reads a line of NDJSON as AppendLine writes it. Members may come in any order; those that may be null
-// may be left out.
+// ParseLine parses a line of NDJSON as AppendLine writes it. Members may come in any order. Nullable members may be
+// omitted.
 //
 // Errors: CodeInvalidJSON, CodeUnknownField, CodeMissingField, CodeDuplicateField, and as NewRow.
 func ParseLine(line []byte) (Row, error) {
@@ -26,12 +26,12 @@ func ParseLine(line []byte) (Row, error) {
 	return parseRow(t, line, true)
 }
 
-// ParseRow reads a JSON object as a row of that type, one of RowTypes: ParseLine without the member "kind".
+// ParseRow parses a JSON object as a row of that type, one of RowTypes: ParseLine without the member "kind".
 //
 // Errors: as ParseLine.
 func ParseRow(t *Type, object []byte) (Row, error) { return parseRow(t, object, false) }
 
-// parseRow reads an object, which has the member "kind" where it is a line of NDJSON.
+// parseRow parses an object. A line of NDJSON also has the member "kind".
 func parseRow(t *Type, in []byte, line bool) (Row, error) {
 	p := parser{in: in, e: encoders.Get().(*encoder)}
 	defer p.e.release()
@@ -120,7 +120,7 @@ func (p *parser) object(t *Type, line bool) error {
 			return appliance.Errorf(appliance.CodeDuplicateField, "is there twice").In(f.Name)
 		}
 		if p.null() {
-			continue // a required member that is null is found missing
+			continue // finish reports a null in a required member as missing
 		}
 		start := len(p.e.buf)
 		if err := p.value(f); err != nil {
@@ -176,7 +176,7 @@ func (p *parser) value(f *Field) error {
 	}
 }
 
-// list reads a JSON array: its count, then length and value of each.
+// list reads a JSON array: its count, then length and value of each element.
 func (p *parser) list(f *Field, element func() error) error {
 	if err := p.expect('['); err != nil {
 		return appliance.Errorf(appliance.CodeInvalidField, "must be a list").In(f.Name)
@@ -216,7 +216,7 @@ func (p *parser) time(f *Field) error {
 	return p.e.time(f, t)
 }
 
-// text reads a JSON string and appends what it says.
+// text reads a JSON string and appends its contents.
 func (p *parser) text(f *Field) error {
 	p.space()
 	if p.at >= len(p.in) || p.in[p.at] != '"' {
@@ -241,7 +241,7 @@ func (p *parser) text(f *Field) error {
 	return errTruncated
 }
 
-// escapedText is text for a string that is not plain ASCII; start is where its content begins.
+// escapedText reads a string that is not plain ASCII. Its contents begin at start.
 func (p *parser) escapedText(f *Field, start int) error {
 	p.at = start - 1
 	raw, err := p.raw()
@@ -267,8 +267,8 @@ func (p *parser) escapedText(f *Field, start int) error {
 	return nil
 }
 
-// unescape appends what the escape at the beginning of raw, which is valid JSON, says, and returns its length; 0 for an
-// escape that is half of a surrogate pair, which has no UTF-8.
+// unescape appends the character of the escape at the beginning of raw, which is valid JSON, and returns the escape's
+// length. It returns 0 for half of a surrogate pair, which cannot be encoded in UTF-8.
 func (p *parser) unescape(raw []byte) int {
 	if i := bytes.IndexByte([]byte(`"\/bfnrt`), raw[1]); i >= 0 {
 		p.e.buf = append(p.e.buf, "\"\\/\b\f\n\r\t"[i])
@@ -290,7 +290,7 @@ func (p *parser) unescape(raw []byte) int {
 
 func hexRune(digits []byte) rune {
 	var b [2]byte
-	_, _ = hex.Decode(b[:], digits) // the digits of a valid escape
+	_, _ = hex.Decode(b[:], digits) // a valid escape has valid digits
 	return rune(b[0])<<8 | rune(b[1])
 }
 
@@ -352,7 +352,7 @@ func (p *parser) memberName(first bool) (name []byte, done bool, err error) {
 	return raw[1 : len(raw)-1], false, p.expect(':')
 }
 
-// raw returns the JSON value that comes next, and checks that it is one.
+// raw returns the next JSON value after validating it. It does not validate a plain string.
 func (p *parser) raw() ([]byte, error) {
 	p.space()
 	start, depth := p.at, 0
@@ -395,7 +395,7 @@ func (p *parser) checked(start int, plain bool) ([]byte, error) {
 	return raw, nil
 }
 
-// skipString moves behind the string that begins here, and tells whether it is complete and plain ASCII.
+// skipString moves past the string that begins here, and reports whether it is complete and plain ASCII.
 func (p *parser) skipString() (plain bool) {
 	plain = true
 	for p.at++; p.at < len(p.in); p.at++ {

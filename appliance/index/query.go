@@ -9,13 +9,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Page limits: those of the hosted API, whose clients rely on them.
+// Page limits of the hosted API, which its clients rely on.
 const (
 	DefaultLimit = 100
 	MaxLimit     = 100
 )
 
-// Direction is where a page lies from its cursor.
+// Direction is the direction of a page from its cursor.
 type Direction uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	Newer                  // "gt": sort_order above the cursor, ascending
 )
 
-// ParseDirection reads "lt" and "gt"; the empty text is Older.
+// ParseDirection parses "lt" and "gt"; the empty text is Older.
 //
 // Errors: CodeInvalidField, of p_comparison.
 func ParseDirection(s string) (Direction, error) {
@@ -36,14 +36,14 @@ func ParseDirection(s string) (Direction, error) {
 	return Older, appliance.Errorf(appliance.CodeInvalidField, "must be \"lt\" (older) or \"gt\" (newer)").In("p_comparison")
 }
 
-// Page selects a part of a list. No row needs to have its cursor as sort_order.
+// Page selects a part of a list. The cursor need not be the sort_order of an existing row.
 type Page struct {
 	Limit     *int32    // nil means DefaultLimit; above MaxLimit means MaxLimit
-	Cursor    string    // a sort_order; empty means from the newest, descending, whatever the direction
+	Cursor    string    // a sort_order; empty means from the newest, descending, regardless of the direction
 	Direction Direction // zero means Older
 }
 
-// Size returns how many rows the page holds at most.
+// Size returns the largest number of rows on the page.
 //
 // Errors: CodeInvalidField, of p_limit, for zero and below.
 func (p Page) Size() (int, error) {
@@ -56,11 +56,11 @@ func (p Page) Size() (int, error) {
 	return min(int(*p.Limit), MaxLimit), nil
 }
 
-// Ascending tells in which order the page's rows come.
+// Ascending reports whether the page's rows are in ascending order.
 func (p Page) Ascending() bool { return p.Direction == Newer && p.Cursor != "" }
 
-// Network is mainnet or testnet: what the source chain's testnet flag says. A chain without the flag, or without a
-// row, is of the mainnet.
+// Network is mainnet or testnet, as the source chain's testnet flag determines. A chain without the flag, or without a
+// row, counts as mainnet.
 type Network string
 
 const (
@@ -69,7 +69,7 @@ const (
 	Testnet    Network = "testnet"
 )
 
-// ParseNetwork reads "mainnet" and "testnet"; the empty text is AnyNetwork.
+// ParseNetwork parses "mainnet" and "testnet"; the empty text is AnyNetwork.
 //
 // Errors: CodeInvalidField, of p_network.
 func ParseNetwork(s string) (Network, error) {
@@ -80,8 +80,8 @@ func ParseNetwork(s string) (Network, error) {
 	return "", appliance.Errorf(appliance.CodeInvalidField, "must be \"mainnet\" or \"testnet\"").In("p_network")
 }
 
-// SLA selects packets that are late: neither acknowledged nor timed out, though the sla of their channel has passed
-// since they were sent (DefaultSLA where the channel has none).
+// SLA selects late packets: neither acknowledged nor timed out, although the sla of their channel has passed since they
+// were sent (DefaultSLA if the channel does not have an sla).
 type SLA string
 
 const (
@@ -94,7 +94,7 @@ const (
 // DefaultSLA is how long a packet may take on a channel without an sla.
 const DefaultSLA = time.Hour
 
-// ParseSLA reads "all", "mainnet" and "testnet"; the empty text is AnySLA.
+// ParseSLA parses "all", "mainnet" and "testnet"; the empty text is AnySLA.
 //
 // Errors: CodeInvalidField, of p_exceeding_sla.
 func ParseSLA(s string) (SLA, error) {
@@ -105,12 +105,12 @@ func ParseSLA(s string) (SLA, error) {
 	return "", appliance.Errorf(appliance.CodeInvalidField, "must be \"all\", \"mainnet\" or \"testnet\"").In("p_exceeding_sla")
 }
 
-// TransferQuery selects transfers. Members restrict together; zero members do not restrict. Hashes and addresses
-// match whatever the case of their hex digits.
+// TransferQuery selects transfers. Its conditions combine with AND; zero fields do not restrict. Hashes and addresses
+// match regardless of the case of their hex digits.
 type TransferQuery struct {
 	Page
-	// Addresses match a transfer whose sender_canonical or receiver_canonical is one of them. nil does not
-	// restrict; an empty list that is not nil matches nothing. More than MaxAddresses are CodeInvalidField.
+	// Addresses selects transfers with one of these as sender_canonical or receiver_canonical. nil does not restrict;
+	// an empty list that is not nil matches no transfer. More than MaxAddresses are CodeInvalidField.
 	Addresses        []string
 	TransactionHash  string // of the sending transaction
 	PacketHash       string
@@ -124,7 +124,7 @@ type TransferQuery struct {
 // MaxAddresses is how many addresses a TransferQuery may have.
 const MaxAddresses = 100
 
-// PacketQuery selects packets. Members restrict together; zero members do not restrict.
+// PacketQuery selects packets. Its conditions combine with AND; zero fields do not restrict.
 type PacketQuery struct {
 	Page
 	TransactionHash  string // of the sending transaction
@@ -137,7 +137,7 @@ type PacketQuery struct {
 	Sent             time.Time // exactly this packet_send_timestamp
 }
 
-// TokenQuery selects tokens. Zero members do not restrict.
+// TokenQuery selects tokens. Zero fields do not restrict.
 type TokenQuery struct {
 	Chain     string // universal chain id
 	Denom     string
@@ -150,7 +150,7 @@ type ChainQuery struct {
 	Chain string // universal chain id
 }
 
-// ChannelQuery selects channels. Zero members do not restrict.
+// ChannelQuery selects channels. Zero fields do not restrict.
 type ChannelQuery struct {
 	Page
 	Source, Destination End
@@ -159,26 +159,27 @@ type ChannelQuery struct {
 	SourcePort          string
 	DestinationPort     string
 	Version             string
-	Tags                []string // channels that have one of these; nil does not restrict, an empty list that is not nil matches nothing
-	Recommended         *bool
+	// channels with one of these; nil does not restrict, an empty list that is not nil matches no channel
+	Tags        []string
+	Recommended *bool
 }
 
-// End is one end of a connection or channel. Zero members do not restrict.
+// End is one end of a connection or channel. Zero fields do not restrict.
 type End struct {
 	Chain      string // universal chain id
 	Client     *int32
 	Connection *int32
 }
 
-// ClientQuery selects light clients. Zero members do not restrict.
+// ClientQuery selects light clients. Zero fields do not restrict.
 type ClientQuery struct {
 	Page
-	Chain        string // the universal chain id where the client lives
-	Counterparty string // the universal chain id that it follows
+	Chain        string // universal chain id of the client's own chain
+	Counterparty string // universal chain id of the chain that it follows
 	Client       *int32
 }
 
-// ConnectionQuery selects connections. Zero members do not restrict.
+// ConnectionQuery selects connections. Zero fields do not restrict.
 type ConnectionQuery struct {
 	Page
 	Source, Destination End
@@ -191,14 +192,14 @@ type DayQuery struct {
 	DestinationChain string // only for counts by chain
 }
 
-// LatencyQuery selects latencies. Zero members do not restrict.
+// LatencyQuery selects latencies. Zero fields do not restrict.
 type LatencyQuery struct {
 	SourceChain      string
 	DestinationChain string
 	Phase            Phase
 }
 
-// Phase is a part of a packet's way, counted from its sending.
+// Phase is a stage of a packet's journey, measured from its sending.
 type Phase string
 
 const (
@@ -208,8 +209,8 @@ const (
 	PhasePacketAck  Phase = "packet_ack"
 )
 
-// ParsePhase reads a Phase, also written as the field that shows it (secs_until_packet_recv) or in capitals as in a
-// trace (PACKET_RECV).
+// ParsePhase parses a Phase. It also accepts the name of the field that shows it (secs_until_packet_recv) and the type
+// of its trace (PACKET_RECV).
 //
 // Errors: CodeInvalidField, of p_phase.
 func ParsePhase(s string) (Phase, error) {
@@ -226,8 +227,8 @@ func ParsePhase(s string) (Phase, error) {
 	return "", appliance.Errorf(appliance.CodeInvalidField, "must be packet_recv, write_ack or packet_ack").In("p_phase")
 }
 
-// ParseInterval reads an interval as a channel's sla has it: hours, minutes and seconds (01:00:00), a number with a
-// unit (1 hour, 30 minutes, 2 days), ISO 8601 of that much (PT1H30M), or a Go duration (1h30m).
+// ParseInterval parses an interval such as a channel's sla: hours, minutes and seconds (01:00:00), a number with a unit
+// (1 hour, 30 minutes, 2 days), the time part of ISO 8601 (PT1H30M), or a Go duration (1h30m).
 func ParseInterval(s string) (time.Duration, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
 	var h, m, sec int

@@ -7,43 +7,46 @@ import (
 	"strconv"
 )
 
-// FormatVersion is the version of the encoding of rows: what a store has written under another one cannot be read. It grows
-// with each change of the encoding or of a type, other than a new field with the next number; testdata holds the bytes.
+// FormatVersion is the version of the encoding of rows. Stores written under a different version cannot be read. It
+// increases with each change of the encoding or of a type, except for a new field with the next number. testdata holds
+// the pinned bytes.
 const FormatVersion = 1
 
-// Row is a row of an index, such as a transfer, or an object nested in one, in its encoded form: a table of offsets and the
-// values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A row of a
-// Snapshot is a slice of the store's memory: it must not be used after the View that it came from.
+// Row is an encoded row of an index, such as a transfer, or an object nested in one. The encoding is a table of offsets
+// and the values, so that a field is read without decoding the others and without allocation. The zero Row is no row. A
+// row from a Snapshot is a slice of the store's memory and must not be used after its View.
 //
 // Methods that take a field take its number: one of the columns, such as PacketSentColumn, or Field.Number.
 //
-//	byte         number of fields; fields that the type has beyond are null
+//	byte         number of fields; later fields of the type are null
 //	byte         bytes per offset, 2 or 4
-//	offsets      where each field's value ends, from the first value on, little-endian; an empty value is null
-//	values       text: a tag and what it says; int: zigzag varint; bool: 0 or 1; time: nanoseconds since 1970, 8 bytes
-//	             big-endian; JSON as it is; texts, lists: count, then length and value of each, as varints; object: a row
+//	offsets      the end of each field's value, counted from the first value, little-endian; an empty value is null
+//	values       text: a tag and the text in that form; int: zigzag varint; bool: 0 or 1; time: nanoseconds since 1970,
+//	             8 bytes big-endian; JSON as it is; texts, lists: count, then length and value of each, as varints;
+//	             object: a row
 //
-// A text is kept in the shortest of the forms of textTag.
+// A text is stored in the shortest form of textTag.
 //
-// A row of a Dictionary is packed: its head tells where the values are.
+// A row of a Dictionary is packed: its head has the positions of the values.
 type Row struct {
 	t     *Type
 	b     []byte
-	h     *head       // of a packed row, else nil; b has what follows it
+	h     *head       // of a packed row, otherwise nil; b then holds the bytes after the head
 	d     *Dictionary // of a packed row
-	order []byte      // the sort_order of a packed row, where it is textOrder
+	order []byte      // the sort_order of a packed row that has the form textOrder
 }
 
-// RowOf returns the row that is encoded so. The bytes are not copied, and must be what Row.Bytes returned for a row of the type.
+// RowOf returns the row with this encoding, which must come from Row.Bytes of a row of the same type. The bytes are not
+// copied.
 func RowOf(t *Type, encoded []byte) Row { return Row{t: t, b: encoded} }
 
-// IsZero tells whether this is no row.
+// IsZero reports whether this is the zero Row, or a row without bytes.
 func (r Row) IsZero() bool { return len(r.b) == 0 && r.h == nil }
 
 // Type returns the row's type, nil for the zero Row.
 func (r Row) Type() *Type { return r.t }
 
-// Bytes returns the encoded form, which is the same for rows that say the same. It must not be changed.
+// Bytes returns the plain encoding. Rows with equal contents have equal bytes. The caller must not change them.
 func (r Row) Bytes() []byte {
 	if r.h != nil {
 		return r.plain()
@@ -80,7 +83,7 @@ func plainValue(b []byte, f int) []byte {
 	return values[start:plainEnd(b, f)]
 }
 
-// plainEnd returns where the value of a field of a plain row ends.
+// plainEnd returns the end of a field's value in a plain row.
 func plainEnd(b []byte, f int) int {
 	if b[1] == 2 {
 		return int(binary.LittleEndian.Uint16(b[2+2*f:]))
@@ -88,7 +91,7 @@ func plainEnd(b []byte, f int) int {
 	return int(binary.LittleEndian.Uint32(b[2+4*f:]))
 }
 
-// isEmpty tells whether a field has no value.
+// isEmpty reports whether a field has no value.
 func (r *Row) isEmpty(f int) bool {
 	if r.h != nil {
 		return r.h.place(f).form == formNone
@@ -96,7 +99,7 @@ func (r *Row) isEmpty(f int) bool {
 	return len(r.value(f)) == 0
 }
 
-// IsNull tells whether a field is null. Lists and required objects never are.
+// IsNull reports whether a field is null. Lists and required objects never are.
 func (r Row) IsNull(f int) bool {
 	field := &r.t.Fields[f]
 	if field.Kind == FieldList || field.Kind == FieldObject && field.Required {
@@ -152,7 +155,7 @@ func (r Row) Object(f int) Row {
 
 var emptyRow = []byte{0, 2}
 
-// Len returns how many objects a list has.
+// Len returns the number of objects in a list.
 func (r Row) Len(f int) int {
 	v := r.value(f)
 	if len(v) == 0 {
@@ -189,8 +192,8 @@ func uvarint(v []byte) (uint64, []byte) {
 	return n, v[size:]
 }
 
-// AppendJSON appends a field as JSON, as encoding/json would: null, a number, an escaped string, a list, …; of objects the
-// fields that are not null. Where a packet's row lacks decoded or decoded_flattened, they are made from its data.
+// AppendJSON appends a field as encoding/json would: null, a number, an escaped string, a list, …. Null fields of
+// objects are left out. If a packet's row lacks decoded or decoded_flattened, AppendJSON computes them from its data.
 func (r *Row) AppendJSON(dst []byte, f int) []byte {
 	field := &r.t.Fields[f]
 	switch field.Kind {
@@ -255,7 +258,7 @@ func (r *Row) appendEmpty(dst []byte, field *Field) []byte {
 	return append(dst, "null"...)
 }
 
-// AppendObject appends the row as a JSON object: its fields in order, those that are null left out.
+// AppendObject appends the row as a JSON object: its fields in order, without null fields.
 func (r Row) AppendObject(dst []byte) []byte {
 	dst = append(dst, '{')
 	return r.appendMembers(dst, true)
@@ -290,7 +293,7 @@ func (r Row) appendMembers(dst []byte, first bool) []byte {
 // Key returns a row's key as text: its fields joined with "/", hex digits in lower case.
 func (r Row) Key() string { return string(r.AppendKey(nil, r.t.Key)) }
 
-// AppendKey appends the texts of fields, ints in decimal, joined with "/", hex digits in lower case: as Key writes them.
+// AppendKey appends fields in the form of Key: texts, and ints in decimal, joined with "/", hex digits in lower case.
 // The fields of a Relation give the key of the row that it leads to.
 func (r Row) AppendKey(dst []byte, fields []int) []byte {
 	for i, f := range fields {
@@ -309,13 +312,13 @@ func (r Row) AppendKey(dst []byte, fields []int) []byte {
 	return dst
 }
 
-// ChannelKey is the Key of the channel of a chain.
+// ChannelKey returns the Key of a chain's channel.
 func ChannelKey(chain string, channel int32) string {
 	return chain + "/" + strconv.Itoa(int(channel))
 }
 
-// FoldHex puts a text into the form in which hashes and addresses are compared: where it begins with 0x or 0X, its
-// ASCII letters become lower case. Other texts, such as chain ids, are compared as they are.
+// FoldHex normalizes hashes and addresses for comparison: if a text begins with 0x or 0X, its ASCII letters become
+// lower case. Other texts, such as chain ids, are left as they are.
 func FoldHex(text []byte) {
 	if len(text) < 2 || text[0] != '0' || text[1]|0x20 != 'x' {
 		return
@@ -327,7 +330,7 @@ func FoldHex(text []byte) {
 	}
 }
 
-// SortOrder returns a row's sort_order. Chains and tokens have none of their own: it is their key.
+// SortOrder returns a row's sort_order. For types without one, such as chains and tokens, it is the key.
 func (r Row) SortOrder() string {
 	if r.t.order < 0 {
 		return r.Key()

@@ -38,7 +38,7 @@ func TestRowsHoldWhatTheyWereMadeOf(t *testing.T) {
 	}
 }
 
-// TestFieldsAreWrittenAsEncodingJSONDoes holds AppendJSON against encoding/json for every field.
+// AppendJSON writes every field as encoding/json does.
 func TestFieldsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 	packet := samplePacket()
 	row, err := NewRow(packet)
@@ -148,8 +148,8 @@ func TestAnObjectIsReadAsARowOfItsType(t *testing.T) {
 	}
 }
 
-// FuzzParseLine holds ParseLine against encoding/json: what both take means the same, and what was taken is written in
-// one form, which is read as the same row.
+// FuzzParseLine compares ParseLine with encoding/json. Input that both accept means the same. Accepted input is written
+// in one form, which reads as the same row.
 func FuzzParseLine(f *testing.F) {
 	row, err := NewRow(samplePacket())
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 
 // Type describes the rows of one kind, or the objects nested in them.
 type Type struct {
-	Name      string  // of rows: "transfer", "packet", …; of nested objects the field's
+	Name      string  // of rows: "transfer", "packet", …; of nested objects: the field's name
 	Fields    []Field // by Number, which is also their order in NDJSON
 	Relations []Relation
-	// Key are the fields whose texts make a row's key; none for nested objects.
+	// Key lists the fields that make up a row's key; empty for nested objects.
 	Key []int
 
 	byName map[string]int
 	goType reflect.Type
-	rare   int // the fields from here on are read of few rows; see Packer
-	order  int // the field sort_order; -1 for none
-	clock  int // the first field that is a time; -1 for none
+	rare   int // the fields from here on are rarely read; see Packer
+	order  int // the field sort_order; -1 if the type has none
+	clock  int // the first time field; -1 if the type has none
 }
 
 // Field is a field of a Type.
@@ -33,14 +33,15 @@ type Field struct {
 	Required bool  // never null
 	Elem     *Type // of FieldObject and FieldList
 
-	member  int  // of the Go struct
-	max     int  // bytes of its plain value
+	member  int  // index in the Go struct
+	max     int  // largest size of its plain value, in bytes
 	common  bool // see isCommon
 	ofRoute bool // see routeFields
-	raw     int  // of a field …_display, that of the …_canonical with the same bytes and a lower number; else -1
+	// for a field …_display: the number of the …_canonical field with the same bytes, if that is lower; otherwise -1
+	raw int
 }
 
-// FieldKind is what a field holds.
+// FieldKind is the type of a field's value.
 type FieldKind uint8
 
 // The kinds of fields.
@@ -62,7 +63,7 @@ type Relation struct {
 	By   []int  // the fields that hold the key, in the order of To.Key
 }
 
-// The types of rows, and those nested in them that GraphQL names.
+// The types of rows, and the nested types that GraphQL names.
 var (
 	ChainType = newType[Chain]("chain").keyedBy("universal_chain_id")
 	TokenType = newType[Token]("token").keyedBy("universal_chain_id", "denom").
@@ -88,8 +89,8 @@ var (
 				related("unwrapped_chain", ChainType, "unwrapped_universal_chain_id")
 )
 
-// TableTypes are the types of few rows, which a reader reads whole and a store holds in memory. What others refer to comes
-// first.
+// TableTypes are the small types, which a reader reads whole and a store holds in memory. Types that others refer to
+// come first.
 var TableTypes = []*Type{ChainType, TokenType, ClientType, ConnectionType, ChannelType}
 
 // RowTypes are the types that Index.Write takes and Snapshot.Each yields, in the order of export.
@@ -104,7 +105,7 @@ func (t *Type) Field(name string) (Field, bool) {
 	return t.Fields[i], true
 }
 
-// MustField returns the field of that name, which exists.
+// MustField returns the field of that name. It panics if there is no such field.
 func (t *Type) MustField(name string) Field {
 	f, ok := t.Field(name)
 	if !ok {
@@ -153,7 +154,7 @@ func (t *Type) numbers(names []string) []int {
 
 func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T]()) }
 
-// typeOf makes the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
+// typeOf returns the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
 	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField(), order: -1, clock: -1}
 	for i := range goType.NumField() {
@@ -189,7 +190,8 @@ func typeOf(name string, goType reflect.Type) *Type {
 	return t
 }
 
-// routeFields are the fields that are the same together in many packets: those of their channel; and in many transfers: their token's.
+// routeFields are fields that many rows share as a group: packets those of their channel, transfers those of their
+// token.
 var routeFields = map[string][]string{
 	"packet": {
 		"channel_version", "source_universal_chain_id", "internal_source_chain_id", "source_client_id", "source_connection_id", "source_channel_id", "source_port_id",
@@ -202,10 +204,10 @@ var routeFields = map[string][]string{
 	},
 }
 
-// payloads are the texts that may be as large as what a packet carries.
+// payloads are text fields that may be as large as a packet's payload.
 var payloads = []string{"data", "acknowledgement", "packet_recv_maker_msg"}
 
-// mostOf returns how many bytes a field may have.
+// mostOf returns the largest size of a field, in bytes.
 func mostOf(f Field) int {
 	switch {
 	case f.Kind != FieldText || slices.Contains(payloads, f.Name):

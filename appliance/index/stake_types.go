@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The Go structs of stakes. Their rows are made of packets when they are asked for, and are on no disk; see StakeOf. Source is
-// the staker's chain, remote the chain of the staking hub, destination where the delivery goes.
+// The Go structs of stakes. Their rows are built from packets on request and are never on disk; see StakeOf. Source is
+// the staker's chain, remote is the chain of the staking hub, and destination is the chain that the delivery goes to.
 
-// Bond is a packet that stakes tokens, with the delivery of the staked ones.
+// Bond is a packet that stakes tokens, with the delivery of the staked tokens.
 type Bond struct {
 	SortOrder                string     `json:"sort_order" row:"0"`
 	PacketHash               string     `json:"packet_hash" row:"1"`
@@ -50,7 +50,8 @@ type Bond struct {
 	DeliverySuccess          *bool      `json:"delivery_success" row:"37"`
 }
 
-// Unbond is a packet that gives staked tokens back, for a claim. Which claim, and what redeems it, no packet says.
+// Unbond is a packet that returns staked tokens in exchange for a claim. Packets contain neither the claim nor its
+// redemption.
 type Unbond struct {
 	SortOrder              string     `json:"sort_order" row:"0"`
 	PacketHash             string     `json:"packet_hash" row:"1"`
@@ -78,23 +79,24 @@ type Unbond struct {
 
 // Withdrawal is a packet that redeems claims, with the delivery of the tokens.
 type Withdrawal struct {
-	SortOrder                string          `json:"sort_order" row:"0"`
-	PacketHash               string          `json:"packet_hash" row:"1"`
-	PacketShape              *string         `json:"packet_shape" row:"2"`
-	SourceUniversalChainID   string          `json:"source_universal_chain_id" row:"3"`
-	RemoteUniversalChainID   string          `json:"remote_universal_chain_id" row:"4"`
-	DestUniversalChainID     string          `json:"destination_universal_chain_id" row:"5"`
-	StakerCanonical          *string         `json:"staker_canonical" row:"6"`
-	StakerDisplay            *string         `json:"staker_display" row:"7"`
-	StakerZkgm               *string         `json:"staker_zkgm" row:"8"`
-	ReceiverCanonical        *string         `json:"receiver_canonical" row:"9"`
-	ReceiverDisplay          *string         `json:"receiver_display" row:"10"`
-	ReceiverZkgm             *string         `json:"receiver_zkgm" row:"11"`
-	QuoteToken               *string         `json:"quote_token" row:"12"`
-	QuoteAmount              *string         `json:"quote_amount" row:"13"`
-	RemoteBaseToken          *string         `json:"remote_base_token" row:"14"`
-	RemoteBaseAmount         *string         `json:"remote_base_amount" row:"15"`
-	Batches                  json.RawMessage `json:"batches" row:"16"` // an object: batch ids, and null, for no packet says what each gave
+	SortOrder              string  `json:"sort_order" row:"0"`
+	PacketHash             string  `json:"packet_hash" row:"1"`
+	PacketShape            *string `json:"packet_shape" row:"2"`
+	SourceUniversalChainID string  `json:"source_universal_chain_id" row:"3"`
+	RemoteUniversalChainID string  `json:"remote_universal_chain_id" row:"4"`
+	DestUniversalChainID   string  `json:"destination_universal_chain_id" row:"5"`
+	StakerCanonical        *string `json:"staker_canonical" row:"6"`
+	StakerDisplay          *string `json:"staker_display" row:"7"`
+	StakerZkgm             *string `json:"staker_zkgm" row:"8"`
+	ReceiverCanonical      *string `json:"receiver_canonical" row:"9"`
+	ReceiverDisplay        *string `json:"receiver_display" row:"10"`
+	ReceiverZkgm           *string `json:"receiver_zkgm" row:"11"`
+	QuoteToken             *string `json:"quote_token" row:"12"`
+	QuoteAmount            *string `json:"quote_amount" row:"13"`
+	RemoteBaseToken        *string `json:"remote_base_token" row:"14"`
+	RemoteBaseAmount       *string `json:"remote_base_amount" row:"15"`
+	// an object of batch ids; the values are null because no packet contains them
+	Batches                  json.RawMessage `json:"batches" row:"16"`
 	SendTimestamp            *time.Time      `json:"withdraw_send_timestamp" row:"17"`
 	SendTransactionHash      *string         `json:"withdraw_send_transaction_hash" row:"18"`
 	RecvTimestamp            *time.Time      `json:"withdraw_recv_timestamp" row:"19"`
@@ -112,7 +114,7 @@ type Withdrawal struct {
 	DeliverySuccess          *bool           `json:"delivery_success" row:"31"`
 }
 
-// DustWithdrawal is a packet that takes what was left at the proxy, with its delivery.
+// DustWithdrawal is a packet that withdraws the remainder at the proxy, with its delivery.
 type DustWithdrawal struct {
 	SortOrder                string     `json:"sort_order" row:"0"`
 	PacketHash               string     `json:"packet_hash" row:"1"`
@@ -147,7 +149,8 @@ type DustWithdrawal struct {
 	DeliverySuccess          *bool      `json:"delivery_success" row:"30"`
 }
 
-// The types of stakes. Their relations packet and delivery lead to the packets that have their traces.
+// The types of stakes. One relation leads to the stake's own packet and one, delivery, to the packet that delivers.
+// Those packets have the traces.
 var (
 	BondType = newType[Bond]("bond").keyedBy("packet_hash").betweenChains().related("bond", PacketType, "packet_hash").delivered().
 			related("base_token_meta", TokenType, "source_universal_chain_id", "base_token").
@@ -162,7 +165,7 @@ var (
 				related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token")
 )
 
-// delivered adds the relations of what is delivered.
+// delivered adds the relations of a type that has a delivery.
 func (t *Type) delivered() *Type {
 	return t.related("delivery", PacketType, "delivery_packet_hash").
 		related("quote_token_meta", TokenType, "destination_universal_chain_id", "quote_token")

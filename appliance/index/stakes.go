@@ -16,11 +16,11 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// StakeQuery selects stakes of one kind. Members restrict together; zero members do not restrict.
+// StakeQuery selects stakes of one kind. Its conditions combine with AND; zero fields do not restrict.
 type StakeQuery struct {
 	Page
 	Kind zkgm.StakeKind
-	// Addresses match a stake whose staker, or who receives its delivery, is one of them; as in TransferQuery.
+	// Addresses selects stakes with one of these as staker or as receiver of the delivery; as in TransferQuery.
 	Addresses        []string
 	TransactionHash  string // of the sending transaction
 	PacketHash       string
@@ -31,7 +31,7 @@ type StakeQuery struct {
 	Network          Network
 }
 
-// stakeTypes are the types of rows by kind, with the name that their steps begin with.
+// stakeTypes are the row types by kind, with the prefix of their step fields and the name of their success field.
 var stakeTypes = map[zkgm.StakeKind]struct {
 	t             *Type
 	prefix, state string
@@ -42,7 +42,7 @@ var stakeTypes = map[zkgm.StakeKind]struct {
 	zkgm.DustWithdraw: {DustWithdrawalType, "dust_withdraw", "dust_withdraw_success"},
 }
 
-// StakeOf reads a packet as a stake; ok is false for other packets, most of which are told at a glance.
+// StakeOf reads a packet as a stake. ok is false for other packets, most of which it rejects without decoding.
 func StakeOf(packet Row) (s zkgm.Stake, ok bool) {
 	v := packet.value(PacketDataColumn)
 	if len(v) == 0 || (v[0] == textHex || v[0] == textSparse) && !bytes.Contains(v, []byte("wasm")) {
@@ -70,8 +70,8 @@ func zkgmOf(packet Row) (p zkgm.Packet, ok bool) {
 	return p, err == nil
 }
 
-// Delivers tells whether a packet is what the proxy of a stake has sent. Its salt is not compared: the contract makes one of its
-// own of that which it is given.
+// Delivers reports whether a stake's proxy sent this packet as its delivery. It ignores the salt, which the contract
+// derives anew.
 func Delivers(packet Row, d zkgm.Delivery) bool {
 	if channel, ok := packet.Int(PacketSourceChannelColumn); !ok || uint32(channel) != d.Channel {
 		return false
@@ -81,8 +81,9 @@ func Delivers(packet Row, d zkgm.Delivery) bool {
 		bytes.Equal(sent.Instruction.Operand, d.Instruction.Operand)
 }
 
-// NewStake makes the row of a stake: of its packet, and of the packet that delivers, the zero Row where that is not known yet.
-// The delivery goes to the chain named destination; Unbond has none.
+// NewStake returns the row of a stake. packet is the stake's packet; delivery is the packet that delivers, or the zero
+// Row if it is not known yet. destination is the universal chain id that the delivery goes to; Unbond delivers to no
+// chain.
 func NewStake(s zkgm.Stake, packet, delivery Row, destination string) (Row, error) {
 	of := stakeTypes[s.Kind]
 	v := values{}
@@ -109,7 +110,7 @@ func NewStake(s zkgm.Stake, packet, delivery Row, destination string) (Row, erro
 		v["quote_token"], v["quote_amount"] = hexOf(order.QuoteToken), order.QuoteAmount.String()
 		v["remote_base_token"], v["remote_base_amount"] = hexOf(order.BaseToken), order.BaseAmount.String()
 	}
-	if s.Kind == zkgm.Bond { // what comes to the hub's chain is the base there, what leaves it the quote
+	if s.Kind == zkgm.Bond { // on the hub's chain, the incoming token is the base and the outgoing token the quote
 		v["remote_quote_token"], v["remote_quote_amount"] = v["remote_base_token"], v["remote_base_amount"]
 		v["remote_base_token"], v["remote_base_amount"] = hexOf(s.Order.QuoteToken), s.Order.QuoteAmount.String()
 	}
@@ -123,7 +124,7 @@ func NewStake(s zkgm.Stake, packet, delivery Row, destination string) (Row, erro
 	return v.row(of.t)
 }
 
-// batchesOf is what withdrawals show of their batches: an object of nulls, for no packet says what each has given.
+// batchesOf returns the batches of a withdrawal as an object of nulls, because no packet contains the amount of each.
 func batchesOf(ids []uint64) json.RawMessage {
 	batches := make(map[string]any, len(ids))
 	for _, id := range ids {
@@ -131,12 +132,12 @@ func batchesOf(ids []uint64) json.RawMessage {
 	}
 	text, err := json.Marshal(batches)
 	if err != nil {
-		panic(err) // texts and nulls
+		panic(err) // strings and nulls always marshal
 	}
 	return text
 }
 
-// values are the fields of a row to be made, by name. Those that the type has not are left out of the row.
+// values are the fields of a row to be built, by name. Names that the type lacks are ignored.
 type values map[string]any
 
 func (v values) text(name string, from Row, column int) {
@@ -151,7 +152,7 @@ func (v values) time(name string, from Row, column int) {
 	}
 }
 
-// steps are those of a packet. One that has timed out has failed.
+// steps sets the step fields from a packet. A packet that timed out has failed.
 func (v values) steps(prefix string, packet Row, state string) {
 	v.time(prefix+"_send_timestamp", packet, PacketSentColumn)
 	v.text(prefix+"_send_transaction_hash", packet, PacketSendTransactionColumn)
@@ -208,8 +209,8 @@ func (v values) row(t *Type) (Row, error) {
 // Address is an account in its three forms (UCS-05).
 type Address struct{ Canonical, Display, Zkgm string }
 
-// AddressOf returns the forms of an address as the protocol carries it: text in bech32 (BIP-173), or the raw bytes, of which 20
-// are shown with the checksum of EIP-55.
+// AddressOf returns the forms of an address from its bytes in the protocol: text in bech32 (BIP-173), or the raw bytes.
+// Raw addresses of 20 bytes are displayed with the checksum of EIP-55.
 func AddressOf(carried []byte) Address {
 	a := Address{Canonical: hexOf(carried), Zkgm: hexOf(carried)}
 	a.Display = a.Canonical
@@ -221,7 +222,7 @@ func AddressOf(carried []byte) Address {
 	return a
 }
 
-// Unhex returns the bytes of 0x and hex digits, in any case; nil for another text.
+// Unhex returns the bytes of hex digits of any case, with or without 0x; nil for any other text.
 func Unhex(text string) []byte {
 	raw, err := hex.DecodeString(strings.TrimPrefix(strings.ToLower(text), "0x"))
 	if err != nil {

@@ -10,25 +10,27 @@ import (
 	"strings"
 )
 
-// textTag is the form of a text: the first byte of its value in a plain row, in the head of a packed one.
+// textTag is the form of a text. A plain row has it in the first byte of the value, a packed row in its head.
 type textTag = byte
 
 const (
 	textPlain  textTag = iota // the text, which needs no escapes in JSON
 	textEscape                // the text, which needs escapes in JSON
 	textHex                   // the bytes of 0x and lower-case hex digits
-	textSparse                // the same, with each run of zero bytes as a zero byte and its length
+	textSparse                // as textHex, with each run of zero bytes as a zero byte and its length
 	textSame                  // the number of an earlier field with this text
-	textHexOf                 // the number of an earlier field: this is 0x and the hex digits of its text
+	textHexOf                 // the number of an earlier field; this text is 0x and the hex digits of its text
 
-	// These are in packed rows alone.
+	// The forms below occur only in packed rows.
 
 	textShared  // the number of a text in the dictionary, 2 bytes little-endian
-	textDecimal // a number in decimal, up to 16 bytes little-endian
-	textCased   // a bit for each byte of Field.raw after 0x: of a letter that is a capital here (EIP-55)
-	textBech32  // the number of the human-readable part in the dictionary, 2 bytes little-endian, and bech32mFlag: of the bytes of Field.raw
-	textOrder   // Row.order: the key that a store has the row under
-	textRound   // how many zeros are behind it, and a number as in textDecimal
+	textDecimal // a decimal number, up to 16 bytes little-endian
+	textCased   // the hex text of Field.raw with capitals (EIP-55): a bit for each digit after 0x, set for a capital
+	// the bytes of Field.raw in bech32: the number of the human-readable part in the dictionary and bech32mFlag, 2
+	// bytes little-endian
+	textBech32
+	textOrder // Row.order, the key under which a store has the row
+	textRound // the number of trailing zeros, then the number before them as in textDecimal
 )
 
 // Text returns a text field, and false for null.
@@ -45,13 +47,13 @@ func (r Row) Text(f int) (string, bool) {
 	}
 }
 
-// AppendText appends a text field; nothing for null.
+// AppendText appends a text field. It appends no bytes for null.
 func (r Row) AppendText(dst []byte, f int) []byte {
 	form, v := r.text(f)
 	return r.appendText(dst, f, form, v)
 }
 
-// text returns the form of a text and what it says, formNone for null.
+// text returns the form and the encoded text of a field, or formNone for null.
 func (r *Row) text(f int) (textTag, []byte) {
 	if h := r.h; h != nil && f < len(h.places) {
 		switch p := &h.places[f]; p.kept {
@@ -96,7 +98,7 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 	case textSame:
 		return r.AppendText(dst, int(v[0]))
 	case textHexOf:
-		var buf [128]byte // the other may be in any form
+		var buf [128]byte // the other text may be in any form
 		return appendHex(append(dst, '0', 'x'), r.AppendText(buf[:0], int(v[0])))
 	case textShared:
 		text := r.shared(v)
@@ -116,13 +118,13 @@ func (r *Row) appendText(dst []byte, f int, form textTag, v []byte) []byte {
 	panic(fmt.Sprintf("text tag %d", form))
 }
 
-// shared returns the value of a text of the dictionary, with its tag.
+// shared returns a text of the dictionary, with its tag.
 func (r *Row) shared(v []byte) []byte { return r.d.texts[binary.LittleEndian.Uint16(v)] }
 
-// first returns the field that a text is kept in: an earlier one for textSame.
+// first returns the field that stores a text: an earlier one for textSame.
 func (r *Row) first(f int) int {
 	if r.t.Fields[f].Kind != FieldText {
-		return f // its value may begin as a reference does
+		return f // its value might begin like a reference
 	}
 	form, v := r.text(f)
 	if form != textSame {
@@ -168,7 +170,7 @@ func appendHex(dst, v []byte) []byte {
 	return dst
 }
 
-// hexPairs are the digits of bytes, the first in the lower byte.
+// hexPairs holds the two digits of every byte, the first in the lower byte.
 var hexPairs = func() (pairs [256]uint16) {
 	for b := range pairs {
 		pairs[b] = uint16(hexDigits[b>>4]) | uint16(hexDigits[b&15])<<8
@@ -176,7 +178,7 @@ var hexPairs = func() (pairs [256]uint16) {
 	return pairs
 }()
 
-// appendSparseHex appends 0x and the hex digits of bytes in which each run of zeros is a zero byte and its length.
+// appendSparseHex appends 0x and hex digits. In sparse, each run of zeros is a zero byte and its length.
 func appendSparseHex(dst, sparse []byte) []byte {
 	dst = append(dst, '0', 'x')
 	for len(sparse) > 0 {

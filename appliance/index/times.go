@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// The forms of times in packed rows, beside formValue and textSame, the number of an earlier field with this time. The base of a time
-// is the row's first one, such as when a packet was sent.
+// The forms of times in packed rows, in addition to formValue and textSame. textSame is the number of an earlier field
+// with this time. The base is the row's first time, such as the send time of a packet.
 const (
 	timeSeconds      = 1 // whole seconds since 1970, 4 bytes little-endian
 	timeAfter        = 2 // nanoseconds since the base, 5 bytes little-endian
-	timeSecondsAfter = 3 // whole seconds since the base's, 2 bytes little-endian
+	timeSecondsAfter = 3 // whole seconds since the base's second, 2 bytes little-endian
 )
 
 // Time returns a time field in UTC, and false for null.

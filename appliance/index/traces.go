@@ -9,19 +9,20 @@ import (
 	"strconv"
 )
 
-// The traces of a packed packet: how many they are, a varint, and of each
+// The traces of a packed packet: their number, a varint, and for each trace:
 //
-//	byte      4 bits of its number in traceKinds; 2 bits: its chain is the packet's source, its destination or a text of the dictionary;
-//	          2 bits: each of stepFields is null, or as the packet has it, or its own, or: see the next but one
-//	bytes     the number of that text, 2 bytes little-endian, if so
-//	byte      2 bits for each of stepFields, if so
-//	varint    the event index and 1, or 0 for null; not there where all of stepFields are null
-//	values    its own: of a hash the bytes; of a height and a time how much larger they are than the packet's, zigzag varints, the
-//	          latter of seconds with a 0 bit behind or of nanoseconds with a 1 bit
+//	byte      4 bits: its number in traceKinds; 2 bits: its chain is the packet's source, its destination or a text of
+//	          the dictionary; 2 bits: stepNull, stepAsPacket or stepOwn for all of stepFields, or stepMixed
+//	bytes     for chainShared: the number of the chain's text, 2 bytes little-endian
+//	byte      for stepMixed: 2 bits for each of stepFields
+//	varint    the event index plus 1, or 0 for null; omitted for stepNull
+//	values    the trace's own: the bytes of a hash; the difference of a height or time from the packet's, as a zigzag
+//	          varint. The difference of a time is shifted left by one bit: a 0 bit follows seconds, a 1 bit nanoseconds.
 //
-// What the packet has is in the columns traceKind.of. Traces that are not in this form are with the values from Type.rare on.
+// The packet's values come from the columns traceKind.of. Traces that do not fit this form are stored with the values
+// from Type.rare on.
 
-// traceKinds are the types of traces, each with the columns of the packet that tell of its step or of the one that it is for.
+// traceKinds are the types of traces. Each has the packet columns of its step, or of the step that it prepares.
 var traceKinds = func() (kinds []traceKind) {
 	send, recv, written, acked := stepOf("packet_send"), stepOf("packet_recv"), stepOf("write_ack"), stepOf("packet_ack")
 	kinds = []traceKind{{TracePacketSend, send}, {TracePacketRecv, recv}, {TraceWriteAck, written}, {TracePacketAck, acked}}
@@ -36,7 +37,7 @@ type traceKind struct {
 	of   [len(stepFields)]int
 }
 
-// stepFields are the fields of traces that packets have, too.
+// stepFields are the fields that traces share with packets.
 var stepFields = [...]string{"transaction_hash", "height", "timestamp", "block_hash"}
 
 const (
@@ -67,12 +68,12 @@ var (
 	}()
 )
 
-// How a field of a trace is kept, and which chain is the trace's.
+// How a field of a trace is stored, and which chain the trace has.
 const (
 	stepNull = iota
 	stepAsPacket
 	stepOwn
-	stepMixed // of all fields: they are kept in several ways
+	stepMixed // the fields are stored in different ways
 
 	chainSource      = 0
 	chainDestination = 1
@@ -81,7 +82,7 @@ const (
 	hashSize = 32
 )
 
-// appendTraces appends the traces of a packet, which is plain; ok is false where they are not in the form for it.
+// appendTraces appends the traces of a plain packet. ok is false if they do not fit the form.
 func (p *Packer) appendTraces(dst []byte, packet Row) (_ []byte, ok bool) {
 	mark := len(dst)
 	packet.d = &p.d
@@ -138,7 +139,7 @@ func (p *Packer) appendTrace(dst []byte, packet, trace Row) (_ []byte, ok bool) 
 	return dst, true
 }
 
-// keptOf returns how each of stepFields is kept, in 2 bits each, and how all are.
+// keptOf returns how each of stepFields is stored, in 2 bits each, and how all of them are.
 func keptOf(packet, trace Row, of *[len(stepFields)]int) (kept, all byte) {
 	for i, f := range traceStepColumns {
 		is := byte(stepOwn)
@@ -158,7 +159,7 @@ func keptOf(packet, trace Row, of *[len(stepFields)]int) (kept, all byte) {
 
 const allSteps = 0b01_01_01_01
 
-// appendOwn appends what only the trace has.
+// appendOwn appends a value that differs from the packet's.
 func appendOwn(dst []byte, step int, packet Row, of int, trace Row, f int) []byte {
 	switch step {
 	case stepHeight:
@@ -177,7 +178,7 @@ func appendOwn(dst []byte, step int, packet Row, of int, trace Row, f int) []byt
 	return append(dst, hash[:]...)
 }
 
-// height returns a text as a number, 0 for none. A plain row and its packed form give the same.
+// height returns a text as a number, 0 if it is not one. A plain row and its packed form give the same number.
 func (r *Row) height(f int) int64 {
 	form, v := r.text(f)
 	if form == textDecimal {
@@ -196,7 +197,7 @@ func (r *Row) height(f int) int64 {
 	return n
 }
 
-// plainTraces appends the traces of a packed packet as a plain row has them.
+// plainTraces appends the traces of a packed packet in the form of a plain row.
 func (r *Row) plainTraces(dst, v []byte) []byte {
 	const usual = 170 // bytes of a trace
 	n, v := uvarint(v)
@@ -214,7 +215,7 @@ func (r *Row) plainTraces(dst, v []byte) []byte {
 	return dst
 }
 
-// appendPlainTrace appends the next trace as a plain row, and returns what follows it.
+// appendPlainTrace appends the next trace as a plain row, and returns the bytes after it.
 func (r *Row) appendPlainTrace(dst, v []byte) (_, rest []byte) {
 	first, v := v[0], v[1:]
 	kind, all := &traceKinds[first&15], first>>6
@@ -261,7 +262,7 @@ func (r *Row) appendPlainTrace(dst, v []byte) (_, rest []byte) {
 
 var noOffsets [2 * 7]byte
 
-// appendStep appends one of stepFields, of which own is what follows in the packed form, and the packet's is of.
+// appendStep appends one of stepFields. own is the rest of the packed form, and of is the packet's column.
 func (r *Row) appendStep(dst, own []byte, kept byte, step, of int) (_, rest []byte) {
 	more := int64(0)
 	switch {

@@ -5,25 +5,27 @@ import (
 	"time"
 )
 
-// The Go structs of the rows. They are the one description of the index: the json tag is a field's name in NDJSON and in
-// GraphQL, the row tag its number in an encoded row, and a pointer may be null; any other member is required (a struct: never
-// null, an empty one where it is left out). The encoding of rows, NDJSON and the relations follow from them; see Type.
+// The Go structs of the rows are the only description of the index. The json tag is a field's name in NDJSON and in
+// GraphQL. The row tag is its number in an encoded row. A pointer may be null; every other field is required. A
+// required struct is never null: it is empty if it is left out. The encoding of rows, NDJSON and the relations follow
+// from the structs; see Type.
 //
-// The numbers of a struct are 0, 1, 2, … without a gap, in any order, and they are pinned: rows are on disk. A new field
-// takes the next number, and rows that were written before have it as null. Any other change needs a new FormatVersion.
+// The numbers of a struct are 0, 1, 2, … without a gap, in any order. They must not change, because rows are on disk. A
+// new field takes the next number and is null in older rows. Any other change needs a new FormatVersion.
 //
-// Amounts, heights and counts are decimal text, for they exceed 64 bits. Addresses come in three forms (UCS-05):
-// canonical is 0x-hex of the raw bytes, display as the chain shows it, zkgm 0x-hex of what the protocol carries. A
-// universal chain id (UCS-04) is family.chain_id.
+// Amounts, heights and counts are decimal text because they exceed 64 bits. Addresses come in three forms (UCS-05):
+// canonical is 0x-hex of the raw bytes, display is the form that the chain shows, and zkgm is 0x-hex of the bytes in
+// the protocol. A universal chain id (UCS-04) is family.chain_id.
 //
 // Fields marked "not in GraphQL" exist only in NDJSON.
 
 // Transfer is a token order of a packet on a channel of version ucs03-zkgm-0.
 type Transfer struct {
-	SortOrder              string     `json:"sort_order" row:"0"`
-	PacketHash             string     `json:"packet_hash" row:"1"`
-	TransferIndex          int32      `json:"transfer_index" row:"2"` // the order's place in its packet, from 0
-	Status                 *string    `json:"status" row:"3"`         // the type of the last trace that has happened, or TIMEOUT
+	SortOrder     string `json:"sort_order" row:"0"`
+	PacketHash    string `json:"packet_hash" row:"1"`
+	TransferIndex int32  `json:"transfer_index" row:"2"` // the order's position in its packet, from 0
+	// the type of the last trace that has happened, or TIMEOUT
+	Status                 *string    `json:"status" row:"3"`
 	SourceUniversalChainID string     `json:"source_universal_chain_id" row:"4"`
 	DestUniversalChainID   string     `json:"destination_universal_chain_id" row:"5"`
 	SenderCanonical        *string    `json:"sender_canonical" row:"6"`
@@ -56,59 +58,62 @@ type Transfer struct {
 
 // Packet is a message from one chain to another.
 type Packet struct {
-	SortOrder                    string          `json:"sort_order" row:"0"`
-	PacketHash                   string          `json:"packet_hash" row:"1"` // see zkgm.PacketHash
-	Status                       *string         `json:"status" row:"2"`      // the type of the last trace that has happened, or TIMEOUT
-	ChannelVersion               *string         `json:"channel_version" row:"3"`
-	SourceUniversalChainID       string          `json:"source_universal_chain_id" row:"4"`
-	InternalSourceChainID        *int32          `json:"internal_source_chain_id" row:"5"`
-	SourceClientID               *int32          `json:"source_client_id" row:"6"`
-	SourceConnectionID           *int32          `json:"source_connection_id" row:"7"`
-	SourceChannelID              *int32          `json:"source_channel_id" row:"8"`
-	SourcePortID                 *string         `json:"source_port_id" row:"9"`
-	DestUniversalChainID         string          `json:"destination_universal_chain_id" row:"10"`
-	InternalDestinationChainID   *int32          `json:"internal_destination_chain_id" row:"11"`
-	DestinationChainID           *string         `json:"destination_chain_id" row:"12"`
-	DestinationClientID          *int32          `json:"destination_client_id" row:"13"`
-	DestinationConnectionID      *int32          `json:"destination_connection_id" row:"14"`
-	DestinationChannelID         *int32          `json:"destination_channel_id" row:"15"`
-	DestinationPortID            *string         `json:"destination_port_id" row:"16"`
-	TimeoutHeight                *string         `json:"timeout_height" row:"17"`
-	TimeoutTimestamp             *string         `json:"timeout_timestamp" row:"18"` // nanoseconds since 1970
-	SendTimestamp                *time.Time      `json:"packet_send_timestamp" row:"19"`
-	SendBlockHash                *string         `json:"packet_send_block_hash" row:"20"`
-	SendHeight                   *string         `json:"packet_send_height" row:"21"`
-	SendTransactionHash          *string         `json:"packet_send_transaction_hash" row:"22"`
-	RecvTimestamp                *time.Time      `json:"packet_recv_timestamp" row:"23"`
-	RecvBlockHash                *string         `json:"packet_recv_block_hash" row:"24"`
-	RecvHeight                   *string         `json:"packet_recv_height" row:"25"`
-	RecvTransactionHash          *string         `json:"packet_recv_transaction_hash" row:"26"`
-	RecvMaker                    *string         `json:"packet_recv_maker" row:"27"`
-	RecvMakerMsg                 *string         `json:"packet_recv_maker_msg" row:"28"`
-	WriteAckTimestamp            *time.Time      `json:"write_ack_timestamp" row:"29"`
-	WriteAckBlockHash            *string         `json:"write_ack_block_hash" row:"30"`
-	WriteAckHeight               *string         `json:"write_ack_height" row:"31"`
-	WriteAckTransactionHash      *string         `json:"write_ack_transaction_hash" row:"32"`
-	AckTimestamp                 *time.Time      `json:"packet_ack_timestamp" row:"33"`
-	AckBlockHash                 *string         `json:"packet_ack_block_hash" row:"34"`
-	AckHeight                    *string         `json:"packet_ack_height" row:"35"`
-	AckTransactionHash           *string         `json:"packet_ack_transaction_hash" row:"36"`
-	AckMaker                     *string         `json:"packet_ack_maker" row:"37"`
-	PacketTimeoutTimestamp       *time.Time      `json:"packet_timeout_timestamp" row:"38"`
-	PacketTimeoutBlockHash       *string         `json:"packet_timeout_block_hash" row:"39"`
-	PacketTimeoutHeight          *string         `json:"packet_timeout_height" row:"40"`
-	PacketTimeoutTransactionHash *string         `json:"packet_timeout_transaction_hash" row:"41"`
-	PacketTimeoutMaker           *string         `json:"packet_timeout_maker" row:"42"`
-	Success                      *bool           `json:"success" row:"43"`   // of the acknowledgement; null before it
-	Structure                    *string         `json:"structure" row:"44"` // zkgm.Instruction.Shape
-	Data                         *string         `json:"data" row:"45"`      // 0x-hex
-	Acknowledgement              *string         `json:"acknowledgement" row:"46"`
-	Decoded                      json.RawMessage `json:"decoded" row:"47"`           // left out of a row it is made from data
-	DecodedFlattened             json.RawMessage `json:"decoded_flattened" row:"48"` // left out of a row it is made from data
-	Traces                       []Trace         `json:"traces" row:"49"`
+	SortOrder  string `json:"sort_order" row:"0"`
+	PacketHash string `json:"packet_hash" row:"1"` // see zkgm.PacketHash
+	// the type of the last trace that has happened, or TIMEOUT
+	Status                       *string    `json:"status" row:"2"`
+	ChannelVersion               *string    `json:"channel_version" row:"3"`
+	SourceUniversalChainID       string     `json:"source_universal_chain_id" row:"4"`
+	InternalSourceChainID        *int32     `json:"internal_source_chain_id" row:"5"`
+	SourceClientID               *int32     `json:"source_client_id" row:"6"`
+	SourceConnectionID           *int32     `json:"source_connection_id" row:"7"`
+	SourceChannelID              *int32     `json:"source_channel_id" row:"8"`
+	SourcePortID                 *string    `json:"source_port_id" row:"9"`
+	DestUniversalChainID         string     `json:"destination_universal_chain_id" row:"10"`
+	InternalDestinationChainID   *int32     `json:"internal_destination_chain_id" row:"11"`
+	DestinationChainID           *string    `json:"destination_chain_id" row:"12"`
+	DestinationClientID          *int32     `json:"destination_client_id" row:"13"`
+	DestinationConnectionID      *int32     `json:"destination_connection_id" row:"14"`
+	DestinationChannelID         *int32     `json:"destination_channel_id" row:"15"`
+	DestinationPortID            *string    `json:"destination_port_id" row:"16"`
+	TimeoutHeight                *string    `json:"timeout_height" row:"17"`
+	TimeoutTimestamp             *string    `json:"timeout_timestamp" row:"18"` // nanoseconds since 1970
+	SendTimestamp                *time.Time `json:"packet_send_timestamp" row:"19"`
+	SendBlockHash                *string    `json:"packet_send_block_hash" row:"20"`
+	SendHeight                   *string    `json:"packet_send_height" row:"21"`
+	SendTransactionHash          *string    `json:"packet_send_transaction_hash" row:"22"`
+	RecvTimestamp                *time.Time `json:"packet_recv_timestamp" row:"23"`
+	RecvBlockHash                *string    `json:"packet_recv_block_hash" row:"24"`
+	RecvHeight                   *string    `json:"packet_recv_height" row:"25"`
+	RecvTransactionHash          *string    `json:"packet_recv_transaction_hash" row:"26"`
+	RecvMaker                    *string    `json:"packet_recv_maker" row:"27"`
+	RecvMakerMsg                 *string    `json:"packet_recv_maker_msg" row:"28"`
+	WriteAckTimestamp            *time.Time `json:"write_ack_timestamp" row:"29"`
+	WriteAckBlockHash            *string    `json:"write_ack_block_hash" row:"30"`
+	WriteAckHeight               *string    `json:"write_ack_height" row:"31"`
+	WriteAckTransactionHash      *string    `json:"write_ack_transaction_hash" row:"32"`
+	AckTimestamp                 *time.Time `json:"packet_ack_timestamp" row:"33"`
+	AckBlockHash                 *string    `json:"packet_ack_block_hash" row:"34"`
+	AckHeight                    *string    `json:"packet_ack_height" row:"35"`
+	AckTransactionHash           *string    `json:"packet_ack_transaction_hash" row:"36"`
+	AckMaker                     *string    `json:"packet_ack_maker" row:"37"`
+	PacketTimeoutTimestamp       *time.Time `json:"packet_timeout_timestamp" row:"38"`
+	PacketTimeoutBlockHash       *string    `json:"packet_timeout_block_hash" row:"39"`
+	PacketTimeoutHeight          *string    `json:"packet_timeout_height" row:"40"`
+	PacketTimeoutTransactionHash *string    `json:"packet_timeout_transaction_hash" row:"41"`
+	PacketTimeoutMaker           *string    `json:"packet_timeout_maker" row:"42"`
+	Success                      *bool      `json:"success" row:"43"`   // of the acknowledgement; null before it
+	Structure                    *string    `json:"structure" row:"44"` // zkgm.Instruction.Shape
+	Data                         *string    `json:"data" row:"45"`      // 0x-hex
+	Acknowledgement              *string    `json:"acknowledgement" row:"46"`
+	// if a row lacks it, it is computed from data
+	Decoded json.RawMessage `json:"decoded" row:"47"`
+	// if a row lacks it, it is computed from data
+	DecodedFlattened json.RawMessage `json:"decoded_flattened" row:"48"`
+	Traces           []Trace         `json:"traces" row:"49"`
 }
 
-// Trace is a step of a packet's way. A step that has not happened yet has only its type and chain.
+// Trace is a step of a packet's journey. A step that has not happened yet has only its type and chain.
 type Trace struct {
 	Type             string     `json:"type" row:"0"`
 	UniversalChainID string     `json:"universal_chain_id" row:"1"`
@@ -119,8 +124,8 @@ type Trace struct {
 	EventIndex       *string    `json:"event_index" row:"6"`
 }
 
-// The types of traces, in order. Between them come the prefixes TraceSendUpdate and TraceAckUpdate, followed by 0, 1, …:
-// one per light client of a state-lens path.
+// The types of traces, in order. Traces of light client updates come between them, one per light client of a state-lens
+// path: their types are TraceSendUpdate or TraceAckUpdate followed by 0, 1, ….
 const (
 	TracePacketSend = "SEND_PACKET"
 	TraceSendUpdate = "PACKET_SEND_LC_UPDATE_L"
@@ -138,15 +143,15 @@ type Token struct {
 	Denom            string                `json:"denom" row:"1"` // 0x-hex
 	NativeDenom      *string               `json:"native_denom" row:"2"`
 	Rank             *int32                `json:"rank" row:"3"`
-	Whitelist        *bool                 `json:"whitelist" row:"4"` // not in GraphQL; null is false
+	Whitelist        *bool                 `json:"whitelist" row:"4"` // not in GraphQL; null means false
 	Representations  []TokenRepresentation `json:"representations" row:"5"`
 	Wrapping         []TokenWrapping       `json:"wrapping" row:"6"`
 	Bucket           *TokenBucket          `json:"bucket" row:"7"`
 }
 
-// TokenRepresentation is a name that a token goes by.
+// TokenRepresentation is a name under which a token is known.
 type TokenRepresentation struct {
-	UniversalChainID string        `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	UniversalChainID string        `json:"universal_chain_id" row:"0"` // not in GraphQL, which has chain
 	Denom            *string       `json:"denom" row:"1"`
 	Symbol           *string       `json:"symbol" row:"2"`
 	Name             *string       `json:"name" row:"3"`
@@ -157,7 +162,7 @@ type TokenRepresentation struct {
 
 // TokenSource is a listing that a representation was taken from.
 type TokenSource struct {
-	UniversalChainID string      `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	UniversalChainID string      `json:"universal_chain_id" row:"0"` // not in GraphQL, which has chain
 	Denom            *string     `json:"denom" row:"1"`
 	Symbol           *string     `json:"symbol" row:"2"`
 	Name             *string     `json:"name" row:"3"`
@@ -175,18 +180,20 @@ type TokenOrigin struct {
 
 // TokenWrapping is a step by which a token is bridged.
 type TokenWrapping struct {
-	Index                     *int32  `json:"index" row:"0"`
-	UnwrappedUniversalChainID string  `json:"unwrapped_universal_chain_id" row:"1"` // not in GraphQL, where it is unwrapped_chain
+	Index *int32 `json:"index" row:"0"`
+	// not in GraphQL, which has unwrapped_chain
+	UnwrappedUniversalChainID string  `json:"unwrapped_universal_chain_id" row:"1"`
 	UnwrappedDenom            *string `json:"unwrapped_denom" row:"2"`
-	WrappedUniversalChainID   string  `json:"wrapped_universal_chain_id" row:"3"` // not in GraphQL, where it is wrapped_chain
-	WrappedDenom              *string `json:"wrapped_denom" row:"4"`
-	DestinationChannelID      *int32  `json:"destination_channel_id" row:"5"`
-	Wrapper                   *string `json:"wrapper" row:"6"`
+	// not in GraphQL, which has wrapped_chain
+	WrappedUniversalChainID string  `json:"wrapped_universal_chain_id" row:"3"`
+	WrappedDenom            *string `json:"wrapped_denom" row:"4"`
+	DestinationChannelID    *int32  `json:"destination_channel_id" row:"5"`
+	Wrapper                 *string `json:"wrapper" row:"6"`
 }
 
 // TokenBucket limits how much of a token may move.
 type TokenBucket struct {
-	UniversalChainID string  `json:"universal_chain_id" row:"0"` // not in GraphQL, where it is chain
+	UniversalChainID string  `json:"universal_chain_id" row:"0"` // not in GraphQL, which has chain
 	Denom            *string `json:"denom" row:"1"`
 	Capacity         *string `json:"capacity" row:"2"`
 	RefillRate       *string `json:"refill_rate" row:"3"`
@@ -210,7 +217,7 @@ type Chain struct {
 	RPCs                 []ChainRPC      `json:"rpcs" row:"13"`
 }
 
-// ChainStatus is how far a chain is indexed.
+// ChainStatus is the progress of indexing a chain.
 type ChainStatus struct {
 	Height        *string    `json:"height" row:"0"`
 	Status        *string    `json:"status" row:"1"`
@@ -218,7 +225,7 @@ type ChainStatus struct {
 	TipAgeSeconds *int32     `json:"tip_age_seconds" row:"3"`
 }
 
-// ChainFamily is a chain's kind.
+// ChainFamily is the kind of a chain.
 type ChainFamily struct {
 	Name         *string `json:"name" row:"0"`
 	IBCInterface *string `json:"ibc_interface" row:"1"`
@@ -242,7 +249,7 @@ type ChainExplorer struct {
 	LogoURI     *string `json:"logo_uri" row:"7"`
 }
 
-// ChainFeatures tells what is shown of a chain in an environment.
+// ChainFeatures lists which views of a chain an environment shows.
 type ChainFeatures struct {
 	Environment        *string `json:"environment" row:"0"`
 	PacketList         *bool   `json:"packet_list" row:"1"`
@@ -261,7 +268,7 @@ type ChainRPC struct {
 	Type        *string `json:"type" row:"3"`
 }
 
-// Channel is a channel, seen from its source.
+// Channel is a channel as its source sees it.
 type Channel struct {
 	SortOrder               string       `json:"sort_order" row:"0"`
 	SourceUniversalChainID  string       `json:"source_universal_chain_id" row:"1"`
@@ -276,12 +283,12 @@ type Channel struct {
 	DestinationPortID       *string      `json:"destination_port_id" row:"10"`
 	Version                 *string      `json:"version" row:"11"`
 	SLA                     *string      `json:"sla" row:"12"`         // an interval, see ParseInterval
-	Recommended             *bool        `json:"recommended" row:"13"` // not in GraphQL; null is false
+	Recommended             *bool        `json:"recommended" row:"13"` // not in GraphQL; null means false
 	Tags                    []string     `json:"tags" row:"14"`
 	Fees                    []ChannelFee `json:"fees" row:"15"`
 }
 
-// ChannelFee is what an action on a channel costs.
+// ChannelFee is the price of an action on a channel.
 type ChannelFee struct {
 	Action *string `json:"action" row:"0"`
 	Fee    *string `json:"fee" row:"1"`
@@ -305,7 +312,7 @@ type ClientStatus struct {
 	Timestamp          *time.Time `json:"timestamp" row:"4"`
 }
 
-// Connection is a connection, seen from its source.
+// Connection is a connection as its source sees it.
 type Connection struct {
 	SortOrder               string `json:"sort_order" row:"0"`
 	SourceUniversalChainID  string `json:"source_universal_chain_id" row:"1"`
