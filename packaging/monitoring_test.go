@@ -170,7 +170,7 @@ func TestOperationsTellsEachMetric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(text), "| metric | tells |")
+	_, table, found := strings.Cut(string(text), "| metric | meaning |")
 	if !found {
 		t.Fatal("operations.md has no table of metrics")
 	}
