@@ -57,8 +57,8 @@ func (c Checkpoint) String() string {
 	return text + ", cosigned by " + strings.Join(signed, ", ")
 }
 
-// Open verifies a checkpoint offline: a log of the policy signed it, and a quorum of witnesses cosigned it. A cosignature that is more than
-// MaxAhead ahead of now does not count. The error names what is missing.
+// Open verifies a checkpoint offline: a log of the policy signed it, and a quorum of witnesses cosigned it. A
+// cosignature that is more than MaxAhead ahead of now does not count. The error names what is missing.
 func (p *Policy) Open(signed []byte, now time.Time) (Checkpoint, error) {
 	if len(p.Logs) == 0 {
 		return Checkpoint{}, errors.New("the policy names no log: it needs a line such as: log VKEY")
@@ -125,7 +125,7 @@ func unsigned(signed []byte, logs []note.Verifier) string {
 type QuorumError struct {
 	Quorum string   // the required cosignatures
 	By     []string // the witnesses that cosigned
-	Ahead  []string // witnesses whose cosignatures are ahead of the clock, with the reason
+	Ahead  []string // witnesses with a cosignature ahead of the clock, with the reason
 }
 
 func (e *QuorumError) Error() string {

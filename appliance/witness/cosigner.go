@@ -106,8 +106,8 @@ type line struct {
 // dash begins a signature line.
 const dash = "— "
 
-// find returns this cosigner's line among the signature lines of a checkpoint. Other keys' lines are skipped. ok is false if there is none.
-// A line of this key that does not verify is an error.
+// find returns this cosigner's line among the signature lines of a checkpoint. It skips lines of other keys. ok is
+// false if it finds no line. A line of this key that does not verify is an error.
 func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err error) {
 	for each := range bytes.Lines(lines) {
 		rest, isSignature := strings.CutPrefix(string(each), dash+c.name+" ")

@@ -21,10 +21,12 @@ import (
 // FileName is the file of the newest witnessed checkpoint in data_dir: a C2SP signed note with cosignatures.
 const FileName = "witnessed-checkpoint"
 
-// Refresh is the age at which a cosignature of an unchanged tree is renewed. journal.witness_interval is used instead if it is longer.
+// Refresh is the age at which a cosignature of an unchanged tree is renewed. journal.witness_interval is used instead
+// if it is longer.
 const Refresh = 10 * time.Minute
 
-// StaleAfter is the age at which the newest witnessed checkpoint is reported as stale. Three refreshes are missing then.
+// StaleAfter is the age at which the newest witnessed checkpoint is reported as stale. Three refreshes are missing
+// then.
 func StaleAfter(interval time.Duration) time.Duration { return 3 * max(Refresh, interval) }
 
 // Journal is the part of appliance.Journal that a Gatherer needs.
@@ -40,13 +42,13 @@ type Options struct {
 	Path      string        // of the file with the newest witnessed checkpoint
 	Interval  time.Duration // time between two looks at the newest checkpoint
 	UserAgent string
-	Logger    *slog.Logger          // nil means none
+	Logger    *slog.Logger          // may be nil
 	Now       func() time.Time      // nil means time.Now
 	Record    func(appliance.Event) // records an event; must not block; may be nil
 }
 
-// Gatherer requests cosignatures of each new checkpoint and stores the newest checkpoint that a quorum has cosigned. Attesting never waits
-// for it. All methods are safe for concurrent use.
+// Gatherer requests cosignatures of each new checkpoint and stores the newest checkpoint that a quorum has cosigned.
+// Attesting never waits for it. All methods are safe for concurrent use.
 type Gatherer struct {
 	opts   Options
 	client *http.Client
@@ -76,7 +78,8 @@ type asked struct {
 	notBefore time.Time // earliest time of the next request
 }
 
-// Open returns a Gatherer with the checkpoint in its file. It sends no request before Use and Run.
+// Open returns a Gatherer. It returns an error if the checkpoint file cannot be read. It sends no request before Use
+// and Run.
 func Open(o Options) (*Gatherer, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -89,7 +92,7 @@ func Open(o Options) (*Gatherer, error) {
 	return g, err
 }
 
-// Read returns the checkpoint in a file, nil if there is no file.
+// Read returns the checkpoint in a file, or nil if the file does not exist.
 func Read(path string) ([]byte, error) {
 	const most = 64 << 10
 	signed, err := os.ReadFile(path)
@@ -102,8 +105,8 @@ func Read(path string) ([]byte, error) {
 	return signed, err
 }
 
-// Use replaces the policy; nil removes it. The state of the witnesses is reset, so that a witness that has contradicted the journal is
-// asked again.
+// Use replaces the policy; nil removes it. The state of the witnesses is reset, so that a witness that has contradicted
+// the journal is asked again.
 func (g *Gatherer) Use(p *Policy) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,7 +130,7 @@ func (g *Gatherer) Use(p *Policy) {
 func (g *Gatherer) restore() {
 	signed, err := Read(g.opts.Path)
 	if err != nil || signed == nil {
-		return // Open has logged it
+		return // Open has returned the error
 	}
 	c, err := g.policy.open(signed, g.opts.Now(), g.opts.Log)
 	if c.Log == nil {
@@ -220,7 +223,7 @@ func (g *Gatherer) due(h head) map[*asked]int64 {
 	return due
 }
 
-// take records a witness's answer. It returns the checkpoint if that has a quorum now, else nil.
+// take records a witness's answer. If the checkpoint has a quorum now, it returns the checkpoint.
 func (g *Gatherer) take(r result) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// rig is a journal whose checkpoints are witnessed.
+// rig is a journal with witnesses for its checkpoints.
 type rig struct {
 	*testing.T
 	key     appliance.LogKey
@@ -34,7 +34,7 @@ type rig struct {
 	now     time.Time
 }
 
-// lockedText is what a logger wrote.
+// lockedText collects log output.
 type lockedText struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -59,7 +59,7 @@ func newRig(tb *testing.T) *rig {
 	return r
 }
 
-// openJournal is a journal of the rig's log key.
+// openJournal opens a journal with the rig's log key.
 func (r *rig) openJournal(name string) appliance.Journal {
 	r.Helper()
 	s, err := bolt.Open(filepath.Join(r.dir, name), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier})
@@ -93,7 +93,7 @@ func (r *rig) open(policy string) *witness.Gatherer {
 	return g
 }
 
-// journalOf is the rig's journal of the moment: a test puts another one in its place.
+// journalOf reads from the rig's current journal, which a test may replace.
 type journalOf struct{ *rig }
 
 func (j journalOf) Checkpoint(ctx context.Context) ([]byte, error) { return j.journal.Checkpoint(ctx) }
@@ -117,7 +117,7 @@ func (r *rig) gather(g *witness.Gatherer) {
 	}
 }
 
-// witnessed checks how many records the newest witnessed checkpoint has; 0 for none.
+// witnessed checks the number of records in the newest witnessed checkpoint; 0 means that there must be no checkpoint.
 func (r *rig) witnessed(g *witness.Gatherer, records int64) {
 	r.Helper()
 	c, ok := g.Newest()
@@ -126,15 +126,15 @@ func (r *rig) witnessed(g *witness.Gatherer, records int64) {
 	}
 }
 
-// fake is a witness that keeps C2SP tlog-witness v1.0, but for what a test makes of its answers.
+// fake is a witness that follows C2SP tlog-witness v1.0, except for the answers that a test replaces.
 type fake struct {
 	cosigner
 	URL string
 
 	mu       sync.Mutex
 	tree     tlog.Tree
-	requests []string                                      // their first lines
-	answer   func(w http.ResponseWriter, body string) bool // true: it has answered
+	requests []string                                      // first line of each request
+	answer   func(w http.ResponseWriter, body string) bool // returns true if it has answered
 	clock    func() time.Time
 }
 
@@ -154,7 +154,7 @@ func (r *rig) fake(name string) *fake {
 	return f
 }
 
-// line is its line of a policy.
+// line returns the witness's line in a policy.
 func (f *fake) line() string { return "witness " + f.name + " " + f.vkey() + " " + f.URL + "\n" }
 
 func (f *fake) set(answer func(http.ResponseWriter, string) bool) {
@@ -163,7 +163,7 @@ func (f *fake) set(answer func(http.ResponseWriter, string) bool) {
 	f.answer = answer
 }
 
-// asked is what it was asked since the last call, such as "old 3".
+// asked returns the requests since the last call, such as "old 3".
 func (f *fake) asked() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -30,11 +30,11 @@ func TestTheNewestCheckpointIsCosignedWhenItGrew(t *testing.T) {
 		asked           string
 		witnessed, took int64
 	}{
-		{0, 0, "", 0, 0}, // an empty log is shown to nobody
+		{0, 0, "", 0, 0}, // an empty log is not sent
 		{3, 0, "old 0", 3, 3},
 		{0, time.Minute, "", 3, 3},
 		{4, time.Minute, "old 3", 7, 7},
-		{0, witness.Refresh, "old 7", 7, 7}, // that nothing has changed is news, too
+		{0, witness.Refresh, "old 7", 7, 7}, // an unchanged tree is cosigned again
 		{300, 0, "old 7", 307, 307},
 	}
 	for i, s := range steps {
@@ -54,7 +54,7 @@ func TestTheNewestCheckpointIsCosignedWhenItGrew(t *testing.T) {
 	}
 }
 
-// faultyAnswer is what a witness must not answer, and what is said of it.
+// faultyAnswer is an invalid answer of a witness, and the expected fault.
 type faultyAnswer struct {
 	answer func(r *rig, f *fake) func(http.ResponseWriter, string) bool
 	fault  string
@@ -102,7 +102,7 @@ func faultyAnswers() map[string]faultyAnswer {
 	}
 }
 
-// plainly is an answer that depends on nothing.
+// plainly wraps an answer that needs neither the rig nor the witness.
 func plainly(answer func(http.ResponseWriter, string) bool) func(*rig, *fake) func(http.ResponseWriter, string) bool {
 	return func(*rig, *fake) func(http.ResponseWriter, string) bool { return answer }
 }
@@ -119,7 +119,7 @@ func TestAWitnessThatDoesNotCosignIsAWarning(t *testing.T) {
 			w.set(test.answer(r, w))
 			r.gather(g)
 			r.gather(g)
-			r.witnessed(g, 3) // by the other
+			r.witnessed(g, 3) // cosigned by the other witness
 			if r.log.count("level=WARN") != 1 || r.log.count("level=ERROR") != 0 || len(r.events) != 0 {
 				t.Errorf("log: %s", r.log)
 			}
@@ -146,7 +146,7 @@ func cosigning(lines func(text string) string) func(http.ResponseWriter, string)
 	}
 }
 
-// conflicts says another size each time.
+// conflicts answers each request with a different size.
 func conflicts(*rig, *fake) func(http.ResponseWriter, string) bool {
 	return func(w http.ResponseWriter, body string) bool {
 		w.WriteHeader(http.StatusConflict)
@@ -211,7 +211,7 @@ func TestAWitnessIsLeftAloneForAsLongAsItSays(t *testing.T) {
 	}
 }
 
-// forget makes another journal of the same log, with other records.
+// forget replaces the journal by one of the same log with other records.
 func (r *rig) forget(records int) {
 	r.Helper()
 	r.journal = r.openJournal("forked")
@@ -221,7 +221,7 @@ func (r *rig) forget(records int) {
 func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		records int // of the journal that was put in the place of one with 5
+		records int // size of the journal that replaces one with 5 records
 		asked   string
 		why     string
 	}{
@@ -273,7 +273,7 @@ func TestA409ForTheSameSizeIsAnAlarm(t *testing.T) {
 	r.append(5)
 	r.gather(g)
 	r.now = r.now.Add(witness.Refresh)
-	w.set(func(rw http.ResponseWriter, _ string) bool { // as the standard had it before 1.0
+	w.set(func(rw http.ResponseWriter, _ string) bool { // as the specification was before 1.0
 		rw.WriteHeader(http.StatusConflict)
 		io.WriteString(rw, "5\n")
 		return true
@@ -308,7 +308,7 @@ func TestAReloadAsksAWitnessThatContradictedAgain(t *testing.T) {
 	}
 }
 
-// Another appliance of the log shows a witness what this one has not read yet.
+// Another appliance of the log sends the witness a checkpoint that this appliance has not read yet.
 func TestAnApplianceThatIsOutpacedIsNoAlarm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -338,7 +338,7 @@ func TestAnApplianceThatIsOutpacedIsNoAlarm(t *testing.T) {
 	}
 }
 
-// Appliances that share a journal ask the same witness at once, while it grows.
+// Appliances that share a growing journal ask the same witness concurrently.
 func TestSeveralAppliancesOfALogRaiseNoAlarm(t *testing.T) {
 	t.Parallel()
 	const appliances, rounds = 3, 20
@@ -416,7 +416,7 @@ func TestWhatWasWitnessedIsKeptOverARestart(t *testing.T) {
 	}
 	r.witnessed(g, 6)
 
-	// A policy that wants more is not satisfied by what was kept.
+	// A stricter policy is not satisfied by the stored checkpoint.
 	w2 := r.fake("w2")
 	g = r.open(policy[:len(policy)-len("quorum w1\n")] + w2.line() + "group g all w1 w2\nquorum g\n")
 	r.witnessed(g, 0)

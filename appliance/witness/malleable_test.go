@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// groupOrder is that of Ed25519 (RFC 8032, section 5.1).
+// groupOrder is the order of Ed25519's group (RFC 8032, section 5.1).
 var groupOrder, _ = new(big.Int).SetString("7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
 
 func TestChangedCosignaturesAreRefused(t *testing.T) {
@@ -26,7 +26,7 @@ func TestChangedCosignaturesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good = good[4:] // behind the key's hash: 8 bytes of time, R, s
+	good = good[4:] // after the key's hash: 8 bytes of time, R, s
 	if !key.Verify([]byte(text), good) {
 		t.Fatal("a good cosignature does not verify")
 	}

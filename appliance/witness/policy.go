@@ -13,7 +13,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// MaxPolicy is the maximum size of a policy file in bytes. A policy with 32 logs, witnesses and groups has about 10 KiB.
+// MaxPolicy is the maximum size of a policy file in bytes. A policy with 32 logs, witnesses and groups has about 10
+// KiB.
 const MaxPolicy = 64 << 10
 
 // Policy defines which logs are accepted and which cosignatures their checkpoints need (C2SP tlog-policy).
@@ -21,7 +22,7 @@ type Policy struct {
 	Logs      []Log
 	Witnesses []Witness // in the order of the file
 
-	quorum *component // nil means none
+	quorum *component // nil means quorum none
 }
 
 // Log is an accepted log.
@@ -45,7 +46,7 @@ type component struct {
 	isIn    string       // name of its group
 }
 
-// cosigned reports whether cosignatures of those witnesses satisfy the component.
+// cosigned reports whether cosignatures of the witnesses in has satisfy the component.
 func (c *component) cosigned(has map[string]bool) bool {
 	if c.members == nil {
 		return has[c.name]
@@ -111,7 +112,7 @@ func (p *Policy) Askable() error {
 	return nil
 }
 
-// nobody is the name of the empty quorum.
+// nobody is the word for an empty quorum in a policy.
 const nobody = "none"
 
 // parser reads a policy.
@@ -190,7 +191,8 @@ func (p *parser) witness(items []string) error {
 	return errors.Join(p.define(&component{name: name}), p.claim("witness", items[1]))
 }
 
-// claim refuses a key that an earlier line of the same kind has, because it would count twice. The name does not matter.
+// claim refuses a key that an earlier line of the same kind has, because it would count twice. The name does not
+// matter.
 func (p *parser) claim(kind, vkey string) error {
 	const afterHash = 2
 	key, err := base64.StdEncoding.DecodeString(strings.SplitN(vkey, "+", afterHash+1)[afterHash])

@@ -90,14 +90,14 @@ func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
 	}
 }
 
-// neutral is the vkey of the neutral point, under which anybody can sign.
+// neutral returns the vkey of the neutral point. Signatures under it need no secret.
 func neutral(kind byte) string {
 	typed := append([]byte{kind, 1}, make([]byte, ed25519.PublicKeySize-1)...)
 	hash := sha256.Sum256(append([]byte("neutral\n"), typed...))
 	return fmt.Sprintf("neutral+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed))
 }
 
-// renamed is the vkey of one witness's key under another's name.
+// renamed returns the vkey of one witness's key under another name.
 func renamed(of, name string) string {
 	c := newCosigner(of)
 	c.name = name

@@ -14,8 +14,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// maxTries is the maximum number of requests to a witness in a round: with the remembered size, with the size in its 409, and once more if
-// another appliance of the log has asked it meanwhile.
+// maxTries is the maximum number of requests to a witness in a round. The first request has the remembered size, and
+// the second the size in the witness's 409. The third is for the case that another appliance of the log has asked it in
+// between.
 const maxTries = 3
 
 // head is a checkpoint to be cosigned.

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Newest returns the newest checkpoint with a quorum. ok is false if there is none.
+// Newest returns the newest checkpoint with a quorum. ok is false without a quorum so far.
 func (g *Gatherer) Newest() (c Checkpoint, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -20,8 +20,8 @@ func (g *Gatherer) Newest() (c Checkpoint, ok bool) {
 	return *g.newest, true
 }
 
-// Published returns the checkpoint to publish: the newest with a quorum, with its cosignatures. Before the first quorum, and without a
-// policy, it is the newest of all. It never returns a smaller checkpoint than before.
+// Published returns the checkpoint to publish: the newest with a quorum, with its cosignatures. Before the first
+// quorum, and without a policy, it is the newest of all. It never returns a smaller checkpoint than before.
 func (g *Gatherer) Published(ctx context.Context) ([]byte, error) {
 	if signed, ok := g.published(); ok {
 		return signed, nil
@@ -51,8 +51,8 @@ func (g *Gatherer) published() (signed []byte, ok bool) {
 	return g.newest.Signed, true
 }
 
-// Covering returns a witnessed checkpoint of at least that many records. If there is none, it asks the witnesses at once and waits until
-// ctx ends.
+// Covering returns a witnessed checkpoint of at least that many records. If the newest is smaller, it asks the
+// witnesses at once and waits until ctx ends.
 //
 // Errors: CodeTimeout with the state of the witnesses; CodeNotFound without a policy.
 func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, error) {
@@ -105,7 +105,7 @@ type Status struct {
 	Names     bool          `json:"namesLog"`         // the policy accepts this log
 	Quorum    string        `json:"quorum,omitempty"` // the required cosignatures
 	Newest    *Witnessed    `json:"newest,omitempty"`
-	Witnesses []WitnessNews `json:"witnesses,omitempty"` // those with a URL
+	Witnesses []WitnessNews `json:"witnesses,omitempty"` // witnesses with a URL
 }
 
 // Witnessed is the newest checkpoint with a quorum.

@@ -32,13 +32,13 @@ func TestWhatIsPublished(t *testing.T) {
 	r.append(3)
 	w2.set(down)
 	r.gather(g)
-	published(3, 0) // one of two is no quorum
+	published(3, 0) // one of two witnesses is not a quorum
 	r.append(2)
 	w2.set(nil)
 	r.gather(g)
 	published(5, 2)
 	r.append(4)
-	published(5, 2) // the newest that has a quorum, not the newest
+	published(5, 2) // the newest with a quorum, not the newest of all
 	w1.set(down)
 	r.gather(g)
 	published(5, 2)
@@ -60,7 +60,7 @@ func TestWhatIsPublishedNeverShrinks(t *testing.T) {
 	g := r.open(w.line() + "quorum w1\n")
 	r.append(3)
 	grown := make(chan struct{})
-	w.set(func(http.ResponseWriter, string) bool { // while it cosigns 3 records, 5 are published
+	w.set(func(http.ResponseWriter, string) bool { // 5 records are published while it cosigns 3
 		r.append(2)
 		if _, err := g.Published(t.Context()); err != nil {
 			t.Error(err)
@@ -118,7 +118,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 
-	// Who waits has the witnesses asked at once, though the next round would be in ten minutes.
+	// A waiting call has the witnesses asked at once, although the next round is ten minutes away.
 	running, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); g.Run(running) }()
@@ -150,7 +150,7 @@ func TestWitnessesThatHangHoldUpNothing(t *testing.T) {
 	r.append(3)
 	gathered := make(chan struct{})
 	go func() { defer close(gathered); _ = g.Gather(t.Context()) }()
-	if c, err := g.Covering(t.Context(), 3); err != nil || c.Tree.N != 3 { // by w2, though w1 has not answered
+	if c, err := g.Covering(t.Context(), 3); err != nil || c.Tree.N != 3 { // w2 suffices, although w1 has not answered
 		t.Errorf("%v, %d records", err, c.Tree.N)
 	}
 	for range 100 {

@@ -15,19 +15,19 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// cosigner is a witness's key with its secret half.
+// cosigner is a witness's key pair.
 type cosigner struct {
 	name string
 	key  ed25519.PrivateKey
 }
 
-// newCosigner makes the same key for the same name.
+// newCosigner derives the key from the name.
 func newCosigner(name string) cosigner {
 	seed := sha256.Sum256([]byte(name))
 	return cosigner{name, ed25519.NewKeyFromSeed(seed[:])}
 }
 
-// typed is the public key with its type before it.
+// typed returns the public key after its type byte.
 func (c cosigner) typed(kind byte) []byte {
 	return append([]byte{kind}, c.key.Public().(ed25519.PublicKey)...)
 }
@@ -50,7 +50,7 @@ func (c cosigner) cosign(text string, at time.Time) string {
 	return "— " + c.name + " " + base64.StdEncoding.EncodeToString(append(raw, signature...)) + "\n"
 }
 
-// newLog makes a log's key.
+// newLog makes a log key.
 func newLog(t testing.TB, origin string) appliance.LogKey {
 	t.Helper()
 	key, _, err := appliance.NewLogKey(origin)
@@ -60,7 +60,7 @@ func newLog(t testing.TB, origin string) appliance.LogKey {
 	return key
 }
 
-// checkpointOf is a checkpoint of a tree that has that many leaves.
+// checkpointOf returns a checkpoint of a tree of the given size.
 func checkpointOf(t testing.TB, key appliance.LogKey, records int64) string {
 	t.Helper()
 	signed, err := appliance.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))}, key.Signer)
@@ -70,7 +70,7 @@ func checkpointOf(t testing.TB, key appliance.LogKey, records int64) string {
 	return string(signed)
 }
 
-// textOf is what the signatures of a checkpoint are over.
+// textOf returns the signed text of a checkpoint.
 func textOf(signed string) string {
 	text, _, _ := strings.Cut(signed, "\n\n")
 	return text + "\n"
