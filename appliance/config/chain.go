@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Contract is one of chain.contracts.
+// Contract is an entry of chain.contracts.
 type Contract struct {
 	Name          string        `koanf:"name"`
 	RPC           []RPCURL      `koanf:"rpc"`
@@ -34,10 +34,10 @@ func chainSettings() []Setting {
 	}
 }
 
-// RPCURL is the address of an RPC. Its path may be a secret.
+// RPCURL is the URL of an RPC. Its path may be a secret.
 type RPCURL string
 
-// String shows the address without what may be a secret: a user, a path, a query.
+// String returns the URL without parts that may be secret: user, path and query.
 func (u RPCURL) String() string {
 	parsed, err := url.Parse(string(u))
 	if err != nil || parsed.Host == "" {
@@ -50,16 +50,16 @@ func (u RPCURL) String() string {
 	return shown
 }
 
-// Confirmations are a number of blocks, or "finalized".
+// Confirmations is a number of blocks, or "finalized".
 type Confirmations string
 
-// Finalized is the value of confirmations that waits for what the chain calls so.
+// Finalized is the value of confirmations for blocks that the chain reports as finalized.
 const Finalized Confirmations = "finalized"
 
-// maxConfirmations is far more than any chain is ever reorganised by.
+// maxConfirmations is far above the depth of any reorganisation.
 const maxConfirmations = 1_000_000
 
-// Blocks returns the number; 0 for Finalized.
+// Blocks returns the number of blocks, or 0 for Finalized.
 func (c Confirmations) Blocks() (uint64, error) {
 	if c == Finalized {
 		return 0, nil
@@ -71,7 +71,7 @@ func (c Confirmations) Blocks() (uint64, error) {
 	return n, nil
 }
 
-// numberAsText lets confirmations be written as a number.
+// numberAsText allows confirmations to be written as a number.
 func numberAsText(_, to reflect.Type, value any) (any, error) {
 	if to == reflect.TypeFor[Confirmations]() {
 		return fmt.Sprint(value), nil
@@ -81,10 +81,10 @@ func numberAsText(_, to reflect.Type, value any) (any, error) {
 
 var contractName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
-// maxRPCs is more than anybody has of use.
+// maxRPCs bounds the RPCs of a contract.
 const maxRPCs = 16
 
-// validateChain checks what can be checked of chain without asking anybody. What is wrong with the URLs says who asks them.
+// validateChain checks the chain settings without sending a request.
 func (c *Config) validateChain(check func(ok bool, format string, args ...any)) {
 	check(c.Chain.PollInterval >= minInterval, "chain.poll_interval: must be at least %s", minInterval)
 	check(!c.Chain.Halt || len(c.Chain.Contracts) > 0, "chain.halt: needs chain.contracts; without, nothing is watched")

@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// The example of docs/chain.md is a configuration as it stands.
+// The example in docs/chain.md is a valid configuration.
 func TestTheExampleOfTheWatchtowerIsAConfiguration(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/chain.md")

@@ -19,13 +19,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// validate checks what can be checked without opening anything.
-// isWebAddress says whether s is a URL of a server and a path, with nothing that may be secret.
+// isWebAddress reports whether s is an http or https URL without user, query and fragment, which may be secret.
 func isWebAddress(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
 }
 
+// validate checks the values without opening files or connections.
 func (c *Config) validate() error {
 	var failures []error
 	check := func(ok bool, format string, args ...any) {
@@ -80,7 +80,7 @@ func (c *Config) validate() error {
 	return errors.Join(failures...)
 }
 
-// maxWitnessInterval is longer than anybody should wait for a checkpoint to be witnessed.
+// maxWitnessInterval bounds the time until a checkpoint is witnessed.
 const maxWitnessInterval = 24 * time.Hour
 
 func (c *Config) validateJournal(check func(ok bool, format string, args ...any)) {
@@ -94,7 +94,7 @@ func (c *Config) validateJournal(check func(ok bool, format string, args ...any)
 	}
 }
 
-// validateWorker checks what the HSM's library may use.
+// validateWorker checks the permissions of the HSM's worker.
 func (c *Config) validateWorker(check func(ok bool, format string, args ...any)) {
 	check(slices.Contains([]string{"auto", "none", "unix", "any"}, c.HSM.WorkerNetwork), "hsm.worker_network: %q is not auto, none, unix or any", c.HSM.WorkerNetwork)
 	for _, path := range c.HSM.WorkerPaths {
@@ -102,7 +102,7 @@ func (c *Config) validateWorker(check func(ok bool, format string, args ...any))
 	}
 }
 
-// validateServer checks the bounds of the API's server.
+// validateServer checks the timeouts and limits of the API's server.
 func (c *Config) validateServer(check func(ok bool, format string, args ...any)) {
 	for _, d := range []struct {
 		name  string
@@ -118,23 +118,23 @@ func (c *Config) validateServer(check func(ok bool, format string, args ...any))
 	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
 }
 
-// maxConnections is far more than there is memory for.
+// maxConnections is far above the number that memory allows.
 const maxConnections = 1 << 20
 
-// maxSessions is far more than any HSM has of use, and maxExecutions than any machine has processors.
+// maxSessions is far above the sessions that any HSM needs, and maxExecutions far above any number of processors.
 const (
 	maxSessions   = 1024
 	maxExecutions = 1024
 )
 
-// The values of graphql.source. The second is also one of graphql.fallback.
+// The values of graphql.source. FromProxy is also a value of graphql.fallback.
 const (
 	FromReplica = "replica"
 	FromProxy   = "proxy"
 	FromOff     = "off"
 )
 
-// Scheme returns the digest scheme that is configured.
+// Scheme returns the configured digest scheme.
 func (c *Config) Scheme() (appliance.Scheme, error) {
 	e := c.Attestation.EIP712
 	domain := appliance.EIP712Domain{Name: e.Name, Version: e.Version, ChainID: e.ChainID}
@@ -156,7 +156,7 @@ func (c *Config) Scheme() (appliance.Scheme, error) {
 	return scheme, err
 }
 
-// HSMCallTimeout is hsm.call_timeout, or what it is by default.
+// HSMCallTimeout returns hsm.call_timeout. If that is zero, it is a third of the request timeout.
 func (c *Config) HSMCallTimeout() time.Duration {
 	if c.HSM.CallTimeout > 0 {
 		return c.HSM.CallTimeout
@@ -164,7 +164,7 @@ func (c *Config) HSMCallTimeout() time.Duration {
 	return c.Server.RequestTimeout / 3
 }
 
-// Level is log.level, which is validated.
+// Level returns log.level, which validate has checked.
 func (c *Config) Level() (level slog.Level) {
 	if level.UnmarshalText([]byte(c.Log.Level)) != nil {
 		return slog.LevelInfo
@@ -180,13 +180,13 @@ func (c *Config) validateOrigins(check func(ok bool, format string, args ...any)
 	}
 }
 
-// isOrigin says whether s is an origin as browsers send it (RFC 6454, section 6.2), or * for any.
+// isOrigin reports whether s is an origin as browsers send it (RFC 6454, section 6.2), or * for any.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	return s == "*" || err == nil && u.Host != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
 }
 
-// IsHostPort says whether s is an address to listen on.
+// IsHostPort reports whether s is an address to listen on.
 func IsHostPort(s string) bool {
 	_, port, found := SplitPort(s)
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -202,7 +202,7 @@ func SplitPort(address string) (host, port string, found bool) {
 	return address[:i], address[i+1:], true
 }
 
-// IsLoopback says whether an address to listen on is reached from this machine only.
+// IsLoopback reports whether an address to listen on is reachable from this machine only.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

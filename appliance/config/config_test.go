@@ -67,7 +67,7 @@ func TestDifferingNamesWhatAnotherConfigurationHasOtherwise(t *testing.T) {
 	}
 }
 
-// A call that hangs must be given up while the request that waits for it can still be answered.
+// A hung HSM call must end while its request can still be answered.
 func TestTheCallTimeoutIsShorterThanTheRequestTimeout(t *testing.T) {
 	none := config.Source{File: os.DevNull}
 	for name, test := range map[string]struct {

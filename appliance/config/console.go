@@ -57,7 +57,7 @@ func (c *Config) validateOIDC(check func(ok bool, format string, args ...any)) {
 	}
 }
 
-// isAnyAddress says whether an address to listen on is that of no interface in particular.
+// isAnyAddress reports whether an address to listen on means all interfaces.
 func isAnyAddress(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -67,7 +67,7 @@ func isAnyAddress(address string) bool {
 	return host == "" || err == nil && ip.IsUnspecified()
 }
 
-// Origin is where a value is from: default, file, environment or flag.
+// Origin returns the source of a value: default, file, environment or flag.
 func (c *Config) Origin(name string) string {
 	if from, ok := c.origins[name]; ok {
 		return from

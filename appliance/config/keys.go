@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// AttestorKey is a key with which the appliance signs: an entry of hsm.keys.
+// AttestorKey is an entry of hsm.keys: a key that signs attestations.
 type AttestorKey struct {
 	Name    string                     `koanf:"name"`
 	State   appliance.AttestorKeyState `koanf:"state"`
@@ -27,8 +27,8 @@ func attestorKeyMembers() Objects {
 	}
 }
 
-// AttestorKeys are the attestor keys in order: those of hsm.keys, or the one of hsm.uri or hsm.uris, which has no name, and an address
-// only where hsm.address is set.
+// AttestorKeys returns the attestor keys in order. They are the entries of hsm.keys, or the one unnamed key of hsm.uri
+// or hsm.uris. The unnamed key has an address only if hsm.address is set.
 func (c *Config) AttestorKeys() []AttestorKey {
 	if len(c.HSM.Keys) > 0 {
 		return c.HSM.Keys
@@ -36,17 +36,17 @@ func (c *Config) AttestorKeys() []AttestorKey {
 	return []AttestorKey{{State: appliance.AttestorKeyActive, URI: c.HSM.URI, URIs: c.HSM.URIs, Address: c.HSM.Address}}
 }
 
-// DefaultKey returns the attestor key that signs for API keys that are bound to none.
+// DefaultKey returns the attestor key that signs for unbound API keys.
 func (c *Config) DefaultKey() AttestorKey {
 	for _, k := range c.AttestorKeys() {
 		if k.State == appliance.AttestorKeyActive {
 			return k
 		}
 	}
-	return AttestorKey{} // which validate has refused
+	return AttestorKey{} // validate refuses such a configuration
 }
 
-// TokenURIs are the URIs of the tokens that hold the key, in the order in which they are used.
+// TokenURIs returns the URIs of the tokens that hold the key, in their order of use.
 func (k AttestorKey) TokenURIs() []string {
 	if len(k.URIs) > 0 {
 		return k.URIs
@@ -54,7 +54,8 @@ func (k AttestorKey) TokenURIs() []string {
 	return []string{k.URI}
 }
 
-// KeyOfToken returns the attestor key of a token, and which of its tokens it is. The first token is 0; see TokenURIs.
+// KeyOfToken returns the attestor key of the i-th token, and the token's index within that key. Both count from 0; see
+// TokenURIs.
 func (c *Config) KeyOfToken(i int) (key AttestorKey, at int) {
 	for _, k := range c.AttestorKeys() {
 		if n := len(k.TokenURIs()); i >= n {
@@ -66,7 +67,7 @@ func (c *Config) KeyOfToken(i int) (key AttestorKey, at int) {
 	return AttestorKey{}, 0
 }
 
-// Expected is the address that the key must have; nil where that is not told.
+// Expected returns the configured address of the key, or nil.
 func (k AttestorKey) Expected() (*appliance.Address, error) {
 	if k.Address == "" {
 		return nil, nil
@@ -81,7 +82,7 @@ func (k AttestorKey) Expected() (*appliance.Address, error) {
 	return &address, nil
 }
 
-// WriteKeys writes hsm.keys as it stands in the file.
+// WriteKeys writes hsm.keys as YAML.
 func WriteKeys(w io.Writer, keys []AttestorKey) {
 	fmt.Fprintln(w, "  keys:")
 	for _, k := range keys {
@@ -95,7 +96,8 @@ func WriteKeys(w io.Writer, keys []AttestorKey) {
 	}
 }
 
-// SignerAddresses are the addresses that the configuration pins, the default key's first; none where it pins no key.
+// SignerAddresses returns the configured addresses, the default key's first. Keys without a configured address are
+// omitted.
 func (c *Config) SignerAddresses() (addresses []appliance.Address, err error) {
 	standard := c.DefaultKey()
 	for _, k := range c.AttestorKeys() {

@@ -23,8 +23,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// LoadFile reads defaults, then the file, then the environment, then flags, each over the one before. An empty path means
-// the default file, if there is one. The error has all that is wrong, each with where it is written.
+// LoadFile reads defaults, file, environment and flags; each overrides the ones before. If path is empty, it reads the
+// default file, which may be missing. The error joins all faults, each with its location.
 func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 	k := koanf.New(".")
 	fromFile, unknown, err := readFile(path)
@@ -56,7 +56,7 @@ func (s *Source) LoadFile(path string, flags map[string]any) (*Config, error) {
 	return &c, errors.Join(unknown, unknownEnv, several, located(path, layers, err))
 }
 
-// defaults are those of Settings, with SoftHSM where this machine has it.
+// defaults returns the defaults of Settings, with the path of SoftHSM's library if known.
 func (s *Source) defaults() map[string]any {
 	values := make(map[string]any)
 	for _, d := range Settings() {
@@ -71,7 +71,7 @@ func (s *Source) defaults() map[string]any {
 	return values
 }
 
-// ReadFile returns the file's values by name. Names that do not exist are errors.
+// ReadFile returns the file's values by name. Unknown names are errors.
 func ReadFile(path string) (map[string]any, error) {
 	values, unknown, err := readFile(path)
 	return values, errors.Join(err, unknown)
@@ -110,12 +110,12 @@ func readFile(path string) (values map[string]any, unknown, err error) {
 	return k.All(), unknown, nil
 }
 
-// isSection reports whether settings have names that begin with this one.
+// isSection reports whether name is a section of settings.
 func isSection(name string) bool {
 	return slices.ContainsFunc(settingNames(), func(s string) bool { return strings.HasPrefix(s, name+".") })
 }
 
-// isEmptySection reports whether name is a section written with nothing in it, as in "tls:".
+// isEmptySection reports whether name is a section without content, such as "tls:". It deletes such a section.
 func isEmptySection(k *koanf.Koanf, name string) bool {
 	v := k.Get(name)
 	m, isMap := v.(map[string]any)
@@ -126,7 +126,7 @@ func isEmptySection(k *koanf.Koanf, name string) bool {
 	return false
 }
 
-// readEnv returns the values that variables set, by name, and what is wrong with others.
+// readEnv returns the values set by environment variables, by name, and errors for the other variables with the prefix.
 func readEnv(environ []string) (values map[string]any, wrong error) {
 	byVariable := make(map[string]string)
 	for _, name := range settingNames() {
@@ -156,12 +156,12 @@ func readEnv(environ []string) (values map[string]any, wrong error) {
 	return values, wrong
 }
 
-// EnvName is the variable that sets a value.
+// EnvName returns the environment variable of a setting.
 func EnvName(name string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, ".", "_"))
 }
 
-// Differing returns the names of the values that differ from those of another configuration.
+// Differing returns the names of the settings in which the two configurations differ.
 func (c *Config) Differing(other *Config) (names []string) {
 	for _, s := range Settings() {
 		one, another := field(reflect.ValueOf(c).Elem(), s.Name), field(reflect.ValueOf(other).Elem(), s.Name)
@@ -173,8 +173,8 @@ func (c *Config) Differing(other *Config) (names []string) {
 	return names
 }
 
-// decode fills c value by value, so that an error names the value at fault. In its place stands the default, with which nothing else
-// is wrong.
+// decode fills c setting by setting, so that each error names its setting. A faulty setting gets its default, so that
+// it causes no further error.
 func decode(k *koanf.Koanf, defaults map[string]any, c *Config) error {
 	var failures []error
 	for _, s := range Settings() {
@@ -186,7 +186,7 @@ func decode(k *koanf.Koanf, defaults map[string]any, c *Config) error {
 		}
 		if err := decode(k.Get(s.Name), target); err != nil {
 			failures = append(failures, fmt.Errorf("%s: %w", s.Name, err))
-			if !isList { // whose entries are each looked at
+			if !isList { // a list reports each faulty entry
 				must(decode(defaults[s.Name], target))
 			}
 		}
@@ -194,14 +194,14 @@ func decode(k *koanf.Koanf, defaults map[string]any, c *Config) error {
 	return errors.Join(failures...)
 }
 
-// must is for what only a defect of ours can make fail: a default that is no value.
+// must panics on an error that only a programming mistake can cause, such as an invalid default.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// field finds the field that the dotted name's koanf tags lead to.
+// field returns the field at the path of koanf tags that the dotted name gives.
 func field(v reflect.Value, name string) reflect.Value {
 	head, rest, nested := strings.Cut(name, ".")
 	for i := range v.NumField() {
@@ -217,11 +217,11 @@ func field(v reflect.Value, name string) reflect.Value {
 
 func decodeValue(value any, target reflect.Value) error {
 	if value == nil {
-		return nil // written with nothing behind the colon: keeps its zero
+		return nil // a name without a value keeps the zero value
 	}
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
 		Result: target.Addr().Interface(),
-		// Only text is read as something else: from the environment everything is text.
+		// Only text is converted, because environment variables are always text.
 		WeaklyTypedInput: reflect.TypeOf(value).Kind() == reflect.String,
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
 			stringOnly,
@@ -249,7 +249,7 @@ func stringOnly(from, to reflect.Type, value any) (any, error) {
 	return value, nil
 }
 
-// plainError says what was expected instead of how the decoder failed.
+// plainError describes the expected value instead of the decoder's failure.
 func plainError(value any, target reflect.Value, err error) error {
 	switch target.Interface().(type) {
 	case time.Duration:
@@ -264,7 +264,7 @@ func plainError(value any, target reflect.Value, err error) error {
 		return fmt.Errorf("%v is not text", value)
 	case DatabaseURL: // the error may repeat a password
 		return errors.New("is not text such as postgres://attestd@db.example.com/attestd")
-	case []Header: // likewise
+	case []Header: // may repeat a secret
 		return errors.New(`is not a list of quoted texts such as "x-api-key: file:/etc/attestd/upstream-key"`)
 	case []netip.Prefix:
 		return fmt.Errorf("%v is not a list of networks such as 10.0.0.0/8", value)
@@ -274,7 +274,7 @@ func plainError(value any, target reflect.Value, err error) error {
 	return err
 }
 
-// nearest returns the name of the smallest edit distance.
+// nearest returns the name with the smallest edit distance.
 func nearest(name string, names []string) string {
 	slices.Sort(names)
 	return slices.MinFunc(names, func(a, b string) int {

@@ -27,7 +27,7 @@ of them with their defaults. After a change: 'systemctl reload attestd' for the 
 
 `
 
-// Manual is the text of attestd.yaml(5), in the Markdown that go-md2man makes into a manual page. header is its title line.
+// Manual returns attestd.yaml(5) as Markdown for go-md2man. header is its title line.
 func Manual(header string) []byte {
 	const example = "server.listen"
 	b := bytes.NewBufferString(header + "\n")
@@ -47,7 +47,7 @@ func Manual(header string) []byte {
 	return b.Bytes()
 }
 
-// manualEscape has a text printed as it stands.
+// manualEscape escapes Markdown.
 func manualEscape(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "_", `\_`, "*", `\*`, "<", `\<`, "`", "\\`").Replace(text)
 }

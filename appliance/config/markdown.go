@@ -23,7 +23,7 @@ their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri or hs
 Changes take a restart, but for the values marked *reload*: 'systemctl reload attestd' has a running daemon follow them.
 `
 
-// Markdown is docs/configuration.md.
+// Markdown returns docs/configuration.md.
 func Markdown() []byte {
 	const example = "server.listen"
 	var b bytes.Buffer
@@ -50,7 +50,7 @@ func Markdown() []byte {
 
 const tableHead = "| name | default | what it is for |\n| --- | --- | --- |\n"
 
-// writeObjects writes what the objects of each list may have.
+// writeObjects writes the members of each list's objects.
 func writeObjects(b *bytes.Buffer, lists []Setting) {
 	for _, list := range lists {
 		fmt.Fprintf(b, "\n### Each of %s\n\n%s", list.Name, tableHead)
@@ -64,7 +64,7 @@ func writeRow(b *bytes.Buffer, s Setting) {
 	fmt.Fprintf(b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`), reloadMark(s.Name))
 }
 
-// sectionOf is a name's first part; empty for a name without a section.
+// sectionOf returns the first part of a dotted name, or "" for a name without a section.
 func sectionOf(name string) string {
 	section, _, nested := strings.Cut(name, ".")
 	if !nested {
@@ -81,7 +81,7 @@ func markdownDefault(value any) string {
 	return "`" + text + "`"
 }
 
-// What is shown for the defaults that show nothing.
+// Words for empty defaults.
 const (
 	emptyDefault = "empty"
 	noDefaults   = "none"
@@ -110,5 +110,5 @@ func reloadMark(name string) string {
 	return ""
 }
 
-// reloads reports whether a running daemon takes over a change of the value.
+// reloads reports whether a running daemon applies a change of the setting.
 func reloads(name string) bool { return slices.Contains(Reloadable(), name) }

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Objects is the Default of a value that is a list of objects: none, and what each may have. In Config it is a slice of structs whose
-// fields are tagged with the members' names. In the environment it is written as JSON.
+// Objects is the Default of a setting that is a list of objects: an empty list, with the members of an object. In
+// Config, the setting is a slice of structs with the members' names as koanf tags. In the environment it is JSON.
 type Objects []Setting
 
-// objectsOf returns the members of a setting's objects; nil where it is no list of objects.
+// objectsOf returns the members of a setting's objects, or nil for other settings.
 func objectsOf(name string) Objects {
 	for _, s := range Settings() {
 		if members, ok := s.Default.(Objects); ok && s.Name == name {
@@ -23,7 +23,7 @@ func objectsOf(name string) Objects {
 	return nil
 }
 
-// parse reads what the environment has.
+// parse reads a list from the environment.
 func (o Objects) parse(text string) (list []any, err error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -85,7 +85,7 @@ func (o Objects) names() []string {
 	return names
 }
 
-// shown are a slice of structs as they would be written in the file.
+// shown converts a slice of structs to values as in the file.
 func (o Objects) shown(objects reflect.Value) []map[string]any {
 	all := make([]map[string]any, objects.Len())
 	for i := range all {
@@ -97,7 +97,7 @@ func (o Objects) shown(objects reflect.Value) []map[string]any {
 	return all
 }
 
-// yaml is a list as it stands behind the colon of its name, whose indentation is given.
+// yaml returns a list as YAML to follow the colon of its name. indent is the indentation of the name.
 func (o Objects) yaml(value any, indent string) string {
 	objects, _ := value.([]map[string]any)
 	if len(objects) == 0 {

@@ -1,5 +1,6 @@
-// Package config is the configuration of an appliance: every setting once, with its default, its check and what it is for.
-// 'attestd config show', the reference that the packages install, attestd.yaml(5) and docs/configuration.md are made from it.
+// Package config is the configuration of an appliance. It defines every setting with its default, its validation and
+// its description. 'attestd config show', the installed reference file, attestd.yaml(5) and docs/configuration.md are
+// generated from it.
 package config
 
 //go:generate go run ./generate ../../docs/configuration.md
@@ -12,23 +13,23 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// DefaultFile is read where no --config names another. It may be missing: then all values are defaults. The
-// packages do not have it: 'attestd setup' writes it, and it is the operator's.
+// DefaultFile is the configuration file unless --config names another. If it is missing, all values are defaults. It
+// belongs to the operator: 'attestd setup' writes it, and the packages do not contain it.
 const DefaultFile = "/etc/attestd/attestd.yaml"
 
-// ReferenceFile is where the packages put all values with their defaults, for people. It is not read.
+// ReferenceFile is the packages' list of all settings with their defaults, for people. attestd does not read it.
 const ReferenceFile = "/usr/share/attestd/attestd.yaml"
 
-// debianSoftHSM is where Debian has SoftHSM's library.
+// debianSoftHSM is the path of SoftHSM's library on Debian.
 const debianSoftHSM = "/usr/lib/softhsm/libsofthsm2.so"
 
-// envPrefix begins the name of each variable that sets a value: ATTESTD_SERVER_LISTEN sets server.listen.
+// envPrefix is the prefix of environment variables: ATTESTD_SERVER_LISTEN sets server.listen.
 const envPrefix = "ATTESTD_"
 
-// envOther are variables with our prefix that are not configuration values.
+// envOther are variables with this prefix that are not settings.
 var envOther = []string{"ATTESTD_CONFIG", "ATTESTD_API_KEY", "ATTESTD_URL"}
 
-// Config is all that can be configured. The path of koanf tags is a value's name.
+// Config is the configuration. The path of koanf tags is the name of a setting.
 type Config struct {
 	DataDir string `koanf:"data_dir"`
 	Server  struct {
@@ -169,21 +170,21 @@ type Config struct {
 		Format string `koanf:"format"`
 	} `koanf:"log"`
 
-	origins map[string]string // of each value that is no default: see Origin
+	origins map[string]string // source of each value that is not a default; see Origin
 	file    string
 }
 
-// File is the path of the configuration file, which may not exist.
+// File returns the path of the configuration file, which may not exist.
 func (c *Config) File() string { return c.file }
 
-// Setting describes one value.
+// Setting describes one setting.
 type Setting struct {
-	Name    string // dotted: server.listen is listen in the section server
-	Default any    // as it is written in the file; Objects for a list of objects
-	Doc     string // what it is for
+	Name    string // dotted: server.listen is listen in section server
+	Default any    // as in the file; Objects for a list of objects
+	Doc     string // description
 }
 
-// Settings are all values, in the order in which they are shown.
+// Settings returns all settings in display order.
 func Settings() []Setting {
 	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), graphqlSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
@@ -282,7 +283,7 @@ func graphqlSettings() []Setting {
 	}
 }
 
-// Reloadable are the values that a running daemon follows.
+// Reloadable returns the settings that a running daemon reloads.
 func Reloadable() []string {
 	return []string{
 		"log.level", "limits.default_rate", "limits.anonymous_rate",
@@ -302,7 +303,7 @@ func settingNames() []string {
 
 func isSetting(name string) bool { return slices.Contains(settingNames(), name) }
 
-// DefaultText is the default of a value that is text.
+// DefaultText returns the default of a text setting.
 func DefaultText(name string) string {
 	for _, s := range Settings() {
 		if s.Name == name {

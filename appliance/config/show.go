@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Values are all, by name, as they would be written in the file.
+// Values returns all values by name, as they would be written in the file.
 func (c *Config) Values() map[string]any {
 	values := make(map[string]any)
 	for _, s := range Settings() {
@@ -21,7 +21,8 @@ func (c *Config) Values() map[string]any {
 	return values
 }
 
-// Shown are Values as those may see them who may not read the file: without what may be a key in the upstream's address.
+// Shown returns Values for users who may not read the file. It hides the query of the upstream's URL, which may be a
+// key.
 func (c *Config) Shown() map[string]any {
 	values := c.Values()
 	if address := c.UpstreamShown(); address != c.GraphQL.Upstream {
@@ -30,7 +31,7 @@ func (c *Config) Shown() map[string]any {
 	return values
 }
 
-// shown is a value as it would be written in the file.
+// shown returns a value as it would be written in the file.
 func shown(v reflect.Value) any {
 	if s, ok := v.Interface().(fmt.Stringer); ok {
 		return s.String()
@@ -61,7 +62,7 @@ func Nested(values map[string]any) map[string]any {
 	return root
 }
 
-// WriteYAML writes the values that are given in the order of Settings, each under its explanation.
+// WriteYAML writes the given values in the order of Settings, each under its description.
 func WriteYAML(w io.Writer, values map[string]any) {
 	var open []string
 	for _, s := range Settings() {
@@ -87,7 +88,7 @@ func WriteYAML(w io.Writer, values map[string]any) {
 	}
 }
 
-// YAMLValue is a value as YAML.
+// YAMLValue returns a value as YAML.
 func YAMLValue(v any) string {
 	switch v := v.(type) {
 	case string:

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Sink is one of audit.sinks.
+// Sink is an entry of audit.sinks.
 type Sink struct {
 	Name       string        `koanf:"name"`
 	Type       string        `koanf:"type"`
@@ -45,7 +45,7 @@ const (
 	StartNow   = "now"
 )
 
-// SyslogPort is that of syslog over TLS (RFC 5425, section 4.1).
+// SyslogPort is the port of syslog over TLS (RFC 5425, section 4.1).
 const SyslogPort = "6514"
 
 func auditSettings() []Setting {
@@ -71,16 +71,16 @@ func auditSettings() []Setting {
 	}, "where records and events are shipped to, such as a SIEM: docs/siem.md"}}
 }
 
-// sinkName is what a sink may be named: a file, a label of metrics.
+// sinkName matches valid names. A name is also a file name and a label of metrics.
 var sinkName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
-// most that may be sent at once.
+// Limits of a batch.
 const (
 	maxSinkBatch = 100_000
 	maxSinkBytes = 64 << 20
 )
 
-// validateSinks checks what can be checked of audit.sinks without opening anything.
+// validateSinks checks audit.sinks without opening files or connections.
 func (c *Config) validateSinks(check func(ok bool, format string, args ...any)) {
 	seen := make(map[string]bool)
 	for i, s := range c.Audit.Sinks {
@@ -119,7 +119,7 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	}
 }
 
-// checkURL returns what is wrong with the address; it does not repeat what may be a secret.
+// checkURL validates the URL. Its errors do not repeat parts that may be secret.
 func (s Sink) checkURL() error {
 	secure, plain := "tls", "tcp"
 	if s.Type == SinkHTTPS {

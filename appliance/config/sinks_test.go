@@ -68,7 +68,7 @@ func TestSinksInTheEnvironmentAreJSON(t *testing.T) {
 	}
 }
 
-// Each mistake names the entry and the value at fault, and none repeats a secret.
+// Each error names the entry and the value at fault, and none reveals a secret.
 func TestMistakesInSinksAreNamed(t *testing.T) {
 	t.Parallel()
 	for sink, want := range map[string]string{

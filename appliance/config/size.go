@@ -42,7 +42,7 @@ var sizeUnits = []struct {
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// RoundedSize is a size for a person.
+// RoundedSize returns a rounded size for people.
 func RoundedSize(n int64) string {
 	for _, unit := range sizeUnits {
 		if n >= 10*unit.bytes {

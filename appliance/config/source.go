@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Source is where a configuration comes from: the file, the environment file beside it, and the environment. Fill in File
-// and Environ, and what is known of the rest.
+// Source is the source of a configuration: the file, the environment file next to it, and the environment. File and
+// Environ should be set; the other fields are optional.
 type Source struct {
-	File    string              // empty for $ATTESTD_CONFIG, else DefaultFile
-	Environ []string            // NAME=value; the first of a name counts
-	SoftHSM string              // where SoftHSM's library is on this machine; empty for where Debian has it
-	Check   func(*Config) error // what only those can check who use the values; may be nil
-	adopted bool                // the environment file is read
+	File    string              // empty means $ATTESTD_CONFIG, or DefaultFile if that is not set
+	Environ []string            // NAME=value; the first entry of a name counts
+	SoftHSM string              // path of SoftHSM's library on this machine; empty means Debian's
+	Check   func(*Config) error // additional checks of the packages that use the values; may be nil
+	adopted bool                // the environment file has been read
 }
 
-// Load reads the configuration. Flags that set a value go over file and environment, by the value's name. The configuration
-// of an error is nil where it could not be read, else it is what was found wrong.
+// Load reads the configuration. flags, by name of the setting, override file and environment. On an error, the
+// configuration is nil if it could not be read; otherwise it is the faulty configuration.
 func (s *Source) Load(flags map[string]any) (*Config, error) {
 	if err := s.Adopt(); err != nil {
 		return nil, err
@@ -28,12 +28,12 @@ func (s *Source) Load(flags map[string]any) (*Config, error) {
 	return s.LoadFile(s.Named(), flags)
 }
 
-// EnvironmentName is the file beside the configuration in which systemd finds the daemon's environment
-// (EnvironmentFile=): what an HSM's library reads, such as SOFTHSM2_CONF, and values of the configuration.
+// EnvironmentName is the file next to the configuration that systemd reads as the daemon's environment
+// (EnvironmentFile=). It sets variables of an HSM's library, such as SOFTHSM2_CONF, and settings.
 const EnvironmentName = "environment"
 
-// Adopt sets the variables of the environment file that are not set already, once. So a command at a terminal
-// sees the same token and the same values as the daemon.
+// Adopt sets the variables of the environment file that are not set yet. Only the first call reads the file. So a
+// command in a terminal uses the same token and settings as the daemon.
 func (s *Source) Adopt() error {
 	if s.adopted {
 		return nil
@@ -48,20 +48,20 @@ func (s *Source) Adopt() error {
 			continue
 		}
 		s.Environ = append([]string{v.Name + "=" + v.Value}, s.Environ...)
-		if err := os.Setenv(v.Name, v.Value); err != nil { // for libraries in this process, and for programs that it starts
+		if err := os.Setenv(v.Name, v.Value); err != nil { // for libraries in this process and for child processes
 			return err
 		}
 	}
 	return nil
 }
 
-// AdoptAgain is Adopt where the environment file may be new.
+// AdoptAgain calls Adopt after a change of the environment file.
 func (s *Source) AdoptAgain() error {
 	s.adopted = false
 	return s.Adopt()
 }
 
-// Named is the file that is named, by file or by the environment; empty for the default.
+// Named returns the file named by File or by $ATTESTD_CONFIG, or "" for the default.
 func (s *Source) Named() string {
 	if s.File != "" {
 		return s.File
@@ -69,7 +69,7 @@ func (s *Source) Named() string {
 	return s.Getenv("ATTESTD_CONFIG")
 }
 
-// Path is where the configuration is, or would be.
+// Path returns the path of the configuration file, which may not exist.
 func (s *Source) Path() string {
 	if path := s.Named(); path != "" {
 		return path
@@ -77,7 +77,7 @@ func (s *Source) Path() string {
 	return DefaultFile
 }
 
-// Getenv returns a variable's value, empty where it is not set.
+// Getenv returns a variable's value, or "" if it is not set.
 func (s *Source) Getenv(name string) string {
 	value, _ := s.Lookup(name)
 	return value
@@ -96,8 +96,8 @@ func (s *Source) Lookup(name string) (value string, set bool) {
 // Variable is a line of the environment file.
 type Variable struct{ Name, Value string }
 
-// ReadEnvironment reads NAME=value lines as systemd.exec(5) does under EnvironmentFile=, without continuation lines. A
-// file that is not there has none.
+// ReadEnvironment reads NAME=value lines like EnvironmentFile= of systemd.exec(5), without continuation lines. A
+// missing file has no variables.
 func ReadEnvironment(path string) (variables []Variable, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// DatabaseURL is libpq's URL of a PostgreSQL database (PostgreSQL 15, section 34.1.1.2). It may hold a password, which String hides:
-// convert it to a string where the password is needed.
+// DatabaseURL is libpq's URL of a PostgreSQL database (PostgreSQL 15, section 34.1.1.2). It may contain a password,
+// which String hides. Convert it to a string if the password is needed.
 type DatabaseURL string
 
-// hiddenPassword stands for a password in what is shown, as url.URL.Redacted has it.
+// hiddenPassword replaces a password in shown URLs, as in url.URL.Redacted.
 const hiddenPassword = "xxxxx"
 
-// IsDatabaseURL says whether s begins as a URL of PostgreSQL does.
+// IsDatabaseURL reports whether s begins like a PostgreSQL URL.
 func IsDatabaseURL(s string) bool {
 	return strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://")
 }
 
-// userinfo is what stands before the last @: in a URL that is not well formed, a password goes up to there.
+// userinfo matches up to the last @, because a malformed URL may have a password up to there.
 var userinfo = regexp.MustCompile(`^([a-z]+://[^:@]*):(.*)@`)
 
-// String is the URL with its passwords hidden.
+// String returns the URL with hidden passwords.
 func (u DatabaseURL) String() string {
 	base, query, hasQuery := u.split()
 	base = userinfo.ReplaceAllString(base, "${1}:"+hiddenPassword+"@")
@@ -40,7 +40,7 @@ func (u DatabaseURL) String() string {
 	return base + "?" + strings.Join(parameters, "&")
 }
 
-// WithoutPassword is the URL without its passwords.
+// WithoutPassword returns the URL without its passwords.
 func (u DatabaseURL) WithoutPassword() DatabaseURL {
 	base, query, hasQuery := u.split()
 	base = userinfo.ReplaceAllString(base, "${1}@")
@@ -54,7 +54,7 @@ func (u DatabaseURL) WithoutPassword() DatabaseURL {
 	return DatabaseURL(strings.TrimSuffix(base+"?"+strings.Join(kept, "&"), "?"))
 }
 
-// As is the URL as another user has it, without a password.
+// As returns the URL for another user, without a password.
 func (u DatabaseURL) As(user string) (DatabaseURL, error) {
 	bare := string(u.WithoutPassword())
 	scheme, rest, found := strings.Cut(bare, "://")
@@ -76,16 +76,16 @@ func (u DatabaseURL) As(user string) (DatabaseURL, error) {
 	return DatabaseURL(scheme + "://" + url.PathEscape(user) + "@" + base), nil
 }
 
-// split returns the URL before the question mark of its parameters, and these.
+// split splits the URL at the question mark before its parameters.
 func (u DatabaseURL) split() (base, query string, hasQuery bool) {
 	base, query, hasQuery = strings.Cut(string(u), "?")
-	if strings.Contains(query, "@") && !strings.Contains(base, "@") { // a password with a question mark in it
+	if strings.Contains(query, "@") && !strings.Contains(base, "@") { // the question mark is part of a password
 		return string(u), "", false
 	}
 	return base, query, hasQuery
 }
 
-// HasPassword says whether the URL holds a password.
+// HasPassword reports whether the URL contains a password.
 func (u DatabaseURL) HasPassword() bool {
 	return u.String() != string(u) || strings.Contains(string(u), hiddenPassword)
 }
@@ -95,10 +95,10 @@ func isPassword(parameter string) bool {
 	return err != nil || name == "password" || name == "sslpassword"
 }
 
-// maxMemberName is as long as a host's name may be on Linux.
+// maxMemberName is the maximum length of a host name on Linux.
 const maxMemberName = 64
 
-// validateStore checks what can be checked of store.url and cluster.name without opening anything.
+// validateStore checks store.url and cluster.name without opening a connection.
 func (c *Config) validateStore(check func(ok bool, format string, args ...any)) {
 	err := c.Store.URL.check()
 	check(err == nil, "store.url: %v", err)
@@ -106,7 +106,7 @@ func (c *Config) validateStore(check func(ok bool, format string, args ...any)) 
 	check(len(c.Cluster.Name) <= maxMemberName && !unprintable, "cluster.name: must be at most %d bytes of printable text", maxMemberName)
 }
 
-// check returns what is wrong with the URL as far as this package knows; it never repeats what may be a password.
+// check validates the URL as far as this package can. Its errors do not repeat a password.
 func (u DatabaseURL) check() error {
 	switch {
 	case u != "" && !IsDatabaseURL(string(u)):

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// The settings that name tokens: one of them is given.
+// The settings that name tokens. Only one of them may be set.
 const (
 	oneToken      = "hsm.uri"
 	severalTokens = "hsm.uris"
 	severalKeys   = "hsm.keys"
 )
 
-// TokenURIs are the URIs of the tokens of all attestor keys, in the order in which they are used.
+// TokenURIs returns the URIs of the tokens of all attestor keys, in their order of use.
 func (c *Config) TokenURIs() (uris []string) {
 	for _, k := range c.AttestorKeys() {
 		uris = append(uris, k.TokenURIs()...)
@@ -20,7 +20,7 @@ func (c *Config) TokenURIs() (uris []string) {
 	return uris
 }
 
-// TokenSetting names the setting of a token, the first of which is 0, in errors.
+// TokenSetting returns the name of the i-th token's setting for errors. i counts from 0.
 func (c *Config) TokenSetting(i int) string {
 	switch key, at := c.KeyOfToken(i); {
 	case len(c.HSM.Keys) > 0 && len(key.URIs) > 0:
@@ -33,8 +33,8 @@ func (c *Config) TokenSetting(i int) string {
 	return oneToken
 }
 
-// chooseTokens leaves out the default of hsm.uri where hsm.uris or hsm.keys is given. To give two of them is an error that says
-// where they are.
+// chooseTokens drops the default of hsm.uri if hsm.uris or hsm.keys is set. If two of them are set, the error names
+// their locations.
 func chooseTokens(path string, defaults map[string]any, layers map[string]map[string]any) error {
 	names := []string{oneToken, severalTokens, severalKeys}
 	var given []string
@@ -55,7 +55,7 @@ func chooseTokens(path string, defaults map[string]any, layers map[string]map[st
 		told[given[0]], told[given[1]], oneToken, severalTokens, severalKeys)
 }
 
-// placesOf says where a value is given that is not empty.
+// placesOf returns the locations that set a value that is not empty.
 func placesOf(path, name string, layers map[string]map[string]any) (places []string) {
 	for _, layer := range []string{"file", "environment", "flags"} {
 		value, set := layers[layer][name]

@@ -20,7 +20,7 @@ func TestOneTokenOrSeveral(t *testing.T) {
 		file    string
 		environ []string
 		want    []string
-		err     []string // all are in it
+		err     []string // the error contains all of these
 	}{
 		"neither":            {"", nil, []string{byDefault.HSM.URI}, nil},
 		"one":                {"hsm: { uri: a }", nil, []string{"a"}, nil},

@@ -10,23 +10,23 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// AsksUpstream reports whether there is an upstream to ask, by the follower or for clients.
+// AsksUpstream reports whether the appliance sends requests to an upstream, for the replica or for clients.
 func (c *Config) AsksUpstream() bool {
 	return c.GraphQL.Upstream != "" && c.GraphQL.Source != FromOff
 }
 
-// Follows reports whether the replica is kept in step with an upstream.
+// Follows reports whether the replica follows an upstream.
 func (c *Config) Follows() bool {
 	return c.GraphQL.Upstream != "" && c.GraphQL.Source == FromReplica
 }
 
-// UpstreamShown is the upstream's address as it is logged and shown: what follows a question mark may be a key.
+// UpstreamShown returns the upstream's URL for logs, without its query, which may be a key.
 func (c *Config) UpstreamShown() string {
 	address, _, _ := strings.Cut(c.GraphQL.Upstream, "?")
 	return address
 }
 
-// validateUpstream checks what can be checked of graphql.upstream and what belongs to it without opening anything.
+// validateUpstream checks graphql.upstream and the settings that belong to it without sending a request.
 func (c *Config) validateUpstream(check func(ok bool, format string, args ...any)) {
 	g := c.GraphQL
 	check(g.Upstream != "" || g.Source != FromProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
@@ -52,11 +52,11 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s serves nothing past its ttl")
 }
 
-// minInterval keeps a mistyped interval from flooding the upstream, or the witnesses.
+// minInterval prevents a mistyped interval from flooding the upstream or the witnesses.
 const minInterval = 100 * time.Millisecond
 
-// Header is a header of each request to the upstream, "Name: value". The value may be where it is kept instead:
-// file:/path or credential:NAME, as pin-source has them.
+// Header is a header of each request to the upstream, "Name: value". Instead of the value, it may name the value's
+// location: file:/path or credential:NAME, as in pin-source.
 type Header struct{ Name, Value string }
 
 const (
@@ -65,14 +65,14 @@ const (
 	hiddenValue      = "(hidden)"
 )
 
-// UnmarshalText takes any text; Check says what is wrong with it.
+// UnmarshalText accepts any text; Check validates it.
 func (h *Header) UnmarshalText(text []byte) error {
 	name, value, _ := strings.Cut(string(text), ":")
 	*h = Header{strings.TrimSpace(name), strings.TrimSpace(value)}
 	return nil
 }
 
-// String does not show a value, but where it is kept.
+// String hides a value, but shows the location of a value.
 func (h Header) String() string {
 	if h.Kept() {
 		return h.Name + ": " + h.Value
@@ -80,12 +80,12 @@ func (h Header) String() string {
 	return h.Name + ": " + hiddenValue
 }
 
-// Kept reports whether Value says where the value is, and is not the value itself.
+// Kept reports whether Value is the location of the value.
 func (h Header) Kept() bool {
 	return strings.HasPrefix(h.Value, keptInFile) || strings.HasPrefix(h.Value, keptInCredential)
 }
 
-// Check returns what is wrong with a header. It never repeats what may be a secret.
+// Check validates a header. Its errors do not repeat a value that may be secret.
 func (h Header) Check() error {
 	file, isFile := strings.CutPrefix(h.Value, keptInFile)
 	credential, isCredential := strings.CutPrefix(h.Value, keptInCredential)

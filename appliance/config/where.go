@@ -12,11 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// lines are those of a YAML file in which names stand: server.listen, or chain.contracts[1].rpc in the list's first entry. A name that
-// is not there has line 0.
+// lines maps names to their lines in a YAML file: server.listen, or chain.contracts[1].rpc for the first entry of a
+// list. A missing name has line 0.
 type lines map[string]int
 
-// readLines reads the lines of a file; none where it cannot be read.
+// readLines reads the lines of a file. It returns an empty map if the file cannot be read.
 func readLines(path string) lines {
 	all := make(lines)
 	text, err := os.ReadFile(path)
@@ -47,8 +47,9 @@ func (l lines) add(name string, node *yaml.Node) {
 	}
 }
 
-// With adds to the faults of a configuration those that were found with its values, each with where it is written: the line of the
-// file, or the variable. Left out is what is found of a setting that is wrong already: it may be a secret in the wrong place.
+// With joins wrong, the faults of loading, with found, the faults that a check of the values found. It adds the
+// location to each found fault: the line of the file, or the variable. It omits a found fault if its setting has
+// another fault already, because the value may be a secret in the wrong place.
 func (s *Source) With(wrong, found error) error {
 	told := make(map[string]bool)
 	for _, fault := range faults(wrong) {
@@ -66,7 +67,7 @@ func (s *Source) With(wrong, found error) error {
 
 const byVariable = "the variable "
 
-// afterVariable is a fault without what locate has put before it.
+// afterVariable removes the prefix that locate adds for a variable.
 func afterVariable(fault string) string {
 	if rest, is := strings.CutPrefix(fault, byVariable); is {
 		_, fault, _ = strings.Cut(rest, ": ")
@@ -87,7 +88,7 @@ func located(path string, layers map[string]map[string]any, err error) error {
 	return errors.Join(all...)
 }
 
-// faults takes joined errors apart.
+// faults splits joined errors.
 func faults(err error) (all []error) {
 	if err == nil {
 		return nil
@@ -101,13 +102,13 @@ func faults(err error) (all []error) {
 		all = append(all, faults(one)...)
 		texts = append(texts, one.Error())
 	}
-	if strings.Join(texts, "\n") != err.Error() { // it is a sentence about them
+	if strings.Join(texts, "\n") != err.Error() { // an error of its own that wraps several
 		return []error{err}
 	}
 	return all
 }
 
-// inEntry is how a fault in a list begins, behind the list's name.
+// inEntry matches the position of a fault in a list, after the list's name.
 var inEntry = regexp.MustCompile(`^: entry (\d+)(?:: (\w+)\b)?`)
 
 func locate(path string, lines lines, layers map[string]map[string]any, fault error) error {
@@ -130,7 +131,7 @@ func locate(path string, lines lines, layers map[string]map[string]any, fault er
 	return fmt.Errorf("%w (%s, line %d)", fault, path, line)
 }
 
-// named is the setting, or the section, with which a text begins; the longest that it may be.
+// named returns the longest name of a setting or a section with which a text begins.
 func named(text string) (name string) {
 	word, _, _ := strings.Cut(text, " ")
 	word = strings.TrimSuffix(word, ":")
@@ -142,7 +143,7 @@ func named(text string) (name string) {
 	return ""
 }
 
-// plainYAML says what is wrong with a file in the words of a person who writes one.
+// plainYAML rewrites a YAML error for people who write such files.
 func plainYAML(err error) error {
 	text, is := strings.CutPrefix(err.Error(), "yaml: ")
 	if !is {
@@ -153,5 +154,5 @@ func plainYAML(err error) error {
 	return errors.New(strings.ReplaceAll(text, "\n  ", "; "))
 }
 
-// intoGo is how the parser speaks of a document that is no mapping.
+// intoGo matches the parser's message about a document that is not a mapping.
 var intoGo = regexp.MustCompile(`cannot unmarshal .* into map\[.*`)
