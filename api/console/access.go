@@ -14,24 +14,24 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// Role is what somebody who has signed in may do: each may do what those before it may, too.
+// Role is what a signed-in user may do. Each role includes the permissions of the roles before it.
 type Role int
 
-// The roles.
+// The roles, least privileged first.
 const (
-	Viewer   Role = iota + 1 // sees how the appliance is, and not who was attested to whom
-	Auditor                  // sees all that is in the journal, and verifies it
-	Operator                 // changes what the console can change
+	Viewer   Role = iota + 1 // sees the appliance's state, but no attested addresses
+	Auditor                  // sees the whole journal, and verifies it
+	Operator                 // makes the changes that the console offers
 )
 
 var roleNames = []string{Viewer: "viewer", Auditor: "auditor", Operator: "operator"}
 
-// Roles are the names of all roles, from what may least to what may most.
+// Roles returns the names of all roles, least privileged first.
 func Roles() []string { return roleNames[Viewer:] }
 
 func (r Role) String() string { return roleNames[r] }
 
-// ParseRole reads the name of a role.
+// ParseRole parses the name of a role.
 func ParseRole(name string) (Role, error) {
 	if i := slices.Index(Roles(), name); i >= 0 {
 		return Viewer + Role(i), nil
@@ -39,35 +39,37 @@ func ParseRole(name string) (Role, error) {
 	return 0, fmt.Errorf("%q is no role: %s", name, strings.Join(Roles(), ", "))
 }
 
-// Principal is who has signed in.
+// Principal is a signed-in user.
 type Principal struct {
-	Name     string // "alice (uid 1000)" who made the link, or "7f3a (alice@example.com)" as the provider has it
+	// Name is "alice (uid 1000)" for the user that made the link, or "7f3a (alice@example.com)" from the provider.
+	Name     string
 	Role     Role
-	SignedIn time.Time // when it last showed who it is: by a link, or at the provider
+	SignedIn time.Time // time of the last authentication: by a link, or at the provider
 }
 
-// By is the principal as the journal's events name it.
+// By returns the principal's name in the journal's events.
 func (p Principal) By() string { return "console: " + p.Name }
 
-// IsAuditor says whether the principal sees addresses.
+// IsAuditor reports whether the principal may see addresses.
 func (p Principal) IsAuditor() bool { return p.Role >= Auditor }
 
-// IsOperator says whether the principal changes things.
+// IsOperator reports whether the principal may make changes.
 func (p Principal) IsOperator() bool { return p.Role >= Operator }
 
-// freshFor is how long after signing in somebody may change things. Later, whoever sits before the browser has to show again who it is.
+// freshFor is how long after signing in a user may make changes. After that, the user must sign in again, because
+// another person may sit at the browser.
 const freshFor = 5 * time.Minute
 
-// verb is who may use a verb of the admin socket.
+// verb holds the permissions for one request of the admin socket.
 type verb struct {
 	least  Role
-	writes bool // it wants a sign-in of the last five minutes
-	// redacted says that those below Auditor are answered without addresses, and without the hash that is of them.
+	writes bool // requires a sign-in within the last five minutes
+	// redacted removes the addresses, and the hash that covers them, from answers for roles below Auditor.
 	redacted bool
 }
 
-// verbs are all that the console may ask of the admin socket: what is not here is refused, whoever asks. No PIN, no key of the HSM and no
-// restore has a verb there.
+// verbs lists the only requests that the console may send to the admin socket; all others are refused for every role.
+// None of them reaches a PIN, an HSM key or a restore.
 var verbs = map[string]verb{
 	"GET /status":                 {least: Viewer},
 	"GET /activity":               {least: Viewer},
@@ -92,22 +94,22 @@ var verbs = map[string]verb{
 	"POST /keys/{id}/revoke":      {least: Operator, writes: true},
 }
 
-// The reasons why the gate lets nothing pass.
+// Errors of a gate that refuses a request.
 var (
 	errRole  = errors.New("your role does not allow this")
 	errStale = errors.New("sign in again: you signed in more than five minutes ago")
 )
 
-// gate is the only way from a page to the admin socket. It asks in the name of who has signed in, and refuses what that may not do: so no page
-// can give away more than the table says.
+// gate is the only way from a page to the admin socket. It names the principal as the caller, and refuses requests that
+// the principal's role does not allow. So no page can reveal more than the table of verbs permits.
 type gate struct {
 	next  http.RoundTripper
-	known *http.ServeMux // the patterns of verbs
+	known *http.ServeMux // patterns of verbs
 	who   Principal
 	now   func() time.Time
 }
 
-// newKnown matches requests with the patterns of verbs.
+// newKnown returns a mux that matches requests with the patterns of verbs.
 func newKnown() *http.ServeMux {
 	known := http.NewServeMux()
 	for pattern := range verbs {
@@ -131,7 +133,7 @@ func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	if v.redacted && g.who.Role < Auditor {
 		query := r.URL.Query()
 		if query.Has("unspendable") || query.Has("hash") {
-			return nil, errRole // the answer would say whether it was attested
+			return nil, errRole // the answer would reveal whether an address was attested
 		}
 		query.Set(wire.RedactQuery, string(sinks.RedactAddresses))
 		r.URL.RawQuery = query.Encode()

@@ -15,11 +15,11 @@ import (
 	"github.com/attestd/attestd/api/console"
 )
 
-// alone is a console without a daemon behind it, and with a clock of its own.
+// alone is a console without a daemon, with a clock that tests can advance.
 type alone struct {
 	*console.Console
 	*browser
-	ahead atomic.Int64 // seconds that its clock is
+	ahead atomic.Int64 // seconds that the clock is ahead
 }
 
 func newAlone(t *testing.T, address string) *alone {
@@ -49,7 +49,7 @@ func newAlone(t *testing.T, address string) *alone {
 	return a
 }
 
-// signIn takes a new link.
+// signIn signs in with a new link.
 func (a *alone) signIn() http.Header {
 	a.t.Helper()
 	link, err := a.Link("operator", "alice (uid 1000)")
@@ -83,7 +83,8 @@ func TestASessionLastsHalfAnHour(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
 	a.signIn()
-	for seconds, want := range map[int64]int{0: http.StatusInternalServerError, 29*60 + 50: http.StatusInternalServerError} { // there is no daemon
+	// the console has no daemon
+	for seconds, want := range map[int64]int{0: http.StatusInternalServerError, 29*60 + 50: http.StatusInternalServerError} {
 		a.ahead.Store(seconds)
 		if status, _, _ := a.get("/settings"); status != want {
 			t.Errorf("after %d s: %d", seconds, status)
@@ -161,7 +162,8 @@ func TestOtherSitesChangeNothing(t *testing.T) {
 			}
 		}
 	}
-	if status, _, _ := a.get("/settings"); status != http.StatusInternalServerError { // signed in; there is no daemon
+	// signed in; the console has no daemon
+	if status, _, _ := a.get("/settings"); status != http.StatusInternalServerError {
 		t.Errorf("the session is gone: %d", status)
 	}
 }

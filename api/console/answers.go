@@ -13,12 +13,12 @@ import (
 // answer is one of the three large answers of the overview.
 type answer struct {
 	Question string
-	State    string // good, warn, bad; "" for what is neither
+	State    string // good, warn or bad; "" if it has no rating
 	Words    string
 	Detail   string
-	Felt     string // what clients feel of it, where it is bad
-	Command  string // that the operator types next
-	Page     string // path of the page that tells more
+	Felt     string // effect on clients, if State is bad
+	Command  string // the operator's next command
+	Page     string // path of the page with more detail
 }
 
 const (
@@ -27,7 +27,7 @@ const (
 	bad  = "bad"
 )
 
-// answers say whether it signs, whether history is whole, and whether data are fresh.
+// answers reports whether the appliance signs, whether the journal is intact, and whether the replica's data are fresh.
 func answers(s wire.Status, now time.Time) []answer {
 	return []answer{signs(s), isWhole(s, now), isFresh(s)}
 }
@@ -94,7 +94,7 @@ func isFresh(s wire.Status) answer {
 	return a
 }
 
-// short is the ends of an address or a hash, by which a person knows it again.
+// short abbreviates an address or a hash to its first and last digits.
 func short(hex string) string {
 	if len(hex) < 16 {
 		return hex
@@ -102,7 +102,7 @@ func short(hex string) string {
 	return hex[:8] + "…" + hex[len(hex)-6:]
 }
 
-// counted is a number of things.
+// counted formats a number of things, such as "2 records".
 func counted(n int64, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -110,7 +110,7 @@ func counted(n int64, thing string) string {
 	return grouped(n) + " " + thing + "s"
 }
 
-// grouped writes a number in groups of three digits, apart by thin spaces.
+// grouped formats a number in groups of three digits, separated by thin spaces.
 func grouped(n int64) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
@@ -119,7 +119,7 @@ func grouped(n int64) string {
 	return digits
 }
 
-// count is grouped for whole numbers of any type.
+// count is grouped for integers of any type.
 func count(n any) string {
 	switch v := reflect.ValueOf(n); {
 	case v.CanInt():
@@ -130,7 +130,7 @@ func count(n any) string {
 	return fmt.Sprint(n)
 }
 
-// span is a duration, as exact as a person wants it.
+// span formats a duration, rounded down to a readable unit.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -145,7 +145,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-// sized is a number of bytes.
+// sized formats a number of bytes.
 func sized(bytes int64) string {
 	const unit = 1024
 	if bytes < unit {

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// attestationsPage shows the newest attestations as they come, those that are searched for, and each with its proof.
+// attestationsPage lists new attestations live, searches attestations, and shows each one with its proof.
 func attestationsPage() page {
 	return page{name: "attestations", path: "/attestations", title: "Attestations", least: Viewer, routes: []route{
 		{"GET /attestations", Viewer, showAttestations},
@@ -25,30 +25,31 @@ func attestationsPage() page {
 }
 
 const (
-	listedAttestations = 50 // on a page
-	// searchedAttestations is how many records are read at most for one look at a page, where no index leads to those that are wanted.
+	listedAttestations = 50 // per page
+	// searchedAttestations bounds the records that are read for one page if no index covers the search.
 	searchedAttestations = 50_000
-	// tailOthers is after how many seconds without an attestation the journal is looked at: appliances that share it attest, too.
+	// tailOthers is how often, in seconds, the journal is polled even if this appliance attests nothing. Other
+	// appliances may share the journal.
 	tailOthers = 10
 )
 
 // attestationsView is a page of attestations.
 type attestationsView struct {
 	Search search
-	Secret bool // who looks may not see addresses
+	Secret bool // the user may not see addresses
 	Rows   []attestationRow
-	Newest int64  // the highest index that was listed; -1 for none
-	Live   bool   // new ones are added as they come
-	Older  string // where older ones are; empty for none
-	Read   bool   // Older goes on with a search that has not read all
+	Newest int64  // highest listed index; -1 for none
+	Live   bool   // new attestations are added live
+	Older  string // URL of older attestations; empty if none remain
+	Read   bool   // Older continues a search that has not read all records
 	Record *recordView
 }
 
 // attestationRow is an attestation in a list.
 type attestationRow struct {
 	appliance.Entry
-	Key      string // the API key's name; empty where that is not known
-	IsSecret bool   // who looks may not see the addresses
+	Key      string // name of the API key; empty if unknown
+	IsSecret bool   // the user may not see the addresses
 }
 
 func showAttestations(w http.ResponseWriter, v *visit) error {
@@ -78,7 +79,7 @@ func showAttestations(w http.ResponseWriter, v *visit) error {
 	return v.show(w, data)
 }
 
-// keyNames are the names of all API keys by id.
+// keyNames returns the names of all API keys by id.
 func keyNames(v *visit) (map[string]string, error) {
 	keys, err := v.Admin.ListKeys(v.Context())
 	names := make(map[string]string, len(keys))
@@ -96,7 +97,7 @@ func rowsOf(entries []appliance.Entry, keys map[string]string, secret bool) []at
 	return rows
 }
 
-// find returns the attestations that are searched for.
+// find returns the attestations that match the search.
 func (s search) find(ctx context.Context, v *visit) (appliance.Found, error) {
 	if s.beneficiary != nil {
 		return appliance.Search(ctx, v.Admin.Records, s.query, *s.beneficiary, searchedAttestations)
@@ -109,7 +110,7 @@ func (s search) find(ctx context.Context, v *visit) (appliance.Found, error) {
 	return found, err
 }
 
-// at is where the search goes on below an index.
+// at returns the URL that continues the search below an index.
 func (s search) at(before int64) string {
 	q := url.Values{}
 	if before > 0 {
@@ -123,13 +124,13 @@ func (s search) at(before int64) string {
 	return "/attestations?" + q.Encode()
 }
 
-// tailed is what a page that follows is told.
+// tailed is one update of a live page.
 type tailed struct {
-	HTML string `json:"html"` // rows of the table, newest first
-	Left int64  `json:"left"` // how many came meanwhile that are not among them
+	HTML string `json:"html"` // table rows, newest first
+	Left int64  `json:"left"` // number of new entries that are not in HTML
 }
 
-// followAttestations sends new attestations as they come: the rows of the table, from the template that makes those of the page.
+// followAttestations streams new attestations as table rows, rendered by the page's own template.
 func followAttestations(w http.ResponseWriter, v *visit) error {
 	after, err := strconv.ParseInt(v.FormValue("after"), 10, 64)
 	if err != nil || after < -1 {
@@ -165,7 +166,7 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 	})
 }
 
-// tail is what is told of entries, newest first, beyond an index.
+// tail returns the update for the entries with an index above after. The entries are newest first.
 func (v *visit) tail(entries []appliance.Entry, keys map[string]string, after int64) (told tailed, newest int64, err error) {
 	newest = after
 	for i, e := range entries {
@@ -179,13 +180,13 @@ func (v *visit) tail(entries []appliance.Entry, keys map[string]string, after in
 	}
 	newest = entries[0].Index
 	if len(entries) == listedAttestations {
-		told.Left = entries[len(entries)-1].Index - after - 1 // events among them, too
+		told.Left = entries[len(entries)-1].Index - after - 1 // including events among them
 	}
 	told.HTML, err = v.console.looks.part(v.page.name, "rows", rowsOf(entries, keys, !v.IsAuditor()))
 	return told, newest, err
 }
 
-// badRequest is an error that tells whoever made the request what is wrong with it.
+// badRequest is an error that explains to the client why its request is invalid.
 func badRequest(text string) error {
 	return &client.Problem{Problem: wire.Problem{Status: http.StatusBadRequest, Code: appliance.CodeInvalidField, Detail: text}}
 }
@@ -193,12 +194,12 @@ func badRequest(text string) error {
 // recordView is one entry of the journal with its proof.
 type recordView struct {
 	attestationRow
-	Steps       []appliance.Step // of the digest; none where the addresses are secret
-	DigestIs    bool             // the last step's value is the hash
-	Recovered   string           // who has signed; empty where nobody can be found
-	SignerIs    bool             // that is the record's signer
+	Steps       []appliance.Step // derivation of the digest; empty if the addresses are secret
+	DigestIs    bool             // the last step's value equals the hash
+	Recovered   string           // signer recovered from the signature; empty if recovery failed
+	SignerIs    bool             // Recovered is the record's signer
 	Proof       appliance.InclusionProof
-	Leaf        string // hex; empty where it is secret
+	Leaf        string // hex; empty if secret
 	LeafHash    string // hex
 	VerifierKey string
 }
@@ -242,7 +243,8 @@ func newRecordView(row attestationRow, proof appliance.InclusionProof) recordVie
 	return r
 }
 
-// downloadProof answers with a C2SP tlog-proof. With ?record it has the leaf as its extra data, and can be checked by itself.
+// downloadProof answers with a C2SP tlog-proof. With ?record the proof contains the leaf as extra data, and can be
+// verified on its own.
 func downloadProof(w http.ResponseWriter, v *visit) error {
 	id, err := uuid.Parse(v.PathValue("id"))
 	if err != nil {
@@ -261,6 +263,6 @@ func downloadProof(w http.ResponseWriter, v *visit) error {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", id.String()+".tlog-proof"))
-	_, _ = w.Write([]byte(text)) // fails only where nobody is there any more
+	_, _ = w.Write([]byte(text)) // fails only if the client has disconnected
 	return nil
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// made counts what tests make, so that none finds what another has made.
+// made counts the fixtures of tests, so that no test finds another test's fixtures.
 var made atomic.Uint64
 
-// newPair returns addresses that no other test has asked for.
+// newPair returns addresses that no other test uses.
 func newPair() (pair appliance.Request) {
 	pair.UnspendableAddress[0], pair.Beneficiary[0] = 0xaa, 0xbb
 	binary.BigEndian.PutUint64(pair.UnspendableAddress[12:], made.Add(1))
@@ -30,10 +30,10 @@ func newPair() (pair appliance.Request) {
 	return pair
 }
 
-// newName returns a name that no other test has given.
+// newName returns a name that no other test uses.
 func newName(name string) string { return fmt.Sprintf("%s %d", name, made.Add(1)) }
 
-// attestTo has the appliance attest for a pair of addresses.
+// attestTo makes the appliance attest a pair of addresses.
 func (r *rig) attestTo(t testing.TB, pair appliance.Request) appliance.Attestation {
 	t.Helper()
 	c, err := client.New(r.api, r.key, client.Options{Timeout: 30 * time.Second})
@@ -149,7 +149,7 @@ func TestAnEventHasItsPlaceAndItsProof(t *testing.T) {
 	}
 }
 
-// What a viewer can get of a record neither tells its addresses nor confirms a guess of them.
+// A viewer's view of a record neither reveals its addresses nor confirms a guess of them.
 func TestAViewerSeesNoAddresses(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// auditPage has the journal audited, and holds an older checkpoint against it.
+// auditPage audits the journal, and checks it against an older checkpoint.
 func auditPage() page {
 	a := &audits{one: make(chan struct{}, 1)}
 	return page{name: "audit", path: "/audit", title: "Audit", least: Viewer, routes: []route{
@@ -25,31 +25,31 @@ func auditPage() page {
 	}}
 }
 
-// audits are the audits that the console has made: one at a time, for each reads the whole journal.
+// audits runs one audit of the console at a time, because each reads the whole journal.
 type audits struct{ one chan struct{} }
 
-// auditView is the page.
+// auditView is the audit page.
 type auditView struct {
-	Last       *wire.Audit // the last audit, whoever made it; nil since the daemon's start
+	Last       *wire.Audit // the last audit by any client; nil if none since the daemon's start
 	Records    int64
-	Checkpoint string // the newest, as it is published
-	Audits     bool   // who looks may have the journal audited
-	Earlier    string // the checkpoint that was dropped, as it was typed
+	Checkpoint string // the newest published checkpoint
+	Audits     bool   // the user may start an audit
+	Earlier    string // the older checkpoint, as entered
 	Wrong      string
 	Result     *auditResult
 }
 
-// auditResult is how an audit ended.
+// auditResult is the result of an audit.
 type auditResult struct {
 	appliance.AuditReport
-	Earlier string // what the older checkpoint says; empty where there was none
+	Earlier string // describes the older checkpoint; empty without one
 	Holds   bool   // the journal begins with the older checkpoint's records
 }
 
-// Attestations is how many of the records are no events.
+// Attestations returns the number of records that are not events.
 func (r auditResult) Attestations() int64 { return r.Size - r.Events }
 
-// maxCheckpoint bounds a checkpoint; real ones have some 200 bytes.
+// maxCheckpoint bounds a checkpoint, in bytes. Real checkpoints have about 200 bytes.
 const maxCheckpoint = 16 << 10
 
 func showAudit(w http.ResponseWriter, v *visit) error { return v.showAudit(w, auditView{}) }
@@ -67,7 +67,7 @@ func (v *visit) showAudit(w http.ResponseWriter, data auditView) error {
 	return v.show(w, data)
 }
 
-// downloadCheckpoint answers with the newest checkpoint that is published, to be kept elsewhere.
+// downloadCheckpoint answers with the newest published checkpoint, for safekeeping elsewhere.
 func downloadCheckpoint(w http.ResponseWriter, v *visit) error {
 	checkpoint, err := v.Admin.Published(v.Context())
 	if err != nil {
@@ -75,12 +75,12 @@ func downloadCheckpoint(w http.ResponseWriter, v *visit) error {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", v.console.now().UTC().Format("2006-01-02T150405Z")+".checkpoint"))
-	_, _ = w.Write(checkpoint) // fails only where nobody is there any more
+	_, _ = w.Write(checkpoint) // fails only if the client has disconnected
 	return nil
 }
 
-// run audits the journal: for the page's module with its progress, as events, and without a script as the page with the result. It ends when
-// the page is left.
+// run audits the journal. With the page's module it streams the progress as events. Without scripts it answers with the
+// page and the result. The audit ends when the user leaves the page.
 func (a *audits) run(w http.ResponseWriter, v *visit) error {
 	earlier, err := readEarlier(v.Request)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *audits) run(w http.ResponseWriter, v *visit) error {
 	return v.showAudit(w, auditView{Earlier: earlier, Wrong: wrong, Result: result})
 }
 
-// audit tells the progress and then the result, as HTML.
+// audit streams the progress and then the result, as HTML.
 func (v *visit) audit(ctx context.Context, earlier string, send func(event string, data any) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -121,7 +121,7 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 		}
 	})
 	if err != nil {
-		_ = send("result", "") // the reason is in the log
+		_ = send("result", "") // the log has the reason
 		return err
 	}
 	html, err := v.console.looks.part(v.page.name, "result", auditView{Wrong: wrong, Result: result})
@@ -131,7 +131,7 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 	return send("result", html)
 }
 
-// verify audits the journal. wrong is why what was dropped is no checkpoint to hold it against.
+// verify audits the journal. wrong explains why earlier is not a checkpoint that the journal can be compared with.
 func (v *visit) verify(ctx context.Context, earlier string, progress func(done, total int64)) (result *auditResult, wrong string, err error) {
 	opts := appliance.VerifyOptions{Progress: progress}
 	if earlier != "" {
@@ -156,7 +156,7 @@ func (v *visit) verify(ctx context.Context, earlier string, progress func(done, 
 	return result, "", nil
 }
 
-// toldBy is what a checkpoint says of itself.
+// toldBy describes a checkpoint by its size and origin.
 func toldBy(checkpoint string) string {
 	lines := strings.SplitN(checkpoint, "\n", 3)
 	if len(lines) < 3 {
@@ -165,8 +165,8 @@ func toldBy(checkpoint string) string {
 	return fmt.Sprintf("the checkpoint of %s records of %s", lines[1], lines[0])
 }
 
-// readEarlier returns the checkpoint of a form: a file that was chosen, or a text. What was dropped and cannot be read is refused: an audit
-// that left it out would say that all is whole.
+// readEarlier returns the older checkpoint from a form: an uploaded file or a text. It refuses an unreadable upload. An
+// audit without that checkpoint would report an intact journal.
 func readEarlier(r *http.Request) (string, error) {
 	if err := r.ParseForm(); err != nil {
 		return "", formError(err)
@@ -189,7 +189,7 @@ func readEarlier(r *http.Request) (string, error) {
 	return readCheckpoint(string(text))
 }
 
-// formError tells whoever sent a form why it cannot be read.
+// formError explains to the client why its form cannot be read.
 func formError(err error) error {
 	if tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 		return tooLarge
@@ -197,7 +197,7 @@ func formError(err error) error {
 	return badRequest("The form could not be read: " + err.Error() + ".")
 }
 
-// readCheckpoint returns a checkpoint with the line ends that were signed, which forms change.
+// readCheckpoint restores the line ends that were signed, because forms change them.
 func readCheckpoint(text string) (string, error) {
 	if len(text) > maxCheckpoint {
 		return "", badRequest(fmt.Sprintf("That is no checkpoint: it has more than %d bytes.", maxCheckpoint))

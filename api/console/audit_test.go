@@ -23,7 +23,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// logKey is the key with which the daemon signs its checkpoints.
+// logKey returns the key that signs the daemon's checkpoints.
 func (r *rig) logKey(t testing.TB) appliance.LogKey {
 	t.Helper()
 	settings, err := r.admin.Settings(t.Context())
@@ -92,7 +92,7 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 	}
 }
 
-// postAudit has the journal audited as a browser without scripts does, once no other test does.
+// postAudit starts an audit like a browser without scripts. It waits until no other test runs one.
 func (b *browser) postAudit(checkpoint string) (status int, body string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
@@ -126,7 +126,7 @@ func TestOnlyAuditorsAudit(t *testing.T) {
 	}
 }
 
-// What was dropped and is no checkpoint is not left out of the audit, which would say that all is whole.
+// An uploaded file that is not a checkpoint is refused. An audit without it would report an intact journal.
 func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
 	t.Parallel()
 	b := start(t).signedIn(t, "auditor")
@@ -158,7 +158,7 @@ func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
 	}
 }
 
-// send posts a body of another kind than a form's.
+// send posts a body with any content type.
 func (b *browser) send(path, contentType string, body io.Reader) (status int, text string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.base+path, body)
@@ -178,7 +178,7 @@ func (b *browser) send(path, contentType string, body io.Reader) (status int, te
 	return resp.StatusCode, string(read)
 }
 
-// endless is an admin socket whose audits last until who asked has left, which then is told.
+// endless is an admin socket with audits that run until the client disconnects. It then signals left.
 func endless(t *testing.T) (dial func(context.Context) (net.Conn, error), left chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -203,7 +203,7 @@ func endless(t *testing.T) (dial func(context.Context) (net.Conn, error), left c
 	}, left
 }
 
-// audit starts an audit as the page's module does. The place of one that has just ended may not be free yet.
+// audit starts an audit like the page's module. It retries while an earlier audit is still ending.
 func (b *browser) audit(ctx context.Context) *http.Response {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {

@@ -8,8 +8,8 @@ import (
 	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
-// The console in a real browser, with a real daemon. What is done there is told in the scripts of browser/, one a page, which run at once.
-// TEST_SCREENSHOTS names a folder to put pictures into.
+// TestConsoleInChromium runs the console with a real daemon in a real browser. The scripts in browser/, one per page,
+// hold the checks and run concurrently. TEST_SCREENSHOTS names a folder for screenshots.
 func TestConsoleInChromium(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, clienttest.Chromium(), "install chromium (make deps)")

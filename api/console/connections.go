@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	maxConnections           = 256 // open at once
+	maxConnections           = 256 // of one client: an IPv4 address or an IPv6 /64
 	maxConnectionsPerAddress = 128 // of them, of one client: an IPv4 address or an IPv6 /64
 )
 
-// listener accepts connections. It never waits for one to end: at a limit, the connection that was used least recently is closed for
-// a new one, those that showed no session first, and never one with a request in progress.
+// listener accepts connections and never waits for one to end. At a limit, it closes the least recently used connection
+// for a new one. It prefers connections without a session, and never closes one with a request in progress.
 type listener struct {
 	net.Listener
 
@@ -25,14 +25,14 @@ type listener struct {
 	from map[netip.Addr]int
 }
 
-// connection is an accepted connection below TLS. The listener's lock guards what follows set.
+// connection is an accepted connection below TLS. The listener's lock guards the fields after set.
 type connection struct {
 	net.Conn
 	network netip.Addr
 	set     *listener
-	place   *list.Element // nil once it is closed
+	place   *list.Element // nil once the connection is closed
 	busy    int           // requests in progress
-	known   bool          // its last request showed a session
+	known   bool          // its last request had a session
 }
 
 func newListener(l net.Listener) *listener {
@@ -52,7 +52,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add counts a connection. If there is no room, it closes it and returns nil.
+// add registers a connection. If no room can be made, add closes the connection and returns nil.
 func (l *listener) add(accepted net.Conn) *connection {
 	c := &connection{Conn: accepted, network: networkOf(accepted.RemoteAddr()), set: l}
 	ofNetwork := func(other *connection) bool { return other.network == c.network }
@@ -68,7 +68,8 @@ func (l *listener) add(accepted net.Conn) *connection {
 	return c
 }
 
-// displace closes a connection that may be closed, and reports whether there was one. The lock must be held.
+// displace closes a connection for which may returns true, and reports whether it found one. The caller must hold the
+// lock.
 func (l *listener) displace(may func(*connection) bool) bool {
 	for _, known := range []bool{false, true} {
 		for e := l.open.Front(); e != nil; e = e.Next() {
@@ -82,7 +83,7 @@ func (l *listener) displace(may func(*connection) bool) bool {
 	return false
 }
 
-// forget must be called with the lock held.
+// forget removes a connection from the counts. The caller must hold the lock.
 func (l *listener) forget(c *connection) {
 	if c.place == nil {
 		return
@@ -102,7 +103,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// begin notes a request, and whether it shows a session.
+// begin records the start of a request, and whether it has a session.
 func (c *connection) begin(known bool) {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
@@ -118,7 +119,7 @@ func (c *connection) end() {
 	c.touch()
 }
 
-// touch must be called with the lock held.
+// touch marks the connection as most recently used. The caller must hold the lock.
 func (c *connection) touch() {
 	if c.place != nil {
 		c.set.open.MoveToBack(c.place)
@@ -136,13 +137,13 @@ func withConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, own)
 }
 
-// connectionOf returns the connection that a request came on, nil if it came on none of a listener.
+// connectionOf returns the connection of a request, or nil if it did not come through a listener.
 func connectionOf(ctx context.Context) *connection {
 	c, _ := ctx.Value(connectionKey{}).(*connection)
 	return c
 }
 
-// counted has the listener know which connections have a request in progress.
+// counted tracks which connections have a request in progress.
 func (c *Console) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if own := connectionOf(r.Context()); own != nil {
@@ -153,7 +154,8 @@ func (c *Console) counted(next http.Handler) http.Handler {
 	})
 }
 
-// networkOf returns what an address counts for: itself, or its /64. It is not valid for anything but TCP.
+// networkOf returns the network of a TCP address: the IPv4 address or the IPv6 /64. For other addresses it returns the
+// zero Addr.
 func networkOf(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -14,10 +14,10 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 )
 
-// patience bounds waits that nothing should come near.
+// patience bounds waits; a passing test stays far below it.
 const patience = time.Minute
 
-// street is a listener, and clients of several addresses of this machine.
+// street is a listener, with clients at several local addresses.
 type street struct {
 	*testing.T
 	l *listener
@@ -98,7 +98,7 @@ func TestOneAddressMakesPlaceForItselfOnly(t *testing.T) {
 	_ = busy
 }
 
-// offline is a provider that is known and never asked.
+// offline is a provider that is already discovered and never contacted.
 func offline(t *testing.T) *provider {
 	t.Helper()
 	p := newProvider(&OIDC{ClientID: "attestd", Secret: func() (string, error) { return "", nil }}, "http://127.0.0.1:9465/oidc/callback", time.Now)

@@ -1,5 +1,5 @@
-// Package console is the operator's console: pages over the admin socket's verbs, for whoever has signed in, on a listener of its own. It
-// shows and does nothing that the command cannot, because it asks the same verbs.
+// Package console is the operator's web console. It serves pages over the admin socket's requests to signed-in users,
+// on its own listener. It offers nothing beyond the attestd command, because it sends the same requests.
 package console
 
 import (
@@ -22,23 +22,23 @@ import (
 type Options struct {
 	// Dial connects to the admin socket's handler inside the process; see api.Inside.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// URL is where browsers find the console, such as http://127.0.0.1:9465, without a path: links begin with it.
+	// URL is the console's URL for browsers, such as http://127.0.0.1:9465, without a path. Links begin with it.
 	URL *url.URL
-	// Hosts are other names than URL's under which the console answers. Any other is refused, so that no page elsewhere can give its own name the
-	// console's address (DNS rebinding).
+	// Hosts are additional host names of the console. Requests for other names are refused, so that no other site can
+	// point its own name at the console's address (DNS rebinding).
 	Hosts  []string
-	OIDC   *OIDC            // nil means none
+	OIDC   *OIDC            // nil disables OIDC
 	TLS    *tls.Config      // nil means plain HTTP
 	Logger *slog.Logger     // nil means slog.Default
 	Now    func() time.Time // nil means time.Now
 }
 
 const (
-	readTimeout    = 30 * time.Second // of a request, and of a whole answer that is no stream
+	readTimeout    = 30 * time.Second // of a request, and of an answer that is not a stream
 	headerTimeout  = 10 * time.Second // of a TLS handshake, and of the headers of a request
 	idleTimeout    = time.Minute
 	maxHeaderBytes = 16 << 10
-	maxForm        = 64 << 10 // of a body
+	maxForm        = 64 << 10 // of a request body, in bytes
 )
 
 // Console serves the console. It is safe for concurrent use.
@@ -47,13 +47,13 @@ type Console struct {
 	logger   *slog.Logger
 	now      func() time.Time
 	sessions *sessions
-	attempts *rate.Limiter // of links that are none
+	attempts *rate.Limiter // of invalid links
 	admin    *http.Transport
 	known    *http.ServeMux
 	pages    []page
 	looks    looks
 	doctor   doctor
-	provider *provider // nil where there is none
+	provider *provider // nil without OIDC
 	server   *http.Server
 }
 
@@ -95,8 +95,8 @@ func (c *Console) Serve(l net.Listener) (err error) {
 	return err
 }
 
-// Shutdown ends all sessions, and with them what is followed live, and waits for other requests. If ctx ends first, it returns the error of
-// ctx.
+// Shutdown ends all sessions and their live streams, and waits for other requests. If ctx ends first, it returns the
+// error of ctx.
 func (c *Console) Shutdown(ctx context.Context) error {
 	c.sessions.finishAll()
 	err := c.server.Shutdown(ctx)
@@ -104,7 +104,7 @@ func (c *Console) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Link returns a link that opens the console once, with that role, for whom by names.
+// Link returns a link that signs one user in to the console, with the given role. by names the user that made the link.
 //
 // Errors: CodeInvalidField.
 func (c *Console) Link(role, by string) (wire.ConsoleLink, error) {

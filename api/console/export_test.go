@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// MostStreams is how many streams a session may have open.
+// MostStreams is the maximum number of open streams per session.
 const MostStreams = mostStreams
 
-// Issuer is that of a real OpenID Connect provider, which runs until EndProvider; see browser/provider.mjs. It is empty where the provider is not
-// installed.
+// Issuer starts a real OpenID Connect provider and returns its issuer URL; see browser/provider.mjs. The provider runs
+// until EndProvider. Issuer returns "" if the provider is not installed.
 var Issuer = sync.OnceValues(startProvider)
 
-// EndProvider ends the provider, if it runs.
+// EndProvider stops the provider, if it runs.
 var EndProvider = func() {}
 
 func startProvider() (issuer string, err error) {
@@ -27,7 +27,7 @@ func startProvider() (issuer string, err error) {
 		return "", err
 	}
 	defer l.Close()
-	socket, err := l.(*net.TCPListener).File() // who connects before the provider listens waits
+	socket, err := l.(*net.TCPListener).File() // connections wait until the provider listens
 	if err != nil {
 		return "", err
 	}

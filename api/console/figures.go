@@ -11,16 +11,16 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// graphSeconds is how far back the graphs go: what the daemon keeps.
+// graphSeconds is the time span of the graphs in seconds. The daemon keeps samples for that long.
 const graphSeconds = 15 * 60
 
-// figure is a line of the table that tells in numbers what the graphs draw.
+// figure is a row of the table that shows the graphs' data as numbers.
 type figure struct {
 	Name           string
-	Minute, Window string // of the last minute, and of all
+	Minute, Window string // of the last minute, and of all samples
 }
 
-// figures sum up samples, the newest last.
+// figures summarizes samples. The newest sample is last.
 func figures(samples []wire.Sample) []figure {
 	minute := samples[max(0, len(samples)-60):]
 	of := func(name string, tell func([]wire.Sample) string) figure {
@@ -48,7 +48,7 @@ func total(samples []wire.Sample, of func(wire.Sample) int64) (sum int64) {
 	return sum
 }
 
-// latency is a quantile of what the seconds had: .5 for the one in the middle, 1 for the worst.
+// latency formats a quantile of the seconds' values: .5 for the median, 1 for the worst.
 func latency(samples []wire.Sample, of func(wire.Sample) *float64, quantile float64) string {
 	var had []float64
 	for _, s := range samples {
@@ -63,7 +63,7 @@ func latency(samples []wire.Sample, of func(wire.Sample) *float64, quantile floa
 	return fmt.Sprintf("%.1f ms", 1000*had[int(quantile*float64(len(had)-1))])
 }
 
-// errorsTold is how many errors there were, and the codes that most had.
+// errorsTold formats the number of errors and the three most frequent codes.
 func errorsTold(samples []wire.Sample) string {
 	byCode := make(map[appliance.Code]int64)
 	var sum int64

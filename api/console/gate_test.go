@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/api"
 )
 
-// passed remembers what a gate lets pass.
+// passed remembers the request that a gate let through.
 type passed struct{ request *http.Request }
 
 func (p *passed) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -19,7 +19,7 @@ func (p *passed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-// ask has a principal ask a verb, whose {id} is filled in.
+// ask sends a request of the admin socket as a principal. It fills in {id}.
 func ask(t *testing.T, who Principal, now time.Time, verb string) (*http.Request, error) {
 	t.Helper()
 	method, path, _ := strings.Cut(strings.ReplaceAll(verb, "{id}", "k3x5wq7mzp2n4r6t"), " ")

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// How large a graph is, in the units of its viewBox.
+// Sizes of graphs, in the units of their viewBox.
 const (
 	sparkHeight = 24
 	lineWidth   = 360
 	lineHeight  = 100
 )
 
-// bars returns the path of a sparkline: for each count a bar, one unit wide. It is empty where all are zero.
+// bars returns the path of a sparkline: one bar per count, one unit wide. The path is empty if all counts are zero.
 func bars(counts []uint32) string {
 	var most uint32
 	for _, n := range counts {
@@ -27,8 +27,8 @@ func bars(counts []uint32) string {
 	return path.String()
 }
 
-// line returns the path of a graph of values that end at its right edge, as wide as so many steps, the highest value, and the value at its upper
-// edge: the highest, but no less than least. Where a value is nil the line has a gap.
+// line returns the path of a graph that ends at the right edge. steps is the number of values that fill the width. A
+// nil value leaves a gap. most is the highest value. scale is the value at the upper edge: most, but at least least.
 func line(values []*float64, steps int, least float64) (path string, most, scale float64) {
 	scale = least
 	for _, v := range values {
@@ -46,7 +46,7 @@ func line(values []*float64, steps int, least float64) (path string, most, scale
 		x := lineWidth - float64(len(values)-1-i)*lineWidth/float64(max(1, steps-1))
 		fmt.Fprintf(&b, "%s%.1f %.1f", pen, x, lineHeight-lineHeight**v/scale)
 		if pen == "M" {
-			b.WriteString("h.1") // so that a value by itself is a dot
+			b.WriteString("h.1") // makes a single value visible as a dot
 		}
 		pen = "L"
 	}

@@ -11,7 +11,7 @@ func TestGraphsAreDrawnToScale(t *testing.T) {
 		{nil, ""},
 		{[]uint32{0, 0}, ""},
 		{[]uint32{0, 4, 2}, "M1.5 24v-24.0M2.5 24v-12.0"},
-		{[]uint32{1, 1000}, "M0.5 24v-1.0M1.5 24v-24.0"}, // what is little is not nothing
+		{[]uint32{1, 1000}, "M0.5 24v-1.0M1.5 24v-24.0"}, // a small count stays visible
 	} {
 		if got := bars(c.counts); got != c.want {
 			t.Errorf("%v: %s, want %s", c.counts, got, c.want)

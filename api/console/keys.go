@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// keysPage shows the API keys and how they are used, and makes and revokes them.
+// keysPage lists the API keys and their use, and creates and revokes keys.
 func keysPage() page {
 	return page{name: "keys", path: "/keys", title: "Keys", least: Viewer, routes: []route{
 		{"GET /keys", Viewer, showKeys},
@@ -22,15 +22,15 @@ func keysPage() page {
 	}}
 }
 
-// keysView is all API keys, and what was just done to one.
+// keysView holds all API keys, and the result of the last action.
 type keysView struct {
 	Keys   []keyRow
 	Scopes []appliance.Scope
 	Form   keyForm
 	Wrong  string // why the form was refused
-	Made   string // name of the API key that was just made
-	Token  string // of it; it is shown this once
-	Writes bool   // who looks may make and revoke
+	Made   string // name of the new API key
+	Token  string // token of the new API key; shown only this once
+	Writes bool   // the user may create and revoke keys
 }
 
 // keyRow is an API key with its use.
@@ -38,11 +38,11 @@ type keyRow struct {
 	appliance.APIKey
 	State appliance.KeyState
 	Day   int    // attestations in the past day
-	Spark string // the path of a sparkline, see bars; empty where it was not used
-	Busy  uint32 // most in one step of the sparkline
+	Spark string // path of a sparkline, see bars; empty if the key was not used
+	Busy  uint32 // maximum within one step of the sparkline
 }
 
-// keyForm is a new API key as it was typed.
+// keyForm is a new API key as entered.
 type keyForm struct {
 	Name, Rate, Expires, AllowFrom, Attestor string
 	Scopes                                   []string
@@ -56,7 +56,7 @@ func showKeys(w http.ResponseWriter, v *visit) error {
 	return v.showKeys(w, keysView{Form: emptyKeyForm()})
 }
 
-// showKeys shows the page with all keys as they are now.
+// showKeys shows the page with the current keys.
 func (v *visit) showKeys(w http.ResponseWriter, data keysView) error {
 	keys, err := v.Admin.ListKeys(v.Context())
 	if err != nil {
@@ -70,7 +70,7 @@ func (v *visit) showKeys(w http.ResponseWriter, data keysView) error {
 	return v.show(w, data)
 }
 
-// keyRows has those first that can be used, the newest first.
+// keyRows puts active keys first, and newer keys before older ones.
 func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
 	rows := make([]keyRow, len(keys))
 	for i, k := range keys {
@@ -89,7 +89,7 @@ func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
 	return rows
 }
 
-// createKey makes an API key, and shows its token this once.
+// createKey creates an API key, and shows its token only this once.
 func createKey(w http.ResponseWriter, v *visit) error {
 	if err := v.ParseForm(); err != nil {
 		return formError(err)
@@ -112,7 +112,7 @@ func createKey(w http.ResponseWriter, v *visit) error {
 	return v.showKeys(w, keysView{Made: key.Name, Token: token, Form: emptyKeyForm()})
 }
 
-// read returns what the form asks for, or what is wrong with it.
+// read returns the request that the form describes, or an error text.
 func (f keyForm) read(now time.Time) (request appliance.KeyRequest, wrong string) {
 	request = appliance.KeyRequest{Name: f.Name, Attestor: f.Attestor}
 	var err error
@@ -120,7 +120,7 @@ func (f keyForm) read(now time.Time) (request appliance.KeyRequest, wrong string
 		return request, "The " + err.Error() + "."
 	}
 	if len(f.Scopes) == 0 {
-		return request, "Choose at least one scope." // none would mean all
+		return request, "Choose at least one scope." // an empty list would mean all scopes
 	}
 	for _, name := range f.Scopes {
 		scope, err := appliance.ParseScope(name)
@@ -146,7 +146,7 @@ func (f keyForm) read(now time.Time) (request appliance.KeyRequest, wrong string
 	return request, ""
 }
 
-// revokeKey ends an API key whose name was typed.
+// revokeKey revokes an API key if its name was entered as confirmation.
 func revokeKey(w http.ResponseWriter, v *visit) error {
 	keys, err := keyNames(v)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// theKey is the one API key of a name.
+// theKey returns the API key with a name, which must be unique.
 func (r *rig) theKey(t testing.TB, name string) appliance.APIKey {
 	t.Helper()
 	keys, err := r.admin.ListKeys(t.Context())
@@ -31,7 +31,7 @@ func (r *rig) theKey(t testing.TB, name string) appliance.APIKey {
 	return found[0]
 }
 
-// newKeyForm is a form with which a key can be made.
+// newKeyForm is a valid form for a new key.
 func newKeyForm(name string) url.Values {
 	return url.Values{"name": {name}, "rate": {"10/s"}, "scope": {"attest"}, "expires": {"2999-01-31"}, "allowFrom": {"127.0.0.0/8, ::1"}}
 }
@@ -86,7 +86,7 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 	}
 }
 
-// What the console does has the name of who did it in the journal.
+// The journal names the console user that made a change.
 func TestTheJournalSaysWhoMadeAKeyInTheConsole(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -20,22 +20,23 @@ import (
 //go:embed templates static all:dist
 var embedded embed.FS
 
-// view is what the layout shows, and its page.
+// view is the data of the layout and of its page.
 type view struct {
 	Title   string
 	Page    string
 	pages   []page
-	Who     *Principal // nil where nobody has signed in
+	Who     *Principal // nil if no user has signed in
 	Expires time.Time  // of the session
 	Now     time.Time
 	Data    any
 }
 
-// looks are the templates, and the files that browsers load: ours of static/, and what the build has bundled from npm into dist/.
+// looks holds the templates and the static files: our own in static/, and the npm bundles that the build writes to
+// dist/.
 type looks struct {
 	pages   map[string]*template.Template
 	files   map[string][]byte
-	version string // of all files together: it is part of their addresses, so that browsers may keep them for ever
+	version string // hash of all files; it is part of their URLs, so that browsers may cache them forever
 }
 
 func newLooks(pages []page) (looks, error) {
@@ -106,18 +107,18 @@ func (l looks) write(w http.ResponseWriter, status int, name string, v view) err
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(out.Bytes()) // fails only where nobody is there any more
+	_, _ = w.Write(out.Bytes()) // fails only if the client has disconnected
 	return nil
 }
 
-// part is a block of a page's template by itself.
+// part renders one block of a page's template.
 func (l looks) part(page, block string, data any) (string, error) {
 	var out strings.Builder
 	err := l.pages[page].ExecuteTemplate(&out, block, data)
 	return out.String(), err
 }
 
-// static serves the files. An address of an older build gets the file of this one, which is not kept.
+// static serves the files. A URL of an older build returns the current file, without caching.
 func (l looks) static(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	file, ok := l.files[name]
@@ -132,19 +133,19 @@ func (l looks) static(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(file)
 }
 
-// contentTypes are those of the files that are served, by their endings.
+// contentTypes maps the extensions of served files to their media types.
 var contentTypes = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
-// navItem is a line of the navigation.
+// navItem is an entry of the navigation.
 type navItem struct {
 	Path, Title string
 	Current     bool
 }
 
-// Left is how many seconds the session still lasts.
+// Left returns the remaining seconds of the session.
 func (v view) Left() int { return int(v.Expires.Sub(v.Now).Seconds()) }
 
-// Nav are the pages that whoever has signed in may see.
+// Nav returns the pages that the signed-in user may see.
 func (v view) Nav() (items []navItem) {
 	for _, p := range v.pages {
 		if v.Who != nil && v.Who.Role >= p.least {

@@ -19,41 +19,44 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// OIDC is a provider by which people sign in (OpenID Connect Core 1.0), beside links, and what its groups may do.
+// OIDC configures sign-in through a provider (OpenID Connect Core 1.0), in addition to links, and maps groups to roles.
 type OIDC struct {
 	Issuer   string
 	ClientID string
-	Secret   func() (string, error) // of the client, read for each sign-in; "" for a public client
+	Secret   func() (string, error) // returns the client secret, for each sign-in; "" for a public client
 	Scopes   []string
-	Claim    string            // that names groups
-	Roles    map[string]Role   // by group; the highest of somebody's counts
+	Claim    string            // the claim that lists groups
+	Roles    map[string]Role   // by group; a user gets the highest role of its groups
 	HTTP     http.RoundTripper // nil means http.DefaultTransport
 }
 
 const (
-	// oidcTimeout bounds what is asked of a provider for one sign-in.
+	// oidcTimeout bounds the requests to a provider for one sign-in.
 	oidcTimeout = 15 * time.Second
-	// pendingLife is how long somebody may take to sign in at the provider.
+	// pendingLife is how long a user may take to sign in at the provider.
 	pendingLife = 10 * time.Minute
-	// mostPending bounds memory. The next sign-in is refused, so that no stranger ends one that has begun.
+	// mostPending bounds memory. Beyond it, new sign-ins are refused, so that an anonymous client cannot evict a
+	// pending one.
 	mostPending = 4096
-	// One address may begin startBurst sign-ins at once, and then one each startEvery: it cannot fill mostPending.
+	// One address may begin startBurst sign-ins at once, and then one every startEvery. So one address cannot fill
+	// mostPending.
 	startBurst = 20
 	startEvery = 20 * time.Second
-	// maxAuthAge makes providers say when somebody signed in there (auth_time), which they must where max_age is asked for.
+	// maxAuthAge is sent as max_age, because providers must then return the time of the sign-in (auth_time).
 	maxAuthAge = 12 * time.Hour
 )
 
 // pending is a sign-in that has begun, until the provider sends the browser back.
 type pending struct {
-	browser  secret // of the cookie of the browser in which it began
+	browser  secret // hash of the cookie in the browser that began the sign-in
 	nonce    string
 	verifier string // of PKCE (RFC 7636)
 	next     string
 	expires  time.Time
 }
 
-// provider is an OIDC as it is used. It is asked about itself when the first person signs in: the console opens without it, too.
+// provider implements sign-in through an OIDC provider. It runs discovery at the first sign-in, so the console starts
+// even if the provider is down.
 type provider struct {
 	OIDC
 	redirect string
@@ -62,7 +65,7 @@ type provider struct {
 	mu         sync.Mutex
 	discovered *oidc.Provider
 	pending    map[secret]pending           // by state
-	starts     map[netip.Addr]*rate.Limiter // of each address that has begun a sign-in lately
+	starts     map[netip.Addr]*rate.Limiter // of each address that began a sign-in recently
 }
 
 func newProvider(o *OIDC, redirect string, now func() time.Time) *provider {
@@ -72,19 +75,20 @@ func newProvider(o *OIDC, redirect string, now func() time.Time) *provider {
 	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending), starts: make(map[netip.Addr]*rate.Limiter)}
 }
 
-// bounded is the context of what is asked of the provider.
+// bounded returns the context of requests to the provider.
 func (p *provider) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(oidc.ClientContext(ctx, &http.Client{Transport: p.HTTP, Timeout: oidcTimeout}), oidcTimeout)
 }
 
-// client is the OAuth 2.0 client that the console is.
+// client returns the console's OAuth 2.0 client configuration. It runs discovery if needed.
 func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, error) {
 	p.mu.Lock()
 	known := p.discovered
 	p.mu.Unlock()
 	if known == nil {
 		var err error
-		// What the provider keeps asks for its keys later: with its client, and without this sign-in's end.
+		// The discovered provider later fetches keys with this context, so the context keeps the HTTP client but must
+		// outlive this sign-in.
 		lasting := oidc.ClientContext(context.WithoutCancel(ctx), &http.Client{Transport: p.HTTP, Timeout: oidcTimeout})
 		if known, err = oidc.NewProvider(lasting, p.Issuer); err != nil {
 			return nil, nil, fmt.Errorf("ask %s about itself: %w", p.Issuer, err)
@@ -102,10 +106,10 @@ func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, 
 	}, nil
 }
 
-// errTooMany says that too many sign-ins have begun.
+// errTooMany means that too many sign-ins have begun.
 var errTooMany = errors.New("too many sign-ins have begun")
 
-// mayBegin counts a sign-in of an address.
+// mayBegin counts a sign-in against the rate limit of an address.
 //
 // Errors: errTooMany.
 func (p *provider) mayBegin(from netip.Addr) error {
@@ -130,7 +134,7 @@ func (p *provider) mayBegin(from netip.Addr) error {
 	return nil
 }
 
-// begin returns where the browser signs in, and the cookie by which it is known again.
+// begin returns the URL at which the browser signs in, and the cookie that identifies the browser afterwards.
 //
 // Errors: errTooMany.
 func (p *provider) begin(ctx context.Context, next string, again bool) (to, cookie string, err error) {
@@ -162,7 +166,7 @@ func (p *provider) begin(ctx context.Context, next string, again bool) (to, cook
 	return client.AuthCodeURL(state, options...), cookie, nil
 }
 
-// take returns what began with a state in that browser, which nobody can take again.
+// take removes and returns the pending sign-in with the given state, if it began in the browser with the given cookie.
 func (p *provider) take(state, cookie string) (pending, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,10 +175,10 @@ func (p *provider) take(state, cookie string) (pending, bool) {
 	return begun, ok && begun.browser == hashed(cookie) && p.now().Before(begun.expires)
 }
 
-// errNoGroup says that somebody has signed in who may not open the console.
+// errNoGroup means that a user has signed in without a group that may open the console.
 var errNoGroup = errors.New("you are in no group that may open the console")
 
-// claims are what is read of somebody.
+// claims are the ID token's claims that the console uses.
 type claims struct {
 	Subject  string `json:"sub"`
 	Email    string `json:"email"`
@@ -182,7 +186,7 @@ type claims struct {
 	AuthTime int64  `json:"auth_time"`
 }
 
-// finish returns who has signed in, by the code that the provider has given the browser.
+// finish exchanges the provider's code and returns the signed-in user.
 func (p *provider) finish(ctx context.Context, code string, begun pending) (Principal, error) {
 	ctx, cancel := p.bounded(ctx)
 	defer cancel()
@@ -207,7 +211,7 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 	if err := errors.Join(id.Claims(&of), id.Claims(&all)); err != nil {
 		return Principal{}, fmt.Errorf("the ID token: %w", err)
 	}
-	if all[p.Claim] == nil { // many providers have groups there alone
+	if all[p.Claim] == nil { // many providers return groups only from UserInfo
 		if err := p.addUserInfo(ctx, known, client.TokenSource(ctx, token), id.Subject, &of, all); err != nil {
 			return Principal{}, err
 		}
@@ -223,7 +227,7 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 	return who, nil
 }
 
-// addUserInfo adds what the provider's UserInfo endpoint says of the same person.
+// addUserInfo adds the claims from the provider's UserInfo endpoint for the same subject.
 func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token oauth2.TokenSource, subject string, of *claims, all map[string]any) error {
 	if known.UserInfoEndpoint() == "" {
 		return nil
@@ -245,7 +249,7 @@ func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token 
 	return nil
 }
 
-// roleOf is the highest role of somebody's groups; 0 for none. A claim is a list of texts, or one.
+// roleOf returns the highest role of a user's groups, or 0. The claim is a list of strings, or one string.
 func (p *provider) roleOf(claim any) (role Role) {
 	groups, isList := claim.([]any)
 	if !isList {
@@ -261,11 +265,11 @@ func (p *provider) roleOf(claim any) (role Role) {
 
 const (
 	maxSubject = 255 // OpenID Connect Core 1.0, section 2
-	maxName    = 64  // of the name beside it in events
+	maxName    = 64  // of the chosen name that events add to the subject
 )
 
-// name is how events name a person: by the provider's own identifier, which never belongs to anybody else, and then by the name that the
-// person may have chosen. The identifier comes first and is never cut, so that no name can hide it.
+// name returns the name of a user in events: the provider's unique identifier, followed by the name that the user may
+// have chosen. The identifier comes first and is never cut, so that no chosen name can hide it.
 func (c claims) name() string {
 	name := []rune(printable(cmp.Or(c.Email, c.Username)))
 	if len(name) == 0 {

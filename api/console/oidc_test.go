@@ -15,14 +15,14 @@ import (
 	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
-// errRedirected is an error with which a client stops at the console's own address.
+// errRedirected stops a client at the console's own address.
 var errRedirected = errors.New("back at the console")
 
 // visitor is a browser at the provider.
 type visitor struct {
 	t     *testing.T
 	http  *http.Client
-	query url.Values // with which it came back
+	query url.Values // of the redirect back to the console
 }
 
 func newVisitor(t *testing.T) *visitor {
@@ -42,7 +42,7 @@ func newVisitor(t *testing.T) *visitor {
 	return v
 }
 
-// get follows where it is led; it returns "" where that is back to the console.
+// get follows redirects. It returns "" if they lead back to the console.
 func (v *visitor) get(address string) (page, at string) {
 	v.t.Helper()
 	req, err := http.NewRequestWithContext(v.t.Context(), http.MethodGet, address, nil)
@@ -64,7 +64,7 @@ func (v *visitor) get(address string) (page, at string) {
 	return string(text), resp.Request.URL.String()
 }
 
-// signIn says who it is, where the provider asks.
+// signIn enters an account, if the provider asks for one.
 func (v *visitor) signIn(to, account string) {
 	v.t.Helper()
 	page, at := v.get(to)
@@ -90,7 +90,7 @@ func testProvider(t *testing.T) *provider {
 	}, "http://127.0.0.1:9465/oidc/callback", time.Now)
 }
 
-// begun begins a sign-in and goes through with it at the provider.
+// begun begins a sign-in and completes it at the provider.
 func (v *visitor) begun(p *provider, account string, again bool) (code string, of pending) {
 	v.t.Helper()
 	v.query = nil
@@ -134,7 +134,7 @@ func TestWhoSignedInEarlierAtTheProviderIsNotFresh(t *testing.T) {
 	if age := time.Since(who.SignedIn); err != nil || age < 9*time.Minute || age > 11*time.Minute {
 		t.Errorf("%+v, %v", who, err)
 	}
-	// Nothing is asked a second time, but where it is to be.
+	// The provider asks for the account again only if the sign-in requests it.
 	for again, asks := range map[bool]bool{false: false, true: true} {
 		to, _, err := p.begin(t.Context(), "/", again)
 		if err != nil {

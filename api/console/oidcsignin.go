@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// oidcCookie binds a sign-in at the provider to the browser in which it began. It is Lax, for the provider's site sends the browser back.
+// oidcCookie is the name of the cookie that binds a sign-in at the provider to the browser that began it. The cookie is
+// SameSite=Lax, because the provider's site sends the browser back.
 func (c *Console) oidcCookie() string { return c.cookieName() + "-oidc" }
 
 // beginOIDC sends the browser to the provider.
@@ -32,8 +33,8 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// endOIDC takes the browser back from the provider. Its answer is a page that leads on, and no redirect: to one that another site has begun,
-// browsers do not send a cookie that is SameSite=Strict.
+// endOIDC handles the browser's return from the provider. It answers with a page that leads on instead of a redirect,
+// because browsers do not send a SameSite=Strict cookie with a redirect that another site began.
 func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	var cookie string

@@ -10,7 +10,8 @@ import (
 	"github.com/attestd/attestd/api/wire"
 )
 
-// overviewPage says at a glance whether the appliance signs, whether its history is whole, and whether its data are fresh.
+// overviewPage shows whether the appliance signs, whether the journal is intact, and whether the replica's data are
+// fresh.
 func overviewPage() page {
 	return page{name: "overview", path: "/", title: "Overview", least: Viewer, routes: []route{
 		{"GET /{$}", Viewer, showOverview},
@@ -19,22 +20,22 @@ func overviewPage() page {
 	}}
 }
 
-// statusInterval is how often a page that is followed is told the status anew.
+// statusInterval is how often a live page receives a new status.
 const statusInterval = 3 * time.Second
 
-// overview is what the page shows.
+// overview is the data of the page.
 type overview struct {
 	overviewNow
 	Figures  []figure
 	Findings findings
 }
 
-// overviewNow is the part that is told anew while the page is open.
+// overviewNow is the part of the data that is updated while the page is open.
 type overviewNow struct {
 	Answers []answer
 	Status  wire.Status
-	Lasts   time.Duration     // that the daemon runs
-	Pages   map[string]string // that whoever looks may see: their titles, by path
+	Lasts   time.Duration     // uptime of the daemon
+	Pages   map[string]string // titles of the pages that the user may see, by path
 }
 
 func showOverview(w http.ResponseWriter, v *visit) error {
@@ -66,7 +67,8 @@ func overviewOf(v *visit) (overviewNow, error) {
 	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second, titles}, nil
 }
 
-// followOverview tells samples as they are taken, and the parts of the page that the status makes, as HTML: their words are written once.
+// followOverview streams new samples, and the parts of the page that depend on the status, rendered as HTML by the
+// page's own template.
 func followOverview(w http.ResponseWriter, v *visit) error {
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		if err := send("begin", nil); err != nil {
@@ -94,16 +96,16 @@ func followOverview(w http.ResponseWriter, v *visit) error {
 	})
 }
 
-// findings are what doctor found.
+// findings are the results of a doctor run.
 type findings struct {
-	Looking bool // it is not done yet
+	Looking bool // a run is in progress
 	At      time.Time
-	Bad     []finding // fail and warn
+	Bad     []finding // state fail or warn
 	Good    []finding
-	Unseen  []finding // what doctor sees as root only
+	Unseen  []finding // checks that only root can run
 }
 
-// finding is as doctor tells it.
+// finding is one check of doctor.
 type finding struct {
 	Check  string `json:"check"`
 	State  string `json:"state"` // ok, warn or fail
@@ -111,30 +113,30 @@ type finding struct {
 	Remedy string `json:"remedy"`
 }
 
-// Looks is the class of its state.
+// Looks returns the CSS class for the state.
 func (f finding) Looks() string {
 	return map[string]string{"ok": good, "warn": warn, "fail": bad}[f.State]
 }
 
-// Command is the remedy where it is a command to type, or ends in one.
+// Command returns the command that the remedy contains, or "".
 func (f finding) Command() string { return commandIn(f.Remedy) }
 
 const (
-	// findingsLast is how long what doctor found is shown: it asks a lot of a machine.
+	// findingsLast is how long findings are reused, because a doctor run is expensive.
 	findingsLast = time.Minute
-	// findingsWait is how long a page waits for it.
+	// findingsWait is how long a page waits for a run.
 	findingsWait   = 2 * time.Second
 	doctorDeadline = 2 * time.Minute
 )
 
-// doctor remembers what doctor found, for all who look. It runs once at a time.
+// doctor caches the findings for all users. It has at most one run at a time.
 type doctor struct {
 	mu      sync.Mutex
 	found   findings
-	running chan struct{} // closed when it is done; nil while it does not run
+	running chan struct{} // closed when the run ends; nil if none runs
 }
 
-// look returns what doctor has found lately, or finds now.
+// look returns recent findings, or starts a run and waits up to findingsWait for it.
 func (d *doctor) look(v *visit) findings {
 	d.mu.Lock()
 	if d.running == nil && v.console.now().Sub(d.found.At) > findingsLast {
@@ -189,7 +191,7 @@ func (d *doctor) run(v *visit) {
 	d.running = nil
 }
 
-// examineAgain has doctor look anew.
+// examineAgain discards the findings, so that the next page starts a new run.
 func examineAgain(w http.ResponseWriter, v *visit) error {
 	v.console.doctor.mu.Lock()
 	v.console.doctor.found.At = time.Time{}

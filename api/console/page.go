@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/api/wire"
 )
 
-// page is one page of the console and what belongs to it. It shows the template templates/NAME.html, with the module static/NAME.js where there
-// is one.
+// page is one page of the console. It renders the template templates/NAME.html, with the module static/NAME.js if that
+// file exists.
 type page struct {
 	name   string
 	path   string
@@ -25,14 +25,14 @@ type page struct {
 	routes []route
 }
 
-// route is a method and a path (http.ServeMux), who may use it, and what answers. An error becomes a page that tells it.
+// route is a method and a path (http.ServeMux) with its minimum role and handler. An error becomes an error page.
 type route struct {
 	pattern string
 	least   Role
 	serve   func(w http.ResponseWriter, v *visit) error
 }
 
-// pages are all pages, in the order of the navigation. A new one is a line here.
+// pages returns all pages, in the order of the navigation.
 func pages() []page {
 	return []page{
 		overviewPage(),
@@ -44,16 +44,16 @@ func pages() []page {
 	}
 }
 
-// visit is a request of somebody who has signed in.
+// visit is a request of a signed-in user.
 type visit struct {
 	*http.Request
 	Principal
-	// Admin asks the admin socket's verbs in the principal's name, as far as its role allows.
+	// Admin sends requests to the admin socket on behalf of the principal, as far as its role allows.
 	Admin   *client.Admin
 	Expires time.Time // of the session
 	console *Console
 	ended   context.Context // ends with the session
-	streams *atomic.Int32   // of the session
+	streams *atomic.Int32   // open streams of the session
 	page    page
 }
 
@@ -79,7 +79,7 @@ func (c *Console) routes() *http.ServeMux {
 	return mux
 }
 
-// signedIn serves a route to whoever has signed in with a role that may use it.
+// signedIn serves a route to signed-in users with a sufficient role.
 func (c *Console) signedIn(p page, of route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := c.session(r)
@@ -100,7 +100,7 @@ func (c *Console) signedIn(p page, of route) http.Handler {
 	})
 }
 
-// failed answers with the page that tells an error.
+// failed answers with the page for an error.
 func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
 	problem, isProblem := errors.AsType[*client.Problem](err)
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -113,7 +113,7 @@ func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
 		c.problem(w, v.Request, problem.Status, problem.Detail)
 	case isTooLarge:
 		c.problem(w, v.Request, http.StatusRequestEntityTooLarge, fmt.Sprintf("That is more than %d bytes.", tooLarge.Limit))
-	case v.Context().Err() != nil: // nobody is there any more
+	case v.Context().Err() != nil: // the client has disconnected
 	default:
 		c.logger.Error("console: a page failed", "path", v.URL.Path, "error", err.Error())
 		c.problem(w, v.Request, http.StatusInternalServerError, "The appliance did not answer as it should. Its log has the reason.")
@@ -127,7 +127,7 @@ func (v *visit) show(w http.ResponseWriter, data any) error {
 	})
 }
 
-// redirect sends the browser to another page, with GET: after a form.
+// redirect sends the browser to another page with GET, after a form.
 func (v *visit) redirect(w http.ResponseWriter, path string) error {
 	http.Redirect(w, v.Request, path, http.StatusSeeOther)
 	return nil
@@ -135,7 +135,7 @@ func (v *visit) redirect(w http.ResponseWriter, path string) error {
 
 const (
 	streamWriteTimeout = 30 * time.Second
-	// streamPulse says that a stream on which nothing happens is one still, to live.js and to proxies.
+	// streamPulse is the interval of the events that show live.js and proxies that an idle stream is alive.
 	streamPulse = 10 * time.Second
 )
 
@@ -143,8 +143,9 @@ var errStreams = &client.Problem{Problem: wire.Problem{
 	Status: http.StatusTooManyRequests, Detail: fmt.Sprintf("You follow %d pages live already: close one of them.", mostStreams),
 }}
 
-// stream answers with server-sent events (HTML, section 9.2) until produce returns, the browser leaves, or the session ends: that is an event
-// named end. send may be called from one goroutine; data is told as JSON.
+// stream answers with server-sent events (HTML, section 9.2) until produce returns, the client disconnects, or the
+// session ends. The end of the session sends an event named end. send encodes data as JSON, and may be called from one
+// goroutine.
 func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, send func(event string, data any) error) error) error {
 	defer v.streams.Add(-1)
 	if v.streams.Add(1) > mostStreams {
@@ -156,7 +157,8 @@ func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, 
 	defer cancel()
 	defer context.AfterFunc(v.ended, cancel)()
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
-	_ = out.control.SetReadDeadline(time.Time{}) // what net/http reads beside the handler only says that the browser has left
+	// during the handler, net/http reads only to detect that the client disconnects
+	_ = out.control.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "text/event-stream")
 	if err := out.write(": attestd\n\n"); err != nil {
 		return nil
@@ -209,7 +211,7 @@ func (e *eventWriter) pulse(ctx context.Context) {
 	}
 }
 
-// problem answers with a page that says what is wrong.
+// problem answers with an error page.
 func (c *Console) problem(w http.ResponseWriter, r *http.Request, status int, text string) {
 	view := view{Title: http.StatusText(status), Page: "problem", Now: c.now(), Data: text}
 	if s := c.session(r); s != nil {
@@ -218,7 +220,7 @@ func (c *Console) problem(w http.ResponseWriter, r *http.Request, status int, te
 	c.write(w, status, "problem", view)
 }
 
-// write answers with a page that cannot fail, but for a defect.
+// write answers with a page. It fails only because of a defect.
 func (c *Console) write(w http.ResponseWriter, status int, name string, v view) {
 	if err := c.looks.write(w, status, name, v); err != nil {
 		c.logger.Error("console: a page failed", "error", err.Error())
@@ -226,7 +228,7 @@ func (c *Console) write(w http.ResponseWriter, status int, name string, v view) 
 	}
 }
 
-// askToSignIn leads a person to the page on which to sign in, and tells a program that nobody is.
+// askToSignIn redirects a page load to the sign-in page. It answers other requests with 401.
 func (c *Console) askToSignIn(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Dest") != "empty" {
 		http.Redirect(w, r, "/sign-in?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)

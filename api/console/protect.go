@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// policy lets pages load and ask only what comes from the console itself. Neither scripts nor styles are inline.
+// policy lets pages load and fetch only from the console itself. Neither scripts nor styles are inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// protected refuses what no page of the console asks: requests under a name that is not the console's, and those that another site's page has
-// a browser make.
+// protected refuses requests that no page of the console sends: requests for a foreign host name, and cross-origin
+// requests.
 func (c *Console) protected(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,13 +29,13 @@ func (c *Console) protected(next http.Handler) http.Handler {
 	})
 }
 
-// secure says whether browsers reach the console by TLS: its own, or that of a proxy before it.
+// secure reports whether browsers reach the console over TLS, either directly or through a proxy.
 func (c *Console) secure() bool { return c.opts.URL.Scheme == "https" }
 
 func secure(h http.Header, tls bool) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // no-referrer would take the Origin from forms
+	h.Set("Referrer-Policy", "same-origin") // no-referrer would remove the Origin from forms
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
@@ -44,7 +44,7 @@ func secure(h http.Header, tls bool) {
 	}
 }
 
-// isOwnHost says whether a Host header names the console. Its port does not matter: it is another one behind a tunnel.
+// isOwnHost reports whether a Host header names the console. The port is ignored, because it differs behind a tunnel.
 func (c *Console) isOwnHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

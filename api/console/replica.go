@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// replicaPage shows how far the replica has followed its upstream, and which rows it does not serve.
+// replicaPage shows how far the replica has followed its upstream, and the rows that it does not serve.
 func replicaPage() page {
 	return page{name: "replica", path: "/replica", title: "Replica", least: Viewer, routes: []route{
 		{"GET /replica", Viewer, showReplica},
@@ -24,26 +24,26 @@ func replicaPage() page {
 }
 
 const (
-	replicaInterval = 5 * time.Second // between two looks at what is followed live
-	leastLag        = 10.0            // seconds: a graph of less is not drawn higher
+	replicaInterval = 5 * time.Second // between two updates of a live page
+	leastLag        = 10.0            // seconds; a smaller lag does not fill the graph
 )
 
-// replicaView is the replica as it is now.
+// replicaView is the current state of the replica.
 type replicaView struct {
-	None       string // why there is no replica; empty where there is one
+	None       string // why the daemon has no replica; empty if it has one
 	Status     wire.ReplicaStatus
 	Kinds      []kindRows
 	Lag        lagView
 	Unverified wire.Unverified
 }
 
-// kindRows is how many rows of a kind there are. Upstream is zero where that is not known.
+// kindRows is the number of rows of a kind. Upstream is zero if unknown.
 type kindRows struct {
 	Kind           string
 	Here, Upstream uint64
 }
 
-// Percent is how much of what the upstream has is here.
+// Percent returns the share of the upstream's rows that the replica has.
 func (k kindRows) Percent() uint64 {
 	if k.Upstream == 0 {
 		return 100
@@ -54,11 +54,11 @@ func (k kindRows) Percent() uint64 {
 // lagView is the graph of the lag.
 type lagView struct {
 	Path  string
-	Most  string // the highest value
-	Scale string // the value at the upper edge
+	Most  string // highest value
+	Scale string // value at the upper edge
 }
 
-// State is the follower's, as a mark and in words.
+// State rates the follower's state as good, warn or bad.
 func (r replicaView) State() (mark string) {
 	switch f := r.Status.Follower; {
 	case f.Failing:
@@ -69,10 +69,10 @@ func (r replicaView) State() (mark string) {
 	return "good"
 }
 
-// Does is what the follower does.
+// Does describes the follower's activity.
 func (r replicaView) Does() string { return text.Follower(*r.Status.Follower) }
 
-// Behind is by how much the replica may be out of date.
+// Behind describes how far the replica may be out of date.
 func (r replicaView) Behind() string { return text.Lag(*r.Status.Follower) }
 
 func showReplica(w http.ResponseWriter, v *visit) error {
@@ -83,7 +83,7 @@ func showReplica(w http.ResponseWriter, v *visit) error {
 	return v.show(w, data)
 }
 
-// replica asks for all that the page shows.
+// replica fetches all data of the page.
 func (v *visit) replica(ctx context.Context) (data replicaView, err error) {
 	data.Status, err = v.Admin.ReplicaStatus(ctx)
 	if client.CodeOf(err) == appliance.CodeReplicaUnavailable {
@@ -101,7 +101,7 @@ func (v *visit) replica(ctx context.Context) (data replicaView, err error) {
 	return data, err
 }
 
-// kindsOf has first what the upstream counts.
+// kindsOf lists the kinds with a known upstream count first.
 func kindsOf(s wire.ReplicaStatus) (kinds []kindRows) {
 	followed := map[string]follower.Count{}
 	if s.Follower != nil {
@@ -124,7 +124,7 @@ func kindsOf(s wire.ReplicaStatus) (kinds []kindRows) {
 	return kinds
 }
 
-// hour is how many steps the graph of the lag is wide.
+// hour is the width of the lag graph, in steps.
 const hour = 360
 
 func drawLag(lag wire.ReplicaLag) lagView {
@@ -132,7 +132,7 @@ func drawLag(lag wire.ReplicaLag) lagView {
 	return lagView{path, fmt.Sprintf("%.1f s", most), fmt.Sprintf("%.0f s", scale)}
 }
 
-// followReplica sends the page's part that changes, when it has changed.
+// followReplica streams the live part of the page whenever it changes.
 func followReplica(w http.ResponseWriter, v *visit) error {
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		tick := time.NewTicker(replicaInterval)

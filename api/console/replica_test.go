@@ -19,7 +19,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 )
 
-// startFollower starts another daemon on the rig's token, whose replica follows an upstream, until the test ends.
+// startFollower starts another daemon on the rig's token, with a replica that follows an upstream, until the test ends.
 func (r *rig) startFollower(t testing.TB, upstream string) *rig {
 	t.Helper()
 	settings, err := r.admin.Settings(t.Context())
@@ -65,7 +65,7 @@ graphql: { upstream: %q }
 	return nil
 }
 
-// lied is an upstream whose schema lacks a field, and one of whose transfers contradicts its packet.
+// lied is an upstream with a field missing in its schema, and with a transfer that contradicts its packet.
 func lied(t testing.TB) *followertest.Proxy {
 	t.Helper()
 	upstream := followertest.NewUpstream(t, dataset.GenerateOptions{Transfers: 200, Seed: 1, Now: time.Now()})
@@ -81,7 +81,7 @@ func lied(t testing.TB) *followertest.Proxy {
 	return proxy
 }
 
-// inStep waits until the replica has all that its upstream has.
+// inStep waits until the replica has all rows of its upstream.
 func (r *rig) inStep(t testing.TB) {
 	t.Helper()
 	followertest.Await(t, time.Minute, "in step", func() bool {

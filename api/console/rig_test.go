@@ -28,7 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	worker.Main() // the daemon starts this program again, to hold the HSM's library
+	worker.Main() // the daemon runs this program again as the worker that holds the HSM's library
 	status := m.Run()
 	if running != nil {
 		running.end()
@@ -37,13 +37,13 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// rig is a daemon with its console, over a SoftHSM token, a journal and a replica with generated rows. All tests share it, and what they find
-// there others have left: each makes what it looks for.
+// rig is a daemon with its console, over a SoftHSM token, a journal and a replica with generated rows. All tests share
+// it and find each other's leftovers, so each test creates the fixtures that it looks for.
 type rig struct {
 	url    string // of the console
-	api    string // of the API
+	api    string // URL of the API
 	admin  *client.Admin
-	socket string // of admin
+	socket string // path of the admin socket
 	key    string // an API key's token
 	end    func()
 }
@@ -63,7 +63,7 @@ func start(t testing.TB) *rig {
 	return running
 }
 
-// findings are what doctor finds in the rig, which has no command.
+// findings are the doctor's findings in the rig, where the doctor command is not available.
 var findings = map[string]any{"state": "warn", "checks": []map[string]string{
 	{"check": "disk sync", "state": "ok", "detail": "0.4 ms"},
 	{"check": "certificate", "state": "warn", "detail": "ends in 12 days", "remedy": "renew it; then: attestd reload"},
@@ -164,7 +164,7 @@ func (r *rig) browser(t testing.TB) *browser {
 	return &browser{t, r.url, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// signedIn is a browser in which somebody has signed in with a role.
+// signedIn returns a browser with a session of the given role.
 func (r *rig) signedIn(t testing.TB, role string) *browser {
 	t.Helper()
 	b := r.browser(t)
@@ -193,7 +193,7 @@ func (b *browser) post(path string, form url.Values) (status int, header http.He
 	return b.do(http.MethodPost, path, form, nil)
 }
 
-// do makes a request with other headers; Host is that of the request.
+// do sends a request with additional headers. The header Host sets the request's host.
 func (b *browser) do(method, path string, form url.Values, headers map[string]string) (status int, header http.Header, body string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.base+path, strings.NewReader(form.Encode()))

@@ -11,37 +11,37 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// search is what somebody looks for in the journal, as it was typed and as it is meant.
+// search is a search of the journal, as entered and as parsed.
 type search struct {
-	Q           string // an id, an API key's id or name, an address or a hash
-	As          string // which of the two an address is: asUnspendable or asBeneficiary; empty where Q is none
+	Q           string // an attestation's id, an API key's id or name, an address or a hash
+	As          string // the meaning of an address: asUnspendable or asBeneficiary; empty if Q is not an address
 	From, Until string // times, UTC
-	Wrong       string // what cannot be meant, for whoever typed it
+	Wrong       string // error text for the user
 
 	query       appliance.JournalQuery
 	id          uuid.UUID
 	beneficiary *appliance.Address
 }
 
-// What an address can be searched as.
+// Meanings of an address in a search.
 const (
 	asUnspendable = "unspendable"
 	asBeneficiary = "beneficiary"
 )
 
-// isEmpty says whether nothing is searched for: then the newest are shown.
+// isEmpty reports whether the search has no criteria. The newest attestations are then listed.
 func (s search) isEmpty() bool {
 	return s.Q == "" && s.From == "" && s.Until == "" && s.query.Before == 0
 }
 
-// Other is the search for the same address as what it was not searched as.
+// Other returns the URL that searches the same address with its other meaning.
 func (s search) Other() string {
 	s.As = map[string]string{asUnspendable: asBeneficiary, asBeneficiary: asUnspendable}[s.As]
 	return s.at(0)
 }
 
-// readSearch reads a form. keys are the names of API keys by id. Only those who may see addresses may search by one, or by a hash, which
-// anybody makes of two: the answer says whether it was attested.
+// readSearch reads a form. keys are the names of API keys by id. Only users who may see addresses may search by address
+// or by hash. Anyone can compute the hash of two addresses, so the answer would reveal whether they were attested.
 func readSearch(form url.Values, keys map[string]string, addresses bool) (s search) {
 	s = search{
 		Q: strings.TrimSpace(form.Get("q")), From: form.Get("from"), Until: form.Get("until"),
@@ -72,7 +72,7 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 	return s
 }
 
-// readTime reads a time as browsers send it, and as the command takes it. Without a zone it is UTC.
+// readTime parses a time as browsers send it, and as the command accepts it. Without a zone it is UTC.
 func readTime(s string) (time.Time, bool) {
 	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, time.DateOnly} {
 		if t, err := time.Parse(layout, s); err == nil {
@@ -110,7 +110,7 @@ func (s *search) readQ(as string, keys map[string]string, addresses bool) {
 	}
 }
 
-// readKey says whether an API key has that id or name.
+// readKey reports whether an API key has the id or name Q.
 func (s *search) readKey(keys map[string]string) bool {
 	for id, name := range keys {
 		switch {

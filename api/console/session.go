@@ -13,35 +13,36 @@ import (
 const (
 	linkLife    = time.Minute
 	sessionLife = 30 * time.Minute
-	// mostLinks and mostSessions bound memory. One more takes the place of the oldest.
+	// mostLinks and mostSessions bound memory. Beyond them, a new entry replaces the oldest.
 	mostLinks    = 32
 	mostSessions = 64
-	// mostStreams of a session leave connections to others (maxConnectionsPerAddress). A page that is seen has one.
+	// mostStreams bounds the streams of a session, so that connections remain for other clients
+	// (maxConnectionsPerAddress). A visible page has one stream.
 	mostStreams = 16
 )
 
-// secret is what is kept of a link's token or of a session's cookie: whoever reads the memory cannot use it.
+// secret is the hash of a link's token or of a session's cookie. A reader of the process's memory cannot use it.
 type secret [sha256.Size]byte
 
 func hashed(token string) secret { return sha256.Sum256([]byte(token)) }
 
-// link is an invitation that can be taken once.
+// link is an invitation that can be used once.
 type link struct {
 	Role    Role
 	By      string
 	Expires time.Time
 }
 
-// session is somebody who has signed in.
+// session is the session of a signed-in user.
 type session struct {
 	Principal
 	expires time.Time
 	ended   context.Context // ends with the session
 	end     context.CancelFunc
-	streams atomic.Int32 // that are open; see mostStreams
+	streams atomic.Int32 // open streams; see mostStreams
 }
 
-// sessions are all links and sessions, in memory only: a restart ends them. They are safe for concurrent use.
+// sessions holds all links and sessions in memory; a restart ends them. It is safe for concurrent use.
 type sessions struct {
 	now func() time.Time
 
@@ -65,7 +66,7 @@ func (s *sessions) invite(role Role, by string) (token string, expires time.Time
 	return token, expires
 }
 
-// look returns a link that can still be taken.
+// look returns a link that is still valid.
 func (s *sessions) look(token string) (link, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +75,7 @@ func (s *sessions) look(token string) (link, bool) {
 	return l, ok
 }
 
-// take returns a link, which nobody can take again.
+// take removes and returns a link.
 func (s *sessions) take(token string) (link, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,13 +95,14 @@ func (s *sessions) begin(who Principal) (cookie string, begun *session) {
 	}
 	cookie = rand.Text()
 	begun = &session{Principal: who, expires: s.now().Add(sessionLife)}
-	// By the monotonic clock, for what is still being answered then; whether a session has ended is asked of now.
+	// This timeout uses the monotonic clock. It ends requests that are still being answered; forgetExpired uses s.now
+	// instead.
 	begun.ended, begun.end = context.WithTimeout(context.Background(), sessionLife)
 	s.signed[hashed(cookie)] = begun
 	return cookie, begun
 }
 
-// of returns the session of a cookie; nil where there is none, or none any more.
+// of returns the session of a cookie, or nil if it does not exist or has ended.
 func (s *sessions) of(cookie string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +130,7 @@ func (s *sessions) finishAll() {
 	clear(s.signed)
 }
 
-// forgetExpired must be called with the lock held.
+// forgetExpired removes expired links and sessions. The caller must hold the lock.
 func (s *sessions) forgetExpired() {
 	now := s.now()
 	for key, l := range s.links {
@@ -144,7 +146,7 @@ func (s *sessions) forgetExpired() {
 	}
 }
 
-// makeRoom removes what expires first until there is room for one more, and returns it.
+// makeRoom removes the entries that expire first until one more fits, and returns them.
 func makeRoom[T any](held map[secret]T, most int, expires func(T) time.Time) (dropped []T) {
 	for len(held) >= most {
 		var keys []secret

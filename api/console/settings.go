@@ -15,7 +15,7 @@ func settingsPage() page {
 	return page{name: "settings", path: "/settings", title: "Settings", least: Viewer, routes: []route{{"GET /settings", Viewer, showSettings}}}
 }
 
-// section is the settings whose names begin alike.
+// section holds the settings with the same first part of the name.
 type section struct {
 	Name     string
 	Settings []shownSetting
@@ -24,7 +24,7 @@ type section struct {
 type shownSetting struct {
 	wire.Setting
 	Lines   []string // of the value
-	Changed bool     // it is no default
+	Changed bool     // differs from the default
 }
 
 func showSettings(w http.ResponseWriter, v *visit) error {
@@ -50,7 +50,7 @@ func sections(settings []wire.Setting) (all []section) {
 	return all
 }
 
-// lines are a value as a person reads it: a list has one for each element. An empty value has none.
+// lines formats a value for people: a list has one line per element. An empty value has no lines.
 func lines(value any) (texts []string) {
 	switch value := value.(type) {
 	case nil:

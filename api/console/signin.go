@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// cookieName of the session. __Host- makes browsers refuse one that another host or a page without TLS has set.
+// cookieName returns the name of the session cookie. With the __Host- prefix, browsers refuse a cookie that another
+// host or a page without TLS has set.
 func (c *Console) cookieName() string {
 	if c.secure() {
 		return "__Host-attestd-console"
@@ -16,7 +17,7 @@ func (c *Console) cookieName() string {
 	return "attestd-console"
 }
 
-// session returns that of a request's cookie, nil where there is none.
+// session returns the session of a request, or nil.
 func (c *Console) session(r *http.Request) *session {
 	cookie, err := r.Cookie(c.cookieName())
 	if err != nil {
@@ -25,7 +26,7 @@ func (c *Console) session(r *http.Request) *session {
 	return c.sessions.of(cookie.Value)
 }
 
-// setCookie gives the browser a session's cookie; with an empty value it takes it away.
+// setCookie sets the session cookie. An empty value removes it.
 func (c *Console) setCookie(w http.ResponseWriter, value string, life time.Duration) {
 	http.SetCookie(w, &http.Cookie{
 		Name: c.cookieName(), Value: value, Path: "/", MaxAge: int(life.Seconds()),
@@ -33,15 +34,15 @@ func (c *Console) setCookie(w http.ResponseWriter, value string, life time.Durat
 	})
 }
 
-// signInData is what the page shows on which to sign in.
+// signInData is the data of the sign-in page.
 type signInData struct {
-	Next  string // path to go to then
-	Again bool   // a session is there, but too old to change things
+	Next  string // path to open after signing in
+	Again bool   // the session is too old to make changes
 	Role  Role   // of that session
-	Wrong string // what was wrong with a link
-	Token string // of a link that is to be confirmed
-	Link  link   // which it is of
-	OIDC  string // where one signs in at the provider; empty where there is none
+	Wrong string // why a link was refused
+	Token string // of the link to confirm
+	Link  link   // the link with that token
+	OIDC  string // URL to sign in at the provider; empty without one
 }
 
 func (c *Console) writeSignIn(w http.ResponseWriter, r *http.Request, status int, data signInData) {
@@ -63,8 +64,8 @@ func (c *Console) showSignIn(w http.ResponseWriter, r *http.Request) {
 	c.writeSignIn(w, r, http.StatusOK, signInData{Next: ownPath(r.URL.Query().Get("next"))})
 }
 
-// showLink shows for what a link is, and does not take it: programs that look ahead follow links, too. Its form does, which a module sends at
-// once.
+// showLink shows the role of a link without using it up, because link previews follow links, too. The page's form uses
+// the link; a module submits the form at once.
 func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
 	token := r.PathValue("token")
 	l, ok := c.sessions.look(token)
@@ -75,7 +76,7 @@ func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
 	c.writeSignIn(w, r, http.StatusOK, signInData{Next: "/", Token: token, Link: l})
 }
 
-// signIn takes a link: its token, or all of it as somebody has pasted it.
+// signIn uses a link: its token, or the whole pasted URL.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := ownPath(r.PostFormValue("next"))
@@ -89,7 +90,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 
-// begin begins a session in the place of the one that the browser had.
+// begin begins a session, and ends the one that the browser had.
 func (c *Console) begin(w http.ResponseWriter, r *http.Request, who Principal) {
 	if old, err := r.Cookie(c.cookieName()); err == nil {
 		c.sessions.finish(old.Value)
@@ -99,8 +100,8 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request, who Principal) {
 	c.logger.Info("console: signed in", "name", who.Name, "role", who.Role.String(), "address", r.RemoteAddr)
 }
 
-// mayTryMore bounds how often links are tried that are none. One that is good is taken all the same: nobody guesses 130 random bits, and
-// whoever tries must not keep others out.
+// mayTryMore limits how often invalid links may be tried. Valid links are not limited: 130 random bits cannot be
+// guessed, and an attacker must not be able to keep other users out.
 func (c *Console) mayTryMore(w http.ResponseWriter, r *http.Request) bool {
 	if c.attempts.Allow() {
 		return true
@@ -126,7 +127,8 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
 }
 
-// ownPath returns a path of this console, cleaned as http.Redirect and browsers clean it: / if next is none, or leads to a link.
+// ownPath returns next as a path of this console, cleaned the way http.Redirect and browsers clean it. It returns "/"
+// if next is not such a path, or leads to a link.
 func ownPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(u.Path, "\\\r\n\t") {

@@ -19,7 +19,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// A proof as Go has judged it. What the browser must say is the same: see tlog_test.mjs.
+// vector is a proof with Go's verdict. The browser must reach the same verdict; see tlog_test.mjs.
 type vector struct {
 	What  string `json:"what"`
 	Proof string `json:"proof"` // a C2SP tlog-proof
@@ -27,7 +27,7 @@ type vector struct {
 	Good  bool   `json:"good"`
 }
 
-// The browser's check of inclusion agrees with Go's: on each record of small trees, and on what somebody could make of a proof.
+// The browser's check of inclusion agrees with Go's, for each record of small trees and for tampered proofs.
 func TestTheBrowserJudgesProofsAsGoDoes(t *testing.T) {
 	t.Parallel()
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
@@ -54,7 +54,7 @@ func TestTheBrowserJudgesProofsAsGoDoes(t *testing.T) {
 	clienttest.Node(t, "tlog_test.mjs", file)
 }
 
-// proofRig is a log of twenty records whose key is always the same.
+// proofRig is a log of twenty records with a fixed key.
 type proofRig struct {
 	testing.TB
 	signer      note.Signer
@@ -118,7 +118,7 @@ func (rig *proofRig) prove(index, size int64) (appliance.InclusionProof, []byte)
 	return proof, leafOf(index)
 }
 
-// judged is a proof with what Go says of it.
+// judged returns a proof with Go's verdict.
 func (rig *proofRig) judged(what, proof string, leaf []byte) vector {
 	p, _, err := appliance.ParseProof([]byte(proof))
 	if err == nil {
@@ -127,7 +127,7 @@ func (rig *proofRig) judged(what, proof string, leaf []byte) vector {
 	return vector{What: what, Proof: proof, Leaf: hex.EncodeToString(leaf), Good: err == nil}
 }
 
-// tampered is what somebody could make of a good proof. Go refuses each.
+// tampered returns variations of a good proof that an attacker could make. Go refuses each.
 func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made []vector) {
 	add := func(what string, leaf []byte, change func(p *appliance.InclusionProof)) {
 		p := good
@@ -169,7 +169,7 @@ func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made 
 	return append(made, rig.forged(good))
 }
 
-// forged is a proof that holds of another record, with a checkpoint that somebody else has signed in the log's name.
+// forged returns a valid proof for another record, under a checkpoint that an attacker signed in the log's name.
 func (rig *proofRig) forged(good appliance.InclusionProof) vector {
 	skey, _, err := note.GenerateKey(bytes.NewReader(bytes.Repeat([]byte{8}, 32)), "example.com/log")
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/api/console"
 )
 
-// ownCertificate makes a certificate that is its own authority, of server and client, as files.
+// ownCertificate makes a self-signed certificate for server and client, as files.
 func ownCertificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
