@@ -24,17 +24,17 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// ErrNotRunning is returned when no daemon listens at the admin socket. It is not returned for a socket that this user
-// may not open, which is fs.ErrPermission.
+// ErrNotRunning means that no daemon listens on the admin socket. If this user may not open the socket, the error is
+// fs.ErrPermission instead.
 var ErrNotRunning = errors.New("no daemon is running at this socket")
 
 // Admin is a client of the admin socket. It is safe for concurrent use.
 type Admin struct{ caller caller }
 
-// adminBase stands for a socket, which has no address.
+// adminBase stands for a socket, which has no URL.
 const adminBase = "http://attestd"
 
-// NewAdmin returns a client of the daemon whose admin socket has that path. It does not connect yet.
+// NewAdmin returns a client of the daemon with the admin socket at socketPath. It does not connect yet.
 func NewAdmin(socketPath string) *Admin {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", socketPath)
@@ -49,7 +49,7 @@ func NewAdmin(socketPath string) *Admin {
 	return &Admin{caller{base: adminBase, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}}
 }
 
-// CreateKey makes an API key and returns it with its token, which cannot be had again.
+// CreateKey makes an API key and returns it with its token. The token cannot be retrieved again.
 func (a *Admin) CreateKey(ctx context.Context, r appliance.KeyRequest) (appliance.APIKey, string, error) {
 	var answer wire.CreatedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys", body: r, into: &answer})
@@ -73,14 +73,14 @@ func (a *Admin) KeyUse(ctx context.Context) (use wire.KeyUse, err error) {
 	return use, err
 }
 
-// RevokeKey ends an API key for good.
+// RevokeKey revokes an API key permanently.
 func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
 	var answer wire.ChangedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/revoke", into: &answer})
 	return answer.Key.APIKey, err
 }
 
-// BindKey has the attestor key of that name sign for an API key, or the default one where attestor is empty.
+// BindKey binds an API key to the attestor key with that name, or to the default key if attestor is empty.
 func (a *Admin) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
 	var answer wire.ChangedKey
 	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/bind", body: wire.BindKey{Attestor: attestor}, into: &answer})
@@ -158,39 +158,40 @@ func (a *Admin) Checkpoint(ctx context.Context) ([]byte, error) {
 	return signed, err
 }
 
-// Published returns the checkpoint that everybody is shown: see witness.Gatherer.Published.
+// Published returns the checkpoint that clients see; see witness.Gatherer.Published.
 func (a *Admin) Published(ctx context.Context) ([]byte, error) {
 	var signed []byte
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/published", into: &signed})
 	return signed, err
 }
 
-// ProveWitnessed is Prove under a checkpoint that a quorum of witnesses has cosigned, for which the daemon waits a while.
+// ProveWitnessed is Prove under a checkpoint that a quorum of witnesses has cosigned. The daemon waits for such a
+// checkpoint for a limited time.
 func (a *Admin) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
 	var answer wire.ProvenEntry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/witnessed", into: &answer})
 	return answer.Whole(), answer.Proof, err
 }
 
-// Witnesses returns how far the witnesses are.
+// Witnesses returns the status of the witnesses.
 func (a *Admin) Witnesses(ctx context.Context) (s witness.Status, err error) {
 	err = a.do(ctx, call{method: http.MethodGet, path: "/log/witnesses", into: &s})
 	return s, err
 }
 
-// Entries calls yield with each leaf from index first on, until the end or an error of yield's. A leaf is valid until
+// Entries calls yield with each leaf from index first on, until the end or an error of yield. A leaf is valid until
 // yield returns.
 func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
 	return a.lines(ctx, call{method: http.MethodGet, path: "/log/entries?from=" + strconv.FormatInt(first, 10)}, yield)
 }
 
-// Verify audits the journal inside the daemon. When ctx ends, the audit ends.
+// Verify audits the journal inside the daemon. The audit ends when ctx ends.
 func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	request := wire.VerifyLog{Earlier: opts.Earlier, Signers: opts.Signers}
 	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request}, opts.Progress)
 }
 
-// report reads lines of wire.Progress to the last, which has the report. progress may be nil.
+// report reads lines of wire.Progress up to the last, which holds the report. progress may be nil.
 func report[Report any](ctx context.Context, a *Admin, call call, progress func(done, total int64)) (found Report, err error) {
 	var report *Report
 	err = a.lines(ctx, call, func(line []byte) error {
@@ -217,8 +218,8 @@ func report[Report any](ctx context.Context, a *Admin, call call, progress func(
 	return *report, nil
 }
 
-// HSMStatus decodes the status of the daemon's HSM into status, as encoding/json does. It is an hsm.Status, a package that
-// the client does not import.
+// HSMStatus decodes the status of the daemon's HSM into status, like encoding/json. The status is an hsm.Status, but
+// the client does not import that package.
 func (a *Admin) HSMStatus(ctx context.Context, status any) error {
 	return a.do(ctx, call{method: http.MethodGet, path: "/hsm", into: status})
 }
@@ -230,15 +231,15 @@ func (a *Admin) Cluster(ctx context.Context) (wire.Cluster, error) {
 	return c, err
 }
 
-// Sinks returns how audit.sinks stand.
+// Sinks returns the state of each audit sink.
 func (a *Admin) Sinks(ctx context.Context) ([]sinks.Status, error) {
 	var answer wire.Sinks
 	err := a.do(ctx, call{method: http.MethodGet, path: "/sinks", into: &answer})
 	return answer.Sinks, err
 }
 
-// Reload has the daemon load its configuration again, and returns the names of values that changed but need a restart.
-// After an error the daemon goes on with the old configuration.
+// Reload makes the daemon load its configuration again, and returns the names of changed settings that need a restart.
+// After an error, the old configuration stays in effect.
 func (a *Admin) Reload(ctx context.Context) (needRestart []string, err error) {
 	var answer wire.Reloaded
 	err = a.do(ctx, call{method: http.MethodPost, path: "/reload", into: &answer})
@@ -257,13 +258,14 @@ func (a *Admin) Pause(ctx context.Context, reason string) (state stop.State, err
 	return state, err
 }
 
-// Resume lets attesting go on, and returns what it ended: a pause, a halt, or neither.
+// Resume resumes attesting, and returns the stop that it ended: a pause, a halt, or neither.
 func (a *Admin) Resume(ctx context.Context) (ended stop.State, err error) {
 	err = a.do(ctx, call{method: http.MethodPost, path: "/resume", into: &ended})
 	return ended, err
 }
 
-// Backup writes a consistent copy of keys and journal to w, as a tar archive. After an error w has a part of it.
+// Backup writes a consistent copy of keys and journal to w, as a tar archive. After an error, w holds an incomplete
+// archive.
 func (a *Admin) Backup(ctx context.Context, w io.Writer) error {
 	const path = "/backup"
 	resp, err := a.caller.open(ctx, call{method: http.MethodGet, path: path})
@@ -277,7 +279,7 @@ func (a *Admin) Backup(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// Close closes idle connections. Calls can still be made.
+// Close closes idle connections. The client remains usable.
 func (a *Admin) Close() error {
 	a.caller.http.CloseIdleConnections()
 	return nil
@@ -290,8 +292,8 @@ func (a *Admin) Status(ctx context.Context) (wire.Status, error) {
 	return s, err
 }
 
-// Activity calls yield with what the daemon did in each of the last seconds, at most 900 of them, and with follow in each that passes from
-// now on, until ctx ends, the daemon does, or yield returns an error.
+// Activity calls yield with the samples of the last seconds, at most 900. With follow it also yields each new sample,
+// until ctx ends, the daemon stops, or yield returns an error.
 func (a *Admin) Activity(ctx context.Context, seconds int, follow bool, yield func(wire.Sample) error) error {
 	path := fmt.Sprintf("/activity?seconds=%d&follow=%t", seconds, follow)
 	return a.lines(ctx, call{method: http.MethodGet, path: path}, func(line []byte) error {
@@ -305,7 +307,7 @@ func (a *Admin) Activity(ctx context.Context, seconds int, follow bool, yield fu
 
 func (a *Admin) do(ctx context.Context, call call) error { return a.caller.do(ctx, call) }
 
-// lines calls yield with each line of a streamed answer. An answer that was cut off is io.ErrUnexpectedEOF.
+// lines calls yield with each line of a streamed answer. An answer that was cut off returns io.ErrUnexpectedEOF.
 func (a *Admin) lines(ctx context.Context, call call, yield func(line []byte) error) error {
 	resp, err := a.caller.open(ctx, call)
 	if err != nil {

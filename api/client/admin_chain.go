@@ -11,17 +11,17 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 )
 
-// ChainStatus returns how the contracts are watched.
+// ChainStatus returns the status of the watched contracts.
 //
-// Errors: CodeNotFound where none is.
+// Errors: CodeNotFound if no contract is watched.
 func (a *Admin) ChainStatus(ctx context.Context) (s chain.Status, err error) {
 	err = a.do(ctx, call{method: http.MethodGet, path: "/chain", into: &s})
 	return s, err
 }
 
-// Redemptions calls yield with each redemption, by contract and block, until the end or an error of yield's.
+// Redemptions calls yield with each redemption, by contract and block, until the end or an error of yield.
 //
-// Errors: CodeNotFound where no contract is watched.
+// Errors: CodeNotFound if no contract is watched.
 func (a *Admin) Redemptions(ctx context.Context, yield func(chain.Redemption) error) error {
 	const path = "/chain/redemptions"
 	return a.lines(ctx, call{method: http.MethodGet, path: path}, func(line []byte) error {
@@ -33,9 +33,10 @@ func (a *Admin) Redemptions(ctx context.Context, yield func(chain.Redemption) er
 	})
 }
 
-// Redeemed returns, of the hashes, those that were redeemed: at most wire.MaxHashes at once.
+// Redeemed returns the redemptions of the given hashes, at most wire.MaxHashes at once. It omits hashes that were not
+// redeemed.
 //
-// Errors: CodeNotFound where no contract is watched.
+// Errors: CodeNotFound if no contract is watched.
 func (a *Admin) Redeemed(ctx context.Context, hashes []appliance.Digest) ([]chain.Redeemed, error) {
 	var answer wire.Redeemed
 	err := a.do(ctx, call{method: http.MethodPost, path: "/chain/redeemed", body: wire.RedeemedQuery{Hashes: hashes}, into: &answer})

@@ -7,14 +7,14 @@ import (
 	"github.com/attestd/attestd/api/wire"
 )
 
-// NewAdminOver returns a client whose requests go through next, which knows the way to the daemon.
+// NewAdminOver returns a client that sends its requests through next, which connects to the daemon.
 func NewAdminOver(next http.RoundTripper) *Admin {
 	return &Admin{caller{base: "http://attestd", http: &http.Client{Transport: next}}}
 }
 
-// ConsoleLink makes a link into the console, with that role.
+// ConsoleLink makes a sign-in link for the console with the given role.
 //
-// Errors: CodeNotFound where there is no console; CodeInvalidField for a role that there is not.
+// Errors: CodeNotFound without a console; CodeInvalidField for an unknown role.
 func (a *Admin) ConsoleLink(ctx context.Context, role string) (link wire.ConsoleLink, err error) {
 	err = a.do(ctx, call{method: http.MethodPost, path: "/console/links", body: wire.ConsoleRole{Role: role}, into: &link})
 	return link, err
@@ -27,7 +27,8 @@ func (a *Admin) Settings(ctx context.Context) ([]wire.Setting, error) {
 	return answer.Settings, err
 }
 
-// Doctor decodes what doctor finds into findings, as encoding/json does: a doctor.Report, a package that the client does not import.
+// Doctor decodes the daemon's doctor.Report into findings, like encoding/json. The client does not import package
+// doctor.
 func (a *Admin) Doctor(ctx context.Context, findings any) error {
 	return a.do(ctx, call{method: http.MethodGet, path: "/doctor", into: findings})
 }

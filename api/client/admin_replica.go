@@ -13,16 +13,17 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// ReplicaStatus returns what the daemon's replica holds.
+// ReplicaStatus returns the status of the daemon's replica.
 //
-// Errors: CodeReplicaUnavailable where the daemon has no replica.
+// Errors: CodeReplicaUnavailable if the daemon has no replica.
 func (a *Admin) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	return a.replicaStatus(ctx, call{method: http.MethodGet, path: "/replica"})
 }
 
-// SyncReplica wakes the daemon's follower, which then looks for newer rows, and returns the status as it was before.
+// SyncReplica wakes the daemon's follower, which then polls for newer rows. It returns the status without waiting for
+// the poll.
 //
-// Errors: CodeReplicaUnavailable where the daemon has no replica, or one that follows no upstream.
+// Errors: CodeReplicaUnavailable if the daemon has no replica, or the replica follows no upstream.
 func (a *Admin) SyncReplica(ctx context.Context) (wire.ReplicaStatus, error) {
 	return a.replicaStatus(ctx, call{method: http.MethodPost, path: "/replica/sync"})
 }
@@ -33,38 +34,38 @@ func (a *Admin) replicaStatus(ctx context.Context, call call) (s wire.ReplicaSta
 	return s, err
 }
 
-// UnverifiedRows returns rows that the daemon's replica keeps apart, at most as many as limit; zero means appliance.DefaultListed.
+// UnverifiedRows returns quarantined rows of the daemon's replica, at most limit; zero means appliance.DefaultListed.
 //
-// Errors: CodeReplicaUnavailable where the daemon has no replica.
+// Errors: CodeReplicaUnavailable if the daemon has no replica.
 func (a *Admin) UnverifiedRows(ctx context.Context, limit int) (rows wire.Unverified, err error) {
 	err = a.do(ctx, call{method: http.MethodGet, path: "/replica/unverified?limit=" + strconv.Itoa(limit), into: &rows})
 	return rows, err
 }
 
-// ReplicaLag returns by how much the daemon's replica was behind in the past hour.
+// ReplicaLag returns the lag of the daemon's replica over the past hour.
 //
-// Errors: CodeReplicaUnavailable as SyncReplica.
+// Errors: CodeReplicaUnavailable like SyncReplica.
 func (a *Admin) ReplicaLag(ctx context.Context) (lag wire.ReplicaLag, err error) {
 	err = a.do(ctx, call{method: http.MethodGet, path: "/replica/lag", into: &lag})
 	return lag, err
 }
 
-// VerifyReplica has the daemon compare its replica with the upstream: sample rows of each kind, zero for
-// follower.DefaultSample. It ends when ctx does. progress may be nil.
+// VerifyReplica makes the daemon compare its replica with the upstream. sample is the number of rows of each kind; zero
+// means follower.DefaultSample. The comparison ends when ctx ends. progress may be nil.
 //
-// Errors: CodeReplicaUnavailable as SyncReplica; as follower.Verify.
+// Errors: CodeReplicaUnavailable like SyncReplica; the errors of follower.Verify.
 func (a *Admin) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
 	request := wire.VerifyReplica{Sample: sample}
 	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request}, progress)
 }
 
-// ID, Position and Write make the daemon's replica a dataset.Target.
+// ID returns the replica's id. ID, Position and Write make the daemon's replica a dataset.Target.
 func (a *Admin) ID(ctx context.Context) (string, error) {
 	status, err := a.ReplicaStatus(ctx)
 	return status.ID, err
 }
 
-// Position returns what a batch has set under that name.
+// Position returns the position that a batch has stored under name.
 func (a *Admin) Position(ctx context.Context, name string) (string, bool, error) {
 	var p wire.Position
 	err := a.do(ctx, call{method: http.MethodGet, path: "/replica/position?name=" + url.QueryEscape(name), into: &p})
@@ -82,8 +83,8 @@ func (a *Admin) Write(ctx context.Context, b index.Batch) (index.Written, error)
 	return written, err
 }
 
-// ReplicaRecords writes each record of the daemon's replica to w, NDJSON as an export has it. An answer that was cut off
-// is io.ErrUnexpectedEOF.
+// ReplicaRecords writes all records of the daemon's replica to w, as NDJSON in the format of an export. An answer that
+// was cut off returns io.ErrUnexpectedEOF.
 func (a *Admin) ReplicaRecords(ctx context.Context, w io.Writer) error {
 	return a.lines(ctx, call{method: http.MethodGet, path: "/replica/records"}, func(record []byte) error {
 		_, err := w.Write(append(record, '\n'))

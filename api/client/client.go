@@ -1,14 +1,16 @@
-// Package client calls attestd: a Client its HTTP API, an Admin the admin socket of a running daemon.
+// Package client calls attestd. A Client calls the HTTP API, an Admin the admin socket of a running daemon.
 //
-// A program that needs attestations makes one Client with New, and calls Attest with a deadline and an idempotency key of its own:
+// A program that needs attestations makes one Client with New. It calls Attest with a deadline and its own idempotency
+// key:
 //
 //	c, err := client.New("https://attestd.example.com:8443", apiKey, client.Options{Timeout: time.Minute})
 //	…
 //	a, err := c.Attest(ctx, request, client.AttestOptions{IdempotencyKey: orderID})
 //
-// Attest tries again while the appliance is away or busy. An answer that is an error is a *Problem, whose code CodeOf returns: see
-// docs/integrating.md for what each asks of a program. Before an attestation is used, check that it is signed (Attestation.Verify), by
-// the signer that you know, over the hash of your addresses (appliance.NewScheme): the example does.
+// Attest retries while the appliance is unreachable or busy. An error answer is a *Problem; CodeOf returns its code.
+// docs/integrating.md explains how a program should react to each code. Before you use an attestation, check its
+// signature (Attestation.Verify), its signer, and that its hash covers your addresses (appliance.NewScheme), as the
+// example does.
 package client
 
 import (
@@ -32,13 +34,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Problem is an answer that reports an error (RFC 9457). Code is empty where the server is not attestd.
+// Problem is an error answer (RFC 9457). Code is empty if the server is not attestd.
 type Problem struct {
 	wire.Problem
-	RetryAfter time.Duration `json:"-"` // from the header; zero where there is none
+	RetryAfter time.Duration `json:"-"` // from the header; zero without one
 }
 
-// Error returns the code, the detail and the request's id, by which an operator finds the request in the server's log.
+// Error returns the code, the detail and the request id, which operators can find in the server's log.
 func (p *Problem) Error() string {
 	s := p.Detail
 	if s == "" {
@@ -53,7 +55,7 @@ func (p *Problem) Error() string {
 	return s
 }
 
-// CodeOf returns the code of the Problem in err, "" where there is none.
+// CodeOf returns the code of the Problem in err, or "" if err contains no Problem.
 func CodeOf(err error) appliance.Code {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p.Code
@@ -62,18 +64,18 @@ func CodeOf(err error) appliance.Code {
 }
 
 const (
-	answerLimit = 64 << 20         // of an answer that is not streamed
-	baseWait    = time.Second      // before the first retry where the server says nothing
+	answerLimit = 64 << 20         // of an answer that is not streamed, in bytes
+	baseWait    = time.Second      // before the first retry without Retry-After
 	longestWait = 30 * time.Second // between retries
 )
 
 // Options configure a Client.
 type Options struct {
 	HTTP      *http.Client // nil means http.DefaultClient
-	UserAgent string       // empty sends that of net/http
-	// Timeout bounds a call with its retries. Zero means that only the call's context does.
+	UserAgent string       // empty means the default of net/http
+	// Timeout bounds a call including its retries. Zero means that only the call's context bounds it.
 	Timeout time.Duration
-	// Wait waits between retries. Nil waits for d to pass or ctx to end.
+	// Wait waits between retries. Nil waits until d has passed or ctx ends.
 	Wait func(ctx context.Context, d time.Duration) error
 }
 
@@ -85,7 +87,7 @@ type Client struct {
 	wait    func(ctx context.Context, d time.Duration) error
 }
 
-// New returns a client of the attestd at baseURL, like https://attestd.example:8443. apiKey may be empty for the routes
+// New returns a client of the attestd at baseURL, such as https://attestd.example:8443. apiKey may be empty for routes
 // that need none.
 func New(baseURL, apiKey string, opts Options) (*Client, error) {
 	base, err := url.Parse(strings.TrimSuffix(baseURL, "/"))
@@ -130,8 +132,8 @@ type AttestOptions struct {
 	IdempotencyKey string
 }
 
-// Attest asks for an attestation. While the server cannot be reached, is busy or is unavailable, Attest tries again until
-// the deadline of ctx or Options.Timeout, always with the same idempotency key. Without a deadline it tries once.
+// Attest requests an attestation. While the server is unreachable, busy or unavailable, Attest retries until the
+// deadline of ctx or Options.Timeout, always with the same idempotency key. Without a deadline it tries once.
 func (c *Client) Attest(ctx context.Context, r appliance.Request, opts AttestOptions) (appliance.Attestation, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -151,12 +153,12 @@ func (c *Client) Attest(ctx context.Context, r appliance.Request, opts AttestOpt
 			return a, err
 		}
 		if c.wait(ctx, pause) != nil {
-			return a, err // rather than the error of ctx, which tells less
+			return a, err // more informative than the error of ctx
 		}
 	}
 }
 
-// worthRetrying reports whether to try again, and after which pause.
+// worthRetrying reports whether to retry, and after which pause.
 func worthRetrying(ctx context.Context, err error, try int) (time.Duration, bool) {
 	deadline, has := ctx.Deadline()
 	if err == nil || !has || ctx.Err() != nil {
@@ -174,7 +176,8 @@ func worthRetrying(ctx context.Context, err error, try int) (time.Duration, bool
 	return pause, time.Until(deadline) > pause
 }
 
-// ReadBack returns an attestation that was issued to the client's API key. Check its Proof against Leaf and the log's key.
+// ReadBack returns an attestation that was issued to the client's API key. Check its Proof against Leaf and the log's
+// key.
 func (c *Client) ReadBack(ctx context.Context, id uuid.UUID) (wire.ReadBack, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -205,8 +208,8 @@ type caller struct {
 type call struct {
 	method, path string
 	header       http.Header
-	body         any // as JSON; nil means none
-	into         any // JSON, or *[]byte for the answer as it is
+	body         any // encoded as JSON; nil sends no body
+	into         any // JSON target, or *[]byte for the raw answer
 }
 
 func (c caller) do(ctx context.Context, call call) error {
@@ -229,7 +232,7 @@ func (c caller) do(ctx context.Context, call call) error {
 	return nil
 }
 
-// open makes a call and returns the response, whose body must be closed. An answer that is no success is a *Problem.
+// open makes a call and returns the response. The caller must close its body. An error answer is a *Problem.
 func (c caller) open(ctx context.Context, call call) (*http.Response, error) {
 	var body io.Reader
 	if call.body != nil {
@@ -263,7 +266,7 @@ func (c caller) open(ctx context.Context, call call) (*http.Response, error) {
 	return resp, nil
 }
 
-// unanswered says who has not answered, and why, without the names that net/http and the system have for how they asked.
+// unanswered describes which server did not answer and why, without the wrappers that net/http and the system add.
 func (c caller) unanswered(err error) error {
 	if failed, is := errors.AsType[*url.Error](err); is {
 		err = failed.Err
@@ -273,7 +276,7 @@ func (c caller) unanswered(err error) error {
 		if isLate {
 			return late{"the daemon", err}
 		}
-		return err // which names the socket
+		return err // err names the socket
 	}
 	if isLate {
 		return late{c.base, err}
@@ -287,7 +290,7 @@ func (c caller) unanswered(err error) error {
 	return fmt.Errorf("%s does not answer: %w", c.base, err)
 }
 
-// late is a deadline that has passed.
+// late is the error after a deadline has passed.
 type late struct {
 	who string
 	err error

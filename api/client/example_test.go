@@ -33,7 +33,7 @@ func Example() {
 	}
 }
 
-// attest asks for an attestation, again while the appliance is away or busy, until ctx ends.
+// attest requests an attestation, and retries while the appliance is unreachable or busy, until ctx ends.
 func attest(ctx context.Context, unspendable, beneficiary, orderID string) (a appliance.Attestation, err error) {
 	var request appliance.Request
 	if request.UnspendableAddress, err = appliance.ParseAddress(unspendable); err != nil {
@@ -66,7 +66,7 @@ func attest(ctx context.Context, unspendable, beneficiary, orderID string) (a ap
 	return a, nil
 }
 
-// newestTransfer reads by GraphQL, for which any HTTP client will do.
+// newestTransfer reads with GraphQL, which works with any HTTP client.
 func newestTransfer(ctx context.Context) (json.RawMessage, error) {
 	body := []byte(`{"query": "query @cached(ttl: 1) { v2_transfers(args: { p_limit: 1 }) { sender_canonical base_amount status sort_order } }"}`)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv("ATTESTD_URL")+"/v1/graphql", bytes.NewReader(body))
