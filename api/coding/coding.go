@@ -1,5 +1,5 @@
-// Package coding speaks the content codings of HTTP (RFC 9110, section 8.4; RFC 7932 for br, RFC 8878 and 9659 for zstd): which one
-// a client wants, and writing and reading them.
+// Package coding implements the content codings of HTTP (RFC 9110, section 8.4; RFC 7932 for br, RFC 8878 and RFC 9659
+// for zstd). It chooses a coding for a client, encodes, and decodes.
 package coding
 
 import (
@@ -18,7 +18,7 @@ import (
 // Coding is the name of a content coding.
 type Coding string
 
-// The codings that are spoken. Identity is none.
+// The supported codings. Identity leaves the body unchanged.
 const (
 	Identity Coding = ""
 	Zstd     Coding = "zstd"
@@ -26,11 +26,12 @@ const (
 	Gzip     Coding = "gzip"
 )
 
-// preferred are the codings in the order in which they are chosen among equal weights: the cheapest first.
+// preferred lists the codings in order of preference among equal weights: the cheapest first.
 var preferred = [...]Coding{Zstd, Gzip, Brotli}
 
-// Choose returns the coding for a client with that Accept-Encoding (RFC 9110, section 12.5.3), and whether it takes an answer that
-// is not coded. Identity and false mean that no answer would do.
+// Choose returns the coding for a client with the given Accept-Encoding (RFC 9110, section 12.5.3). identity reports
+// whether the client also accepts an unencoded answer. Identity and false mean that the client accepts no supported
+// coding.
 func Choose(accept string) (chosen Coding, identity bool) {
 	if accept == "" {
 		return Identity, true
@@ -42,7 +43,8 @@ func Choose(accept string) (chosen Coding, identity bool) {
 		if weighted {
 			text, _ := strings.CutPrefix(strings.TrimSpace(parameter), "q=")
 			var err error
-			if q, err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !(q >= 0 && q <= 1) { // NaN is neither
+			// also excludes NaN
+			if q, err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !(q >= 0 && q <= 1) {
 				continue
 			}
 		}
@@ -72,7 +74,8 @@ func Choose(accept string) (chosen Coding, identity bool) {
 	return chosen, plain > 0
 }
 
-// Encoders write codings, at levels that take little time. They are safe for concurrent use; each that is in use takes up to 4 MiB.
+// Encoders encode answers, at levels that take little time. They are safe for concurrent use. Each encoder in use takes
+// up to 4 MiB.
 type Encoders struct{ zstd, brotli, gzip sync.Pool }
 
 type encoder interface {
@@ -80,11 +83,11 @@ type encoder interface {
 	Reset(io.Writer)
 }
 
-// The levels: what they cost and save is told in docs/performance.md.
+// docs/performance.md measures the cost and the savings of these levels.
 const (
 	gzipLevel   = 1
 	brotliLevel = 1
-	// zstdWindow bounds what a decoder needs, and holds a whole page.
+	// zstdWindow bounds the memory of a decoder, in bytes, and holds a whole page.
 	zstdWindow = 512 << 10
 )
 
@@ -112,7 +115,8 @@ func newEncoder(c Coding) (encoder, error) {
 	return nil, fmt.Errorf("no content coding %q", c)
 }
 
-// Encode writes the body, which is in pieces, in a coding other than Identity. Its errors are those of to.
+// Encode writes a body, given in pieces, in a coding other than Identity. Its errors are errors of writing to the
+// destination.
 func (e *Encoders) Encode(to io.Writer, c Coding, body [][]byte) error {
 	pool := e.pool(c)
 	w, pooled := pool.Get().(encoder)
@@ -131,19 +135,19 @@ func (e *Encoders) Encode(to io.Writer, c Coding, body [][]byte) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	w.Reset(io.Discard) // so that the pool does not hold to
+	w.Reset(io.Discard) // so that the pool does not keep the destination alive
 	pool.Put(w)
 	return nil
 }
 
-// Accepted are the codings that NewReader reads, as Accept-Encoding names them.
+// Accepted lists the codings that NewReader reads, for an Accept-Encoding header.
 const Accepted = "zstd, gzip"
 
-// maxWindow is what a decoder of zstd must have and no more (RFC 9659).
+// maxWindow is the largest window that a zstd decoder must support (RFC 9659), in bytes.
 const maxWindow = 8 << 20
 
-// NewReader reads a body in the coding of a Content-Encoding. It holds a window of 8 MiB at most. The caller
-// bounds how much it reads, since a small body can become a large one.
+// NewReader decodes a body with the given Content-Encoding. It holds a window of at most 8 MiB. The caller must bound
+// how much it reads, because a small body can become a large one.
 func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 	switch Coding(strings.ToLower(strings.TrimSpace(contentEncoding))) {
 	case Identity, "identity":

@@ -57,7 +57,7 @@ func TestTheClientChoosesTheCoding(t *testing.T) {
 	}
 }
 
-// body is in pieces, and compresses as answers do.
+// body returns a body in pieces that compresses like real answers.
 func body() (pieces [][]byte, whole []byte) {
 	for i := range 3 {
 		piece := bytes.Repeat(fmt.Appendf(nil, `{"packet_hash":"%x","status":"PACKET_ACK"},`, i*7919), 2000)
@@ -69,7 +69,7 @@ func body() (pieces [][]byte, whole []byte) {
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	var encoders coding.Encoders
 	pieces, whole := body()
-	for range 3 { // the second is of a used encoder
+	for range 3 { // the second and third encoder come from the pool
 		for _, c := range []coding.Coding{coding.Gzip, coding.Zstd, coding.Brotli} {
 			var coded bytes.Buffer
 			if err := encoders.Encode(&coded, c, pieces); err != nil {
