@@ -161,7 +161,7 @@ func TestProxiesHaveNoLimitOfTheirOwn(t *testing.T) {
 			first := r.dialFrom("127.0.0.2")
 			first.answers(alive)
 			r.dialFrom("127.0.0.2").answers(alive)
-			first.answers(alive) // makes its idle time the shorter one
+			first.answers(alive) // it also has the longer idle timeout
 		})
 	}
 }

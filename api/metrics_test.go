@@ -130,7 +130,7 @@ func TestConnectionsOfTheMetricsAreBounded(t *testing.T) {
 	var open []*metricsClient
 	for range api.MetricsConnections {
 		c := dialMetrics(t, address)
-		if err := c.ask(); err != nil { // until it is accepted
+		if err := c.ask(); err != nil { // the server has accepted it
 			t.Fatal(err)
 		}
 		open = append(open, c)

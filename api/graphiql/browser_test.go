@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/api/landing"
 )
 
-// The playground in a real browser, with the real endpoint over generated data. What it does there is told in
-// browser_test.mjs. TEST_SCREENSHOTS names a folder to put pictures into.
+// TestPlaygroundInChromium runs the playground in a real browser, with the real endpoint over generated data.
+// browser_test.mjs holds the checks. TEST_SCREENSHOTS names a folder for screenshots.
 func TestPlaygroundInChromium(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, clienttest.Chromium(), "install chromium (make deps)")
@@ -37,7 +37,7 @@ func TestPlaygroundInChromium(t *testing.T) {
 	clienttest.Node(t, "browser_test.mjs", args...)
 }
 
-// guard asks for a key on the one query that the browser sends with it.
+// guard requires a key for the one query that the browser sends with it.
 func guard(c *fiber.Ctx) error {
 	if bytes.Contains(c.Request().Body(), []byte("query Secret")) && c.Get("x-api-key") != "opensesame" {
 		return c.Status(fiber.StatusUnauthorized).JSON(fiber.Map{"errors": []fiber.Map{{"message": "no key"}}})
