@@ -1,10 +1,10 @@
-// Package dataset carries whole indexes as files: it reads and writes them as NDJSON, and makes up realistic ones.
+// Package dataset reads and writes whole indexes as NDJSON files, and generates realistic ones.
 //
-// A file has one row per line, a JSON object whose member "kind" is chain, token, client, connection, channel, packet or
-// transfer, and whose other members are those of the Go type of that name in package index, named as in GraphQL. Members that
-// may be null may be left out. Amounts, heights and counts are text; times are RFC 3339 in UTC. Rows may come in any order; an
-// export has what others refer to in front, and each kind by its sort_order. With the same rows an export is the same
-// bytes.
+// A file has one row per line. A row is a JSON object with a member "kind": chain, token, client, connection, channel,
+// packet or transfer. Its other members are the fields of the Go type of that name in package index, named as in
+// GraphQL. Nullable members may be omitted. Amounts, heights and counts are text; times are RFC 3339 in UTC. An import
+// accepts rows in any order. An export writes rows that others refer to first, and each kind by its sort_order. Equal
+// rows export to equal bytes.
 package dataset
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Progress tells how far an import or export has come.
+// Progress is the progress of an import or export.
 type Progress struct {
-	Rows  int64 `json:"rows"`  // rows done, of an import also those that were skipped by resuming
+	Rows  int64 `json:"rows"`  // rows done; of an import, without the rows skipped by resuming
 	Bytes int64 `json:"bytes"` // of NDJSON, uncompressed
-	// Done and Total measure the whole: of an import bytes of the file as it is on disk, of an export rows. Total is
-	// zero where it is not known, as of standard input.
+	// Done and Total measure the whole: for an import, bytes of the file on disk; for an export, rows. Total is zero if
+	// it is not known, as for standard input.
 	Done    int64         `json:"done"`
 	Total   int64         `json:"total"`
 	Elapsed time.Duration `json:"-"`
-	Rate    float64       `json:"perSecond"` // rows a second, of this run
+	Rate    float64       `json:"perSecond"` // rows per second in this run
 }
 
-// Stdio is the file name that stands for standard input or output.
+// Stdio is the file name that means standard input or output.
 const Stdio = "-"
 
-// compressed tells whether a file of that name is zstd (RFC 8878).
+// compressed reports whether a file with this name is zstd (RFC 8878).
 func compressed(name string) bool { return strings.HasSuffix(name, ".zst") }
 
-// counter counts what is read through it.
+// counter counts the bytes read through it.
 type counter struct {
 	io.Reader
 	n int64
@@ -47,7 +47,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxWindow bounds the memory that a compressed file can make a reader take.
+// maxWindow bounds the memory for decompressing a file, in bytes.
 const maxWindow = 128 << 20
 
 func decompress(in io.Reader) (io.ReadCloser, error) {

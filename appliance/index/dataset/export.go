@@ -15,14 +15,15 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// ExportOptions say how to export.
+// ExportOptions configure an export.
 type ExportOptions struct {
-	// OnProgress is called every some thousand rows; nil means not at all.
+	// OnProgress is called every 20,000 rows and at the end; nil means never.
 	OnProgress func(Progress)
 }
 
-// WriteFile writes a file of rows by write, compressed where it is named .zst, or writes to stdout for "-". The file is
-// complete or is not there: it is written under another name, synced, and renamed at the end. A device or a pipe is written to.
+// WriteFile writes a file of rows by calling write, or writes to stdout for "-". If the path ends in .zst, the file is
+// compressed. The file appears complete or not at all: it is written under a temporary name, synced, and renamed. A
+// device or a pipe is written directly.
 func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error {
 	if path == Stdio {
 		return write(stdout)
@@ -41,7 +42,7 @@ func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone by then, unless something failed
+	defer func() { _ = os.Remove(f.Name()) }() // after the rename it no longer exists
 	err = writeTo(f, compressed(path), write)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -69,7 +70,7 @@ func writeTo(out io.Writer, compress bool, write func(io.Writer) error) error {
 	return errors.Join(write(z), z.Close())
 }
 
-// exported is what an export asks of an index at one moment: a part of index.Snapshot, whose comments hold.
+// exported is the part of index.Snapshot that an export uses.
 type exported interface {
 	Status(ctx context.Context) (index.Status, error)
 	Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error
@@ -84,7 +85,7 @@ type exporter struct {
 	onProgress func(Progress)
 }
 
-// Export writes all rows of the index as it is at one moment, NDJSON. Writers go on meanwhile.
+// Export writes all rows of one snapshot of the index as NDJSON. Writers are not blocked.
 func Export(ctx context.Context, idx index.Index, out io.Writer, o ExportOptions) (Progress, error) {
 	e := &exporter{out: bufio.NewWriterSize(out, 1<<20), start: time.Now(), onProgress: o.OnProgress}
 	err := idx.View(ctx, func(s index.Snapshot) error { return e.all(ctx, s) })

@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// target keeps what is imported.
+// target stores the imported rows.
 type target struct {
 	rows      []index.Row
 	positions map[string]string
@@ -29,8 +29,8 @@ func (t *target) Write(_ context.Context, b index.Batch) (index.Written, error) 
 	return index.Written{}, nil
 }
 
-// FuzzImport: no file brings the import down. Each line is a row or a bad line, and importing the rows that were read gives
-// them again.
+// FuzzImport checks that the import survives any file. Each line is a row or a bad line, and importing the resulting
+// rows gives them again.
 func FuzzImport(f *testing.F) {
 	var sample bytes.Buffer
 	for _, row := range generate(f, GenerateOptions{Transfers: 1, Seed: 1, Now: now, Chains: 2}) {

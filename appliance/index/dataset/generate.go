@@ -12,21 +12,22 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// GenerateOptions say what to make up.
+// GenerateOptions configure Generate.
 type GenerateOptions struct {
 	Transfers int       // how many; packets are somewhat fewer
 	Seed      uint64    // the same seed, number and time give the same rows
-	Now       time.Time // when the newest of them are on their way
+	Now       time.Time // the end of the generated history; the newest packets are still in progress then
 	// Chains is how many chains there are, from 2 to 14, with the tokens and channels between them; zero means 14.
 	Chains int
-	// BatchRows is how many rows are handed to the sink at once; zero means 10,000.
+	// BatchRows is how many rows the sink receives at once; zero means 10,000.
 	BatchRows int
 }
 
-// Generate makes up an index and hands it to sink in batches, oldest first, as one would be followed from an upstream:
-// chains, tokens, clients, connections and channels of a mainnet and a testnet, then packets with their transfers. Packets
-// have real UCS-03 bytes and hashes; a few senders and tokens do most, as in life; packets are in every stage, and some have
-// failed, timed out or got stuck. It takes no randomness but the seed. See World for one that goes on.
+// Generate generates an index and passes it to sink in batches, oldest first, like a follower. It generates chains,
+// tokens, clients, connections and channels of a mainnet and a testnet, then packets with their transfers. Packets have
+// real UCS-03 bytes and hashes. A few senders and tokens account for most of them, as in reality. Packets are in every
+// stage, and some have failed, timed out or got stuck. Its only randomness is the seed. World generates an index that
+// continues.
 func Generate(ctx context.Context, o GenerateOptions, sink func([]index.Row) error) error {
 	_, err := NewWorld(ctx, o, sink)
 	return err
@@ -35,9 +36,9 @@ func Generate(ctx context.Context, o GenerateOptions, sink func([]index.Row) err
 type generator struct {
 	rng      *rand.Rand
 	now      time.Time
-	left     int  // transfers to make
-	exact    bool // makes no more than left, where else the last packet may have some more
-	accounts int  // how many there are on each chain
+	left     int  // transfers to generate
+	exact    bool // generates no more than left; otherwise the last packet may have more
+	accounts int  // accounts per chain
 	rows     []index.Row
 	err      error
 
@@ -50,9 +51,9 @@ type generator struct {
 	pause  time.Duration // between packets, on average
 	serial uint32        // of packets
 
-	owed []owed // the one that is sent soonest first
+	owed []owed // sorted by at, earliest first
 
-	lastRoute *route // of the packet before, whose transaction may have sent the next too
+	lastRoute *route // of the previous packet; the next one may share its transaction
 	lastTx    string
 }
 
@@ -64,7 +65,7 @@ func (g *generator) add(value any) {
 	g.rows = append(g.rows, row)
 }
 
-// span lets the packets begin as long ago as they need at a lively service's pace, and end now.
+// span sets the start of the history for a busy service's rate, and its end to now.
 func (g *generator) span() {
 	const pace = 8 * time.Second
 	whole := min(max(time.Duration(float64(g.left)*float64(pace)), 3*24*time.Hour), 200*24*time.Hour)
@@ -72,16 +73,16 @@ func (g *generator) span() {
 	g.spread(whole)
 }
 
-// spread lets the packets that are left be sent over that time.
+// spread sets the pause so that the remaining packets are sent within that time.
 func (g *generator) spread(over time.Duration) {
 	packets := max(1, float64(g.left)/transfersPerPacket)
 	g.pause = time.Duration(float64(over) / packets)
 }
 
-// transfersPerPacket is what the shapes below give on average; packets that proxies owe take no time of their own.
+// transfersPerPacket is the average over the shapes below. Packets owed by proxies do not count.
 const transfersPerPacket = 1.25
 
-// flight is a packet with its transfers, as far as it has come.
+// flight is a packet with its transfers in their current state.
 type flight struct {
 	route       *route
 	instruction zkgm.Instruction
@@ -91,7 +92,7 @@ type flight struct {
 	seen        time.Time // withheld until then
 }
 
-// send makes the next packet and its transfers, and lets it travel until now.
+// send generates the next packet and its transfers, and advances it to the current time.
 func (g *generator) send() *flight {
 	last := g.at
 	g.at = g.at.Add(time.Duration(float64(g.pause) * (0.2 + 1.6*g.rng.Float64())))
@@ -126,7 +127,7 @@ func (g *generator) send() *flight {
 	return f
 }
 
-// addFlight adds the rows of a packet and its transfers as they are now.
+// addFlight adds the rows of a packet and its transfers in their current state.
 func (g *generator) addFlight(f *flight) {
 	g.add(f.packet)
 	for _, t := range f.transfers {
@@ -134,7 +135,7 @@ func (g *generator) addFlight(f *flight) {
 	}
 }
 
-// instruction makes one of the shapes that are seen, with at most as many orders as are left to make.
+// instruction generates one of the shapes seen in practice, with at most as many orders as remain.
 func (g *generator) instruction(r *route) zkgm.Instruction {
 	order := func() zkgm.Instruction { return g.order(r).Instruction() }
 	if staked := r.staked(); staked != nil && g.rng.IntN(stakesPerPacket) == 0 {
@@ -199,7 +200,7 @@ func (g *generator) call(r *route) zkgm.Instruction {
 	return (&zkgm.Call{Sender: g.account(r.from).zkgm, ContractAddress: g.account(r.to).zkgm, ContractCalldata: calldata}).Instruction()
 }
 
-// amounts are round in human units, from thousandths to thousands; some orders leave a fee.
+// amounts returns amounts that are round in human units, from thousandths to thousands; some orders leave a fee.
 func (g *generator) amounts(t *token) (base, quote *big.Int) {
 	units := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(0, t.decimals-3))), nil)
 	base = units.Mul(units, big.NewInt(1+int64(math.Exp(g.rng.Float64()*14))))
@@ -232,16 +233,16 @@ func (g *generator) hash() string {
 	return hexText(b[:])
 }
 
-// journey is what happens to a packet.
+// journey is the sequence of events of a packet.
 type journey struct {
 	steps   []step
 	reached int // how many steps have happened
-	stop    int // how many ever will
+	stop    int // how many will ever happen
 	success bool
-	timeout time.Time // when it is timed out; zero: never, or it has been
+	timeout time.Time // when the packet times out; zero: never, or already done
 }
 
-// next returns when something happens next; zero: never.
+// next returns the time of the next event; zero: never.
 func (j *journey) next() time.Time {
 	if j.reached < j.stop {
 		return j.steps[j.reached].at
@@ -249,7 +250,7 @@ func (j *journey) next() time.Time {
 	return j.timeout
 }
 
-// step is a step of a journey, done or to come.
+// step is a past or future step of a journey.
 type step struct {
 	kind  string
 	chain *chain
@@ -257,7 +258,7 @@ type step struct {
 	tx    string
 }
 
-// journey says what will happen to a packet. The steps are those of the route's light clients.
+// journey decides the events of a packet. The steps follow the route's light clients.
 func (g *generator) journey(r *route, timeout time.Time) journey {
 	tx := g.hash()
 	if g.lastRoute == r && g.rng.IntN(30) == 0 {
@@ -277,14 +278,14 @@ func (g *generator) journey(r *route, timeout time.Time) journey {
 		j.timeout = timeout.Add(time.Duration(g.rng.IntN(1800)+1) * time.Second)
 	case dice < 12:
 		j.stop = 1 + g.rng.IntN(len(j.steps)-1)
-		if dice < 8 && j.stop < received { // its timeout is still to come
+		if dice < 8 && j.stop < received { // its timeout is still in the future
 			j.timeout = timeout.Add(time.Hour)
 		}
 	}
 	return j
 }
 
-// lead adds the updates of the light clients on the way from one end to the other, and the arrival.
+// lead adds the updates of the light clients between two chains, and the arrival.
 func (j *journey) lead(g *generator, hops []*chain, from, to *chain, update, arrival string) {
 	at := j.steps[len(j.steps)-1].at
 	wait := func(seconds float64) time.Time {
@@ -301,7 +302,7 @@ func (j *journey) lead(g *generator, hops []*chain, from, to *chain, update, arr
 	j.steps = append(j.steps, step{kind: arrival, chain: to, at: wait(6), tx: g.hash()})
 }
 
-// sortOrder is opaque: time, packet and place within it, so that it sorts by time and is unique.
+// sortOrder returns an opaque sort_order of time, packet and index in the packet. It is unique and sorts by time.
 func sortOrder(at time.Time, serial uint32, index int32) string {
 	const digits = "0123456789abcdef"
 	var b [32]byte

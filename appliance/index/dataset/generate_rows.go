@@ -11,7 +11,7 @@ import (
 
 func hexText(b []byte) string { return "0x" + hex.EncodeToString(b) }
 
-// packetRow writes down a packet to which nothing has happened yet.
+// packetRow returns a packet before its first step.
 func (g *generator) packetRow(f *flight, data []byte, timeout time.Time, hash string) index.Packet {
 	r := f.route
 	p := index.Packet{
@@ -30,7 +30,7 @@ func (g *generator) packetRow(f *flight, data []byte, timeout time.Time, hash st
 	return p
 }
 
-// travel writes down what has happened to a packet by now, and what its transfers show of that.
+// travel records the steps that have happened by now in a packet and its transfers.
 func (g *generator) travel(f *flight) {
 	j := &f.journey
 	for ; j.reached < j.stop && !j.steps[j.reached].at.After(g.now); j.reached++ {
@@ -79,7 +79,7 @@ func (g *generator) timeOut(f *flight) {
 	f.journey.timeout = time.Time{}
 }
 
-// acknowledgement is what the protocol answers to an instruction.
+// acknowledgement returns the acknowledgement of an instruction.
 func acknowledgement(i zkgm.Instruction, success bool, maker []byte) []byte {
 	if !success {
 		return zkgm.Ack{}.Encode()
@@ -110,7 +110,7 @@ func innerAck(i zkgm.Instruction, maker []byte) []byte {
 	return nil
 }
 
-// transferRow writes down a token order of a packet, as far as that has come.
+// transferRow returns the transfer of a packet's token order in its current state.
 func (g *generator) transferRow(f *flight, idx int32, order zkgm.Operation) index.Transfer {
 	r, p := f.route, &f.packet
 	t := index.Transfer{
@@ -149,7 +149,7 @@ func (g *generator) transferRow(f *flight, idx int32, order zkgm.Operation) inde
 	return t
 }
 
-// stage copies to a transfer what has happened to its packet.
+// stage copies the state of the packet to a transfer.
 func (f *flight) stage(t *index.Transfer) {
 	p := &f.packet
 	t.Status, t.Success = p.Status, p.Success

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// owed is what a proxy sends back, in the transaction that receives the packet of a stake.
+// owed is a delivery that a proxy sends in the transaction that receives the packet of a stake.
 type owed struct {
 	at          time.Time
 	tx          string
@@ -21,10 +21,10 @@ type owed struct {
 	instruction zkgm.Instruction
 }
 
-// stakesPerPacket is one in how many packets to the staking hub is a stake.
+// stakesPerPacket: one in this many packets to the staking hub is a stake.
 const stakesPerPacket = 6
 
-// staked returns the staked token at the beginning of a route to the hub's chain; nil for other routes.
+// staked returns the staked token at the start of a route to the hub's chain; nil for other routes.
 func (r *route) staked() *token {
 	if r.to.family != "union" || r.hop != nil {
 		return nil
@@ -37,14 +37,15 @@ func (r *route) staked() *token {
 	return nil
 }
 
-// stake makes a bond, an unbond, a withdrawal or a dust withdrawal, as wallets send them.
+// stake generates a bond, an unbond, a withdrawal or a dust withdrawal, as wallets send them.
 func (g *generator) stake(r *route, staked *token) zkgm.Instruction {
 	native := r.to.tokens[0]
 	staker := g.account(r.from).zkgm
 	proxy := r.to.accountOf(crypto.Keccak256([]byte("proxy"), staker)[:20])
 	nativeHere, stakedThere := r.back.quote(native), r.quote(staked)
 	amount, _ := g.amounts(native)
-	less := new(big.Int).Sub(amount, new(big.Int).Div(amount, big.NewInt(50))) // a staked token is worth more than one
+	// a staked token is worth more than one native token
+	less := new(big.Int).Sub(amount, new(big.Int).Div(amount, big.NewInt(50)))
 	bring := func(base, quote []byte) zkgm.Instruction {
 		return (&zkgm.TokenOrderV2{
 			Sender: staker, Receiver: proxy.zkgm, BaseToken: base, BaseAmount: amount, QuoteToken: quote, QuoteAmount: amount, Kind: zkgm.OrderSolve,
@@ -80,7 +81,7 @@ func (g *generator) stake(r *route, staked *token) zkgm.Instruction {
 	return call(allow, deliver(stakedThere, staked.denom, amount))
 }
 
-// msg is a message to a contract: one action, and what it takes.
+// msg is a message to a contract: one action and its arguments.
 type msg map[string]any
 
 func (g *generator) sendMessage(r *route, order *zkgm.TokenOrderV2) msg {
@@ -90,7 +91,7 @@ func (g *generator) sendMessage(r *route, order *zkgm.TokenOrderV2) msg {
 	}}
 }
 
-// calldata is what a proxy takes: a JSON list of messages to contracts (CosmWasm).
+// calldata returns the input of a proxy: a JSON list of messages to contracts (CosmWasm).
 func calldata(c *chain, messages []msg) []byte {
 	type execute struct {
 		Contract string `json:"contract_addr"`
@@ -115,12 +116,12 @@ func calldata(c *chain, messages []msg) []byte {
 func mustJSON(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // of texts and numbers
+		panic(err) // strings, numbers and bytes always marshal
 	}
 	return text
 }
 
-// owe notes what the proxy of a stake will send, if the stake is received and succeeds.
+// owe schedules the delivery of a stake's proxy, if the stake is received and succeeds.
 func (g *generator) owe(f *flight, data []byte) {
 	p, err := zkgm.Decode(data)
 	if err != nil || !f.journey.success {
@@ -140,7 +141,8 @@ func (g *generator) owe(f *flight, data []byte) {
 	}
 }
 
-// due takes the next of what proxies owe, if it is sent before the packet that is sent next, not before the last one.
+// due takes the next scheduled delivery if it comes before the next packet. The delivery is not sent before the last
+// packet.
 func (g *generator) due(last time.Time) (o owed, ok bool) {
 	if len(g.owed) == 0 || g.owed[0].at.After(g.at) {
 		return o, false

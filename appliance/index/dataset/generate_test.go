@@ -57,8 +57,8 @@ func TestGenerateIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestGeneratedRowsStayAsTheyWere: figures of benchmarks can be compared only where they are of the same data. The seed is one
-// with a packet whose timeout has passed by less than an hour.
+// Generated rows must not change, because benchmarks are comparable only on the same data. The seed includes a packet
+// with a timeout less than an hour before now, which is not marked as timed out yet.
 func TestGeneratedRowsStayAsTheyWere(t *testing.T) {
 	digest := sha256.New()
 	for _, row := range generate(t, GenerateOptions{Transfers: 2000, Seed: 18, Now: now}) {
@@ -94,7 +94,7 @@ func TestGeneratedRows(t *testing.T) {
 	}
 }
 
-// checkPacket holds a packet, as it is at a time, against what can be recomputed of it.
+// checkPacket checks a packet, in its state at a time, against recomputed values.
 func checkPacket(t *testing.T, p index.Packet, at time.Time) {
 	t.Helper()
 	data, err := hex.DecodeString((*p.Data)[2:])
@@ -180,7 +180,8 @@ func TestAWorldMayHaveFewChains(t *testing.T) {
 	}
 }
 
-// TestRowsSurvive: what is encoded, written as a row and read again is the same, by the types' own tags.
+// A row that is encoded, written as a line and read again is equal, and so is one that is decoded with the types' own
+// tags.
 func TestRowsSurvive(t *testing.T) {
 	for _, row := range generate(t, GenerateOptions{Transfers: 200, Seed: 5, Now: now}) {
 		line := row.AppendLine(nil)

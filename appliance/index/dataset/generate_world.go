@@ -14,10 +14,10 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// chain is a made-up chain's behaviour.
+// chain is a generated chain.
 type chain struct {
 	id, family, chainID, name string
-	prefix                    string // of bech32 addresses; empty: an EVM
+	prefix                    string // of bech32 addresses; empty for an EVM
 	testnet                   bool
 	number                    int32
 	port                      string
@@ -31,17 +31,17 @@ type chain struct {
 	drawn   map[int]account
 }
 
-// token is a token on one chain, with the chain where it comes from.
+// token is a token on one chain, with its home chain.
 type token struct {
 	denom        []byte
 	symbol, name string
 	decimals     int32
 	home         *chain
-	origin       *token // what it wraps; nil at home
+	origin       *token // the token that it wraps; nil at home
 	route        *route // from home to here, for a wrapped one
 }
 
-// path is the way that a wrapped token has come by.
+// path returns the path by which a wrapped token arrived.
 func (t *token) path() *big.Int {
 	if t.route == nil {
 		return new(big.Int)
@@ -54,7 +54,7 @@ type route struct {
 	from, to                    *chain
 	back                        *route
 	client, connection, channel int32
-	hop                         *chain // between them where the clients are state lenses
+	hop                         *chain // between them if the clients are state lenses
 	weight                      float64
 }
 
@@ -65,7 +65,7 @@ func (r *route) via() []*chain {
 	return []*chain{r.hop}
 }
 
-// quote returns what a token becomes at the other end.
+// quote returns the denom of a token at the other end.
 func (r *route) quote(t *token) []byte {
 	if t.home == r.to {
 		return t.origin.denom
@@ -78,7 +78,7 @@ func (r *route) quote(t *token) []byte {
 	return wrappedDenom(r, t)
 }
 
-// wrappedDenom is made as the protocol does: from the way and the token.
+// wrappedDenom derives the denom from the route and the token, as the protocol does.
 func wrappedDenom(r *route, t *token) []byte {
 	hash := crypto.Keccak256([]byte(r.from.id), binary.BigEndian.AppendUint32(nil, uint32(r.back.channel)), t.denom)
 	if r.to.prefix != "" {
@@ -115,7 +115,7 @@ var chainTable = []struct {
 	{"xion", "xion-testnet-2", "XION Testnet 2", "xion", true, 6 * time.Second, 6, 1, "uxion:XION:XION Testnet:6"},
 }
 
-// world makes so many chains, the channels between those of a network, and tokens.
+// world generates this many chains, the channels between the chains of a network, and tokens.
 func (g *generator) world(chains int) {
 	for i, row := range chainTable[:chains] {
 		c := &chain{
@@ -140,7 +140,7 @@ func (g *generator) world(chains int) {
 	g.addChannels()
 }
 
-// homeTokens reads a row's tokens. Names may have spaces, so a token ends where the next "denom:" begins.
+// homeTokens parses a row's tokens. Names may have spaces, so a token ends where the next "denom:" begins.
 func (g *generator) homeTokens(c *chain, text string) {
 	fields := strings.Split(text, ":")
 	denom := fields[0]
@@ -148,7 +148,7 @@ func (g *generator) homeTokens(c *chain, text string) {
 		decimals, next, _ := strings.Cut(fields[i+2], " ")
 		n, err := strconv.Atoi(decimals)
 		if err != nil {
-			panic(err) // of a constant above
+			panic(err) // a constant above is invalid
 		}
 		t := &token{symbol: fields[i], name: fields[i+1], decimals: int32(n), home: c}
 		switch {
@@ -165,7 +165,8 @@ func (g *generator) homeTokens(c *chain, text string) {
 	}
 }
 
-// connect makes a channel between each two chains of a network: direct to union, by state lens over it between others.
+// connect creates a channel between every two chains of a network: directly with union, through state lenses over union
+// otherwise.
 func (g *generator) connect() {
 	next := make(map[*chain]int32)
 	for _, hub := range g.chains {
@@ -199,7 +200,7 @@ func (g *generator) connect() {
 	}
 }
 
-// wrapTokens registers the native token of each chain where its channels lead.
+// wrapTokens registers the native tokens of each chain at the other ends of its channels.
 func (g *generator) wrapTokens() {
 	for _, r := range g.routes {
 		for _, t := range r.from.tokens {
@@ -232,7 +233,7 @@ func (g *generator) account(c *chain) account {
 		return a
 	}
 	a := c.accountOf(crypto.Keccak256([]byte(c.prefix), binary.BigEndian.AppendUint64(nil, uint64(n)))[:20])
-	if n < 1<<14 { // those drawn again and again
+	if n < 1<<14 { // cache the frequent ones
 		c.drawn[n] = a
 		c.seen[string(a.zkgm)] = a
 	}
@@ -247,7 +248,7 @@ func (c *chain) accountOf(canonical []byte) account {
 	return account{canonical: canonical, zkgm: []byte(display), display: display}
 }
 
-// known returns the account of a zkgm form.
+// known returns the account with this zkgm form.
 func (c *chain) known(zkgm []byte) account {
 	if a, ok := c.seen[string(zkgm)]; ok {
 		return a
@@ -262,7 +263,7 @@ func (c *chain) contract(name string) []byte {
 	return crypto.Keccak256([]byte(c.family), []byte(c.chainID), []byte(name))[12:]
 }
 
-// relayer is who moves packets on a chain.
+// relayer returns the account that relays packets on a chain.
 func relayer(c *chain) []byte { return c.contract("relayer") }
 
 var genesis = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -294,7 +295,7 @@ func (g *generator) chainRow(c *chain) index.Chain {
 	if c.testnet {
 		environment, edition = "staging", "btc"
 	}
-	feature := strings.ToUpper(environment) // as the hosted API has it: editions are in lower case
+	feature := strings.ToUpper(environment) // upper case as in the hosted API, unlike editions
 	family := index.ChainFamily{Name: new("cosmos"), IBCInterface: new("ibc-cosmwasm")}
 	rpcType := "cosmos"
 	if c.prefix == "" {
@@ -364,7 +365,7 @@ func routeOrder(i int) string {
 	return sortOrder(genesis.Add(time.Duration(i)*time.Hour), uint32(i), 0)
 }
 
-// clientRow writes down the client of a route, which was updated last at that time.
+// clientRow returns the client of a route with its last update at that time.
 func (g *generator) clientRow(i int, updated time.Time) index.Client {
 	r := g.routes[i]
 	height := r.from.height(updated)

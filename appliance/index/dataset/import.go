@@ -20,13 +20,13 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Target is what an import writes to: an index, or one that another process has open.
+// Target is the destination of an import: an index, or an index that another process has open.
 type Target interface {
-	// Position returns what a batch has set under that name; false for nothing.
+	// Position returns the value that a batch last set under that name; false if there is no value.
 	Position(ctx context.Context, name string) (string, bool, error)
-	// ID is the index.Status.ID of the index.
+	// ID returns the index.Status.ID of the index.
 	ID(ctx context.Context) (string, error)
-	// Write is that of index.Index.
+	// Write is index.Index.Write.
 	Write(ctx context.Context, b index.Batch) (index.Written, error)
 }
 
@@ -48,35 +48,35 @@ func (t indexTarget) ID(ctx context.Context) (string, error) {
 	return status.ID, err
 }
 
-// ImportOptions say how to import.
+// ImportOptions configure an import.
 type ImportOptions struct {
-	// Name is what the import's position is kept under in the index, so that it goes on where it was interrupted; empty
-	// means that it always starts at the beginning. ImportFile sets it from the path.
+	// Name is the name of the import's position in the index, from which an interrupted import resumes. Empty means
+	// that it always starts at the beginning. ImportFile sets it from the path.
 	Name string
-	// Restart forgets the position.
+	// Restart ignores the stored position.
 	Restart bool
 	// KeepGoing skips bad lines instead of stopping at the first.
 	KeepGoing bool
-	// OnBad is called with each bad line that is skipped; nil means not at all.
+	// OnBad is called with each bad line that is skipped; nil means never.
 	OnBad func(BadLine)
-	// OnProgress is called after each batch; nil means not at all.
+	// OnProgress is called after each batch; nil means never.
 	OnProgress func(Progress)
-	// BatchRows is how many rows are written at once; zero means 20,000. More is faster and takes more memory, about
-	// 8 KB each.
+	// BatchRows is how many rows are written at once; zero means 20,000. Larger batches are faster and take about 8 KB
+	// per row.
 	BatchRows int
 }
 
 const defaultBatchRows = 20_000
 
-// Imported tells what an import did.
+// Imported is the result of an import.
 type Imported struct {
 	index.Written
 	Progress
 	Bad     int64 `json:"bad"`     // lines that were skipped
-	Resumed int64 `json:"resumed"` // lines that an earlier, interrupted import had done
+	Resumed int64 `json:"resumed"` // lines that an earlier, interrupted import has read
 }
 
-// BadLine is a line that is no row.
+// BadLine is a line that is not a row.
 type BadLine struct {
 	Line int64 // from 1
 	Err  error
@@ -88,11 +88,11 @@ func (b BadLine) Error() string { return fmt.Sprintf("line %d: %v", b.Line, b.Er
 // Unwrap returns the reason.
 func (b BadLine) Unwrap() error { return b.Err }
 
-// ErrChanged is returned by Import when the beginning of the input is not what an interrupted import of that name has read.
-// ImportFile starts from the beginning instead.
+// ErrChanged is returned by Import if the input no longer begins as it did when the import was interrupted.
+// ImportFile then starts from the beginning.
 var ErrChanged = errors.New("the input has changed since the import was interrupted")
 
-// ImportFile imports the file at path, standard input for "-". Files named .zst are decompressed.
+// ImportFile imports the file at path, or standard input for "-". Files named .zst are decompressed.
 func ImportFile(ctx context.Context, to Target, path string, o ImportOptions) (Imported, error) {
 	if path == Stdio {
 		return Import(ctx, to, os.Stdin, o)
@@ -134,46 +134,46 @@ func importFile(ctx context.Context, to Target, path string, o ImportOptions) (I
 	return newImporter(to, o, count, size).run(ctx, in)
 }
 
-// Import upserts the rows of in, NDJSON, until its end. It is safe to import the same again: what is there as it
-// is does not change. After an error, what was written stays, and the next import of the same name goes on behind it, if the input
-// still begins the same.
+// Import upserts the rows of in, NDJSON, until its end. Importing the same rows again does not change them. After an
+// error, the rows written so far stay. The next import of the same name resumes after them, if the input still begins
+// the same.
 //
-// Errors: a BadLine, unless KeepGoing; ErrChanged; what reading and Index.Write return.
+// Errors: a BadLine, unless KeepGoing; ErrChanged; the errors of reading and of Index.Write.
 func Import(ctx context.Context, to Target, in io.Reader, o ImportOptions) (Imported, error) {
 	count := &counter{Reader: in}
 	return newImporter(to, o, count, 0).run(ctx, count)
 }
 
-// position is where an import has come, kept in the index with the rows up to there.
+// position is the progress of an import. The index stores it together with the rows up to it.
 type position struct {
 	Bytes  int64  `json:"bytes"`
 	Lines  int64  `json:"lines"`
-	SHA256 string `json:"sha256"` // of those bytes
+	SHA256 string `json:"sha256"` // of the first Bytes bytes
 }
 
-// importer runs four stages concurrently: one goroutine reads and cuts blocks of whole lines, several parse them, one gathers
-// them in their order, and one writes a batch while the next is gathered.
+// importer runs four stages concurrently. One goroutine reads blocks of whole lines, several parse them, one gathers
+// them in order, and one writes a batch while the next is gathered.
 type importer struct {
 	to    Target
 	o     ImportOptions
 	start time.Time
-	done  *counter // bytes of the file; the reading goroutine's until it has ended
+	done  *counter // bytes of the file; owned by the reading goroutine until it has ended
 	total int64
 
-	index   string    // index.Batch.Index: a replica that is made anew meanwhile must not get the rest alone
-	from    position  // where the import began
-	digest  hash.Hash // of what was read; the reading goroutine's
+	index   string    // for index.Batch.Index: a replica recreated during the import must not get only the rest
+	from    position  // start of the import
+	digest  hash.Hash // of the input so far; owned by the reading goroutine
 	buffers sync.Pool // of *[]byte: blocks that were parsed
-	result  Imported  // the writing goroutine's
+	result  Imported  // owned by the writing goroutine
 }
 
-// batch is what is written at once.
+// batch is the unit of writing.
 type batch struct {
 	rows []index.Row
-	bad  []BadLine // that were skipped
-	at   position  // behind the last line of rows
-	read int64     // bytes of the file that were read then
-	end  error     // what ends the import once the rows are written
+	bad  []BadLine // skipped lines
+	at   position  // after the last line of rows
+	read int64     // bytes of the file read by then
+	end  error     // the error that ends the import once the rows are written
 }
 
 func newImporter(to Target, o ImportOptions, done *counter, total int64) *importer {
@@ -183,17 +183,17 @@ func newImporter(to Target, o ImportOptions, done *counter, total int64) *import
 	return &importer{to: to, o: o, start: time.Now(), done: done, total: total, digest: sha256.New()}
 }
 
-// block is some whole lines, then parsed.
+// block is some whole lines, and later their rows.
 type block struct {
 	lines  []byte
 	first  int64    // number of the first line
-	after  position // behind the last line
-	read   int64    // bytes of the file that were read then
+	after  position // after the last line
+	read   int64    // bytes of the file read by then
 	parsed chan struct{}
 	rows   []index.Row
 	bad    []BadLine
-	starts []int64 // bytes of the block in front of each bad line
-	digest []byte  // state of the digest in front of the block
+	starts []int64 // offset of each bad line in the block
+	digest []byte  // state of the digest before the block
 }
 
 const (
@@ -244,7 +244,7 @@ func (m *importer) run(ctx context.Context, in io.Reader) (Imported, error) {
 
 func (m *importer) positionName() string { return "import " + m.o.Name }
 
-// resume reads over what an interrupted import has written.
+// resume skips the input that an interrupted import has written.
 func (m *importer) resume(ctx context.Context, in io.Reader) error {
 	if m.o.Name == "" || m.o.Restart {
 		return nil
@@ -268,10 +268,10 @@ func (m *importer) resume(ctx context.Context, in io.Reader) error {
 	return nil
 }
 
-// read cuts the input into blocks of whole lines.
+// read splits the input into blocks of whole lines.
 func (m *importer) read(ctx context.Context, in io.Reader, blocks, work chan<- *block) error {
 	at := m.from
-	var rest []byte // the beginning of a line whose end was not read yet, in the buffer of the block before
+	var rest []byte // the beginning of an incomplete line, in the previous block's buffer
 	for {
 		buf := m.buffer(len(rest) + blockSize)
 		copy(buf, rest)
@@ -308,7 +308,7 @@ func (m *importer) read(ctx context.Context, in io.Reader, blocks, work chan<- *
 	}
 }
 
-// buffer returns one that was used before, if it can. What is in it is left as it is: see rest in read.
+// buffer reuses a buffer if possible. It does not clear it, because rest in read may still refer to it.
 func (m *importer) buffer(size int) []byte {
 	if used, ok := m.buffers.Get().(*[]byte); ok && cap(*used) >= size {
 		return (*used)[:size]
@@ -316,7 +316,7 @@ func (m *importer) buffer(size int) []byte {
 	return make([]byte, size, size+blockSize/8) // room for the beginning of a line
 }
 
-// newBlock takes lines and moves at behind them.
+// newBlock makes a block of lines and moves at past them.
 func (m *importer) newBlock(lines []byte, at *position) *block {
 	b := &block{lines: lines, first: at.Lines + 1, parsed: make(chan struct{}), read: m.done.n}
 	if state, ok := m.digest.(interface{ AppendBinary([]byte) ([]byte, error) }); ok {
@@ -333,7 +333,7 @@ func (m *importer) newBlock(lines []byte, at *position) *block {
 	return b
 }
 
-// parse reads the block's rows, up to the first bad line unless to keep going. Empty lines are passed over.
+// parse parses the block's rows, up to the first bad line unless keepGoing is set. Empty lines are skipped.
 func (b *block) parse(keepGoing bool) {
 	number, offset := b.first, 0
 	for rest := b.lines; len(rest) > 0; number++ {
@@ -355,7 +355,7 @@ func (b *block) parse(keepGoing bool) {
 	}
 }
 
-// gather puts blocks in their order together to batches.
+// gather combines blocks into batches, in order.
 func (m *importer) gather(ctx context.Context, blocks <-chan *block, batches chan<- *batch) error {
 	gathered := &batch{}
 	hand := func() error {
@@ -390,7 +390,7 @@ func (m *importer) gather(ctx context.Context, blocks <-chan *block, batches cha
 	return hand()
 }
 
-// beforeBad returns the position before the block's first bad line, and that line.
+// beforeBad returns the position before the block's first bad line, and that line as an error.
 func (b *block) beforeBad() (position, error) {
 	digest := sha256.New()
 	if state, ok := digest.(interface{ UnmarshalBinary([]byte) error }); ok && b.digest != nil {
@@ -424,7 +424,7 @@ func (m *importer) write(ctx context.Context, batches <-chan *batch) error {
 	return nil
 }
 
-// flush writes the rows and where the import has come.
+// flush writes the rows and the import's position.
 func (m *importer) flush(ctx context.Context, b *batch) error {
 	if len(b.rows) == 0 {
 		return nil
@@ -456,7 +456,7 @@ func (m *importer) report(at position) {
 	}
 }
 
-// finish forgets the position: the next import of the name is a new one.
+// finish removes the position, so that the next import of this name starts from the beginning.
 func (m *importer) finish(ctx context.Context) error {
 	if m.o.Name == "" {
 		return nil

@@ -9,19 +9,20 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// World is a made-up index that goes on: Advance moves its clock, sends more packets and lets those under way come further.
-// It keeps only the packets to which something is still to happen. Its methods are not safe for concurrent use. The same options
-// and calls give the same rows.
+// World is a generated index that continues. Advance moves its clock, sends more packets and advances those in
+// progress. It keeps only the packets that have not ended. Its methods are not safe for concurrent use. The same
+// options and calls give the same rows.
 type World struct {
 	g         generator
-	underWay  []*flight // the one to which something happens soonest first
-	refreshed time.Time // when chains and clients were handed out last
+	underWay  []*flight // sorted by the time of the next event
+	refreshed time.Time // when chains and clients were last returned
 
-	late   int           // of the next packets so many are withheld
-	lateBy time.Duration // for so long
+	late   int           // how many of the next packets are withheld
+	lateBy time.Duration // for how long
 }
 
-// NewWorld makes up what Generate does, hands it to sink as Generate does, and returns it to be gone on with.
+// NewWorld generates the same index as Generate, passes it to sink in the same way, and returns a World that continues
+// it.
 func NewWorld(ctx context.Context, o GenerateOptions, sink func([]index.Row) error) (*World, error) {
 	if o.BatchRows == 0 {
 		o.BatchRows = 10_000
@@ -58,7 +59,7 @@ func NewWorld(ctx context.Context, o GenerateOptions, sink func([]index.Row) err
 	return w, sink(rows)
 }
 
-// Sink hands rows on to an index.
+// Sink returns a sink that writes to an index.
 func Sink(ctx context.Context, to index.Index) func([]index.Row) error {
 	return func(rows []index.Row) error {
 		_, err := to.Write(ctx, index.Batch{Rows: rows})
@@ -66,16 +67,16 @@ func Sink(ctx context.Context, to index.Index) func([]index.Row) error {
 	}
 }
 
-// Now returns where the world's clock stands.
+// Now returns the time of the world's clock.
 func (w *World) Now() time.Time { return w.g.now }
 
-// UnderWay returns how many packets something is still to happen to. Those that are stuck for ever do not count.
+// UnderWay returns how many packets have a future event. Packets that are stuck forever do not count.
 func (w *World) UnderWay() int { return len(w.underWay) }
 
-// Advance moves the clock to now and returns the rows that are new or have changed since, whole: packets that were sent
-// between, with about so many transfers (over several calls exact to a packet's); packets to which something has happened,
-// with all of their transfers; and now and then chains and clients, with their newest status. Packets have sort_orders above all
-// earlier ones, but for those that were Late. A clock that would go back stands still.
+// Advance moves the clock to now and returns the new and changed rows, complete: packets sent in between, with about
+// this many transfers (over several calls exact to one packet's transfers); packets with new events, with all of their
+// transfers; and now and then chains and clients with their newest status. New packets have sort_orders above all
+// earlier ones, except those that were Late. The clock never moves backwards.
 //
 // Errors: as index.NewRow.
 func (w *World) Advance(now time.Time, transfers int) ([]index.Row, error) {
@@ -108,11 +109,11 @@ func (w *World) Advance(now time.Time, transfers int) ([]index.Row, error) {
 	return w.take()
 }
 
-// Late withholds the next n packets that are sent, with their transfers, until so long after their sending, and at least until
-// the Advance after the one that sends them. They are then below others that were handed out before.
+// Late withholds the next n packets, with their transfers, until this long after they are sent, and at least until the
+// following Advance. Their sort_orders are then below others that were returned earlier.
 func (w *World) Late(n int, by time.Duration) { w.late, w.lateBy = n, by }
 
-// due returns when there is something new to hand out; zero: never.
+// due returns when the flight has new rows to return; zero: never.
 func (f *flight) due() time.Time {
 	if !f.seen.IsZero() {
 		return f.seen
@@ -120,7 +121,7 @@ func (f *flight) due() time.Time {
 	return f.journey.next()
 }
 
-// emit hands out a packet as it is now, unless it is withheld, and keeps it while something is still to happen to it.
+// emit returns a packet in its current state, unless it is withheld, and keeps it until its last event.
 func (w *World) emit(f *flight) {
 	if !f.seen.After(w.g.now) {
 		f.seen = time.Time{}
@@ -133,8 +134,8 @@ func (w *World) emit(f *flight) {
 	w.underWay = slices.Insert(w.underWay, i, f)
 }
 
-// refreshEvery is how often chains are handed out again, and clients that were updated since. It is more than the age that a
-// chain's status has, so that none goes back.
+// refreshEvery is how often chains are returned again, with the clients updated since. It exceeds the age of a chain's
+// status, so that timestamps never move backwards.
 const refreshEvery = 30 * time.Second
 
 func (w *World) refresh() {
@@ -151,7 +152,7 @@ func (w *World) refresh() {
 	}
 }
 
-// take returns the rows that were made since the last time.
+// take returns the rows generated since the last call.
 func (w *World) take() ([]index.Row, error) {
 	rows := w.g.rows
 	w.g.rows = nil

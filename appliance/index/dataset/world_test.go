@@ -11,17 +11,17 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// history follows a world and checks every row that it hands out.
+// history follows a world and checks every row that it returns.
 type history struct {
 	*testing.T
 	world     *World
 	packets   map[string]index.Packet
 	rows      map[string]index.Row // all, by kind and key
-	transfers map[string]int       // how many a packet has, by hash
-	orders    map[string]string    // by kind and sort_order, the key
+	transfers map[string]int       // number of transfers by packet hash
+	orders    map[string]string    // keys by kind and sort_order
 	newest    map[string]string    // sort_order by kind
-	late      int                  // packets below others that were there before
-	updates   int                  // packets that were handed out again
+	late      int                  // packets below earlier ones
+	updates   int                  // packets that were returned again
 }
 
 func newHistory(t *testing.T, o GenerateOptions) *history {
@@ -38,7 +38,7 @@ func newHistory(t *testing.T, o GenerateOptions) *history {
 	return h
 }
 
-// advance returns the rows that it has checked.
+// advance returns the rows after checking them.
 func (h *history) advance(by time.Duration, transfers int) []index.Row {
 	h.Helper()
 	rows, err := h.world.Advance(h.world.Now().Add(by), transfers)
@@ -71,7 +71,7 @@ func (h *history) take(rows []index.Row, at time.Time) {
 	h.checkWhole(rows)
 }
 
-// takeOrder checks that a row keeps its sort_order and that no two have the same.
+// takeOrder checks that a row keeps its sort_order and that sort_orders are unique.
 func (h *history) takeOrder(row index.Row) {
 	h.Helper()
 	kind, order, key := row.Type().Name, row.SortOrder(), row.Key()
@@ -92,7 +92,7 @@ func (h *history) takeOrder(row index.Row) {
 	h.rows[kind+key], h.orders[kind+order], h.newest[kind] = row, key, max(order, h.newest[kind])
 }
 
-// checkUpdate checks that a packet has only come further.
+// checkUpdate checks that a packet has only progressed.
 func (h *history) checkUpdate(before, after index.Packet) {
 	h.Helper()
 	if ended(before) {
@@ -296,7 +296,7 @@ func TestAWorldsClockNeverGoesBack(t *testing.T) {
 	}
 }
 
-// TestAWorldForgetsWhatHasEnded: at a steady rate the packets under way do not add up.
+// At a steady rate, the number of packets in progress stays bounded.
 func TestAWorldForgetsWhatHasEnded(t *testing.T) {
 	w, err := NewWorld(t.Context(), GenerateOptions{Transfers: 10, Seed: 6, Now: now}, func([]index.Row) error { return nil })
 	if err != nil {
@@ -307,7 +307,7 @@ func TestAWorldForgetsWhatHasEnded(t *testing.T) {
 		if _, err := w.Advance(now.Add(time.Duration(i)*time.Minute), 10); err != nil {
 			t.Fatal(err)
 		}
-		if i == 100 { // all journeys are shorter than that, but for timeouts
+		if i == 100 { // all journeys are shorter than that, except for timeouts
 			most = w.UnderWay()
 		}
 	}

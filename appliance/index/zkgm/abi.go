@@ -7,14 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// go-ethereum's accounts/abi reads and writes the same by reflection, at some 20 times the cost, and lets a packet make
-// it copy one tail many times. The tests hold the two against each other.
+// go-ethereum's accounts/abi does the same by reflection, at some 20 times the cost, and a packet can make it copy one
+// tail many times. The tests compare the two.
 
 const wordSize = 32
 
 var errABI = errors.New("not the ABI encoding of this type")
 
-// writer appends the ABI encoding of a tuple: words in its head, and in its tail what the head points to.
+// writer appends the ABI encoding of a tuple: words in its head, and the dynamic values in its tail.
 type writer struct {
 	head, tail []byte
 	fields     int
@@ -70,7 +70,7 @@ func appendBytes(dst, b []byte) []byte {
 	return append(dst, make([]byte, -len(b)&(wordSize-1))...)
 }
 
-// reader reads the ABI encoding of a tuple. After the first error it returns zero values. What it returns are slices of
+// reader reads the ABI encoding of a tuple. After the first error it returns zero values. Returned bytes are slices of
 // its input.
 type reader struct {
 	in  []byte // from the beginning of the tuple, which offsets count from
@@ -108,7 +108,7 @@ func (r *reader) uint(bits int) uint64 {
 
 func (r *reader) bool() bool { return r.uint(1) == 1 }
 
-// dynamic returns what an offset in the head points to, up to the end of the input.
+// dynamic returns the input from the offset in the head to its end.
 func (r *reader) dynamic() []byte {
 	offset := r.uint(63)
 	if r.err == nil && offset > uint64(len(r.in)) {

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// AppendJSON appends the packet as a JSON object: salt, path and instruction. Members are named as the fields of UCS-03;
-// bytes are 0x-hex, amounts, heights, times and paths decimal text, and each instruction says its _type. An operand
-// that cannot be read is {"_type":"Unknown","operand":"0x…"}.
+// AppendJSON appends the packet as a JSON object: salt, path and instruction. Members have the names of the fields of
+// UCS-03. Bytes are 0x-hex; amounts, heights, times and paths are decimal text; each operand has its _type. An operand
+// that cannot be decoded is {"_type":"Unknown","operand":"0x…"}.
 func (p Packet) AppendJSON(dst []byte) []byte {
 	b := &budget{left: shareOf(p.Instruction.Operand)}
 	dst = appendHex(append(dst, `{"salt":`...), p.Salt[:])
@@ -43,7 +43,7 @@ func (i Instruction) appendOperand(dst []byte, b *budget) []byte {
 	return o.appendMembers(dst, b)
 }
 
-// appendUnknown shows an operand's bytes, unless there is too much of them.
+// appendUnknown appends an operand's bytes, unless the budget is exhausted.
 func (i Instruction) appendUnknown(dst []byte, b *budget) []byte {
 	dst = append(dst, `"_type":"Unknown"`...)
 	if b.left < 0 {
@@ -107,9 +107,9 @@ func (t *TokenOrderV2) appendMembers(dst []byte, _ *budget) []byte {
 	return appendHex(append(dst, `,"metadata":`...), t.Metadata)
 }
 
-// AppendFlatJSON appends the packet's instructions as a JSON array in the order in which they are met, those that hold
-// others in front of them. Each has its place as _index: "" for the packet's own, "0" for the first inside it, "0.1" for the
-// second inside that; what it holds is not repeated in its operand.
+// AppendFlatJSON appends the packet's instructions as a JSON array in depth-first order, containers first. Each has its
+// position as _index: "" for the packet's own, "0" for the first inside it, "0.1" for the second inside the latter. The
+// operand of a container does not repeat its contents.
 func (p Packet) AppendFlatJSON(dst []byte) []byte {
 	b := &budget{left: shareOf(p.Instruction.Operand)}
 	dst = p.Instruction.appendFlat(append(dst, '['), b, "", 0)

@@ -2,12 +2,12 @@ package zkgm
 
 import "strconv"
 
-// Placed is an instruction at its place in a packet.
+// Placed is an instruction with its position in a packet.
 type Placed struct {
 	Instruction
-	Place string // as _index of AppendFlatJSON
-	Type  string // as _type of AppendJSON
-	// Call is what a contract is called with; nil for other instructions.
+	Place string // _index of AppendFlatJSON
+	Type  string // _type of AppendJSON
+	// Call is the decoded operand of a call; nil for other instructions.
 	Call *Call
 }
 

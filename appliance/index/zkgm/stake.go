@@ -10,37 +10,37 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// StakeKind is what a packet asks of the liquid staking hub.
+// StakeKind is a packet's request to the liquid staking hub.
 type StakeKind uint8
 
 // The kinds of stakes.
 const (
-	Bond         StakeKind = iota + 1 // tokens for staked ones
+	Bond         StakeKind = iota + 1 // tokens for staked tokens
 	Unbond                            // staked tokens for a claim
-	Withdraw                          // what claims have become
-	DustWithdraw                      // staked tokens that were left at the proxy
+	Withdraw                          // claims for the redeemed tokens
+	DustWithdraw                      // staked tokens that remained at the proxy
 )
 
-// Stake is a packet that calls the sender's proxy on the chain of the staking hub. What the proxy executes is the calldata: a
+// Stake is a packet that calls the sender's proxy on the chain of the staking hub. The proxy executes the calldata: a
 // JSON list of messages to contracts (CosmWasm).
 type Stake struct {
 	Kind   StakeKind
 	Staker []byte // the sender of the call
 	// Order brings the tokens of a bond or of an unbond; nil for the other kinds.
 	Order *TokenOrderV2
-	// Delivery is what sends the tokens of all kinds but Unbond back.
+	// Delivery sends the tokens back. Unbond has no delivery.
 	Delivery Delivery
-	Batches  []uint64 // that are withdrawn
+	Batches  []uint64 // the withdrawn batches
 }
 
 // Delivery is a packet that the proxy sends.
 type Delivery struct {
-	Channel     uint32 // where it is sent from
+	Channel     uint32 // the channel that it is sent on
 	Instruction Instruction
 	Order       *TokenOrderV2
 }
 
-// Stake reads a packet as a stake; ok is false for another packet.
+// Stake reads a packet as a stake; ok is false for other packets.
 func (p Packet) Stake() (s Stake, ok bool) {
 	o, err := p.Instruction.Operation()
 	if err != nil {
@@ -64,7 +64,7 @@ func (p Packet) Stake() (s Stake, ok bool) {
 	return s, s.read(messagesOf(call.ContractCalldata))
 }
 
-// read reads what the proxy is to execute.
+// read derives the stake from the proxy's messages.
 func (s *Stake) read(messages []message) bool {
 	var steps []string
 	allowance := false
@@ -80,7 +80,7 @@ func (s *Stake) read(messages []message) bool {
 			}
 			s.Batches = append(s.Batches, id)
 			if n := len(steps); n > 0 && steps[n-1] == m.does {
-				continue // one step, however many
+				continue // any number of withdrawals is one step
 			}
 		}
 		if m.does == "send" && !s.Delivery.read(m.what) {
@@ -120,25 +120,25 @@ func (d *Delivery) read(what content) bool {
 	return isOrder
 }
 
-// message is what a contract is asked to do.
+// message is an action of a contract with its arguments.
 type message struct {
 	does string
 	what content
 }
 
-// content is what stakes need of messages.
+// content holds the arguments that stakes need.
 type content struct {
 	Channel     uint32         `json:"channel_id"`
 	Instruction string         `json:"instruction"`
-	BatchID     jsontext.Value `json:"batch_id"` // a number, or a text of one
+	BatchID     jsontext.Value `json:"batch_id"` // a number, or a string with a number
 }
 
 func (c content) batch() (uint64, error) {
 	return strconv.ParseUint(strings.Trim(string(c.BatchID), `"`), 10, 64)
 }
 
-// messagesOf reads calldata; nil where it is no list of messages of one action each. As the contracts do, it tells Wasm from wasm, and
-// takes no member twice.
+// messagesOf parses calldata. It returns nil unless the calldata is a list of messages of one action each. Like the
+// contracts, it distinguishes Wasm from wasm and rejects duplicate members.
 func messagesOf(calldata []byte) (messages []message) {
 	if !bytes.HasPrefix(calldata, []byte("[")) {
 		return nil

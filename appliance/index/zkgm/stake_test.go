@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// calldataOf is what a proxy takes: each message is base64 of JSON.
+// calldataOf returns the input of a proxy: each message is base64 of JSON.
 func calldataOf(messages ...string) []byte {
 	var list []string
 	for _, m := range messages {
@@ -19,7 +19,7 @@ func calldataOf(messages ...string) []byte {
 	return []byte("[" + strings.Join(list, ",") + "]")
 }
 
-// Messages that the hub and the staked token take.
+// Messages that the hub and the staked token accept.
 const (
 	bondMessage   = `{"bond":{"mint_to_address":"union1x","min_mint_amount":"1"}}`
 	unbondMessage = `{"unbond":{"amount":"1"}}`
@@ -87,7 +87,7 @@ func TestStake(t *testing.T) {
 	}
 }
 
-// What the hub and the proxy refuse is no stake: they tell capitals from small letters, and take no member twice.
+// Calldata that the hub and the proxy reject is not a stake: they are case-sensitive and reject duplicate members.
 func TestCalldataIsReadAsTheContractsReadIt(t *testing.T) {
 	plain := string(calldataOf(allowMessage, unbondMessage))
 	for name, calldata := range map[string]string{

@@ -1,4 +1,4 @@
-// Package zkgm reads and writes the packets of the multi-asset transfer protocol ucs03-zkgm-0 (UCS-03): token orders,
+// Package zkgm reads and writes packets of the multi-asset transfer protocol ucs03-zkgm-0 (UCS-03): token orders,
 // calls, forwards and batches of them, and their acknowledgements, in Solidity's ABI encoding.
 package zkgm
 
@@ -10,7 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// ChannelVersion is the version of the channels whose packets are of this protocol.
+// ChannelVersion is the version of channels with packets of this protocol.
 const ChannelVersion = "ucs03-zkgm-0"
 
 // Packet is the data of a packet on a channel.
@@ -20,7 +20,7 @@ type Packet struct {
 	Instruction Instruction
 }
 
-// Instruction is what a packet asks for. Version and Opcode say how Operand is to be read; see Operation.
+// Instruction is the request in a packet. Version and Opcode determine the type of Operand; see Operation.
 type Instruction struct {
 	Version, Opcode uint8
 	Operand         []byte
@@ -61,7 +61,7 @@ type Call struct {
 // Batch is several instructions that succeed or fail together.
 type Batch struct{ Instructions []Instruction }
 
-// TokenOrderV1 is a transfer: base tokens of the sender's for quote tokens to the receiver.
+// TokenOrderV1 is a transfer: the sender gives base tokens, the receiver gets quote tokens.
 type TokenOrderV1 struct {
 	Sender, Receiver  []byte
 	BaseToken         []byte
@@ -74,7 +74,7 @@ type TokenOrderV1 struct {
 	QuoteAmount       *big.Int
 }
 
-// TokenOrderV2 is a transfer as well.
+// TokenOrderV2 is the newer form of TokenOrderV1.
 type TokenOrderV2 struct {
 	Sender, Receiver []byte
 	BaseToken        []byte
@@ -93,8 +93,8 @@ const (
 	OrderSolve      = 3
 )
 
-// PacketHash returns the hash that names a packet: keccak256 of the ABI encoding of IBCPacket[] with the one packet.
-// timeoutTimestamp is in nanoseconds since 1970.
+// PacketHash returns the hash that identifies a packet: keccak256 of the ABI encoding of IBCPacket[] with the one
+// packet. timeoutTimestamp is in nanoseconds since 1970.
 func PacketHash(sourceChannel, destinationChannel uint32, data []byte, timeoutHeight, timeoutTimestamp uint64) [32]byte {
 	packet := newWriter(5).uint(uint64(sourceChannel)).uint(uint64(destinationChannel)).bytes(data).
 		uint(timeoutHeight).uint(timeoutTimestamp).encoded()
@@ -108,7 +108,7 @@ func (p Packet) Encode() []byte {
 	return newWriter(3).word(p.Salt).big(p.Path).dynamic(p.Instruction.encode()).encoded()
 }
 
-// Decode reads a packet's data. The packet shares its memory.
+// Decode decodes a packet's data. The packet shares its memory.
 func Decode(data []byte) (Packet, error) {
 	r := reader{in: data}
 	p := Packet{Salt: [32]byte(r.word()), Path: r.big()}
@@ -116,7 +116,7 @@ func Decode(data []byte) (Packet, error) {
 	return p, r.err
 }
 
-// Encode returns the ABI encoding, as a contract that sends the instruction takes it.
+// Encode returns the ABI encoding, in which contracts take the instruction.
 func (i Instruction) Encode() []byte { return i.encode() }
 
 func (i Instruction) encode() []byte {
@@ -139,7 +139,7 @@ var ErrUnknownInstruction = errors.New("unknown version or opcode")
 
 // Operation decodes the operand.
 //
-// Errors: ErrUnknownInstruction, or the operand is not the encoding of its type.
+// Errors: ErrUnknownInstruction; another error if the operand is not the encoding of its type.
 func (i Instruction) Operation() (Operation, error) {
 	r := &reader{in: i.Operand}
 	var o Operation
@@ -218,11 +218,11 @@ func (*Batch) name() string        { return "batch" }
 func (*TokenOrderV1) name() string { return "token_order" }
 func (*TokenOrderV2) name() string { return "token_order" }
 
-// MaxDepth bounds how deep instructions are followed into each other.
+// MaxDepth bounds how deep nested instructions are decoded.
 const MaxDepth = 8
 
-// Shape returns the instruction's structure as text: names with versions, what is inside in parentheses, such as
-// batch_v0(token_order_v2,call_v0). An instruction that cannot be read is opcode_N_vM.
+// Shape returns the instruction's structure as text: names with versions, contents in parentheses, such as
+// batch_v0(token_order_v2,call_v0). An instruction that cannot be decoded is opcode_N_vM.
 func (i Instruction) Shape() string { return i.shape(&budget{left: shareOf(i.Operand)}, 0) }
 
 func (i Instruction) shape(b *budget, depth int) string {
@@ -247,8 +247,8 @@ func (i Instruction) shape(b *budget, depth int) string {
 	return o.name() + version
 }
 
-// Orders returns the token orders of an instruction, those in batches in order: the place of each is its transfer_index.
-// What a forward carries is an order of the next packet, not of this one.
+// Orders returns the token orders of an instruction, including those in batches, indexed by transfer_index. An order
+// inside a forward belongs to the next packet, so Orders omits it.
 func (i Instruction) Orders() []Operation { return i.orders(nil, &budget{left: shareOf(i.Operand)}, 0) }
 
 func (i Instruction) orders(found []Operation, b *budget, depth int) []Operation {
@@ -267,8 +267,8 @@ func (i Instruction) orders(found []Operation, b *budget, depth int) []Operation
 	return found
 }
 
-// Bounded tells whether all that is in an instruction, down to MaxDepth, can be decoded at a cost in proportion to its
-// size. Of one that is not bounded, Shape and Orders read the beginning only.
+// Bounded reports whether all nested instructions, down to MaxDepth, can be decoded at a cost proportional to the
+// packet's size. If not, Shape and Orders decode only the beginning.
 func (i Instruction) Bounded() bool { return i.bounded(&budget{left: shareOf(i.Operand)}, 0) }
 
 func (i Instruction) bounded(b *budget, depth int) bool {
@@ -286,17 +286,17 @@ func (i Instruction) bounded(b *budget, depth int) bool {
 	return b.left >= 0
 }
 
-// budget bounds what is read of a packet in all. In an honest encoding no byte is read more often than instructions are deep;
-// a crafted one may point to the same bytes from each of thousands of places.
+// budget bounds the bytes decoded from a packet in total. In an honest encoding, a byte is decoded at most once per
+// level of nesting. A crafted packet may refer to the same bytes thousands of times.
 type budget struct {
 	left  int
-	depth int // of the instruction that is read
+	depth int // of the instruction being decoded
 }
 
 func shareOf(data []byte) int { return (MaxDepth + 1) * (len(data) + wordSize) }
 
-// open decodes an instruction, unless it is too deep or the budget is spent: decoding costs in proportion to the operand,
-// so it is paid for first.
+// open decodes an instruction, unless it is too deep or the budget is exhausted. The cost is proportional to the
+// operand, so it is charged first.
 func (b *budget) open(i Instruction, depth int) (o Operation, ok bool) {
 	if depth >= MaxDepth || !b.take(len(i.Operand)) {
 		return nil, false
@@ -313,7 +313,7 @@ func (b *budget) take(n int) bool {
 // Ack is the acknowledgement of a packet.
 type Ack struct {
 	Success bool
-	Inner   []byte // of a batch EncodeBatchAck, of a token order a TokenOrderAck
+	Inner   []byte // EncodeBatchAck for a batch, a TokenOrderAck for a token order
 }
 
 // Encode returns the ABI encoding.
@@ -329,7 +329,7 @@ func EncodeBatchAck(acks [][]byte) []byte {
 	return newWriter(1).dynamic(append(count, elements.encoded()...)).encoded()
 }
 
-// TokenOrderAck says who filled an order.
+// TokenOrderAck reports how an order was filled, and by which market maker.
 type TokenOrderAck struct {
 	FillType    uint64 // FillProtocol or FillMarketMaker
 	MarketMaker []byte

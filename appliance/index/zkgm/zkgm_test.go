@@ -13,7 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// The types of UCS-03 as go-ethereum's ABI package knows them: the oracle that the encoding is held against.
+// The types of UCS-03 for go-ethereum's ABI package, with which the encoding is compared.
 type (
 	abiInstruction struct {
 		Version, Opcode uint8
@@ -149,13 +149,13 @@ func TestPacketHash(t *testing.T) {
 			t.Errorf("%d bytes: %x, want %x", length, got, want)
 		}
 	}
-	// Written out by hand, so that an error in what both sides assume is found.
-	words := "0000000000000000000000000000000000000000000000000000000000000020" + // the list
+	// Written by hand, to find an error that both implementations share.
+	words := "0000000000000000000000000000000000000000000000000000000000000020" + // offset of the list
 		"0000000000000000000000000000000000000000000000000000000000000001" + // one packet
-		"0000000000000000000000000000000000000000000000000000000000000020" + // here
+		"0000000000000000000000000000000000000000000000000000000000000020" + // its offset
 		"0000000000000000000000000000000000000000000000000000000000000001" +
 		"0000000000000000000000000000000000000000000000000000000000000002" +
-		"00000000000000000000000000000000000000000000000000000000000000a0" + // its data
+		"00000000000000000000000000000000000000000000000000000000000000a0" + // offset of its data
 		"0000000000000000000000000000000000000000000000000000000000000000" +
 		"0000000000000000000000000000000000000000000000000000000000000003" +
 		"0000000000000000000000000000000000000000000000000000000000000002" +
@@ -202,7 +202,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// repeated is a batch of n instructions that are all the same bytes.
+// repeated returns a batch of n instructions that all refer to the same bytes.
 func repeated(i Instruction, n int) Instruction {
 	elements := newWriter(n)
 	for range n {
@@ -212,7 +212,7 @@ func repeated(i Instruction, n int) Instruction {
 	return Instruction{Opcode: OpBatch, Operand: newWriter(1).dynamic(list).encoded()}
 }
 
-// TestAmplification: a crafted batch whose instructions are all the same bytes does not make its decoding large.
+// A crafted batch of instructions that share their bytes does not expand when it is decoded.
 func TestAmplification(t *testing.T) {
 	p := Packet{Instruction: repeated((&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction(), 1000)}
 	for _, decoded := range [][]byte{p.AppendJSON(nil), p.AppendFlatJSON(nil)} {
@@ -222,7 +222,7 @@ func TestAmplification(t *testing.T) {
 	}
 }
 
-// TestBounded: batches of batches that are all the same bytes are found out, at once, and honest ones are not taken for such.
+// Nested batches that share their bytes are detected quickly, and honest batches are accepted.
 func TestBounded(t *testing.T) {
 	nested := (&Batch{Instructions: []Instruction{forward.Instruction(), batch.Instruction(), orderV2.Instruction()}}).Instruction()
 	for range MaxDepth {
@@ -248,7 +248,7 @@ func TestBounded(t *testing.T) {
 			t.Errorf("%s: %v", test.name, got)
 		}
 		test.i.Orders()
-		if took := time.Since(start); took > time.Minute { // without a bound, many of them
+		if took := time.Since(start); took > time.Minute { // without a bound, many minutes
 			t.Errorf("%s took %v", test.name, took)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// refuseLacking answers a query for a field that an older target lacks, as GraphQL servers do.
+// refuseLacking rejects a query for a field that an older target lacks, as GraphQL servers do.
 func (v *visit) refuseLacking() bool {
 	var request struct{ Query string }
 	if len(v.lacks) == 0 || json.Unmarshal(v.body, &request) != nil {
@@ -27,7 +27,7 @@ func notOfName(r rune) bool {
 	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }
 
-// withoutFields takes fields out of an introspection's answer; other answers have none of the form.
+// withoutFields removes fields from an introspection answer. It returns other answers unchanged.
 func withoutFields(body []byte, lacks []string) []byte {
 	if !bytes.Contains(body, []byte(`"fields"`)) {
 		return body
@@ -48,7 +48,8 @@ func withoutFields(body []byte, lacks []string) []byte {
 	})(body)
 }
 
-// AlterObjects makes a lie for Proxy.Lie of a function that may alter each object in an answer's JSON. Numbers are json.Number.
+// AlterObjects returns a lie for Proxy.Lie that calls alter for each object in an answer's JSON. Numbers are
+// json.Number.
 func AlterObjects(alter func(object map[string]any)) func(body []byte) []byte {
 	return func(body []byte) []byte {
 		d := json.NewDecoder(bytes.NewReader(body))
@@ -59,7 +60,7 @@ func AlterObjects(alter func(object map[string]any)) func(body []byte) []byte {
 		}
 		eachObject(tree, alter)
 		altered, err := json.Marshal(tree)
-		if err != nil { // what was read can be written
+		if err != nil { // decoded JSON can be encoded
 			panic(err)
 		}
 		return altered

@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Await waits until a condition holds, and fails the test where it does not within that time.
+// Await waits until a condition holds, and fails the test if it does not hold within that time.
 func Await(tb testing.TB, within time.Duration, what string, holds func() bool) {
 	tb.Helper()
 	if !Holds(within, holds) {
@@ -24,8 +24,8 @@ func Await(tb testing.TB, within time.Duration, what string, holds func() bool) 
 	}
 }
 
-// Holds waits until a condition holds, and tells whether it did within that time. One that takes long to look at is looked at
-// less often.
+// Holds waits until a condition holds, and reports whether it did within that time. It checks slow conditions less
+// often.
 func Holds(within time.Duration, holds func() bool) bool {
 	for deadline := time.Now().Add(within); ; {
 		began := time.Now()
@@ -39,7 +39,8 @@ func Holds(within time.Duration, holds func() bool) bool {
 	}
 }
 
-// AwaitEqual waits until two indexes are equal, and fails the test with their differences where they are not within that time.
+// AwaitEqual waits until two indexes are equal. If they are not equal within that time, it fails the test with their
+// differences.
 func AwaitEqual(tb testing.TB, within time.Duration, want, got index.Index) {
 	tb.Helper()
 	seed := maphash.MakeSeed()
@@ -51,7 +52,7 @@ func AwaitEqual(tb testing.TB, within time.Duration, want, got index.Index) {
 	}
 }
 
-// digest is of all rows in the order of an export: equal indexes have the same.
+// digest hashes all rows in export order. Equal indexes have equal digests.
 func digest(tb testing.TB, seed maphash.Seed, idx index.Index) uint64 {
 	tb.Helper()
 	var h maphash.Hash
@@ -71,7 +72,7 @@ func digest(tb testing.TB, seed maphash.Seed, idx index.Index) uint64 {
 	return h.Sum64()
 }
 
-// Equal fails the test where two indexes differ in any row, and names the first few.
+// Equal fails the test if two indexes differ in any row, and names the first ten.
 func Equal(tb testing.TB, want, got index.Index) {
 	tb.Helper()
 	const shown = 10
@@ -86,8 +87,8 @@ func Equal(tb testing.TB, want, got index.Index) {
 	tb.Errorf("%d rows differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"), more)
 }
 
-// Differences compares two indexes row by row, by key. It says of each that differs in which fields, or that it is
-// missing, or too much.
+// Differences compares two indexes row by row, by key. It lists each row that differs, with its fields, or is missing
+// or unexpected.
 func Differences(tb testing.TB, want, got index.Index) (differences []string) {
 	tb.Helper()
 	for _, t := range index.RowTypes {
@@ -109,8 +110,8 @@ func Differences(tb testing.TB, want, got index.Index) (differences []string) {
 	return differences
 }
 
-// DifferingFields compares two rows of a type, and says of each field in which they are not the same what it is and should
-// be: both as JSON, cut where they are long.
+// DifferingFields compares two rows of a type. For each field that differs it returns the actual and the expected JSON,
+// truncated if they are long.
 func DifferingFields(want, got index.Row) (fields []string) {
 	if bytes.Equal(want.Bytes(), got.Bytes()) {
 		return nil
@@ -138,7 +139,7 @@ func cut(text []byte) string {
 	return string(text)
 }
 
-// rowsOf are copies of all rows of a type, by key.
+// rowsOf returns copies of all rows of a type, by key.
 func rowsOf(tb testing.TB, idx index.Index, t *index.Type) map[string]index.Row {
 	tb.Helper()
 	all := make(map[string]index.Row)

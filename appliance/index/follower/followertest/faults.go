@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Fault is a way in which a Proxy goes wrong.
+// Fault is a kind of failure of a Proxy.
 type Fault struct {
 	Name   string
 	chance float64
@@ -18,7 +18,7 @@ type Fault struct {
 	apply  func(v *visit, f Fault) (ended bool)
 }
 
-// Sometimes makes a fault happen to some requests only: chance is from 0 to 1.
+// Sometimes returns the fault with a probability per request, from 0 to 1.
 func (f Fault) Sometimes(chance float64) Fault {
 	f.chance = chance
 	return f
@@ -38,7 +38,7 @@ func (f Fault) RetryAfterDate(wait time.Duration) Fault {
 	return f
 }
 
-// Faults returns one of each kind, to be gone through. Those that say when to come again say in a second.
+// Faults returns one fault of each kind. Their Retry-After is one second.
 func Faults() []Fault {
 	return []Fault{
 		Delay(20*time.Millisecond, 50*time.Millisecond), Cut(), CutInBody(),
@@ -53,7 +53,7 @@ func fault(name string, apply func(v *visit, f Fault) bool) Fault {
 	return Fault{Name: name, chance: 1, apply: apply}
 }
 
-// replaced is a fault by which the target's answer is sent as another.
+// replaced returns a fault that changes the target's answer.
 func replaced(name string, change func(a answer) answer) Fault {
 	return fault(name, func(v *visit, f Fault) bool {
 		if a, ok := v.ask(); ok {
@@ -64,7 +64,7 @@ func replaced(name string, change func(a answer) answer) Fault {
 	})
 }
 
-// Delay answers so much later, and up to jitter more. The other faults apply then.
+// Delay delays the answer by this time, and by up to jitter more. The other faults apply afterwards.
 func Delay(by, jitter time.Duration) Fault {
 	return fault("delay", func(v *visit, f Fault) bool {
 		v.failed(f.Name)
@@ -82,7 +82,7 @@ func Cut() Fault {
 	return fault("cut before the answer", func(v *visit, f Fault) bool {
 		v.failed(f.Name)
 		v.end(false)
-		panic(http.ErrAbortHandler) // which closes it, and is not logged
+		panic(http.ErrAbortHandler) // closes the connection without a log entry
 	})
 }
 
@@ -104,7 +104,7 @@ func CutInBody() Fault {
 	})
 }
 
-// Status answers with another status, not having asked the target.
+// Status answers with this status without asking the target.
 func Status(code int) Fault {
 	return fault("status "+strconv.Itoa(code), func(v *visit, f Fault) bool {
 		v.refuse(code, f)
@@ -112,8 +112,8 @@ func Status(code int) Fault {
 	})
 }
 
-// RateLimit lets so many requests through in each second that begins with one, and refuses the others with status 429 until it is
-// over, as rate limiters do.
+// RateLimit admits this many requests per second and rejects further ones with status 429, as rate limiters do. A
+// second begins with the first request after the previous one has ended.
 func RateLimit(requests int) Fault {
 	var mu sync.Mutex
 	var began time.Time
@@ -133,7 +133,7 @@ func RateLimit(requests int) Fault {
 	}).RetryAfter(time.Second)
 }
 
-// refuse answers with another status, and with when to come again where the fault says so.
+// refuse answers with this status, and with Retry-After if the fault has one.
 func (v *visit) refuse(code int, f Fault) {
 	v.failed(f.Name)
 	a := answer{status: code, contentType: "text/plain; charset=utf-8", body: []byte(http.StatusText(code))}
@@ -151,7 +151,7 @@ func (v *visit) refuse(code int, f Fault) {
 	v.send(a)
 }
 
-// Truncated answers with the first half of the body, and its length.
+// Truncated answers with the first half of the body and a matching Content-Length.
 func Truncated() Fault {
 	return replaced("truncated", func(a answer) answer {
 		a.body = a.body[:len(a.body)/2]
@@ -159,8 +159,8 @@ func Truncated() Fault {
 	})
 }
 
-// TornGzip answers with the first half of the compressed body, and its length. To a client that does not take gzip it is
-// Truncated.
+// TornGzip answers with the first half of the compressed body and a matching Content-Length. Clients that do not accept
+// gzip get Truncated.
 func TornGzip() Fault {
 	return fault("torn gzip", func(v *visit, f Fault) bool {
 		a, ok := v.ask()
@@ -170,13 +170,13 @@ func TornGzip() Fault {
 		v.failed(f.Name)
 		a.body = v.header(a)
 		a.body = a.body[:len(a.body)/2]
-		v.compress = false // it is
+		v.compress = false // already compressed
 		v.send(a)
 		return true
 	})
 }
 
-// Malformed answers with JSON whose last brace is a bracket.
+// Malformed replaces the last brace of the JSON with a bracket.
 func Malformed() Fault {
 	return replaced("malformed", func(a answer) answer {
 		a.body = bytes.Clone(a.body)
@@ -187,7 +187,7 @@ func Malformed() Fault {
 	})
 }
 
-// Empty answers with no body.
+// Empty answers with an empty body.
 func Empty() Fault {
 	return replaced("empty", func(a answer) answer {
 		a.body = nil
@@ -195,7 +195,7 @@ func Empty() Fault {
 	})
 }
 
-// HTML answers with a page, as the portal of a hotel does.
+// HTML answers with a web page, like a captive portal.
 func HTML() Fault {
 	return replaced("a page", func(answer) answer {
 		return answer{status: http.StatusOK, contentType: "text/html", body: []byte("<!doctype html><title>Welcome</title><p>Please log in.")}
@@ -218,10 +218,10 @@ func PartialData() Fault {
 	})
 }
 
-// graphQLErrors is an answer with one error, and other members in front of it.
+// graphQLErrors returns an answer with one error, after other members.
 func graphQLErrors(members, message, code string) answer {
 	quoted, err := json.Marshal(message)
-	if err != nil { // a string
+	if err != nil { // a string always marshals
 		panic(err)
 	}
 	body := "{" + members + `"errors":[{"message":` + string(quoted) + `,"extensions":{"code":"` + code + `"}}]}`

@@ -1,5 +1,5 @@
-// Package followertest is what a follower is tested with: an upstream that goes on, a proxy in front of it that fails, lies and
-// is unplugged, and comparisons of what arrives with what there is. Everything is on real sockets and in real files.
+// Package followertest tests followers. It has an upstream that keeps changing, a proxy in front of it that fails, lies
+// and is unplugged, and comparisons of the results. Everything uses real sockets and real files.
 package followertest
 
 import (
@@ -18,12 +18,13 @@ import (
 	"time"
 )
 
-// Proxy stands in front of a server on a socket of its own, and goes wrong as it is told to. Its methods are safe for concurrent use.
+// Proxy is a server in front of another, on a separate socket, with injected faults. Its methods are safe for
+// concurrent use.
 type Proxy struct {
 	tb        testing.TB
 	target    *url.URL
 	transport *http.Transport
-	address   string // it is listened to whenever the proxy is plugged in
+	address   string // the same for each Plug
 	traffic   traffic
 	zippers   sync.Pool // of *gzip.Writer
 
@@ -38,28 +39,28 @@ type Proxy struct {
 	exchanges []*Exchange
 }
 
-// Exchange is a request that came to a Proxy, and what became of it.
+// Exchange is a request to a Proxy and its outcome.
 type Exchange struct {
 	Began  time.Time
 	Ended  time.Time // when its answer began to be sent; zero: not yet
-	GaveUp bool      // the client went away before
-	Fault  string    // the name of what went wrong; empty: nothing
-	Gzip   bool      // the client takes gzip
-	// NotBefore is when the answer's Retry-After allows the next request; zero: it has none.
+	GaveUp bool      // the client disconnected before the answer
+	Fault  string    // the name of the fault; empty if there was no fault
+	Gzip   bool      // the client accepts gzip
+	// NotBefore is when the answer's Retry-After allows the next request; zero without Retry-After.
 	NotBefore time.Time
 }
 
-// Counts are what a Proxy has seen.
+// Counts are the totals of a Proxy.
 type Counts struct {
 	Requests    int
-	MostAtOnce  int // requests that were waiting for their answers; those whose client went away do not count
-	Gzip        int // requests whose client takes gzip
-	Connections int // far fewer than requests where they are kept alive
+	MostAtOnce  int // concurrent unanswered requests, without those of disconnected clients
+	Gzip        int // requests that accept gzip
+	Connections int // far fewer than requests if connections are kept alive
 	BytesIn     int64
 	BytesOut    int64
 }
 
-// NewProxy plugs in a proxy of the server at an http URL, whose path it keeps. It is closed when the test ends.
+// NewProxy plugs in a proxy of the server at an http URL and keeps the URL's path. The proxy closes when the test ends.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	u, err := url.Parse(target)
@@ -78,18 +79,18 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// URL is where the proxy is, with the target's path.
+// URL returns the proxy's URL, with the target's path.
 func (p *Proxy) URL() string { return "http://" + p.address + p.target.Path }
 
-// Fail makes each request go wrong by each of the faults, as likely as that says: the first that ends it does. It takes the
-// place of what was told before; without faults the proxy is healed.
+// Fail sets the faults. Each request gets each of them with its probability, in order, until one has ended the request.
+// Fail replaces the previous faults; without arguments it removes them.
 func (p *Proxy) Fail(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = faults
 }
 
-// Heal ends all faults, lies and lacks, and plugs the proxy in.
+// Heal removes all faults, lies and missing fields, and plugs the proxy in.
 func (p *Proxy) Heal() {
 	p.Fail()
 	p.Lie(nil)
@@ -97,29 +98,29 @@ func (p *Proxy) Heal() {
 	p.Plug()
 }
 
-// Seed sets what chance goes by.
+// Seed seeds the proxy's random choices.
 func (p *Proxy) Seed(seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rng = rand.New(rand.NewPCG(seed, 0))
 }
 
-// Lie lets change alter the body of each answer with status 200, before it is compressed. nil ends it.
+// Lie makes change alter the body of each answer with status 200, before it is compressed. nil removes the lie.
 func (p *Proxy) Lie(change func(body []byte) []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lie = change
 }
 
-// Older makes the target an older version whose schema lacks these fields, as type.field: introspection does not show them,
-// and a query that has a field of such a name is refused. Without fields it lacks none.
+// Older makes the target an older version without these fields, given as type.field. Introspection does not show them,
+// and a query with a field of such a name is rejected. Without arguments the target has all fields.
 func (p *Proxy) Older(fields ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lacks = fields
 }
 
-// Compress tells whether answers are compressed for clients that take gzip, which they are at first.
+// Compress sets whether answers are compressed for clients that accept gzip. The default is true.
 func (p *Proxy) Compress(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +132,7 @@ func (p *Proxy) Unplug() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.server != nil {
-		_, _ = p.listener.Close(), p.server.Close() // whatever has failed is closed, too
+		_, _ = p.listener.Close(), p.server.Close() // they are closed even after an error
 		p.server = nil
 	}
 }
@@ -164,7 +165,7 @@ func (p *Proxy) Plug() {
 
 const anyPort = "127.0.0.1:0"
 
-// Counts returns what the proxy has seen so far.
+// Counts returns the totals so far.
 func (p *Proxy) Counts() Counts {
 	exchanges := p.Exchanges()
 	c := Counts{
@@ -179,7 +180,7 @@ func (p *Proxy) Counts() Counts {
 	return c
 }
 
-// Exchanges returns all requests so far, in the order in which they came.
+// Exchanges returns all requests so far, in the order of arrival.
 func (p *Proxy) Exchanges() []Exchange {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,14 +191,14 @@ func (p *Proxy) Exchanges() []Exchange {
 	return all
 }
 
-// Idle tells that no request is waiting for its answer.
+// Idle reports whether every request has been answered.
 func (p *Proxy) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !slices.ContainsFunc(p.exchanges, func(x *Exchange) bool { return x.Ended.IsZero() })
 }
 
-// Faults counts the requests that went wrong so far.
+// Faults counts the requests with a fault so far.
 func (p *Proxy) Faults() (n int) {
 	for _, x := range p.Exchanges() {
 		if x.Fault != "" {
@@ -207,8 +208,8 @@ func (p *Proxy) Faults() (n int) {
 	return n
 }
 
-// CheckManners fails the test where a client has had two requests on their way at once, has sent one while an answer's
-// Retry-After said to wait, or does not take gzip.
+// CheckManners fails the test if a client sent two requests concurrently, sent one before a Retry-After allowed it, or
+// did not accept gzip.
 func (p *Proxy) CheckManners(tb testing.TB) {
 	tb.Helper()
 	exchanges := p.Exchanges()
@@ -230,7 +231,7 @@ func (p *Proxy) CheckManners(tb testing.TB) {
 }
 
 func mostAtOnce(exchanges []Exchange) (most int) {
-	var ends []time.Time // of those before that had not ended
+	var ends []time.Time // of the earlier requests still open
 	for _, x := range exchanges {
 		if x.GaveUp {
 			continue
@@ -242,14 +243,14 @@ func mostAtOnce(exchanges []Exchange) (most int) {
 	return most
 }
 
-// visit is an exchange while it goes on.
+// visit is an exchange in progress.
 type visit struct {
 	p        *Proxy
 	w        http.ResponseWriter
 	r        *http.Request
 	body     []byte // of the request
 	exchange *Exchange
-	faults   []Fault // that chance has chosen
+	faults   []Fault // chosen at random
 	lie      func([]byte) []byte
 	lacks    []string
 	compress bool
@@ -290,14 +291,14 @@ func (p *Proxy) begin(w http.ResponseWriter, r *http.Request) *visit {
 	return v
 }
 
-// jitter returns up to d by chance.
+// jitter returns a random duration up to d.
 func (v *visit) jitter(d time.Duration) time.Duration {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
 	return time.Duration(v.p.rng.Float64() * float64(d))
 }
 
-// end notes when the answer begins. What comes later changes nothing.
+// end records when the answer begins. Later calls have no effect.
 func (v *visit) end(gaveUp bool) {
 	v.p.mu.Lock()
 	defer v.p.mu.Unlock()
@@ -326,7 +327,7 @@ type answer struct {
 	body        []byte // not compressed
 }
 
-// ask gets the target's answer. It is not ok where the client has gone meanwhile.
+// ask gets the target's answer. ok is false if the client has disconnected.
 func (v *visit) ask() (a answer, ok bool) {
 	to := *v.p.target
 	to.Path, to.RawQuery = v.r.URL.Path, v.r.URL.RawQuery
@@ -358,16 +359,16 @@ func (v *visit) ask() (a answer, ok bool) {
 	return a, true
 }
 
-// send sends an answer whole.
+// send sends a complete answer.
 func (v *visit) send(a answer) {
 	body := v.header(a)
 	v.end(false)
 	v.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	v.w.WriteHeader(a.status)
-	_, _ = v.w.Write(body) // the client may have gone
+	_, _ = v.w.Write(body) // the client may have disconnected
 }
 
-// header sets the headers of an answer but Content-Length, and returns the body as it is sent.
+// header sets the headers of an answer except Content-Length, and returns the encoded body.
 func (v *visit) header(a answer) []byte {
 	h := v.w.Header()
 	if a.contentType != "" {
@@ -384,14 +385,14 @@ func (v *visit) header(a answer) []byte {
 	z := v.p.zippers.Get().(*gzip.Writer) // a new one takes a megabyte
 	defer v.p.zippers.Put(z)
 	z.Reset(&packed)
-	_, _ = z.Write(a.body) // memory takes all
+	_, _ = z.Write(a.body) // writes to memory do not fail
 	_ = z.Close()
 	return packed.Bytes()
 }
 
 func newZipper() any {
 	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil { // of a level that there is
+	if err != nil { // an invalid level
 		panic(err)
 	}
 	return z

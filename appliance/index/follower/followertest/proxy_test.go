@@ -20,7 +20,7 @@ import (
 
 const said = `{"data":{"v2_stats_count":[{"name":"total_transfers","value":"12"}]}}`
 
-// target answers every POST with said, and echoes what it was asked.
+// target answers every POST with said, and records the requests.
 func target(t *testing.T) (url string, asked func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -41,7 +41,7 @@ func target(t *testing.T) (url string, asked func() []string) {
 	}
 }
 
-// got is what a client saw.
+// got is a response as the client received it.
 type got struct {
 	status int
 	header http.Header
@@ -49,7 +49,7 @@ type got struct {
 	err    error // of the request, or of reading the body
 }
 
-// post asks as a client does that takes gzip only where it is told to.
+// post sends a request that accepts gzip only if a header says so.
 func post(t *testing.T, client *http.Client, url, body string, header ...string) (g got) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
@@ -68,7 +68,7 @@ func post(t *testing.T, client *http.Client, url, body string, header ...string)
 	return got{resp.StatusCode, resp.Header, string(read), err}
 }
 
-// postUntil is post for a client who leaves when the context ends.
+// postUntil posts as a client that disconnects when the context ends.
 func postUntil(ctx context.Context, t *testing.T, url string) got {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader("{}"))
@@ -83,7 +83,7 @@ func postUntil(ctx context.Context, t *testing.T, url string) got {
 	return got{status: resp.StatusCode, err: resp.Body.Close()}
 }
 
-// newClient is one that does nothing by itself.
+// newClient returns a client without automatic compression.
 func newClient(t *testing.T) *http.Client {
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)

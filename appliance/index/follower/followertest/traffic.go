@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// traffic counts what goes through a listener.
+// traffic counts the connections and bytes of a listener.
 type traffic struct{ connections, in, out atomic.Int64 }
 
 type meter struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// Upstream is what is followed: the replica of a made-up world, which goes on as it is told to, behind its GraphQL endpoint.
-// Its methods are safe for concurrent use.
+// Upstream is the endpoint that a follower follows: the replica of a generated world behind its GraphQL endpoint. Its
+// methods are safe for concurrent use.
 type Upstream struct {
 	URL   string // of the GraphQL endpoint
 	Index index.Index
@@ -25,10 +25,10 @@ type Upstream struct {
 	tb    testing.TB
 	mu    sync.Mutex
 	world *dataset.World
-	held  []index.Row // what an empty one begins with
+	held  []index.Row // the first rows of an empty upstream
 }
 
-// NewUpstream serves a made-up world until the test ends. One without transfers has no row at all until it grows.
+// NewUpstream serves a generated world until the test ends. Without transfers it has no rows at all until it grows.
 func NewUpstream(tb testing.TB, o dataset.GenerateOptions) *Upstream {
 	tb.Helper()
 	idx := OpenReplica(tb, filepath.Join(tb.TempDir(), "upstream.db"), replica.Options{})
@@ -45,7 +45,7 @@ func NewUpstream(tb testing.TB, o dataset.GenerateOptions) *Upstream {
 	return u
 }
 
-// Grow moves the world's clock on and lets about so many transfers be sent meanwhile; packets under way come further.
+// Grow moves the world's clock and sends about this many transfers in that time. Packets in progress advance.
 func (u *Upstream) Grow(transfers int, later time.Duration) {
 	u.tb.Helper()
 	u.mu.Lock()
@@ -61,22 +61,22 @@ func (u *Upstream) Grow(transfers int, later time.Duration) {
 	}
 }
 
-// Late withholds the next packets that are sent, as dataset.World.Late does.
+// Late withholds the next packets, as dataset.World.Late does.
 func (u *Upstream) Late(packets int, by time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.world.Late(packets, by)
 }
 
-// Now returns where the world's clock stands.
+// Now returns the time of the world's clock.
 func (u *Upstream) Now() time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.world.Now()
 }
 
-// Live grows by so many transfers at each tick, until stop, which waits for the last, or the end of the test. The world's clock goes speed times as
-// fast as this machine's.
+// Live grows by this many transfers at each tick, until stop or the end of the test. stop waits for the last tick. The
+// world's clock runs speed times as fast as this machine's.
 func (u *Upstream) Live(tick time.Duration, transfers int, speed float64) (stop func()) {
 	ticker, done, ended := time.NewTicker(tick), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -101,7 +101,7 @@ func (u *Upstream) Live(tick time.Duration, transfers int, speed float64) (stop 
 	return stop
 }
 
-// OpenReplica opens the replica at path until the test ends, unless it is closed before.
+// OpenReplica opens the replica at path and closes it when the test ends. The test may close it earlier.
 func OpenReplica(tb testing.TB, path string, o replica.Options) *replica.Store {
 	tb.Helper()
 	opened, err := replica.Open(path, o)
@@ -116,7 +116,7 @@ func OpenReplica(tb testing.TB, path string, o replica.Options) *replica.Store {
 	return opened
 }
 
-// Serve answers GraphQL on a socket of this machine until the test ends, and returns the endpoint's URL.
+// Serve answers GraphQL on a local socket until the test ends, and returns the endpoint's URL.
 func Serve(tb testing.TB, o graphql.Options) string {
 	tb.Helper()
 	endpoint := graphqltest.New(tb, o)

@@ -25,7 +25,7 @@ func emptyReplica(t *testing.T) *replica.Store {
 	return followertest.OpenReplica(t, filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 }
 
-// copyOf returns an index with the rows of another, as change leaves them; a zero row is left out.
+// copyOf returns an index with the rows of another after change; zero rows are left out.
 func copyOf(t *testing.T, idx index.Index, change func(index.Row) index.Row) index.Index {
 	t.Helper()
 	to := emptyReplica(t)

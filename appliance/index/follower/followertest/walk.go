@@ -10,16 +10,16 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Listed is a row as a client sees it who pages through a list.
+// Listed is a row of a list as a client sees it.
 type Listed struct {
 	Key       string // as Row.Key
 	SortOrder string
 	Status    string
 }
 
-// Walk pages through all packets or transfers of a GraphQL endpoint as a client does: from a cursor on, in one direction, each
-// page from the last row of the one before, until one has no rows. An empty cursor is the newest row, and goes to older ones.
-// between, unless it is nil, is called after each page.
+// Walk pages through all packets or transfers of a GraphQL endpoint as a client does. It starts at a cursor, goes in
+// one direction, and requests each page from the last row of the page before, until a page is empty. An empty cursor
+// starts at the newest row and goes to older ones. If between is not nil, it is called after each page.
 func Walk(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction, limit int, between func()) ([]Listed, error) {
 	var all []Listed
 	for {
@@ -34,7 +34,7 @@ func Walk(ctx context.Context, url string, t *index.Type, cursor string, d index
 	}
 }
 
-// listPage asks for a page. Both types list what makes a key and place, and the status.
+// listPage requests a page with the key, sort_order and status of each row.
 func listPage(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction, limit int) ([]Listed, error) {
 	idx := ""
 	if t == index.TransferType {
@@ -69,7 +69,7 @@ func listPage(ctx context.Context, url string, t *index.Type, cursor string, d i
 	return page, nil
 }
 
-// Query executes an operation at a GraphQL endpoint and reads the data of its answer.
+// Query executes an operation at a GraphQL endpoint and decodes the data of its answer.
 func Query(ctx context.Context, url, query string, variables map[string]any, data any) error {
 	body, err := json.Marshal(map[string]any{"query": query, "variables": variables})
 	if err != nil {
