@@ -7,7 +7,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// An address in a document can be copied as it stands: one in mixed case has its EIP-55 checksum.
+// Addresses in documents can be copied: one in mixed case has a valid EIP-55 checksum.
 func TestAddressesInDocumentsHaveTheirChecksum(t *testing.T) {
 	t.Parallel()
 	address := regexp.MustCompile(`\b0x[0-9a-fA-F]{40}\b`)

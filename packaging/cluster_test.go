@@ -20,10 +20,10 @@ import (
 	"time"
 )
 
-// The Debian of the machines that have the database and the load balancer.
+// The packages of the Debian machines with the database and the load balancer.
 const includedWithDatabase = "systemd,systemd-sysv,softhsm2,ca-certificates,curl,postgresql,haproxy,keepalived"
 
-// network connects machines that are booted, by a switch of their own. Each is known to the others by a name.
+// network connects booted machines with a bridge. Each machine has a host name.
 type network struct {
 	bridge string
 	names  []string
@@ -43,7 +43,7 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-// add connects a machine under a name, which the machines know that are added later and, once all are added, all.
+// add connects a machine under a host name. Call introduce to make earlier machines know it.
 func (n *network) add(t *testing.T, m *machine, name string) {
 	t.Helper()
 	n.names = append(n.names, name)
@@ -58,7 +58,7 @@ func (n *network) add(t *testing.T, m *machine, name string) {
 
 func (n *network) address(at int) string { return fmt.Sprintf("10.213.77.%d", at) }
 
-// introduce tells a machine the names of all.
+// introduce writes the names of all machines to a machine's /etc/hosts.
 func (n *network) introduce(t *testing.T, m *machine) {
 	t.Helper()
 	var hosts strings.Builder
@@ -70,7 +70,7 @@ func (n *network) introduce(t *testing.T, m *machine) {
 	m.run(t, "chmod 644 /etc/hosts")
 }
 
-// team is the machines of docs/cluster.md, at which an operator types what it says.
+// team is the machines of docs/cluster.md. An operator types its commands on them.
 type team struct {
 	*network
 	manual   *manual
@@ -97,7 +97,7 @@ func newTeam(t *testing.T) *team {
 	return team
 }
 
-// TestCluster is docs/cluster.md as an operator types it: from one appliance to three, and what it says for each failure.
+// TestCluster follows docs/cluster.md as an operator would: from one appliance to three, and through each failure.
 func TestCluster(t *testing.T) {
 	need(t, "dpkg-deb")
 	needsBoot(t)
@@ -128,7 +128,7 @@ func TestCluster(t *testing.T) {
 	team.checkREADME(t)
 }
 
-// checkREADME expects that each command of README's short way was typed.
+// checkREADME checks that each command of README's short procedure was typed.
 func (team *team) checkREADME(t *testing.T) {
 	t.Helper()
 	_, section, found := strings.Cut(readText(t, "../README.md"), "\n### From one appliance to three\n")
@@ -146,7 +146,7 @@ func (team *team) checkREADME(t *testing.T) {
 	}
 }
 
-// types has the operator type a block at a machine.
+// types makes the operator type a block at a machine.
 func (team *team) types(t *testing.T, at, block string, answers ...string) string {
 	t.Helper()
 	return team.machines[at].types(t, block, answers...)
@@ -173,13 +173,13 @@ func (team *team) database(t *testing.T) {
 	}
 }
 
-// waits returns when a server's commits wait for a standby.
+// waits returns once the server's commits wait for a standby.
 func (team *team) waits(t *testing.T, at string) string {
 	t.Helper()
 	return team.machines[at].run(t, `for i in $(seq 600); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
 }
 
-// databaseCertificate is one that both servers show, and its own authority.
+// databaseCertificate returns a self-signed certificate for both servers.
 func databaseCertificate(t *testing.T) (crt, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -204,7 +204,7 @@ func databaseCertificate(t *testing.T) (crt, key string) {
 	return pemOf("CERTIFICATE", cert), pemOf("PRIVATE KEY", der)
 }
 
-// first is the appliance that attests already, by docs/operations.md.
+// first sets up the first appliance, by docs/operations.md.
 func (team *team) first(t *testing.T) {
 	one := team.machines["one"]
 	one.carry(t, "/root", deb(dist, version(t)))
@@ -246,20 +246,20 @@ func (team *team) toThree(t *testing.T) {
 		}
 		m.address, m.id = one.address, one.id
 		host(t, "cp", from("etc/attestd/api-key"), filepath.Join(m.root, "etc/attestd/api-key"))
-		m.works(t) // and has the first attestation, which another has made
+		m.works(t) // reads the first attestation, which another appliance made
 	}
 	if out := one.run(t, "attestd cluster status"); !strings.Contains(out, "two ") || !strings.Contains(out, "three ") {
 		t.Errorf("the members:\n%s", out)
 	}
 }
 
-// pin is the PIN of the token, which setup has made and keeps encrypted.
+// pin returns the PIN of the token, which setup made and encrypted.
 func (team *team) pin(t *testing.T) string {
 	t.Helper()
 	return team.machines["one"].run(t, "systemd-creds decrypt --name=pin "+credential+" - 2>/dev/null || cat /etc/attestd/pin")
 }
 
-// loadBalancer is at db1, where nothing else has port 443. The appliances show no certificates there: that is the one change.
+// loadBalancer runs HAProxy on db1, where port 443 is free. The only change is that the appliances use plain HTTP.
 func (team *team) loadBalancer(t *testing.T) {
 	lb := team.machines["db1"]
 	conf := team.manual.read(t, "HAProxy, haproxy 1")
@@ -277,7 +277,7 @@ func (team *team) loadBalancer(t *testing.T) {
 	host(t, "cp", filepath.Join(team.machines["one"].root, "etc/attestd/api-key"), lb.root+"/root/api-key")
 	attest := `curl -sS --insecure --fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" -d '{"unspendableAddress":"` +
 		unspendable + `","beneficiary":"` + beneficiary + `"}' https://127.0.0.1/functions/v1/attest`
-	// Each of the three in turn, twice, once haproxy has asked them how they are.
+	// Reaches each of the three appliances in turn, twice, after haproxy's health checks.
 	lb.run(t, "for i in $(seq 60); do "+strings.Repeat(attest+" && ", 6)+"exit 0; sleep 1; done; exit 1")
 }
 
@@ -318,12 +318,13 @@ func (team *team) standbyAway(t *testing.T) {
 	team.everyoneWorks(t)
 }
 
-// ofTheDatabase types what is said of a database that is full or has no connections left, and of clocks.
+// ofTheDatabase types the commands for a full database, for a lack of connections, and for wrong clocks.
 func (team *team) ofTheDatabase(t *testing.T) {
 	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; for i in $(seq 100); do systemctl is-active --quiet postgresql@15-main || break; sleep 0.1; done")
 	team.types(t, "db2", "The database is full, console 1")
 	team.types(t, "db2", "No connections are left, console 1")
-	// The standby follows again after up to 5 s (wal_retrieve_retry_interval). Until then nothing can be committed, and no appliance is ready.
+	// The standby reconnects after up to 5 s (wal_retrieve_retry_interval). Until then commits block, and no appliance
+	// is ready.
 	team.waits(t, "db2")
 	team.machines["two"].run(t, "for i in $(seq 100); do curl -sS --fail http://127.0.0.1:8080/readyz && exit; sleep 0.2; done; exit 1")
 	team.types(t, "two", "Clocks apart, console 1")

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// deps.sh where nothing is on PATH but what every system has, with package managers that only write down what they are
-// asked for. Real ones, of Debian, install in make test-fresh. Which files of the lists are on this machine anyway, as
-// libc's headers, is left open.
+// deps.sh runs with only the basic programs on PATH and with fake package managers that record their arguments. make
+// test-fresh installs with real ones, on Debian. The test does not depend on files of this machine, such as libc's
+// headers.
 func TestDeps(t *testing.T) {
 	t.Parallel()
 	for _, c := range depsCases() {
@@ -49,13 +49,13 @@ func TestDeps(t *testing.T) {
 	}
 }
 
-// depsCase is a system, and what deps.sh does on it.
+// depsCase is a system and the expected result of deps.sh.
 type depsCase struct {
 	name     string
 	programs map[string]string
 	word     string
-	ran      string   // how what the package manager is asked begins
-	packages []string // and what it names
+	ran      string   // beginning of the expected command line
+	packages []string // packages that the command line must name
 	says     []string
 	fails    bool
 }
@@ -114,14 +114,15 @@ func depsCases() []depsCase {
 	}
 }
 
-// installs is a package manager that puts a program of each name into the folder of programs that it is called from.
+// installs is a fake package manager. It puts an empty program of each name into its own folder.
 const installs = `echo "${0##*/} $*" >>asked
 for program in gcc softhsm2-util curl go node npm; do
 	printf '#!/bin/sh\n' >"${0%/*}/$program"
 	chmod +x "${0%/*}/$program"
 done`
 
-// onEmptyPath returns a folder with the scripts, and in path what they call, the given programs for one.
+// onEmptyPath returns a folder with the scripts. Its subfolder path has the given programs and the scripts' basic
+// tools.
 func onEmptyPath(t *testing.T, programs map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

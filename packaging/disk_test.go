@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// disk is a small disk for a machine: a file system in a file, which is in a memory that can be made to lack room for
-// what is written. Then the disk fails as a broken one does: writing it to the end (fsync) is an error.
+// disk is a small disk for a machine: a file system in a file on a tmpfs. If the tmpfs is full, writes to the disk fail
+// at fsync, as on a broken disk.
 type disk struct {
-	memory  string // a folder of this machine, tmpfs
+	memory  string // mount point of the tmpfs on this machine
 	device  string // /dev/loopN
-	missing string // why there is none: a container may have no such devices
+	missing string // why no loop device is available, as in some containers; empty if one is
 }
 
 // newDisk makes a disk with an empty file system.
@@ -46,7 +46,7 @@ func (d *disk) image() string { return filepath.Join(d.memory, "image") }
 
 func (d *disk) throwAway(t *testing.T) {
 	if d.device != "" {
-		// Not the test's context: it has ended.
+		// The test's context has ended.
 		if out, err := exec.CommandContext(context.Background(), "losetup", "--detach", d.device).CombinedOutput(); err != nil {
 			t.Errorf("detach %s: %v\n%s", d.device, err, out)
 		}
@@ -57,7 +57,7 @@ func (d *disk) throwAway(t *testing.T) {
 	}
 }
 
-// mount puts the disk, empty as it is, into a machine that runs.
+// mount mounts the empty disk in a running machine.
 func (d *disk) mount(t *testing.T, m *machine, at string) {
 	t.Helper()
 	node := "/dev/" + filepath.Base(d.device)
@@ -65,7 +65,7 @@ func (d *disk) mount(t *testing.T, m *machine, at string) {
 	m.run(t, "mount "+node+" "+at+" && rmdir "+at+"/lost+found")
 }
 
-// fail lets every write to the disk fail from now on: what it has had is gone, and its memory full.
+// fail makes every write to the disk fail from now on. It discards the disk's content and fills the tmpfs.
 func (d *disk) fail(t *testing.T) {
 	t.Helper()
 	host(t, "sync")

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// documents are the texts that speak of the source.
+// documents returns the paths of the documents about the source.
 func documents(t *testing.T) (paths []string) {
 	t.Helper()
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/decisions/*.md"} {
@@ -25,18 +25,18 @@ func documents(t *testing.T) (paths []string) {
 		}
 		paths = append(paths, found...)
 	}
-	return slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "CHANGELOG.md" }) // it speaks of what was
+	return slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "CHANGELOG.md" }) // it is about past versions
 }
 
 var (
 	fenced = regexp.MustCompile("(?s)```.*?```")
 	span   = regexp.MustCompile("`([^`\n]+)`")
-	// A path of the source, perhaps with what is declared in it: hsm/pin.go:login, hsm/signer.go:Signer.Sign.
+	// A path in the source, optionally with a declaration: hsm/pin.go:login, hsm/signer.go:Signer.Sign.
 	sourcePath = regexp.MustCompile(`^((?:api|appliance|docs|hsm|packaging|store|systemd)/[\w./-]*\w)(?::(\w+(?:\.\w+)?))?$`)
 	linkTarget = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
 )
 
-// A newcomer goes where a document sends him: every file, folder, function, method and type that one names is there.
+// Each file, folder, function, method and type that a document names exists.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	t.Parallel()
 	source := readDeclarations(t)
@@ -64,7 +64,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 	}
 }
 
-// The house has no room that is not in its table: each folder with Go code is named in docs/architecture.md.
+// docs/architecture.md names each folder with Go code.
 func TestArchitectureNamesEachPackage(t *testing.T) {
 	t.Parallel()
 	text := readText(t, "../docs/architecture.md")
@@ -81,7 +81,7 @@ func TestArchitectureNamesEachPackage(t *testing.T) {
 	}
 }
 
-// Links between documents lead somewhere, and from docs to docs alone: the packages have no other folder of the source.
+// Links between documents work. Links in docs stay in docs, because the packages install no other folder of the source.
 func TestDocumentsLinkToFiles(t *testing.T) {
 	t.Parallel()
 	for _, document := range documents(t) {
@@ -108,13 +108,13 @@ func TestDecisionsAreListed(t *testing.T) {
 	}
 }
 
-// declarations are the names that the Go files of the source declare, by file: functions, types, variables and constants,
-// and methods as Type.Method.
+// declarations are the names that each Go file declares: functions, types, variables and constants, and methods as
+// Type.Method.
 type declarations map[string][]string
 
 func (d declarations) has(path, name string) bool { return slices.Contains(d[path], name) }
 
-// elsewhere says in which files a name is declared, for whoever has moved it.
+// elsewhere returns the files that declare a name, as a hint for the error.
 func (d declarations) elsewhere(name string) string {
 	var places []string
 	for path := range d {
@@ -177,7 +177,7 @@ func declared(file *ast.File) (names []string) {
 	return names
 }
 
-// receiver returns "Type." for a method, with or without a pointer or type parameters, and nothing for a function.
+// receiver returns "Type." for a method, without pointer and type parameters, and "" for a function.
 func receiver(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""
@@ -208,10 +208,10 @@ func readText(t *testing.T, path string) string {
 	return string(text)
 }
 
-// testOf is a test, or a script of the command, as a document names it.
+// testOf matches a test or a script of the command, as documents name them.
 var testOf = regexp.MustCompile("`([\\w/]+_test\\.go):(Test\\w+)`|`(appliance/cmd/attestd/testdata/script/\\w+\\.txtar)`")
 
-// Each row of the threat model names what shows it: a test of that file, or a script.
+// Each row of the threat model names an existing test or script.
 func TestTheThreatModelNamesTests(t *testing.T) {
 	t.Parallel()
 	_, text, found := strings.Cut(readText(t, "../docs/security.md"), "\n## Threats\n")

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// TestFresh is README's "Two commands" on a Debian that has git and make, and nothing else. The environment says which suites of
-// it are tried: SUITES, "bookworm trixie" by default. With -short, `make test` is not.
+// TestFresh follows README's "Two commands" on a Debian with only git and make. SUITES selects the Debian suites; the
+// default is "bookworm trixie". With -short, `make test` is skipped.
 func TestFresh(t *testing.T) {
 	for suite := range strings.FieldsSeq(cmp.Or(os.Getenv("SUITES"), "bookworm trixie")) {
 		t.Run(suite, func(t *testing.T) {
@@ -41,8 +41,9 @@ func asRoot(t *testing.T, suite string) {
 	}
 }
 
-// A user who may not install gets one line for root, and nothing is done before. After that line all goes well, the tests
-// among it, which take so long that nobody else runs them here: .ci/run does as root.
+// A user without the right to install gets one line for root, and no file is changed before. After root has run that
+// line, make run works, and so does make test. Only this case runs the tests as a normal user; .ci/run runs them as
+// root.
 func asUser(t *testing.T, suite string) {
 	n := newcomer(t, suite, "dev")
 	line := n.lineForRoot(t, "make run")
@@ -57,7 +58,7 @@ func asUser(t *testing.T, suite string) {
 	}
 }
 
-// lineForRoot runs what fails because something is missing, and returns the line that installs it.
+// lineForRoot runs a command that fails because packages are missing, and returns the line that installs them.
 func (p *person) lineForRoot(t *testing.T, command string) string {
 	t.Helper()
 	out, err := p.sh(t, command)
@@ -71,13 +72,13 @@ func (p *person) lineForRoot(t *testing.T, command string) string {
 	return lines[0]
 }
 
-// A user who may use sudo is asked for the password, and does nothing else.
+// A user with sudo only has to type the password.
 func withSudo(t *testing.T, suite string) {
 	n := newcomer(t, suite, "dev")
 	n.admin(t, "apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo && usermod -aG sudo dev && echo dev:opensesame | chpasswd")
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	// script gives it a terminal.
+	// script provides a terminal.
 	cmd := n.command(ctx, "script -qec 'make deps' /dev/null")
 	keyboard, err := cmd.StdinPipe()
 	if err != nil {
@@ -96,7 +97,7 @@ func withSudo(t *testing.T, suite string) {
 	}
 }
 
-// onText returns a writer into w that calls do once, when text has come.
+// onText returns a writer into w. It calls do once, when text has been written.
 func onText(w *bytes.Buffer, text string, do func()) io.Writer {
 	done := false
 	return writer(func(p []byte) (int, error) {
@@ -115,7 +116,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 const adminPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// person is somebody at a machine, in the clone of this commit in their home.
+// person is a user of a machine with a clone of this commit in their home.
 type person struct {
 	*machine
 	name    string
@@ -140,8 +141,7 @@ func newcomer(t *testing.T, suite, user string) *person {
 	return p
 }
 
-// likeHere lets the tree reach what this machine reaches, the way that it does: its name servers, the certificates that
-// its administrator has added, and how apt is to ask.
+// likeHere copies this machine's network settings into the tree: name servers, added certificates and apt's proxy.
 func likeHere(t *testing.T, m *machine) {
 	t.Helper()
 	for _, file := range []string{"/etc/resolv.conf", "/etc/hosts"} {
@@ -163,7 +163,7 @@ func likeHere(t *testing.T, m *machine) {
 	}
 }
 
-// carried is what of this environment says where packages come from.
+// carried returns the environment variables that configure package sources.
 func carried(t *testing.T) []string {
 	t.Helper()
 	var environ []string
@@ -186,7 +186,7 @@ func carried(t *testing.T) []string {
 	return environ
 }
 
-// command is a shell line that the person types in the clone. It ends with all that it started when its context does.
+// command returns a shell command in the person's clone. All of its processes end when ctx ends.
 func (p *person) command(ctx context.Context, line string) *exec.Cmd {
 	const enter = `mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/dev/shm" && mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5 devpts "$0/dev/pts" &&
 		user=$1 && shift && exec chroot --userspec="$user" "$0" env -i "$@"`
@@ -206,7 +206,7 @@ func (p *person) sh(t *testing.T, line string) (string, error) {
 	return string(out), errors.Join(err, ctx.Err())
 }
 
-// admin runs a line as root, in the same clone. It must succeed.
+// admin runs a line as root in the same clone. The line must succeed.
 func (p *person) admin(t *testing.T, line string) {
 	t.Helper()
 	root := person{p.machine, "root", append(slices.Clone(p.environ), "PATH="+adminPath)}
@@ -215,8 +215,8 @@ func (p *person) admin(t *testing.T, line string) {
 	}
 }
 
-// makeRun types `make run`, pastes the lines of its banner, opens the playground, and ends it with Ctrl-C. It returns
-// the address that signed.
+// makeRun runs `make run`, pastes the lines of its banner, opens the playground, and ends it with Ctrl-C. It returns
+// the signer's address.
 func (p *person) makeRun(t *testing.T) string {
 	t.Helper()
 	started := time.Now()
@@ -252,7 +252,7 @@ func (p *person) makeRun(t *testing.T) string {
 	return signer
 }
 
-// waitFor returns the content of a file once it has the text.
+// waitFor returns the content of a file once it contains the text.
 func waitFor(t *testing.T, file, text string, patience time.Duration, ended chan error) string {
 	t.Helper()
 	deadline := time.After(patience)
@@ -275,7 +275,7 @@ func waitFor(t *testing.T, file, text string, patience time.Duration, ended chan
 	}
 }
 
-// beforeBanner is what was said while installing and building: a line for each step, and no more.
+// beforeBanner returns the output before the banner, and checks that it has at most 12 lines.
 func beforeBanner(t *testing.T, screen string) string {
 	t.Helper()
 	banner := regexp.MustCompile(`\n\s*attestd .* a throwaway appliance in`).FindStringIndex(screen)
@@ -289,7 +289,7 @@ func beforeBanner(t *testing.T, screen string) string {
 	return before
 }
 
-// paste runs the lines of the banner as they are, and returns the address that has signed.
+// paste runs the lines of the banner unchanged, and returns the signer's address.
 func (p *person) paste(t *testing.T, banner string) string {
 	t.Helper()
 	lines := regexp.MustCompile(`(?m)^(curl|\S*attestd) .*$`).FindAllString(banner, -1)
@@ -334,10 +334,10 @@ func (p *person) seePlayground(t *testing.T, banner string) {
 	}
 }
 
-// A test may skip for what it is, or for who runs it, and not because something is missing.
+// A test may skip for its kind or for its user, but not because a program is missing.
 var maySkip = regexp.MustCompile(`root may|only root|needs root|root's commands|cannot mount|no file system .*can be (mounted|made)|(serves|asks for) Benchmark\w+ alone|asks for -drills`)
 
-// makeTest runs every test. All that it prints is in a file of bin.
+// makeTest runs `make test`. Its output goes to a file in bin.
 func (p *person) makeTest(t *testing.T) {
 	t.Helper()
 	started := time.Now()
@@ -374,14 +374,14 @@ func (p *person) makeTest(t *testing.T) {
 	t.Logf("make test as %s: %s, %d passed", p.name, time.Since(started).Round(time.Second), len(results["pass"]))
 }
 
-// testResults returns what each test and package printed, by how it ended: pass, fail or skip.
+// testResults returns the output of each test and package, by result: pass, fail or skip.
 func testResults(stream []byte) map[string]map[string]string {
 	printed := map[string]string{}
 	results := map[string]map[string]string{"pass": {}, "fail": {}, "skip": {}}
 	for line := range bytes.Lines(stream) {
 		var event struct{ Action, Package, Test, Output string }
 		if json.Unmarshal(line, &event) != nil {
-			continue // make's own, or the compiler's
+			continue // output of make or of the compiler
 		}
 		test := event.Package + " " + event.Test
 		if event.Action == "output" {

@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// imageConfig is what a container runtime reads of an image, in Docker's form.
+// imageConfig is the part of an image's configuration that a container runtime reads, in Docker's format.
 type imageConfig struct {
 	User, WorkingDir     string
 	Env, Entrypoint, Cmd []string
@@ -31,14 +31,14 @@ type imageConfig struct {
 	Healthcheck          struct{ Test []string }
 }
 
-// container is an image that was unpacked, and is run as a runtime runs it, but for what the runtime itself adds.
+// container is an unpacked image. Its commands run as in a container runtime, without the runtime's own additions.
 type container struct {
 	root   string
 	config imageConfig
 	env    []string
 }
 
-// TestImage takes an image with SoftHSM from its making to the end of its process.
+// TestImage builds an image with SoftHSM, runs it and stops it.
 func TestImage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may unpack an image and run it")
@@ -75,7 +75,7 @@ func TestImage(t *testing.T) {
 	attestInImage(t, c, listen)
 }
 
-// attestInImage runs the image's daemon until it has attested once.
+// attestInImage runs the image's daemon until it has made one attestation.
 func attestInImage(t *testing.T, c *container, listen string) {
 	t.Helper()
 	check := c.config.Healthcheck.Test
@@ -115,7 +115,7 @@ func attestInImage(t *testing.T, c *container, listen string) {
 	}
 }
 
-// stop stops what unshare runs, as a runtime stops process 1.
+// stop terminates process 1 of the namespace that unshare runs, as a container runtime does.
 func stop(t *testing.T, unshare int) {
 	t.Helper()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", unshare, unshare))
@@ -131,7 +131,7 @@ func stop(t *testing.T, unshare int) {
 	}
 }
 
-// TestContainerDocumentIsTyped runs what docs/container.md tells to type, where podman runs containers.
+// TestContainerDocumentIsTyped runs the commands of docs/container.md with podman.
 func TestContainerDocumentIsTyped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes the image here")
@@ -156,7 +156,7 @@ func TestContainerDocumentIsTyped(t *testing.T) {
 	}
 	listen := freeAddress(t)
 	script := strings.NewReplacer("$ ", "", "dist/attestd_VERSION_ARCH-softhsm", made, "localhost/attestd:TAG", image, "127.0.0.1:8080", listen).Replace("\n" + block)
-	// Between the lines, a person looks whether it is up.
+	// A person would wait for the container between the lines.
 	script = strings.Replace(script, "\npodman exec", "\nfor i in $(seq 600); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
 	t.Cleanup(func() {
 		_ = exec.CommandContext(context.Background(), "podman", "rm", "--force", "--time", "10", "attestd").Run()
@@ -171,14 +171,14 @@ func TestContainerDocumentIsTyped(t *testing.T) {
 	}
 }
 
-// private has podman keep everything in a folder of the test's, and ask for no more than a container in a container may.
+// private makes podman store everything in a temporary folder and work inside a container.
 func private(t *testing.T) {
 	t.Helper()
 	podman, err := exec.LookPath("podman")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "podman-") // podman wants a short path
+	dir, err := os.MkdirTemp("", "podman-") // podman needs a short path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ exec ` + podman + " " + options + ` "$command" "$@"
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// buildImage returns the path of an image without the ends of its two forms.
+// buildImage returns the path of an image without the extensions of its two formats.
 func buildImage(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "image.sh")
@@ -236,7 +236,7 @@ func unpack(t *testing.T, tarball string) *container {
 	for _, layer := range manifest[0].Layers {
 		host(t, "tar", "-x", "-C", c.root, "-f", filepath.Join(dir, layer))
 	}
-	for d := c.root; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // its user goes through the folders above
+	for d := c.root; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // the container's user must reach the folder
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,8 @@ func unpack(t *testing.T, tarball string) *container {
 	return c
 }
 
-// command runs a program in a container: its files, its user, its variables, processes of its own, no new rights.
+// command returns a program in a container: with its files, user, variables and PID namespace, and without new
+// privileges.
 func (c *container) command(ctx context.Context, args ...string) *exec.Cmd {
 	line := []string{
 		"--mount", "--pid", "--fork", "--kill-child", "sh", "-c",

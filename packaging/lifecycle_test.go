@@ -20,7 +20,7 @@ const (
 	beneficiary = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
 )
 
-// TestDebLifeCycle takes one machine through the years of an appliance. Each step needs those before it.
+// TestDebLifeCycle takes one machine through the life of an appliance. Each step depends on the steps before it.
 func TestDebLifeCycle(t *testing.T) {
 	need(t, "dpkg-deb")
 	needsBoot(t)
@@ -62,12 +62,12 @@ func TestDebLifeCycle(t *testing.T) {
 
 type lifeCycle struct {
 	*machine
-	first, second string // packages, by their path in the machine
+	first, second string // paths of the packages in the machine
 	id, answer    string // the first attestation
-	address       string // who signs
+	address       string // of the signer
 }
 
-// quietly runs what must print nothing.
+// quietly runs a line that must have no output.
 func (l *lifeCycle) quietly(t *testing.T, line string) {
 	t.Helper()
 	if out := l.run(t, line); out != "" {
@@ -75,14 +75,14 @@ func (l *lifeCycle) quietly(t *testing.T, line string) {
 	}
 }
 
-// install is dpkg without what dpkg itself says.
+// install returns a dpkg command line that removes dpkg's own messages.
 func install(file string) string {
 	return "dpkg --install " + file + " | grep -v -E '^((Selecting|Preparing|Unpacking|Setting up) |\\(Reading|Processing triggers)' || true"
 }
 
 func (l *lifeCycle) installUnbooted(t *testing.T) {
 	l.quietly(t, install(l.first))
-	l.quietly(t, install(l.first)) // scripts must stand being run again
+	l.quietly(t, install(l.first)) // scripts must be repeatable
 	for path, want := range map[string]string{
 		"/etc/attestd":         "root:attestd 750",
 		"/var/lib/attestd":     "attestd:attestd 700",
@@ -105,7 +105,7 @@ func (l *lifeCycle) bootFirst(t *testing.T) {
 	}
 }
 
-// beforeSetup is all that needs an HSM: it says what to do.
+// beforeSetup checks that commands that need an HSM name the remedy.
 func (l *lifeCycle) beforeSetup(t *testing.T) {
 	for _, command := range []string{"attestd config check", "attestd doctor", "attestd serve", "attestd hsm status"} {
 		if out, err := l.try(t, command); err == nil || !strings.Contains(out, "no configuration yet: run 'attestd setup'") {
@@ -152,7 +152,7 @@ func (l *lifeCycle) show(t *testing.T, unit string, properties ...string) []stri
 	return values
 }
 
-// post asks for an attestation over loopback.
+// post requests an attestation over loopback.
 func (l *lifeCycle) post(t *testing.T, flags string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, unspendable, beneficiary)
@@ -169,7 +169,7 @@ func (l *lifeCycle) attest(t *testing.T) {
 	l.run(t, "printf '%s' '"+l.answer+"' | attestd verify -")
 }
 
-// works checks that attestd attests, and still has its first attestation and key.
+// works checks that attestd attests and still has its first attestation and key.
 func (l *lifeCycle) works(t *testing.T) {
 	t.Helper()
 	l.worksAt(t, "http://127.0.0.1:8080")
@@ -194,7 +194,7 @@ func (l *lifeCycle) verdict(t *testing.T) {
 	}
 	out := l.run(t, "systemd-analyze security --no-pager --threshold=15 attestd.service")
 	t.Log("MEASURED", tail(out, 1))
-	// The same as the service's own process sees it.
+	// The same, as seen by the service's process.
 	status := l.run(t, "cat /proc/$(systemctl show --value -p MainPID attestd)/status")
 	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
 		if !strings.Contains(status, want) {
@@ -209,7 +209,7 @@ func (l *lifeCycle) verdict(t *testing.T) {
 func (l *lifeCycle) kill(t *testing.T) {
 	before := l.show(t, "attestd", "MainPID")[0]
 	started := time.Now()
-	l.run(t, "kill -9 "+before+" && tail -s 0.01 --pid="+before+" -f /dev/null") // a process that is dying may still take a connection
+	l.run(t, "kill -9 "+before+" && tail -s 0.01 --pid="+before+" -f /dev/null") // a dying process may still accept a connection
 	l.works(t)
 	t.Logf("MEASURED from kill -9 to the next attestation: %s", time.Since(started).Round(100*time.Millisecond))
 	if got := l.show(t, "attestd", "NRestarts", "MainPID"); got[0] != "1" || got[1] == before {
@@ -235,13 +235,13 @@ func (l *lifeCycle) backup(t *testing.T) {
 	if got := l.run(t, "systemctl list-timers --no-pager attestd-backup.timer"); !strings.Contains(got, "attestd-backup.service") {
 		t.Errorf("the timer: %s", got)
 	}
-	l.run(t, "systemctl stop attestd-backup.timer && rm -f /var/backups/attestd/*") // it may be its time
+	l.run(t, "systemctl stop attestd-backup.timer && rm -f /var/backups/attestd/*") // the timer may be due
 	l.run(t, "systemctl start attestd-backup.service")
 	got := l.run(t, "stat -c '%U %a %n' /var/backups/attestd/*")
 	if !regexp.MustCompile(`^attestd 600 /var/backups/attestd/attestd-\S+\n$`).MatchString(got) {
 		t.Errorf("backups: %s", got)
 	}
-	// Also while attestd is stopped.
+	// A backup also works while attestd is stopped.
 	l.run(t, "systemctl stop attestd && sleep 1 && systemctl start attestd-backup.service && systemctl start attestd")
 	if got := strings.TrimSpace(l.run(t, "ls /var/backups/attestd | wc -l")); got != "2" {
 		t.Errorf("%s backups, want 2", got)
@@ -250,7 +250,7 @@ func (l *lifeCycle) backup(t *testing.T) {
 	l.works(t)
 }
 
-// restore is a disaster: the disk with the journal is gone, a backup and the HSM are not.
+// restore simulates the loss of the disk with the journal, but not of the HSM and the backup.
 func (l *lifeCycle) restore(t *testing.T) {
 	l.run(t, "attestd backup /root/all.tar.zst && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
 	l.run(t, "attestd restore /root/all.tar.zst && systemctl start attestd")
@@ -259,7 +259,8 @@ func (l *lifeCycle) restore(t *testing.T) {
 
 const plainHTTP = "/run/systemd/system/attestd.service.d"
 
-// socket moves the API to port 443, for which attestd itself has no right. In front of it could be a proxy that speaks TLS.
+// socket moves the API to port 443, which attestd itself may not open. The API is plain HTTP, as behind a proxy that
+// speaks TLS.
 func (l *lifeCycle) socket(t *testing.T) {
 	l.run(t, "mkdir -p "+plainHTTP+" && printf '[Service]\\nEnvironment=ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\\n' >"+plainHTTP+"/plain.conf && systemctl daemon-reload")
 	l.run(t, "systemctl stop attestd && systemctl start attestd.socket")
@@ -273,7 +274,7 @@ func (l *lifeCycle) socket(t *testing.T) {
 	l.works(t)
 }
 
-// wrongPIN gives attestd a PIN that the token refuses, and lets clients knock: it must be tried once.
+// wrongPIN gives attestd a PIN that the token refuses while clients connect. attestd must try the PIN only once.
 func (l *lifeCycle) wrongPIN(t *testing.T) {
 	const credential = "/etc/credstore.encrypted/attestd.pin"
 	keep, change := "cp -a /etc/attestd/pin /root/kept.pin", "printf 0000 >/etc/attestd/pin"
@@ -296,7 +297,7 @@ func (l *lifeCycle) wrongPIN(t *testing.T) {
 	if got := l.show(t, "attestd.socket", "ActiveState")[0]; got != "inactive" {
 		t.Errorf("attestd.socket is %s", got)
 	}
-	// systemd's own message id of a unit that begins to start.
+	// systemd's message id for the start of a unit.
 	starts := strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
 	if starts != "1" {
 		t.Errorf("the PIN was tried %s times", starts)
@@ -380,7 +381,7 @@ func (l *lifeCycle) purge(t *testing.T) {
 	l.works(t)
 }
 
-// purgeAll is a person at a terminal who wants everything gone.
+// purgeAll purges the package from a terminal and confirms that everything is deleted.
 func (l *lifeCycle) purgeAll(t *testing.T) {
 	l.run(t, "dpkg --remove attestd")
 	purge := func(answer string) string {
@@ -397,8 +398,8 @@ func (l *lifeCycle) purgeAll(t *testing.T) {
 	}
 }
 
-// TestRPMLifeCycle runs the .rpm's scripts on a tree that has a shell and systemd's tools: a Debian, for want of a Red
-// Hat. Its services are not started.
+// TestRPMLifeCycle runs the .rpm's scripts on a tree with a shell and systemd's tools. The tree is a Debian, because no
+// Red Hat is available. Services are not started.
 func TestRPMLifeCycle(t *testing.T) {
 	need(t, "rpm")
 	m := newMachine(t)
@@ -410,7 +411,7 @@ func TestRPMLifeCycle(t *testing.T) {
 	silent := func(out string) {
 		t.Helper()
 		for line := range strings.Lines(out) {
-			if !strings.HasPrefix(line, "rpm: ") { // Debian's rpm says that it is no way to install on Debian
+			if !strings.HasPrefix(line, "rpm: ") { // a warning of Debian's rpm
 				t.Errorf("it prints: %s", line)
 			}
 		}

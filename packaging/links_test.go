@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What an installed file names must be installed, too: nobody has the source beside the appliance.
+// Each file that an installed file names is installed, too.
 func TestLinksLeadSomewhere(t *testing.T) {
 	need(t, "dpkg-deb", "rpm2cpio", "cpio")
 	file, err := filepath.Abs(rpmFile(dist, version(t)))
@@ -48,7 +48,7 @@ var (
 	absolute = regexp.MustCompile(`/usr/share/(?:doc/)?attestd/[A-Za-z0-9._/-]*[A-Za-z0-9]`)
 )
 
-// linksOf returns the files that a file of a package names: by a link, in Markdown, or by a path among the documents.
+// linksOf returns the files that a file of a package names: by a Markdown link, or by a path among the documents.
 func linksOf(t *testing.T, root, path string) (files []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -18,15 +18,13 @@ import (
 	"time"
 )
 
-// The Debian that packages are tried on, and what it has besides the minimum: what attestd recommends, and what the
-// tests use in it.
+// The Debian for packages, and its packages beyond the minimum: attestd's recommendations and the tests' tools.
 const (
 	suite    = "bookworm"
 	included = "systemd,systemd-sysv,softhsm2,ca-certificates,curl,opensc"
 )
 
-// cacheDir keeps archives of Debian trees from one run to the next, since making one takes a minute and much of the
-// network.
+// cacheDir stores archives of Debian trees between runs, because making one takes a minute and many downloads.
 func cacheDir() string {
 	if dir := os.Getenv("TEST_MACHINE_CACHE"); dir != "" {
 		return dir
@@ -34,13 +32,13 @@ func cacheDir() string {
 	return "/var/cache/attestd-test"
 }
 
-// machine is a Debian of its own: a tree of files, and while it is booted, its processes.
+// machine is a separate Debian: a file tree and, while it is booted, its processes.
 type machine struct {
 	root    string
-	console string // the file with what it prints
+	console string // file with its console output
 	nspawn  *exec.Cmd
-	leader  int      // its process 1, as this machine knows it
-	groups  []string // folders of control groups that it is in
+	leader  int      // pid of its process 1 on this machine
+	groups  []string // folders of its control groups
 }
 
 // newMachine returns a fresh Debian for packages, not booted.
@@ -49,7 +47,7 @@ func newMachine(t *testing.T) *machine {
 	return newTree(t, suite, included)
 }
 
-// newTree returns a fresh Debian of a suite with some packages besides the minimum, not booted.
+// newTree returns a fresh Debian of a suite with additional packages, not booted.
 func newTree(t *testing.T, suite, included string) *machine {
 	t.Helper()
 	archive := debian(t, suite, included)
@@ -77,7 +75,7 @@ func newTree(t *testing.T, suite, included string) *machine {
 	return m
 }
 
-// debian returns the archive of a tree from the cache, and makes it first where it is not there.
+// debian returns the archive of a tree from the cache. If it is missing, debian makes it.
 func debian(t *testing.T, suite, included string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -114,8 +112,8 @@ func debian(t *testing.T, suite, included string) string {
 	return archive
 }
 
-// controlGroups makes the groups that systemd-nspawn is started in, below those of this process. In these, two machines
-// that run at once would be one: each one's systemd would find the other's attestd.service.
+// controlGroups makes control groups for systemd-nspawn below those of this process. Without them, two machines that
+// run at once would share groups, and each systemd would find the other's attestd.service.
 func controlGroups(t *testing.T, name string) (folders []string) {
 	t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -140,7 +138,7 @@ func controlGroups(t *testing.T, name string) (folders []string) {
 	return folders
 }
 
-// removeGroups removes a group and those below, which have no processes any more.
+// removeGroups removes a group and its descendants, which must have no processes.
 func removeGroups(group string) {
 	below, _ := filepath.Glob(group + "/*/cgroup.procs")
 	for _, procs := range below {
@@ -149,7 +147,7 @@ func removeGroups(group string) {
 	_ = syscall.Rmdir(group)
 }
 
-// boot starts the machine and waits until it has come up.
+// boot starts the machine and waits until it is up.
 func (m *machine) boot(t *testing.T) {
 	t.Helper()
 	if err := m.tryBoot(t); err != nil {
@@ -157,8 +155,8 @@ func (m *machine) boot(t *testing.T) {
 	}
 }
 
-// needsBoot skips a test, by name, where not even a Debian without attestd boots: a kernel without namespaces or a
-// container that may not make its own.
+// needsBoot skips a test if not even a Debian without attestd boots here, for lack of kernel namespaces or of the right
+// to make them.
 func needsBoot(t *testing.T) {
 	t.Helper()
 	need(t, "systemd-nspawn", "nsenter")
@@ -180,7 +178,7 @@ func (m *machine) tryBoot(t *testing.T) error {
 		return err
 	}
 	defer console.Close()
-	// Not the test's context: the machine is turned off after that has ended.
+	// The test's context ends before the machine is turned off.
 	enter := `while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
 	args := append(append([]string{"-c", enter, "sh"}, m.groups...), "--", "systemd-nspawn", "--directory="+m.root, "--boot", "--register=no", "--keep-unit",
 		"--private-network", "--console=read-only", "--quiet", "--hostname=appliance", "--link-journal=no")
@@ -203,7 +201,7 @@ func (m *machine) tryBoot(t *testing.T) error {
 			m.leader = findLeader(mark)
 			continue
 		}
-		// Refused until systemd listens; then it waits until the last job of the boot is done. "degraded" is up, too.
+		// This fails until systemd listens, and then waits for the last job of the boot. "degraded" counts as up.
 		out, _ := m.try(t, "systemctl is-system-running --wait")
 		if s := strings.TrimSpace(out); s == "running" || s == "degraded" {
 			return nil
@@ -212,13 +210,13 @@ func (m *machine) tryBoot(t *testing.T) error {
 	return errors.New("the system does not come up")
 }
 
-// findLeader returns the process that is number 1 of the machine with this mark, 0 while there is none.
+// findLeader returns the pid of process 1 of the machine with this mark, or 0.
 func findLeader(mark string) int {
 	processes, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, path := range processes {
 		status, err := os.ReadFile(path)
 		if err != nil {
-			continue // gone
+			continue // the process has ended
 		}
 		_, after, found := bytes.Cut(status, []byte("\nNSpid:"))
 		line, _, _ := bytes.Cut(after, []byte("\n"))
@@ -261,7 +259,7 @@ func (m *machine) reboot(t *testing.T) {
 	m.boot(t)
 }
 
-// run runs a shell line in the machine as root and returns what it prints. It must succeed.
+// run runs a shell line in the machine as root and returns its output. The line must succeed.
 func (m *machine) run(t *testing.T, line string) string {
 	t.Helper()
 	out, err := m.try(t, line)
@@ -271,7 +269,7 @@ func (m *machine) run(t *testing.T, line string) string {
 	return out
 }
 
-// try is run for what may fail.
+// try is run for a line that may fail.
 func (m *machine) try(t *testing.T, line string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -283,7 +281,7 @@ func (m *machine) try(t *testing.T, line string) (string, error) {
 	return string(out), err
 }
 
-// command is a shell line in the machine, as root. In a machine that is not booted, no system runs.
+// command returns a shell command in the machine, as root. If the machine is not booted, it uses chroot.
 func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
 	args := []string{"unshare", "--mount", "sh", "-c", `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`, m.root}
 	if m.leader != 0 {
@@ -291,18 +289,18 @@ func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
 	}
 	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.WaitDelay = 10 * time.Second // what it has started may hold its output open
+	cmd.WaitDelay = 10 * time.Second // a child process may hold the output open
 	return cmd
 }
 
-// put copies a file of this machine into the root folder of the tree, and returns its path there.
+// put copies a file of this machine into the tree's /root, and returns its path there.
 func (m *machine) put(t *testing.T, file string) string {
 	t.Helper()
 	host(t, "cp", file, m.root+"/root/")
 	return "/root/" + filepath.Base(file)
 }
 
-// printed is the end of what the machine wrote on its console.
+// printed returns the last lines of the machine's console.
 func (m *machine) printed(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(m.console)

@@ -12,30 +12,30 @@ import (
 	"testing"
 )
 
-// manual is docs/operations.md: what an operator reads, and types.
+// manual is a document of commands for operators, such as docs/operations.md.
 type manual struct {
 	blocks []*block
-	prose  []string // commands that are told of between the blocks
-	typed  string   // all that was typed so far
+	prose  []string // commands in the text between the blocks
+	typed  string   // all commands typed so far
 }
 
-// block is a fenced block of the manual. Its name is the heading it stands under and its number there, of its language.
+// block is a fenced block of the manual. Its name is its heading, its language and its number among the blocks of both.
 type block struct {
 	name     string
 	language string
-	notRun   string // why no test can run it: the fence says "console not run: REASON"
+	notRun   string // why tests cannot run it, from the fence: "console not run: REASON"
 	text     string // without prompts
 	ran      bool
 }
 
-// placeholders are what an operator does not type as it stands, and what the test types instead. Nothing else is changed.
+// placeholders maps text that an operator must replace to the test's replacement. The test changes no other text.
 var placeholders = map[string]string{
 	"key revoke ID":               `key revoke "$(attestd key list | awk '$2 == "payments-2027" { print $1 }')"`,
 	"key bind ID":                 `key bind "$(attestd key list | awk '$2 == "payments-2027" { print $1 }')"`,
-	"https://graphql.example.com": "http://127.0.0.1:8090", // upstream, in this machine
+	"https://graphql.example.com": "http://127.0.0.1:8090", // the upstream on this machine
 }
 
-// elsewhere are commands that the text only speaks of, with the reason why they are not run.
+// elsewhere are commands that the text only mentions, with the reason why they are not run.
 var elsewhere = map[string]string{
 	"man attestd":                  "there is no man in the Debian of the test; TestDeb finds the page",
 	"kill -9":                      "it says what not to do",
@@ -67,8 +67,8 @@ var (
 	command = regexp.MustCompile("`([a-z][a-z0-9-]* [^=`][^`]*)`")
 )
 
-// readManual takes the manual apart. A line of a block that is neither a command nor the rest of one is an error: nobody
-// could tell whether it is to be typed.
+// readManual parses the manual. A line of a console block must be a command or the continuation of one, so that a
+// reader knows which lines to type.
 func readManual(t *testing.T, file string) *manual {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -119,7 +119,7 @@ func (b *block) add(t *testing.T, line string) {
 	b.text += typed + "\n"
 }
 
-// find returns a block that is to be run. Scenarios name each that they run.
+// find returns a block to run. It fails for a block that is marked as not run.
 func (m *manual) find(t *testing.T, name string) *block {
 	t.Helper()
 	i := slices.IndexFunc(m.blocks, func(b *block) bool { return b.name == name })
@@ -133,14 +133,14 @@ func (m *manual) find(t *testing.T, name string) *block {
 	return m.blocks[i]
 }
 
-// leaveOut skips a scenario that this machine cannot have, and says so of its block.
+// leaveOut skips a scenario that is impossible on this machine, and records the reason for its block.
 func (m *manual) leaveOut(t *testing.T, name, why string) {
 	t.Helper()
 	m.find(t, name).notRun = why
 	t.Skip(why)
 }
 
-// read returns a block's text with what stands for its placeholders.
+// read returns a block's text with replaced placeholders.
 func (m *manual) read(t *testing.T, name string) string {
 	t.Helper()
 	text := m.find(t, name).text
@@ -151,7 +151,7 @@ func (m *manual) read(t *testing.T, name string) string {
 	return text
 }
 
-// checkAllRan tells of each command that no scenario has run, by name: an error, or the reason that is given for it.
+// checkAllRan reports each command that no scenario has run: as an error, or with the reason given for it.
 func (m *manual) checkAllRan(t *testing.T) {
 	t.Helper()
 	ran := 0
@@ -175,7 +175,7 @@ func (m *manual) checkAllRan(t *testing.T) {
 	t.Logf("%d blocks were run as they stand", ran)
 }
 
-// unsaid are the commands that the text speaks of and that were not typed, each once.
+// unsaid returns the commands in the text that were not typed, without duplicates.
 func (m *manual) unsaid() (lines []string) {
 	for _, line := range m.prose {
 		if !strings.Contains(m.typed, line) && !slices.Contains(lines, line) {
@@ -185,19 +185,18 @@ func (m *manual) unsaid() (lines []string) {
 	return lines
 }
 
-// operator types what the manual says, at one machine after the other.
+// operator types the commands of a manual, at one machine at a time.
 type operator struct {
 	*lifeCycle
 	manual *manual
-	folder string // in which the next block is typed
-	pin    string // as it is in the safe
+	folder string // working directory of the next block
+	pin    string // the PIN as stored in the safe
 
 	small, spare *disk
-	another      *machine // for the day the first is lost
+	another      *machine // replaces the first machine after its loss
 }
 
-// types runs a block as it stands, gives an answer a line to what it asks, and returns what it prints. Each of its
-// commands must succeed.
+// types runs a block unchanged with one answer per line of input, and returns its output. Each command must succeed.
 func (o *operator) types(t *testing.T, name string, answers ...string) string {
 	t.Helper()
 	out, err := o.tries(t, name, answers...)
@@ -218,14 +217,14 @@ func (o *operator) tries(t *testing.T, name string, answers ...string) (string, 
 	return out, err
 }
 
-// configures writes a block of YAML beneath the configuration.
+// configures appends a block of YAML to the configuration.
 func (o *operator) configures(t *testing.T, name string) {
 	t.Helper()
 	o.write(t, "/root/.yaml", o.manual.read(t, name))
 	o.run(t, "(echo; cat /root/.yaml) >>/etc/attestd/attestd.yaml")
 }
 
-// write makes a file of root's in the machine, outside of what only the running system sees.
+// write writes a file of root's in the machine's tree. It does not reach file systems that the machine has mounted.
 func (m *machine) write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(m.root, path), []byte(content), 0o600); err != nil {

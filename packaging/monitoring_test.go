@@ -18,7 +18,7 @@ import (
 
 const rulesFile = "prometheus/attestd.rules.yml"
 
-// Prometheus's own program tells when each alert fires.
+// promtool checks the rules and runs the tests of the alerts.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", "prometheus/attestd.rules.test.yml"}} {
@@ -28,7 +28,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	program, err := exec.LookPath("../bin/promtool") // packaging/promtool.sh brings it
+	program, err := exec.LookPath("../bin/promtool") // installed by packaging/promtool.sh
 	if err != nil {
 		program = "promtool"
 		need(t, program)
@@ -38,7 +38,7 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// Each query of the dashboard is one that Prometheus can read. promtool reads queries of rules, of which each is made one.
+// Prometheus can parse each query of the dashboard. promtool parses rules only, so the test makes each query a rule.
 func TestPrometheusReadsTheDashboardsQueries(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("grafana/attestd.json")
@@ -87,7 +87,7 @@ func TestPrometheusReadsTheDashboardsQueries(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// Of each alert there must be a case in which it fires, and one in which it does not.
+// For each alert there is a case in which it fires and one in which it does not.
 func TestEachAlertIsTestedBothWays(t *testing.T) {
 	t.Parallel()
 	var tests struct {
@@ -147,7 +147,7 @@ func readYAML(t *testing.T, file string, v any) {
 
 var metricName = regexp.MustCompile(`attestd_[a-z_]+[a-z]`)
 
-// What operators alert on must be there.
+// Alerts refer only to metrics that exist.
 func TestRulesNameMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	exists := metrics(t)
@@ -163,7 +163,7 @@ func TestRulesNameMetricsThatExist(t *testing.T) {
 	}
 }
 
-// Each metric is in the table of operations.md, and each that the table tells is there.
+// The table of metrics in operations.md is complete, and each metric in it exists.
 func TestOperationsTellsEachMetric(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operations.md")
@@ -195,7 +195,7 @@ func TestOperationsTellsEachMetric(t *testing.T) {
 	}
 }
 
-// metrics are the names that the program's source has as whole strings.
+// metrics returns the metric names in the program's source, where each is a whole string.
 func metrics(t *testing.T) map[string]bool {
 	t.Helper()
 	literal := regexp.MustCompile(`"(attestd_[a-z_]+)"`)

@@ -20,8 +20,8 @@ const (
 	softTokenPIN = "12345678"
 )
 
-// TestOpenCryptoki is an appliance on another PKCS#11 library than SoftHSM: openCryptoki's soft token in a Debian 13, by the steps of
-// docs/operations.md. The daemon runs as the user attestd, and its worker is confined.
+// TestOpenCryptoki runs an appliance with a PKCS#11 library other than SoftHSM: openCryptoki's soft token on Debian 13,
+// by the steps of docs/operations.md. The daemon runs as the user attestd, and its worker is confined.
 func TestOpenCryptoki(t *testing.T) {
 	m := newSoftToken(t)
 	if out, err := m.setUp(t); err == nil || !strings.Contains(out, "CKR_FUNCTION_FAILED") {
@@ -57,7 +57,7 @@ func TestOpenCryptoki(t *testing.T) {
 	}
 }
 
-// softToken is a Debian with openCryptoki's soft token, whose PINs are set, and attestd. Its process 1 only sleeps.
+// softToken is a Debian with attestd and openCryptoki's soft token with its PINs set. Its process 1 only sleeps.
 type softToken struct{ *machine }
 
 func newSoftToken(t *testing.T) softToken {
@@ -77,7 +77,7 @@ func newSoftToken(t *testing.T) softToken {
 	return m
 }
 
-// enter makes namespaces for the tree, in which the shared memory of openCryptoki and its processes end with the test.
+// enter makes namespaces for the tree. openCryptoki's shared memory and processes end with them.
 func (m softToken) enter(t *testing.T) {
 	t.Helper()
 	mark := rand.Text()
@@ -91,7 +91,7 @@ func (m softToken) enter(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = holder.Process.Kill()
-		_ = holder.Wait() // says that it was killed
+		_ = holder.Wait() // returns the kill as an error
 	})
 	m.await(t, "the namespaces", func() bool {
 		if m.leader = findLeader(mark); m.leader == 0 {
@@ -144,7 +144,7 @@ func (m softToken) stop(t *testing.T) {
 	m.await(t, "attestd's end", func() bool { _, err := m.try(t, "kill -0 $(cat /run/attestd/pid)"); return err != nil })
 }
 
-// status is what attestd says of the token.
+// status returns attestd's status of the token.
 func (m softToken) status(t *testing.T) (s struct {
 	Worker int
 	Key    struct{ Address string }
@@ -158,7 +158,7 @@ func (m softToken) status(t *testing.T) (s struct {
 
 func (m softToken) address(t *testing.T) string { t.Helper(); return m.status(t).Key.Address }
 
-// attest has eight clients ask at once, and each signature verified.
+// attest runs eight clients at once and verifies each signature.
 func (m softToken) attest(t *testing.T, signer string) {
 	t.Helper()
 	const ask = `for i in 1 2 3 4 5 6 7 8; do (a=$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n'); ` +
@@ -173,7 +173,8 @@ func (m softToken) killWorker(t *testing.T) {
 	m.run(t, fmt.Sprintf("kill -9 %d", m.status(t).Worker))
 }
 
-// killSlotDaemon ends what the library registers with, then the worker. The next worker starts once pkcsslotd is back.
+// killSlotDaemon kills pkcsslotd, with which the library registers, and then the worker. The next worker starts once
+// pkcsslotd is back.
 func (m softToken) killSlotDaemon(t *testing.T) {
 	t.Helper()
 	m.run(t, "kill -9 $(cat /run/opencryptoki/pkcsslotd.pid)")
@@ -186,7 +187,7 @@ func (m softToken) killSlotDaemon(t *testing.T) {
 	m.startSlotDaemon(t)
 }
 
-// rotate makes another key, which signs from now on for API keys that are bound to none.
+// rotate makes another key, which becomes the default for unbound API keys.
 func (m softToken) rotate(t *testing.T) (address string) {
 	t.Helper()
 	var made struct{ Address string }
@@ -202,7 +203,8 @@ func (m softToken) rotate(t *testing.T) (address string) {
 	return made.Address
 }
 
-// refusePIN restarts attestd with a wrong PIN: it tries the PIN once, and ends with status 3. Then the PIN is right again.
+// refusePIN restarts attestd with a wrong PIN. attestd must try the PIN once and exit with status 3. Then it restores
+// the PIN.
 func (m softToken) refusePIN(t *testing.T) {
 	t.Helper()
 	m.stop(t)

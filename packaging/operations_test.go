@@ -23,8 +23,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// TestOperations is an operator's year by docs/operations.md. Each scenario first makes a situation real, then types what
-// the manual says about it, as it stands, and looks whether attestd is well again. Each needs those before it.
+// TestOperations takes an operator through docs/operations.md. Each scenario creates a situation, types the manual's
+// commands for it unchanged, and checks that attestd works again. Each depends on the scenarios before it.
 func TestOperations(t *testing.T) {
 	need(t, "dpkg-deb")
 	needsBoot(t)
@@ -65,7 +65,7 @@ func TestOperations(t *testing.T) {
 		{"removing", o.removing},
 	} {
 		started := time.Now()
-		if o.leader != 0 { // what takes a year is not too many starts in a minute
+		if o.leader != 0 { // the test restarts attestd more often than systemd's limit allows
 			o.try(t, "systemctl reset-failed attestd attestd.socket")
 		}
 		if !t.Run(scenario.name, scenario.run) {
@@ -84,7 +84,7 @@ const (
 	credential = "/etc/credstore.encrypted/attestd.pin"
 )
 
-// carry puts files of this machine into a folder of the other, where the next block is typed.
+// carry copies files of this machine into a folder of the other one. The next block is typed in that folder.
 func (o *operator) carry(t *testing.T, folder string, files ...string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(o.root, folder), 0o700); err != nil {
@@ -109,7 +109,7 @@ func (o *operator) emptyMachine(t *testing.T) {
 	o.types(t, "Disasters, console 1")
 }
 
-// address is the one that a command prints.
+// address returns the address in a command's output.
 func address(t *testing.T, out string) string {
 	t.Helper()
 	a := regexp.MustCompile(`\b0x[0-9a-fA-F]{40}\b`).FindString(out)
@@ -119,7 +119,7 @@ func address(t *testing.T, out string) string {
 	return a
 }
 
-// first takes what was answered for the attestation that must never be lost from now on.
+// first notes the first attestation, which must exist from now on.
 func (o *operator) first(t *testing.T) {
 	t.Helper()
 	var attestation struct{ ID, SignerAddress string }
@@ -134,7 +134,7 @@ func (o *operator) changedConfiguration(t *testing.T) {
 	o.works(t)
 }
 
-// refusePIN gives attestd a PIN that the token refuses, and waits until attestd has ended for it.
+// refusePIN gives attestd a PIN that the token refuses, and waits until attestd has exited.
 func (o *operator) refusePIN(t *testing.T, knock string) {
 	t.Helper()
 	o.run(t, "printf 0000 | systemd-creds encrypt --name=pin --tpm2-pcrs= - "+credential)
@@ -147,7 +147,7 @@ func (o *operator) refusePIN(t *testing.T, knock string) {
 	}
 }
 
-// pinFromSafe is the file that the manual speaks of.
+// pinFromSafe writes the file that the manual mentions.
 func (o *operator) pinFromSafe(t *testing.T) {
 	t.Helper()
 	o.write(t, "/root/pin", o.pin+"\n")
@@ -204,11 +204,11 @@ func (o *operator) port443(t *testing.T) {
 	o.run(t, "systemctl start attestd")
 	o.worksAt(t, on443)
 	o.run(t, "p=$(systemctl show --value -p MainPID attestd); kill -9 $p; while [ -e /proc/$p ]; do sleep 0.01; done")
-	o.run(t, "curl -sS --insecure --max-time 30 "+on443+"/healthz") // waits
+	o.run(t, "curl -sS --insecure --max-time 30 "+on443+"/healthz") // waits for the restart
 	o.worksAt(t, on443)
 }
 
-// certificate makes one for 127.0.0.1, and returns the files tls.crt and tls.key.
+// certificate makes a certificate for 127.0.0.1, and returns the files tls.crt and tls.key.
 func certificate(t *testing.T) []string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -235,7 +235,7 @@ func certificate(t *testing.T) []string {
 	return files
 }
 
-// knocking is clients that ask on port 443 while something else is done.
+// knocking sends requests to port 443 in the background.
 const knocking = "(for i in $(seq 40); do curl -s --insecure -m 5 -o /dev/null " + on443 + "/healthz; sleep 0.05; done) & "
 
 func (o *operator) wrongPINBehindSocket(t *testing.T) {
@@ -255,14 +255,14 @@ func (l *lifeCycle) now(t *testing.T) string {
 	return strings.TrimSpace(l.run(t, "date +%s.%N"))
 }
 
-// starts counts how often attestd began to start, by systemd's own message id.
+// starts counts the starts of attestd, by systemd's message id.
 func (l *lifeCycle) starts(t *testing.T, since string) string {
 	t.Helper()
 	return strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
 }
 
-// tokenBehindSocket copies the token while clients knock: none may start attestd in between. And who restores or stops
-// attestd has port 443 back afterwards.
+// tokenBehindSocket copies the token while clients connect, which must not start attestd meanwhile. Afterwards port 443
+// works again.
 func (o *operator) tokenBehindSocket(t *testing.T) {
 	since := o.now(t)
 	o.run(t, "systemd-run --quiet --unit=knocking sh -c '"+strings.ReplaceAll(knocking, "& ", "")+"'")
@@ -359,7 +359,7 @@ func (o *operator) newAttestorKey(t *testing.T) {
 	}
 }
 
-// rotation is docs/rotation.md. Afterwards all is as before.
+// rotation follows docs/rotation.md, and restores the configuration afterwards.
 func (o *operator) rotation(t *testing.T) {
 	operations := o.manual
 	o.manual = readManual(t, "../docs/rotation.md")
@@ -407,7 +407,7 @@ func (o *operator) goingBack(t *testing.T) {
 		t.Errorf("installed is %s", got)
 	}
 	o.works(t)
-	// A newer one has brought the journal to its form.
+	// A newer version has migrated the journal.
 	o.run(t, "systemctl stop attestd")
 	o.edit(t, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte("meta"))
@@ -420,7 +420,8 @@ func (o *operator) goingBack(t *testing.T) {
 	o.works(t)
 }
 
-// inPassing runs what the text speaks of between the blocks, unless a block has it or it is known why not.
+// inPassing runs the commands that the text mentions between the blocks, except those that a block has run and those in
+// elsewhere.
 func (o *operator) inPassing(t *testing.T) {
 	for _, line := range o.manual.unsaid() {
 		if _, known := elsewhere[line]; !known {

@@ -23,7 +23,7 @@ import (
 	"testing"
 )
 
-// version is what `make packages` just built.
+// version returns the version that `make packages` has just built.
 func version(t *testing.T) string {
 	t.Helper()
 	v := os.Getenv("VERSION")
@@ -33,7 +33,7 @@ func version(t *testing.T) string {
 	return v
 }
 
-// nextVersion is newer than version, and older than any release after it.
+// nextVersion is newer than version, and older than any later release.
 func nextVersion(t *testing.T) string {
 	t.Helper()
 	v := version(t)
@@ -54,8 +54,8 @@ func rpmFile(dist, version string) string {
 
 const dist = "../dist"
 
-// rebuilt builds the same source again, elsewhere: other folder, time zone, language and umask. It returns the folder of
-// the packages of the given version.
+// rebuilt builds the same source again in another folder, time zone, language and umask. It returns the folder with the
+// packages.
 func rebuilt(t *testing.T, version string, environ ...string) string {
 	t.Helper()
 	dir := copyOfSource(t)
@@ -76,8 +76,8 @@ func build(t *testing.T, dir, version string, by *syscall.Credential, environ ..
 	}
 }
 
-// rebuiltBySomebodyElse is rebuilt by another user, where this one may become another, with a home, a module cache and a
-// build cache of their own. The modules come from this user's cache, by a proxy.
+// rebuiltBySomebodyElse is rebuilt by another user, with separate home, module cache and build cache, if this user may
+// become another. The modules come from this user's cache, through a proxy.
 func rebuiltBySomebodyElse(t *testing.T, version string) string {
 	t.Helper()
 	modules := strings.TrimSpace(host(t, "go", "env", "GOMODCACHE"))
@@ -104,7 +104,7 @@ func rebuiltBySomebodyElse(t *testing.T, version string) string {
 		const nobody = 65534
 		by = &syscall.Credential{Uid: nobody, Gid: nobody}
 		host(t, "chown", "-R", "65534:65534", dir)
-		if err := os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755); err != nil { // the test's own folder
+		if err := os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755); err != nil { // the test's folder
 			t.Fatal(err)
 		}
 	}
@@ -116,13 +116,13 @@ func copyOfSource(t *testing.T) string {
 	t.Helper()
 	need(t, "git")
 	dir := filepath.Join(t.TempDir(), "another-folder")
-	// What is bundled from npm is what make packages has made, as it would be again: git does not have it.
+	// git does not have the bundles from npm, which make packages has built.
 	files := host(t, "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard") +
 		host(t, "git", "-C", "..", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "api/graphiql/dist", "api/console/dist")
 	for name := range strings.SplitSeq(strings.Trim(files, "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join("..", name))
 		if os.IsNotExist(err) {
-			continue // removed, not committed
+			continue // deleted but not committed
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func commitDate(t *testing.T) string {
 	return strings.TrimSpace(host(t, "git", "log", "-1", "--format=%ct"))
 }
 
-// next is the next version's packages, built once. It has another default.
+// next returns the packages of the next version, which has another default. They are built once.
 func next(t *testing.T) string {
 	t.Helper()
 	nextOnce.Do(func() {
@@ -155,7 +155,7 @@ func next(t *testing.T) string {
 	return nextDir
 }
 
-// kept copies packages to where they stay until all tests have ended.
+// kept copies packages to a folder that exists until all tests have ended.
 func kept(t *testing.T, from, version string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "attestd-packages-")
@@ -181,7 +181,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// edit changes a text, which must be there once, in a file.
+// edit replaces a text in a file. The text must occur exactly once.
 func edit(t *testing.T, file, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -234,7 +234,7 @@ func TestChecksumsAreRight(t *testing.T) {
 	}
 }
 
-// installedFiles is what each package must put onto a machine, besides its own kind's.
+// installedFiles are the files that every package installs, apart from files for its format.
 var installedFiles = []string{
 	"/usr/share/attestd/attestd.yaml",
 	"/usr/share/attestd/grafana/attestd.json",
@@ -287,7 +287,7 @@ func TestDeb(t *testing.T) {
 	})
 }
 
-// checkTree checks files that a package was unpacked to.
+// checkTree checks the files of an unpacked package.
 func checkTree(t *testing.T, root string, want []string) {
 	t.Helper()
 	var got []string
@@ -358,7 +358,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// checkReference checks that the reference sets nothing as it is, and the defaults without the # at each line's beginning.
+// checkReference checks that the reference file sets no value, and sets exactly the defaults if the # at each line's
+// beginning is removed.
 func checkReference(t *testing.T, program, reference string) {
 	t.Helper()
 	text, err := os.ReadFile(reference)
@@ -404,10 +405,10 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
-// A key that is made for this test signs; who has its public half can check.
+// Packages signed with a test key verify with its public key.
 func TestSigning(t *testing.T) {
 	need(t, "gpg", "rpm", "rpmsign", "rpmkeys")
-	home, err := os.MkdirTemp("", "gpg-") // short: gpg-agent's socket is in it
+	home, err := os.MkdirTemp("", "gpg-") // short, because it contains gpg-agent's socket
 	if err != nil {
 		t.Fatal(err)
 	}

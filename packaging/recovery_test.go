@@ -43,7 +43,7 @@ func (o *operator) mistake(t *testing.T) {
 	o.run(t, "cp -a /root/good.yaml /etc/attestd/attestd.yaml && systemctl restart attestd")
 	o.works(t)
 
-	// What an older version may have borne: both are refused, with what to type.
+	// An older version may have allowed both. They are refused with the command that fixes them.
 	o.run(t, "chmod 644 /var/lib/attestd/log.key; systemctl restart attestd || true")
 	out, err = o.tries(t, "attestd does not start, console 1")
 	const chmod = "chmod 0600 /var/lib/attestd/log.key"
@@ -54,17 +54,17 @@ func (o *operator) mistake(t *testing.T) {
 		"grep 'set server.allow_plain_http: true' /root/refusal && ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true ATTESTD_SERVER_LISTEN=0.0.0.0:8080 attestd config check")
 	o.run(t, "systemctl restart attestd")
 	o.works(t)
-	// No other process of the same user may look into it.
+	// Other processes of the same user cannot read its memory.
 	o.run(t, "! runuser -u attestd -- cat /proc/$(systemctl show -P MainPID attestd)/maps && grep 'Max core file size *0 ' /proc/$(systemctl show -P MainPID attestd)/limits")
 }
 
-// damagedJournal changes a record in the file, as a disk or a person would.
+// damagedJournal changes a record in the file, as a disk or a person could.
 func (o *operator) damagedJournal(t *testing.T) {
 	o.run(t, "attestd backup /var/backups/attestd && systemctl stop attestd")
 	o.edit(t, func(tx *bbolt.Tx) error {
 		records, index := tx.Bucket([]byte("records")), make([]byte, 8)
 		leaf := append([]byte{}, records.Get(index)...)
-		if digit := &leaf[len(leaf)-3]; *digit == '0' { // of the salt: the leaf stays one that can be read
+		if digit := &leaf[len(leaf)-3]; *digit == '0' { // in the salt, so that the leaf can still be decoded
 			*digit = '1'
 		} else {
 			*digit = '0'
@@ -79,7 +79,7 @@ func (o *operator) damagedJournal(t *testing.T) {
 	o.works(t)
 }
 
-// logKey is the verifier key of the log that attests now.
+// logKey returns the verifier key of the current log.
 func (o *operator) logKey(t *testing.T) string {
 	t.Helper()
 	return o.run(t, "curl -sS --fail "+onLoopback+"/functions/v1/attestor | sed 's/.*\"verifierKey\":\"//; s/\".*//'")
@@ -97,7 +97,7 @@ func (o *operator) movedJournal(t *testing.T) {
 	o.run(t, "attestd log verify --since-checkpoint /root/newest.checkpoint")
 }
 
-// lostTail puts the disk back to a snapshot.
+// lostTail restores the journal from an older snapshot.
 func (o *operator) lostTail(t *testing.T) {
 	before := o.logKey(t)
 	o.run(t, "systemctl stop attestd && cp -a /var/lib/attestd/attestd.db /root/snapshot.db && systemctl start attestd")
@@ -121,7 +121,7 @@ func (o *operator) lostTail(t *testing.T) {
 	o.run(t, "attestd log verify && rm -r /root/before-accept-loss /root/snapshot.db && systemctl start attestd-backup")
 }
 
-// edit changes attestd's file in the machine, where attestd is stopped.
+// edit changes the database in the machine. attestd must be stopped.
 func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(m.root, "var/lib/attestd/attestd.db"), 0o600, &bbolt.Options{Timeout: time.Second})
@@ -136,7 +136,7 @@ func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
 	}
 }
 
-// status is the HTTP status that a request for an attestation is answered with.
+// status returns the HTTP status of a request for an attestation.
 func (o *operator) status(t *testing.T) string {
 	t.Helper()
 	out, _ := o.try(t, `curl -sS --max-time 30 -o /dev/null -w '%{http_code}' -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+
@@ -144,7 +144,7 @@ func (o *operator) status(t *testing.T) string {
 	return out
 }
 
-// fullDisk moves attestd's data to a small disk first: what fills that up harms nobody else.
+// fullDisk moves attestd's data to a small disk, so that filling it affects no other test.
 func (o *operator) fullDisk(t *testing.T) {
 	if o.small.missing != "" {
 		o.manual.leaveOut(t, "The disk is full, console 1", o.small.missing)
@@ -170,7 +170,7 @@ func (o *operator) fullDisk(t *testing.T) {
 	}
 }
 
-// failedDisk lets the disk of the scenario before fail for good, and puts an empty one in its place.
+// failedDisk makes the disk of fullDisk fail permanently, and replaces it with an empty one.
 func (o *operator) failedDisk(t *testing.T) {
 	if missing := o.small.missing + o.spare.missing; missing != "" {
 		o.manual.leaveOut(t, "The disk failed, console 1", missing)
@@ -191,17 +191,17 @@ func (o *operator) failedDisk(t *testing.T) {
 }
 
 func (o *operator) othersHands(t *testing.T) {
-	o.run(t, "curl -fsS "+onLoopback+"/log/checkpoint >/root/attestd.checkpoint") // one from before has records that the scenarios above have lost
+	o.run(t, "curl -fsS "+onLoopback+"/log/checkpoint >/root/attestd.checkpoint") // an earlier checkpoint covers records that the scenarios above have lost
 	o.types(t, "Key or machine are in others' hands, console 1")
 	if got := o.status(t); got != "403" {
 		t.Errorf("with a key that was revoked: %s", got)
 	}
 	o.run(t, "attestd key create --name after >/etc/attestd/api-key")
 	o.answer = o.post(t, onLoopback+"/functions/v1/attest")
-	o.first(t) // an API key reads only what it was issued itself
+	o.first(t) // an API key can read only its own attestations
 }
 
-// lostMachine loses all but what the manual says to keep elsewhere.
+// lostMachine loses everything except the files that the manual says to keep elsewhere.
 func (o *operator) lostMachine(t *testing.T) {
 	o.folder = "/root"
 	o.types(t, "Backup and restore, console 3")

@@ -19,7 +19,7 @@ func TestRPM(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	// Absolute names would land on the machine of the root user who unpacks them as people do.
+	// Absolute names would overwrite files of this machine when root unpacks them with cpio.
 	for name := range strings.Lines(host(t, "sh", "-c", `rpm2cpio "$0" | cpio --quiet -t`, file)) {
 		if !strings.HasPrefix(name, "./") {
 			t.Fatalf("not a relative name: %s", name)
@@ -57,7 +57,7 @@ func TestRPM(t *testing.T) {
 	t.Run("an empty root", func(t *testing.T) { checkEmptyRoot(t, file) })
 }
 
-// checkModes compares owners and modes in the .rpm with what README.Debian tells.
+// checkModes compares owners and modes in the .rpm with README.Debian.
 func checkModes(t *testing.T, file string) {
 	t.Helper()
 	readme, err := os.ReadFile("README.Debian")
@@ -81,14 +81,15 @@ func checkModes(t *testing.T, file string) {
 	}
 }
 
-// checkEmptyRoot installs the .rpm where nothing is, and erases it.
+// checkEmptyRoot installs the .rpm into an empty root and erases it.
 func checkEmptyRoot(t *testing.T, file string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root may install")
 	}
 	root := t.TempDir()
-	// There is no shell and no libc in it: what needs them is left out. rpm's scripts are tried on a whole tree.
+	// The root has no shell and no libc, so scripts and dependencies are skipped. TestRPMLifeCycle runs the scripts on
+	// a whole tree.
 	host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--install", file)
 	checkTree(t, root, installedFiles)
 	host(t, "rpm", "--root", root, "--nodeps", "--noscripts", "--erase", "attestd")

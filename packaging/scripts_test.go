@@ -1,5 +1,5 @@
-// Package packaging has no code: it keeps what makes the packages. These tests check it where nothing is built; those
-// of the packages themselves have the build tag packages (make test-packages).
+// Package packaging has no code. It tests the files that make the packages, without building any. The tests of built
+// packages have the build tag packages (make test-packages).
 package packaging
 
 import (
@@ -29,11 +29,11 @@ func TestScriptsAreShellcheckClean(t *testing.T) {
 	}
 }
 
-// What was not looked at is not known to be good.
+// vulncheck.sh never passes silently without a check.
 func TestVulnerabilitiesAreNeverPassedInSilence(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		database, program string // VULNDB; what stands for go
+		database, program string // VULNDB; the program in place of go
 		passes            bool
 		says              string
 	}{
@@ -55,7 +55,7 @@ func TestVulnerabilitiesAreNeverPassedInSilence(t *testing.T) {
 	}
 }
 
-// need skips a test, by name, where a program is missing.
+// need skips a test if a program is missing.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
@@ -65,7 +65,7 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// A link within a document, or to a heading of another, must lead to a heading.
+// A link to a heading, in the same or another document, leads to a heading.
 func TestDocumentsLinkToHeadings(t *testing.T) {
 	t.Parallel()
 	headings := func(text string) (anchors []string) {

@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// One of the last commits whose packages had /etc/attestd/attestd.yaml, which setup wrote to, as a configuration file.
+// One of the last commits with /etc/attestd/attestd.yaml as a configuration file of the packages. setup wrote to that
+// file.
 const withConffile = "af4172ec7486203bb6b6bd5b5c6aabf33815eaa0"
 
-// beforeVersion is older than any other.
+// beforeVersion is older than any other version.
 const beforeVersion = "0.0.0~before"
 
-// before is the packages of a version whose configuration file dpkg and rpm knew, built once. In a clone without that
-// much history it is this version with such a file.
+// before returns the packages of an older version with the configuration file as a conffile, built once. If the clone
+// lacks that commit, it is this version with such a file.
 func before(t *testing.T) string {
 	t.Helper()
 	beforeOnce.Do(func() {
@@ -47,13 +48,13 @@ var (
 	beforeDir  string
 )
 
-// operators is what a person added to the configuration that setup wrote.
+// operators is text that a person added to setup's configuration.
 const operators = `limits: { default_rate: 50/s }
 graphql: { source: "off" }
 `
 
-// TestDebUpgrade upgrades with nobody at the keyboard: from a version with a conffile to this one, and on to one with
-// other defaults. Then the machine is lost.
+// TestDebUpgrade upgrades unattended: from a version with a conffile to this one, and to one with other defaults. Then
+// the machine is lost.
 func TestDebUpgrade(t *testing.T) {
 	need(t, "dpkg-deb")
 	needsBoot(t)
@@ -84,13 +85,13 @@ type upgrade struct{ lifeCycle }
 
 const configuration = "/etc/attestd/attestd.yaml"
 
-// aptInstall is what a machine does by itself. Nothing in it says how to answer a question.
+// aptInstall installs as an unattended machine would, without an option that answers questions.
 func (u *upgrade) aptInstall(t *testing.T, file string, flags ...string) string {
 	t.Helper()
 	return u.run(t, "cd /root && DEBIAN_FRONTEND=noninteractive apt-get -y install "+strings.Join(flags, " ")+" ./"+filepath.Base(u.put(t, file))+" </dev/null")
 }
 
-// noNetwork leaves out what is recommended: the machine cannot fetch it.
+// noNetwork omits recommended packages, which the machine cannot download.
 const noNetwork = "--no-install-recommends"
 
 func (u *upgrade) versionBefore(t *testing.T) {
@@ -104,7 +105,8 @@ func (u *upgrade) versionBefore(t *testing.T) {
 	u.attest(t)
 }
 
-// identity is what must be the same after an upgrade: the file, byte for byte, and the very same, never moved.
+// identity describes the configuration file, which must stay the same through an upgrade: content, owner, mode and
+// inode.
 func (u *upgrade) identity(t *testing.T) string {
 	t.Helper()
 	return u.run(t, "sha256sum "+configuration+" && stat -c '%U:%G %a, file %i' "+configuration+" && find /etc/attestd /etc/credstore.encrypted | sort")
@@ -153,8 +155,8 @@ func (u *upgrade) newDefault(t *testing.T) {
 
 const lostCredential = "/etc/credstore.encrypted/attestd.pin"
 
-// loseMachine leaves what an operator has elsewhere: the configuration, the token's folder, a backup, and the PIN. The
-// secret to which systemd-creds encrypts is gone.
+// loseMachine leaves only the files that an operator keeps elsewhere: the configuration, the token's folder, a backup
+// and the PIN. The secret of systemd-creds is lost.
 func (u *upgrade) loseMachine(t *testing.T) {
 	u.run(t, "if [ -e "+lostCredential+" ]; then cp -a "+lostCredential+" /root/lost.pin; systemd-creds decrypt --name=pin "+lostCredential+" /root/pin; else cp /etc/attestd/pin /root/pin; fi")
 	u.run(t, "attestd backup /root/backup.tar.zst && systemctl stop attestd")
@@ -165,7 +167,7 @@ func (u *upgrade) loseMachine(t *testing.T) {
 
 func (u *upgrade) takeOver(t *testing.T) {
 	u.run(t, "tar -C /etc -xzf /root/etc.tar.gz && cp -a "+configuration+" /root/before.yaml")
-	// Without the PIN, and without the token, it is said what is missing, and nothing is made.
+	// Without the PIN or the token, setup names the missing part and creates no file.
 	for _, c := range []struct{ command, want string }{
 		{"attestd setup --yes", "give the file that holds it with --pin-file"},
 		{"attestd hsm status", "the PIN"},
@@ -178,7 +180,7 @@ func (u *upgrade) takeOver(t *testing.T) {
 			t.Errorf("%s: %v\n%s", c.command, err, out)
 		}
 	}
-	// A PIN that was encrypted to the lost machine is of no use to this one.
+	// A PIN that was encrypted for the lost machine is useless on this one.
 	u.run(t, "[ ! -e /root/lost.pin ] || cp -a /root/lost.pin "+lostCredential)
 	u.run(t, "ls /var/lib/attestd/softhsm && exit 1; tar -C /var/lib/attestd -xzf /root/token.tar.gz")
 	out := u.run(t, "attestd setup --yes --pin-file /root/pin")
@@ -192,7 +194,7 @@ func (u *upgrade) takeOver(t *testing.T) {
 	u.works(t)
 }
 
-// withoutCredentials is a machine whose systemd-creds does not work: the PIN becomes a file, and hsm.uri names it.
+// withoutCredentials is a machine where systemd-creds does not work. The PIN becomes a file, which hsm.uri names.
 func (u *upgrade) withoutCredentials(t *testing.T) {
 	if _, err := u.try(t, "ls "+lostCredential); err != nil {
 		t.Skip("systemd-creds does not work in this machine: the steps before were without it")
@@ -216,7 +218,7 @@ func (u *upgrade) purged(t *testing.T) {
 	}
 }
 
-// TestRPMUpgrade is the same for rpm, which would move a configuration file that a package has no more out of the way.
+// TestRPMUpgrade is the same for rpm, which would rename a configuration file that a package no longer contains.
 func TestRPMUpgrade(t *testing.T) {
 	need(t, "rpm")
 	m := newMachine(t)

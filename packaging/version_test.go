@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// repository is one that a test makes, with version.sh in it.
+// repository is a test repository with version.sh.
 type repository struct {
 	*testing.T
 	dir string
@@ -49,7 +49,7 @@ func (r *repository) git(args ...string) {
 	r.run(r.dir, "git", args...)
 }
 
-// commit commits all that is there, and may be empty.
+// commit commits all changes. The commit may be empty.
 func (r *repository) commit(message string) {
 	r.Helper()
 	r.git("add", "-A")
@@ -69,7 +69,7 @@ func (r *repository) versionIn(dir string, args ...string) string {
 	return r.run(dir, "sh", append([]string{"packaging/version.sh"}, args...)...)
 }
 
-// copied runs a command that makes a copy of the source in "$1" from "$0".
+// copied runs a command that copies the source from "$0" to "$1", and returns the copy.
 func (r *repository) copied(command string) string {
 	r.Helper()
 	to := filepath.Join(r.TempDir(), "copy")
@@ -77,7 +77,7 @@ func (r *repository) copied(command string) string {
 	return to
 }
 
-// Versions must grow with history, for dpkg as for rpm.
+// Versions increase with history, for both dpkg and rpm.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -125,7 +125,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Ways to get at the source.
+// Commands that copy the source.
 const (
 	shallow = `git clone -q --depth 1 "file://$0" "$1"`
 	archive = `mkdir "$1" && git archive HEAD | tar -x -C "$1"`
@@ -133,7 +133,7 @@ const (
 	nested  = `git init -q "${1%/*}" && git -C "${1%/*}" commit -q --allow-empty -m another && mkdir "$1" && git archive HEAD | tar -x -C "$1"`
 )
 
-// Where no tags are, the version comes from what is: the changelog, and what git archive wrote down.
+// Without tags, the version comes from the changelog and from the data of git archive.
 func TestVersionsWithoutTags(t *testing.T) {
 	t.Parallel()
 	r := newRepository(t)
@@ -182,7 +182,7 @@ func TestVersionsWithoutTags(t *testing.T) {
 	}
 }
 
-// older checks that dpkg and rpm, where they are, take a for older than b.
+// older checks that dpkg and rpm, if installed, sort a before b.
 func older(t *testing.T, a, b string) {
 	t.Helper()
 	if _, err := exec.LookPath("dpkg"); err == nil {
