@@ -293,7 +293,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 func TestDocsNameWhatIsNotServed(t *testing.T) {
 	doc := readDocument(t, "graphql.md")
 	schema := loadSchema(t)
-	names := codeSpans(doc.section("What the replica does not answer"))
+	names := codeSpans(doc.section("Unsupported queries"))
 	if len(names) != 4 {
 		t.Errorf("%s names %d queries that are not served: %q", doc.path, len(names), names)
 	}
