@@ -22,13 +22,14 @@ import (
 type Request struct {
 	Method      string // GET or POST
 	Query       string // of a GET: the query of the URL, as received
-	Body        []byte // of a POST: as received; it must not be modified, not even after Forward
+	Body        []byte // of a POST: as received; must not be modified, even after Forward
 	ContentType string // of Body
-	Accept      string // the client's; empty sends none
-	IfNoneMatch string // a tag, so that the answer may be 304; empty sends none
-	MaxResponse int64  // as Options.MaxResponse, for this request; zero, or more than that, means that
-	// Room is called with the size that the answer is about to have in memory, again and again as it grows. False gives it up. Nil
-	// means that there is room.
+	Accept      string // the client's header; empty sends none
+	IfNoneMatch string // an ETag, which allows the answer 304; empty sends none
+	// MaxResponse is Options.MaxResponse for this request. Zero, or a larger value, means Options.MaxResponse.
+	MaxResponse int64
+	// Room is called repeatedly with the size of the answer in memory as it grows. If Room returns false, Forward gives
+	// the answer up. Nil means that all answers fit.
 	Room func(size int) bool
 }
 
@@ -36,26 +37,26 @@ type Request struct {
 type Response struct {
 	Status      int
 	ContentType string
-	ETag        string        // weak or strong; empty without
-	RetryAfter  time.Duration // zero where it said nothing; at most MaxRetryAfter
-	Body        []byte        // whole, decompressed
+	ETag        string        // weak or strong; empty if the answer has none
+	RetryAfter  time.Duration // zero if the answer has none; at most MaxRetryAfter
+	Body        []byte        // complete and decompressed
 }
 
 // MaxRetryAfter is the largest Response.RetryAfter, so that an absurd header does not stop requests for good.
 const MaxRetryAfter = 24 * time.Hour
 
-// ErrTooLarge is returned for an answer that is larger than Options.MaxResponse.
+// ErrTooLarge means that an answer exceeds Options.MaxResponse or Request.MaxResponse.
 var ErrTooLarge = errors.New("the upstream's answer is too large")
 
-// ErrNoRoom is returned for an answer that Request.Room has given up.
+// ErrNoRoom means that Request.Room gave up an answer.
 var ErrNoRoom = errors.New("no room for the upstream's answer")
 
-// Forward sends a request, with the client's Accept and Content-Type but no other header of the client's, and returns the
-// upstream's answer with any status but that of a redirect.
+// Forward sends a request with the client's Accept and Content-Type, but with no other header of the client. It returns
+// the upstream's answer with any status except redirects.
 //
-// Errors: appliance.CodeUpstreamUnavailable if the upstream cannot be reached, is too slow, redirects, or does not send a complete
-// response; ErrTooLarge; ErrNoRoom; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept or ContentType contains a
-// control character.
+// Errors: appliance.CodeUpstreamUnavailable if the upstream cannot be reached, is too slow, redirects, or does not send
+// a complete response; ErrTooLarge; ErrNoRoom; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept
+// or ContentType contains a control character.
 func (c *Client) Forward(ctx context.Context, r Request) (Response, error) {
 	for _, part := range []struct{ name, text string }{{"query", r.Query}, {"Accept", r.Accept}, {"Content-Type", r.ContentType}} {
 		if hasControl(part.text) {
@@ -78,8 +79,8 @@ func (r Response) isGraphQL() bool {
 	return err == nil && (media == "application/json" || media == "application/graphql-response+json")
 }
 
-// Unavailable returns the error for an answer that cannot be used. Its detail names the status; its cause, for the operator,
-// quotes the beginning of the answer.
+// Unavailable returns the error for an answer that cannot be used. Its detail names the status. Its cause, for the
+// operator, quotes the start of the answer.
 func (r Response) Unavailable() *appliance.Error {
 	e := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered %d", r.Status)
 	if r.Status/100 == 2 {
@@ -89,10 +90,10 @@ func (r Response) Unavailable() *appliance.Error {
 	return e.Because(fmt.Errorf("HTTP %d, %s: %s", r.Status, excerpt(r.ContentType), excerpt(string(r.Body))))
 }
 
-// maxCause is how many bytes of an untrusted text are quoted.
+// maxCause bounds the quoted part of an untrusted text, in bytes.
 const maxCause = 200
 
-// excerpt quotes the beginning of an untrusted text.
+// excerpt quotes the start of an untrusted text.
 func excerpt(text string) string {
 	short := strings.ToValidUTF8(text[:min(len(text), maxCause)], "")
 	if len(text) > maxCause {
@@ -118,9 +119,9 @@ func (c *Client) send(ctx context.Context, r Request) (Response, error) {
 		return Response{}, err
 	}
 	if requestError, ok := errors.AsType[*url.Error](err); ok {
-		err = requestError.Err // without the address, which may hold a secret
+		err = requestError.Err // without the URL, which may hold a secret
 	}
-	if len(err.Error()) > maxCause { // it quotes what was answered
+	if len(err.Error()) > maxCause { // err quotes the answer
 		err = errors.New(excerpt(err.Error()))
 	}
 	return Response{}, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached").Because(err)
@@ -161,7 +162,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		return nil, err
 	}
 	if r.Method == http.MethodGet {
-		// A space would end the request line. Everything else goes as it came.
+		// A space would end the request line. All other characters are sent unchanged.
 		req.URL.RawQuery = strings.ReplaceAll(r.Query, " ", "%20")
 		if c.url.RawQuery != "" {
 			req.URL.RawQuery = c.url.RawQuery + "&" + req.URL.RawQuery
@@ -181,7 +182,8 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 	return req, nil
 }
 
-// readBody reads and decompresses a body up to a limit, which holds before and after, and as far as there is room.
+// readBody reads and decompresses a body. limit bounds its size both before and after decompression, and room may stop
+// it earlier.
 func readBody(resp *http.Response, limit int64, room func(size int) bool) ([]byte, error) {
 	if resp.ContentLength > limit {
 		return nil, ErrTooLarge
@@ -211,7 +213,7 @@ func readBody(resp *http.Response, limit int64, room func(size int) bool) ([]byt
 	return body.Bytes(), nil
 }
 
-// roomyReader reads for as long as there is room for what was read.
+// roomyReader reads while room accepts the number of bytes read.
 type roomyReader struct {
 	io.Reader
 	room func(size int) bool
@@ -226,7 +228,7 @@ func (r *roomyReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// retryAfter parses Retry-After (RFC 9110, section 10.2.3): seconds or a date. It returns 0 for anything else.
+// retryAfter parses Retry-After (RFC 9110, section 10.2.3): seconds or a date. It returns 0 for any other value.
 func retryAfter(header string, now time.Time) time.Duration {
 	if header == "" {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// FuzzAnswer: whatever bytes an upstream sends and then ends the connection, there is data that is a JSON object, a refusal
-// of the query, or an error that says the upstream is at fault.
+// FuzzAnswer lets an upstream send arbitrary bytes and then close the connection. Query must return data that is a JSON
+// object, a refusal of the query, or an error that blames the upstream.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"data\":{\"a\":1}}",
@@ -38,7 +38,7 @@ func FuzzAnswer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	log.SetOutput(io.Discard) // net/http tells it of bytes behind an answer
+	log.SetOutput(io.Discard) // net/http logs bytes after an answer
 	f.Cleanup(func() { listener.Close(); log.SetOutput(os.Stderr) })
 	go answerAll(listener, &answer)
 	c := newClient(f, upstream.Options{URL: "http://" + listener.Addr().String(), Timeout: 30 * time.Second, MaxResponse: 1 << 20})

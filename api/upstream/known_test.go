@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 )
 
-// What has not changed since it was asked for last does not come again.
+// An answer that has not changed since the last request is not transferred again.
 func TestAQueryIsAnsweredByWhatIsKnown(t *testing.T) {
 	var version, sent atomic.Int64
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func TestAQueryIsAnsweredByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// The tag of an answer that is remembered is sent with each request: one that is long would have them refused.
+// The ETag of a cached answer is sent with each request. A long ETag would cause refusals.
 func TestAnAnswerWithALongTagIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Pointer[string]
@@ -52,7 +52,7 @@ func TestAnAnswerWithALongTagIsNotRemembered(t *testing.T) {
 	}
 }
 
-// A 304 that was not asked for is no answer.
+// A 304 to a request without a cached answer is a failure.
 func TestA304ThatNobodyAskedForIsAFailure(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
 	c := newClient(t, upstream.Options{URL: s.URL})
@@ -65,7 +65,7 @@ func TestA304ThatNobodyAskedForIsAFailure(t *testing.T) {
 }
 
 func TestAWindowBeyondTheStandardIsRefused(t *testing.T) {
-	// A frame of zstd whose header asks for a window of 1 GiB (RFC 8878, section 3.1.1.1.2).
+	// This zstd frame requires a window of 1 GiB (RFC 8878, section 3.1.1.1.2).
 	frame := "\x28\xb5\x2f\xfd\x00\xa0" + strings.Repeat("\x00", 16)
 	s := serve(t, says(200, mediaJSON, frame, "Content-Encoding", "zstd"))
 	c := newClient(t, upstream.Options{URL: s.URL})

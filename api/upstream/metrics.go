@@ -12,13 +12,13 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// The values of the label use.
+// Values of the label "use".
 const (
 	useQuery   = "query"
 	useForward = "forward"
 )
 
-// The values of the label outcome.
+// Values of the label "outcome".
 const (
 	outcomeOK          = "ok"
 	outcomeTooLarge    = "too_large"
@@ -28,13 +28,13 @@ const (
 	outcomeUnavailable = "unavailable"
 )
 
-// metrics counts requests.
+// metrics counts and times requests.
 type metrics struct {
 	requests  *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 }
 
-// newMetrics makes the counters with a 0 for everything that they may count, so that an alert sees the first event.
+// newMetrics creates the counters with 0 for every label value, so that an alert sees the first event.
 func newMetrics(registry prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,7 +67,7 @@ func (m metrics) observe(use string, status int, err error, took time.Duration) 
 	m.durations.WithLabelValues(use).Observe(took.Seconds())
 }
 
-// outcome returns the value of the label outcome.
+// outcome returns the value of the label "outcome".
 func outcome(status int, err error) string {
 	_, isRefusal := errors.AsType[*follower.QueryError](err)
 	switch {

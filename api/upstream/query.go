@@ -19,8 +19,8 @@ import (
 // accept is the Accept header of Query. Older upstreams send the older media type.
 const accept = "application/graphql-response+json, application/json;q=0.9"
 
-// Query implements follower.Upstream. An answer beyond Options.MaxResponse is appliance.CodeUpstreamUnavailable too, because
-// of ErrTooLarge.
+// Query implements follower.Upstream. For an answer larger than Options.MaxResponse it returns
+// appliance.CodeUpstreamUnavailable, caused by ErrTooLarge.
 func (c *Client) Query(ctx context.Context, query string, variables map[string]any) (json.RawMessage, error) {
 	body, err := json.Marshal(struct {
 		Query     string         `json:"query"`
@@ -42,21 +42,23 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 	return data, err
 }
 
-// knownBytes bounds the answers that are remembered, knownAnswer each, and knownTag its ETag, which is sent with each request.
+// knownBytes bounds all cached answers together, knownAnswer each of them, in bytes. knownTag bounds an ETag, because
+// each request sends it.
 const (
 	knownBytes  = 4 << 20
 	knownAnswer = 1 << 20
 	knownTag    = 256
 )
 
-// size is what an answer takes in memory, headers of any length included.
+// size returns the memory that an answer uses, including headers of any length.
 func (r Response) size() int { return cap(r.Body) + len(r.ETag) + len(r.ContentType) + 256 }
 
-// noTag is no answer's: it asks an upstream that has tags for the one of its answer.
+// noTag is an ETag that no answer has. If-None-Match with noTag makes an upstream that supports ETags send one with its
+// answer.
 const noTag = `"-"`
 
-// sendAgain sends a request, unless the upstream says that its answer is the one from before: the follower asks for much that rarely
-// changes.
+// sendAgain sends a request. If the upstream answers 304, it returns the cached answer. The follower repeats many
+// queries with answers that rarely change.
 func (c *Client) sendAgain(ctx context.Context, r Request) (Response, error) {
 	key := sha256.Sum256(r.Body)
 	before, known := c.known.GetIfPresent(key)
@@ -97,19 +99,19 @@ func (r Response) data() (json.RawMessage, error) {
 	return body.Data, nil
 }
 
-// responseError is an error of an answer. All its members are untrusted.
+// responseError is an error in an answer. All its members are untrusted.
 type responseError struct {
 	Message    string          `json:"message"`
 	Extensions json.RawMessage `json:"extensions"`
 }
 
-// How much of the errors of an answer is kept.
+// maxErrors and maxMessage bound the errors of an answer that are kept.
 const (
 	maxErrors  = 10
 	maxMessage = 500 // bytes
 )
 
-// queryError converts the errors of an answer. It returns nil if there are none.
+// queryError converts the errors of an answer. It returns nil for an empty list.
 func queryError(answered []responseError) *follower.QueryError {
 	if len(answered) == 0 {
 		return nil
@@ -119,7 +121,7 @@ func queryError(answered []responseError) *follower.QueryError {
 		var extensions struct {
 			Code string `json:"code"`
 		}
-		_ = json.Unmarshal(a.Extensions, &extensions) // an error without a code has none
+		_ = json.Unmarshal(a.Extensions, &extensions) // extensions may lack a code
 		e.Errors = append(e.Errors, follower.ResponseError{Message: shorten(a.Message), Code: shorten(extensions.Code)})
 	}
 	return &e
@@ -129,7 +131,7 @@ func shorten(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }
 
-// temporaryCodes are the codes of errors after which a retry makes sense: those of attestd, and their names in other servers.
+// temporaryCodes are the error codes after which a retry makes sense: attestd's own, and their names in other servers.
 var temporaryCodes = []string{
 	"rate_limited", "rate_limit_exceeded", "too_many_requests", "timeout", "time_limit_exceeded", "service_unavailable",
 	"upstream_unavailable", "replica_unavailable", "replica_behind", "shutting_down",

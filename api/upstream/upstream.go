@@ -1,5 +1,5 @@
-// Package upstream speaks to another GraphQL endpoint of the same API over HTTP ("GraphQL over HTTP"): as the follower's
-// source (Query), and on behalf of a client (Forward).
+// Package upstream is a client of another GraphQL endpoint with the same API ("GraphQL over HTTP"). It serves the
+// follower (Query), and forwards requests of clients (Forward).
 package upstream
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options say where the upstream is and how to speak to it.
+// Options describe the upstream and how to reach it.
 type Options struct {
-	URL         string        // of the GraphQL endpoint, https; http only to this machine, or with AllowHTTP
-	Headers     http.Header   // sent with each request, such as an API key of the upstream's
-	CAFile      string        // PEM file of the authorities that its certificate may be of; empty means the system's
+	URL         string        // of the GraphQL endpoint: https, or http if the host is this machine or AllowHTTP is set
+	Headers     http.Header   // sent with each request, such as the upstream's API key
+	CAFile      string        // PEM file of trusted CAs for the upstream's certificate; empty means the system's
 	AllowHTTP   bool          // allows http to other machines
-	Timeout     time.Duration // of one request, with the body of its answer; must be more than zero
+	Timeout     time.Duration // of one request including the body of its answer; must be positive
 	MaxResponse int64         // largest answer, in bytes, decompressed; zero means DefaultMaxResponse
 	UserAgent   string        // such as attestd/1.0; empty means attestd
 	Registry    prometheus.Registerer
 }
 
-// DefaultMaxResponse is what Options.MaxResponse is when it is zero.
+// DefaultMaxResponse is the default of Options.MaxResponse, in bytes.
 const DefaultMaxResponse = 64 << 20
 
 // Client is a client of one upstream. It is safe for concurrent use, and keeps connections open between requests.
@@ -43,13 +43,13 @@ type Client struct {
 	http    *http.Client
 	timeout time.Duration
 	max     int64
-	known   *otter.Cache[[sha256.Size]byte, Response] // answers to queries, by the hash of what was sent
+	known   *otter.Cache[[sha256.Size]byte, Response] // cached answers to queries, by the hash of the request body
 	metrics metrics
 }
 
-// New checks the options. Nothing is connected to yet.
+// New checks the options. It does not connect yet.
 //
-// Errors: what is wrong with the URL, a header or the CA file; no timeout; metrics that are registered already.
+// Errors: an invalid URL, header or CA file; a missing timeout; metrics that are already registered.
 func New(o Options) (*Client, error) {
 	if o.Timeout <= 0 {
 		return nil, errors.New("upstream.Options: Timeout must be set")
@@ -66,8 +66,8 @@ func New(o Options) (*Client, error) {
 	if o.UserAgent == "" {
 		header.Set("User-Agent", "attestd")
 	}
-	// All that is sent is a query, so the transport may send it again where the upstream closed a kept connection just
-	// then. An empty list says so to net/http and is not sent.
+	// All requests are queries, so the transport may resend a request if the upstream has just closed a kept
+	// connection. An empty list signals this to net/http and is not sent.
 	header["Idempotency-Key"] = nil
 	transport, err := newTransport(o.CAFile)
 	if err != nil {
@@ -77,7 +77,7 @@ func New(o Options) (*Client, error) {
 		url: address, header: header, timeout: o.Timeout, max: o.MaxResponse,
 		http: &http.Client{
 			Transport: transport,
-			// A redirect could lead anywhere, with the configured headers: it is an answer like any other.
+			// A redirect could lead to any host, with the configured headers. So it is returned as an answer.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
@@ -92,19 +92,19 @@ func New(o Options) (*Client, error) {
 	return c, err
 }
 
-// CheckURL returns what is wrong with the address of an upstream, nil if New would take it.
+// CheckURL returns the error that New would return for the address of an upstream, or nil.
 func CheckURL(address string, allowHTTP bool) error {
 	_, err := parseURL(address, allowHTTP)
 	return err
 }
 
-// CheckHeaders returns what is wrong with headers for an upstream, nil if New would take them.
+// CheckHeaders returns the error that New would return for the headers, or nil.
 func CheckHeaders(headers http.Header) error {
 	_, err := checkHeaders(headers)
 	return err
 }
 
-// parseURL checks an address. Its errors do not repeat it: it may hold a password.
+// parseURL checks an address. Its errors do not repeat the address, which may hold a password.
 func parseURL(address string, allowHTTP bool) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if parseError, ok := errors.AsType[*url.Error](err); ok {
@@ -130,13 +130,13 @@ func isLoopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// ownHeaders are those that a request has by itself.
+// ownHeaders are the headers that the client or net/http sets itself.
 var ownHeaders = []string{
 	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host",
 	"Idempotency-Key", "If-None-Match", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent",
 }
 
-// checkHeaders returns a copy of headers with canonical names. Its errors do not repeat values: they may be secret.
+// checkHeaders returns a copy of headers with canonical names. Its errors do not repeat values, which may be secret.
 func checkHeaders(headers http.Header) (http.Header, error) {
 	checked := make(http.Header)
 	for name, values := range headers {
@@ -154,20 +154,21 @@ func checkHeaders(headers http.Header) (http.Header, error) {
 	return checked, nil
 }
 
-// notInToken tells a character that a header's name cannot have (RFC 9110, section 5.6.2).
+// notInToken reports whether r is forbidden in a header name (RFC 9110, section 5.6.2).
 func notInToken(r rune) bool {
 	return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
 func hasControl(value string) bool { return strings.ContainsFunc(value, unicode.IsControl) }
 
-// newTransport is net/http's own but for TLS, and for what a slow or dead upstream could hold up.
+// newTransport returns net/http's default transport with its own TLS settings, and with protection from slow or dead
+// upstreams.
 func newTransport(caFile string) (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	t.MaxIdleConnsPerHost = 64 // about the number of concurrent requests to expect
+	t.MaxIdleConnsPerHost = 64 // about the expected number of concurrent requests
 	t.MaxResponseHeaderBytes = 64 << 10
-	// A connection of HTTP/2 is shared. Without pings, one that leads nowhere would be used until TCP gives it up, in a
+	// HTTP/2 requests share a connection. Without pings, a dead connection would be used until TCP gives it up after a
 	// quarter of an hour (go.dev/issue/36026).
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}
 	if caFile == "" {

@@ -38,7 +38,7 @@ func newClient(t testing.TB, o upstream.Options) *upstream.Client {
 	return c
 }
 
-// serve answers with a handler at an address of this machine.
+// serve runs a handler on a local address.
 func serve(t testing.TB, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -46,7 +46,7 @@ func serve(t testing.TB, handler http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// says answers always the same.
+// says always gives the same answer.
 func says(status int, contentType, body string, header ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -58,7 +58,7 @@ func says(status int, contentType, body string, header ...string) http.HandlerFu
 	}
 }
 
-// cut sends the beginning of an answer and closes the connection.
+// cut sends the start of an answer and closes the connection.
 func cut(beginning string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -83,7 +83,7 @@ func TestWrongOptionsAreRefusedWithTheirReason(t *testing.T) {
 	header := func(name, value string) http.Header { return http.Header{name: {value}} }
 	for _, tt := range []struct {
 		o    upstream.Options
-		want string // empty: is taken
+		want string // empty: the options are valid
 	}{
 		{upstream.Options{URL: "https://upstream.example/v1/graphql"}, ""},
 		{upstream.Options{URL: "https://upstream.example:8443/v1/graphql?tenant=1"}, ""},
@@ -139,7 +139,7 @@ func TestQuerySendsAGraphQLRequest(t *testing.T) {
 		says(200, mediaGraphQL, `{"data": {"a": [1, 2]}, "extensions": {}}`, "Set-Cookie", "session=1")(w, r)
 	})
 	c := newClient(t, upstream.Options{URL: s.URL + "/v1/graphql?tenant=1", Headers: http.Header{"x-api-key": {"key"}}, UserAgent: "attestd/1.0"})
-	for range 2 { // the second time without the cookie
+	for range 2 { // the second request must not send the cookie
 		data, err := c.Query(t.Context(), "query($n: Int) { a }", map[string]any{"n": 1})
 		if err != nil || string(data) != `{"a": [1, 2]}` {
 			t.Errorf("%s, %v", data, err)
@@ -206,7 +206,7 @@ func TestQueryTellsFailures(t *testing.T) {
 	}
 }
 
-// checkFailure checks an error of Query: *follower.QueryError where the code is empty.
+// checkFailure checks an error of Query. An empty code means a *follower.QueryError.
 func checkFailure(t *testing.T, err error, code appliance.Code, want string, retry time.Duration) {
 	t.Helper()
 	_, isRefusal := errors.AsType[*follower.QueryError](err)
@@ -245,7 +245,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// An answer that begins and then stalls is as slow as one that does not begin.
+// The timeout also covers an answer that begins and then stalls.
 func TestTimeoutIncludesTheBody(t *testing.T) {
 	for name, beginning := range map[string]string{"nothing": "", "half": `{"data": {"a": [1, `} {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestTimeoutIncludesTheBody(t *testing.T) {
 					says(200, mediaJSON, beginning)(w, r)
 					w.(http.Flusher).Flush()
 				}
-				io.Copy(io.Discard, r.Body) // only then is the connection's end noticed
+				io.Copy(io.Discard, r.Body) // the server notices the end of the connection only after this
 				<-r.Context().Done()
 			})
 			c := newClient(t, upstream.Options{URL: s.URL, Timeout: 50 * time.Millisecond})
@@ -264,7 +264,7 @@ func TestTimeoutIncludesTheBody(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			c = newClient(t, upstream.Options{URL: s.URL}) // whose own time is not up
+			c = newClient(t, upstream.Options{URL: s.URL}) // its own timeout is longer
 			if _, err := c.Query(ctx, "{ a }", nil); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the caller's deadline: %v", err)
 			}
@@ -287,7 +287,7 @@ func testBoundAfterDecompression(t *testing.T, name string) {
 		w.Header().Set("Content-Encoding", name)
 		var z io.WriteCloser = gzip.NewWriter(w)
 		if name != "gzip" {
-			z, _ = zstd.NewWriter(w) // of no options, which are what fails
+			z, _ = zstd.NewWriter(w) // cannot fail without options
 		}
 		defer z.Close()
 		io.WriteString(z, `{"data": {"a": "`+r.URL.RawQuery)
@@ -346,7 +346,7 @@ func TestForwardChangesNothing(t *testing.T) {
 	}
 }
 
-// What net/http would not send must not look like a failure of the upstream's.
+// Input that net/http refuses to send must not look like a failure of the upstream.
 func TestForwardRefusesWhatCannotBeSent(t *testing.T) {
 	c := newClient(t, upstream.Options{URL: "http://127.0.0.1:1"})
 	for _, r := range []upstream.Request{
@@ -392,7 +392,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// An upstream may close a kept connection at the moment when a request is sent on it. That is no failure.
+// An upstream may close a kept connection just as a request is sent on it. That must not fail the request.
 func TestClosedKeptConnectionIsNoFailure(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -400,7 +400,7 @@ func TestClosedKeptConnectionIsNoFailure(t *testing.T) {
 	}
 	defer l.Close()
 	go func() {
-		for { // one answer a connection, which pretends to stay open; a second request finds it closed
+		for { // answers once per connection and pretends to keep it open; a second request finds it closed
 			conn, err := l.Accept()
 			if err != nil {
 				return
