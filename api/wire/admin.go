@@ -13,21 +13,21 @@ import (
 // Key is an API key without the hash of its secret.
 type Key struct {
 	appliance.APIKey
-	SecretHash struct{} `json:"secretHash,omitzero"` // shadows the one of APIKey, and is never written
+	SecretHash struct{} `json:"secretHash,omitzero"` // shadows APIKey's field, and is never written
 }
 
-// NewKey returns k as it goes over the wire.
+// NewKey returns k in its wire form.
 func NewKey(k appliance.APIKey) Key { return Key{APIKey: k} }
 
-// CreatedKey is the answer of POST /keys, whose body is an appliance.KeyRequest.
+// CreatedKey is the answer of POST /keys. The body of the request is an appliance.KeyRequest.
 type CreatedKey struct {
 	Key   Key    `json:"key"`
-	Token string `json:"token"` // cannot be shown again
+	Token string `json:"token"` // cannot be retrieved again
 }
 
 // BindKey is the body of POST /keys/{id}/bind.
 type BindKey struct {
-	Attestor string `json:"attestor"` // name of the attestor key; empty for the default one
+	Attestor string `json:"attestor"` // name of the attestor key; empty for the default key
 }
 
 // ChangedKey is the answer of POST /keys/{id}/revoke and POST /keys/{id}/bind.
@@ -35,26 +35,27 @@ type ChangedKey struct {
 	Key Key `json:"key"`
 }
 
-// Keys is the answer of GET /keys: the oldest first.
+// Keys is the answer of GET /keys, oldest first.
 type Keys struct {
 	Keys []Key `json:"keys"`
 }
 
-// KeyUse is the answer of GET /keys/use: how many attestations API keys have had signed in the past day, since the daemon started.
+// KeyUse is the answer of GET /keys/use: the number of attestations signed for each API key in the past day, since the
+// daemon started.
 type KeyUse struct {
 	StepSeconds int64               `json:"stepSeconds"`
-	Until       time.Time           `json:"until"` // the end of the newest step
-	Keys        map[string][]uint32 `json:"keys"`  // by id, the oldest step first; keys that were not used are left out
+	Until       time.Time           `json:"until"` // end of the newest step
+	Keys        map[string][]uint32 `json:"keys"`  // by key id, oldest step first; unused keys are omitted
 }
 
 // Entry is an entry of the journal with its leaf, and the answer of GET /log/records/{id}.
 type Entry struct {
 	appliance.Entry
-	Record record `json:"record,omitzero"` // shadows the one of appliance.Entry
-	Leaf   []byte `json:"leaf"`            // base64; appliance.Entry leaves it out
+	Record record `json:"record,omitzero"` // shadows appliance.Entry's field
+	Leaf   []byte `json:"leaf"`            // base64; appliance.Entry's JSON omits it
 }
 
-// record is an appliance.Record of which may be left out what Entry.WithoutAddresses takes away.
+// record is an appliance.Record that can omit the fields that Entry.WithoutAddresses removes.
 type record struct {
 	appliance.Record
 	UnspendableAddress appliance.Address   `json:"unspendableAddress,omitzero"`
@@ -63,12 +64,12 @@ type record struct {
 	Signature          appliance.Signature `json:"signature,omitzero"`
 }
 
-// NewEntry returns e as it goes over the wire.
+// NewEntry returns e in its wire form.
 func NewEntry(e appliance.Entry) Entry {
 	return Entry{e, record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature}, e.Leaf}
 }
 
-// Whole returns the entry as the domain has it, with Leaf.
+// Whole returns the appliance.Entry, including Leaf.
 func (e Entry) Whole() appliance.Entry {
 	e.Entry.Record, e.Entry.Leaf = e.Record.Record, e.Leaf
 	r := &e.Entry.Record
@@ -76,7 +77,7 @@ func (e Entry) Whole() appliance.Entry {
 	return e.Entry
 }
 
-// Records is the answer of GET /log/records: the newest first.
+// Records is the answer of GET /log/records, newest first.
 type Records struct {
 	Records []Entry `json:"records"`
 }
@@ -94,11 +95,13 @@ type LogKey struct {
 
 // VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
 type VerifyLog struct {
-	Earlier []byte              `json:"earlier,omitempty"` // a checkpoint that the log must be consistent with; empty checks none
-	Signers []appliance.Address `json:"signers,omitempty"` // who may have signed; none means the appliance's own keys, and those its events name
+	// a checkpoint that the log must be consistent with; may be empty
+	Earlier []byte `json:"earlier,omitempty"`
+	// Signers may have signed attestations. Empty means the appliance's own keys, and the keys that its events name.
+	Signers []appliance.Address `json:"signers,omitempty"`
 }
 
-// Progress is a line of an answer that takes long. The last line has a report or a problem, the others how far it is.
+// Progress is a line of a streamed answer. The last line has a report or a problem, the others show the progress.
 type Progress[Report any] struct {
 	Done    int64    `json:"done,omitempty"`
 	Total   int64    `json:"total,omitempty"`
@@ -108,26 +111,28 @@ type Progress[Report any] struct {
 
 // Reloaded is the answer of POST /reload.
 type Reloaded struct {
-	NeedRestart []string `json:"needRestart"` // settings that changed and take effect with the next start
+	NeedRestart []string `json:"needRestart"` // changed settings that take effect at the next start
 }
 
-// ReplicaStatus is the answer of GET /replica and POST /replica/sync: what the replica holds, and how far its follower is.
+// ReplicaStatus is the answer of GET /replica and POST /replica/sync: the replica's contents, and its follower's
+// progress.
 type ReplicaStatus struct {
 	index.Status
-	Follower *follower.Status `json:"follower,omitempty"` // nil where the replica follows no upstream
+	Follower *follower.Status `json:"follower,omitempty"` // nil if the replica follows no upstream
 }
 
-// Unverified is the answer of GET /replica/unverified: the rows that are kept apart, by kind and key.
+// Unverified is the answer of GET /replica/unverified: the quarantined rows, by kind and key.
 type Unverified struct {
 	Rows  []follower.Doubt `json:"rows"`
-	Total int              `json:"total"` // of them, those beyond the limit included
+	Total int              `json:"total"` // number of quarantined rows, including those beyond the limit
 }
 
-// ReplicaLag is the answer of GET /replica/lag: by how much the replica was behind its upstream in the past hour, since the daemon started.
+// ReplicaLag is the answer of GET /replica/lag: the replica's lag behind its upstream in the past hour, since the
+// daemon started.
 type ReplicaLag struct {
 	StepSeconds int64      `json:"stepSeconds"`
-	Until       time.Time  `json:"until,omitzero"` // the newest step
-	LagSeconds  []*float64 `json:"lagSeconds"`     // the oldest step first; null where it was not known
+	Until       time.Time  `json:"until,omitzero"` // time of the newest step
+	LagSeconds  []*float64 `json:"lagSeconds"`     // oldest step first; null if unknown
 }
 
 // VerifyReplica is the body of POST /replica/verify. The answer is lines of Progress[follower.Report].
@@ -135,39 +140,39 @@ type VerifyReplica struct {
 	Sample int `json:"sample,omitempty"` // rows of each kind; zero means follower.DefaultSample
 }
 
-// Position is the answer of GET /replica/position?name=: how far the import of that name has come.
+// Position is the answer of GET /replica/position?name=: the progress of the import with that name.
 type Position struct {
 	Position string `json:"position"`
 	Found    bool   `json:"found"`
 }
 
-// Batch is the body of POST /replica/batches, whose answer is an index.Written: an index.Batch with its rows in
-// JSON, as an export has them.
+// Batch is the body of POST /replica/batches: an index.Batch with its rows in the JSON of an export. The answer is an
+// index.Written.
 type Batch struct {
 	Rows      []json.RawMessage `json:"rows"`
 	Positions map[string]string `json:"positions,omitempty"`
 	Index     string            `json:"index,omitempty"` // see index.Batch
 }
 
-// Cluster is the answer of GET /cluster: the appliances that share a store, and what they share.
+// Cluster is the answer of GET /cluster: the appliances that share a store, and the state of that store.
 type Cluster struct {
 	Members  []Member        `json:"members"` // by name
 	Database ClusterDatabase `json:"database"`
 	Head     ClusterHead     `json:"head"`
 }
 
-// Member is an appliance as it last showed itself.
+// Member is the last heartbeat of an appliance.
 type Member struct {
 	Name          string    `json:"name"`
 	Version       string    `json:"version"`
-	SignerAddress string    `json:"signerAddress"` // empty where it is not known
-	Size          int64     `json:"size"`          // records of the head that it saw last
+	SignerAddress string    `json:"signerAddress"` // empty if unknown
+	Size          int64     `json:"size"`          // records of the newest head that it has seen
 	LastSeen      time.Time `json:"lastSeen"`      // by the database's clock
 }
 
-// ClusterDatabase is where the journal is.
+// ClusterDatabase is the database that holds the journal.
 type ClusterDatabase struct {
-	Primary     string `json:"primary"`     // host:port, or the folder of its socket
+	Primary     string `json:"primary"`     // host:port, or the directory of its socket
 	Synchronous bool   `json:"synchronous"` // a commit waits for a standby
 }
 
@@ -176,14 +181,14 @@ type Sinks struct {
 	Sinks []sinks.Status `json:"sinks"`
 }
 
-// ClusterHead is how far the journal goes.
+// ClusterHead is the head of the journal.
 type ClusterHead struct {
 	Size     int64  `json:"size"`
 	RootHash string `json:"rootHash"` // hex
 }
 
-// Pause is the body of POST /pause. The answers of it, of POST /resume and of GET /stop are a stop.State: what is in effect, but for
-// POST /resume, which answers with what it ended.
+// Pause is the body of POST /pause. POST /pause and GET /stop answer with the stop.State in effect. POST /resume
+// answers with the stop.State that it ended.
 type Pause struct {
 	Reason string `json:"reason"`
 }

@@ -10,10 +10,10 @@ type RedeemedQuery struct {
 	Hashes []appliance.Digest `json:"hashes"` // at most MaxHashes
 }
 
-// MaxHashes is how many hashes fit into a body of the admin socket.
+// MaxHashes is the number of hashes that fit into a body of the admin socket.
 const MaxHashes = 500
 
-// Redeemed is the answer of POST /chain/redeemed: those of the hashes that were redeemed.
+// Redeemed is the answer of POST /chain/redeemed: the redemptions of the requested hashes.
 type Redeemed struct {
 	Redeemed []chain.Redeemed `json:"redeemed"`
 }

@@ -2,7 +2,8 @@ package wire
 
 import "time"
 
-// RedactQuery is the parameter of GET /log/records, GET /log/records/{id} and its /proof that leaves out what links addresses: redact=addresses.
+// RedactQuery is the query parameter that removes addresses from the answers of GET /log/records, GET /log/records/{id}
+// and GET /log/records/{id}/proof: redact=addresses.
 const RedactQuery = "redact"
 
 // ConsoleRole is the body of POST /console/links.
@@ -10,24 +11,25 @@ type ConsoleRole struct {
 	Role string `json:"role"` // viewer, auditor or operator
 }
 
-// ConsoleLink is the answer of POST /console/links: it opens the console once.
+// ConsoleLink is the answer of POST /console/links. The link opens the console once.
 type ConsoleLink struct {
 	URL     string    `json:"url"`
 	Role    string    `json:"role"`
 	Expires time.Time `json:"expires"`
 }
 
-// Settings is the answer of GET /settings, in the order in which they are documented.
+// Settings is the answer of GET /settings, in the order of the documentation.
 type Settings struct {
 	Settings []Setting `json:"settings"`
 }
 
-// Setting is a value that is in effect. Secrets are not told.
+// Setting is a value in effect. Secrets are not shown.
 type Setting struct {
 	Name    string `json:"name"`
-	Value   any    `json:"value"`             // as it would be written in the file
-	Source  string `json:"source"`            // default, file, environment or flag
-	Restart bool   `json:"restart"`           // whether a change takes a restart, or 'attestd reload' is enough
-	Waiting bool   `json:"waiting,omitempty"` // the configuration has another value by now, which takes effect with the next start
+	Value   any    `json:"value"`   // as written in the configuration file
+	Source  string `json:"source"`  // default, file, environment or flag
+	Restart bool   `json:"restart"` // whether a change needs a restart; otherwise 'attestd reload' is enough
+	// the configuration already has another value, which takes effect at the next start
+	Waiting bool   `json:"waiting,omitempty"`
 	Doc     string `json:"doc"`
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// FuzzReadMembers: what is taken is one JSON object in UTF-8, in which no object has a member twice, and encoding/json reads
-// the same in it.
+// FuzzReadMembers checks that accepted input is one JSON object in UTF-8, that no object in it has a member twice, and
+// that encoding/json reads the same values.
 func FuzzReadMembers(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, ` {"a":1,"A":[{"b":null},{"b":"\ud83d\ude00"}]} `, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `{"a":{"b":[{"c":1,"c":1}]}}`,
@@ -43,7 +43,7 @@ func FuzzReadMembers(f *testing.F) {
 	})
 }
 
-// distinct reads a value and returns an error where an object in it has a member twice.
+// distinct reads a value, and returns an error if an object in it has a member twice.
 func distinct(d *json.Decoder) error {
 	token, err := d.Token()
 	opened, isDelim := token.(json.Delim)

@@ -1,5 +1,5 @@
-// Package wire has the JSON bodies of the public API and of the admin socket, for the server (package api) and the client
-// (package api/client). What package appliance defines, such as an attestation, goes over the wire as it is.
+// Package wire defines the JSON bodies of the public API and of the admin socket, for the server (package api) and the
+// client (package api/client). Types of package appliance, such as an attestation, are sent unchanged.
 package wire
 
 import (
@@ -15,74 +15,77 @@ type Problem struct {
 	Title     string         `json:"title"`
 	Status    int            `json:"status"`
 	Detail    string         `json:"detail,omitempty"`
-	Message   string         `json:"message,omitempty"` // Detail again, for clients of the hosted service
+	Message   string         `json:"message,omitempty"` // same as Detail, for clients of the hosted service
 	Code      appliance.Code `json:"code"`
-	Field     string         `json:"field,omitempty"` // the member of the request that is at fault
+	Field     string         `json:"field,omitempty"` // the invalid member of the request
 	RequestID string         `json:"requestId,omitempty"`
 }
 
-// ReadBack is the answer of GET /functions/v1/attest/{id}: an attestation, what it was made from, and the proof that it
-// is in the log.
+// ReadBack is the answer of GET /functions/v1/attest/{id}: an attestation, its request, and the proof that it is in the
+// log.
 type ReadBack struct {
 	appliance.Attestation
 	appliance.Request
-	Scheme string                   `json:"scheme"`
-	Domain *appliance.EIP712Domain  `json:"domain,omitempty"` // nil unless the scheme is EIP-712
-	Time   time.Time                `json:"time"`
-	Leaf   []byte                   `json:"leaf"`           // what Proof proves; base64
-	Proof  appliance.InclusionProof `json:"proof,omitzero"` // none while no checkpoint may be given out
+	Scheme string                  `json:"scheme"`
+	Domain *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
+	Time   time.Time               `json:"time"`
+	Leaf   []byte                  `json:"leaf"` // the leaf that Proof proves; base64
+	// omitted while the journal can issue no checkpoint
+	Proof appliance.InclusionProof `json:"proof,omitzero"`
 }
 
-// Attestor is the answer of GET /functions/v1/attestor: what it takes to check attestations and the log.
+// Attestor is the answer of GET /functions/v1/attestor: the data for verifying attestations and the log.
 type Attestor struct {
 	SignerAddress appliance.Address       `json:"signerAddress"`
 	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes in hex: SEC 1, uncompressed
 	Scheme        appliance.SchemeName    `json:"scheme"`
 	Domain        *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
-	Keys          []AttestorKey           `json:"keys"`             // all that sign, of which one is the one above
+	Keys          []AttestorKey           `json:"keys"`             // all attestor keys, including the default key above
 	Log           Log                     `json:"log"`
 }
 
 // AttestorKey is a key that signs attestations.
 type AttestorKey struct {
-	Name          string                     `json:"name,omitempty"` // empty where the appliance has one key, which has no name
+	Name          string                     `json:"name,omitempty"` // empty if the appliance has only one, unnamed key
 	State         appliance.AttestorKeyState `json:"state"`
-	Default       bool                       `json:"default"` // it signs for API keys that are bound to none
+	Default       bool                       `json:"default"` // signs for API keys without a binding
 	SignerAddress appliance.Address          `json:"signerAddress"`
-	PublicKey     string                     `json:"publicKey,omitempty"` // as Attestor's; empty while its token has not been opened
+	// like Attestor.PublicKey; empty until its token has been opened
+	PublicKey string `json:"publicKey,omitempty"`
 }
 
 // Log identifies the transparency log.
 type Log struct {
 	Origin      string `json:"origin"`
-	VerifierKey string `json:"verifierKey"` // C2SP signed-note
+	VerifierKey string `json:"verifierKey"` // C2SP signed-note vkey
 }
 
 // Health is the answer of GET /healthz and GET /readyz.
 type Health struct {
 	Status  string                    `json:"status"`            // ok, unavailable or shutting down
-	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, stop, replica
+	Failing map[string]appliance.Code `json:"failing,omitempty"` // by part: hsm, journal, stop, replica, chain
 }
 
-// Landing is the answer of GET /: what an appliance is, for who comes to its address.
+// Landing is the answer of GET /: a description of the appliance for visitors.
 type Landing struct {
-	Name            string                    `json:"name"` // the log's
+	Name            string                    `json:"name"` // the log's origin
 	Ready           bool                      `json:"ready"`
-	Failing         map[string]appliance.Code `json:"failing,omitempty"` // as Health has it
+	Failing         map[string]appliance.Code `json:"failing,omitempty"` // see Health
 	SignerAddress   appliance.Address         `json:"signerAddress"`
 	Scheme          appliance.SchemeName      `json:"scheme"`
-	Checkpoint      *LandingCheckpoint        `json:"checkpoint"`      // null while none can be given out
-	LastAttestation *LastAttestation          `json:"lastAttestation"` // null where there is none
+	Checkpoint      *LandingCheckpoint        `json:"checkpoint"`      // null if no checkpoint can be published
+	LastAttestation *LastAttestation          `json:"lastAttestation"` // null if none exists
 	Links           LandingLinks              `json:"links"`
 }
 
-// LandingCheckpoint is what the published checkpoint says.
+// LandingCheckpoint is the content of the published checkpoint.
 type LandingCheckpoint struct {
 	Size     int64  `json:"size"`
 	RootHash string `json:"rootHash"` // hex
 }
 
-// LastAttestation is the newest attestation that the published checkpoint covers, and the answer of GET /log/proof: the hashes alone.
+// LastAttestation is the newest attestation that the published checkpoint covers, and the answer of GET /log/proof. It
+// contains only hashes.
 type LastAttestation struct {
 	Index    int64    `json:"index"`
 	TreeSize int64    `json:"treeSize"`
@@ -90,11 +93,11 @@ type LastAttestation struct {
 	RootHash string   `json:"rootHash"` // hex
 	Path     []string `json:"path"`     // hex, from the leaf's sibling up (RFC 6962, section 2.1.1)
 
-	Checkpoint string `json:"checkpoint"` // that has signed the root (C2SP tlog-checkpoint)
+	Checkpoint string `json:"checkpoint"` // signs the root (C2SP tlog-checkpoint)
 	Proof      string `json:"proof"`      // path of GET /log/proof
 }
 
-// LandingLinks are where else to go. Those that are empty are not there.
+// LandingLinks are the other pages of the appliance. Empty links do not exist.
 type LandingLinks struct {
 	Playground string `json:"playground,omitempty"`
 	Reference  string `json:"reference"`

@@ -13,10 +13,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// All JSON that clients send is read here. Two readers must not see two things in it, so that it is I-JSON (RFC 7493): UTF-8, and
-// no member of an object twice, at any depth and however it is spelled. Names of members are taken as they are: Name is not name.
+// All JSON from clients is parsed here. Two parsers must not read different values from it, so it must be I-JSON (RFC
+// 7493): UTF-8, and no member of an object twice, at any depth and in any spelling. Member names are case-sensitive.
 
-// ReadObject reads one JSON object into the struct that v points to, which must have a field for each member.
+// ReadObject reads one JSON object into the struct that v points to. The struct must have a field for each member.
 //
 // Errors: CodeInvalidJSON; CodeDuplicateField and CodeUnknownField, with Field set.
 func ReadObject(body []byte, v any) error {
@@ -26,9 +26,9 @@ func ReadObject(body []byte, v any) error {
 	return explain(json.Unmarshal(body, v, json.RejectUnknownMembers(true)))
 }
 
-// ReadSome reads one JSON object into the struct that v points to, and passes over members that have no field there.
+// ReadSome reads one JSON object into the struct that v points to, and ignores members without a field.
 //
-// Errors: those of ReadObject, but CodeUnknownField.
+// Errors: the errors of ReadObject, except CodeUnknownField.
 func ReadSome(body []byte, v any) error {
 	if !startsObject(body) {
 		return notAnObject()
@@ -38,7 +38,7 @@ func ReadSome(body []byte, v any) error {
 
 // ReadMembers reads one JSON object with any members.
 //
-// Errors: those of ReadObject, but CodeUnknownField.
+// Errors: the errors of ReadObject, except CodeUnknownField.
 func ReadMembers(body []byte) (members map[string]jsontext.Value, err error) {
 	if !startsObject(body) {
 		return nil, notAnObject()
@@ -75,7 +75,7 @@ func explain(err error) error {
 	return appliance.Errorf(appliance.CodeInvalidJSON, "%s must not be a JSON %s", fieldOf(semantic.JSONPointer), semantic.JSONKind)
 }
 
-// fieldOf returns a member's name, after those of the members that it is in.
+// fieldOf returns the path of a member: its name, prefixed by the names of the enclosing members.
 func fieldOf(p jsontext.Pointer) string {
 	var names []string
 	for name := range p.Tokens() {
@@ -84,7 +84,7 @@ func fieldOf(p jsontext.Pointer) string {
 	return shorten(strings.Join(names, "."))
 }
 
-// shorten cuts a text of the client that an error repeats.
+// shorten cuts a client's text that an error repeats to at most 64 bytes.
 func shorten(s string) string {
 	const most = 64
 	if len(s) <= most {

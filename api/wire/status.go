@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Status is the answer of GET /status: all of the daemon at a glance. It costs the HSM nothing.
+// Status is the answer of GET /status: a summary of the daemon. It puts no load on the HSM.
 type Status struct {
 	Version       string               `json:"version"`
 	Started       time.Time            `json:"started"`
@@ -15,8 +15,10 @@ type Status struct {
 	Keys          []AttestorKey        `json:"keys"`
 	Scheme        appliance.SchemeName `json:"scheme"`
 	TreeSize      int64                `json:"treeSize"`
-	Ready         bool                 `json:"ready"`             // as GET /readyz has it: reads, too, can be relied on
-	Failing       map[string]string    `json:"failing,omitempty"` // the error of each part that fails: hsm, journal, stop, replica, chain; and of each other key, which Ready does not depend on: key NAME
+	Ready         bool                 `json:"ready"` // like GET /readyz: includes the reliability of reads
+	// Failing has the error of each failing part: hsm, journal, stop, replica, chain. It also has the errors of the
+	// other attestor keys ("key NAME"), which Ready does not depend on.
+	Failing map[string]string `json:"failing,omitempty"`
 
 	Signing Signing       `json:"signing"`
 	Journal JournalStatus `json:"journal"`
@@ -24,11 +26,11 @@ type Status struct {
 	Surroundings
 }
 
-// Signing says whether an attestation can be had.
+// Signing reports whether the appliance can attest.
 type Signing struct {
 	State  SigningState `json:"state"`
-	Why    string       `json:"why,omitempty"`    // not while it is ready
-	Remedy string       `json:"remedy,omitempty"` // the command to type next; not while it is ready
+	Why    string       `json:"why,omitempty"`    // empty while ready
+	Remedy string       `json:"remedy,omitempty"` // the operator's next command; empty while ready
 }
 
 // SigningState is whether attestations are signed.
@@ -41,87 +43,88 @@ const (
 	SigningHalted  SigningState = "halted"  // by the watchtower
 	SigningFailing SigningState = "failing" // the HSM or the journal fails
 
-	// SigningNotRunning is what the command has where there is no daemon to ask.
+	// SigningNotRunning is the state that the command reports if no daemon runs.
 	SigningNotRunning SigningState = "not_running"
 )
 
-// JournalStatus is how far the journal goes.
+// JournalStatus is the state of the journal.
 type JournalStatus struct {
 	Records   int64     `json:"records"`            // of the newest checkpoint
-	RootHash  string    `json:"rootHash,omitempty"` // of the same, hex; empty while none can be had
-	Newest    time.Time `json:"newest,omitzero"`    // of the newest record
-	LastAudit *Audit    `json:"lastAudit"`          // the last one that the daemon has made; null since its start
+	RootHash  string    `json:"rootHash,omitempty"` // of the newest checkpoint, hex; empty if it cannot be read
+	Newest    time.Time `json:"newest,omitzero"`    // time of the newest record
+	LastAudit *Audit    `json:"lastAudit"`          // the daemon's last audit; null if none since its start
 }
 
-// Audit is how an audit of the whole journal ended.
+// Audit is the result of an audit of the whole journal.
 type Audit struct {
-	Time     time.Time `json:"time"` // of its end
+	Time     time.Time `json:"time"` // end of the audit
 	Records  int64     `json:"records"`
 	RootHash string    `json:"rootHash"` // hex
-	Damages  int64     `json:"damages"`  // 0: it is whole
+	Damages  int64     `json:"damages"`  // 0 means that the journal is intact
 }
 
-// ReadsStatus is what answers queries.
+// ReadsStatus describes the source of query answers.
 type ReadsStatus struct {
-	Source   string         `json:"source"`             // replica, proxy or off, as graphql.source
-	Upstream string         `json:"upstream,omitempty"` // without what may be secret; empty where there is none
-	Replica  *ReplicaStatus `json:"replica,omitempty"`  // nil where there is none, or none can be read
+	Source   string         `json:"source"`             // replica, proxy or off, like graphql.source
+	Upstream string         `json:"upstream,omitempty"` // without secret parts; empty without an upstream
+	Replica  *ReplicaStatus `json:"replica,omitempty"`  // nil without a replica, or if it cannot be read
 }
 
-// Surroundings are what a daemon knows of itself beyond its admin socket. Parts that are nil are not known.
+// Surroundings describe the daemon's environment. Nil parts are unknown.
 type Surroundings struct {
-	API     string   `json:"api,omitempty"`     // its address, as a URL
-	Console string   `json:"console,omitempty"` // likewise; empty where there is none
+	API     string   `json:"api,omitempty"`     // URL of the API
+	Console string   `json:"console,omitempty"` // URL of the console; empty without a console
 	HSM     *HSMUse  `json:"hsm,omitempty"`
 	Machine *Machine `json:"machine,omitempty"`
 }
 
-// HSMUse is how the default key's HSM is used.
+// HSMUse is the use of the default key's HSM.
 type HSMUse struct {
 	Ready           bool   `json:"ready"` // no fault is known
 	SessionsInUse   int    `json:"sessionsInUse"`
-	Sessions        int    `json:"sessions"`     // that are open
-	MostSessions    int    `json:"mostSessions"` // that are ever opened
+	Sessions        int    `json:"sessions"`     // open sessions
+	MostSessions    int    `json:"mostSessions"` // maximum of open sessions
 	Signatures      uint64 `json:"signatures"`   // since the start
 	WrongSignatures uint64 `json:"wrongSignatures"`
-	Waiting         int    `json:"waiting"` // attestations that wait for their turn
+	Waiting         int    `json:"waiting"` // queued attestations
 }
 
-// Machine is what the daemon runs on.
+// Machine describes the daemon's machine.
 type Machine struct {
 	Disk        *Disk        `json:"disk,omitempty"`
 	Clock       Clock        `json:"clock"`
-	Certificate *Certificate `json:"certificate,omitempty"` // nil where the API is plain HTTP
+	Certificate *Certificate `json:"certificate,omitempty"` // nil if the API is plain HTTP
 }
 
-// Disk is the one that data_dir is on, in bytes.
+// Disk is the disk that holds data_dir, in bytes.
 type Disk struct {
 	Path  string `json:"path"`
 	Free  int64  `json:"freeBytes"`
 	Total int64  `json:"totalBytes"`
-	Least int64  `json:"leastBytes"` // below which nothing is signed: journal.min_free
+	Least int64  `json:"leastBytes"` // signing stops below this: journal.min_free
 }
 
-// Clock is the machine's.
+// Clock is the machine's clock.
 type Clock struct {
 	Time         time.Time `json:"time"`
-	Synchronised *bool     `json:"synchronised"` // null where the kernel does not say
+	Synchronised *bool     `json:"synchronised"` // null if the kernel does not report it
 }
 
-// Certificate is that of the API.
+// Certificate is the API's TLS certificate.
 type Certificate struct {
 	Ends time.Time `json:"ends"`
-	Days int       `json:"days"` // until then; negative where it has ended
+	Days int       `json:"days"` // days left; negative after expiry
 }
 
-// Sample is what happened within a second.
+// Sample is the activity within one second.
 type Sample struct {
-	Time         time.Time                `json:"time"` // when the second ended
-	Attestations int64                    `json:"attestations"`
-	P50Seconds   *float64                 `json:"p50Seconds"` // of requests for attestations, refused ones too; null where there was none
-	P99Seconds   *float64                 `json:"p99Seconds"`
-	Errors       map[appliance.Code]int64 `json:"errors,omitempty"` // problems answered, on all routes
-	Reads        int64                    `json:"reads"`            // GraphQL requests
-	InUse        int                      `json:"sessionsInUse"`    // sessions of the HSM inside a call
-	Keys         map[string]int64         `json:"keys,omitempty"`   // attestations by API key: of those that had most
+	Time         time.Time `json:"time"` // end of the second
+	Attestations int64     `json:"attestations"`
+	// of attestation requests, including refused ones; null without requests
+	P50Seconds *float64                 `json:"p50Seconds"`
+	P99Seconds *float64                 `json:"p99Seconds"`
+	Errors     map[appliance.Code]int64 `json:"errors,omitempty"` // answered problems, on all routes
+	Reads      int64                    `json:"reads"`            // GraphQL requests
+	InUse      int                      `json:"sessionsInUse"`    // HSM sessions inside a call
+	Keys       map[string]int64         `json:"keys,omitempty"`   // attestations by API key id, for the busiest keys
 }
