@@ -1,5 +1,5 @@
-// Package landing makes the pages that anybody may see: what is at an appliance's address, and the reference of its API. They are whole
-// without script, and load nothing but the icon.
+// Package landing renders the public pages: the landing page at an appliance's address, and the API reference. They
+// work without scripts, and load only the icon.
 package landing
 
 import (
@@ -32,19 +32,20 @@ var Favicon []byte
 
 var page = template.Must(template.New("landing").Parse(landingHTML))
 
-// Policy is the Content-Security-Policy of the pages: they have what is written in them, and nothing else.
+// Policy returns the Content-Security-Policy of the pages. It allows only their inline style and script, and images
+// from the same origin.
 func Policy() string {
 	return fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
 		sourceHash(style), sourceHash(script))
 }
 
-// sourceHash names what is inline in a Content-Security-Policy.
+// sourceHash returns the hash of an inline style or script, for a Content-Security-Policy.
 func sourceHash(inline string) string {
 	sum := sha256.Sum256([]byte(inline))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// Page is the page at an appliance's address.
+// Page renders the landing page.
 func Page(l wire.Landing) ([]byte, error) {
 	code, err := qrCode(l.SignerAddress.String())
 	if err != nil {
@@ -60,7 +61,7 @@ func Page(l wire.Landing) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// icon is the favicon inside a page.
+// icon returns the favicon as inline SVG.
 func icon() template.HTML {
 	return template.HTML(strings.Replace(string(Favicon), "<svg ", `<svg aria-hidden="true" `, 1))
 }
@@ -68,7 +69,7 @@ func icon() template.HTML {
 // quiet is the margin around a QR code, in modules (ISO/IEC 18004).
 const quiet = 4
 
-// qrCode is a text as an SVG of one path: a stroke for each run of dark modules.
+// qrCode renders a text as an SVG with one path: a stroke for each run of dark modules.
 func qrCode(text string) (template.HTML, error) {
 	code, err := qr.Encode(text, qr.M)
 	if err != nil {
@@ -78,7 +79,7 @@ func qrCode(text string) (template.HTML, error) {
 	for y := range code.Size {
 		for x := 0; x < code.Size; x++ {
 			run := 0
-			for code.Black(x+run, y) { // nothing is black outside
+			for code.Black(x+run, y) { // modules outside the code are not black
 				run++
 			}
 			if run > 0 {

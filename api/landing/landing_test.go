@@ -8,7 +8,7 @@ import (
 	"rsc.io/qr"
 )
 
-// What is drawn is the code, module by module, with its margin.
+// The drawing matches the code module by module, including its margin.
 func TestTheQRCodeIsDrawnWhole(t *testing.T) {
 	t.Parallel()
 	const text = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -22,7 +22,7 @@ func TestTheQRCodeIsDrawnWhole(t *testing.T) {
 	}
 	drawn := make(map[[2]int]bool)
 	for _, m := range regexp.MustCompile(`M(\d+) (\d+)\.5h(\d+)`).FindAllStringSubmatch(string(svg), -1) {
-		number := func(i int) int { n, _ := strconv.Atoi(m[i]); return n } // digits
+		number := func(i int) int { n, _ := strconv.Atoi(m[i]); return n } // digits only, by the pattern
 		for x := range number(3) {
 			drawn[[2]int{number(1) + x - quiet, number(2) - quiet}] = true
 		}

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// node is a part of a description, in the order in which it was written. The zero one is where nothing is.
+// node is a part of an OpenAPI description. It keeps the order of the source. The zero node stands for a missing part.
 type node struct{ *yaml.Node }
 
 // named is a member of an object.
@@ -26,7 +26,7 @@ func (n node) text() string {
 	return n.Value
 }
 
-// real follows an alias of YAML.
+// real follows a YAML alias.
 func (n node) real() node {
 	if n.there() && n.Kind == yaml.AliasNode {
 		return node{n.Alias}
@@ -56,7 +56,7 @@ func (n node) list() (all []node) {
 	return all
 }
 
-// at goes down by names.
+// at returns the node at a path of member names.
 func (n node) at(path ...string) node {
 	for _, name := range path {
 		found := node{}
@@ -70,7 +70,7 @@ func (n node) at(path ...string) node {
 	return n
 }
 
-// resolve follows a reference.
+// resolve follows a $ref.
 func (d document) resolve(n node) node {
 	if ref := n.at("$ref").text(); ref != "" {
 		return d.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
@@ -78,7 +78,7 @@ func (d document) resolve(n node) node {
 	return n
 }
 
-// typeOf says in a few words what a value is, with a link to a schema that has a name.
+// typeOf describes the type of a value, with a link to a named schema.
 func (d document) typeOf(s node) template.HTML {
 	if ref := s.at("$ref").text(); ref != "" {
 		name := ref[strings.LastIndexByte(ref, '/')+1:]
@@ -108,7 +108,7 @@ func (d document) typeOf(s node) template.HTML {
 			what += ` <code>` + template.HTMLEscapeString(text) + `</code>`
 		}
 	}
-	if values := s.at("enum").list(); len(values) > 0 && len(values) < 10 { // more are told in the text
+	if values := s.at("enum").list(); len(values) > 0 && len(values) < 10 { // longer lists are described in the text
 		separator := ": "
 		for _, v := range values {
 			what += separator + "<code>" + template.HTMLEscapeString(v.text()) + "</code>"
@@ -120,12 +120,12 @@ func (d document) typeOf(s node) template.HTML {
 
 var inCode = regexp.MustCompile("`([^`]+)`")
 
-// inline is a line of Markdown, of which the description has code alone.
+// inline renders one line of Markdown. The description uses only inline code.
 func inline(s string) string {
 	return inCode.ReplaceAllString(template.HTMLEscapeString(s), "<code>$1</code>")
 }
 
-// prose is Markdown: paragraphs, and tables.
+// prose renders Markdown with paragraphs and tables.
 func prose(s string) template.HTML {
 	var b strings.Builder
 	for block := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
@@ -140,7 +140,7 @@ func prose(s string) template.HTML {
 	return template.HTML(b.String())
 }
 
-// table writes a table of Markdown, whose second line is none of it.
+// table writes a Markdown table. It skips the second line, which only separates the header.
 func table(b *strings.Builder, lines []string) {
 	b.WriteString(`<div class="wide" tabindex="0" role="group" aria-label="Table"><table>`)
 	for i, line := range lines {

@@ -16,21 +16,21 @@ var referenceHTML string
 
 var reference = template.Must(template.New("reference").Parse(referenceHTML))
 
-// group is the operations of a tag.
+// group holds the operations with one tag.
 type group struct {
 	Name       string
 	Text       template.HTML
 	Operations []operation
 }
 
-// operation is one request that can be made.
+// operation is one method of one path.
 type operation struct {
 	ID, Method, Path string
 	Summary, Access  string
 	Text             template.HTML
 	Example          string
 	Parameters       []member
-	Body             *member // nil for none
+	Body             *member // nil without a body
 	Answers          []member
 }
 
@@ -48,7 +48,7 @@ type schema struct {
 	Members []member
 }
 
-// Reference makes a page of an OpenAPI description, for people.
+// Reference renders an OpenAPI description as an HTML page.
 func Reference(description []byte) ([]byte, error) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(description, &root); err != nil {
@@ -67,7 +67,7 @@ func Reference(description []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// document is a description that is known to be well-formed: it is our own.
+// document is our own description, which is known to be well-formed.
 type document struct{ node }
 
 func (d document) groups() (all []group) {
@@ -108,7 +108,7 @@ func (d document) operation(path string, o named) operation {
 	return made
 }
 
-// access says whether an API key is needed.
+// access describes whether an operation needs an API key.
 func access(security []node) string {
 	switch len(security) {
 	case 0:
@@ -119,7 +119,8 @@ func access(security []node) string {
 	return "An API key may be needed, and counts where it is sent."
 }
 
-// contentOf is the type of a body. Where there are several forms of it, they have the same.
+// contentOf returns the type of a body. If a body has several media types, they share one schema, so the first
+// suffices.
 func (d document) contentOf(n node) template.HTML {
 	for _, form := range n.at("content").members() {
 		return template.HTML("<code>" + template.HTMLEscapeString(form.name) + "</code> " + string(d.typeOf(form.at("schema"))))
@@ -127,7 +128,7 @@ func (d document) contentOf(n node) template.HTML {
 	return ""
 }
 
-// example is a command that makes the request.
+// example returns a curl command that sends the request.
 func (d document) example(o operation, n named) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "curl -sS 'https://attestd.example.com%s'", strings.NewReplacer("{level}/{index}", "0/000", "{id}", "0198c1f2-7a3b-7def-8123-456789abcdef").Replace(o.Path))
@@ -140,7 +141,7 @@ func (d document) example(o operation, n named) string {
 	if form := n.at("requestBody", "content", "application/json"); form.there() {
 		body := d.sample(form.at("schema"))
 		if given := form.at("example"); given.there() {
-			_ = given.Decode(&body) // our own, of which a test has an eye on each
+			_ = given.Decode(&body) // our own example; a test checks each of them
 		}
 		text, _ := json.Marshal(body) // strings, numbers and objects of them: cannot fail
 		fmt.Fprintf(&b, " \\\n  -H 'content-type: application/json' -d '%s'", text)
@@ -148,7 +149,7 @@ func (d document) example(o operation, n named) string {
 	return b.String()
 }
 
-// sample is a value of a schema, with what is required alone.
+// sample returns a value of a schema with only its required members.
 func (d document) sample(s node) any {
 	s = d.resolve(s)
 	if given := s.at("examples").list(); len(given) > 0 {
