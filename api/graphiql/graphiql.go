@@ -1,5 +1,5 @@
-// Package graphiql serves the playground: GraphiQL, bundled from npm at build time and embedded, so that it loads nothing from
-// other hosts. A binary that was built without Node.js serves a page that says how to get it.
+// Package graphiql serves the playground: GraphiQL, bundled from npm at build time and embedded, so that it loads no
+// files from other hosts. A binary built without Node.js serves a page that explains how to get the playground.
 package graphiql
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// dist is what build.mjs writes: index.html, and each asset as assets/NAME.br and assets/NAME.gz. A build without
+// dist is the output of build.mjs: index.html, and each asset as assets/NAME.br and assets/NAME.gz. A build without
 // Node.js has only the committed dist/.keep.
 //
 //go:embed all:dist
@@ -29,7 +29,8 @@ var dist embed.FS
 //go:embed fallback.html
 var fallback []byte
 
-// The styles are inline because the editor, Monaco, writes style elements as it runs; scripts never are.
+// Inline styles are allowed because the editor, Monaco, writes style elements at run time. Inline scripts are not
+// allowed.
 const contentSecurityPolicy = "default-src 'none'; " +
 	"script-src 'self'; " +
 	"style-src 'self' 'unsafe-inline'; " +
@@ -45,18 +46,19 @@ const contentSecurityPolicy = "default-src 'none'; " +
 type Options struct {
 	// Endpoint is the path of the GraphQL endpoint on the same host; empty means /v1/graphql.
 	Endpoint string
-	// RequiresKey has the page ask for an API key at once. Without it, it asks once a query was refused for want of one.
+	// RequiresKey makes the page ask for an API key when it loads. Otherwise the page asks once a query is refused for
+	// lack of a key.
 	RequiresKey bool
 }
 
-// Built reports whether this binary contains the playground, rather than the page that says how to get it.
+// Built reports whether this binary contains the playground, rather than the fallback page.
 func Built() bool {
 	_, err := fs.Stat(dist, "dist/index.html")
 	return err == nil
 }
 
-// New returns the handler of the playground, for GET /graphiql and GET /graphiql/assets/*. It returns fiber.ErrNotFound for an
-// unknown asset.
+// New returns the handler of the playground, for GET /graphiql and GET /graphiql/assets/*. The handler returns
+// fiber.ErrNotFound for an unknown asset.
 func New(o Options) fiber.Handler { return newHandler(dist, o) }
 
 func newHandler(files fs.FS, o Options) fiber.Handler {
@@ -79,14 +81,14 @@ func newHandler(files fs.FS, o Options) fiber.Handler {
 	}
 }
 
-// Path is the page's.
+// Path is the path of the page.
 const Path = "/graphiql"
 
-// Lead answers a request for the page by another name.
+// Lead redirects to the page from another path.
 func Lead(c *fiber.Ctx) error { return c.Redirect(Path, fiber.StatusPermanentRedirect) }
 
-// LeadBrowsers leads a person who has opened the endpoint itself in a browser to the page, and leaves all else to the endpoint: a
-// client asks something, or for no HTML.
+// LeadBrowsers redirects browsers from the endpoint to the page: GET requests without a query string that accept
+// text/html. It passes all other requests to the endpoint.
 func LeadBrowsers(endpoint fiber.Handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		asks := c.Context().Request.URI().QueryString()
@@ -98,7 +100,8 @@ func LeadBrowsers(endpoint fiber.Handler) fiber.Handler {
 	}
 }
 
-// secure sets the headers of the page and of its assets. A worker has the policy that its own script was served with.
+// secure sets the security headers of the page and of its assets. A worker gets the policy from the response with its
+// script.
 func secure(c *fiber.Ctx) {
 	c.Set(fiber.HeaderContentSecurityPolicy, contentSecurityPolicy)
 	c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
@@ -133,8 +136,8 @@ func (p page) send(c *fiber.Ctx) error {
 	return c.Send(p.body)
 }
 
-// asset is a file with a hash of its content in its name, so that browsers may cache it for ever. It is kept compressed, as
-// embedded.
+// asset is a file with a hash of its content in its name, so that browsers may cache it forever. It is kept compressed,
+// as embedded.
 type asset struct {
 	contentType string
 	brotli      []byte
@@ -172,7 +175,7 @@ func (a asset) send(c *fiber.Ctx) error {
 	return c.Send(body)
 }
 
-// loadAssets returns the assets by name. A build without the playground has none.
+// loadAssets returns the assets by name. A build without the playground has no assets.
 func loadAssets(files fs.FS) map[string]asset {
 	entries, err := fs.ReadDir(files, "dist/assets")
 	if err != nil {
@@ -187,14 +190,14 @@ func loadAssets(files fs.FS) map[string]asset {
 		zipped, errGzip := fs.ReadFile(files, "dist/assets/"+name+".gz")
 		brotli, errBrotli := fs.ReadFile(files, "dist/assets/"+name+".br")
 		if errGzip != nil || errBrotli != nil {
-			continue // half a build; the page then shows the browser's 404
+			continue // incomplete build; the asset is then answered with 404
 		}
 		assets[name] = asset{contentType: contentType(name), brotli: brotli, gzip: zipped, etag: digest(zipped)}
 	}
 	return assets
 }
 
-// contentType returns the media type of a file. The types that browsers do not guess do not depend on the MIME tables of the
+// contentType returns the media type of a file. For the common types it does not depend on the MIME tables of the
 // machine.
 func contentType(name string) string {
 	switch path.Ext(name) {
@@ -215,8 +218,8 @@ func contentType(name string) string {
 	return fiber.MIMEOctetStream
 }
 
-// bestEncoding returns the best encoding that the client accepts by name. A client without Accept-Encoding gets identity;
-// fiber's negotiation would choose brotli.
+// bestEncoding returns the best encoding that the client names in Accept-Encoding. A client without Accept-Encoding
+// gets identity; fiber's negotiation would choose brotli.
 func bestEncoding(accept string) string {
 	for _, encoding := range []string{"br", "gzip"} {
 		for offer := range strings.SplitSeq(accept, ",") {

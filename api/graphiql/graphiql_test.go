@@ -14,7 +14,7 @@ import (
 
 const script = "console.log('playground')"
 
-// built is the shape of what build.mjs writes.
+// built returns files in the layout that build.mjs writes.
 func built(t *testing.T) fstest.MapFS {
 	t.Helper()
 	var zipped bytes.Buffer
@@ -150,7 +150,7 @@ func TestEveryAnswerIsLockedDown(t *testing.T) {
 	}
 }
 
-// What is embedded, when it is, has no script of its own in the page and nothing from elsewhere.
+// The embedded page has no inline script and loads no files from other hosts.
 func TestEmbeddedPageLoadsOnlyItsOwnAssets(t *testing.T) {
 	if !Built() {
 		t.Skip("needs that the playground is built (make playground)")
@@ -170,7 +170,8 @@ func TestEmbeddedPageLoadsOnlyItsOwnAssets(t *testing.T) {
 	}
 }
 
-// A person who opens the endpoint, or the page with a slash, comes to the page; clients come to the endpoint.
+// A browser that opens the endpoint, or the page with a trailing slash, is redirected to the page. Clients reach the
+// endpoint.
 func TestBrowsersAreLedToThePlayground(t *testing.T) {
 	t.Parallel()
 	app := fiber.New(fiber.Config{StrictRouting: true})
