@@ -18,9 +18,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// BenchmarkAppend measures records synced to disk by callers that each wait for their own. It reports the CPU time of
-// the whole process, the bytes that were written to the file, and the size of the file in the end, each per record; the size
-// means something from some 100,000 records on (-benchtime 100000x).
+// BenchmarkAppend measures records synced to disk by concurrent callers that each wait for their own record. Per
+// record, it reports the CPU time of the process, the bytes written to the file, and the final size of the file. The
+// size is meaningful from about 100,000 records on (-benchtime 100000x).
 func BenchmarkAppend(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) { benchmarkAppend(b, callers) })
@@ -29,7 +29,7 @@ func BenchmarkAppend(b *testing.B) {
 
 func benchmarkAppend(b *testing.B, callers int) {
 	path := filepath.Join(b.TempDir(), "attestd.db")
-	s := mustOpen(b, path, bolt.WithWAL(options(newLogKey(b)), 0)) // as large as it is in use
+	s := mustOpen(b, path, bolt.WithWAL(options(newLogKey(b)), 0)) // size as in production
 	record := storetest.Record(b, "aaaaaaaaaaaaaaaa")
 	ids := make([]uuid.UUID, b.N)
 	for i := range ids {
@@ -79,7 +79,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// bytesWritten is what this process has given to write calls, where the system tells.
+// bytesWritten returns the bytes that this process has passed to write calls, or 0 if the system does not report them.
 func bytesWritten(b *testing.B) (n int64) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {

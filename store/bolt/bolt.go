@@ -18,19 +18,20 @@
 //	by_unspendable  by the last 8 bytes of its unspendable address's SHA-256: sorted runs
 //	events       index of an event -> nothing
 //
-// One transaction writes leaves, their hashes, their lookup entries and the new checkpoint, so that the file always holds exactly the
-// records of its checkpoint. Entries are neither changed nor removed, except that runs are merged. There is no lookup by time: times never
-// decrease, so that a binary search finds a time.
+// One transaction writes leaves, their hashes, their lookup entries and the new checkpoint, so that the file always
+// holds exactly the records of its checkpoint. Entries are neither changed nor removed, except that runs are merged.
+// Times never decrease, so a binary search over the records replaces a lookup by time.
 //
 // # The newest leaves
 //
-// A bbolt commit takes two syncs and costs as much as a hundred records. The writer therefore appends each batch as one frame to a
-// write-ahead log (wal.go), with one sync, and answers. The filer (filer.go) moves the leaves of many batches into the file at once. Until
-// then, reads find these leaves in memory (tail.go, head.go). API keys are written to the file directly. Every open replays the
-// write-ahead log (replay.go).
+// A bbolt commit takes two syncs and costs as much as a hundred records. The writer therefore appends each batch as one
+// frame to a write-ahead log (wal.go), with one sync, and answers. The filer (filer.go) flushes the leaves of many
+// batches into the file at once. Until then, reads find these leaves in memory (tail.go, head.go). API keys are written
+// to the file directly. Every open replays the write-ahead log (replay.go).
 //
-// The hash in an entry of keys detects a failing disk. It does not stop an attacker who can write the file: such an attacker can add API
-// keys. An audit compares the keys with the journal's events, which cannot be changed without the log key.
+// The hash in an entry of keys detects a failing disk. It does not stop an attacker with write access, since the hash
+// has no secret: such an attacker can add API keys. An audit compares the keys with the journal's events, which cannot
+// be changed without the log key.
 package bolt
 
 import (
@@ -82,7 +83,7 @@ const (
 	metaCheckpoint = "checkpoint"
 
 	defaultLockTimeout = time.Second
-	settleTimeout      = 30 * time.Second // how long a copy waits for the filer
+	settleTimeout      = 30 * time.Second // how long a copy waits for the flush
 	closeTimeout       = 30 * time.Second // how long Close waits for writes and reads
 )
 
@@ -91,8 +92,9 @@ var buckets = [...]string{
 	bucketIDs, bucketByKey, bucketIdempotency, bucketByHash, bucketByUnspendable, bucketEvents,
 }
 
-// addressSpace is the size of the memory mapping. bbolt can grow a mapping only between reads, and blocks new reads until then, so that a
-// long read would stop the appliance. Mapping beyond the file's end costs nothing. 256 GiB hold about 150 million records.
+// addressSpace is the size of the memory mapping. bbolt can grow a mapping only between reads, and blocks new reads
+// until then, so that a long read would stop the appliance. Mapping beyond the file's end takes no memory. 256 GiB hold
+// about 150 million records.
 const addressSpace = (strconv.IntSize / 64) << 38
 
 // Options configure Open.
@@ -106,10 +108,12 @@ type Options struct {
 	MaxAhead    time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means no limit
 	Logger      *slog.Logger     // nil means none
 
-	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means unknown.
+	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means
+	// unknown.
 	Pending func() int
 
-	// Committed, if not nil, is called with the signed checkpoint after each commit of leaves, before their callers are answered.
+	// Committed, if not nil, is called with the signed checkpoint after each commit of leaves, before their callers are
+	// answered.
 	Committed func(checkpoint []byte)
 
 	schema  *schema // nil means currentSchema
@@ -130,11 +134,11 @@ type Store struct {
 	counts  counts.Counts        // of committed records
 	closing sync.Once
 	commits stopwatch   // of the writer
-	filings stopwatch   // of transactions that write to the file
+	filings stopwatch   // transactions that write to the file
 	stuck   atomic.Bool // bbolt panicked and may hold its locks
 
 	recent recent
-	filed  []byte // the checkpoint in the file; owned by the filer once it runs
+	filed  []byte // the checkpoint in the file; once the filer runs, only the filer accesses it
 
 	updating sync.Mutex // held during writes to the file; protects the field below
 	metas    []byte     // the file's meta pages after the last commit; nil before the writer runs
@@ -146,8 +150,8 @@ func (s *Store) Keys() *Keys { return s.keys }
 // Journal returns the journal in the file.
 func (s *Store) Journal() *Journal { return s.journal }
 
-// Failed receives once after a write failure that leaves the state on the disk unknown. The store then refuses all writes. The process
-// should restart, to read the real state from the disk.
+// Failed receives once after a write failure that leaves the state on the disk unknown. The store then refuses all
+// writes. The process should restart, to read the real state from the disk.
 func (s *Store) Failed() <-chan error {
 	if s.writer == nil {
 		return nil
@@ -155,8 +159,8 @@ func (s *Store) Failed() <-chan error {
 	return s.writer.failed
 }
 
-// Close finishes queued writes, refuses new ones, and closes the file after the reads have ended. If the disk or a read takes longer than 30
-// seconds, it returns an error and leaves the file open. No answered record is lost.
+// Close finishes queued writes, refuses new ones, and closes the file after the reads have ended. If the disk or a read
+// takes longer than 30 seconds, it returns an error and leaves the file open. No answered record is lost.
 func (s *Store) Close() error {
 	var err error
 	s.closing.Do(func() {
@@ -197,7 +201,8 @@ func (s *Store) Snapshot(w io.Writer) error {
 	return s.SnapshotTo(func(int64, []byte) (io.Writer, error) { return w, nil })
 }
 
-// SnapshotTo is Snapshot with a header: begin gets the size of the copy in bytes and its newest signed checkpoint, and returns the writer.
+// SnapshotTo is Snapshot with a header: begin gets the size of the copy in bytes and its newest signed checkpoint, and
+// returns the writer.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	if err := s.settle(); err != nil {
 		return fmt.Errorf("copy %s: its newest records cannot be brought into it: make room on the disk of %s (df -h %s) or mend it, and try again: %w",
@@ -221,7 +226,7 @@ func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer,
 	return nil
 }
 
-// settle waits until the file has everything that was answered.
+// settle waits until the file holds every answered record.
 func (s *Store) settle() error {
 	h := s.head.Load()
 	if h == nil || len(h.tail) == 0 {
@@ -238,8 +243,8 @@ func (s *Store) settle() error {
 	return f.settle(ctx)
 }
 
-// Responds returns nil once the writer has answered, also with an error such as a full disk. It returns an error if ctx ends first, which
-// means that the writer or the disk hangs. It writes nothing.
+// Responds returns nil once the writer has answered, also with an error such as a full disk. If ctx ends first, the
+// writer or the disk hangs, and Responds returns an error. It does not write to the disk.
 func (s *Store) Responds(ctx context.Context) error {
 	err := s.submit(ctx, &op{})
 	if err != nil && ctx.Err() != nil {
@@ -264,8 +269,8 @@ func (s *Store) pages(fn func(p *pages.Reader) error) error {
 	return s.view(func(tx *bbolt.Tx) error { return fn(pages.New(s.file.File, tx)) })
 }
 
-// survive turns a panic of bbolt over a damaged file, or a fault (SIGBUS, SIGSEGV) in the mapping, into an error. Use it as
-// defer survive(&err)(). bbolt's own deferred functions end the transaction first.
+// survive turns a panic of bbolt over a damaged file, or a fault (SIGBUS, SIGSEGV) in the mapping, into an error. Use
+// it as defer survive(&err)(). bbolt's own deferred functions end the transaction first.
 func survive(err *error) func() {
 	before := debug.SetPanicOnFault(true) // for this goroutine only
 	return func() {

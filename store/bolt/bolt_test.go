@@ -39,7 +39,7 @@ func TestRevocation(t *testing.T) {
 	})
 }
 
-// countingSigner counts the checkpoints that it signs: one a commit.
+// countingSigner counts the checkpoints that it signs, one per commit.
 type countingSigner struct {
 	note.Signer
 	commits atomic.Int64
@@ -67,7 +67,7 @@ func TestCommitsWaitForPendingRecords(t *testing.T) {
 				r := record
 				pending.Add(1)
 				r.ID = uuid.Must(uuid.NewV7())
-				r.Hash = appliance.Digest(sha256.Sum256(r.ID[:])) // stands for signing
+				r.Hash = appliance.Digest(sha256.Sum256(r.ID[:])) // in place of signing
 				pending.Add(-1)
 				if _, _, err := s.Journal().Append(context.Background(), r); err != nil {
 					t.Error(err)
@@ -79,7 +79,7 @@ func TestCommitsWaitForPendingRecords(t *testing.T) {
 	if n := signer.commits.Load(); n > callers*each/2 {
 		t.Errorf("%d records took %d commits", callers*each, n)
 	}
-	pending.Store(1000) // who never come: a lone record is delayed, not stuck
+	pending.Store(1000) // they never arrive: a lone record is delayed, not stuck
 	_, _, err := s.Journal().Append(t.Context(), storetest.Record(t, "key"))
 	check(t, err)
 }
@@ -197,7 +197,7 @@ func TestFileIsSecret(t *testing.T) {
 	}
 }
 
-// refusal is a file, or the options for it, that Open refuses.
+// refusal is a file that Open refuses, or options that make Open refuse a valid file.
 type refusal struct {
 	options func(o *bolt.Options)
 	spoil   func(t *testing.T, path string)
@@ -334,7 +334,7 @@ func TestSnapshotIsAJournal(t *testing.T) {
 	copied := newPath(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { // appends go on meanwhile
+	wg.Go(func() { // appends continue during the verification
 		r := storetest.Record(t, "key")
 		for ctx.Err() == nil {
 			r.ID = uuid.Must(uuid.NewV7())
@@ -345,7 +345,7 @@ func TestSnapshotIsAJournal(t *testing.T) {
 	check(t, err)
 	check(t, s.Snapshot(f))
 	check(t, f.Close())
-	wantClean(t, s, nil) // also while appends go on
+	wantClean(t, s, nil) // also during appends
 	cancel()
 	wg.Wait()
 	snapshot := mustOpen(t, copied, options(key))
@@ -358,7 +358,7 @@ func TestSnapshotIsAJournal(t *testing.T) {
 func TestReadsDoNotWaitForTheWriter(t *testing.T) {
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	e := fill(t, s, 1)[0]
-	// A snapshot that is not taken off our hands holds a read transaction open all the while.
+	// A snapshot whose reader stops holds a read transaction open.
 	r, w := io.Pipe()
 	copied := make(chan error, 1)
 	go func() { copied <- s.Snapshot(w) }()
@@ -402,7 +402,7 @@ func newLogKey(t testing.TB) appliance.LogKey {
 	return key
 }
 
-// options wait long for a lock: a process that another test has forked has it, too, until it becomes another program.
+// options wait long for a lock. A process forked by another test holds the lock, too, until it executes its program.
 func options(key appliance.LogKey) bolt.Options {
 	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 3 * time.Second}, 128<<10)
 }
@@ -437,7 +437,8 @@ func verify(t testing.TB, s *bolt.Store, earlier []byte) appliance.AuditReport {
 	return report
 }
 
-// audit verifies a journal but not its API keys, because these tests create keys without events. storetest tests that part.
+// audit verifies a journal but not its API keys, because these tests create keys without events. storetest tests that
+// part.
 func audit(ctx context.Context, s *bolt.Store, earlier []byte) (appliance.AuditReport, error) {
 	report, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: earlier})
 	report.Damages = slices.DeleteFunc(report.Damages, func(d appliance.Damage) bool { return d.Part == "api_key" })
@@ -451,7 +452,7 @@ func wantClean(t testing.TB, s *bolt.Store, earlier []byte) {
 	}
 }
 
-// edit changes a file as somebody would who can write it.
+// edit changes a file as an attacker with write access could.
 func edit(t testing.TB, path string, change func(tx *bbolt.Tx) error) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// A clock that was wrong for one record must not stamp all that follow.
+// A clock that was wrong for one record must not stamp all later records.
 func TestAClockThatJumpedForward(t *testing.T) {
 	for _, test := range []clockTest{
 		{"is still where it was", 0, true, ""},
@@ -28,9 +28,9 @@ func TestAClockThatJumpedForward(t *testing.T) {
 
 type clockTest struct {
 	name  string
-	back  time.Duration // of the hour by which it jumped
+	back  time.Duration // how much of the hour's jump the clock is set back
 	taken bool
-	level string // of what the log says; empty: nothing
+	level string // level of the log message; empty means no message
 }
 
 func (test clockTest) run(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Beginning returns the appliance.LogName of the journal in a file and its EventLogContinued events, newest first. It needs no log key.
+// Beginning returns the appliance.LogName of the journal in a file and its EventLogContinued events, newest first. It
+// needs no log key.
 func Beginning(path string) (log string, events []appliance.Event, err error) {
 	s := &Store{path: path, opts: Options{ReadOnly: true, LockTimeout: defaultLockTimeout}}
 	if err := s.openFile(); err != nil {
@@ -45,9 +46,10 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 	return log, events, err
 }
 
-// ContinueTo creates the file of the log that continues this one. Its first leaf is the event. The leaves of this journal follow unchanged,
-// and the API keys are copied. The store may be read-only; nothing may be appended to it meanwhile. progress may be nil. The file is
-// complete on the disk once ContinueTo returns nil, and unusable after an error or a kill.
+// ContinueTo creates the file of the log that continues this one. Its first leaf is the event. The leaves of this
+// journal follow unchanged, and the API keys are copied. The store may be read-only; it must not change during the
+// call. progress may be nil. The file is complete on the disk once ContinueTo returns nil, and unusable after an error
+// or a kill.
 func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
 	if err := s.continueTo(ctx, path, event, key, progress); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// continued is a log that goes on from another one, in a file of its own.
+// continued is a log in its own file that continues another log.
 type continued struct {
 	*bolt.Store
 	path  string
@@ -33,7 +33,7 @@ func openContinued(t *testing.T, path string, key appliance.LogKey) *bolt.Store 
 	return s
 }
 
-// goOn has a store's journal go on as another log.
+// goOn continues a store's journal as a new log.
 func goOn(t *testing.T, from *bolt.Store, key appliance.LogKey) (c continued) {
 	t.Helper()
 	head, err := from.Journal().Checkpoint(t.Context())
@@ -131,7 +131,7 @@ func TestALogGoesOnAsAnother(t *testing.T) {
 	}
 }
 
-// concurrently appends records, so that a commit has many of them.
+// concurrently appends records in parallel, so that a commit has many of them.
 func concurrently(t *testing.T, s *bolt.Store, records []appliance.Record) {
 	t.Helper()
 	failed := make(chan error, len(records))
@@ -149,7 +149,7 @@ func concurrently(t *testing.T, s *bolt.Store, records []appliance.Record) {
 	}
 }
 
-// isAsBefore checks that records are found, proven and replayed as ever.
+// isAsBefore checks that records are found, proven and replayed as in the old log.
 func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
 	t.Helper()
 	for i := 0; i < len(entries); i += 1 + len(entries)/20 {
@@ -181,7 +181,7 @@ func verifies(t *testing.T, s *bolt.Store, size int64) {
 	}
 }
 
-// A log may go on from one that went on from another.
+// A log may continue one that is itself a continuation.
 func TestALogGoesOnTwice(t *testing.T) {
 	t.Parallel()
 	from, key := newLog(t)
@@ -213,12 +213,12 @@ func TestALogGoesOnTwice(t *testing.T) {
 	}
 }
 
-// Times never decrease but at the event, which is newer than all that follows it.
+// Times never decrease, except after the continuation event, which is newer than the entries that follow it.
 func TestAListOfAContinuedLog(t *testing.T) {
 	t.Parallel()
 	from, key := newLog(t)
 	appendRecords(t, from, 5)
-	for last := time.Now(); time.Since(last) < 2*time.Millisecond; { // times are by the millisecond
+	for last := time.Now(); time.Since(last) < 2*time.Millisecond; { // times have a resolution of a millisecond
 	}
 	to := goOn(t, from, key)
 	appendRecords(t, to.Store, 2)

@@ -2,7 +2,7 @@ package bolt
 
 import "go.etcd.io/bbolt"
 
-// BreakFile makes every later write fail, other than for want of space.
+// BreakFile makes every later write fail with an error other than a full disk.
 func (s *Store) BreakFile() {
 	f := s.writer.filer
 	f.mu.Lock()
@@ -13,22 +13,22 @@ func (s *Store) BreakFile() {
 	}
 }
 
-// WithWAL is o for a write-ahead log of that size.
+// WithWAL returns o with the size of the write-ahead log in bytes.
 func WithWAL(o Options, size int64) Options {
 	o.walSize = size
 	return o
 }
 
-// NotWritten is notWritten.
+// NotWritten exports notWritten.
 var NotWritten = notWritten
 
-// WithSchema is o for a package whose current schema is of that version and has these migrations.
+// WithSchema returns o with a current schema of the given version and migrations.
 func WithSchema(o Options, version int64, migrations map[int64]func(*bbolt.Tx) error) Options {
 	o.schema = &schema{version: version, migrations: migrations}
 	return o
 }
 
-// Tail is how many records the file may lack.
+// Tail returns how many records the file may lack.
 func (s *Store) Tail() int64 {
 	h := s.head.Load()
 	if h == nil {
@@ -37,10 +37,11 @@ func (s *Store) Tail() int64 {
 	return h.tree.N - h.inFile()
 }
 
-// Settle returns when the file has all that was answered.
+// Settle waits until the file holds every answered record.
 func (s *Store) Settle() error { return s.settle() }
 
-// HoldFile keeps everything from being written to the file, until release. What is appended meanwhile is in the write-ahead log alone.
+// HoldFile blocks all writes to the file until release. Records appended before the release are in the write-ahead log
+// only.
 func (s *Store) HoldFile() (release func() error) {
 	tx, err := s.db.Begin(true)
 	if err != nil {
@@ -49,15 +50,15 @@ func (s *Store) HoldFile() (release func() error) {
 	return tx.Rollback
 }
 
-// BreakDB makes every later write to the file fail, but none to the write-ahead log.
+// BreakDB makes every later write to the file fail, but not writes to the write-ahead log.
 func (s *Store) BreakDB() { s.file.Close() }
 
-// What a bucket of runs is written and read with.
+// The functions that write and read a bucket of runs.
 var (
 	AddRun        = addRun
 	LastInRuns    = lastInRuns
 	RecordsInRuns = recordsInRuns
 )
 
-// Indexed is indexed.
+// Indexed exports indexed.
 type Indexed = indexed

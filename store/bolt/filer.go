@@ -23,20 +23,20 @@ const fileEvery = time.Second
 type filer struct {
 	store  *Store
 	writer *writer
-	wake   chan struct{} // has an element if there may be leaves to file
+	wake   chan struct{} // has an element if leaves may be waiting for a flush
 	stop   chan struct{} // closed by close
 	ended  chan struct{} // closed after run has returned
 
-	// mu is held while a batch is written to the write-ahead log and published, and while a segment is handed over. It protects the fields
-	// below, and changes of Store.head and Store.recent.
+	// mu is held while a batch is written to the write-ahead log and published, and while a segment is passed to a
+	// flush. It protects the fields below, and changes of Store.head and Store.recent.
 	mu        sync.Mutex
 	wal       *wal  // nil if none was needed yet, or if a write to it failed
-	sealed    bool  // the first of the recent segments is complete, and is being filed or will be
-	begun     int64 // number of attempts to file
-	concluded int64 // number of attempts that have ended
-	outcome   error // of the last attempt
+	sealed    bool  // the first of the recent segments is complete, and a flush of it is running or due
+	begun     int64 // number of flushes begun
+	concluded int64 // number of flushes that have ended
+	outcome   error // result of the last flush
 	warned    time.Time
-	changed   chan struct{} // closed when an attempt ends
+	changed   chan struct{} // closed when a flush ends
 }
 
 func newFiler(s *Store) *filer {
@@ -64,8 +64,9 @@ func (f *filer) signal() {
 	}
 }
 
-// persist writes leaves and their checkpoint to the disk and publishes them. The caller holds f.mu, which persist releases while it waits.
-// After an error, the leaves are not in the journal, unless the process ends before the next write.
+// persist writes leaves and their checkpoint to the disk and publishes them. The caller holds f.mu, which persist
+// releases while it waits. After an error, the leaves are not in the journal, unless the process ends before the next
+// write.
 func (f *filer) persist(next *segment) error {
 	if f.wal == nil {
 		if err := f.renew(); err != nil {
@@ -85,7 +86,7 @@ func (f *filer) persist(next *segment) error {
 		}
 	}
 	if err := f.wal.write(frame); err != nil {
-		// How much of the frame was written is unknown. It is never overwritten: a new write-ahead log replaces this one.
+		// An unknown part of the frame was written. It is never overwritten: a new write-ahead log replaces this one.
 		_ = f.wal.file.Close()
 		f.wal = nil
 		return err
@@ -107,7 +108,7 @@ func (f *filer) add(next *segment) {
 	}
 }
 
-// seal closes the first segment for filing. Later frames go into the other half of the write-ahead log.
+// seal closes the first segment for its flush. Later frames go into the other half of the write-ahead log.
 func (f *filer) seal() {
 	f.sealed = true
 	if f.wal != nil {
@@ -116,7 +117,7 @@ func (f *filer) seal() {
 	f.signal()
 }
 
-// renew creates a new write-ahead log after the old one was filed.
+// renew creates a new write-ahead log after all leaves of the old one were flushed.
 func (f *filer) renew() error {
 	if err := f.settle(context.Background()); err != nil {
 		return err
@@ -149,8 +150,8 @@ func (f *filer) settle(ctx context.Context) error {
 	return f.await(ctx, func() bool { return f.store.head.Load().inFile() >= end })
 }
 
-// await waits for a condition that filing brings about. It returns the error of an attempt that began meanwhile. The caller holds f.mu,
-// which await releases while it waits.
+// await waits for a condition that a flush brings about. If a flush that began after the call fails, await returns its
+// error. The caller holds f.mu, which await releases while it waits.
 func (f *filer) await(ctx context.Context, reached func() bool) error {
 	before := f.begun
 	for !reached() {
@@ -175,7 +176,7 @@ func (f *filer) await(ctx context.Context, reached func() bool) error {
 	return nil
 }
 
-// file files the first segment, if there is one.
+// file flushes the first segment, if one exists.
 func (f *filer) file() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,7 +214,7 @@ func (f *filer) conclude(n int64, outcome error) {
 	f.changed = make(chan struct{})
 }
 
-// notFiled judges a failure to file and returns the error for the waiters.
+// notFiled decides whether the failure of a flush is final, and returns the error for the waiters.
 func (f *filer) notFiled(err error) error {
 	if !notWritten(err) {
 		return f.writer.fail(err)
@@ -227,7 +228,7 @@ func (f *filer) notFiled(err error) error {
 	return passing(fmt.Errorf("the disk takes no writes: %w", err))
 }
 
-// close files the remaining leaves and then removes the write-ahead log. The writer has ended before.
+// close flushes the remaining leaves and then removes the write-ahead log. The writer has ended before.
 func (f *filer) close() {
 	f.mu.Lock()
 	err := f.settle(context.Background())
@@ -235,7 +236,7 @@ func (f *filer) close() {
 	close(f.stop)
 	<-f.ended
 	if f.wal != nil {
-		_ = f.wal.file.Close() // everything in it is synced
+		_ = f.wal.file.Close() // all of its frames are synced
 	}
 	if err != nil {
 		f.store.opts.Logger.Warn("journal: the newest records stay in the write-ahead log; the next start files them", "file", WALPath(f.store.path), "error", err)

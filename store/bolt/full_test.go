@@ -28,7 +28,7 @@ func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
 		{syscall.EROFS, false},
 		{errors.New("file resize error: " + (&fs.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}).Error()), true},
 		{write(syscall.EIO), false},
-		{syscall.ENOSPC, false}, // of fdatasync: what it lost is unknown
+		{syscall.ENOSPC, false}, // from fdatasync: an unknown part was lost
 		{syscall.EIO, false},
 		{errors.New("file sync error: " + (&fs.PathError{Op: "sync", Path: "x", Err: syscall.ENOSPC}).Error()), false},
 		{errors.New("anything"), false},
@@ -39,7 +39,7 @@ func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
 	}
 }
 
-// TestFullDiskIsSurvived fills a small file system for real.
+// TestFullDiskIsSurvived fills a real, small file system.
 func TestFullDiskIsSurvived(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
@@ -94,7 +94,7 @@ func TestFullDiskIsSurvived(t *testing.T) {
 	wantClean(t, s, nil)
 }
 
-// fillUntilFull appends until that fails for want of space.
+// fillUntilFull appends until an append fails because the disk is full.
 func fillUntilFull(t *testing.T, s *bolt.Store) (entries []appliance.Entry) {
 	t.Helper()
 	for range 10_000 {
@@ -112,7 +112,7 @@ func fillUntilFull(t *testing.T, s *bolt.Store) (entries []appliance.Entry) {
 	return nil
 }
 
-// fillDisk writes a file for as long as there is space.
+// fillDisk writes a file until the disk is full.
 func fillDisk(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)

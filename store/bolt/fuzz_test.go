@@ -8,16 +8,17 @@ import (
 	"testing"
 )
 
-// FuzzFile changes a journal's file anywhere. Whatever is in it, opening, verifying, reading and appending end, with an
-// error perhaps, and what Verify finds nothing wrong with holds what it held.
+// FuzzFile changes arbitrary bytes of a journal's file. Opening, verifying, reading and appending must end, possibly
+// with an error. If Verify finds no damage, the content must be unchanged.
 //
-// The input is changes: how many bytes (0 to 7), three bytes of where, and the bytes. The first byte's lowest bits say
-// whether the first pages' checksums are made right, the file is appended to, and it ends early.
+// The input is a byte of flags and a list of changes. A change is a length (0 to 7), an offset of three bytes, and the
+// bytes. The lowest bits of the flags say whether the meta pages' checksums are corrected, whether a record is
+// appended, and whether the file is cut off.
 func FuzzFile(f *testing.F) {
 	f.Add([]byte{0})
-	f.Add([]byte{1, 3, 0, 16, 0, 9, 9, 9})                        // page 1 of the first
-	f.Add([]byte{3, 1, 48, 0, 0, 7})                              // the free list is elsewhere
-	f.Add([]byte{2, 2, 10, 48, 0, 0xff, 0xff, 1, 8, 64, 0, 0x10}) // a page's number of entries, another one's kind
+	f.Add([]byte{1, 3, 0, 16, 0, 9, 9, 9})                        // the first meta page's pointer to page 1
+	f.Add([]byte{3, 1, 48, 0, 0, 7})                              // the free list moves
+	f.Add([]byte{2, 2, 10, 48, 0, 0xff, 0xff, 1, 8, 64, 0, 0x10}) // a page's number of entries, and another page's kind
 	f.Add([]byte{4, 0x34, 0x12})
 	j := seal(f)
 	want := dump(f, j.file)
@@ -41,7 +42,7 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// changed makes the changes to a copy of the file.
+// changed applies the changes to a copy of the file.
 func changed(file, changes []byte) (damaged []byte, appends bool) {
 	damaged = bytes.Clone(file)
 	if len(changes) == 0 {
@@ -64,7 +65,7 @@ func changed(file, changes []byte) (damaged []byte, appends bool) {
 	return damaged, flags&2 != 0
 }
 
-// mendMeta makes the checksums of the two meta pages right: what damages them by design is beyond chance.
+// mendMeta corrects the checksums of the two meta pages. Only deliberate damage has valid checksums.
 func mendMeta(file []byte) {
 	const pageSize, header, checksum = 4096, 16, 72
 	for at := 0; at+checksum+8 <= len(file) && at <= pageSize; at += pageSize {

@@ -45,7 +45,8 @@ func (h *head) hash(index int64) *tlog.Hash {
 	return nil
 }
 
-// view is a snapshot of the journal: a read transaction of the file, plus the tail. It is valid while the transaction is open.
+// view is a snapshot of the journal: a read transaction of the file, plus the tail. It is valid while the transaction
+// is open.
 type view struct {
 	*head
 	tx      *bbolt.Tx

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Import appends leaves of another store of the same log, unchanged and atomically. first is the index of the first leaf and must equal the
-// size of the journal. Nothing else may be appended to the store: see attestd store copy.
+// Import appends leaves of another store of the same log, unchanged and atomically. first is the index of the first
+// leaf and must equal the size of the journal. No other caller may append to the store: see attestd store copy.
 func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
 	return s.submit(ctx, &op{Value: change{leaves: leaves, first: first}})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// leavesOf are a journal's.
+// leavesOf returns the leaves of a journal.
 func leavesOf(t *testing.T, s *bolt.Store) (leaves [][]byte) {
 	t.Helper()
 	err := s.Journal().Entries(t.Context(), 0, func(e appliance.Entry) error {

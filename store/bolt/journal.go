@@ -135,8 +135,8 @@ func (s *Store) Ahead() time.Duration {
 	return max(0, h.last.Sub(s.opts.Now()))
 }
 
-// checkClock returns an error if the newest record is too far ahead of the clock. Times never decrease, so that each new record would get
-// that wrong time until the clock has caught up.
+// checkClock returns an error if the newest record is too far ahead of the clock. Times never decrease, so that each
+// new record would get that wrong time until the clock has caught up.
 func (s *Store) checkClock() error {
 	ahead := s.Ahead()
 	if ahead <= clockJitter {
@@ -283,8 +283,8 @@ func (v *view) indexRange(q appliance.JournalQuery) (first, end int64, err error
 	return first, end, err
 }
 
-// searchTime returns the index of the first record that is not earlier than t. It skips the EventLogContinued entries at the start, whose
-// times are later than those of the entries after them.
+// searchTime returns the index of the first record that is not earlier than t. It skips the EventLogContinued entries
+// at the start, which are newer than the entries after them.
 func (v *view) searchTime(t time.Time) (int64, error) {
 	continued, err := v.countContinued()
 	if err != nil {
@@ -404,11 +404,11 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) (tile []byte, err error
 	return tile, err
 }
 
-// inTree reports whether a tree of that size has all hashes of a tile.
+// inTree reports whether a tree of the given size has all hashes of a tile.
 func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > 1<<tileHeight {
 		return false
 	}
-	hashes := size >> (tileHeight * t.L)                                     // that the level has
+	hashes := size >> (tileHeight * t.L)                                     // number of hashes on the level
 	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
 }

@@ -65,8 +65,8 @@ func (k *Keys) List(context.Context) ([]appliance.APIKey, error) {
 	return all, nil
 }
 
-// Revoke implements appliance.Keys. The key is revoked at once, even if an error says that the disk does not have it yet. The next
-// successful write stores it.
+// Revoke implements appliance.Keys. The key is revoked at once, even if an error says that the disk does not have it
+// yet. The next successful write stores it.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
 	return k.change(ctx, id, func(key *appliance.APIKey) {
 		if key.Revoked.IsZero() {
@@ -159,8 +159,8 @@ func (k *Keys) setDirty(keys []appliance.APIKey) {
 	}
 }
 
-// writeKeys writes the new and due API keys into the file. If the disk is full, it returns the error to the waiters only, because leaves may
-// still find room.
+// writeKeys writes the new and due API keys into the file. If the disk is full, it returns the error to the waiters
+// only, because leaves may still find room.
 func (b *batch) writeKeys() error {
 	flush := b.dueKeys()
 	if len(flush) == 0 && !slices.ContainsFunc(b.ops, func(o *op) bool { return o.Value.newKey != nil }) {

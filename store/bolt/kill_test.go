@@ -15,14 +15,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// What the environment of a child says: the file it appends to, and the secret log key.
+// The environment variables of a child process: the file that it appends to, and the secret log key.
 const (
 	envKillFile = "ATTESTD_TEST_KILL_FILE"
 	envKillKey  = "ATTESTD_TEST_KILL_KEY"
 )
 
-// TestKill kills a process with SIGKILL in the middle of appending, again and again: each record that it was told
-// is appended is in the journal, and the journal is sound and continues the one before.
+// TestKill repeatedly kills a process with SIGKILL during appends. Each record that was acknowledged is in the journal,
+// and the journal is sound and continues the earlier one.
 func TestKill(t *testing.T) {
 	if os.Getenv(envKillFile) != "" {
 		appendUntilKilled(t)
@@ -58,7 +58,8 @@ func TestKill(t *testing.T) {
 	t.Logf("%d rounds, %d acknowledged records", rounds, total)
 }
 
-// killAfter runs a child until it has acknowledged so many records, kills it, and returns all that it did acknowledge.
+// killAfter runs a child until it has acknowledged n records, kills it, and returns the ids of all acknowledged
+// records.
 func killAfter(t *testing.T, path, secret string, records int) (ids []uuid.UUID) {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^TestKill$")
@@ -68,10 +69,10 @@ func killAfter(t *testing.T, path, secret string, records int) (ids []uuid.UUID)
 	check(t, err)
 	check(t, child.Start())
 	lines := bufio.NewScanner(out)
-	for lines.Scan() { // to the end: what was printed before the kill counts
+	for lines.Scan() { // to the end: lines printed before the kill count
 		id, err := uuid.Parse(lines.Text())
 		if err != nil {
-			break // cut off by the kill
+			break // the kill cut the line off
 		}
 		if ids = append(ids, id); len(ids) == records {
 			check(t, child.Process.Kill())
@@ -109,7 +110,7 @@ func appendUntilKilled(t *testing.T) {
 				_, err = fmt.Println(r.ID)
 				mu.Unlock()
 				if err != nil {
-					return // the parent is gone
+					return // the parent has ended
 				}
 			}
 		})
@@ -117,7 +118,7 @@ func appendUntilKilled(t *testing.T) {
 	wg.Wait()
 }
 
-// appendRecordOrEvent appends the record, or an event with its id.
+// appendRecordOrEvent appends the record, or an event with the record's id.
 func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
 	if event {
 		e := storetest.Event()

@@ -13,11 +13,12 @@ import (
 // lookupBuckets index the records. See eachLookup.
 var lookupBuckets = buckets[4:]
 
-// leadsByName reports whether the names in a lookup bucket end in the record's index, so that several records can share a prefix. Their
-// values are empty. In the other buckets, the value is the index.
+// leadsByName reports whether the names in a lookup bucket end in the record's index, so that several records can share
+// a prefix. Their values are empty. In the other buckets, the value is the index.
 func leadsByName(bucket string) bool { return bucket != bucketIDs && bucket != bucketIdempotency }
 
-// eachLookup calls fn with each lookup entry of a record. index is the encoded index. In a bucket of runs, the name is an entry of a run.
+// eachLookup calls fn with each lookup entry of a record. index is the encoded index. In a bucket of runs, the name is
+// an entry of a run.
 func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
 	id := e.ID()
 	err := fn(bucketIDs, id[:], index)
@@ -45,12 +46,12 @@ func keyPrefix(keyID string) []byte {
 	return append(append(make([]byte, 0, len(keyID)+9), keyID...), 0)
 }
 
-// prefix is the key of a record in by_hash: the last 8 bytes of its hash. On a collision, the other records are read, too. Whole hashes would
-// make the file half as large again.
+// prefix is the key of a record in by_hash: the last 8 bytes of its hash. On a collision, the other records are read,
+// too. Whole hashes would make the file half as large again.
 func prefix(of []byte) []byte { return append(make([]byte, 0, 16), of[len(of)-8:]...) }
 
-// unspendablePrefix is the key of a record in by_unspendable: the last 8 bytes of the address's SHA-256. A client could choose many addresses
-// with the same last bytes, but not with the same hash.
+// unspendablePrefix is the key of a record in by_unspendable: the last 8 bytes of the address's SHA-256. A client could
+// choose many addresses with the same last bytes, but not with the same hash.
 func unspendablePrefix(a appliance.Address) []byte {
 	sum := sha256.Sum256(a[:])
 	return prefix(sum[:])
@@ -76,7 +77,8 @@ func recordOf(bucket string, name, value []byte) (int64, error) {
 	return decodeIndex(name[len(name)-8:])
 }
 
-// narrowest returns a function that returns the last candidate index below another one, or -1. It uses the most selective bucket of the query.
+// narrowest returns a function that returns the last candidate index below another one, or -1. It uses the most
+// selective bucket of the query.
 func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 {
 	switch {
 	case q.Hash != nil:

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens the file at path. Unless read-only, it creates a missing file with mode 0600. Errors may wrap ErrInUse, ErrNewerSchema,
-// ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged.
+// Open opens the file at path. Unless read-only, it creates a missing file with mode 0600. Errors may wrap ErrInUse,
+// ErrNewerSchema, ErrOlderSchema (read-only), ErrOtherLog or ErrDamaged.
 func Open(path string, o Options) (*Store, error) {
 	s, err := open(path, o)
 	if err != nil {
@@ -145,8 +145,8 @@ func (s *Store) boltOptions() *bbolt.Options {
 	}
 }
 
-// forgetCached drops the file from the page cache. After a failed sync, the cache may hold pages as clean that never reached the disk, and a
-// restarted process would build on them.
+// forgetCached drops the file from the page cache. After a failed sync, the cache may hold pages as clean that never
+// reached the disk, and a restarted process would build on them.
 func forgetCached(f *os.File) {
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice, which some file systems ignore
 }
@@ -160,8 +160,8 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// create creates a missing file with its buckets and the checkpoint of the empty tree. The file gets its name once it is complete on the
-// disk, so that a power cut leaves a journal or none. It never replaces an existing file.
+// create creates a missing file with its buckets and the checkpoint of the empty tree. The file gets its name once it
+// is complete on the disk, so that a power cut leaves a journal or none. It never replaces an existing file.
 func (s *Store) create() error {
 	switch stat, err := os.Lstat(s.path); {
 	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
@@ -218,7 +218,7 @@ func (s *Store) createAt(path string) error {
 	return errors.Join(err, db.Close())
 }
 
-// load reads the API keys and the journal's head into memory. It trusts nothing in the file.
+// load reads the API keys and the journal's head into memory. It validates all that it reads.
 func (s *Store) load() (frontier appliance.Frontier, err error) {
 	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
 	err = s.pages(func(p *pages.Reader) error {

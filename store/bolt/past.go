@@ -11,7 +11,7 @@ import (
 
 // Past implements appliance.Journal.
 func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.Past, err error) {
-	var recent *appliance.Entry // read before the view: leaves filed meanwhile are in the file
+	var recent *appliance.Entry // read before the view: a flush in between moves leaves into the file, where the view finds them
 	if q.Unspendable != nil {
 		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
 	}
@@ -49,7 +49,7 @@ func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) erro
 	return nil
 }
 
-// view is the journal including the batch so far.
+// view returns the journal including the batch so far.
 func (b *batch) view() (*view, error) {
 	if err := b.begin(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (b *batch) begin() (err error) {
 	return nil
 }
 
-// known returns a count from this batch, or else the cached one.
+// known returns a count from this batch, or the cached one.
 func (b *batch) known(n counts.Name) (counts.Count, bool) {
 	if c, found := b.counted[n]; found {
 		return c, true
@@ -96,7 +96,8 @@ func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(c
 				return p, err
 			}
 		}
-		count.N += v.countFrom(q.KeyID, count.Below) // up to the view's size and no further: the head may be older than what the transaction sees
+		// The count ends at the view's size, because the transaction may be newer than the head.
+		count.N += v.countFrom(q.KeyID, count.Below)
 		count.Below = max(count.Below, v.tree.N)
 		keep(name, count)
 		p.Counts = append(p.Counts, count.N)

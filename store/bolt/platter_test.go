@@ -9,10 +9,11 @@ import (
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
-// platter is a disk with a cache that a power cut empties. It keeps what was synced apart from what was not, of each file and of the names.
+// platter is a disk with a volatile cache. For each file and for the names, it separates the synced state from the
+// pending changes.
 type platter struct {
 	random  *rand.Rand
-	files   map[uint64]*platterFile // by number, which a file may take over from one that is gone
+	files   map[uint64]*platterFile // by inode number, which the system may reuse after a removal
 	names   map[string]*platterFile
 	pending []nameChange
 }
@@ -22,7 +23,7 @@ type platterFile struct {
 	pending []disktest.Op
 }
 
-// nameChange is a name that was given to a file, or taken from all where file is nil.
+// nameChange assigns a name to a file, or removes the name if file is nil.
 type nameChange struct {
 	name string
 	file *platterFile
@@ -50,7 +51,7 @@ func (p *platter) do(op disktest.Op, honest bool) {
 	case disktest.Synced:
 		switch {
 		case !honest:
-		case f == nil: // the folder
+		case f == nil: // a sync of the folder
 			for _, c := range p.pending {
 				c.apply(p.names)
 			}
@@ -64,7 +65,7 @@ func (p *platter) do(op disktest.Op, honest bool) {
 	}
 }
 
-// rename takes a file's other names: none of ours has two when it is renamed.
+// rename also removes the file's other names. Each file that these tests rename has only one.
 func (p *platter) rename(name string, f *platterFile) {
 	names := maps.Clone(p.names)
 	for _, c := range p.pending {
@@ -86,8 +87,8 @@ func (c nameChange) apply(names map[string]*platterFile) {
 	names[c.name] = c.file
 }
 
-// afterCut is what a cut leaves: of the names those that were synced, and of the changes since as many as got there, in their order, as file systems
-// keep it; of the files, see contentAfterCut.
+// afterCut returns a possible state after a power cut. A random prefix of the pending name changes is applied, because
+// file systems keep their order. See contentAfterCut for the files.
 func (p *platter) afterCut() folder {
 	names := maps.Clone(p.names)
 	for _, c := range p.pending[:p.random.IntN(len(p.pending)+1)] {
@@ -96,7 +97,7 @@ func (p *platter) afterCut() folder {
 	left := make(folder)
 	for _, n := range slices.Sorted(maps.Keys(names)) {
 		if strings.HasPrefix(n, ".") {
-			continue // the other name of a file that is being made
+			continue // the temporary name of a file under creation
 		}
 		left[n] = p.contentAfterCut(names[n])
 	}
@@ -115,12 +116,13 @@ func apply(image []byte, kind disktest.Kind, at int64, data []byte) []byte {
 	return image
 }
 
-// contentAfterCut is what is left of a file: of each write since the last sync all, nothing, or some sectors, one of them half.
+// contentAfterCut returns the content of a file after a power cut. Of each write since the last sync, all, none or some
+// sectors are applied; one sector may be torn.
 func (p *platter) contentAfterCut(f *platterFile) []byte {
 	const sector = 512
 	image := append([]byte{}, f.synced...)
 	torn := p.random.IntN(2) == 0
-	share := p.random.IntN(4) // of the sectors that get there: none, some, most, all
+	share := p.random.IntN(4) // share of the sectors that are applied: none, some, most, all
 	for _, op := range f.pending {
 		if op.Kind == disktest.Resized {
 			if share > 0 {

@@ -26,16 +26,16 @@ import (
 
 var powerCuts = flag.Int("powercuts", 40, "how many power cuts TestPowerCuts simulates; more than 300 with more records")
 
-// What the environment of a child of TestPowerCuts says: the folder in which it appends, and whether it closes the journal.
+// The environment variables of a child of TestPowerCuts: its folder, and whether it closes the journal.
 const (
 	envPowerCut = "ATTESTD_TEST_POWER_CUT"
 	envEndsWell = "ATTESTD_TEST_ENDS_WELL"
 )
 
-// TestPowerCuts records what is written to the journal's files, when they are synced, and what becomes of their names. After a power cut a disk
-// holds all that was synced, and of what was written since whatever it got to: any sectors, in any order, one of them half written. Each such
-// folder must open, verify, and hold every record that was answered before the cut. The process that writes is followed by one that takes
-// over what it has left, and goes on.
+// TestPowerCuts records the writes, the syncs and the changes of names of the journal's files. A power cut keeps all
+// that was synced, and any sectors written since, in any order, one of them torn. Each such folder must open, verify,
+// and hold every record that was answered before the cut. A second process takes over the folder of the first and
+// appends to it.
 func TestPowerCuts(t *testing.T) {
 	if os.Getenv(envPowerCut) != "" {
 		appendAndTell(t)
@@ -63,22 +63,22 @@ func TestPowerCuts(t *testing.T) {
 	if cuts.different < *powerCuts/10 || cuts.most == 0 || cuts.tails < *powerCuts/10 {
 		t.Error("the cuts are too much alike to prove anything")
 	}
-	// What would be found if it were otherwise: a disk that ignores some syncs.
+	// Control: a disk that ignores some syncs must be detected.
 	random := rand.New(rand.NewPCG(3, 4))
 	if lying := r.cutAtRandom(t, key, 60, func(int) bool { return random.IntN(4) == 0 }); len(lying.failures) == 0 {
 		t.Error("a disk that does not sync when it is told to is not found out")
 	}
 }
 
-// appendAndTell appends records from several goroutines. What is answered it writes to a file on the same disk, so that the
-// recording tells the order of both.
+// appendAndTell appends records from several goroutines. It writes the answered ids to a file on the same disk, so that
+// the recording shows the order of both.
 func appendAndTell(t *testing.T) {
 	key, err := appliance.ParseLogKey(os.Getenv(envKillKey))
 	check(t, err)
 	dir := os.Getenv(envPowerCut)
 	answered, err := os.OpenFile(filepath.Join(dir, "answered"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	check(t, err)
-	// A half of this write-ahead log has four commits: it turns again and again, and much is filed.
+	// A half of this write-ahead log holds four commits, so that it turns often and most records are flushed.
 	s, err := bolt.Open(filepath.Join(dir, "attestd.db"), bolt.WithWAL(options(key), 32<<10))
 	check(t, err)
 	var wg sync.WaitGroup
@@ -111,10 +111,10 @@ func appendAndTell(t *testing.T) {
 	}
 }
 
-// recording is what happened on the disk.
+// recording is the sequence of operations on the disk.
 type recording struct {
 	ops      []disktest.Op
-	answered map[int][]uuid.UUID // which were told before each op
+	answered map[int][]uuid.UUID // ids answered before each op
 }
 
 func recordingOf(t *testing.T, all []disktest.Op) recording {
@@ -133,17 +133,18 @@ func recordingOf(t *testing.T, all []disktest.Op) recording {
 	return r
 }
 
-// outcome is what became of cuts.
+// outcome is the result of a series of cuts.
 type outcome struct {
 	failures               []string
 	different, tails, most int
 }
 
-// cutAtRandom makes so many cuts, in a fixed order of chance. honest says whether the disk does the n-th sync.
+// cutAtRandom makes the given number of cuts, with a fixed random seed. honest reports whether the disk executes the
+// n-th sync.
 func (r recording) cutAtRandom(t *testing.T, key appliance.LogKey, cuts int, honest func(n int) bool) (o outcome) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
-	at := make(map[int]int) // how many cuts there are before each op
+	at := make(map[int]int) // number of cuts before each op
 	for range cuts {
 		at[random.IntN(len(r.ops)+1)]++
 	}
@@ -176,7 +177,7 @@ func (r recording) cutAtRandom(t *testing.T, key appliance.LogKey, cuts int, hon
 	return o
 }
 
-// folder is what a cut leaves, by name.
+// folder is the state of a folder after a cut: contents by name.
 type folder map[string][]byte
 
 func (f folder) sum() (sum [32]byte) {
@@ -188,11 +189,11 @@ func (f folder) sum() (sum [32]byte) {
 	return [32]byte(h.Sum(nil))
 }
 
-// written is content without the zeros at its end, of which a file of bbolt has many.
+// written returns content without trailing zeros, of which a bbolt file has many.
 func written(content []byte) []byte { return bytes.TrimRight(content, "\x00") }
 
-// opensAndHolds returns what is wrong with a folder after a cut, and whether the write-ahead log had records that the file lacked. thorough also
-// goes on with it.
+// opensAndHolds returns an error if a folder after a cut is unsound, and whether the write-ahead log had records that
+// the file lacked. If thorough, it also appends a record.
 func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uuid.UUID, thorough bool) (tail bool, err error) {
 	t.Helper()
 	if f["attestd.db"] == nil {
@@ -209,7 +210,7 @@ func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uui
 		check(t, os.Truncate(filepath.Join(dir, name), int64(len(content))))
 	}
 	path := filepath.Join(dir, "attestd.db")
-	// Who only reads finds the same as the next start, and changes nothing.
+	// A read-only opening finds the same records as the next start, and changes no file.
 	o := options(key)
 	o.ReadOnly = true
 	read, err := bolt.Open(path, o)
@@ -233,7 +234,7 @@ func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uui
 	return tail, holds(t, s, answered)
 }
 
-// inMemory is a folder in memory, where a sync costs nothing; empty where there is none.
+// inMemory returns a folder in memory, which makes syncs cheap, or "" if the system has none.
 func inMemory() string {
 	const shared = "/dev/shm"
 	if stat, err := os.Stat(shared); err != nil || !stat.IsDir() {
@@ -252,7 +253,7 @@ func found(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
 	return nil
 }
 
-// holds returns an error unless a store has the records, and is sound.
+// holds returns an error unless a store is sound and has the records.
 func holds(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
 	if err := found(t, s, answered); err != nil {
 		return err

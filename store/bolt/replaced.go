@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrReplaced means that another program moved, removed, replaced or overwrote an open file of the journal. It is final, because later
-// writes would be lost at the next start.
+// ErrReplaced means that another program moved, removed, replaced or overwrote an open file of the journal. It is
+// final, because later writes would be lost at the next start.
 var ErrReplaced = errors.New("another program changed a file of the running journal")
 
 // removedSuffix and a time end the name of the copy that Close makes of a removed file.
@@ -37,7 +37,8 @@ func newHandle(f *os.File, path string) (handle, error) {
 	return h, nil
 }
 
-// check returns ErrReplaced unless the name still leads to the file. Further hard links, such as a backup makes, are allowed.
+// check returns ErrReplaced unless the name still leads to the file. Further hard links, such as a backup makes, are
+// allowed.
 func (h *handle) check() error {
 	var named unix.Stat_t
 	err := unix.Stat(h.path, &named)
@@ -84,7 +85,7 @@ func (w *writer) checkFiles() error {
 	return nil
 }
 
-// fileFromMemory writes the leaves into the file that a removed write-ahead log held.
+// fileFromMemory flushes the leaves of a removed write-ahead log from memory into the file.
 func (f *filer) fileFromMemory(lost error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -95,7 +96,8 @@ func (f *filer) fileFromMemory(lost error) error {
 	return fmt.Errorf("%w; all %d records are in %s: start attestd again", lost, records, f.store.path)
 }
 
-// checkFile checks the journal's file. Unless a transaction is writing, it compares the meta pages as well, of which each commit changes one.
+// checkFile checks the journal's file. Unless a transaction is writing, it also compares the meta pages: each commit
+// changes one of them.
 func (s *Store) checkFile() error {
 	if err := s.file.check(); err != nil {
 		return err
@@ -110,7 +112,8 @@ func (s *Store) checkFile() error {
 	return nil // the next transaction repeats a failed read
 }
 
-// checkMetas returns ErrReplaced unless the meta pages are those of the last commit. The caller holds s.updating.
+// checkMetas returns ErrReplaced unless the meta pages are the same as after the last commit. The caller holds
+// s.updating.
 func (s *Store) checkMetas() error {
 	if s.metas == nil {
 		return nil // the file was just opened
@@ -190,8 +193,8 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	return s.keepMetas()
 }
 
-// begin begins a transaction. If bbolt's Begin panics over damaged meta pages, it keeps its locks, and every later caller would block. The
-// store is then marked as stuck.
+// begin begins a transaction. If bbolt's Begin panics over damaged meta pages, it keeps its locks, and every later
+// caller would block. The store is then marked as stuck.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	if s.stuck.Load() {
 		return nil, fmt.Errorf("%w: it cannot be read since its first pages were damaged", ErrDamaged)
@@ -208,7 +211,7 @@ func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	return s.db.Begin(writable)
 }
 
-// rescue copies a removed file of the journal, whose content would end with the process.
+// rescue copies a removed file of the journal. Without a copy, its content would be lost when the process ends.
 func (s *Store) rescue() {
 	if !errors.Is(s.writer.refusal(), ErrReplaced) || s.stuck.Load() || s.file.links() != 0 {
 		return
@@ -243,7 +246,7 @@ func (s *Store) copyRemoved(to string) (err error) {
 	return errors.Join(err, f.Sync(), syncDir(filepath.Dir(to)))
 }
 
-// checkRemoved refuses to create a journal beside the copy of a removed one.
+// checkRemoved refuses to create a journal next to the copy of a removed one.
 func checkRemoved(path string) error {
 	copies, err := filepath.Glob(path + removedSuffix + "*")
 	if err != nil || len(copies) == 0 {

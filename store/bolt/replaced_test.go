@@ -15,7 +15,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// shell is a command with the journal as $1, an older copy of its file as $2 and one of its write-ahead log as $3.
+// shell returns a function that runs a command with the journal as $1, an older copy of its file as $2 and of its
+// write-ahead log as $3.
 func shell(command string) func(t *testing.T, path, older, olderWAL string) {
 	return func(t *testing.T, path, older, olderWAL string) {
 		t.Helper()
@@ -25,12 +26,12 @@ func shell(command string) func(t *testing.T, path, older, olderWAL string) {
 	}
 }
 
-// replacements are what another program does to the files of a running journal.
+// replacements are changes by another program to the files of a running journal.
 var replacements = map[string]struct {
 	do       func(t *testing.T, path, older, olderWAL string)
 	says     string
-	restored string // the shell command after which the next start has all records; "" where they are there
-	gone     bool   // the file's content is
+	restored string // the shell command that recovers all records; "" if no command is needed
+	gone     bool   // the file's content is lost
 }{
 	"an older file is moved over it":          {do: shell(`mv "$2" "$1"`), says: "is another file now", restored: `mv "$1".removed-* "$1"`},
 	"it is removed":                           {do: shell(`rm "$1"`), says: "was removed", restored: `mv "$1".removed-* "$1"`},
@@ -48,8 +49,8 @@ var replacements = map[string]struct {
 	"an older file, and both are moved there": {do: shell(`mv "$2" "$1"; mv "$3" "$1-wal"`), says: "is another file now", restored: `rm -f "$1-wal"; mv "$1".removed-* "$1"`},
 }
 
-// Once a file of the journal is not the one that was opened, nothing more is answered, the store can be closed, and all that was answered
-// before is there.
+// Once a file of the journal was replaced, no call is answered, the store can be closed, and every record answered
+// before is preserved.
 func TestAReplacedFileStopsTheJournal(t *testing.T) {
 	for name, test := range replacements {
 		for _, filed := range []bool{false, true} {
@@ -110,8 +111,8 @@ func wantReplaced(t *testing.T, s *bolt.Store, says string) {
 	}
 }
 
-// wantOverwritten is wantReplaced where the file may be written to at the same time: what is answered meanwhile is in the write-ahead log,
-// and bbolt may be the first to find the damage.
+// wantOverwritten is wantReplaced for a file that may be written at the same time. Records answered in between are in
+// the write-ahead log, and bbolt may be the first to find the damage.
 func wantOverwritten(t *testing.T, s *bolt.Store) {
 	t.Helper()
 	for err := error(nil); err == nil; {
@@ -124,12 +125,12 @@ func wantOverwritten(t *testing.T, s *bolt.Store) {
 	wantCode(t, err, appliance.CodeJournalUnavailable)
 }
 
-// A disk that hangs makes the journal not ready, and one that goes on makes it ready again.
+// A hanging disk makes the journal not ready. When the write ends, the journal is ready again.
 func TestACommitThatDoesNotEndMakesTheJournalNotReady(t *testing.T) {
 	t.Parallel()
 	o := options(newLogKey(t))
 	hang := make(chan struct{})
-	o.Committed = func([]byte) { <-hang } // stands for a sync that does not return
+	o.Committed = func([]byte) { <-hang } // simulates a sync that does not return
 	s := mustOpen(t, newPath(t), o)
 	check(t, s.Journal().Ready(t.Context()))
 	appended := make(chan error, 1)
@@ -152,7 +153,7 @@ func TestACommitThatDoesNotEndMakesTheJournalNotReady(t *testing.T) {
 	}
 }
 
-// Without anything to append, the watchdog's question and a probe find it.
+// Without appends, the watchdog's check and a readiness probe find the replacement.
 func TestAReplacedFileIsFoundWithoutAnAppend(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, s *bolt.Store){
 		"by the watchdog": func(t *testing.T, s *bolt.Store) { check(t, s.Responds(t.Context())) },
@@ -174,7 +175,7 @@ func TestAReplacedFileIsFoundWithoutAnAppend(t *testing.T) {
 	}
 }
 
-// What other programs may do to the files does not stop the journal.
+// Harmless operations of other programs on the files do not stop the journal.
 func TestAFileThatIsOnlyTouchedIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -187,7 +188,7 @@ func TestAFileThatIsOnlyTouchedIsNotReplaced(t *testing.T) {
 	check(t, s.Journal().Ready(t.Context()))
 }
 
-// bbolt panics over first pages that make no sense, and keeps its locks then: neither reads nor Close may wait for them.
+// bbolt panics over invalid meta pages and keeps its locks. Neither reads nor Close may wait for these locks.
 func TestOverwrittenFirstPagesHoldUpNeitherReadsNorTheEnd(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)

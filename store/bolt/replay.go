@@ -14,8 +14,8 @@ import (
 
 var errWAL = errors.New("the write-ahead log")
 
-// loadTail reads the leaves that the file lacks from the write-ahead log and adds them to the head. It trusts nothing there: the leaves must
-// follow the file's head and make the trees of the signed checkpoints.
+// loadTail reads the leaves that the file lacks from the write-ahead log and adds them to the head. It validates them:
+// they must follow the file's head and make the trees of the signed checkpoints.
 func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error) {
 	path := WALPath(s.path)
 	frames, err := readFrames(path, appliance.LogName(s.opts.Verifier), !s.opts.ReadOnly)
@@ -36,8 +36,8 @@ func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error
 	return frontier, nil
 }
 
-// replay combines frames into one segment. Every complete frame except the last was answered, so that a gap is damage. An incomplete last
-// frame was never answered; readFrames drops it.
+// replay combines frames into one segment. Every complete frame except the last was answered, so that a gap is damage.
+// An incomplete last frame was never answered; readFrames drops it.
 func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier) (*segment, appliance.Frontier, error) {
 	slices.SortStableFunc(frames, func(a, b frame) int { return cmp.Compare(a.first, b.first) })
 	frontier = frontier.Clone()
@@ -68,7 +68,7 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 	return tail, frontier, nil
 }
 
-// fileTail writes the replayed leaves into the file. If the disk is full, the filer retries.
+// fileTail flushes the replayed leaves into the file. If the disk is full, the filer retries later.
 func (s *Store) fileTail() error {
 	if len(s.recent.segments) == 0 {
 		removeWAL(s.path)
@@ -92,8 +92,8 @@ func (s *Store) fileTail() error {
 	return nil
 }
 
-// Settle moves the leaves that a crash has left in the write-ahead log into the file at a path, and removes the write-ahead log. No process
-// may have the file open.
+// Settle moves the leaves that a crash has left in the write-ahead log into the file at a path, and removes the
+// write-ahead log. No process may have the file open.
 func Settle(path string, verifier note.Verifier) (err error) {
 	if _, err := os.Lstat(WALPath(path)); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -11,19 +11,20 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The names in by_hash and by_unspendable are random. In a B+ tree, each new record would rewrite a page of its own. These buckets therefore
-// hold sorted runs, as in a log-structured merge tree: a segment becomes a run, and merges with earlier runs that are not much longer, so
-// that a lookup searches few runs.
+// The names in by_hash and by_unspendable are random. In a B+ tree, each new record would rewrite a separate page.
+// These buckets therefore hold sorted runs, as in a log-structured merge tree: a segment becomes a run, and merges with
+// earlier runs that are not much longer, so that a lookup searches few runs.
 //
-// A run is stored in chunks, two to a page. The name of a chunk is the index of the run's first record, then the chunk's first entry. Its
-// value has the entries, 16 bytes each: 8 bytes of the hash, then the index. All records of a run come before the next run's first record.
+// A run is stored in chunks, two to a page. The name of a chunk is the index of the run's first record, then the
+// chunk's first entry. Its value has the entries, 16 bytes each: 8 bytes of the hash, then the index. All records of a
+// run come before the next run's first record.
 const (
 	runEntry  = 16
 	chunkName = 8 + runEntry
 	chunkMost = 124 // entries
 
 	maxRun  = 1 << 20 // maximum number of entries that one transaction moves
-	takesUp = 2       // a new run merges with an earlier one of up to so many times its length
+	takesUp = 2       // a new run merges with an earlier one of up to takesUp times its length
 )
 
 // inRuns reports whether a lookup bucket consists of runs.
@@ -72,7 +73,8 @@ func addRun(b *bbolt.Bucket, first int64, entries []indexed) error {
 
 type chunk struct{ name, entries []byte }
 
-// chunksBefore returns the chunks of the last run before a name, the last chunk first. It returns none if the run is longer than most bytes.
+// chunksBefore returns the chunks of the last run before a name, the last chunk first. It returns none if the run is
+// longer than most bytes.
 func chunksBefore(c *bbolt.Cursor, bound []byte, most int) (chunks []chunk) {
 	for name, entries := seekBefore(c, bound); name != nil; name, entries = c.Prev() {
 		if len(chunks) > 0 && !bytes.HasPrefix(name, chunks[0].name[:8]) {
@@ -151,7 +153,7 @@ func recordsInRuns(bucket *bbolt.Bucket, prefix []byte) iter.Seq[[]byte] {
 	}
 }
 
-// seekBefore moves a cursor to the last entry whose name is below another one.
+// seekBefore moves a cursor to the last entry with a name below bound.
 func seekBefore(c *bbolt.Cursor, bound []byte) (name, value []byte) {
 	if name, _ := c.Seek(bound); name == nil {
 		return c.Last()

@@ -11,7 +11,8 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// TestRuns adds runs of all lengths, of records that share what they are found by, and compares what is found with what was added.
+// TestRuns adds runs of all lengths, with records that share their hashes, and compares the lookups with the added
+// records.
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	db, err := bbolt.Open(newPath(t), 0o600, &bbolt.Options{NoSync: true})

@@ -13,8 +13,9 @@ import (
 // schema is the version of the file's layout, with the migrations from older versions.
 type schema struct {
 	version int64
-	// migrations maps a version to the function that migrates a file to the next version. All migrations of a file run in one transaction
-	// with the change of its version. They must not touch records, hashes or the checkpoint, which are covered by signatures.
+	// migrations maps a version to the function that migrates a file to the next version. All migrations of a file run
+	// in one transaction with the change of its version. They must not touch records, hashes or the checkpoint, which
+	// are covered by signatures.
 	migrations map[int64]func(tx *bbolt.Tx) error
 }
 
@@ -23,7 +24,8 @@ func currentSchema() *schema {
 	return &schema{version: 3, migrations: map[int64]func(tx *bbolt.Tx) error{1: addLookups, 2: addRuns}}
 }
 
-// check returns nil if a file of version v is usable. An older file needs migrate first, which a read-only store cannot run.
+// check returns nil if a file of version v is usable. An older file needs migrate first, which a read-only store cannot
+// run.
 func (s *schema) check(v int64, readOnly bool) error {
 	switch {
 	case v > s.version:
@@ -114,8 +116,8 @@ func addLookups(tx *bbolt.Tx) error {
 	})
 }
 
-// addRuns migrates to schema version 3, in which by_hash and by_unspendable are runs. It drops malformed entries; an audit reports their
-// records.
+// addRuns migrates to schema version 3, in which by_hash and by_unspendable are runs. It drops malformed entries; an
+// audit reports their records.
 func addRuns(tx *bbolt.Tx) error {
 	for _, name := range []string{bucketByHash, bucketByUnspendable} {
 		tree := tx.Bucket([]byte(name))

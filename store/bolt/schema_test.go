@@ -35,7 +35,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 		}
 	}
 
-	// A read-only opening changes nothing, and says what does.
+	// A read-only opening changes nothing, and names the remedy.
 	o := bolt.WithSchema(options(key), 5, map[int64]func(*bbolt.Tx) error{3: step(3, nil), 4: step(4, nil)})
 	readOnly := o
 	readOnly.ReadOnly = true
@@ -43,7 +43,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 		t.Fatalf("read-only: %v", err)
 	}
 
-	// One that fails leaves the file as it was, for the attestd that wrote it.
+	// A failed migration leaves the file unchanged, for the attestd that wrote it.
 	before, err := os.ReadFile(path)
 	check(t, err)
 	broken := bolt.WithSchema(options(key), 5, map[int64]func(*bbolt.Tx) error{3: step(3, nil), 4: step(4, errors.New("no luck"))})
@@ -71,7 +71,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 	if _, err := bolt.Open(path, options(key)); !errors.Is(err, bolt.ErrNewerSchema) || !strings.Contains(err.Error(), "install the newer attestd again") {
 		t.Errorf("the older attestd: %v", err)
 	}
-	// Where a step is missing, nothing is tried.
+	// If a migration step is missing, no step runs.
 	gap := bolt.WithSchema(options(key), 7, map[int64]func(*bbolt.Tx) error{6: step(6, nil)})
 	if _, err := bolt.Open(path, gap); !errors.Is(err, bolt.ErrDamaged) {
 		t.Errorf("a gap: %v", err)
@@ -84,7 +84,7 @@ func TestRespondsWhileTheWriterLives(t *testing.T) {
 	defer cancel()
 	check(t, s.Responds(ctx))
 	s.BreakFile()
-	check(t, s.Responds(ctx)) // it answers, if not well
+	check(t, s.Responds(ctx)) // the writer answers, although with an error
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if s.Responds(ended) == nil {
@@ -92,7 +92,7 @@ func TestRespondsWhileTheWriterLives(t *testing.T) {
 	}
 }
 
-// TestOlderFilesGetTheirLookups makes a file what an earlier version would have left, and opens it.
+// TestOlderFilesGetTheirLookups turns a file into one of an older version, and opens it.
 func TestOlderFilesGetTheirLookups(t *testing.T) {
 	drop := func(tx *bbolt.Tx, names ...string) (err error) {
 		for _, name := range names {
@@ -102,7 +102,7 @@ func TestOlderFilesGetTheirLookups(t *testing.T) {
 	}
 	for version, older := range map[int64]func(tx *bbolt.Tx) error{
 		1: func(tx *bbolt.Tx) error { return drop(tx, "by_hash", "by_unspendable", "events") },
-		2: func(tx *bbolt.Tx) (err error) { // which had each entry by itself
+		2: func(tx *bbolt.Tx) (err error) { // version 2 had single entries in place of runs
 			for _, name := range []string{"by_hash", "by_unspendable"} {
 				_, chunk := tx.Bucket([]byte(name)).Cursor().First()
 				entries := slices.Collect(slices.Chunk(bytes.Clone(chunk), 16))

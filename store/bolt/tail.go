@@ -30,7 +30,7 @@ type lookup struct {
 	name   []byte
 }
 
-// segment is a group of leaves that is filed in one transaction, with its lookups.
+// segment is a group of leaves that one transaction flushes into the file, with its lookups.
 type segment struct {
 	leaves
 	ids         map[uuid.UUID]*appliance.Entry
@@ -91,7 +91,7 @@ func (s *segment) find(l lookup) *appliance.Entry {
 // recent has the answered leaves that the file may lack. All methods are safe for concurrent use.
 type recent struct {
 	mu       sync.RWMutex // protects segments and their content
-	segments []*segment   // in order: one being filed, one that grows
+	segments []*segment   // in order: one being flushed, one that grows
 }
 
 // find returns the entry for a name in a lookup bucket, or nil.

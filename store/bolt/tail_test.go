@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// TestJournal is of records that are in the write-ahead log, in the file, or some here and some there.
+// TestJournal runs the suite with records in the write-ahead log, in the file, and in both.
 func TestJournal(t *testing.T) {
 	key := newLogKey(t)
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
@@ -21,7 +21,8 @@ func TestJournal(t *testing.T) {
 			storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
 				o := bolt.WithWAL(options(key), 8<<20)
 				o.Now = now
-				o.MaxAhead = 24 * time.Hour // that time does not go back is one thing, how far it may stand still another
+				// The suite tests that time does not go back. How far it may stand still is tested elsewhere.
+				o.MaxAhead = 24 * time.Hour
 				if every == 0 {
 					return held(t, newPath(t), o).Journal()
 				}
@@ -32,7 +33,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestConditions is of what is asked about records in the same places.
+// TestConditions runs the suite of conditions with records in the same places.
 func TestConditions(t *testing.T) {
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// settling has all in the file after each so many records or events.
+// settling flushes everything into the file after each so many records or events.
 type settling struct {
 	appliance.Journal
 	store    *bolt.Store

@@ -23,14 +23,14 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// sealed is a journal that was written and closed, to be tampered with.
+// sealed is a closed journal to tamper with.
 type sealed struct {
 	file    []byte
 	key     appliance.LogKey
 	entries []appliance.Entry
 	apiKey  appliance.APIKey
-	earlier []byte // its checkpoint when it had 12 records
-	at12    []byte // and its file
+	earlier []byte // checkpoint at 12 records
+	at12    []byte // file at 12 records
 }
 
 func seal(t testing.TB) (j sealed) {
@@ -61,7 +61,7 @@ func snapshot(t testing.TB, s *bolt.Store) []byte {
 	return b.Bytes()
 }
 
-// open writes the file somewhere, changes it and opens it read-only.
+// open writes the file to a temporary folder, changes it and opens it read-only.
 func (j sealed) open(t testing.TB, file []byte, change func(tx *bbolt.Tx) error) (*bolt.Store, error) {
 	t.Helper()
 	path := newPath(t)
@@ -91,7 +91,7 @@ func flip(bucket string, name []byte, fromEnd int) func(tx *bbolt.Tx) error {
 	}
 }
 
-// salt gives a record another salt.
+// salt changes the salt of a record.
 func salt(i int64) func(tx *bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error {
 		leaf := bytes.Clone(tx.Bucket([]byte("records")).Get(index(i)))
@@ -113,7 +113,7 @@ func put(bucket string, name, value []byte) func(tx *bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put(name, value) }
 }
 
-// run changes the entries of a bucket that has one run of one chunk.
+// run changes the entries of a bucket that has one run with one chunk.
 func run(bucket string, changes ...func(entries [][]byte) [][]byte) func(tx *bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte(bucket))
@@ -146,7 +146,7 @@ func backwards(entries [][]byte) [][]byte {
 	return entries
 }
 
-// findIndex returns the name of an entry in a bucket that has the index as its value.
+// findIndex returns the name of the entry with the index as its value.
 func findIndex(tx *bbolt.Tx, bucket string, i int64) (name []byte) {
 	tx.Bucket([]byte(bucket)).ForEach(func(k, v []byte) error {
 		if bytes.Equal(v, index(i)) {
@@ -157,11 +157,11 @@ func findIndex(tx *bbolt.Tx, bucket string, i int64) (name []byte) {
 	return name
 }
 
-// change is what is changed in a sealed file, and what Verify must say of it.
+// change is a change to a sealed file, with the damage that Verify must report.
 type change struct {
 	change func(tx *bbolt.Tx) error
-	want   []damage // all of these, at least
-	only   bool     // and no others
+	want   []damage // at least these
+	only   bool     // no others
 }
 
 type damage struct {
@@ -216,7 +216,7 @@ func (j sealed) changes() map[string]change {
 	return changes
 }
 
-// runChanges are changes of what is kept in runs.
+// runChanges are changes to buckets of runs.
 func (j sealed) runChanges() map[string]change {
 	hash := func(i int64) []byte { return j.entries[i].Record.Hash[:] }
 	address := func(i int64) []byte {
@@ -285,7 +285,7 @@ func swap(i, k int64) func(tx *bbolt.Tx) error {
 	}
 }
 
-// rewrite changes a record and then all hashes above it: all that one can do without the log key.
+// rewrite changes a record and all hashes above it, as an attacker without the log key could.
 func rewrite(j sealed, i int64) func(tx *bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error {
 		if err := salt(i)(tx); err != nil {
@@ -314,12 +314,12 @@ func TestEarlierCheckpointCatchesARolledBackJournal(t *testing.T) {
 
 	back, err := j.open(t, j.at12, nil)
 	check(t, err)
-	wantClean(t, back, nil) // by itself it is a journal like any other
+	wantClean(t, back, nil) // on its own, it is a sound journal
 	report := verify(t, back, newest)
 	if report.OK() || report.Damages[0].Part != "checkpoint" || !strings.Contains(report.Damages[0].Detail, "40 records") {
 		t.Errorf("reported %v", report.Damages)
 	}
-	// So is one that has gone another way since.
+	// So is a journal that has diverged since.
 	other := seal(t)
 	if report := verify(t, back, other.earlier); report.OK() || !strings.Contains(report.Damages[0].Detail, "is of another log") {
 		t.Errorf("a checkpoint of another log was accepted: %v", report.Damages)
@@ -334,8 +334,8 @@ func TestEarlierCheckpointCatchesARolledBackJournal(t *testing.T) {
 	wantClean(t, fork, j.earlier)
 }
 
-// TestDamagedFile writes random bytes into a file. Opening and verifying must not crash or hang, and if they find
-// nothing, then nothing that the file holds has changed.
+// TestDamagedFile writes random bytes into a file. Opening and verifying must not crash or hang. If they find no
+// damage, the content of the file must be unchanged.
 func TestDamagedFile(t *testing.T) {
 	j := seal(t)
 	want := dump(t, j.file)
@@ -349,7 +349,7 @@ func TestDamagedFile(t *testing.T) {
 	for trial := range trials {
 		file := bytes.Clone(j.file)
 		offset := rng.IntN(len(file) - 8)
-		if trial%2 == 1 { // headers and the elements behind them, where it hurts most
+		if trial%2 == 1 { // headers and the elements behind them, which are the most sensitive
 			offset = offset&^4095 + rng.IntN(200)
 		}
 		for k := range 1 + rng.IntN(4) {
@@ -375,7 +375,7 @@ func TestDamagedFile(t *testing.T) {
 	t.Logf("%d trials: %d refused, %d found damaged, %d without effect", trials, refused, found, trials-refused-found)
 }
 
-// readAll makes all ordinary reads; what they return does not matter.
+// readAll makes all ordinary reads and ignores their results.
 func readAll(t testing.TB, s *bolt.Store, j sealed) {
 	journal := s.Journal()
 	for i, e := range j.entries {
@@ -388,7 +388,7 @@ func readAll(t testing.TB, s *bolt.Store, j sealed) {
 	s.Snapshot(&bytes.Buffer{})
 }
 
-// appendTo opens a file for writing and appends; what comes of it does not matter.
+// appendTo opens a file for writing and appends, and ignores the results.
 func appendTo(t testing.TB, file []byte, j sealed) {
 	path := newPath(t)
 	check(t, os.WriteFile(path, file, 0o600))

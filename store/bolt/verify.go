@@ -15,8 +15,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// verifyStep is the number of records per read transaction: enough to keep all cores busy, but few enough not to pin old pages, which would
-// make the file grow under load.
+// verifyStep is the number of records per read transaction: enough to keep all cores busy, but few enough not to pin
+// old pages, which would make the file grow under load.
 const verifyStep = 512
 
 var (
@@ -24,9 +24,10 @@ var (
 	errLost   = errors.New("cannot be read")
 )
 
-// Verify implements appliance.Journal. In addition to the leaves, it checks the file: that each page is readable and is either used once or
-// free, each stored hash, that lookup buckets and records agree in both directions, and the API keys. It continues after unreadable parts.
-// Appends may run meanwhile: Verify checks the journal as it was at the beginning.
+// Verify implements appliance.Journal. In addition to the leaves, it checks the file: that each page is readable and is
+// either used once or free, each stored hash, that lookup buckets and records agree in both directions, and the API
+// keys. It continues after unreadable parts. Appends may run at the same time: Verify checks the journal as it was at
+// the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {
@@ -144,8 +145,8 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 	return nil
 }
 
-// readMeta determines the size to verify. If the checkpoint is unreadable, that is the number of records in the file; Audit.Finish reports
-// the checkpoint.
+// readMeta determines the size to verify. If the checkpoint is unreadable, that is the number of records in the file;
+// Audit.Finish reports the checkpoint.
 func (v *auditor) readMeta(p *pages.Reader) {
 	if err := v.store.checkMeta(p); err != nil {
 		v.report(-1, uuid.Nil, "page", "%s", err)
@@ -215,7 +216,7 @@ func entryName(bucket string, name []byte) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// entry checks one entry by itself and counts it.
+// entry checks the form of one entry and counts it.
 func (v *auditor) entry(bucket string, name, value []byte) {
 	switch bucket {
 	case bucketMeta:
@@ -348,15 +349,16 @@ func checkLeaves(leaves [][]byte) []appliance.CheckedLeaf {
 	return checked
 }
 
-// lostLeaf replaces an unreadable record. Its stored hash stands in for it, so that the rest of the tree can be checked.
+// lostLeaf replaces an unreadable record. Its stored hash stands in for it, so that the rest of the tree can be
+// checked.
 func lostLeaf(stored []byte) appliance.CheckedLeaf {
 	var hash tlog.Hash
 	copy(hash[:], stored)
 	return appliance.LostLeaf(hash, "record", errLost)
 }
 
-// tree compares the hashes that record n completes with the stored ones. A wrong hash makes those above it wrong, too: only the lowest is
-// reported.
+// tree compares the hashes that record n completes with the stored ones. A wrong hash makes those above it wrong, too:
+// only the lowest is reported.
 func (v *auditor) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]byte) {
 	tainted := false
 	for level := range completed {

@@ -37,8 +37,8 @@ func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
 	})
 }
 
-// surplus reports the lookup entries without a record. Each record has its own entries, so that there are none if all entries were found
-// correct.
+// surplus reports the lookup entries without a record. Records do not share entries, so if every entry was matched by
+// its record, none is left over.
 func (v *auditor) surplus() error {
 	for _, bucket := range lookupBuckets {
 		check := v.surplusIn
@@ -93,8 +93,8 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 	return -1
 }
 
-// asks returns the ID of a record and whether it has a lookup entry of that name; nil matches any name. The ID is uuid.Nil if the record is
-// unreadable, which records has reported.
+// asks returns the ID of a record and whether it has a lookup entry of that name; nil matches any name. The ID is
+// uuid.Nil if the record is unreadable, which records has reported.
 func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id uuid.UUID, asked bool) {
 	leaf, err := p.Get(bucketRecords, encodeIndex(n))
 	if err != nil {
@@ -113,7 +113,7 @@ func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id
 
 // runAudit is the state of the audit of a bucket of runs.
 type runAudit struct {
-	has, asked multiset // the existing entries, and those that the records require
+	has, asked multiset // the existing entries, and the entries that the records require
 	name, last []byte   // of the previous chunk: its name and last entry
 	highest    int64    // highest record of the run so far
 }

@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The write-ahead log is a file beside the journal's file with the leaves that the latter may lack. It is created full of zeros, so that a
-// sync writes the frame only, without file system metadata. It has two halves. While one half is applied to the journal's file, frames go
-// into the other.
+// The write-ahead log is a file next to the journal's file. It holds the leaves that the journal's file may lack. It is
+// created full of zeros, so that a sync writes the frame only, without file system metadata. It has two halves. While
+// one half is flushed into the journal's file, frames go into the other.
 //
-// A frame is a batch of leaves with the checkpoint after them. It begins at a multiple of frameAlign. Integers are big-endian:
+// A frame is a batch of leaves with the checkpoint after them. It begins at a multiple of frameAlign. Integers are
+// big-endian:
 //
 //	magic       8
 //	log         8 bytes of the SHA-256 of the log's name
@@ -31,16 +32,16 @@ import (
 //	checkpoint  4, length of the checkpoint
 //	            for each leaf, 4 bytes of length and the leaf; then the checkpoint
 //
-// A frame is overwritten once its leaves are in the journal's file. At a start, the frames beyond the journal's end must follow it without a
-// gap; see replay.
+// A frame is overwritten once its leaves are in the journal's file. At a start, the frames beyond the journal's end
+// must follow it without a gap; see replay.
 const (
 	frameMagic  = "\xffattwal\x01" // occurs in no leaf, because leaves are UTF-8
 	frameHeader = 40
 	frameSum    = 20   // offset of the sum
 	frameAlign  = 4096 // the unit that disks write; frames do not share one
 
-	// walSize holds about 9,000 records, which the filer writes in at most a third of a second. A half is applied when it is half full, which
-	// leaves room for three times as many records meanwhile.
+	// walSize holds about 9,000 records, which the filer flushes in at most a third of a second. The flush of a half
+	// begins when it is half full, which leaves room for three times as many records during the flush.
 	walSize   = 8 << 20
 	maxWAL    = 1 << 30 // attestd never writes a larger one
 	walSuffix = "-wal"
@@ -71,7 +72,8 @@ type wal struct {
 	lastAt int64
 }
 
-// createWAL creates a write-ahead log and replaces an existing one. The file gets its name once it is complete on the disk.
+// createWAL creates a write-ahead log and replaces an existing one. The file gets its name once it is complete on the
+// disk.
 func createWAL(journal string, log [8]byte, size int64) (_ *wal, err error) {
 	path := WALPath(journal)
 	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
@@ -148,7 +150,7 @@ func checksum(frame []byte) uint32 {
 	return crc32.Update(crc32.Checksum(frame[:frameSum], castagnoli), castagnoli, frame[frameSum+4:])
 }
 
-// aligned returns the space that a frame of that length takes.
+// aligned returns the space that a frame of the given length takes.
 func aligned(length int) int { return (length + frameAlign - 1) / frameAlign * frameAlign }
 
 // fits reports whether a frame fits into an empty half. hasRoom reports whether it fits into the current half.
@@ -203,7 +205,7 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// turn switches to the other half, whose frames are no longer needed.
+// turn switches to the other half. All frames in it are flushed.
 func (w *wal) turn() {
 	w.start = w.half - w.start
 	w.next = w.start
@@ -218,8 +220,8 @@ type frame struct {
 
 func (f frame) end() int64 { return f.first + int64(len(f.leaves)) }
 
-// readFrames returns all complete frames in a write-ahead log, in the order of the file, and none without a file. It skips an incomplete frame,
-// which a power cut has interrupted.
+// readFrames returns all complete frames in a write-ahead log, in the order of the file, and none without a file. It
+// skips an incomplete frame, which a power cut has interrupted.
 func readFrames(path string, log string, fromDisk bool) (frames []frame, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// held is a store whose records stay in the write-ahead log until the test has ended.
+// held returns a store whose records stay in the write-ahead log until the test ends.
 func held(t testing.TB, path string, o bolt.Options) *bolt.Store {
 	t.Helper()
 	s := mustOpen(t, path, o)
@@ -29,7 +29,7 @@ func held(t testing.TB, path string, o bolt.Options) *bolt.Store {
 	return s
 }
 
-// crashed copies a store's files as they are now, which is what a kill would leave.
+// crashed copies a store's files in their current state, as a kill would leave them.
 func crashed(t testing.TB, path string) string {
 	t.Helper()
 	to := newPath(t)
@@ -44,17 +44,18 @@ func crashed(t testing.TB, path string) string {
 	return to
 }
 
-// misfit is a write-ahead log of three records, a frame each, beside a file that has none of them; and what is done to it.
+// misfit is a write-ahead log with three records, one per frame, next to a file without these records, and a change to
+// them.
 type misfit struct {
 	change func(t *testing.T, path string)
-	holds  int // records
+	holds  int // number of records
 	want   error
 	says   string
 }
 
-const frameAt = 4096 // frames begin at multiples of it
+const frameAt = 4096 // frames begin at multiples of this offset
 
-// inWAL changes the write-ahead log's bytes.
+// inWAL returns a function that changes the bytes of the write-ahead log.
 func inWAL(change func(b []byte) []byte) func(t *testing.T, path string) {
 	return func(t *testing.T, path string) {
 		b, err := os.ReadFile(path + "-wal")
@@ -70,7 +71,7 @@ func flipAt(at int) func(t *testing.T, path string) {
 	})
 }
 
-// forged changes a byte of the second frame and makes its checksum right.
+// forged changes a byte of the second frame and corrects the frame's checksum.
 func forged(at int) func(t *testing.T, path string) {
 	return inWAL(func(b []byte) []byte {
 		b[frameAt+at] ^= 1
@@ -106,7 +107,7 @@ func misfits(t *testing.T, other appliance.LogKey) map[string]misfit {
 	}
 }
 
-// forgeSalt changes the second frame's last digit of the salt, and its checksum.
+// forgeSalt changes the last digit of the salt in the second frame, and corrects the checksum.
 func forgeSalt(b []byte) []byte {
 	leaf := 44 + int(binary.BigEndian.Uint32(b[frameAt+40:]))
 	digit := &b[frameAt+leaf-3]
@@ -158,7 +159,7 @@ func TestAWriteAheadLogThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// reads checks what is found by who only reads: the same, or what is damaged.
+// reads checks the result of a read-only opening: the same records, or the damage.
 func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []appliance.Entry) {
 	t.Helper()
 	s, err := bolt.Open(path, o)
@@ -198,7 +199,7 @@ func (m misfit) has(t *testing.T, s *bolt.Store, entries []appliance.Entry) {
 	}
 }
 
-// A file that is newer than its write-ahead log is one that was filed before the kill.
+// If the file is newer than its write-ahead log, the records were flushed before the kill.
 func TestAWriteAheadLogOlderThanTheFile(t *testing.T) {
 	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
@@ -219,7 +220,7 @@ func TestAWriteAheadLogOlderThanTheFile(t *testing.T) {
 	}
 }
 
-// Many callers, a write-ahead log that turns all the time, and the kill.
+// A kill of a busy journal, with a write-ahead log that turns constantly, loses no record.
 func TestAWriteAheadLogThatIsAlwaysFull(t *testing.T) {
 	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
@@ -249,12 +250,12 @@ func TestAWriteAheadLogThatIsAlwaysFull(t *testing.T) {
 	wantClean(t, s, nil)
 }
 
-// While the file takes nothing for a while, records are answered as long as there is room, and then wait.
+// While the file cannot be written, records are answered until the write-ahead log is full. Then they wait.
 func TestRecordsWaitForRoomInTheWriteAheadLog(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	release := s.HoldFile()
-	fill(t, s, 1) // there is room for some
+	fill(t, s, 1) // the log has room for some
 	for err := error(nil); err == nil; {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		_, _, err = s.Journal().Append(ctx, storetest.Record(t, "key"))
@@ -268,7 +269,7 @@ func TestRecordsWaitForRoomInTheWriteAheadLog(t *testing.T) {
 	wantClean(t, s, nil)
 }
 
-// What was answered is safe when the file fails for good before it has it.
+// Answered records are safe if the file fails for good before their flush.
 func TestTheFileFailsBehindTheWriteAheadLog(t *testing.T) {
 	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
@@ -320,7 +321,7 @@ func TestMoreThanAHalfOfTheWriteAheadLog(t *testing.T) {
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
-	check(t, bolt.Settle(path, key.Verifier)) // there is nothing
+	check(t, bolt.Settle(path, key.Verifier)) // the write-ahead log does not exist
 	fill(t, held(t, path, options(key)), 3)
 	left := crashed(t, path)
 	if err := bolt.Settle(left, newLogKey(t).Verifier); !errors.Is(err, bolt.ErrOtherLog) {

@@ -26,10 +26,12 @@ const (
 
 	slowCommit = 5 * time.Second // Ready fails during a longer commit
 
-	roomyFor = 100 * time.Millisecond // how long the result of a check of free space is used; MinFree is far more than is written meanwhile
+	// The result of a free space check is used this long. MinFree is far more than is written during that time.
+	roomyFor = 100 * time.Millisecond
 )
 
-// change is a record or an event to append, a new API key, or leaves to import. An empty change waits for the changed API keys to be written.
+// change is a record or an event to append, a new API key, or leaves to import. An empty change waits for the changed
+// API keys to be written.
 type change struct {
 	record *appliance.Record
 	admits []appliance.Condition // conditions of the record
@@ -48,19 +50,21 @@ type op = queue.Op[change]
 // appends reports whether the change appends leaves.
 func (c *change) appends() bool { return c.record != nil || c.event != nil || c.leaves != nil }
 
-// writer writes the queue's batches: leaves to the write-ahead log, API keys to the file. Its filer moves the leaves into the file.
+// writer writes the queue's batches: leaves to the write-ahead log, API keys to the file. Its filer flushes the leaves
+// into the file.
 type writer struct {
 	store *Store
 	queue *queue.Queue[change]
 	filer *filer
 
 	failed chan error            // receives the fault once
-	fault  atomic.Pointer[error] // the final error, after which nothing is written; set by fail
+	fault  atomic.Pointer[error] // the final error, after which all writes are refused; set by fail
 	roomy  atomic.Int64          // time at which the disk last had space, in Unix nanoseconds
 	full   atomic.Int64          // time of the last write that failed for want of space, in Unix nanoseconds; set by write
-	warned atomic.Int64          // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
+	warned atomic.Int64          // last time of the warning that the newest record is ahead of the clock, in Unix nanoseconds
 
-	// Owned by write. They describe the state on the disk. A batch works on copies, which replace them after a successful write.
+	// Owned by write. They describe the state on the disk. A batch works on copies, which replace them after a
+	// successful write.
 	frontier appliance.Frontier
 	flushed  time.Time // when the API keys' last uses were last written
 }
@@ -73,7 +77,7 @@ func newWriter(s *Store, frontier appliance.Frontier) *writer {
 	return w
 }
 
-// end writes the queued changes and files them.
+// end writes the queued changes and flushes them into the file.
 func (w *writer) end() {
 	w.queue.Close()
 	w.filer.close()
@@ -113,10 +117,10 @@ func (w *writer) refusal() error {
 
 // judge decides whether an error is final, and returns the error for the waiters.
 //
-// If the disk was full or read-only, nothing was published, and the next write may succeed. Every other error is final. After a failed fsync,
-// the kernel may have marked the lost pages as clean, so that reading them back or syncing again seems to succeed (Rebello et al., "Can
-// Applications Recover from fsync Failures?", USENIX ATC 2020; PostgreSQL's "fsyncgate", 2018). Only a new process that reads the disk can be
-// trusted: see forgetCached.
+// If the disk was full or read-only, the batch was not published, and the next write may succeed. Every other error is
+// final. After a failed fsync, the kernel may have marked the lost pages as clean, so that reading them back or syncing
+// again seems to succeed (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020;
+// PostgreSQL's "fsyncgate", 2018). Only a new process that reads the disk can be trusted: see forgetCached.
 func (w *writer) judge(err error) error {
 	if err == nil {
 		return nil
@@ -155,8 +159,9 @@ func passing(cause error) *appliance.Error {
 	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry, Cause: cause}
 }
 
-// notWritten reports whether a transaction failed before its sync because the disk is full or read-only. A failed sync never counts, whatever
-// its errno: bbolt returns a bare errno for a failed sync, and an error with the operation for a failed write.
+// notWritten reports whether a transaction failed before its sync because the disk is full or read-only. A failed sync
+// never counts, regardless of its errno: bbolt returns a bare errno for a failed sync, and an error with the operation
+// for a failed write.
 func notWritten(err error) bool {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS} {
 		var path *fs.PathError
@@ -180,7 +185,7 @@ type batch struct {
 	tx       *bbolt.Tx // read transaction for lookups; nil before the first
 	frontier appliance.Frontier
 	now      time.Time // time of all records of the batch
-	ahead    error     // why nothing may be appended, or nil
+	ahead    error     // the reason to refuse appends, or nil
 	next     *segment  // the leaves to append
 	counted  map[counts.Name]counts.Count
 }
@@ -215,7 +220,8 @@ func (b *batch) writeLeaves() error {
 	if err := w.filer.persist(b.next); err != nil {
 		return err
 	}
-	// The head is published before the callers are answered, so that Checkpoint covers every entry that Append has returned.
+	// The head is published before the callers are answered, so that Checkpoint covers every entry that Append has
+	// returned.
 	w.frontier = b.frontier
 	h.tail = w.store.recent.tail()
 	w.store.head.Store(h)
@@ -282,7 +288,8 @@ func (b *batch) appendRecord(o *op) error {
 	if err := checkRecord(r); err != nil {
 		return err
 	}
-	// The writer checks the key here: a revocation takes effect in memory at once, and Revoke returns after a later batch.
+	// The writer checks the key here: a revocation takes effect in memory at once, and Revoke returns after a later
+	// batch.
 	if key, err := b.writer.store.keys.Key(context.Background(), r.KeyID); err == nil {
 		if err := key.Usable(b.now); err != nil {
 			return err

@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// CheckBranches finds trees that bbolt would walk for ever, or through pages that are none, or that are free: these have what was there
-// once, and what bbolt writes next. It reads the branches, some hundredth of the file, the list of free pages, and of the leaves one
-// header under each branch: enough to see that no page is reached twice. What the leaves hold is not looked at. The error names the
-// bucket and the page.
+// CheckBranches finds trees with a cycle, in which bbolt would loop forever. It also finds trees that lead to a page
+// outside the file, of the wrong kind, or free: a free page has old contents, and bbolt will overwrite it.
+// CheckBranches reads all branch pages, about a hundredth of the file, the free list, and one leaf header under each
+// lowest branch. That is enough to see that no page is reached twice. It does not check the contents of leaves. The
+// error names the bucket and the page.
 func (r *Reader) CheckBranches() error {
 	buckets, err := r.Buckets()
 	if err != nil {
@@ -35,7 +36,8 @@ func (r *Reader) CheckBranches() error {
 	return nil
 }
 
-// checkBranch checks the tree at a page, whose keys must be from lo to before hi. It ends, since it goes on from no page twice.
+// checkBranch checks the tree at a page. The keys must be at least lo and below hi. It ends, because it follows no page
+// twice.
 func (r *Reader) checkBranch(id uint64, lo, hi []byte, seen []bool) error {
 	if err := r.mark(id, seen); err != nil {
 		return err
@@ -55,7 +57,7 @@ func (r *Reader) checkBranch(id uint64, lo, hi []byte, seen []bool) error {
 		return err
 	}
 	for i := range pg.count {
-		if lowest { // all leaves of a tree are as deep
+		if lowest { // all leaves of a tree have the same depth
 			err = r.mark(pg.child(i), seen)
 		} else {
 			childLo, childHi := pg.bounds(i, lo, hi)

@@ -1,7 +1,7 @@
-// Package pages reads a bbolt file without trusting a byte of it: where bbolt itself panics, faults or never ends over a
-// damaged file, it returns an error. It reads the file instead of the mapping, so a failing disk is an error too. It
-// is for code that must be able to say what is wrong with any file; all else uses bbolt. Tree is the
-// exception: it trusts the file, and is for those who would wait for bbolt.
+// Package pages reads a bbolt file without trusting its contents. If the file is damaged, bbolt may panic, fault or
+// loop forever; this package returns an error. It reads the file instead of the mapping, so a failing disk is an error,
+// too. Use it to report the damage in arbitrary files, and bbolt for all other reads. Tree is the exception: it trusts
+// the file, and is faster than bbolt.
 package pages
 
 import (
@@ -16,7 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The format of a bbolt file, as far as it takes to read one: version 2, in the byte order of the machine.
+// The parts of the bbolt file format that are needed to read a file: version 2, in the machine's byte order.
 const (
 	pageHeader     = 16 // id 8, flags 2, count 2, overflow 4
 	pageElement    = 16 // leaf: flags 4, position 4, key size 4, value size 4; branch: position 4, key size 4, page 8
@@ -24,8 +24,8 @@ const (
 	flagBranch     = 0x01
 	flagLeaf       = 0x02
 	flagFreelist   = 0x10
-	flagBucket     = 0x01 // of a leaf element
-	maxDepth       = 32   // of a B+ tree; far more than any file needs
+	flagBucket     = 0x01 // flag of a leaf element
+	maxDepth       = 32   // bound on the depth of a B+ tree; real files need far less
 	maxCachedPages = 4096
 	maxOverflow    = 1 << 20
 
@@ -36,7 +36,7 @@ const (
 	metaMagic = 0xED0CDAED
 )
 
-// Errors of reading a file, for errors.Is.
+// The errors, for errors.Is.
 var (
 	ErrDamaged  = errors.New("damaged")
 	ErrNoBucket = errors.New("there is no such bucket")
@@ -45,8 +45,8 @@ var (
 	ErrNoEntry = errors.New("there is no such entry")
 )
 
-// CheckMeta returns an error unless one of the file's first two pages is a valid meta page. Without one, bbolt panics when a
-// transaction begins, with its locks held.
+// CheckMeta returns an error unless one of the file's first two pages is a valid meta page. If neither is valid, bbolt
+// panics at the beginning of a transaction, with its locks held.
 func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 	buf := make([]byte, metaChecksum+8)
 	for page := range int64(2) {
@@ -63,34 +63,34 @@ func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 	return err
 }
 
-// Reader reads one state of a file. It is valid as long as the transaction that it was made from is open: bbolt reuses no page
-// that an open transaction can see. It is not safe for concurrent use.
+// Reader reads one state of a file. It is valid while the transaction given to New is open, because bbolt does not
+// reuse pages that an open transaction can see. It is not safe for concurrent use.
 type Reader struct {
 	file  io.ReaderAt
-	size  int    // of a page
+	size  int    // size of a page in bytes
 	limit uint64 // pages from here on are not in use
 	root  uint64
 	txid  uint64
 	found map[string]Bucket
 	cache map[uint64]*page
 
-	// Used tells by id which pages are in use. If it is not nil, it must have Limit elements; Walk and FreePages record in it the
-	// pages that they read.
+	// Used reports by id which pages are in use. If it is not nil, it must have Limit elements; Walk and FreePages set
+	// the elements of the pages that they read.
 	Used []bool
 }
 
-// Bucket says where a bucket begins: at a page, or, when it is small, inside the entry that names it.
+// Bucket is the location of a bucket: its root page, or the parent's entry for a small inline bucket.
 type Bucket struct {
 	root   uint64
 	inline []byte
 }
 
-// page is a page, checked so far that its elements can be read.
+// page is a page that is valid so far that its elements can be read.
 type page struct {
 	id    uint64
 	flags uint16
 	count int
-	buf   []byte // header, overflow and all
+	buf   []byte // header and overflow pages included
 }
 
 // New returns a Reader of the state that tx sees. file must be the file that tx's database has open.
@@ -106,7 +106,7 @@ func New(file io.ReaderAt, tx *bbolt.Tx) *Reader {
 // Limit returns one more than the highest id that a page in use can have.
 func (r *Reader) Limit() uint64 { return r.limit }
 
-// load reads the page of that id with its overflow.
+// load reads the page with the given id and its overflow pages.
 func (r *Reader) load(id uint64) (*page, error) {
 	if id < 2 || id >= r.limit {
 		return nil, fmt.Errorf("page %d: outside the file's %d pages", id, r.limit)
@@ -147,7 +147,7 @@ func parsePage(id uint64, buf []byte) (*page, error) {
 		return nil, fmt.Errorf("page %d: claims %d entries", id, pg.count)
 	}
 	if pg.count > 0 {
-		if start, _, _ := pg.span(0); start != uint64(pageHeader+pg.count*pageElement) { // bbolt leaves no room there
+		if start, _, _ := pg.span(0); start != uint64(pageHeader+pg.count*pageElement) { // bbolt leaves no gap here
 			return nil, fmt.Errorf("page %d: claims %d entries, but the first begins at byte %d", id, pg.count, start)
 		}
 	}
@@ -164,7 +164,7 @@ func parsePage(id uint64, buf []byte) (*page, error) {
 
 func (pg *page) element(i int) []byte { return pg.buf[pageHeader+i*pageElement:] }
 
-// span returns where an element's key begins in the page, and the sizes of key and value.
+// span returns the offset of an element's key in the page, and the sizes of key and value.
 func (pg *page) span(i int) (start, ksize, vsize uint64) {
 	e := pg.element(i)
 	word := func(offset int) uint64 { return uint64(binary.NativeEndian.Uint32(e[offset:])) }
@@ -193,18 +193,18 @@ func (pg *page) value(i int) []byte {
 	return pg.buf[start+ksize : start+ksize+vsize : start+ksize+vsize]
 }
 
-// child is the page that a branch's element points to.
+// child returns the page that a branch element points to.
 func (pg *page) child(i int) uint64 { return binary.NativeEndian.Uint64(pg.element(i)[8:]) }
 
-// leafFlags are those of a leaf's element.
+// leafFlags returns the flags of a leaf element.
 func (pg *page) leafFlags(i int) uint32 { return binary.NativeEndian.Uint32(pg.element(i)) }
 
-// search returns the first element whose key is not below key.
+// search returns the first element with a key at or behind the given key.
 func (pg *page) search(key []byte) int {
 	return sort.Search(pg.count, func(i int) bool { return bytes.Compare(pg.key(i), key) >= 0 })
 }
 
-// branchFor returns the element of a branch under which key is, or would be.
+// branchFor returns the branch element for the subtree that contains, or would contain, the key.
 func (pg *page) branchFor(key []byte) int {
 	i := pg.search(key)
 	if i < pg.count && bytes.Equal(pg.key(i), key) {
@@ -213,12 +213,12 @@ func (pg *page) branchFor(key []byte) int {
 	return max(0, i-1)
 }
 
-// within reports whether the keys are from lo to before hi; nil means no bound.
+// within reports whether all keys are at least lo and below hi; nil means no bound.
 func (pg *page) within(lo, hi []byte) bool {
 	return pg.count == 0 || bytes.Compare(pg.key(0), lo) >= 0 && (hi == nil || bytes.Compare(pg.key(pg.count-1), hi) < 0)
 }
 
-// bounds returns those of the keys under a branch's element, where the branch's own are lo and hi.
+// bounds returns the bounds of the keys under a branch element. lo and hi are the bounds of the branch.
 func (pg *page) bounds(i int, lo, hi []byte) (childLo, childHi []byte) {
 	childLo, childHi = pg.key(i), hi
 	if i == 0 {
@@ -239,9 +239,9 @@ type walker struct {
 	bad    func(lo, hi []byte, err error) error
 }
 
-// Walk calls visit with all entries of a bucket from a key on, in order. Where a part of the tree cannot be read, it
-// calls bad with what is wrong and the keys between which entries are lost (nil means the start or the end), and
-// goes on after them; with bad nil it returns the error. An error of visit or bad ends the walk.
+// Walk calls visit with all entries of a bucket from a key on, in order. If a part of the tree is unreadable, Walk
+// calls bad with the error and the keys between which entries are lost (nil means the start or the end), and continues
+// after them. If bad is nil, Walk returns the error. An error of visit or bad ends the walk.
 func (r *Reader) Walk(bucket string, from []byte, visit func(key, value []byte) error, bad func(lo, hi []byte, err error) error) error {
 	ref, err := r.bucket(bucket)
 	if err != nil {
@@ -272,7 +272,7 @@ func (w *walker) lost(lo, hi []byte, err error) error {
 	return w.bad(lo, hi, err)
 }
 
-// tree walks the tree at a page, whose keys must be from lo to before hi.
+// tree walks the tree at a page. The keys must be at least lo and below hi.
 func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
 	pg, err := w.reader.load(id)
 	switch {
@@ -318,7 +318,7 @@ func (w *walker) leaf(pg *page, lo, hi []byte) error {
 	return nil
 }
 
-// use records that a page is in use, and reports whether that is new.
+// use marks a page as in use, and reports whether it was unmarked before.
 func (r *Reader) use(pg *page) bool {
 	if r.Used == nil {
 		return true
@@ -369,7 +369,7 @@ func (r *Reader) bucket(name string) (Bucket, error) {
 	return ref, nil
 }
 
-// Get returns the value of a key. The error wraps ErrDamaged, also where there is none.
+// Get returns the value of a key. All errors wrap ErrDamaged, also if the key does not exist.
 func (r *Reader) Get(bucket string, key []byte) ([]byte, error) {
 	value, err := r.lookup(bucket, key)
 	if err != nil {
@@ -420,9 +420,8 @@ func (r *Reader) cached(id uint64) (*page, error) {
 	return pg, nil
 }
 
-// FreePages returns the ids of the free list, and records that its own pages are in use. The error is ErrStale
-// when two commits have happened since the transaction began, so that nothing in the file says any more where its free
-// list is.
+// FreePages returns the ids in the free list, and marks the free list's own pages as in use. If two commits have
+// happened since the transaction began, the location of its free list is overwritten, and the error is ErrStale.
 func (r *Reader) FreePages() ([]uint64, error) {
 	id, err := r.freelistPage()
 	if err != nil {
@@ -445,7 +444,7 @@ func (r *Reader) FreePages() ([]uint64, error) {
 	if _, err := io.ReadFull(section, ids); err != nil {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
-	if count == 0xffff { // too many for the header: the first element is their number
+	if count == 0xffff { // too many for the header: the first element is the count
 		count, ids = binary.NativeEndian.Uint64(ids), ids[8:]
 	}
 	if count > uint64(len(ids)/8) {
@@ -461,7 +460,7 @@ func (r *Reader) FreePages() ([]uint64, error) {
 	return free, nil
 }
 
-// freelistPage returns the page that the transaction's own meta page names.
+// freelistPage returns the page of the free list, from the transaction's meta page.
 func (r *Reader) freelistPage() (uint64, error) {
 	buf := make([]byte, metaChecksum+8)
 	for id := range int64(2) {

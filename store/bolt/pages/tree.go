@@ -12,41 +12,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree finds several keys of a bucket at once, in the mapped file. A search of its own for each key waits for memory, or for the
-// disk, at nearly every step; steps of several searches wait together.
+// Tree looks up several keys of a bucket at once, in the mapped file. A single search waits for memory or the disk at
+// nearly every step; the steps of several searches wait together.
 //
-// It is valid until the bucket's transaction ends, which must be one that only reads. It trusts the file as bbolt does: over a
-// damaged one it panics, or faults.
+// A Tree is valid until the bucket's transaction ends. The transaction must be read-only. Tree trusts the file as bbolt
+// does: over a damaged file, it panics or faults.
 type Tree struct {
 	bucket *bbolt.Bucket
 	file   []byte
-	size   uint64 // of a page
+	size   uint64 // size of a page in bytes
 }
 
-// Lookup is a key that is looked for.
+// Lookup is a key to look up.
 type Lookup struct {
-	Key   []byte // then the file's own copy of it, where it is found
-	Value []byte // what is found: nil for nothing
+	Key   []byte // set to the file's own copy of the key if it is found
+	Value []byte // the result; nil if the key does not exist
 
-	id        uint64 // of the page that the search has come to
-	page      uint64 // where that begins in the file
-	low, high uint32 // between which elements of it the search goes on
+	id        uint64 // current page of the search
+	page      uint64 // offset of that page in the file
+	low, high uint32 // bounds of the elements still to search
 }
 
 // TreeOf returns the tree of a bucket.
 func TreeOf(b *bbolt.Bucket) Tree {
 	info := b.Tx().DB().Info()
-	start := *(*unsafe.Pointer)(unsafe.Pointer(&info.Data)) // no memory of Go's: as vet wants it
+	// The conversion satisfies vet. The memory does not belong to Go.
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&info.Data))
 	return Tree{bucket: b, file: unsafe.Slice((*byte)(start), b.Tx().Size()), size: uint64(info.PageSize)}
 }
 
-// Find looks for all of them.
+// Find looks up all keys.
 func (t *Tree) Find(all []Lookup) {
 	root := uint64(t.bucket.Root())
 	switch {
 	case len(all) == 0:
 		return
-	case root == 0: // a small bucket is inside the entry that names it
+	case root == 0: // a small bucket is stored inline, in the entry of its parent
 		t.findInline(all)
 		return
 	}
@@ -79,7 +80,8 @@ func (t *Tree) findInline(all []Lookup) {
 	}
 }
 
-// open reads the headers of the pages that the searches have come to, and returns of which kind all of them are.
+// open reads the headers of the current pages of all searches, and returns the kind of the pages, which must be the
+// same for all.
 func (t *Tree) open(all []Lookup) (kind uint16) {
 	began, asked := time.Now(), false
 	for i := range all {
@@ -89,7 +91,7 @@ func (t *Tree) open(all []Lookup) (kind uint16) {
 		id, flags := binary.NativeEndian.Uint64(header), binary.NativeEndian.Uint16(header[8:])
 		l.low, l.high = 0, uint32(binary.NativeEndian.Uint16(header[10:]))
 		if flags == flagBranch {
-			l.low = 1 // what is before the second key is under the first
+			l.low = 1 // keys below the second key are in the first subtree
 		}
 		if i == 0 && (flags == flagBranch || flags == flagLeaf) {
 			kind = flags
@@ -109,14 +111,14 @@ func (t *Tree) open(all []Lookup) (kind uint16) {
 }
 
 const (
-	// fromDisk is how long some headers take only where the disk has to give one of them.
+	// fromDisk is a duration that lookEvery headers exceed only if one of them is read from the disk.
 	fromDisk = 40 * time.Microsecond
-	// lookEvery is after how many headers the clock is read.
+	// lookEvery is the number of headers between two readings of the clock.
 	lookEvery = 8
 )
 
-// ask has the kernel read all pages that the searches have come to, at the same time. Else each fault would read the 4 KiB that it
-// wants, one after the other: bbolt asks for that.
+// ask makes the kernel read the current pages of all searches at the same time. Otherwise each fault would read its 4
+// KiB, one after the other, since bbolt disables readahead.
 func (t *Tree) ask(all []Lookup) {
 	for i := range all {
 		start := all[i].id * t.size
@@ -124,9 +126,10 @@ func (t *Tree) ask(all []Lookup) {
 	}
 }
 
-// search sets low to the first element whose key is not before the wanted one, of a branch to the first that is behind it.
+// search sets low to the first element at or behind the key, or in a branch to the first element behind the key.
 func (t *Tree) search(all []Lookup, kind uint16) {
-	place, before := uint64(4), 0 // where an element says where its key is, and below what that compares
+	// place is the offset of the key's position in an element. A comparison below before moves low up.
+	place, before := uint64(4), 0
 	if kind == flagBranch {
 		place, before = 0, 1
 	}
@@ -147,14 +150,14 @@ func (t *Tree) search(all []Lookup, kind uint16) {
 	}
 }
 
-// compareKey compares the key of an element with another.
+// compareKey compares the key of an element with another key.
 func compareKey(file []byte, element, place uint64, other []byte) int {
 	e := file[element+place:][:8]
 	key := element + uint64(binary.NativeEndian.Uint32(e))
 	return bytes.Compare(file[key:key+uint64(binary.NativeEndian.Uint32(e[4:]))], other)
 }
 
-// take takes what the search has come to in a leaf, if that is the key.
+// take stores the result of a search that has reached a leaf, if the element there has the key.
 func (t *Tree) take(l *Lookup) {
 	if l.low == uint32(binary.NativeEndian.Uint16(t.file[l.page+10:])) {
 		return
@@ -169,5 +172,5 @@ func (t *Tree) take(l *Lookup) {
 	}
 }
 
-// element returns where an element of the page begins in the file.
+// element returns the offset of an element of the page in the file.
 func (l *Lookup) element(n uint32) uint64 { return l.page + pageHeader + uint64(n)*pageElement }

@@ -20,7 +20,8 @@ import (
 
 var testBucket = []byte("bucket")
 
-// filled makes a file whose bucket has so many keys, every second number, with values of about that size.
+// filled creates a file with a bucket of the given number of keys, every second number, with values of about the given
+// size.
 func filled(t *testing.T, pageSize, keys, size int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "db")
@@ -57,7 +58,7 @@ func viewed(t *testing.T, path string, f func(b *bbolt.Bucket)) {
 	})
 }
 
-// TestTreeFindsWhatBboltFinds: any number of keys at once, whether they are there or not, in trees of each depth.
+// TestTreeFindsWhatBboltFinds looks up any number of keys at once, existing and missing ones, in trees of each depth.
 func TestTreeFindsWhatBboltFinds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -106,14 +107,15 @@ func requireFound(t *testing.T, b *bbolt.Bucket, wanted [][]byte) {
 		if want == nil {
 			continue
 		}
-		asked[i][0] = 'x' // the caller's, for its next key
+		asked[i][0] = 'x' // the caller reuses the memory of its key
 		if !bytes.Equal(all[i].Key, key) || cap(all[i].Key) > len(key) || cap(all[i].Value) > len(want) {
 			t.Errorf("%q among %d: the key found is %q, of a capacity of %d, its value's %d of %d bytes", key, len(wanted), all[i].Key, cap(all[i].Key), cap(all[i].Value), len(want))
 		}
 	}
 }
 
-// TestTreeEndsOverDamage: whatever a damaged page says, the search ends, if need be by a panic or a fault that can be recovered.
+// TestTreeEndsOverDamage checks that a search in a damaged page ends, possibly by a panic or a fault that can be
+// recovered.
 func TestTreeEndsOverDamage(t *testing.T) {
 	t.Parallel()
 	const size = 4096
@@ -161,7 +163,7 @@ func TestTreeEndsOverDamage(t *testing.T) {
 	}
 }
 
-// misses tells whether a key is not found, or the search panics.
+// misses reports whether a key is not found or the search panics.
 func misses(tree *Tree, wanted []Lookup) (missed bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { missed = missed || recover() != nil }()
@@ -169,7 +171,7 @@ func misses(tree *Tree, wanted []Lookup) (missed bool) {
 	return slices.ContainsFunc(wanted, func(l Lookup) bool { return l.Value == nil })
 }
 
-// TestTreeAsksForWholePages: pages that the disk has to give are read whole, and together.
+// TestTreeAsksForWholePages checks that pages on the disk are read whole, and all at once.
 func TestTreeAsksForWholePages(t *testing.T) {
 	t.Parallel()
 	path := filled(t, 16<<10, 20_000, 50)
@@ -190,7 +192,8 @@ func TestTreeAsksForWholePages(t *testing.T) {
 			t.Skip("this file system keeps its files in memory")
 		}
 		tree.ask(asked)
-		for deadline := time.Now().Add(time.Minute); !resident(); time.Sleep(time.Millisecond) { // the kernel tells nobody
+		// The kernel sends no notification.
+		for deadline := time.Now().Add(time.Minute); !resident(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("pages were asked for, and do not come")
 			}
@@ -198,7 +201,7 @@ func TestTreeAsksForWholePages(t *testing.T) {
 	})
 }
 
-// inMemory tells whether the kernel has all of a page.
+// inMemory reports whether the kernel has all of a page in memory.
 func inMemory(t *testing.T, tree *Tree, id uint64) bool {
 	t.Helper()
 	page := tree.file[id*tree.size:][:tree.size]
