@@ -16,13 +16,13 @@ const maintainer = "attestd maintainers <attestd@users.noreply.github.com>"
 type release struct {
 	version string
 	date    time.Time
-	changes []string // one line of text each
+	changes []string // one line of text per change
 }
 
 var heading = regexp.MustCompile(`^## \[([^\]]+)\](?: - (\d{4}-\d{2}-\d{2}))?`)
 
-// parseChangelog reads the form of Keep a Changelog. What is unreleased becomes the given version. A release without
-// changes is left out.
+// parseChangelog reads the format of Keep a Changelog. The unreleased section becomes a release of the given version. A
+// release without changes is omitted.
 func parseChangelog(text, version string, date time.Time) ([]release, error) {
 	var all []release
 	section := ""
@@ -60,7 +60,7 @@ func parseChangelog(text, version string, date time.Time) ([]release, error) {
 	if len(kept) == 0 {
 		return nil, errors.New("no release in the changelog")
 	}
-	// A package's first entry is the package's own version, also where nothing is unreleased.
+	// The first entry must be the package's own version, even if no change is unreleased.
 	if kept[0].version != version && strings.SplitN(version, "+", 2)[0] == kept[0].version {
 		kept[0].version = version
 	}
@@ -70,7 +70,7 @@ func parseChangelog(text, version string, date time.Time) ([]release, error) {
 	return kept, nil
 }
 
-// plain takes Markdown's quoting of code away.
+// plain removes Markdown's backquotes.
 func plain(s string) string { return strings.ReplaceAll(s, "`", "") }
 
 func writeChangelog(w io.Writer, file, format, version string, date time.Time) error {
@@ -91,7 +91,7 @@ func writeChangelog(w io.Writer, file, format, version string, date time.Time) e
 	return fmt.Errorf("no format %q", format)
 }
 
-// writeDebian writes the form of deb-changelog(5).
+// writeDebian writes the format of deb-changelog(5).
 func writeDebian(w io.Writer, releases []release) error {
 	var b strings.Builder
 	for i, r := range releases {
@@ -108,7 +108,7 @@ func writeDebian(w io.Writer, releases []release) error {
 	return err
 }
 
-// writeRPM writes the %changelog of an rpm's spec file.
+// writeRPM writes the %changelog of an RPM spec file.
 func writeRPM(w io.Writer, releases []release) error {
 	var b strings.Builder
 	for i, r := range releases {
@@ -124,7 +124,7 @@ func writeRPM(w io.Writer, releases []release) error {
 	return err
 }
 
-// wrap breaks text into lines of at most width columns, where words allow.
+// wrap breaks text between words into lines of at most width columns. A longer word gets its own line.
 func wrap(text, first, rest string, width int) string {
 	var b strings.Builder
 	line, empty := first, true

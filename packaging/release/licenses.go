@@ -12,17 +12,17 @@ import (
 	"strings"
 )
 
-// allowed are the licenses under which others' work may be in this repository's programs and tests: those that ask for their
-// notice to be passed on (writeNotices does), and weak copyleft, which asks for the source of that work alone. A new one is a
-// decision, and a line here.
+// allowed are the licenses allowed for the dependencies of programs and tests. They are permissive licenses, which
+// require their notice to be passed on (see writeNotices), and weak copyleft, which requires only the source of the
+// dependency itself. A new license needs a decision and a line here.
 var allowed = []string{
 	"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BlueOak-1.0.0", "CC0-1.0", "ISC", "MIT", "Unlicense", "Zlib",
 	"LGPL-3.0-or-later", "MPL-2.0",
 	"OFL-1.1", // fonts
 }
 
-// checkLicenses writes the license of each module that packages or their tests are made of, and of each package in the
-// playground. Its error names each that is not allowed.
+// checkLicenses writes the license of each Go module of the packages and their tests, and of each npm package in the
+// bundles. Its error names each license that is not allowed.
 func checkLicenses(ctx context.Context, w io.Writer, packages string, bundles []string) error {
 	modules, err := modulesOf(ctx, packages)
 	if err != nil {
@@ -59,14 +59,14 @@ func judgeLicense(name, expression string) error {
 	return nil
 }
 
-// listedModule is a module as 'go list' tells it.
+// listedModule is a module in the output of 'go list'.
 type listedModule struct {
 	Path, Version, Dir string
 	Main               bool
 	Replace            *listedModule
 }
 
-// modulesOf are those of the packages and their tests, without this one.
+// modulesOf returns the modules of the packages and their tests, without this module.
 func modulesOf(ctx context.Context, packages string) (modules []listedModule, err error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", "-json=Module", packages)
 	var stderr bytes.Buffer

@@ -1,6 +1,7 @@
-// Command release writes what a release has beside its program: the changelog in the forms that packages want, the
-// software bill of materials (CycloneDX 1.6) and the licenses of all modules that are linked in and all packages that
-// are bundled; licenses checks that they are such as may be passed on. Each is made from the repository and what was built alone, so that the same commit gives the same bytes.
+// Command release writes the files that accompany the program in a release. They are the changelog in the packages'
+// formats, the software bill of materials (CycloneDX 1.6), and the licenses of all linked modules and bundled npm
+// packages. It also checks that all of these licenses are allowed. Its only inputs are the repository and the build, so
+// the same commit gives the same bytes.
 package main
 
 import (

@@ -19,15 +19,15 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// licenseFile matches the names under which modules keep their terms. A module without one is an error: what may not
-// be passed on must not be linked in.
+// licenseFile matches the names of license files in modules. A module without one is an error, because it must not be
+// linked.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-._].*)?$`)
 
-// termsFile matches those of them that have a name in SPDX's list.
+// termsFile matches the license files with terms that SPDX lists.
 var termsFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([-._].*)?$`)
 
-// writeNotices writes the licenses of all modules in a program, of the playground that it embeds, and of Go itself, as
-// those licenses ask of who passes the program on.
+// writeNotices writes the licenses of all modules in a program, of the bundles that it embeds, and of Go itself. These
+// licenses require it from each distributor of the program.
 func writeNotices(ctx context.Context, w io.Writer, program string, bundles []string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -54,7 +54,7 @@ func writeNotices(ctx context.Context, w io.Writer, program string, bundles []st
 	return errors.Join(append(failures, writeBundledNotices(w, bundles))...)
 }
 
-// moduleDir is where the module cache keeps a module.
+// moduleDir returns the folder of a module in the module cache.
 func moduleDir(cache string, m *debug.Module) (string, error) {
 	if m.Replace != nil {
 		m = m.Replace
@@ -70,17 +70,17 @@ func moduleDir(cache string, m *debug.Module) (string, error) {
 	return filepath.Join(cache, filepath.FromSlash(path)+"@"+version), nil
 }
 
-// licenses are those that a text does not tell by itself: go-ethereum has the terms of its programs beside those of its
-// library, which is what is linked in, and says only in its README which is which; bloomfilter, of which only tests are made, has
-// them in its source.
+// licenses are the licenses that a module's license files do not identify. go-ethereum also contains the license of its
+// programs. Only its README says that the library, which is linked here, is under the LGPL. bloomfilter, which only
+// tests use, has its license in its source.
 //
-// psx is under BSD-3-Clause or GPL-2.0, as its user chooses: it is used under the first.
+// psx is dual-licensed under BSD-3-Clause and GPL-2.0. It is used under BSD-3-Clause.
 var licenses = map[string]string{
 	"github.com/ethereum/go-ethereum": "LGPL-3.0-or-later", "github.com/holiman/bloomfilter/v2": "MIT",
 	"kernel.org/pub/linux/libs/security/libcap/psx": "BSD-3-Clause",
 }
 
-// moduleLicense returns the SPDX expression of the license files of a module.
+// moduleLicense returns the SPDX expression for the license files of a module.
 func moduleLicense(name, dir string) (string, error) {
 	if known := licenses[name]; known != "" {
 		return known, nil

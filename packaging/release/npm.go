@@ -14,15 +14,16 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// npmPackage is one that is bundled into the program, as the build.mjs of api/graphiql and of api/console list it in packages.json.
+// npmPackage is an npm package that is bundled into the program. The build.mjs of api/graphiql and of api/console list
+// these packages in packages.json.
 type npmPackage struct {
 	Name      string `json:"name"`
 	Version   string `json:"version"`
 	License   string `json:"license"`   // SPDX
-	Integrity string `json:"integrity"` // of the archive in the registry: sha512- and base64
+	Integrity string `json:"integrity"` // hash of the archive in the registry: sha512- and base64
 }
 
-// bundledPackages returns those of all bundles, none of one that was not built.
+// bundledPackages returns the packages of all bundles. A bundle that was not built is empty.
 func bundledPackages(bundles []string) (packages []npmPackage, err error) {
 	for _, dist := range bundles {
 		some, err := packagesOf(dist)
@@ -62,7 +63,7 @@ func (p npmPackage) component() cdx.Component {
 	return c
 }
 
-// writeBundledNotices writes the licenses of the bundled packages, of which each bundle has one text.
+// writeBundledNotices writes the licenses of the bundled packages. Each bundle has one text with all of them.
 func writeBundledNotices(w io.Writer, bundles []string) error {
 	for _, dist := range bundles {
 		if err := writeNoticesOf(w, dist); err != nil {
@@ -84,7 +85,7 @@ func writeNoticesOf(w io.Writer, dist string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it is only read
+	defer func() { _ = f.Close() }() // opened for reading only
 	text, err := gzip.NewReader(f)
 	if err != nil {
 		return fmt.Errorf("%s: %w", files[0], err)

@@ -91,7 +91,8 @@ func TestOwnChangelogIsReadWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Right after a release nothing is unreleased; a package of another version would get an entry that is in no changelog.
+	// The changelog may have no unreleased change right after a release. A package of another version would then get an
+	// entry that is in no changelog.
 	all := strings.Replace(string(text), "## [Unreleased]\n", "## [Unreleased]\n\n### Added\n\n- One more.\n", 1)
 	releases, err := parseChangelog(all, "9.9.9", day)
 	if err != nil {
@@ -108,7 +109,7 @@ func TestOwnChangelogIsReadWhole(t *testing.T) {
 
 const bundled = `[{"name":"@a/b","version":"1.2.3","license":"MIT","integrity":"sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg=="}]`
 
-// playground is a folder as build.mjs leaves it, among bundles.
+// playground returns a list with one bundle, as built by build.mjs.
 func playground(t *testing.T, packages string) []string {
 	t.Helper()
 	dist := t.TempDir()
@@ -128,7 +129,7 @@ func playground(t *testing.T, packages string) []string {
 	return []string{dist, t.TempDir()}
 }
 
-// The test itself is a Go program with modules linked in.
+// The test binary is a Go program with linked modules.
 func TestSBOMListsWhatIsShipped(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()
@@ -155,7 +156,7 @@ func TestSBOMListsWhatIsShipped(t *testing.T) {
 	}
 	licenses := make(map[string]string)
 	for _, c := range *got.Components {
-		// The schema knows SPDX's identifiers, but does not look into expressions.
+		// The schema validates SPDX identifiers, but not expressions.
 		for id := range strings.SplitSeq(licenseOf(c), " AND ") {
 			if err := schema.Validate(unmarshal(t, []byte(`{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [
 				{"type": "library", "name": "a", "licenses": [{"license": {"id": "`+id+`"}}]}]}`))); err != nil && c.PackageURL != "" {
@@ -199,7 +200,7 @@ func TestSBOMNeedsTheListOfABundle(t *testing.T) {
 	}
 }
 
-// What the schema refuses, so that its approval means something.
+// The schema refuses invalid documents, so its approval is meaningful.
 func TestSchemaRefusesWhatIsNoSBOM(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -213,7 +214,7 @@ func TestSchemaRefusesWhatIsNoSBOM(t *testing.T) {
 	}
 }
 
-// schema is CycloneDX's own, from the module of its library.
+// schema returns CycloneDX's schema from the module of its library.
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
@@ -248,7 +249,7 @@ func unmarshal(t *testing.T, text []byte) any {
 	return v
 }
 
-// The bill of materials that make packages wrote, where it did.
+// The bills of materials that make packages has written are valid.
 func TestReleasedSBOMsAreValid(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../dist/*.cdx.json")
@@ -298,14 +299,14 @@ func TestNoticesNeedALicense(t *testing.T) {
 	}
 }
 
-// Each module that anything here is made of, tests too, and each package in the playground is under a license that was decided on.
+// Each module of the programs and tests, and each bundled npm package, has an allowed license.
 func TestLicensesAreAllowed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...", []string{"../../api/graphiql/dist", "../../api/console/dist"}); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} { // of the program; of tests
+	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} { // used by the program; used by tests
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s was not looked at", want)
 		}

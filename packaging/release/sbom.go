@@ -21,9 +21,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// writeSBOM lists what is linked into a program, as the Go linker recorded it in the program itself, and what is bundled
-// in the bundles that it embeds, as the bundler recorded it in their folders: what is listed is what was shipped,
-// not what go.mod and package.json would allow.
+// writeSBOM writes the components of a program. The Go linker recorded the modules in the program, and the bundler
+// recorded the npm packages in the bundles' folders. So the list has the shipped versions, not the ones that go.mod and
+// package.json would allow.
 func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []string, version string, date time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -56,7 +56,7 @@ func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []strin
 	return err
 }
 
-// subject is the program itself.
+// subject returns the component of the program itself.
 func subject(info *debug.BuildInfo, version string, sum [sha256.Size]byte) *cdx.Component {
 	purl := "pkg:golang/" + info.Main.Path + "@" + strings.ReplaceAll(version, "+", "%2B")
 	var settings []cdx.Property
@@ -71,7 +71,7 @@ func subject(info *debug.BuildInfo, version string, sum [sha256.Size]byte) *cdx.
 	}
 }
 
-// components are what a program is made of, each once, by name.
+// components returns the components of a program, sorted by name and without duplicates.
 func components(ctx context.Context, program string, info *debug.BuildInfo, bundles []string) ([]cdx.Component, error) {
 	parts := []cdx.Component{library("pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"), "std", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause")}
 	cache, err := goEnv(ctx, "GOMODCACHE")
@@ -105,7 +105,7 @@ func library(purl, name, version, license string) cdx.Component {
 	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl, Licenses: licensed(license)}
 }
 
-// licensed takes an SPDX identifier or expression.
+// licensed converts an SPDX identifier or expression.
 func licensed(spdx string) *cdx.Licenses {
 	if strings.Contains(spdx, " ") {
 		return &cdx.Licenses{{Expression: spdx}}
@@ -137,13 +137,13 @@ func moduleComponent(cache string, m *debug.Module) (cdx.Component, error) {
 	return c, nil
 }
 
-// sharedLibraries are those that the program asks of the machine it runs on.
+// sharedLibraries returns the shared libraries that the program needs from the operating system.
 func sharedLibraries(program string) ([]cdx.Component, error) {
 	f, err := elf.Open(program)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened for reading only
 	names, err := f.ImportedLibraries()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program, err)
