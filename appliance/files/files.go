@@ -1,4 +1,4 @@
-// Package files writes files that are whole on disk or not there at all, and gives them to those who must open them.
+// Package files writes files atomically and durably, and gives them to the owner of their folder.
 package files
 
 import (
@@ -10,14 +10,15 @@ import (
 	"syscall"
 )
 
-// Write makes a file that is whole on disk or not there at all.
+// Write writes a file atomically: a crash leaves the whole new file, or the previous one if there was one. The content
+// is synced to disk before Write returns.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // in vain once it is renamed
+	defer func() { _ = os.Remove(f.Name()) }() // fails after the rename, as intended
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
@@ -29,7 +30,7 @@ func Write(path string, content []byte, mode fs.FileMode) error {
 	return SyncFolder(dir)
 }
 
-// SyncFolder brings a folder's new names to the disk.
+// SyncFolder syncs a folder's entries to disk.
 func SyncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -38,13 +39,13 @@ func SyncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// HandOver gives files in a folder to the folder's owner, where root has made them: the daemon runs as the owner and
-// must be able to open them.
+// HandOver changes the owner of files in a folder to the folder's owner if this process is root. The daemon runs as
+// that owner and must be able to open files that root has made.
 func HandOver(dir string, names ...string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	// Within the folder, whatever its owner may have put there: no link leads root out of it.
+	// os.Root prevents a symbolic link by the folder's owner from leading root out of the folder.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -63,7 +64,8 @@ func HandOver(dir string, names ...string) error {
 	return nil
 }
 
-// Exists reports whether a path is there, be it a link that leads nowhere. What cannot be looked at is taken to be there.
+// Exists reports whether a path exists. A dangling symbolic link exists. A path that cannot be examined counts as
+// existing.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

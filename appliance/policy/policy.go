@@ -1,5 +1,5 @@
-// Package policy reads an appliance.Policy from a file. A file is taken whole or not at all: each name that is not known, and each value
-// that makes no sense, is an error that names its line.
+// Package policy reads an appliance.Policy from a file. It accepts a file as a whole or not at all. Each unknown name
+// and each invalid value is an error with its line.
 package policy
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // so that a time zone means the same on a machine without its own
+	_ "time/tzdata" // makes time zones the same on machines without their own data
 
 	"github.com/agnivade/levenshtein"
 	"go.yaml.in/yaml/v3"
@@ -23,10 +23,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// maxFile bounds a file, in bytes: lists of some 300,000 addresses.
+// maxFile is the maximum size of a file in bytes. That is about 300,000 addresses.
 const maxFile = 16 << 20
 
-// Read reads a policy.
+// Read reads a policy. Its error joins all faults of the file.
 func Read(from io.Reader) (*appliance.Policy, error) {
 	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
 	if err != nil {
@@ -45,7 +45,7 @@ func Read(from io.Reader) (*appliance.Policy, error) {
 		Entries: values(document), Blank: len(bytes.TrimSpace(text)) == 0,
 	}
 	r := &reader{}
-	if len(document.Content) > 0 { // else it is empty, or has comments only
+	if len(document.Content) > 0 { // otherwise the file is empty or has only comments
 		r.policy(p, document.Content[0])
 	}
 	return p, errors.Join(r.failures...)
@@ -70,7 +70,7 @@ func single(text []byte) (*yaml.Node, error) {
 	return &document, nil
 }
 
-// values counts the scalars that are no names of a mapping: addresses, counts, times and so on.
+// values counts the scalars other than the names of a mapping: addresses, counts, times and so on.
 func values(n *yaml.Node) (count int) {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
 		return 1
@@ -83,14 +83,14 @@ func values(n *yaml.Node) (count int) {
 	return count
 }
 
-// reader collects what is wrong, so that one look at a file finds all of it.
+// reader collects all faults of a file.
 type reader struct{ failures []error }
 
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
 	r.failures = append(r.failures, fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...)))
 }
 
-// member is a name of a mapping, and what reads its value.
+// member is a name of a mapping with the function that reads its value.
 type member struct {
 	name string
 	read func(n *yaml.Node)
@@ -111,14 +111,14 @@ func (r *reader) mapping(n *yaml.Node, what string, members ...member) {
 	})
 }
 
-// nearest returns the name of the smallest edit distance.
+// nearest returns the name with the smallest edit distance.
 func nearest(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
 		return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
 	})
 }
 
-// pairs reads a mapping of any names, each once. One written with nothing in it has none.
+// pairs reads a mapping of arbitrary names. Each name may occur once. A mapping without content is empty.
 func (r *reader) pairs(n *yaml.Node, what string, read func(name, value *yaml.Node)) {
 	n = target(n)
 	if n.Tag == "!!null" {
@@ -152,7 +152,7 @@ func (r *reader) list(n *yaml.Node, what string, read func(n *yaml.Node)) {
 	}
 }
 
-// target is what an alias stands for.
+// target resolves an alias.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -160,7 +160,7 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// text is the text of a scalar, as it is written: an address is no number, and 08:00 no count of seconds.
+// text returns a scalar as it is written, because YAML would read an address as a number and 08:00 as seconds.
 func (r *reader) text(n *yaml.Node, what string) (string, bool) {
 	n = target(n)
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
@@ -192,7 +192,8 @@ func (r *reader) sides(n *yaml.Node, what string) (s appliance.Sides) {
 	return s
 }
 
-// addresses reads a list of addresses, as appliance.ParseAddress has them. An empty list is a list.
+// addresses reads a list of addresses in the form of appliance.ParseAddress. The result is not nil, even for an empty
+// list.
 func (r *reader) addresses(n *yaml.Node, what string) appliance.AddressSet {
 	set := make(appliance.AddressSet)
 	r.list(n, what, func(n *yaml.Node) {
@@ -219,7 +220,7 @@ func (r *reader) second(n *yaml.Node) appliance.SecondBeneficiary {
 	return appliance.RefuseSecond
 }
 
-// zone reads a name of the IANA time zone database. "Local" would mean another one on another machine.
+// zone reads a name of the IANA time zone database. It refuses "Local", which differs between machines.
 func (r *reader) zone(n *yaml.Node) *time.Location {
 	text, _ := r.text(n, "time_zone")
 	zone, err := time.LoadLocation(text)
@@ -231,7 +232,7 @@ func (r *reader) zone(n *yaml.Node) *time.Location {
 }
 
 func (r *reader) caps(n *yaml.Node) []appliance.Cap {
-	caps := []appliance.Cap{} // not nil: an API key may have none
+	caps := []appliance.Cap{} // not nil, because an empty list replaces Policy.Caps
 	var members []member
 	for _, period := range appliance.Periods {
 		members = append(members, member{string(period), func(n *yaml.Node) {
@@ -247,7 +248,7 @@ func (r *reader) caps(n *yaml.Node) []appliance.Cap {
 	return caps
 }
 
-// keyID is how the id of an API key is written.
+// keyID matches the id of an API key.
 var keyID = regexp.MustCompile(`^[a-z2-7]{16}$`)
 
 func (r *reader) keys(n *yaml.Node) map[string]appliance.KeyPolicy {
@@ -266,13 +267,13 @@ func (r *reader) keys(n *yaml.Node) map[string]appliance.KeyPolicy {
 	return keys
 }
 
-// days are the names of the days, by time.Weekday.
+// days are the names of the days, indexed by time.Weekday.
 var days = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 
 func (r *reader) opening(n *yaml.Node) appliance.Opening {
 	o := appliance.Opening{From: -1, To: -1}
 	for i := range o.Days {
-		o.Days[i] = true // where none are named
+		o.Days[i] = true // the default without days
 	}
 	before := len(r.failures)
 	r.mapping(n, "hours",
@@ -308,7 +309,7 @@ func (r *reader) days(n *yaml.Node) (on [7]bool) {
 	return on
 }
 
-// clock is a time of the day, to the minute; 24:00 is its end.
+// clock matches a time of day in minutes; 24:00 is the end of the day.
 var clock = regexp.MustCompile(`^(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)$`)
 
 func (r *reader) minutes(n *yaml.Node, what string) int {

@@ -118,7 +118,7 @@ func TestEachMistakeIsNamedWithItsLine(t *testing.T) {
 	}
 }
 
-// One look at a file finds all that is wrong in it.
+// The error names all mistakes of a file.
 func TestAllMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	_, err := policy.Read(strings.NewReader("alow: {}\ncaps: { day: x }\nsecond_beneficiary: maybe\n"))
@@ -140,7 +140,7 @@ func TestAVersionIsOfTheFile(t *testing.T) {
 	}
 }
 
-// Rules behind --- would be written, and not be in effect.
+// Rules after --- would have no effect, so a second document is refused.
 func TestASecondDocumentIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -171,7 +171,7 @@ func TestAFileWithoutATextIsBlank(t *testing.T) {
 	}
 }
 
-// Whatever is read, an error or a policy comes out, and never both wrong.
+// FuzzRead checks that Read returns either an error or a policy with a version.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{"deny: {beneficiary: [" + one + "]}", "hours: [{days: [mon], from: 08:00, to: 18:00}]", "a: &a [*a]", "keys: {" + key + ": {caps: {day: 1}}}", "? [x]\n: y", "<<: {}"} {
 		f.Add(seed)

@@ -1,4 +1,4 @@
-// Package text is how times, a follower's state and words of a shell are shown to a person, by commands and by doctor.
+// Package text formats times, the state of a follower, and shell words for people. Commands and doctor use it.
 package text
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// Time is how a time is shown to a person; empty for none.
+// Time formats a time in UTC; the zero time is "".
 func Time(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -19,7 +19,7 @@ func Time(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-// Age is a time and how long ago it was.
+// Age formats a time with the time since then; the zero time is "".
 func Age(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -27,7 +27,7 @@ func Age(t time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", Time(t), time.Since(t).Round(time.Second))
 }
 
-// OneLine is what an upstream has said, without what a terminal or a table takes for something else.
+// OneLine replaces characters of an upstream's message that would break a terminal or a table.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -37,7 +37,7 @@ func OneLine(s string) string {
 	}, s)
 }
 
-// Lag is by how much a replica may be out of date.
+// Lag describes how far a replica may be behind its upstream.
 func Lag(s follower.Status) string {
 	if s.LagSeconds == nil {
 		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
@@ -53,7 +53,7 @@ func Lag(s follower.Status) string {
 	return text
 }
 
-// Follower is what a follower does.
+// Follower describes the state of a follower.
 func Follower(s follower.Status) string {
 	text := string(s.State)
 	if all := Rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
@@ -65,7 +65,7 @@ func Follower(s follower.Status) string {
 	return text
 }
 
-// Rows are packets and transfers together.
+// Rows returns the sum over all kinds of rows, that is packets and transfers.
 func Rows(s follower.Status) (all follower.Count) {
 	for _, count := range s.Rows {
 		all.Here += count.Here
@@ -85,7 +85,7 @@ func ShellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// Wrap breaks a text between words into lines of at most so many characters; a word that is longer has a line of its own.
+// Wrap breaks a text between words into lines of at most width characters. A longer word gets its own line.
 func Wrap(s string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(s) {
