@@ -1,5 +1,4 @@
-// Package systemd has no code: it keeps the units that the packages install. Its tests ask systemd what it thinks of
-// them.
+// Package systemd has no code. It contains the units that the packages install, and tests them with systemd.
 //
 //nolint:misspell // systemd-analyze is spelled so
 package systemd
@@ -13,7 +12,7 @@ import (
 	"testing"
 )
 
-// maxExposure is the score of `systemd-analyze security`, times ten, that a unit may have: 0 is sealed off, 100 open.
+// maxExposure is the maximum score of `systemd-analyze security`, times ten, from 0 (sealed off) to 100 (open).
 const maxExposure = "15"
 
 func TestUnitsAreValid(t *testing.T) {
@@ -36,7 +35,8 @@ func TestServicesAreSealedOff(t *testing.T) {
 	}
 }
 
-// The kernel takes pages back before it ends the process, and the backup yields to signing.
+// The kernel reclaims pages before it kills the process (MemoryHigh below MemoryMax), and signing has priority over the
+// backup.
 func TestLimitsOfMemoryAndProcessors(t *testing.T) {
 	t.Parallel()
 	value := func(unit, name string) (n int) {
@@ -63,7 +63,7 @@ func TestLimitsOfMemoryAndProcessors(t *testing.T) {
 	}
 }
 
-// Each example opens what one HSM needs: the unit with it must still be valid, and sealed off.
+// A unit with an example as its drop-in is still valid and sealed off.
 func TestExamplesAreValidAndSealedOff(t *testing.T) {
 	t.Parallel()
 	examples := glob(t, "../packaging/examples", "*.conf")
@@ -93,8 +93,8 @@ func TestExamplesAreValidAndSealedOff(t *testing.T) {
 	}
 }
 
-// installed copies the units to a folder of their own, with a program in place of /usr/bin/attestd, which this
-// machine need not have.
+// installed copies the units to a temporary folder, with another program in place of /usr/bin/attestd, which may be
+// missing on this machine.
 func installed(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,7 +109,7 @@ func installed(t *testing.T) string {
 
 func program(dir string) string { return filepath.Join(dir, "program") }
 
-// analyze runs systemd-analyze and returns all it prints.
+// analyze runs systemd-analyze and returns its output.
 func analyze(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path, err := exec.LookPath("systemd-analyze")
@@ -131,7 +131,7 @@ func glob(t *testing.T, dir, pattern string) []string {
 	return files
 }
 
-// copyUnit copies a unit, or a part of one, with another program in place of attestd.
+// copyUnit copies a unit or a drop-in, with another program in place of attestd.
 func copyUnit(t *testing.T, from, to, program string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
