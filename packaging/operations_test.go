@@ -365,21 +365,21 @@ func (o *operator) rotation(t *testing.T) {
 	o.manual = readManual(t, "../docs/rotation.md")
 	defer func() { o.manual = operations }()
 	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/before-rotation.yaml")
-	o.types(t, "The walk, console 1")
-	keys := o.types(t, "The walk, console 2")
+	o.types(t, "Steps, console 1")
+	keys := o.types(t, "Steps, console 2")
 	if !strings.Contains(keys, "attestor-2027  active, default  yes") || !strings.Contains(keys, "attestor-2028  active           yes") {
 		t.Errorf("keys:\n%s", keys)
 	}
-	if out := o.types(t, "The walk, console 3"); !strings.Contains(out, "The attestation is good.") {
+	if out := o.types(t, "Steps, console 3"); !strings.Contains(out, "The attestation is good.") {
 		t.Errorf("the trial:\n%s", out)
 	}
-	if out := o.types(t, "The walk, console 4"); !strings.Contains(out, "signs attestor-2028.") {
+	if out := o.types(t, "Steps, console 4"); !strings.Contains(out, "signs attestor-2028.") {
 		t.Errorf("bound:\n%s", out)
 	}
-	if out := o.types(t, "The walk, console 5"); !strings.Contains(out, "is retiring; 0 API keys are bound to it") {
+	if out := o.types(t, "Steps, console 5"); !strings.Contains(out, "is retiring; 0 API keys are bound to it") {
 		t.Errorf("doctor says\n%s", out)
 	}
-	if out := o.types(t, "The walk, console 6"); strings.Contains(out, "attestor-2027") || !strings.Contains(out, "active, default") {
+	if out := o.types(t, "Steps, console 6"); strings.Contains(out, "attestor-2027") || !strings.Contains(out, "active, default") {
 		t.Errorf("keys:\n%s", out)
 	}
 	if !strings.Contains(o.run(t, "systemctl show -P NRestarts attestd"), "0") {
