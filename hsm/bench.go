@@ -22,7 +22,7 @@ type BenchResult struct {
 	P99        time.Duration
 }
 
-// RawSession is a session from the pool of a Signer, to measure the token itself. It is not safe for concurrent use.
+// RawSession is a session from the pool of a Signer, to measure the token alone. It is not safe for concurrent use.
 type RawSession struct {
 	signer *Signer
 	one    *session
@@ -37,8 +37,8 @@ func (s *Signer) RawSession(ctx context.Context) (*RawSession, error) {
 	return &RawSession{s, one}, nil
 }
 
-// Sign makes one signature with C_SignInit and C_Sign. It checks and repairs nothing. No attestation can have the digest
-// that it signs, so the signature is of no use to anyone; see appliance.TrialDigest.
+// Sign makes one signature with C_SignInit and C_Sign. It neither checks nor repairs. No attestation can have the
+// digest that it signs, so the signature is useless to an attacker; see appliance.TrialDigest.
 func (r *RawSession) Sign() error {
 	_, err := r.signer.signOn(r.one, benchDigest())
 	if err != nil {
@@ -50,7 +50,7 @@ func (r *RawSession) Sign() error {
 // Release returns the session to the pool.
 func (r *RawSession) Release() { r.signer.release(r.one) }
 
-// benchDigest returns a digest above the order of the BN254 scalar field that is no known output of Keccak-256.
+// benchDigest returns a digest above the order of the BN254 scalar field that is not a known output of Keccak-256.
 func benchDigest() (d appliance.Digest) {
 	for i := range d {
 		d[i] = 0xff
@@ -58,8 +58,8 @@ func benchDigest() (d appliance.Digest) {
 	return d
 }
 
-// Bench measures raw signatures for d with each number of sessions, one goroutine per session, with the key of the options.
-// This process must not have the module open.
+// Bench measures raw signatures for d with each number of sessions, one goroutine per session, with the key of the
+// options. This process must not have the module open.
 func Bench(ctx context.Context, options Options, sessions []int, d time.Duration) ([]BenchResult, error) {
 	options.Sessions = max(1, slices.Max(append(slices.Clone(sessions), 0)))
 	s, err := Open(ctx, options)
@@ -96,7 +96,7 @@ func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult
 		}
 		raw = append(raw, r)
 	}
-	// As in a worker: a call that waits for the HSM holds one of Go's processors.
+	// As in a worker, a call that waits for the HSM occupies one of Go's processors.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), n+2)))
 	cpu, began := cpuTime(), time.Now()
 	took, err := signUntil(ctx, raw, began.Add(d))
@@ -115,7 +115,8 @@ func (s *Signer) Bench(ctx context.Context, n int, d time.Duration) (BenchResult
 	}, nil
 }
 
-// signUntil signs with all sessions concurrently until end, with each once at least, and returns the duration of each signature.
+// signUntil signs with all sessions concurrently until end, at least once with each, and returns the duration of each
+// signature.
 func signUntil(ctx context.Context, raw []*RawSession, end time.Time) ([]time.Duration, error) {
 	took := make([][]time.Duration, len(raw))
 	errs := make([]error, len(raw))

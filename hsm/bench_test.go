@@ -13,7 +13,7 @@ import (
 func TestBenchMeasuresTheToken(t *testing.T) {
 	t.Parallel()
 	token := hsmtest.New(t)
-	for _, during := range []time.Duration{time.Nanosecond, 20 * time.Millisecond} { // each session signs once at least
+	for _, during := range []time.Duration{time.Nanosecond, 20 * time.Millisecond} { // each session signs at least once
 		results, err := hsm.Bench(t.Context(), hsm.Options{URI: token.URI}, []int{1, 3}, during)
 		if err != nil || len(results) != 2 {
 			t.Fatalf("%+v, %v", results, err)
@@ -26,7 +26,7 @@ func TestBenchMeasuresTheToken(t *testing.T) {
 	}
 }
 
-// BenchmarkRawSign is C_SignInit and C_Sign alone. CPU time is what compares: the clock depends on the neighbours.
+// BenchmarkRawSign is C_SignInit and C_Sign alone. Compare CPU time: the elapsed time depends on the machine's load.
 func BenchmarkRawSign(b *testing.B) {
 	s := benchSigner(b)
 	b.RunParallel(func(pb *testing.PB) {
@@ -45,7 +45,7 @@ func BenchmarkRawSign(b *testing.B) {
 	})
 }
 
-// BenchmarkSign is what a request pays: the wait for a session, the signature, and its check.
+// BenchmarkSign is the cost of a request: the wait for a session, the signature, and its check.
 func BenchmarkSign(b *testing.B) {
 	s := benchSigner(b)
 	b.RunParallel(func(pb *testing.PB) {
@@ -74,7 +74,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// benchSigner opens a signer and has the benchmark report CPU microseconds per operation.
+// benchSigner opens a signer and reports CPU microseconds per operation.
 func benchSigner(b *testing.B) *hsm.Signer {
 	s, err := hsm.Open(context.Background(), hsm.Options{URI: hsmtest.New(b).URI})
 	if err != nil {

@@ -39,12 +39,12 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// direct are functions of the module for callers in C, which do without the binding's copies and its second call of C_Sign.
-// They are 0 where there are none: then everything goes through the binding.
+// direct holds functions of the module for callers in C. A direct call avoids the binding's copies and its second call
+// of C_Sign. The functions are 0 if the module does not offer them; calls then go through the binding.
 type direct struct{ signInit, sign uintptr }
 
 func directOf(m module, path string) direct {
-	if _, real := m.(*pkcs11.Ctx); !real { // a test's, which wants to see each call
+	if _, real := m.(*pkcs11.Ctx); !real { // a test's wrapper, which must see each call
 		return direct{}
 	}
 	name := C.CString(path)

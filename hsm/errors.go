@@ -13,28 +13,28 @@ import (
 
 var (
 	// ErrPIN is wrapped by an error when the token refused the PIN, or when trying the PIN could lock the token. A
-	// Signer then fails until it is opened again: it never tries a wrong PIN twice.
+	// Signer then fails until it is reopened: it never tries a wrong PIN twice.
 	ErrPIN = errors.New("the PIN was not accepted")
 	// ErrNotFound is wrapped when no token or no key has all attributes of the URI.
 	ErrNotFound = errors.New("not found")
-	// ErrNoToken is wrapped beside ErrNotFound when the module shows no token at all, not even one to initialise: it does
-	// not reach its device or its server.
+	// ErrNoToken is wrapped in addition to ErrNotFound when the module shows no token at all, not even an uninitialised
+	// one: it cannot reach its device or its server.
 	ErrNoToken = errors.New("the module shows no token")
 	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
 	// ErrWrongKey is wrapped when a signature of the token does not verify.
 	ErrWrongKey = errors.New("the token signed with another key, or wrongly")
-	// ErrOtherKey is wrapped when one of several tokens has another key than the others, or than is expected.
+	// ErrOtherKey is wrapped when one of several tokens has a different key than the others, or than expected.
 	ErrOtherKey = errors.New("another key than expected")
-	// ErrExists is wrapped when a key of that label already exists.
+	// ErrExists is wrapped when a key with that label already exists.
 	ErrExists = errors.New("exists already")
-	// ErrLost is wrapped by the errors of a Signer whose module would have to be loaded again.
+	// ErrLost is wrapped by the errors of a Signer after a fault that only reloading the module can repair.
 	ErrLost = errors.New("the module must be loaded again")
 	// ErrClosed is wrapped by the errors of a Signer after Close.
 	ErrClosed = errors.New("the signer is closed")
 )
 
-// callError is a PKCS#11 function that did not return CKR_OK.
+// callError is the error of a PKCS#11 function that did not return CKR_OK.
 type callError struct {
 	function string
 	rv       pkcs11.Error
@@ -55,7 +55,8 @@ func failed(function string, err error) error {
 	return fmt.Errorf("%s: %w", function, err)
 }
 
-// rvName returns the name CKR_… of a value, or the number if PKCS#11 v2.40 has no name for it: vendors define their own.
+// rvName returns the name CKR_… of a value, or the number if PKCS#11 v2.40 has no name for it: vendors define their
+// own.
 func rvName(rv pkcs11.Error) string {
 	text := rv.Error()
 	if name := text[strings.LastIndex(text, " ")+1:]; strings.HasPrefix(name, "CKR_") {
@@ -64,13 +65,13 @@ func rvName(rv pkcs11.Error) string {
 	return fmt.Sprintf("CKR 0x%08X", uint(rv))
 }
 
-// rvOf returns the CK_RV that err wraps, CKR_OK if there is none.
+// rvOf returns the CK_RV that err wraps, CKR_OK if it wraps no CK_RV.
 func rvOf(err error) uint {
 	rv, _ := errors.AsType[pkcs11.Error](err)
 	return uint(rv)
 }
 
-// Unavailable returns CodeHSMUnavailable. Clients see no more than that; the cause is for the operator.
+// Unavailable returns CodeHSMUnavailable. Clients see only this code; the cause is for the operator.
 func Unavailable(cause error, retryAfter time.Duration) error {
 	e := appliance.Errorf(appliance.CodeHSMUnavailable, "the HSM is not available").Because(cause)
 	e.RetryAfter = retryAfter

@@ -2,7 +2,7 @@ package hsm
 
 import "time"
 
-// Library is the interface behind which tests put faults.
+// Library is the interface at which tests inject faults.
 type Library = module
 
 // Through returns the options with a wrapper around the real module.
@@ -33,7 +33,7 @@ func (o Options) Within(call, drain, pause time.Duration) Options {
 	return o
 }
 
-// Parts of the package that are tested by themselves.
+// Parts of the package that have separate tests.
 var (
 	ParsePoint  = parsePoint
 	FindLibrary = findLibrary

@@ -10,12 +10,12 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// faulty stands between the package and a real SoftHSM. It makes faults that real tokens have and SoftHSM does not, and it
-// fails the test for what would crash a module: two concurrent calls on one session, and a session that is closed or a
-// module that is finalised during a call.
+// faulty injects faults between the package and a real SoftHSM. It injects faults that real tokens have and SoftHSM
+// does not. It fails the test for calls that would crash a module: two concurrent calls on one session, and closing a
+// session or finalising the module during a call.
 //
-// After C_Initialize SoftHSM returns the same handles again, so that stale ones seem to work. faulty returns every handle
-// only once and refuses stale ones, as real tokens do.
+// After C_Initialize SoftHSM returns the same handles again, so that stale ones seem to work. faulty returns every
+// handle only once and rejects stale ones, as real tokens do.
 type faulty struct {
 	hsm.Library
 	t testing.TB
@@ -26,18 +26,18 @@ type faulty struct {
 	most     int // concurrent calls of C_Sign
 	signing  int
 	next     uint
-	slots    map[uint]uint // given out -> real
+	slots    map[uint]uint // returned handle -> real slot
 	sessions map[pkcs11.SessionHandle]*faultySession
 	objects  map[pkcs11.ObjectHandle]pkcs11.ObjectHandle
 
 	// Set before or, with set, while the module is in use.
-	before    func(function string) error                        // an error is returned instead of calling
-	tokenInfo func(*pkcs11.TokenInfo) error                      // changes what C_GetTokenInfo says
-	attribute func(attribute uint, value []byte) ([]byte, error) // changes what C_GetAttributeValue says
-	signature func(signature []byte) []byte                      // changes what C_Sign returns
-	login     func(pin string)                                   // sees the PIN
-	hide      func(template []*pkcs11.Attribute) bool            // searches that find nothing
-	noSlots   bool                                               // the module shows none
+	before    func(function string) error                        // returns an error to replace the call
+	tokenInfo func(*pkcs11.TokenInfo) error                      // changes the result of C_GetTokenInfo
+	attribute func(attribute uint, value []byte) ([]byte, error) // changes the result of C_GetAttributeValue
+	signature func(signature []byte) []byte                      // changes the result of C_Sign
+	login     func(pin string)                                   // receives the PIN
+	hide      func(template []*pkcs11.Attribute) bool            // selects searches that return no objects
+	noSlots   bool                                               // the module shows no slots
 }
 
 type faultySession struct {
@@ -75,12 +75,12 @@ func (f *faulty) count(function string) int {
 	return f.calls[function]
 }
 
-// staleObjects voids all object handles, as a logout does on many tokens.
+// staleObjects invalidates all object handles, as a logout does on many tokens.
 func (f *faulty) staleObjects() {
 	f.set(func() { f.objects = make(map[pkcs11.ObjectHandle]pkcs11.ObjectHandle) })
 }
 
-// staleSessions voids all sessions, and ends those that no call is inside of: with the last the token logs out.
+// staleSessions invalidates all sessions and closes those outside a call. Closing the last one logs out of the token.
 func (f *faulty) staleSessions() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +92,7 @@ func (f *faulty) staleSessions() {
 	f.sessions = make(map[pkcs11.SessionHandle]*faultySession)
 }
 
-// call runs one function of the module on a session, or on none where h is 0.
+// call runs one function of the module on a session. h is 0 for functions without a session.
 func (f *faulty) call(function string, h pkcs11.SessionHandle, run func(*faultySession) error) error {
 	s, err := f.enter(function, h)
 	if err != nil {
@@ -363,7 +363,7 @@ func (f *faulty) Sign(h pkcs11.SessionHandle, message []byte) (signature []byte,
 	return signature, err
 }
 
-// times returns a before that fails the function with that value n times.
+// times returns a before that fails the function with this value n times.
 func times(n int, function string, rv uint) func(string) error {
 	var mu sync.Mutex
 	return func(called string) error {

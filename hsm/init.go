@@ -15,13 +15,13 @@ import (
 
 // InitOptions configure Init.
 type InitOptions struct {
-	// URI must have token, object (the label of the key) and pin-source (where the user PIN is). slot-id or serial selects
-	// one of several tokens that are not initialised.
+	// URI must have token, object (the label of the key) and pin-source (the file of the user PIN). slot-id or serial
+	// selects one of several uninitialised tokens.
 	URI URI
-	// SOPIN is the PIN of the security officer. Init sets it on a token that it initialises, and logs in with it to a token
-	// that only lacks the user PIN. It may be nil if the token has both.
+	// SOPIN is the PIN of the security officer. Init sets it on a token that it initialises, and uses it to log in to a
+	// token that lacks only the user PIN. It may be nil if the token has both.
 	SOPIN []byte
-	// Logger logs what is done, and never a PIN. Nil means no log.
+	// Logger logs each action, and never a PIN. Nil means no log.
 	Logger *slog.Logger
 
 	load func(path string) (module, error) // nil means loadModule
@@ -30,7 +30,7 @@ type InitOptions struct {
 // InitResult describes the token and the key after Init.
 type InitResult struct {
 	TokenCreated bool    `json:"tokenCreated"` // the token was initialised
-	Created      bool    `json:"created"`      // the key was made
+	Created      bool    `json:"created"`      // the key was generated
 	Token        string  `json:"token"`        // label
 	Serial       string  `json:"serial"`
 	Key          KeyInfo `json:"key"`
@@ -44,11 +44,11 @@ type KeyInfo struct {
 	PublicKey string            `json:"publicKey"` // 0x and 65 bytes in hex, SEC 1 uncompressed
 }
 
-// Init makes sure that the token and the key of the URI exist. If there is no such token, it initialises one that is not
-// initialised (C_InitToken, C_InitPIN). If there is no such key, it generates a secp256k1 key that is sensitive and not
-// extractable. It never initialises a token again, since that would destroy its keys.
+// Init makes sure that the token and the key of the URI exist. If the token does not exist, Init initialises an
+// uninitialised one (C_InitToken, C_InitPIN). If the key does not exist, Init generates a secp256k1 key that is
+// sensitive and not extractable. Init never reinitialises a token, since that would destroy its keys.
 //
-// Errors: ErrNotFound if no token is left to initialise, ErrAmbiguous, ErrPIN.
+// Errors: ErrNotFound if no uninitialised token is left, ErrAmbiguous, ErrPIN.
 func Init(ctx context.Context, options InitOptions) (InitResult, error) {
 	shared := Options{URI: options.URI, Logger: options.Logger, load: options.load}.withDefaults()
 	return await(ctx, func() (InitResult, error) { return provision(shared, options.SOPIN) }, nil)
@@ -79,7 +79,7 @@ func provision(options Options, soPIN []byte) (result InitResult, err error) {
 	return result, nil
 }
 
-// checkLabel refuses a label that does not fit into CK_TOKEN_INFO. The binding would cut it.
+// checkLabel rejects a label that does not fit into CK_TOKEN_INFO. The binding would truncate it.
 func checkLabel(what, label string) error {
 	const most = 32
 	if len(label) == 0 || len(label) > most {
@@ -88,7 +88,7 @@ func checkLabel(what, label string) error {
 	return nil
 }
 
-// makeToken returns the token of the URI. If need be, it initialises the token and its user PIN.
+// makeToken returns the token of the URI. If necessary, it initialises the token and its user PIN.
 func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error) {
 	t, err = findToken(m, u)
 	if errors.Is(err, ErrNotFound) {
@@ -100,7 +100,7 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 	if err != nil || t.info.Flags&pkcs11.CKF_USER_PIN_INITIALIZED != 0 {
 		return t, created, err
 	}
-	// Also after an earlier run that ended between C_InitToken and C_InitPIN.
+	// An earlier run may have ended between C_InitToken and C_InitPIN.
 	if err := initUserPIN(m, t, u, soPIN); err != nil {
 		return t, created, err
 	}
@@ -109,7 +109,7 @@ func makeToken(m module, u URI, soPIN []byte) (t token, created bool, err error)
 }
 
 func initToken(m module, u URI, soPIN []byte) (token, error) {
-	// Before the token is changed: a file that cannot be read must not leave it half initialised.
+	// Check the PIN file before changing the token: an unreadable file must not leave the token half initialised.
 	pin, err := u.ReadPIN()
 	if err != nil {
 		return token{}, err
@@ -127,13 +127,13 @@ func initToken(m module, u URI, soPIN []byte) (token, error) {
 	}
 	slot := blank.slot
 	made, err := findToken(m, URI{Token: u.Token, SlotID: &slot})
-	if errors.Is(err, ErrNotFound) { // some modules move the token to another slot
+	if errors.Is(err, ErrNotFound) { // some modules move the token to a different slot
 		made, err = findToken(m, URI{Token: u.Token})
 	}
 	return made, err
 }
 
-// findBlank returns the one token that is not initialised and has the attributes of the URI other than the label.
+// findBlank returns the one uninitialised token that has the attributes of the URI other than the label.
 func findBlank(m module, u URI) (token, error) {
 	list, err := tokens(m)
 	if err != nil {
@@ -179,7 +179,7 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 
 // Keygen generates another key, with that label, in the token of the URI. It ignores object and id of the URI.
 //
-// Errors: ErrExists if the token has a key of that label, ErrNotFound, ErrAmbiguous, ErrPIN.
+// Errors: ErrExists if the token has a key with that label, ErrNotFound, ErrAmbiguous, ErrPIN.
 func Keygen(ctx context.Context, options Options, label string) (KeyInfo, error) {
 	options = options.withDefaults()
 	options.URI.Object, options.URI.ID = label, nil
@@ -206,8 +206,8 @@ func keygen(options Options) (KeyInfo, error) {
 	return made, nil
 }
 
-// makeKey returns the key of the URI, which it generates if there is none. If mustBeNew is set, a key that exists is
-// ErrExists. A trial signature must verify: some tokens make keys that they cannot use.
+// makeKey returns the key of the URI. If the key does not exist, makeKey generates it. If mustBeNew is set, an existing
+// key is ErrExists. A trial signature must verify, because some tokens generate keys that they cannot use.
 func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, created bool, err error) {
 	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
@@ -241,8 +241,8 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	return info, created, err
 }
 
-// generate generates a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). Both keys get the
-// id of the URI, or a random one.
+// generate generates a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). Both keys get
+// the id of the URI, or a random id.
 func generate(m module, h pkcs11.SessionHandle, u URI) error {
 	id := u.ID
 	if len(id) == 0 {

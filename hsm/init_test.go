@@ -105,7 +105,8 @@ func TestInitRefuses(t *testing.T) {
 	}
 }
 
-// Some HSMs generate secp256k1 keys and then refuse to sign with them, or sign something else. Neither becomes an attestor key.
+// Some HSMs generate secp256k1 keys and then refuse to sign with them, or sign wrongly. Such a key must not become an
+// attestor key.
 func TestAKeyThatCannotSignIsRefusedWhenItIsMade(t *testing.T) {
 	t.Parallel()
 	token := hsmtest.New(t)

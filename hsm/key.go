@@ -45,7 +45,7 @@ func hexOr(b []byte, none string) string {
 
 // findKey returns the one private EC key that has all attributes of the URI.
 //
-// Errors, which list the keys that are there: ErrNotFound, ErrAmbiguous.
+// Errors, which list the existing keys: ErrNotFound, ErrAmbiguous.
 func findKey(m module, h pkcs11.SessionHandle, u URI) (privateKey, error) {
 	template := keyTemplate(pkcs11.CKO_PRIVATE_KEY, u.Object, u.ID)
 	found, err := findObjects(m, h, template)
@@ -132,8 +132,8 @@ func describeKeys(m module, h pkcs11.SessionHandle, objects []pkcs11.ObjectHandl
 	return list, nil
 }
 
-// describeKey reads the attributes one by one, because a single one that the token does not know fails a whole call. An
-// attribute that cannot be read counts against the key: not sensitive, extractable, unable to sign.
+// describeKey reads the attributes one by one, because a single unknown attribute fails a whole call. An attribute that
+// cannot be read counts against the key: not sensitive, extractable, unable to sign.
 func describeKey(m module, h pkcs11.SessionHandle, o pkcs11.ObjectHandle) (privateKey, error) {
 	r := attributeReader{m: m, h: h, o: o}
 	k := privateKey{
@@ -148,8 +148,8 @@ func describeKey(m module, h pkcs11.SessionHandle, o pkcs11.ObjectHandle) (priva
 	return k, r.err
 }
 
-// attributeReader reads attributes of an object. An attribute that the object does not have or show is empty; after any
-// other error all further attributes are.
+// attributeReader reads attributes of an object. Attributes that the object lacks or hides are empty. After any other
+// error, all further attributes are empty.
 type attributeReader struct {
 	m   module
 	h   pkcs11.SessionHandle

@@ -12,40 +12,41 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Loan is a session of the pool that is lent to a loop in C, which signs with it without coming back to Go for each signature.
-// While the loop waits for something to sign, the session can be taken back.
+// Loan is a lease of a pool session to a loop in C, which signs with it without returning to Go for each signature.
+// While the loop waits for a request, the Signer can revoke the lease.
 type Loan struct {
 	words      loanWords
 	one        *session
 	generation uint64
 }
 
-// loanWords are what C sees of a Loan: struct loan in hsm/worker/loop.h.
+// loanWords is the part of a Loan that C sees: struct loan in hsm/worker/loop.h.
 type loanWords struct {
-	state          atomic.Int32 // one of those below
-	wanted         atomic.Int32 // 1: somebody waits for a session, and the loop shall end as soon as it is outside a call
+	state atomic.Int32 // one of the constants below
+	// 1: a caller waits for a session, and the loop must end as soon as it is outside a call
+	wanted         atomic.Int32
 	signInit, sign uintptr
 	session, key   uint
 
-	// Of a call that failed:
-	signing uint // 1: it was C_Sign, 0: C_SignInit
+	// Of a failed call:
+	signing uint // 1: C_Sign failed, 0: C_SignInit failed
 	rv      uint
 	length  uint // of the signature
 }
 
-// LoanSize is the size of what Words returns.
+// LoanSize is the size of the words that Words returns, in bytes.
 const LoanSize = unsafe.Sizeof(loanWords{})
 
 const (
-	loanFree  int32 = iota // the loop has no use for the session now
-	loanInUse              // it is inside a call, or one failed
-	loanEnded              // the session is not the loop's any more
+	loanFree  int32 = iota // the loop does not need the session now
+	loanInUse              // the loop is inside a call, or a call failed
+	loanEnded              // the loop no longer holds the session
 )
 
-// Words returns what C gets of the loan.
+// Words returns the words of the lease for C.
 func (l *Loan) Words() unsafe.Pointer { return unsafe.Pointer(&l.words) }
 
-// failure returns the error of the call that failed.
+// failure returns the error of the failed call.
 func (l *Loan) failure() error {
 	switch w := &l.words; {
 	case w.rv == pkcs11.CKR_OK:
@@ -57,9 +58,9 @@ func (l *Loan) failure() error {
 	}
 }
 
-// Lend takes a session from the pool for a loop in C, for Return or GoOn to give back. It returns nil where there is none to lend:
-// none that is open is free, the token is being repaired, or the module is not to be called directly. SignUnchecked then does
-// what there is to do.
+// Lend leases a session from the pool to a loop in C. Return or GoOn ends the lease. Lend returns nil if no session is
+// free and open, a caller waits for a session, the token is being repaired, or the module cannot be called directly.
+// SignUnchecked then serves the request.
 func (s *Signer) Lend() *Loan {
 	for s.direct != (direct{}) && s.waiting.Load() == 0 {
 		var one *session
@@ -78,10 +79,10 @@ func (s *Signer) Lend() *Loan {
 	return nil
 }
 
-// fresh reports whether the session was seen to be open since the token was last repaired.
+// fresh reports whether the session was known to be open since the last repair of the token.
 func (s *Signer) fresh(one *session) bool { return one.open && one.generation == s.currentGeneration() }
 
-// refresh asks the token for the session, so that no loop waits with one that is gone.
+// refresh checks the session with the token, so that no loop waits with a session that the token has closed.
 func (s *Signer) refresh(one *session) (struct{}, error) {
 	generation := s.currentGeneration()
 	if err := s.openSession(one, s.current().slot); err != nil {
@@ -104,21 +105,22 @@ func (s *Signer) lend(one *session) *Loan {
 	l := &Loan{one: one, generation: s.generation}
 	l.words.signInit, l.words.sign = s.direct.signInit, s.direct.sign
 	l.words.session, l.words.key = uint(one.handle), uint(s.handles.key)
-	if s.waiting.Load() > 0 { // who waits may have looked for loans before this one is there
+	if s.waiting.Load() > 0 { // a waiting caller may have searched the leases before this one was added
 		l.words.wanted.Store(1)
 	}
 	s.loans = append(s.loans, l)
 	return l
 }
 
-// Return ends a loan whose loop has ended without a failure.
+// Return ends a lease after its loop has ended without a failure.
 func (s *Signer) Return(l *Loan) {
 	if s.endLoan(l, loanFree) {
 		s.release(l.one)
 	}
 }
 
-// endLoan reports whether the session is the caller's from now on: it may have been taken back, if the loan was free.
+// endLoan ends a lease and reports whether the caller now owns the session. It does not if the lease was revoked while
+// it was free.
 func (s *Signer) endLoan(l *Loan, state int32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,10 +128,10 @@ func (s *Signer) endLoan(l *Loan, state int32) bool {
 	return l.words.state.CompareAndSwap(state, loanEnded)
 }
 
-// GoOn ends a loan with which a call failed, and makes that signature all the same: it repairs as SignUnchecked does.
+// GoOn ends a lease with a failed call and repeats the signature. It repairs as SignUnchecked does.
 func (s *Signer) GoOn(ctx context.Context, l *Loan, d appliance.Digest) (rs [64]byte, err error) {
 	if !s.endLoan(l, loanInUse) {
-		return rs, fmt.Errorf("the loan of a session has not failed: state %d", l.words.state.Load()) // never
+		return rs, fmt.Errorf("the loan of a session has not failed: state %d", l.words.state.Load()) // cannot happen
 	}
 	failure := l.failure()
 	rs, err = withSession(s, l.one, func(one *session) ([64]byte, error) {
@@ -149,7 +151,7 @@ func (s *Signer) GoOn(ctx context.Context, l *Loan, d appliance.Digest) (rs [64]
 	return rs, err
 }
 
-// recall takes back a session that is lent and not inside a call, nil if there is none. The others come back after their calls.
+// recall revokes a lease outside a call and returns its session, or nil. Leases inside a call end after the call.
 func (s *Signer) recall() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +165,7 @@ func (s *Signer) recall() *session {
 	return nil
 }
 
-// recallAll has all that is lent come back, as it knows handles of which the token may have other ones now.
+// recallAll revokes all leases, because the token's handles may have changed.
 func (s *Signer) recallAll() {
 	for one := s.recall(); one != nil; one = s.recall() {
 		s.release(one)

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
-// What a loop in C writes and reads of a loan.
+// The words of a lease that a loop in C reads and writes.
 func state(l *hsm.Loan) *atomic.Int32  { return (*atomic.Int32)(l.Words()) }
 func wanted(l *hsm.Loan) *atomic.Int32 { return (*atomic.Int32)(unsafe.Add(l.Words(), 4)) }
 

@@ -10,25 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PIN is a PIN in pages of its own, which are neither swapped nor part of a core dump, for as long as it is needed. A nil one
-// is empty.
+// PIN is a PIN in separate memory pages, which are neither swapped nor part of a core dump. A nil PIN is empty.
 type PIN struct {
 	pages    []byte
 	size     int
-	unlocked error // why they could not be locked; nil where they are
+	unlocked error // why the pages could not be locked; nil if they are locked
 }
 
-// maxPIN bounds what holds a PIN. No token takes as much.
+// maxPIN bounds the size of a PIN, in bytes. No token accepts a PIN this long.
 const maxPIN = 1024
 
-// LockPIN reads a PIN to its end, without the line's. The caller wipes it. Its errors never hold the PIN.
+// LockPIN reads a PIN to its end, without the line break. The caller wipes it. Its errors never contain the PIN.
 func LockPIN(from io.Reader) (*PIN, error) {
 	pages, err := unix.Mmap(-1, 0, maxPIN, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, err
 	}
 	p := &PIN{pages: pages}
-	// Where it cannot be had, as in containers whose filter of system calls knows no mlock, signing is worth more.
+	// If memory cannot be locked, as in containers with a filter that denies mlock, signing matters more.
 	p.unlocked = errors.Join(unix.Mlock(pages), unix.Madvise(pages, unix.MADV_DONTDUMP))
 	if err := p.fill(from); err != nil {
 		p.Wipe()
@@ -61,7 +60,7 @@ func (p *PIN) fill(from io.Reader) (err error) {
 	return nil
 }
 
-// Bytes are the PIN itself, not a copy: nothing may hold them after Wipe.
+// Bytes returns the PIN itself, not a copy. It must not be used after Wipe.
 func (p *PIN) Bytes() []byte {
 	if p == nil {
 		return nil
@@ -69,15 +68,15 @@ func (p *PIN) Bytes() []byte {
 	return p.pages[:p.size]
 }
 
-// text is Bytes for a binding that asks for a string.
+// text is Bytes for a binding that takes a string.
 func (p *PIN) text() string { return unsafe.String(unsafe.SliceData(p.Bytes()), len(p.Bytes())) }
 
-// Wipe leaves nothing of the PIN.
+// Wipe clears the PIN and frees its memory.
 func (p *PIN) Wipe() {
 	if p == nil {
 		return
 	}
 	clear(p.pages)
-	_ = unix.Munmap(p.pages) // which unlocks them
+	_ = unix.Munmap(p.pages) // also unlocks them
 	p.pages, p.size = nil, 0
 }

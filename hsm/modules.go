@@ -13,10 +13,11 @@ import (
 type Module struct {
 	Name string // the vendor's product, or the name of its p11-kit registration
 	Path string
-	HSM  bool // a vendor of HSMs makes it; false for software, smart cards and all that only p11-kit knows
+	// the library is from a vendor of HSMs; false for software, smart cards and libraries known only from p11-kit
+	HSM bool
 }
 
-// Modules returns the PKCS#11 libraries on this machine, each once: those of HSMs first, then SoftHSM, then those
+// Modules returns the PKCS#11 libraries on this machine, each once: HSM libraries first, then SoftHSM, then libraries
 // that are registered with p11-kit.
 func Modules() []Module {
 	var candidates, found []Module
@@ -58,7 +59,8 @@ func FindModule(product string) (m Module, found bool) {
 	return Module{}, false
 }
 
-// knownModules are the paths at which vendors and distributions install their libraries, as filepath.Glob reads them.
+// knownModules lists the paths at which vendors and distributions install their libraries, as patterns of
+// filepath.Glob.
 func knownModules() []Module {
 	return []Module{
 		{"Luna", "/usr/safenet/lunaclient/lib/libCryptoki2_64.so", true},
@@ -96,7 +98,7 @@ func registrationFolders() []string {
 	return []string{"/etc/pkcs11/modules", "/usr/share/p11-kit/modules"}
 }
 
-// registeredModules are those that p11-kit knows, without p11-kit's own, which have no keys.
+// registeredModules returns the modules registered with p11-kit, without p11-kit's own modules, which hold no keys.
 func registeredModules() []Module {
 	var registered []Module
 	for _, folder := range registrationFolders() {
@@ -115,7 +117,7 @@ func registeredModules() []Module {
 	return registered
 }
 
-// registeredPath returns the library that a registration names, "" where there is none.
+// registeredPath returns the library that a registration names, or "".
 func registeredPath(registration string) string {
 	text, err := os.ReadFile(registration)
 	if err != nil {
@@ -154,7 +156,7 @@ func (u URI) Locate() (string, error) {
 	return "", errors.New("the pkcs11 URI names no module: add module-path=/path/to/library.so or module-name")
 }
 
-// moduleFolders are where Debian, Fedora and p11-kit keep PKCS#11 modules.
+// moduleFolders are the folders in which Debian, Fedora and p11-kit keep PKCS#11 modules.
 func moduleFolders() []string {
 	folders := []string{
 		"/usr/lib64/pkcs11", "/usr/lib/pkcs11", "/usr/lib64/softhsm", "/usr/lib/softhsm",

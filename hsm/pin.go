@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// ReadPIN reads the PIN from its file, each time that it is needed, so that it does not stay in memory. The caller wipes it.
-// Its errors never hold the PIN.
+// ReadPIN reads the PIN from its file. It is called for each login, so that the PIN does not stay in memory. The caller
+// wipes the PIN. Its errors never contain the PIN.
 func (u URI) ReadPIN() (*PIN, error) {
 	path, err := u.PINFile()
 	if err != nil {
@@ -19,7 +19,7 @@ func (u URI) ReadPIN() (*PIN, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the PIN: %w", err)
 	}
-	// The group may read: systemd hands credentials over as 0440.
+	// The group may read it: systemd provides credentials with mode 0440.
 	if stat.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("read the PIN: %s may be used by every user (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
 	}
@@ -35,7 +35,7 @@ func (u URI) ReadPIN() (*PIN, error) {
 	return pin, nil
 }
 
-// login logs in for all sessions of the process (PKCS#11 v2.40 base, section 5.6), if the token or the URI asks for it.
+// login logs in for all sessions of the process (PKCS#11 v2.40 base, section 5.6), if the token or the URI requires it.
 //
 // Errors: ErrPIN if the token refused the PIN, or if one more wrong PIN would lock the token.
 func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
@@ -70,7 +70,7 @@ func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 	return err
 }
 
-// pinFor returns the PIN for a login to the token, and what wants to know how that went.
+// pinFor returns the PIN for a login to the token, and a function that must be called with the result of the login.
 func (o Options) pinFor(t token) (pin *PIN, outcome func(error), err error) {
 	outcome = func(error) {}
 	switch {
@@ -78,7 +78,8 @@ func (o Options) pinFor(t token) (pin *PIN, outcome func(error), err error) {
 		return o.PIN()
 	case o.URI.PINSource != "":
 		pin, err = o.URI.ReadPIN()
-	case t.info.Flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH == 0: // else it is typed into the token's own keypad
+	// otherwise the PIN is typed into the token's own keypad
+	case t.info.Flags&pkcs11.CKF_PROTECTED_AUTHENTICATION_PATH == 0:
 		err = errors.New("the token requires a login: add pin-source=file:/path to the URI")
 	}
 	return pin, outcome, err
@@ -105,8 +106,9 @@ func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
 	return state.State == pkcs11.CKS_RO_USER_FUNCTIONS || state.State == pkcs11.CKS_RW_USER_FUNCTIONS, nil
 }
 
-// pinError turns an error of C_Login into ErrPIN with a remedy. Only an error that tells of the connection to the token,
-// and not of the PIN or the user, it returns unchanged: what is tried again must not be what counts towards a lock.
+// pinError turns an error of C_Login into ErrPIN with a remedy. It returns an error unchanged only if the error
+// concerns the connection to the token. Such a login is retried, and a retry must never count towards a lock of the
+// PIN.
 func pinError(err error) error {
 	remedy := "it is not known whether the token counted this as a wrong PIN, so it is not tried again; mend what the code says and restart"
 	switch rv := rvOf(err); rv {
@@ -118,7 +120,7 @@ func pinError(err error) error {
 		remedy = "the PIN has expired; set a new one with the token's own tool, put it into the file that pin-source names and restart"
 	case pkcs11.CKR_USER_PIN_NOT_INITIALIZED:
 		remedy = "the token has no user PIN yet; run attestd hsm init, or have its security officer set one"
-	case pkcs11.CKR_OK, // not a code of the token's at all
+	case pkcs11.CKR_OK, // not an error of the token
 		pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_DEVICE_MEMORY, pkcs11.CKR_HOST_MEMORY,
 		pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_TOKEN_NOT_RECOGNIZED, pkcs11.CKR_SLOT_ID_INVALID,
 		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED,

@@ -143,7 +143,7 @@ func TestPINFileMustBePrivate(t *testing.T) {
 	}
 }
 
-// While it is needed, the PIN is in memory that is neither swapped nor dumped; afterwards, that memory is gone.
+// While it is needed, the PIN is in memory that is neither swapped nor dumped. Afterwards the memory is unmapped.
 func TestPINIsLockedInMemoryAndWiped(t *testing.T) {
 	token := hsmtest.New(t)
 	f := newFaulty(t)
@@ -186,7 +186,7 @@ func TestPINIsLockedInMemoryAndWiped(t *testing.T) {
 	}
 }
 
-// flagsOf are the kernel's flags of the memory at an address.
+// flagsOf returns the kernel's flags of the memory at an address.
 func flagsOf(t *testing.T, at *byte) []string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/smaps")

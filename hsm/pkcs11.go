@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// module has the methods of *pkcs11.Ctx that this package uses. Tests put faults between it and a real module.
+// module has the methods of *pkcs11.Ctx that this package uses. Tests inject faults between it and a real module.
 type module interface {
 	Initialize(...pkcs11.InitializeOption) error
 	Finalize() error
@@ -36,8 +36,8 @@ type module interface {
 	Sign(pkcs11.SessionHandle, []byte) ([]byte, error)
 }
 
-// loadModule loads the shared library. It is never unloaded, because modules leave threads and exit handlers behind, which
-// would crash the process.
+// loadModule loads the shared library. The library is never unloaded, because modules leave threads and exit handlers
+// behind, which would then crash the process.
 func loadModule(path string) (module, error) {
 	if m := pkcs11.New(path); m != nil {
 		return m, nil
@@ -48,8 +48,8 @@ func loadModule(path string) (module, error) {
 	return nil, fmt.Errorf("load module %s: not a loadable PKCS#11 library; `ldd %[1]s` shows what it misses", path)
 }
 
-// initializing serialises C_Initialize of all modules in the process, which share the C library. SoftHSM 2.6.1 reads its
-// configuration with strtok; if two copies do so concurrently, one silently uses the tokens of the system instead.
+// initializing serialises C_Initialize of all modules in the process, which share the C library. SoftHSM 2.6.1 reads
+// its configuration with strtok. If two copies do so concurrently, one silently uses the tokens of the system instead.
 var initializing sync.Mutex
 
 // initialize calls C_Initialize. The binding sets CKF_OS_LOCKING_OK, which makes one session per thread safe (PKCS#11

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// place is one token of Tokens. Its goroutine, watch, opens the token where it is not open and signs trials.
+// place is the slot of one token of Tokens. Its goroutine, watch, opens the token if it is not open, and signs trials.
 type place struct {
 	Place
 	number int // from 1
@@ -19,24 +19,25 @@ type place struct {
 
 	mu         sync.Mutex // guards the fields below
 	signer     TokenSigner
-	out        error         // why the token is not used; nil while it is well
-	final      bool          // it is not opened again
-	since      time.Time     // it is well, or is not
+	out        error         // why the token is out of use; nil while it is in use
+	final      bool          // it is never reopened
+	since      time.Time     // start of the current state
 	returned   bool          // it was out of use before
-	left       chan struct{} // closed when it is taken out of use
+	left       chan struct{} // closed when the token is taken out of use
 	calm       time.Duration // how long it must sign trials before it is used again
-	answered   time.Time     // the last signature
-	usually    time.Duration // how long a signature takes: a moving average
-	handedOver uint64        // calls that another token was asked for, in its place
+	answered   time.Time     // time of the last signature
+	usually    time.Duration // usual time of a signature: a moving average
+	handedOver uint64        // calls for which another token was also asked
 }
 
-// How long a token that is out of use takes to come back. Nobody sets these.
+// Timing of the return of a token that is out of use. These are not configurable.
 const (
 	trialPause = time.Second      // between two trials of a token that is out of use
-	idlePause  = 15 * time.Second // after which a token that has signed nothing signs a trial
-	leastCalm  = 5 * time.Second  // of trials that succeed, before the token is used again; doubles when it fails soon after
+	idlePause  = 15 * time.Second // a token without signatures for this long signs a trial
+	// time of successful trials before the token is used again; doubles if it fails soon after
+	leastCalm  = 5 * time.Second
 	mostCalm   = 5 * time.Minute
-	leastRetry = time.Second // before another try to open a token; doubles
+	leastRetry = time.Second // before another attempt to open a token; doubles
 	mostRetry  = time.Minute
 )
 
@@ -47,7 +48,7 @@ func (p *place) opened() TokenSigner {
 	return p.signer
 }
 
-// well reports whether the token is used. It takes one whose signer knows of a fault out of use.
+// well reports whether the token is in use and ready. If its signer knows of a fault, well takes the token out of use.
 func (p *place) well() bool {
 	p.mu.Lock()
 	signer, out := p.signer, p.out
@@ -56,13 +57,13 @@ func (p *place) well() bool {
 		return false
 	}
 	ready := signer.Usage().Ready
-	if !ready && !p.tokens.single() { // there is nothing to use instead of the only one
+	if !ready && !p.tokens.single() { // a single token has no replacement
 		p.leave(knownFault(signer))
 	}
 	return ready
 }
 
-// knownFault is what a signer that is not ready says without asking the token.
+// knownFault returns the fault of a signer that is not ready, without asking the token.
 func knownFault(signer TokenSigner) error {
 	ended, end := context.WithCancel(context.Background())
 	end()
@@ -72,7 +73,7 @@ func knownFault(signer TokenSigner) error {
 	return errors.New("the HSM worker was not ready")
 }
 
-// leaving is closed when the token is taken out of use; nil while it is.
+// leaving returns a channel that is closed when the token is taken out of use; nil if it is out of use.
 func (p *place) leaving() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,14 +83,15 @@ func (p *place) leaving() <-chan struct{} {
 	return p.left
 }
 
-// usual returns how long a signature takes; 0 before the first.
+// usual returns how long a signature usually takes; 0 before the first.
 func (p *place) usual() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.usually
 }
 
-// sign signs, and learns from that how the token is. Where no token is well, the first that signs is used again at once.
+// sign signs and updates the token's statistics. If all tokens are out of use, the first that signs is used again at
+// once.
 func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	began := time.Now()
 	signature, err := p.opened().Sign(ctx, d)
@@ -98,7 +100,7 @@ func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signatu
 	}
 	p.mu.Lock()
 	p.answered = time.Now()
-	// What hung for long and is released must not make the token be waited for as long.
+	// Bounded, so that one call that hung does not lengthen the wait for later ones.
 	took := min(p.answered.Sub(began), p.tokens.options.CallTimeout/patienceParts)
 	p.usually += (took - p.usually) / 8
 	out := p.out != nil
@@ -109,7 +111,7 @@ func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signatu
 	return signature, nil
 }
 
-// ended judges a token by the error of what it was asked.
+// ended takes the token out of use after an error. After a timeout it does so only if the token is silent; see hangs.
 func (t turn) ended(err error) {
 	switch {
 	case err == nil:
@@ -120,7 +122,7 @@ func (t turn) ended(err error) {
 	}
 }
 
-// hangs takes a token out of use that has signed nothing since the turn began.
+// hangs takes the token out of use if it has signed nothing since the attempt began.
 func (t turn) hangs() {
 	t.mu.Lock()
 	t.handedOver++
@@ -157,7 +159,7 @@ func (p *place) leave(cause error) {
 	p.log(level, "HSM token out of use", "err", cause.Error(), "well", p.tokens.countWell())
 }
 
-// enter has the token be used again.
+// enter puts the token back into use.
 func (p *place) enter() {
 	p.mu.Lock()
 	if p.out == nil {
@@ -174,7 +176,7 @@ func (p *place) log(level slog.Level, message string, attributes ...any) {
 	p.tokens.options.Logger.Log(context.Background(), level, message, append([]any{"position", p.number, "token", p.label()}, attributes...)...)
 }
 
-// watch keeps an eye on the token until Close.
+// watch monitors the token until Close.
 func (p *place) watch() {
 	for p.tokens.closing.Err() == nil {
 		signer, left := p.opened(), p.leaving()
@@ -189,7 +191,7 @@ func (p *place) watch() {
 	}
 }
 
-// watchWell returns when a token that is well no longer is.
+// watchWell returns once the token is out of use.
 func (p *place) watchWell(left <-chan struct{}) {
 	tick := time.NewTicker(trialPause)
 	defer tick.Stop()
@@ -216,13 +218,13 @@ func (p *place) watchWell(left <-chan struct{}) {
 	}
 }
 
-// tryUntilWell has a token that is out of use sign trials until it has done so for as long as calm says, without a fault. With
-// no other token that is well, one is enough.
+// tryUntilWell has a token that is out of use sign trials. Once trials have succeeded without a fault for calm, it puts
+// the token back into use. If no other token is in use, one trial is enough.
 func (p *place) tryUntilWell() {
-	var good time.Time // since when trials succeed
+	var good time.Time // start of the current run of successful trials
 	for sleep(p.tokens.closing, p.tokens.closing, trialPause) {
 		if p.leaving() != nil {
-			return // a client's signature has shown that it is well, where no token was
+			return // all tokens were out of use, and a client's signature has put this one back
 		}
 		took, err := p.try()
 		if err != nil || took > p.tokens.patience(context.Background(), p, nil) {
@@ -243,7 +245,7 @@ func (p *place) tryUntilWell() {
 	}
 }
 
-// try has the token sign a trial, which is checked.
+// try has the token sign a trial and checks the signature.
 func (p *place) try() (took time.Duration, err error) {
 	signer := p.opened()
 	before := signer.Usage()
@@ -262,7 +264,7 @@ func (p *place) try() (took time.Duration, err error) {
 	return time.Since(began), nil
 }
 
-// openLater opens the token, however often that takes.
+// openLater retries opening the token until it succeeds or the failure is final.
 func (p *place) openLater() {
 	if p.isFinal() {
 		<-p.tokens.closing.Done()
@@ -282,7 +284,7 @@ func (p *place) isFinal() bool {
 	return p.final
 }
 
-// openTimeout bounds how long opening a token may take; a network HSM may need seconds.
+// openTimeout bounds the time to open a token; a network HSM may need seconds.
 const openTimeout = time.Minute
 
 func (p *place) open(ctx context.Context) (TokenSigner, error) {
@@ -291,11 +293,11 @@ func (p *place) open(ctx context.Context) (TokenSigner, error) {
 	return p.Open(ctx)
 }
 
-// admit takes a token that was opened, if it has the key. It is used once it has signed trials.
+// admit accepts an opened token if it has the key. The token must sign trials before it is used.
 func (p *place) admit(signer TokenSigner, err error) bool {
 	if err == nil && signer.Address() != p.tokens.address {
 		err = otherKey(signer.Address(), p.tokens.address)
-		_ = signer.Close() // it was good for nothing
+		_ = signer.Close() // never used
 	}
 	if err != nil {
 		p.worse(err)
@@ -303,7 +305,7 @@ func (p *place) admit(signer TokenSigner, err error) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.tokens.closing.Err() != nil { // Close has closed the others
+	if p.tokens.closing.Err() != nil { // Close did not see this signer
 		go func() { _ = signer.Close() }()
 		return false
 	}
@@ -315,12 +317,12 @@ func otherKey(is, expected appliance.Address) error {
 	return fmt.Errorf("%w: its address is %s, not %s", ErrOtherKey, is, expected)
 }
 
-// serious reports whether an error is one for a person.
+// serious reports whether an error needs an operator.
 func serious(err error) bool {
 	return errors.Is(err, ErrOtherKey) || errors.Is(err, ErrWrongKey) || errors.Is(err, ErrPIN)
 }
 
-// worse keeps why a token that is not used cannot be, where that is the first reason or a serious one, and tells the log once.
+// worse records why a token cannot be used, if that is the first reason, or the first serious one, and logs it once.
 func (p *place) worse(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,7 +337,7 @@ func (p *place) worse(err error) {
 	p.log(slog.LevelWarn, "HSM token could not be opened; it is tried again", "err", p.out.Error())
 }
 
-// causeOf is what the operator is told of an error whose text is for clients.
+// causeOf returns the operator's cause of an error with a text for clients.
 func causeOf(err error) error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok && e.Cause != nil {
 		return e.Cause

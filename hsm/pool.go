@@ -11,19 +11,19 @@ import (
 
 // The sizes of a pool without Options.Sessions.
 const (
-	fewSessions  = 2   // to begin with: one signs while the answer of the other is on its way
-	mostSessions = 128 // what no HSM is known to have use for more than
+	fewSessions  = 2   // initial size: one session signs while the answer of the other is on its way
+	mostSessions = 128 // no HSM is known to benefit from more
 )
 
-// session belongs to the goroutine that took it from the pool. It is opened by its first use.
+// session belongs to the goroutine that took it from the pool. Its first use opens it.
 type session struct {
 	handle     pkcs11.SessionHandle
 	slot       uint
 	open       bool
-	generation uint64 // of handles, when it was last known to be open
+	generation uint64 // generation of handles in which it was last known to be open
 }
 
-// openPool opens all sessions. Those that the token does not give are tried again later, as those that it takes back.
+// openPool opens all sessions. Sessions that the token refuses to open are retired and retried later.
 func (s *Signer) openPool() error {
 	first := &session{}
 	t, err := s.connect(first, stepKey)
@@ -52,8 +52,8 @@ func (s *Signer) openPool() error {
 	return nil
 }
 
-// poolSize returns how many sessions the pool begins with, and how many it can have: with Options.Sessions so many and no
-// more; else few, and as many as the token allows.
+// poolSize returns the initial and the largest size of the pool. With Options.Sessions both are this number. Without
+// it, the pool starts small and may grow as far as the token allows.
 func poolSize(o Options, tokenMaximum uint) (size, most int) {
 	size, most = o.Sessions, o.Sessions
 	if o.Sessions <= 0 {
@@ -68,8 +68,9 @@ func poolSize(o Options, tokenMaximum uint) (size, most int) {
 	return min(size, int(tokenMaximum)), int(tokenMaximum)
 }
 
-// Resize opens or closes sessions, one after the other, until there are n: no fewer than one, and no more than Usage tells
-// and the token gives. It returns how many there are. Without Options.Sessions, it is what makes a pool of the right size.
+// Resize opens or closes sessions, one after the other, until there are n: at least one, at most Usage.MostSessions,
+// and as many as the token gives. It returns the number of sessions. Without Options.Sessions, callers use it to adapt
+// the pool.
 func (s *Signer) Resize(ctx context.Context, n int) (int, error) {
 	s.mu.Lock()
 	if s.closing.Err() != nil || s.refusal != nil {
@@ -95,7 +96,7 @@ func (s *Signer) Resize(ctx context.Context, n int) (int, error) {
 		}
 		s.size.Add(-1)
 		if one.open {
-			_ = s.module.CloseSession(one.handle) // where this fails, the token has closed it
+			_ = s.module.CloseSession(one.handle) // an error means that the token has closed it
 		}
 	}
 	return s.sessions(), nil
@@ -109,7 +110,8 @@ func (s *Signer) take(ctx context.Context) (*session, error) {
 	return s.obtain(ctx, s.closing.Done())
 }
 
-// obtain takes a session from the pool, or one that is lent. It waits until there is one, ctx ends, or closing is closed.
+// obtain takes a session from the pool or revokes a lease. It waits until a session is free, ctx ends, or closing is
+// closed.
 func (s *Signer) obtain(ctx context.Context, closing <-chan struct{}) (*session, error) {
 	select {
 	case one := <-s.idle:
@@ -131,13 +133,13 @@ func (s *Signer) obtain(ctx context.Context, closing <-chan struct{}) (*session,
 	}
 }
 
-// drain takes all sessions from the pool, so that no call is inside the module. It fails when ctx ends or a call has not
+// drain takes all sessions from the pool, so that no call is inside the module. It fails if ctx ends or a call has not
 // returned within limits.drain.
 func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.limits.drain)
 	defer cancel()
 	var all []*session
-	for len(all) < s.sessions() { // those that are retired are not open
+	for len(all) < s.sessions() { // retired sessions are not open
 		one, err := s.obtain(ctx, nil)
 		if err != nil {
 			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), s.size.Load())
@@ -163,8 +165,9 @@ func use[T any](ctx context.Context, s *Signer, f func(*session) (T, error)) (T,
 	return await(ctx, func() (T, error) { return withSession(s, one, f) }, nil)
 }
 
-// withSession calls f with the session, and returns the session to the pool. A session that the token has closed in the
-// meantime is opened again and f called again: after a restart of the token each session of the pool is such a one.
+// withSession calls f with the session, and returns the session to the pool. If the token has closed the session in the
+// meantime, withSession reopens it and calls f again. After a restart of the token this concerns every session of the
+// pool.
 func withSession[T any](s *Signer, one *session, f func(*session) (T, error)) (T, error) {
 	old := one.open
 	result, err := f(one)
@@ -185,10 +188,10 @@ func withSession[T any](s *Signer, one *session, f func(*session) (T, error)) (T
 	return result, err
 }
 
-// errRetired is wrapped when the token did not open a session and others are left.
+// errRetired is wrapped if the token refused to open a session while others are left.
 var errRetired = errors.New("the token gives fewer sessions than before")
 
-// retire keeps a session that the token does not open out of the pool until it does. It refuses to retire the last.
+// retire keeps a session out of the pool until the token opens it. It refuses to retire the last one.
 func (s *Signer) retire(one *session) bool {
 	for {
 		n := s.retired.Load()
@@ -203,7 +206,7 @@ func (s *Signer) retire(one *session) bool {
 	return true
 }
 
-// tryLater opens a retired session again after a while, and then returns it to the pool.
+// tryLater reopens a retired session after a while, and then returns it to the pool.
 func (s *Signer) tryLater(one *session) {
 	time.AfterFunc(jitter(s.options.limits.retire), func() {
 		s.mu.Lock()
@@ -224,11 +227,11 @@ func (s *Signer) tryLater(one *session) {
 	})
 }
 
-// sessions returns how many signatures can be made at the same time now.
+// sessions returns how many signatures can be made concurrently now.
 func (s *Signer) sessions() int { return int(s.size.Load() - s.retired.Load()) }
 
-// await calls f, which may hang inside the module, and returns when ctx ends even if f does not. If abandoned is not nil,
-// it gets the value that f returns after that.
+// await calls f, which may hang inside the module. It returns when ctx ends even if f does not. If abandoned is not
+// nil, it gets the value that f returns afterwards.
 func await[T any](ctx context.Context, f func() (T, error), abandoned func(T)) (T, error) {
 	if ctx.Done() == nil {
 		return f()
@@ -271,7 +274,7 @@ func (s *Signer) openSession(one *session, slot uint) error {
 	return nil
 }
 
-// discard closes a session after an error that its next use would get again.
+// discard closes a session after an error that would recur on its next use.
 func (s *Signer) discard(one *session, err error) {
 	if !one.open || keepsSession(err) {
 		return
@@ -282,7 +285,7 @@ func (s *Signer) discard(one *session, err error) {
 	}
 }
 
-// keepsSession reports whether the session can still be used after the error.
+// keepsSession reports whether the session is usable after the error.
 func keepsSession(err error) bool {
 	switch rvOf(err) {
 	case pkcs11.CKR_OK, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_KEY_HANDLE_INVALID, pkcs11.CKR_OBJECT_HANDLE_INVALID:
@@ -291,8 +294,8 @@ func keepsSession(err error) bool {
 	return errors.Is(err, ErrPIN)
 }
 
-// losesSession reports whether the token has closed the session itself. To close it again could close another session
-// that got the same number since.
+// losesSession reports whether the token has closed the session itself. Closing it again could close a different
+// session that has since got the same handle.
 func losesSession(err error) bool {
 	switch rvOf(err) {
 	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_DEVICE_REMOVED,

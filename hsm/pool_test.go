@@ -73,7 +73,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// A token may take sessions back while it is used. What it still gives is used, and the others are tried later.
+// A token may reduce its session limit during use. The remaining sessions are used, and the others are retried later.
 func TestAShrinkingSessionLimitCostsOnlyTheSessions(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -129,7 +129,7 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 	go func() { _, err := s.Sign(inside, randomDigest()); hung <- err }()
 	<-entered
 
-	// One waits for the session, which the hanging call keeps.
+	// One call waits for the session that the hung call holds.
 	waiting, cancelWaiting := context.WithCancel(t.Context())
 	waited := make(chan error, 1)
 	go func() { _, err := s.Sign(waiting, randomDigest()); waited <- err }()

@@ -12,8 +12,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed. It is that of a public key object for which a
-// trial signature verifies. If the token has no such object, it is computed from trial signatures.
+// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed. It reads the public key objects, and a trial
+// signature must verify with the result. If the token has no such object, publicKeyOf computes the key from trial
+// signatures.
 func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error) {
 	points, err := publicPoints(m, h, k)
 	if err != nil {
@@ -31,7 +32,7 @@ func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error)
 	return nil, fmt.Errorf("the public key object of key %s is not its own: %w", k, err)
 }
 
-// publicPoints returns the points of the public key objects that have the id of k, or its label if it has no id. Some
+// publicPoints returns the points of the public key objects with the id of k, or with its label if it has no id. Some
 // tokens have CKA_EC_POINT on the private key, too.
 func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, error) {
 	var objects []pkcs11.ObjectHandle
@@ -64,9 +65,9 @@ func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, err
 	return points, nil
 }
 
-// parsePoint reads CKA_EC_POINT. PKCS#11 v2.40 asks for a DER OCTET STRING with the point. Some tokens return a BIT STRING
-// or the bare point, and some compress it. The length tells them apart; the first byte does not, since an OCTET STRING and
-// an uncompressed point both begin with 4.
+// parsePoint parses CKA_EC_POINT. PKCS#11 v2.40 specifies a DER OCTET STRING with the point. Some tokens return a BIT
+// STRING or the bare point, and some compress it. The length distinguishes these forms. The first byte does not, since
+// an OCTET STRING and an uncompressed point both begin with 4.
 func parsePoint(value []byte) ([]byte, error) {
 	point := value
 	switch {
@@ -94,7 +95,8 @@ func parsePoint(value []byte) ([]byte, error) {
 	return slices.Clone(point), nil
 }
 
-// recoverPublicKey computes the public key from trial signatures. Each fits two keys, and only one key fits all.
+// recoverPublicKey computes the public key from trial signatures. Two keys fit each signature, and only one key fits
+// all of them.
 func recoverPublicKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle) ([]byte, error) {
 	var common [][]byte
 	for round := range 3 {

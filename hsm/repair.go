@@ -12,14 +12,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// step is a way to repair a fault, from the cheapest to the most expensive. Each step includes those before it.
+// step is a repair of a fault, from the cheapest to the most expensive. Each step includes those before it.
 type step int
 
 const (
 	stepNone    step = iota // no step is known to help
 	stepSession             // open another session
 	stepKey                 // find the token and the key again; log in if the token has logged us out
-	stepLogin               // log in, even if the token says that we are logged in
+	stepLogin               // log in, even if the token reports that we are logged in
 	stepModule              // load the module again, in another process; a Signer gives up instead
 )
 
@@ -33,7 +33,7 @@ func stepFor(err error) step {
 		return stepNone
 	}
 	if errors.Is(err, ErrWrongKey) {
-		return stepKey // the handle may have become that of another key
+		return stepKey // the handle may now refer to a different key
 	}
 	switch rvOf(err) {
 	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_SESSION_COUNT,
@@ -49,14 +49,14 @@ func stepFor(err error) step {
 		return stepModule
 	}
 	if rvOf(err) >= pkcs11.CKR_VENDOR_DEFINED {
-		return stepSession // "connection lost" is one of these on most network HSMs
+		return stepSession // most network HSMs report a lost connection with one of these
 	}
 	return stepNone
 }
 
-// nextStep returns the step for a call that failed after those that were taken: the cheapest that can repair the fault, and
-// a more expensive one each time. Where C_SignInit gives a code that says nothing, the key is found again, once: a handle
-// that the token no longer knows has many names.
+// nextStep returns the next step for a call that failed after the steps taken: the cheapest that can repair the fault,
+// and a more expensive one each time. If C_SignInit returns a code without a known repair, the key is found again once,
+// because tokens report a stale key handle with many codes.
 func nextStep(err error, taken step) step {
 	needed := stepFor(err)
 	if call, ok := errors.AsType[*callError](err); ok && needed == stepNone && taken < stepKey && call.function == "C_SignInit" {
@@ -70,21 +70,22 @@ func nextStep(err error, taken step) step {
 
 // attempt is one attempt at a repair. Callers that need the token wait until it is done.
 type attempt struct {
-	fault error         // that is repaired: the error of a call, or of the attempt before
+	fault error         // the fault to repair: the error of a call, or of the previous attempt
 	done  chan struct{} // closed at the end
 	err   error         // the result; valid once done is closed
 }
 
-// mostTries bounds how often one call is repeated: once for every step, and some more for faults that come together.
+// mostTries bounds how often one call is repeated: once for every step, and some more for simultaneous faults.
 const mostTries = 12
 
-// persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the step
-// for the fault, and a more expensive one each time that the call fails again.
+// persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the
+// step for the fault, and a more expensive one each time the call fails again.
 func (s *Signer) persist(ctx context.Context, call func(context.Context) error) error {
 	return s.persistAfter(ctx, nil, 0, call)
 }
 
-// persistAfter is persist where a first call has failed already, of that generation of handles. A nil failure means that none has.
+// persistAfter is persist after a first failed call. generation is the generation of handles that the failed call used.
+// A nil failure means that no call was made yet.
 func (s *Signer) persistAfter(ctx context.Context, failure error, generation uint64, call func(context.Context) error) error {
 	taken := stepNone
 	for try := 1; ; {
@@ -99,11 +100,11 @@ func (s *Signer) persistAfter(ctx context.Context, failure error, generation uin
 			}
 		}
 		if _, final := errors.AsType[*appliance.Error](err); final {
-			return err // ctx ended, or closed
+			return err // ctx ended, or the Signer is closed
 		}
 		s.note(err)
 		if errors.Is(err, errRetired) {
-			continue // there is one session fewer, so this ends
+			continue // one session fewer is left, so the loop ends
 		}
 		next := nextStep(err, taken)
 		if next == stepNone || try == mostTries {
@@ -120,7 +121,7 @@ func (s *Signer) persistAfter(ctx context.Context, failure error, generation uin
 	}
 }
 
-// bounded gives a context without a deadline one.
+// bounded gives a context without a deadline the deadline of limits.call.
 func (s *Signer) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -145,7 +146,7 @@ func (s *Signer) currentGeneration() uint64 {
 	return s.generation
 }
 
-// fault returns the reason why Sign would wait or fail now, nil if there is none.
+// fault returns the reason why Sign would wait or fail now, or nil.
 func (s *Signer) fault() error {
 	if s.closing.Err() != nil {
 		return ErrClosed
@@ -161,8 +162,8 @@ func (s *Signer) fault() error {
 	return nil
 }
 
-// healthy waits until no repair is running. It does not wait for what only a person can repair: a refused PIN, or another
-// key in the place of ours.
+// healthy waits until no repair is running. It does not wait for faults that need an operator: a refused PIN, or a
+// different key in the place of ours.
 func (s *Signer) healthy(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -187,9 +188,9 @@ func (s *Signer) healthy(ctx context.Context) error {
 	}
 }
 
-// repairFor starts a repair with that step and waits for it, unless another one has ended since the failed call began.
-// stepSession needs no repair, since discard has closed the session of the call. The other steps concern all callers, so
-// one goroutine takes them, and goes on after the ctx of its caller has ended.
+// repairFor starts a repair with that step and waits for it, unless another repair has ended since the failed call
+// began. stepSession needs no repair, since discard has closed the session of the call. The other steps concern all
+// callers, so one goroutine takes them, and continues after the ctx of its caller has ended.
 func (s *Signer) repairFor(ctx context.Context, needed step, generation uint64, fault error) error {
 	if needed == stepSession {
 		s.repaired.Add(1)
@@ -204,12 +205,13 @@ func (s *Signer) repairFor(ctx context.Context, needed step, generation uint64, 
 	return s.healthy(ctx)
 }
 
-// mostRepairs bounds how often a repair is tried before the module counts as lost. A token that restarts is mended by
-// these, within half a second; what is not needs the module loaded again, and waits no longer for it.
+// mostRepairs bounds how often a repair is tried before the module counts as lost. These attempts, within half a
+// second, suffice for a token that restarts. Any other fault needs the module reloaded, and waiting longer would not
+// help.
 const mostRepairs = 4
 
-// repair takes one step after another, from next on, until one succeeds, the PIN is refused, only loading the module again
-// is left, or the Signer is closed.
+// repair takes one step after another, starting with next. It ends when one succeeds, the PIN is refused, only
+// reloading the module is left, or the Signer is closed.
 func (s *Signer) repair(next step, fault error) {
 	log := s.options.Logger
 	for try := 0; ; try++ {
@@ -232,7 +234,7 @@ func (s *Signer) repair(next step, fault error) {
 		}
 		fault, next = err, max(stepLogin, stepFor(err))
 		if call, ok := errors.AsType[*callError](err); ok && try > 0 && call.function == "C_GetSlotList" {
-			next = stepModule // a module that cannot even say what tokens there are has lost more than one
+			next = stepModule // a module that cannot list its slots has lost more than one token
 		}
 		if !sleep(s.closing, s.closing, jitter(s.options.limits.pause<<try)) {
 			s.endAttempt(ErrClosed)
@@ -241,7 +243,7 @@ func (s *Signer) repair(next step, fault error) {
 	}
 }
 
-// endAttempt tells those who wait how the attempt ended. Unless it was the last, it begins the next.
+// endAttempt reports the result of the attempt to waiting callers. Unless it was the last, it begins the next attempt.
 func (s *Signer) endAttempt(err error) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,8 +282,8 @@ func (s *Signer) reconnect(next step) error {
 	}
 }
 
-// connect finds the token, logs in if need be, and finds the key. With a trial signature it checks the public key that the
-// token has, or later that the key is still the same.
+// connect finds the token, logs in if necessary, and finds the key. The first time, it reads the public key and checks
+// it with a trial signature. Later it checks with a trial signature that the key is still the same.
 func (s *Signer) connect(one *session, reason step) (t token, err error) {
 	u := s.options.URI
 	if t, err = findToken(s.module, u); err != nil {
@@ -334,7 +336,7 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 // jitter returns a random duration between d/2 and d, so that many signers do not return to an HSM at the same time.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// sleep waits for d. It returns false if either context ends before.
+// sleep waits for d. It returns false if either context ends first.
 func sleep(ctx, closing context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

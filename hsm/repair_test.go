@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
-// repairSteps counts what repairs have done, or may do.
+// repairSteps counts the steps that repairs took, or may take.
 type repairSteps struct{ sessions, logins, resets int }
 
 func stepsOf(f *faulty) repairSteps {
@@ -51,7 +51,7 @@ func TestFaultsAreMendedByTheStepTheyNeed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		damage func(*faulty)
-		want   repairSteps // beyond those of the start
+		want   repairSteps // in addition to the start
 	}{
 		"CKR_SESSION_HANDLE_INVALID":       {once("C_SignInit", pkcs11.CKR_SESSION_HANDLE_INVALID), repairSteps{1, 0, 0}},
 		"CKR_SESSION_CLOSED":               {once("C_Sign", pkcs11.CKR_SESSION_CLOSED), repairSteps{1, 0, 0}},
@@ -76,7 +76,7 @@ func TestFaultsAreMendedByTheStepTheyNeed(t *testing.T) {
 			s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2})
 			before := stepsOf(f)
 			test.damage(f)
-			for range 4 { // the sessions take turns, and each is opened again when its turn comes
+			for range 4 { // each session is reopened when it is used next
 				mustSign(t, s)
 			}
 			if got := stepsOf(f).since(before); got != test.want {
@@ -106,8 +106,7 @@ func TestFaultThatNothingMendsIsReturnedAtOnce(t *testing.T) {
 	mustSign(t, s)
 }
 
-// A token may have any name for a handle that it no longer knows; where finding the key again does not help, the code is
-// the answer.
+// A token may return any code for a stale handle. If finding the key again does not help, the code is the answer.
 func TestAnUnknownCodeOfSignInitHasTheKeyFoundAgainOnce(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -136,7 +135,8 @@ func TestAnUnknownCodeOfSignInitHasTheKeyFoundAgainOnce(t *testing.T) {
 	mustSign(t, s)
 }
 
-// What takes C_Finalize and C_Initialize takes another process: both can hang or crash, and calls may be inside.
+// C_Finalize and C_Initialize are left to another process, because both can hang or crash and calls may be inside the
+// module.
 func TestWhatOnlyLoadingTheModuleAgainRepairsIsLost(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*faulty){
@@ -167,8 +167,8 @@ func TestWhatOnlyLoadingTheModuleAgainRepairsIsLost(t *testing.T) {
 	}
 }
 
-// After a restart of the token each session of the pool is closed. Opening them again and one login are enough, and no call
-// fails as often as there are sessions.
+// A restart of the token closes each session of the pool. Reopening them and one login are enough. No call fails as
+// often as there are sessions.
 func TestATokenRestartTakesOneLogin(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -205,10 +205,11 @@ func TestReadyFindsADeadSessionAndMendsIt(t *testing.T) {
 
 func TestAnotherKeyAfterARepairIsRefused(t *testing.T) {
 	t.Parallel()
-	otherSigner := open(t, newFaulty(t), hsm.Options{URI: hsmtest.New(t).URI}) // first, so that it is closed last
+	// opened first, so that it is closed last
+	otherSigner := open(t, newFaulty(t), hsm.Options{URI: hsmtest.New(t).URI})
 	f := newFaulty(t)
 	s := open(t, f, hsm.Options{URI: hsmtest.New(t).URI})
-	// From now on the token holds another key under the same name: its signatures are another token's.
+	// From now on the token holds another key under the same name: its signatures come from another token.
 	f.set(func() {
 		f.signature = func([]byte) []byte {
 			raw, err := otherSigner.Sign(context.Background(), randomDigest())
@@ -255,7 +256,7 @@ func TestHangingCallDoesNotStopTheRepairOfOtherSessions(t *testing.T) {
 	}
 }
 
-// failNowAndThen makes 2 in 100 calls fail, with any fault that a repair can mend, and 1 in 200 signatures wrong.
+// failNowAndThen makes 2 in 100 calls fail, with any repairable fault, and 1 in 200 signatures wrong.
 func failNowAndThen(f *faulty, injected *atomic.Int32) {
 	faults := []uint{
 		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_KEY_HANDLE_INVALID,
@@ -266,7 +267,8 @@ func failNowAndThen(f *faulty, injected *atomic.Int32) {
 			if mathrand.N(100) < 2 && function != "C_Finalize" && function != "C_Initialize" {
 				injected.Add(1)
 				if function == "C_Login" {
-					return pkcs11.Error(pkcs11.CKR_DEVICE_REMOVED) // most others could mean a wrong PIN, and are final
+					// most other codes could mean a wrong PIN, and are final
+					return pkcs11.Error(pkcs11.CKR_DEVICE_REMOVED)
 				}
 				return pkcs11.Error(faults[mathrand.N(len(faults))])
 			}
@@ -282,8 +284,8 @@ func failNowAndThen(f *faulty, injected *atomic.Int32) {
 	})
 }
 
-// Every call of the module fails now and then, and handles go stale; still every signature comes and is right. In package
-// worker the module must be loaded again, too.
+// Every call of the module fails now and then, and handles go stale. Every returned signature must still be right.
+// Package worker also tests reloading the module.
 func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -306,7 +308,7 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 				d := randomDigest()
 				signature, err := s.Sign(t.Context(), d)
 				if errors.Is(err, hsm.ErrWrongKey) {
-					wrongTwice.Add(1) // refused, as it must be when the token is wrong twice in a row
+					wrongTwice.Add(1) // must be refused if the token is wrong twice in a row
 					continue
 				}
 				if errors.Is(err, hsm.ErrLost) {

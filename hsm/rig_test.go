@@ -22,7 +22,7 @@ func randomDigest() (d appliance.Digest) {
 	return d
 }
 
-// open returns a signer that is closed at the test's end, with the faults between it and the token.
+// open returns a signer with faults injected before the token. It is closed when the test ends.
 func open(t testing.TB, f *faulty, options hsm.Options) *hsm.Signer {
 	t.Helper()
 	s, err := tryOpen(t, f, options)
@@ -54,9 +54,9 @@ func mustSign(t testing.TB, s *hsm.Signer) {
 	checkSignature(t, s, d, signature)
 }
 
-// mustSignAfterRepair is mustSign for when a fault has just ended. An attempt at a repair that was running then may have
-// signed before and fail, and with it the call that waits for it. The next attempt must succeed, or another signer, where
-// the module was given up.
+// mustSignAfterRepair is mustSign right after a fault has ended. A repair that was running may have signed before and
+// fail, together with the call that waits for it. The next attempt must succeed, or a new signer if the module was
+// given up.
 func mustSignAfterRepair(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Options) {
 	t.Helper()
 	d := randomDigest()
@@ -74,7 +74,7 @@ func mustSignAfterRepair(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Opt
 	checkSignature(t, s, d, signature)
 }
 
-// reopen does what a worker's end and the next worker's start do: the module is finalised and initialised.
+// reopen finalises and initialises the module, as the end of a worker and the start of the next do.
 func reopen(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Options) *hsm.Signer {
 	t.Helper()
 	if err := s.Close(); err != nil {
@@ -83,7 +83,7 @@ func reopen(t testing.TB, f *faulty, s *hsm.Signer, options hsm.Options) *hsm.Si
 	return open(t, f, options)
 }
 
-// checkSignature asks go-ethereum, by the way a contract takes: ecrecover of the digest gives the address.
+// checkSignature checks with go-ethereum as a contract would: ecrecover of the digest returns the address.
 func checkSignature(t testing.TB, s *hsm.Signer, d appliance.Digest, signature appliance.Signature) {
 	t.Helper()
 	rsv := append(append(append([]byte(nil), signature.R[:]...), signature.S[:]...), signature.V-27)
@@ -119,7 +119,7 @@ func secretFile(t testing.TB, text string, mode os.FileMode) string {
 	return path
 }
 
-// makeToken makes another token beside the test's own.
+// makeToken makes another token in the store of the test's token.
 func makeToken(t testing.TB, beside *hsmtest.Token, label string) {
 	t.Helper()
 	u := beside.URI
@@ -130,7 +130,7 @@ func makeToken(t testing.TB, beside *hsmtest.Token, label string) {
 	}
 }
 
-// hang makes C_Sign wait until the test lets it go.
+// hang makes C_Sign wait until the test releases it.
 func hang(t testing.TB, f *faulty) (entered chan struct{}, let func()) {
 	entered, gate := make(chan struct{}, 100), make(chan struct{})
 	let = sync.OnceFunc(func() { close(gate) })

@@ -1,7 +1,7 @@
-// Package hsm signs attestations with a secp256k1 key in any PKCS#11 token. It finds the token and the key that an
-// RFC 7512 URI names, signs with a bounded pool of sessions, checks every signature before it returns it, and recovers
-// when the token restarts. A module that hangs or crashes is for package hsm/worker, which the daemon uses: it keeps a
-// Signer in a process of its own. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
+// Package hsm signs attestations with a secp256k1 key in any PKCS#11 token. It finds the token and the key that an RFC
+// 7512 URI names, signs with a bounded pool of sessions, checks every signature before it returns it, and recovers when
+// the token restarts. Package hsm/worker, which the daemon uses, also survives a module that hangs or crashes: it keeps
+// a Signer in a separate process. Standards: PKCS#11 v2.40, RFC 7512, SEC 1, SEC 2.
 package hsm
 
 import (
@@ -20,11 +20,12 @@ import (
 // Options configure a Signer.
 type Options struct {
 	URI URI
-	// Sessions is the size of the pool of sessions, which is how many signatures can be made concurrently. Zero means a few,
-	// which Resize can change. The maximum of the token is never exceeded.
+	// Sessions is the size of the session pool, which is how many signatures can be made concurrently. Zero means a
+	// small pool, which Resize can change. The token's maximum is never exceeded.
 	Sessions int
-	// PIN returns the PIN for one login, in the place of what pin-source names, and is told what C_Login gave: nil, an error
-	// that wraps ErrPIN, or another. It is wiped then. Nil means that the file of pin-source is read.
+	// PIN returns the PIN for one login instead of pin-source. outcome receives the result of C_Login: nil, an error
+	// that wraps ErrPIN, or another error. The PIN is wiped afterwards. A nil function means that the file of
+	// pin-source is read.
 	PIN func() (pin *PIN, outcome func(error), err error)
 	// AllowExtractable accepts a key that can be exported from the token. Only for tests and migrations.
 	AllowExtractable bool
@@ -35,15 +36,15 @@ type Options struct {
 	limits limits                            // zero means standardLimits
 }
 
-// limits bound the waits that no context of a caller bounds.
+// limits bound waits that the context of a caller does not bound.
 type limits struct {
-	call   time.Duration // of a call whose context has no deadline
-	drain  time.Duration // of the wait for calls inside the module, before C_Finalize
+	call   time.Duration // a call with a context without a deadline
+	drain  time.Duration // the wait for calls inside the module, before C_Finalize
 	pause  time.Duration // after the first failed repair; doubles with each further one
-	retire time.Duration // until a session that the token did not open is tried again
+	retire time.Duration // until a session that the token refused to open is retried
 }
 
-// standardLimits are those of every Signer but some in tests.
+// standardLimits are the limits of every Signer except in tests.
 var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond, retire: 30 * time.Second}
 
 func (o Options) withDefaults() Options {
@@ -61,11 +62,12 @@ func (o Options) withDefaults() Options {
 
 // Signer is an appliance.Signer with one key of one token. It is safe for concurrent use.
 //
-// It repairs what another session, finding the key again or a login repairs. What takes more, loading the module again, it
-// cannot do: from then on all its calls fail with ErrLost.
+// It repairs faults by opening another session, finding the key again or logging in. It cannot reload the module. After
+// a fault that requires that, all its calls fail with ErrLost.
 //
-// Every call into the module holds a session of the pool until it returns, so that Close, which takes all sessions, knows
-// that no call is inside the module and can finalise it. A call that hangs keeps its session for as long as it hangs.
+// Every call into the module holds a session of the pool until it returns. Close takes all sessions and therefore knows
+// that no call is inside the module when it finalises the module. A call that hangs keeps its session for as long as it
+// hangs.
 type Signer struct {
 	options   Options
 	path      string
@@ -73,15 +75,16 @@ type Signer struct {
 	direct    direct
 	publicKey []byte
 	address   appliance.Address
-	idle      chan *session // the pool; its capacity is the size that it can have
+	idle      chan *session // the pool; its capacity is the largest size of the pool
 	size      atomic.Int32  // of the pool
-	retired   atomic.Int32  // sessions of it that the token does not open now
-	waiting   atomic.Int32  // callers that wait for a session of it
+	retired   atomic.Int32  // sessions of the pool that the token refuses to open at present
+	waiting   atomic.Int32  // callers that wait for a session
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc
 	closed  func() error
-	repairs sync.WaitGroup // goroutines of our own that may be inside the module: the one that repairs, and sessions tried again
+	// the Signer's own goroutines that may be inside the module: the repair, and retried sessions
+	repairs sync.WaitGroup
 
 	signatures  atomic.Uint64
 	wrong       atomic.Uint64
@@ -90,16 +93,16 @@ type Signer struct {
 
 	mu         sync.Mutex // guards the fields below
 	handles    handles
-	loans      []*Loan  // that have not ended
+	loans      []*Loan  // active leases
 	generation uint64   // of handles: the number of repairs that replaced them
-	attempt    *attempt // the repair that is running; nil if none is
-	refusal    error    // why no repair is tried any more (ErrPIN, ErrLost, ErrClosed); nil while one may be
+	attempt    *attempt // the running repair, or nil
+	refusal    error    // why no further repair is tried (ErrPIN, ErrLost, ErrClosed), or nil
 	lastError  error
 	lastFault  time.Time
 	snapshot   Status // as of the last call of connect
 }
 
-// handles are what the token returned in the last call of connect.
+// handles are the handles from the last call of connect.
 type handles struct {
 	slot uint
 	key  pkcs11.ObjectHandle
@@ -110,7 +113,7 @@ var _ appliance.Signer = (*Signer)(nil)
 // Open loads the module, finds the token, logs in, and finds the key. It checks that the key is on curve secp256k1, may
 // sign, is sensitive and not extractable, and that a trial signature verifies. A process can open a module only once.
 //
-// Errors: ErrNotFound, ErrAmbiguous, ErrPIN, ErrWrongKey, and those of the module.
+// Errors: ErrNotFound, ErrAmbiguous, ErrPIN, ErrWrongKey, and the errors of the module.
 func Open(ctx context.Context, options Options) (*Signer, error) {
 	options = options.withDefaults()
 	return await(ctx, func() (*Signer, error) { return open(options) }, func(s *Signer) { _ = s.Close() })
@@ -143,10 +146,11 @@ func (s *Signer) PublicKey() []byte { return append([]byte(nil), s.publicKey...)
 // Address returns the key's address.
 func (s *Signer) Address() appliance.Address { return s.address }
 
-// Sign implements appliance.Signer. After a fault of the token it repairs the connection and signs again, until ctx ends.
-// A context without a deadline gets one of 30 seconds.
+// Sign implements appliance.Signer. After a fault of the token it repairs the connection and signs again, until ctx
+// ends. A context without a deadline gets a deadline of 30 seconds.
 //
-// The session goes back to the pool before the signature is checked, so that the token signs the next one meanwhile.
+// The session returns to the pool before the signature is checked, so that the token signs the next request in the
+// meantime.
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -166,8 +170,8 @@ func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 	return signature, err
 }
 
-// SignUnchecked returns r and s as the token made them, for a caller that checks them itself in another process. It repairs
-// as Sign does. Where ctx cannot end, it makes the call without a goroutine of its own, for as long as that takes.
+// SignUnchecked returns r and s as the token made them. The caller checks them in another process. It repairs as Sign
+// does. If ctx cannot end, it calls the module in the caller's goroutine, however long that takes.
 func (s *Signer) SignUnchecked(ctx context.Context, d appliance.Digest) (rs [64]byte, err error) {
 	err = s.persist(ctx, func(ctx context.Context) error {
 		rs, err = use(ctx, s, func(one *session) ([64]byte, error) { return s.signOn(one, d) })
@@ -176,8 +180,10 @@ func (s *Signer) SignUnchecked(ctx context.Context, d appliance.Digest) (rs [64]
 	return rs, err
 }
 
-// FindAgain finds the token and the key again, after a signature that was wrong: the handle may have become that of another
-// key. Errors: ErrWrongKey if the token has another key in its place.
+// FindAgain finds the token and the key again after a wrong signature, because the handle may now refer to a different
+// key.
+//
+// Errors: ErrWrongKey if the token has a different key in its place.
 func (s *Signer) FindAgain(ctx context.Context) error {
 	if err := s.healthy(ctx); err != nil {
 		return err
@@ -207,7 +213,8 @@ func (s *Signer) Ready(ctx context.Context) error {
 	return s.Probe(ctx)
 }
 
-// Probe asks the token for the key, which takes an open session, a login and a valid handle. It repairs as Sign does.
+// Probe asks the token for the key, which requires an open session, a login and a valid handle. It repairs as Sign
+// does.
 func (s *Signer) Probe(ctx context.Context) error {
 	return s.persist(ctx, func(ctx context.Context) error {
 		_, err := use(ctx, s, func(one *session) (struct{}, error) { return struct{}{}, s.probe(one) })
@@ -231,8 +238,8 @@ func (s *Signer) current() handles {
 	return s.handles
 }
 
-// Close waits for calls inside the module, closes the sessions and finalises the module. If a call does not return within
-// 5 seconds, Close returns an error and leaves the module as it is.
+// Close waits for calls inside the module, closes the sessions and finalises the module. If a call does not return
+// within 5 seconds, Close returns an error and leaves the module as it is.
 func (s *Signer) Close() error { return s.closed() }
 
 func (s *Signer) shutDown() error {
@@ -250,7 +257,7 @@ func (s *Signer) shutDown() error {
 	}
 	for _, one := range all {
 		if one.open {
-			_ = s.module.CloseSession(one.handle) // on an error, C_Finalize closes it
+			_ = s.module.CloseSession(one.handle) // if this fails, C_Finalize closes it
 		}
 	}
 	return failed("C_Finalize", s.module.Finalize())

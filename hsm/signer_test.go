@@ -24,7 +24,7 @@ func TestSignaturesRecoverToTheKey(t *testing.T) {
 	if got := "0x" + hex.EncodeToString(s.PublicKey()); got != token.Key.PublicKey {
 		t.Errorf("public key %s, want %s", got, token.Key.PublicKey)
 	}
-	for range 50 { // about half have a high s as the token makes them
+	for range 50 { // the token returns about half of them with a high s
 		mustSign(t, s)
 	}
 	if err := s.Ready(t.Context()); err != nil {

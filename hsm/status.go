@@ -19,24 +19,27 @@ type Status struct {
 	Key     KeyStatus     `json:"key"`
 	Session SessionStatus `json:"sessions"`
 
-	Ready           bool      `json:"ready"`            // no fault is known
-	Signatures      uint64    `json:"signatures"`       // made and checked since the start
-	WrongSignatures uint64    `json:"wrongSignatures"`  // that the token returned and Sign did not
-	Repairs         uint64    `json:"repairs"`          // including sessions that were opened again
-	Restarts        uint64    `json:"restarts"`         // workers that were started in the place of another
-	Worker          int       `json:"worker,omitempty"` // process id of the worker; 0 where this process holds the module itself
-	LastError       string    `json:"lastError,omitempty"`
-	LastErrorTime   time.Time `json:"lastErrorTime,omitzero"`
+	Ready           bool   `json:"ready"`           // no fault is known
+	Signatures      uint64 `json:"signatures"`      // made and checked since the start
+	WrongSignatures uint64 `json:"wrongSignatures"` // returned by the token and withheld by Sign
+	Repairs         uint64 `json:"repairs"`         // including reopened sessions
+	Restarts        uint64 `json:"restarts"`        // workers started to replace another
+	// process id of the worker; 0 if this process has loaded the module itself
+	Worker        int       `json:"worker,omitempty"`
+	LastError     string    `json:"lastError,omitempty"`
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
 
-	Tokens []Standing    `json:"tokens,omitempty"` // where there are several: what is above is of the one that signs, and the counts of all
-	Keys   []NamedStatus `json:"keys,omitempty"`   // where attestor keys have names: what is above is of the default one
+	// set with several tokens; the fields above then describe the token that signs, and the counts cover all tokens
+	Tokens []Standing `json:"tokens,omitempty"`
+	// set if attestor keys have names; the fields above then describe the default key
+	Keys []NamedStatus `json:"keys,omitempty"`
 }
 
-// NamedStatus is the status of an attestor key that has a name.
+// NamedStatus is the status of a named attestor key.
 type NamedStatus struct {
 	Name    string `json:"name"`
 	State   string `json:"state"`   // active or retiring
-	Default bool   `json:"default"` // it signs for API keys that are bound to none
+	Default bool   `json:"default"` // it signs for API keys that are not bound to a key
 	Status
 }
 
@@ -59,7 +62,7 @@ type TokenStatus struct {
 	PINCountLow  bool     `json:"pinCountLow"` // a wrong PIN was tried since the last login
 	PINFinalTry  bool     `json:"pinFinalTry"` // one more wrong PIN locks the token
 	PINLocked    bool     `json:"pinLocked"`
-	Mechanisms   []string `json:"mechanisms"` // CKM_ECDSA and CKM_EC_KEY_PAIR_GEN, as far as the token has them
+	Mechanisms   []string `json:"mechanisms"` // those of CKM_ECDSA and CKM_EC_KEY_PAIR_GEN that the token has
 }
 
 // KeyStatus describes the private key object.
@@ -78,13 +81,13 @@ type KeyStatus struct {
 type SessionStatus struct {
 	InUse int  `json:"inUse"`
 	Open  int  `json:"open"`
-	Most  int  `json:"most"` // that are ever opened
-	Auto  bool `json:"auto"` // how many are open follows from what the HSM has use for
-	Max   uint `json:"max"`  // the maximum of the token; 0 means none
+	Most  int  `json:"most"` // largest size of the pool
+	Auto  bool `json:"auto"` // the pool adapts to the HSM
+	Max   uint `json:"max"`  // the maximum of the token; 0 if unknown or unlimited
 }
 
-// Status returns the status of the signer. It asks the token for its part. If the token does not answer before ctx ends,
-// Ready is false and that part is as of the last answer.
+// Status returns the status of the signer. It asks the token for the token's part. If the token does not answer before
+// ctx ends, Ready is false and this part is as of the last answer.
 func (s *Signer) Status(ctx context.Context) (Status, error) {
 	s.mu.Lock()
 	status := s.snapshot
@@ -110,21 +113,21 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 		status.LastError, status.LastErrorTime = s.lastError.Error(), s.lastFault.UTC()
 	}
 	if fault != nil {
-		status.LastError = fault.Error() // the fault that lasts, rather than the last one that was seen
+		status.LastError = fault.Error() // the lasting fault, rather than the last observed one
 	}
 	return status, nil
 }
 
-// Usage are the counts of a Signer that do not need the token.
+// Usage are the counts of a Signer that do not require the token.
 type Usage struct {
 	Ready           bool   // no fault is known
 	Signatures      uint64 // made and checked since the start
-	WrongSignatures uint64 // that the token returned and Sign did not
-	Repairs         uint64 // including sessions that were opened again
-	Restarts        uint64 // workers that were started in the place of another
+	WrongSignatures uint64 // returned by the token and withheld by Sign
+	Repairs         uint64 // including reopened sessions
+	Restarts        uint64 // workers started to replace another
 	InUse, Sessions int    // sessions inside a call, and all sessions
-	MostSessions    int    // that the pool can have
-	AtOnce          int    // calls of Sign that keep all sessions busy
+	MostSessions    int    // largest size of the pool
+	AtOnce          int    // concurrent calls of Sign that keep all sessions busy
 }
 
 // Usage returns the counts. It never waits.
@@ -136,8 +139,8 @@ func (s *Signer) Usage() Usage {
 	}
 }
 
-// Inspect describes the module, the token and the key without a Signer. Along with an error it returns what it found
-// before.
+// Inspect describes the module, the token and the key without a Signer. If it fails, it also returns the parts found
+// before the error.
 func Inspect(ctx context.Context, options Options) (Status, error) {
 	options = options.withDefaults()
 	type partial struct {
@@ -203,7 +206,7 @@ func inspectKey(m module, t token, options Options) (privateKey, []byte, error) 
 	return k, publicKey, err
 }
 
-// describe leaves empty what cannot be read.
+// describe leaves unreadable parts empty.
 func describe(m module, t token, k privateKey) Status {
 	var status Status
 	if info, err := m.GetInfo(); err == nil {

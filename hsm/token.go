@@ -11,7 +11,7 @@ import (
 type token struct {
 	slot uint
 	info pkcs11.TokenInfo
-	err  error // of C_GetTokenInfo; then info is empty
+	err  error // of C_GetTokenInfo; info is then empty
 }
 
 func (t token) initialized() bool { return t.info.Flags&pkcs11.CKF_TOKEN_INITIALIZED != 0 }
@@ -30,8 +30,8 @@ func (t token) matches(u URI) bool {
 		same(u.Model, t.info.Model) && (u.SlotID == nil || *u.SlotID == t.slot)
 }
 
-// tokens lists the tokens that are present, also those that are not initialised. A slot that cannot be read is listed with
-// its error: it may hold a token that is not ours.
+// tokens lists the tokens that are present, including uninitialised ones. A slot that cannot be read is listed with its
+// error, because it may hold a token that is not ours.
 func tokens(m module) ([]token, error) {
 	slots, err := m.GetSlotList(true)
 	if err != nil {
@@ -53,8 +53,8 @@ func tokens(m module) ([]token, error) {
 
 // findToken returns the one initialised token that has all attributes of the URI.
 //
-// Errors, which list the tokens that are there: ErrAmbiguous; ErrNotFound, also with ErrNoToken, or the error of a slot that
-// cannot be read and may hold the token.
+// Errors, which list the existing tokens: ErrAmbiguous; ErrNotFound, also with ErrNoToken; the error of an unreadable
+// slot, which may hold the token.
 func findToken(m module, u URI) (token, error) {
 	list, err := tokens(m)
 	if err != nil {
@@ -94,7 +94,7 @@ func (u URI) tokenAttributes() string {
 	return strings.TrimPrefix(only, uriScheme)
 }
 
-// present lists what an operator can choose from, for errors.
+// present lists an operator's choices, for errors.
 func present[T fmt.Stringer](what string, list []T) string {
 	if len(list) == 0 {
 		return "there are no " + what

@@ -36,7 +36,7 @@ func TestTokenAndKeyAreFoundByAllAttributes(t *testing.T) {
 		"another id":          {func(u *hsm.URI) { u.ID = []byte{1} }, hsm.ErrNotFound},
 		"label of another id": {func(u *hsm.URI) { u.Object, u.ID = "other", id }, hsm.ErrNotFound},
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other: they share the module
+		t.Run(name, func(t *testing.T) { // sequential, because they share the module
 			u := token.URI
 			test.change(&u)
 			s, err := hsm.Open(t.Context(), hsm.Options{URI: u})
@@ -118,7 +118,7 @@ func TestUnreadableSlot(t *testing.T) {
 	}
 }
 
-// A module whose server or device is away may show nothing at all: to make a token is not the remedy then.
+// A module may show no tokens if its server or device is unreachable. Making a token is not the remedy then.
 func TestAModuleWithoutAnyTokenIsToldApart(t *testing.T) {
 	t.Parallel()
 	token := hsmtest.New(t)

@@ -12,31 +12,32 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// TokenSigner signs with the key of one token; a *worker.Signer is one.
+// TokenSigner signs with the key of one token. *worker.Signer implements it.
 type TokenSigner interface {
 	appliance.Signer
-	// Status and Usage are as those of Signer.
+	// Status and Usage are as in Signer.
 	Status(ctx context.Context) (Status, error)
 	Usage() Usage
 	Close() error
 }
 
-// Place is where a token stands in the order of Tokens.
+// Place is a token's slot in the order of Tokens.
 type Place struct {
 	URI URI
-	// Open opens the token and finds its key. It is called again where it fails, unless with ErrPIN.
+	// Open opens the token and finds its key. After a failure it is called again, unless the error is ErrPIN.
 	Open func(ctx context.Context) (TokenSigner, error)
 }
 
 // TokensOptions configure Tokens.
 type TokensOptions struct {
-	// Expected is the address that the key of every token must have. Nil means that of the tokens that open at the start,
-	// which must then agree.
+	// Expected is the address that the key of every token must have. Nil means the address of the tokens that open at
+	// the start, which must then agree.
 	Expected *appliance.Address
-	// CallTimeout is how long a token may take for one call before it counts as hanging, as in worker.Options. A call that
-	// takes an eighth of it, and eight times as long as usual, is asked of the next token, too.
+	// CallTimeout is how long a token may take for one call before it counts as hung, as in worker.Options. If a call
+	// takes longer than an eighth of CallTimeout and eight times the usual time, the next token is asked, too. The
+	// caller's deadline may shorten this wait. Zero means 3 seconds.
 	CallTimeout time.Duration
-	// Logger logs each change of what is used. Nil means no log.
+	// Logger logs each change of the tokens in use. Nil means no log.
 	Logger *slog.Logger
 }
 
@@ -50,15 +51,15 @@ func (o TokensOptions) withDefaults() TokensOptions {
 	return o
 }
 
-// MostTokens is the most that Tokens takes.
+// MostTokens is the largest number of tokens in Tokens.
 const MostTokens = 8
 
-// Tokens is an appliance.Signer over several tokens that hold the same key. It asks the first that is well. A signature that
-// fails there, or that takes too long, it asks of the next while the deadline of the caller lasts; the answer that comes first
-// counts. A token that fails is out of use until it has signed trials for a while, in the background. It is safe for
+// Tokens is an appliance.Signer over several tokens that hold the same key. It asks the first token in use. If that
+// token fails or takes too long, Tokens also asks the next, while the caller's deadline lasts. The first signature
+// counts. A failed token is out of use until it has signed trials in the background for a while. Tokens is safe for
 // concurrent use.
 //
-// Every signer checks its own signatures, and only signers of the one key are asked: so whichever answers is right.
+// Every signer checks its own signatures, and only signers of the one key are asked. Any signature is therefore right.
 type Tokens struct {
 	options   TokensOptions
 	publicKey []byte
@@ -79,10 +80,10 @@ func (t *Tokens) PublicKey() []byte { return slices.Clone(t.publicKey) }
 // Address returns the key's address.
 func (t *Tokens) Address() appliance.Address { return t.address }
 
-// single reports whether there is one token only, which is then used as it is.
+// single reports whether there is only one token. Its signer is then used directly.
 func (t *Tokens) single() bool { return len(t.places) == 1 }
 
-// Sign implements appliance.Signer. A context without a deadline gets one of 30 seconds.
+// Sign implements appliance.Signer. A context without a deadline gets a deadline of 30 seconds.
 func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	if t.single() {
 		return t.places[0].signer.Sign(ctx, d)
@@ -90,7 +91,7 @@ func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 	return ask(ctx, t, func(ctx context.Context, p *place) (appliance.Signature, error) { return p.sign(ctx, d) })
 }
 
-// Ready returns nil if a token that is in use answers and has the key.
+// Ready returns nil if a token in use answers and has the key.
 func (t *Tokens) Ready(ctx context.Context) error {
 	if t.single() {
 		return t.places[0].signer.Ready(ctx)
@@ -102,7 +103,7 @@ func (t *Tokens) Ready(ctx context.Context) error {
 	return err
 }
 
-// Close closes all signers, and ends what goes on in the background.
+// Close closes all signers and ends the background goroutines.
 func (t *Tokens) Close() error { return t.closed() }
 
 func (t *Tokens) shutDown() error {
@@ -119,8 +120,8 @@ func (t *Tokens) shutDown() error {
 	return errors.Join(failures...)
 }
 
-// ask has the first token that is well do something, and the next where that fails or takes too long. It returns the first
-// answer. A token that is no longer waited for may answer until the deadline, which tells how it is.
+// ask calls do with the first token in use, and with the next if that fails or takes too long. It returns the first
+// success. A token that is no longer waited for may still answer until the deadline, and its answer updates its state.
 func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place) (T, error)) (none T, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -129,7 +130,7 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 		value T
 		err   error
 	}
-	answers := make(chan answer, len(t.places)) // one of each
+	answers := make(chan answer, len(t.places)) // one from each token
 	var tried choice
 	var failures []error
 	for waiting := 0; ; {
@@ -169,15 +170,15 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 	}
 }
 
-// turn is a token that is asked. Without a place it is nobody's, and never ends.
+// turn is one request sent to a token. Without a place it never ends.
 type turn struct {
 	*place
 	began time.Time
-	slow  *time.Timer     // when the next is asked as well
+	slow  *time.Timer     // fires when the next token is asked, too
 	left  <-chan struct{} // closed when the token is taken out of use
 }
 
-// next gives the turn to the first token that was not tried: of those that are well or, without any, of those that are open.
+// next returns an attempt at the first untried token in use. If no such token is left, it takes an open one.
 func (t *Tokens) next(ctx context.Context, tried *choice) turn {
 	for _, mustBeWell := range []bool{true, false} {
 		for i, p := range t.places {
@@ -191,21 +192,22 @@ func (t *Tokens) next(ctx context.Context, tried *choice) turn {
 	return turn{slow: &time.Timer{}}
 }
 
-// patienceParts is of hsm.call_timeout, and of what a signature usually takes: see TokensOptions.
+// patienceParts divides CallTimeout and multiplies the usual time; see TokensOptions.
 const patienceParts = 8
 
-// patience is how long a token is waited for before the next is asked, too: an eighth of a call's timeout, eight times what it
-// usually takes where that is more, and always so little that each of the others may still have as much.
+// patience returns how long to wait for a token before the next is asked, too. It is an eighth of CallTimeout or eight
+// times the usual time, whichever is longer. It never exceeds an equal share of the time to the deadline for each
+// remaining token.
 func (t *Tokens) patience(ctx context.Context, p *place, tried *choice) time.Duration {
 	wait := max(t.options.CallTimeout/patienceParts, patienceParts*p.usual())
-	if end, has := ctx.Deadline(); has { // a trial has none
+	if end, has := ctx.Deadline(); has { // trials have no deadline
 		others := len(t.places) - tried.count()
 		wait = min(wait, time.Until(end)/time.Duration(others+1))
 	}
 	return wait
 }
 
-// choice is some of the tokens.
+// choice is a set of tokens.
 type choice uint64
 
 func (c *choice) has(i int) bool { return *c&(1<<i) != 0 }
@@ -219,7 +221,7 @@ func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, standardLimits.call)
 }
 
-// detached is a context that ends at the deadline, and not before.
+// detached returns a context that ends at the deadline, regardless of cancellation.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), end)

@@ -16,13 +16,13 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// standIn is a token's signer that does as the test says. Its signatures tell which token made them, by v.
+// standIn is a token's signer that the test controls. The v of a signature is the number of its token.
 type standIn struct {
 	number  byte
 	address appliance.Address
 
 	ended   chan struct{} // closed by Close
-	instant bool          // else it takes as long as own
+	instant bool          // otherwise a signature takes own
 
 	mu     sync.Mutex
 	fault  error // of Sign, and of opening
@@ -98,7 +98,7 @@ func (s *standIn) openings() (n int) {
 
 const standInTimeout = 800 * time.Millisecond // of a call: an eighth is 100 ms
 
-// severalTokens is a Tokens of so many stand-ins, in a bubble of synctest.
+// severalTokens is a Tokens of several stand-ins, in a synctest bubble.
 type severalTokens struct {
 	*testing.T
 	*hsm.Tokens
@@ -151,7 +151,7 @@ func mustOpenStandIns(t *testing.T, n int) *severalTokens {
 	return s
 }
 
-// wantSignedBy signs once, with a deadline of 10 s, and wants that token to be who did, after so long.
+// wantSignedBy signs once, with a deadline of 10 s, and checks which token signed and after how long.
 func (s *severalTokens) wantSignedBy(number byte, after time.Duration) {
 	s.Helper()
 	began := time.Now()
@@ -181,7 +181,7 @@ func (s *severalTokens) wantLogged(n int, text string) {
 
 var errDevice = errors.New("CKR_DEVICE_ERROR")
 
-const own = time.Millisecond // what a stand-in takes
+const own = time.Millisecond // time of a stand-in's signature
 
 func TestTheFirstTokenSignsWhileItIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestTheFirstTokenIsUsedAgainWhenItHasSignedTrialsForAWhile(t *testing.T) {
 	})
 }
 
-// A token that comes and goes must not take clients' signatures with it each time.
+// A token that repeatedly fails and returns must not fail clients' signatures each time.
 func TestATokenThatComesAndGoesIsUsedEverMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mustOpenStandIns(t, 2)
@@ -371,7 +371,7 @@ func TestTokensOfDifferentKeys(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys     []appliance.Address
 		expected *appliance.Address
-		states   []string // nil where the start fails
+		states   []string // nil if the start fails
 		err      string
 	}{
 		"the second has another, the key is pinned": {
@@ -399,7 +399,7 @@ func TestTokensOfDifferentKeys(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Hour) // it is opened again and again, and logged once
+				time.Sleep(time.Hour) // opening is retried throughout, and logged once
 				s.wantStates(test.states...)
 				s.wantLogged(1, "HSM token refused")
 				for i, state := range test.states {
@@ -424,7 +424,7 @@ func TestWithoutAnyTokenTheStartFails(t *testing.T) {
 	})
 }
 
-// What choosing among tokens costs a signature.
+// The cost of choosing among tokens, per signature.
 func BenchmarkTokens(b *testing.B) {
 	for _, n := range []int{1, 2} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// startGrace is how long OpenTokens waits for the others once a token is open: those that are open by then are checked against
-// each other, later ones against these.
+// startGrace is how long OpenTokens waits for the other tokens once one is open. Tokens open by then are compared with
+// each other, later ones with these.
 const startGrace = 5 * time.Second
 
-// OpenTokens opens all tokens at once, and returns when one is well and the others had their time. Those that failed are
-// tried again in the background. With one token it is no more than that token's signer.
+// OpenTokens opens all tokens concurrently. It returns once all have opened or failed, or startGrace after a token with
+// the right key has opened. It retries failed tokens in the background. With a single token, Tokens only wraps its signer.
 //
-// Errors: those of Open where no token opens, ErrPIN before others; ErrOtherKey where none has the expected key, or where none is
-// expected and they have different ones.
+// Errors: the errors of Open if no token opens; ErrOtherKey if no token has the expected key, or if no key is expected
+// and the tokens have different ones.
 func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tokens, error) {
 	if len(order) == 0 || len(order) > MostTokens {
 		return nil, fmt.Errorf("open the tokens: there must be 1 to %d, not %d", MostTokens, len(order))
@@ -49,7 +49,7 @@ func (t *Tokens) openOne(ctx context.Context, p *place) (err error) {
 	return nil
 }
 
-// opening is how opening a token ended.
+// opening is the result of opening a token.
 type opening struct {
 	*place
 	signer TokenSigner
@@ -91,7 +91,8 @@ func (t *Tokens) openAll(ctx context.Context) error {
 	return nil
 }
 
-// gather returns the tokens that have opened, or failed to, by the time that one fits and the others had their grace.
+// gather returns the tokens that have opened or failed. It ends when all have, or startGrace after one with the right
+// key has opened.
 func (t *Tokens) gather(ctx context.Context, ended <-chan opening) (early []opening, err error) {
 	var grace <-chan time.Time
 	for len(early) < len(t.places) {
@@ -114,7 +115,7 @@ func (t *Tokens) fits(signer TokenSigner) bool {
 	return t.options.Expected == nil || signer.Address() == *t.options.Expected
 }
 
-// choose learns the key from the tokens that are open.
+// choose takes the key from the open tokens.
 func (t *Tokens) choose(early []opening) error {
 	slices.SortFunc(early, func(a, b opening) int { return a.number - b.number })
 	var told []string
@@ -141,13 +142,13 @@ func (t *Tokens) choose(early []opening) error {
 	return nil
 }
 
-// begin has a token start as it was found.
+// begin sets the token's initial state.
 func (o opening) begin() {
 	if o.err == nil {
 		o.place.signer = o.signer
 		return
 	}
-	_ = closeAll([]opening{o}) // it was good for nothing
+	_ = closeAll([]opening{o}) // never used
 	o.worse(o.err)
 }
 

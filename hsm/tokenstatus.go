@@ -11,25 +11,26 @@ import (
 
 // States of a token among several.
 const (
-	TokenSigns   = "signs"   // it is asked first
-	TokenReady   = "ready"   // it is asked where those before it fail
-	TokenFailing = "failing" // it is out of use until it signs trials again
-	TokenRefused = "refused" // it has another key, or refused the PIN: for a person
+	TokenSigns   = "signs"   // asked first
+	TokenReady   = "ready"   // asked if the tokens before it fail
+	TokenFailing = "failing" // out of use until it signs trials again
+	TokenRefused = "refused" // it has a different key, or refused the PIN: needs an operator
 )
 
-// Standing is how one of several tokens stands.
+// Standing is the state of one of several tokens.
 type Standing struct {
-	KeyName    string    `json:"keyName,omitempty"` // name of the attestor key that it holds, where keys have names
-	Position   int       `json:"position"`          // in hsm.uris, from 1; among the tokens of all keys, where there are several
-	Name       string    `json:"name"`              // the token's label or, without one in the URI, another name of it
-	State      string    `json:"state"`             // TokenSigns, TokenReady, TokenFailing or TokenRefused
-	Since      time.Time `json:"since"`             // of being well, or not
-	Reason     string    `json:"reason,omitempty"`
-	HandedOver uint64    `json:"handedOver"` // signatures that another token was asked for, since this one took too long
-	Status               // its own
+	KeyName  string    `json:"keyName,omitempty"` // name of the attestor key that it holds, if keys have names
+	Position int       `json:"position"`          // in hsm.uris, from 1; counts the tokens of all keys
+	Name     string    `json:"name"`              // see URI.Label
+	State    string    `json:"state"`             // TokenSigns, TokenReady, TokenFailing or TokenRefused
+	Since    time.Time `json:"since"`             // start of the state
+	Reason   string    `json:"reason,omitempty"`
+	// signatures for which another token was also asked because this one took too long
+	HandedOver uint64 `json:"handedOver"`
+	Status            // of this token
 }
 
-// Standings are those of all tokens, in order. It asks no token.
+// Standings returns the states of all tokens, in order. It asks no token.
 func (t *Tokens) Standings() []Standing {
 	all := make([]Standing, len(t.places))
 	signs := false
@@ -74,7 +75,8 @@ func (u URI) Label() string {
 	return strings.ToValidUTF8(cmp.Or(u.Token, u.Serial, u.Object, "unnamed"), "?")
 }
 
-// Status returns the status of the token that signs, with the counts of all, and with several tokens the standing of each.
+// Status returns the status of the token that signs, with the counts of all tokens. With several tokens it includes the
+// state of each.
 func (t *Tokens) Status(ctx context.Context) (Status, error) {
 	if t.single() {
 		return t.places[0].signer.Status(ctx)
@@ -95,10 +97,10 @@ func (t *Tokens) Status(ctx context.Context) (Status, error) {
 	return status, nil
 }
 
-// statusPatience bounds the wait for one token's status, so that one that hangs does not keep that of the others.
+// statusPatience bounds the wait for one token's status, so that a hung token does not delay the others.
 const statusPatience = 2 * time.Second
 
-// ask fills in what the token itself tells. The last error stays where the token does not answer.
+// ask fills in the token's own status. If the token fails, ask records the error.
 func (s *Standing) ask(ctx context.Context, signer TokenSigner) {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -111,7 +113,7 @@ func (s *Standing) ask(ctx context.Context, signer TokenSigner) {
 	s.Status = status
 }
 
-// Usage returns the counts of all tokens, and the sessions of the one that signs. It never waits.
+// Usage returns the counts of all tokens, and the sessions of the token that signs. It never waits.
 func (t *Tokens) Usage() Usage {
 	if t.single() {
 		return t.places[0].signer.Usage()
@@ -147,7 +149,7 @@ func (t *Tokens) first() *place {
 			open = p
 		}
 	}
-	return open // one is: OpenTokens saw to it
+	return open // OpenTokens guarantees an open token
 }
 
 func (t *Tokens) anyWell() bool {
@@ -159,7 +161,7 @@ func (t *Tokens) anyWell() bool {
 	return false
 }
 
-// countWell does not look for new faults, since it is used where one is told.
+// countWell does not check for new faults, because it is called while one is logged.
 func (t *Tokens) countWell() (n int) {
 	for _, p := range t.places {
 		p.mu.Lock()
@@ -171,7 +173,7 @@ func (t *Tokens) countWell() (n int) {
 	return n
 }
 
-// whyNot is why no token is used.
+// whyNot returns why no token is in use.
 func (t *Tokens) whyNot() error {
 	var reasons []error
 	for _, s := range t.Standings() {

@@ -28,9 +28,9 @@ type URI struct {
 
 const uriScheme = "pkcs11:"
 
-// ParseURI parses a pkcs11 URI. It refuses attributes that are unknown, empty or given twice, because a URI with a mistyped
-// attribute would match more keys than it should. It refuses pin-value, because a PIN in a URI would get into process
-// lists, logs and backups.
+// ParseURI parses a pkcs11 URI. It rejects attributes that are unknown, empty or given twice, because a URI with a
+// mistyped attribute would match more keys than it should. It rejects pin-value, because a PIN in a URI would get into
+// process lists, logs and backups.
 func ParseURI(s string) (URI, error) {
 	rest, found := strings.CutPrefix(s, uriScheme)
 	if !found {
@@ -52,7 +52,7 @@ func ParseURI(s string) (URI, error) {
 	return u, nil
 }
 
-// parseAttribute never repeats a value in its errors: it may be a PIN in the wrong place.
+// parseAttribute never repeats a value in its errors: it may be a misplaced PIN.
 func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) error {
 	name, raw, found := strings.Cut(attribute, "=")
 	if !found {
@@ -154,11 +154,11 @@ func (u *URI) setPINSource(v string) error {
 	return nil
 }
 
-// credentialScheme begins a pin-source that names a systemd credential: a file in $CREDENTIALS_DIRECTORY (systemd.exec(5),
-// LoadCredential=). RFC 7512, section 2.4, allows a pin-source other than a file.
+// credentialScheme begins a pin-source that names a systemd credential: a file in $CREDENTIALS_DIRECTORY
+// (systemd.exec(5), LoadCredential=). RFC 7512, section 2.4, allows a pin-source other than a file.
 const credentialScheme = "credential:"
 
-// CredentialsVariable names the environment variable with the folder of a service's credentials.
+// CredentialsVariable is the environment variable with the folder of a service's credentials.
 const CredentialsVariable = "CREDENTIALS_DIRECTORY"
 
 // Credential returns the name of the credential that holds the PIN, "" if pin-source is not credential:NAME.
@@ -170,12 +170,12 @@ func (u URI) Credential() string {
 	return name
 }
 
-// isCredentialName reports whether a name can be that of a file in a folder.
+// isCredentialName reports whether a name is valid as a file name.
 func isCredentialName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= 255 && utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
 }
 
-// PINFile returns the path of the file that pin-source names, "" if there is no pin-source. If it is a credential,
+// PINFile returns the path of the file that pin-source names, "" if there is no pin-source. For a credential,
 // $CREDENTIALS_DIRECTORY must be set.
 func (u URI) PINFile() (string, error) {
 	name := u.Credential()
@@ -239,8 +239,8 @@ func (u *URI) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// uriMarks are the characters other than letters and digits that need no encoding in any part of the URI: unreserved, and
-// those of pk11-res-avail that are not separators.
+// uriMarks are the characters other than letters and digits that need no encoding in any part of the URI: unreserved,
+// and the characters of pk11-res-avail that are not separators.
 const uriMarks = "-._~:[]@!$'()*+,="
 
 func percentDecode(s string) (string, error) {
@@ -292,7 +292,7 @@ func isAlphanumeric(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// printable cuts an unknown name that an error shows.
+// printable truncates an unknown name for an error.
 func printable(name string) string {
 	const most = 40
 	if len(name) > most {
