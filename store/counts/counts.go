@@ -1,5 +1,5 @@
-// Package counts remembers how many attestations API keys were issued since certain times, so that a store counts on from where it
-// ended instead of from the beginning.
+// Package counts caches how many attestations each API key was issued since given times. A store that counts again
+// needs to count only the entries after those already counted.
 package counts
 
 import (
@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// most bounds what is remembered: far more than the periods of all API keys at one time.
+// most bounds the cache. It is far larger than the number of periods of all API keys at one time.
 const most = 1 << 14
 
-// Name is what is counted.
+// Name identifies a count: an API key and the start of a period.
 type Name struct {
 	KeyID string
 	since int64 // Unix time in nanoseconds
 }
 
-// Of names the attestations of an API key since a time.
+// Of returns the name of the count of an API key's attestations since a time.
 func Of(keyID string, since time.Time) Name { return Name{keyID, since.UnixNano()} }
 
-// Since is the time from which on they are counted.
+// Since returns the start of the period.
 func (n Name) Since() time.Time { return time.Unix(0, n.since).UTC() }
 
-// Count is how many there are among the entries below an index.
+// Count is a result: N attestations among the entries with an index below Below.
 type Count struct{ N, Below int64 }
 
-// Counts remembers counts. All methods are safe for concurrent use; the zero value is ready.
+// Counts is the cache. All methods are safe for concurrent use; the zero value is ready for use.
 type Counts struct {
 	mu    sync.Mutex
 	known map[Name]Count
 }
 
-// Known returns what was counted last.
+// Known returns the cached count.
 func (c *Counts) Known(n Name) (Count, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +39,8 @@ func (c *Counts) Known(n Name) (Count, bool) {
 	return count, found
 }
 
-// Keep remembers a count. What it counts must be committed. One that counts less far than what is known changes nothing.
+// Keep caches a count. The counted entries must be committed. Keep ignores a count that covers fewer entries than the
+// cached one.
 func (c *Counts) Keep(n Name, count Count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Room is the state of a file system, as far as writing goes.
+// Room is the free space of a file system, and whether it can be written.
 type Room struct {
 	Free     int64 // bytes that a user other than root can write
 	ReadOnly bool  // mounted read-only, or made so by the kernel after a fault
 }
 
-// Look returns the Room of the file system that has the folder of path. There need be no file at path.
+// Look returns the Room of the file system with the folder of path. The file itself need not exist.
 func Look(path string) (Room, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// TestNoEventGoesIntoAJournalThatLostSomething puts an older copy of a journal back, beside its mark.
+// TestNoEventGoesIntoAJournalThatLostSomething restores an older copy of a journal, next to its newer mark.
 func TestNoEventGoesIntoAJournalThatLostSomething(t *testing.T) {
 	t.Parallel()
 	for name, onDemand := range map[string]bool{"in a daemon": false, "in a command beside none": true} {
@@ -48,7 +48,7 @@ func TestNoEventGoesIntoAJournalThatLostSomething(t *testing.T) {
 	}
 }
 
-// TestAnEmptySharedJournalWithoutAMarkTakesEvents is what a first command in a database does.
+// TestAnEmptySharedJournalWithoutAMarkTakesEvents covers the first command on a new database.
 func TestAnEmptySharedJournalWithoutAMarkTakesEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

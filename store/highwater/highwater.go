@@ -17,31 +17,32 @@ import (
 
 const (
 	defaultEvery = time.Second
-	sharedEvery  = 500 * time.Millisecond // the documentation promises one look a second
-	lookTimeout  = 5 * time.Second        // for one look without the fsync of the mark
+	sharedEvery  = 500 * time.Millisecond // the documentation promises one check per second
+	lookTimeout  = 5 * time.Second        // for one check of the head, without the fsync of the mark
 	coverTimeout = time.Second            // how long a checkpoint waits for the mark
-	unseenMost   = 3 * time.Second        // Ready fails if the newest look is older
+	unseenMost   = 3 * time.Second        // Ready fails if the newest check is older
 )
 
 // Options configure Open.
 type Options struct {
 	Key    appliance.LogKey // the log's; required
 	Logger *slog.Logger     // nil means none
-	Every  time.Duration    // minimum time between two looks; zero means 1 s, or 500 ms if Shared
+	Every  time.Duration    // minimum time between two checks of the head; zero means 1 s, or 500 ms if Shared
 
-	// Shared means that other appliances write the store, too. The journal then looks at the head all the time; otherwise only after an
-	// append of its own.
+	// Shared means that other appliances write the store, too. The journal then checks the head at regular intervals.
+	// Otherwise it checks the head only after its own appends.
 	Shared bool
-	// OnDemand means that the journal looks at the head only for a call that needs it. Commands use it while the daemon is stopped.
+	// OnDemand means that the journal checks the head only for a call that needs it. Commands use it while the daemon
+	// is stopped.
 	OnDemand bool
-	// Continued, if not nil, is called once when another log continues this one with a key derived from Key. Nothing more is signed with
-	// Key. Continued must not block.
+	// Continued, if not nil, is called once when another log continues this one with a key derived from Key. After
+	// that, Key signs no more records. Continued must not block.
 	Continued func(next appliance.LogKey, secret string)
 }
 
-// Journal guards a journal with the mark. After a head that contradicts the mark, Append, AppendEvent, Ready, Checkpoint, Prove and Tile
-// fail with CodeJournalLost until the journal agrees with the mark again. Other reads continue. Checkpoint returns a checkpoint only after
-// the mark that covers it is on the disk.
+// Journal guards a journal with the mark. If the head contradicts the mark, Append, AppendEvent, Ready, Checkpoint,
+// Prove and Tile fail with CodeJournalLost until the journal agrees with the mark again. Other reads continue.
+// Checkpoint returns a checkpoint only after a mark that covers it is on the disk.
 type Journal struct {
 	appliance.Journal // the store's
 
@@ -52,13 +53,13 @@ type Journal struct {
 
 	newest newestFile
 
-	wake    chan struct{} // has an element if a look is due now
-	soon    atomic.Bool   // a look is due after Every
+	wake    chan struct{} // has an element if a check is due now
+	soon    atomic.Bool   // a check is due after Every
 	stop    context.CancelFunc
 	ended   chan struct{} // closed after run has returned
 	looking sync.Mutex    // held by look; protects the fields below it
-	told    bool          // Continued was called
-	problem error         // why the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
+	told    bool          // Continued has been called
+	problem error         // the reason that the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
 	foreign []byte        // content of the file with ErrOtherLog
 	higher  *Mark         // a committed checkpoint beyond the mark that was lost
 
@@ -66,11 +67,11 @@ type Journal struct {
 	waiting []*waiter
 }
 
-// state is the result of the last look. It is immutable.
+// state is the result of the last check. It is immutable.
 type state struct {
 	mark   Mark
 	lost   *Loss
-	failed error     // why the mark could not be written
+	failed error     // the error of writing the mark
 	at     time.Time // time of the last read of the head
 }
 
@@ -80,8 +81,8 @@ type waiter struct {
 	done chan error
 }
 
-// Open guards a journal with the mark at path and looks at the head once. An unreadable file is an error. A damaged file, or one of
-// another log, is reported by Loss. Without a file, the head becomes the mark.
+// Open guards a journal with the mark at path and checks the head once. An unreadable file is an error. A damaged file,
+// or one of another log, is reported by Loss. If no file exists, the head becomes the mark.
 func Open(ctx context.Context, path string, journal appliance.Journal, o Options) (*Journal, error) {
 	j, err := newJournal(path, journal, o)
 	if err != nil {
@@ -98,7 +99,7 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 		go j.run(running)
 		return j, nil
 	}
-	// A shared store may be away at the start. Append fails until the first look has succeeded.
+	// A shared store may be unreachable at the start. Append fails until the first check has succeeded.
 	j.state.Store(&state{mark: j.Mark()})
 	looked := make(chan struct{})
 	go func() {
@@ -137,8 +138,8 @@ func newJournal(path string, journal appliance.Journal, o Options) (*Journal, er
 	return j, nil
 }
 
-// Compare returns the mark at path and how the journal contradicts it, nil if it does not. The mark is zero if the file has none of this
-// log. Compare writes nothing.
+// Compare returns the mark at path, and the contradiction between journal and mark, or nil. The mark is zero if the
+// file has no mark of this log. Compare writes no file.
 func Compare(ctx context.Context, path string, journal appliance.Journal, key appliance.LogKey) (Mark, *Loss, error) {
 	j, err := newJournal(path, journal, Options{Key: key})
 	if err != nil {
@@ -167,11 +168,11 @@ func (j *Journal) Close() error {
 	return j.newest.remove()
 }
 
-// Committed writes the checkpoint of a commit to the file NewestPath, without a sync, before the callers are answered. After a kill, the
-// next start knows everything that was answered. After a power cut, it may know the mark only.
+// Committed writes the checkpoint of a commit to the file NewestPath, without a sync, before the callers are answered.
+// After a kill, the next start knows every answered record. After a power cut, it may know the mark only.
 func (j *Journal) Committed(signed []byte) {
 	if err := j.newest.write(signed); err != nil {
-		j.signal() // a look raises the mark or reports why it cannot
+		j.signal() // a check raises the mark or reports why it cannot
 	}
 }
 
@@ -194,14 +195,15 @@ func (j *Journal) run(ctx context.Context) {
 	}
 }
 
-// Loss returns how the journal contradicts the mark, or nil.
+// Loss returns the contradiction between journal and mark, or nil.
 func (j *Journal) Loss() *Loss { return j.state.Load().lost }
 
-// Mark returns the mark on the disk. Its Signed is nil if there is none.
+// Mark returns the mark on the disk. Its Signed is nil if no mark exists.
 func (j *Journal) Mark() Mark { return j.state.Load().mark }
 
-// Accept returns CodeJournalLost if nothing may be appended to a head. A shared store calls it under the head's lock, so that the head is
-// at least as large as everything seen before. Accept compares sizes and roots; the next look verifies consistency.
+// Accept returns CodeJournalLost if no entry may be appended to a head. A shared store calls it under the head's lock,
+// so that the head is at least as large as every head seen before. Accept compares sizes and roots; the next check
+// verifies consistency.
 func (j *Journal) Accept(head tlog.Tree) error {
 	s := j.state.Load()
 	if s.lost != nil {
@@ -242,10 +244,10 @@ func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appli
 	return e, err
 }
 
-// refusal returns why nothing may be appended, or nil.
+// refusal returns the reason to refuse appends, or nil.
 func (j *Journal) refusal(ctx context.Context) error {
 	s := j.state.Load()
-	if j.opts.OnDemand { // there was no look yet
+	if j.opts.OnDemand { // the background checks do not run
 		j.looking.Lock()
 		err := j.find(ctx, s, nil).err
 		j.looking.Unlock()
@@ -294,7 +296,7 @@ func (n *newest) get() (size int64, leaf []byte) {
 	return n.size.Load(), n.leaf
 }
 
-// signalSoon requests a look after Every.
+// signalSoon requests a check after Every.
 func (j *Journal) signalSoon() {
 	if !j.opts.Shared && !j.soon.Load() && j.soon.CompareAndSwap(false, true) {
 		time.AfterFunc(j.opts.Every, j.signal)
@@ -351,7 +353,8 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	return j.Journal.Tile(ctx, t)
 }
 
-// cover returns nil once the mark on the disk covers a checkpoint of the journal. Concurrent callers share a look and its fsync.
+// cover returns nil once the mark on the disk covers a checkpoint of the journal. Concurrent callers share a check and
+// its fsync.
 func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	s := j.state.Load()
 	if s.lost == nil && string(s.mark.Signed) == string(signed) {
@@ -359,7 +362,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	}
 	mark, err := parse(signed, j.opts.Key.Verifier)
 	if err != nil {
-		j.signal() // a checkpoint of another log: a look finds out more
+		j.signal() // a checkpoint of another log: a check finds out more
 		return unavailable(err)
 	}
 	w := &waiter{mark: mark, done: make(chan error, 1)}
@@ -381,7 +384,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-w.done: // answered by a look
+	case err := <-w.done: // answered by a check
 		return err
 	default:
 	}
@@ -394,7 +397,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 func (j *Journal) signal() {
 	select {
 	case j.wake <- struct{}{}:
-	default: // a look is due already
+	default: // a check is due already
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// rig is a journal in a folder of its own, and what its log says.
+// rig is a journal in a folder, and its log output.
 type rig struct {
 	t    *testing.T
 	dir  string
@@ -28,11 +28,11 @@ type rig struct {
 	text *logText
 }
 
-// logText is what a logger wrote.
+// logText is the output of a logger.
 type logText struct {
 	mu sync.Mutex
 	bytes.Buffer
-	wrote chan struct{} // has one element after a line
+	wrote chan struct{} // has one element after a line was written
 }
 
 func (l *logText) Write(p []byte) (int, error) {
@@ -45,7 +45,7 @@ func (l *logText) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// wait returns once the text has a line with that in it.
+// wait returns once a line contains the given text.
 func (l *logText) wait(t *testing.T, what string) {
 	t.Helper()
 	late := time.After(30 * time.Second)
@@ -75,7 +75,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) mark() string { return filepath.Join(r.dir, highwater.FileName) }
 
-// store opens the file of that name, which has its API key.
+// store opens the file with the given name, which holds the test's API key.
 func (r *rig) store(name string) *bolt.Store {
 	r.t.Helper()
 	s, err := bolt.Open(filepath.Join(r.dir, name), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier})
@@ -86,7 +86,7 @@ func (r *rig) store(name string) *bolt.Store {
 	return s
 }
 
-// open guards a journal that others write, too, and is looked at only when asked for: a test says when.
+// open guards a shared journal. It checks the head only when the test requests it.
 func (r *rig) open(journal appliance.Journal) *highwater.Journal {
 	r.t.Helper()
 	g, err := highwater.Open(r.t.Context(), r.mark(), journal, highwater.Options{
@@ -130,7 +130,7 @@ func closeAll(t *testing.T, parts ...interface{ Close() error }) {
 	}
 }
 
-// switching is a journal whose store changes under it, as a database does at a failover.
+// switching is a journal that can change its store, as at the failover of a database.
 type switching struct {
 	mu sync.Mutex
 	appliance.Journal
@@ -227,8 +227,8 @@ func TestTheMarkFollowsWithoutBeingAsked(t *testing.T) {
 
 func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
 	for name, test := range map[string]struct {
-		common, published, copied int    // records of both; more that were published; more that the copy has instead
-		why                       string // empty: nothing is lost
+		common, published, copied int    // number of records in both, published after them, and in the copy instead of the published ones
+		why                       string // empty if no record is lost
 	}{
 		"the same":        {common: 10},
 		"a newer one":     {common: 10, copied: 260},
@@ -274,7 +274,8 @@ func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
 	}
 }
 
-// checkLost checks that nothing is signed, nothing given out that could contradict, and all else is read.
+// checkLost checks that the journal refuses to sign and returns no proof that could contradict the mark, while other
+// reads work.
 func (r *rig) checkLost(g *highwater.Journal, why string) {
 	r.t.Helper()
 	ctx := r.t.Context()
@@ -327,14 +328,14 @@ func TestAStoreThatForgetsWhileItIsUsed(t *testing.T) {
 			r.text.wait(t, "attesting goes on")
 			r.append(g, 1)
 			closeAll(t, g)
-			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 { // no mark at first, and all is well again
+			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 { // the initial lack of a mark, and the recovery
 				t.Errorf("the log is %s", r.text)
 			}
 		})
 	}
 }
 
-// What was answered here and lost before the mark covered it is missed, too.
+// A record that was answered here and lost before the mark covered it is detected, too.
 func TestAnAnswerThatIsLostBeforeTheMarkCoversIt(t *testing.T) {
 	r := newRig(t)
 	s := r.store("journal")
@@ -382,7 +383,7 @@ func TestAcceptRefusesAHeadThatWentBack(t *testing.T) {
 	closeAll(t, g)
 }
 
-// A store that cannot be read is no loss.
+// An unreadable store is not a loss.
 func TestAStoreThatDoesNotAnswer(t *testing.T) {
 	r := newRig(t)
 	s := r.store("journal")
@@ -396,7 +397,7 @@ func TestAStoreThatDoesNotAnswer(t *testing.T) {
 	closeAll(t, g)
 }
 
-// Nothing is appended before the head of a shared store was seen.
+// Until the head of a shared store was read, appends are refused.
 func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
 	r := newRig(t)
 	s := r.store("journal")

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Ways in which a journal contradicts the mark.
+// The ways in which a journal contradicts the mark.
 var (
 	errShorter = errors.New("the journal has fewer records than were published")
 	errForked  = errors.New("the journal parted from what was published")
@@ -53,10 +53,11 @@ func (l *Loss) refusal() error {
 // finding is the result of find.
 type finding struct {
 	head Mark
-	err  error // a *Loss, or why the comparison failed
+	err  error // a *Loss, or the error that prevented the comparison
 }
 
-// look reads the head, compares it with everything seen before, raises the mark and wakes the waiters. Calls are serialised.
+// look checks the head: it compares the head with the mark and all later entries, raises the mark, and wakes the
+// waiters. Calls are serialized.
 func (j *Journal) look(ctx context.Context) {
 	j.looking.Lock()
 	defer j.looking.Unlock()
@@ -80,7 +81,7 @@ func (j *Journal) look(ctx context.Context) {
 	}
 }
 
-// answer wakes the waiters with the result of a look.
+// answer returns the result of a check for the waiters.
 func (s *state) answer(err error) error {
 	switch {
 	case s.lost != nil:
@@ -91,8 +92,8 @@ func (s *state) answer(err error) error {
 	return err
 }
 
-// find compares the head with the mark, with the leaves appended here, and with the waiters' checkpoints. All of these were committed
-// before find reads the head.
+// find compares the head with the mark, with the leaves appended here, and with the waiters' checkpoints. All of these
+// were committed before find reads the head.
 func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding {
 	size, leaf := j.last.get()
 	signed, err := j.Journal.Checkpoint(ctx)
@@ -121,7 +122,7 @@ func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding
 	}
 	for _, m := range older {
 		if m.Signed == nil {
-			continue // there is no mark yet
+			continue // no mark exists yet
 		}
 		if err := t.extends(head.Tree, m.Tree); err != nil {
 			if m.Tree.N > s.mark.Tree.N {
@@ -138,7 +139,7 @@ func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding
 	return finding{head: head}
 }
 
-// lossOr turns err into a Loss if it means one.
+// lossOr turns err into a Loss if it means a loss.
 func lossOr(err error, mark, head Mark) error {
 	for _, loss := range []error{errShorter, errForked, errMissing} {
 		if errors.Is(err, loss) {
@@ -189,8 +190,8 @@ func (j *Journal) report(before, after *state) {
 	}
 }
 
-// adopt returns nil if the head may become the mark without a usable older one: at the first start, or if the head's log continues the
-// mark's log.
+// adopt returns nil if the head may become the mark without a usable older one: at the first start, or if the head's
+// log continues the mark's log.
 func (j *Journal) adopt(ctx context.Context, head Mark) error {
 	if errors.Is(j.problem, fs.ErrNotExist) {
 		if head.Tree.N > 0 && j.state.Load().failed == nil {
@@ -219,7 +220,7 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		"shows that the journal is whole (attestd log verify --since-checkpoint FILE), remove the file and start attestd again; else: attestd log accept-loss --reason …"}
 }
 
-// otherLog judges a head of another log.
+// otherLog returns the loss for a head of another log. If that log continues this one, it also calls Continued.
 func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) error {
 	events, err := Beginning(ctx, j.Journal)
 	if err != nil {

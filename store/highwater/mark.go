@@ -1,6 +1,7 @@
-// Package highwater stores the high-water mark: the largest signed checkpoint that an appliance has seen committed. The mark has its own
-// file, apart from the journal. If the journal contradicts the mark, because a database lost its tail or an older copy was restored,
-// nothing more is signed. Checkpoints are C2SP tlog-checkpoints. Growth is verified by RFC 6962 consistency proofs.
+// Package highwater stores the high-water mark: the largest signed checkpoint that an appliance has seen committed. The
+// mark has its own file, apart from the journal. If the journal contradicts the mark, because a database lost its tail
+// or an older copy was restored, the appliance stops signing. Checkpoints are C2SP tlog-checkpoints. Growth is verified
+// by RFC 6962 consistency proofs.
 package highwater
 
 import (
@@ -17,10 +18,10 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// FileName is the file of the mark in data_dir. It holds one signed checkpoint, whose signature reveals any damage.
+// FileName is the file of the mark in data_dir. It holds one signed checkpoint. Its signature reveals any damage.
 const FileName = "high-water-mark"
 
-// Errors of Read, besides fs.ErrNotExist. Use errors.Is.
+// Errors of Read, in addition to fs.ErrNotExist. Use errors.Is.
 var (
 	ErrDamaged  = errors.New("the high-water mark is damaged")
 	ErrOtherLog = errors.New("the high-water mark is of another log")
@@ -35,7 +36,8 @@ type Mark struct {
 // maxMark is the maximum size of the file in bytes. A checkpoint has about 200, plus its cosignatures.
 const maxMark = 64 << 10
 
-// Read returns the mark in a file, or the checkpoint in NewestPath if that is larger. With ErrOtherLog, Signed is the content of the file.
+// Read returns the mark in a file, or the checkpoint in NewestPath if that is larger. With ErrOtherLog, Signed is the
+// content of the file.
 func Read(path string, verifier note.Verifier) (Mark, error) {
 	mark, err := read(path, verifier)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +72,8 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 	return Mark{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 }
 
-// Write replaces the mark in a file of mode 0600 and returns when it is on the disk. A power cut leaves the old mark or the new one. The
-// owner of the folder owns the file. Write removes the file NewestPath, which belongs to the old mark.
+// Write replaces the mark in a file of mode 0600 and returns when it is on the disk. A power cut leaves the old mark or
+// the new one. The owner of the folder owns the file. Write removes the file NewestPath, which belongs to the old mark.
 func Write(path string, signed []byte) error {
 	if err := write(path, signed); err != nil {
 		return err

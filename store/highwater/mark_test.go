@@ -26,7 +26,7 @@ func TestAMarkThatIsOfNoUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
-		content []byte // nil: there is none
+		content []byte // nil: no file
 		lost    string
 		warned  int
 	}{
@@ -98,7 +98,7 @@ func TestAMarkThatCannotBeWritten(t *testing.T) {
 	closeAll(t, g)
 }
 
-// A log that goes on from the mark's is followed, by its key and by its mark.
+// If another log continues the mark's log, its key and its mark are adopted.
 func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	r := newRig(t)
 	s := r.store("journal")
@@ -129,7 +129,7 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	}
 	closeAll(t, g, s)
 
-	// And not back: the old journal with the old key is not what was published.
+	// The reverse is refused: the old journal with the old key contradicts the mark.
 	old := r.store("journal")
 	g = r.open(old.Journal())
 	r.checkLost(g, "is of another log")
@@ -139,7 +139,7 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	}
 }
 
-// continueTo makes the file of a log that goes on from a store's.
+// continueTo creates the file of a log that continues a store's log.
 func (r *rig) continueTo(s *bolt.Store, name string) (appliance.Event, appliance.LogKey) {
 	r.t.Helper()
 	head, err := s.Journal().Checkpoint(r.t.Context())

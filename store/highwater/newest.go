@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// NewestPath is the path of a second file, beside the mark, with the checkpoint of the newest commit. Each commit writes it without a sync,
-// so that it survives a kill but not every power cut. A clean stop removes it.
+// NewestPath is the path of a second file, next to the mark, with the checkpoint of the newest commit. Each commit
+// writes it without a sync, so that it survives a kill but not every power cut. A clean stop removes it.
 func NewestPath(mark string) string { return mark + ".newest" }
 
 // newestFile writes that file. All methods are safe for concurrent use.

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// committing is a store in journal/attestd.db that has its mark beside it, as the daemon's.
+// committing opens a store at journal/attestd.db with its mark next to it, as the daemon does.
 func (r *rig) committing(dir string, every time.Duration) (*bolt.Store, *highwater.Journal) {
 	r.t.Helper()
 	var guard atomic.Pointer[highwater.Journal]
@@ -45,7 +45,8 @@ func (r *rig) copyFiles(from, to string, names ...string) {
 	}
 }
 
-// A kill leaves what was answered since the last second in the write-ahead log alone: where that is removed, the next start says so.
+// After a kill, records of the last second are only in the write-ahead log. If that is removed, the next start reports
+// the loss.
 func TestTheMarkCoversTheWriteAheadLog(t *testing.T) {
 	r := newRig(t)
 	newest := highwater.NewestPath(highwater.FileName)
@@ -54,7 +55,7 @@ func TestTheMarkCoversTheWriteAheadLog(t *testing.T) {
 	r.append(g, 3)
 	closeAll(t, g, s)
 	s, g = r.committing(dir, time.Hour)
-	r.copyFiles(dir, left, "attestd.db", highwater.FileName) // as they are until the first second has passed
+	r.copyFiles(dir, left, "attestd.db", highwater.FileName) // as they are before the first second has passed
 	r.append(g, 4)
 	r.copyFiles(dir, left, "attestd.db-wal", newest)
 	closeAll(t, g, s)
@@ -97,7 +98,7 @@ func TestTheNewestCommitIsForgottenOnceTheMarkCoversIt(t *testing.T) {
 	if _, err := os.Stat(highwater.NewestPath(mark)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after a clean stop: %v", err)
 	}
-	// What a power cut has torn is of no use and does no harm; a mark that an operator sets goes over it.
+	// A file torn by a power cut is ignored. A mark set by an operator replaces it.
 	torn := append([]byte(nil), signed[:len(signed)/2]...)
 	if err := os.WriteFile(highwater.NewestPath(mark), torn, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package queue lets many callers share one commit: whatever has queued up while a batch was written is the next batch. It knows
-// nothing of how a batch is written.
+// Package queue groups changes for a shared commit: the operations that queue up during a commit are the next batch. It
+// does not depend on the store behind it.
 package queue
 
 import (
@@ -12,47 +12,47 @@ import (
 )
 
 const (
-	maxBatch = 1024 // operations of one commit, and of those that wait for one
+	maxBatch = 1024 // maximum operations in the queue and in the running commit together
 
-	gatherBatch = 32                     // operations that are worth a commit, whatever is pending
-	leastGather = 250 * time.Microsecond // how long a commit waits for pending ones: half as long as the last one took,
-	mostGather  = 8 * time.Millisecond   // within these
+	gatherBatch = 32                     // number of operations that is worth a commit, even if more are pending
+	leastGather = 250 * time.Microsecond // a commit waits for pending operations for half the duration of the previous one,
+	mostGather  = 8 * time.Millisecond   // within these bounds
 )
 
-// Op is one change that a caller waits for. Its Value holds what is to be written, and what the caller is told.
+// Op is one change that a caller waits for. Its Value holds the change to write and the result for the caller.
 type Op[T any] struct {
 	Value T
-	Err   error // of this operation alone; set by Options.Write
+	Err   error // error of this operation; set by Options.Write
 
 	ctx  context.Context
 	done chan struct{}
 }
 
-// Options are how a Queue writes.
+// Options configure a Queue.
 type Options[T any] struct {
-	// Write writes a batch in the order in which it was queued, and returns when it is on disk. Its error is the answer to all
-	// operations that have none of their own. It runs in one goroutine. last is set in its last call; the batch may be empty
-	// then, and whenever Every has passed.
+	// Write writes a batch in the order in which it was queued, and returns when it is on disk. Its error is the result
+	// of all operations without an Err. It runs in one goroutine. In the last call, last is true. The batch may be
+	// empty in the last call, and when Every has passed.
 	Write func(batch []*Op[T], last bool) error
-	// Every is how often Write is called at least, for what is written now and then.
+	// Every is the maximum time between two calls of Write, for periodic writes.
 	Every time.Duration
-	// Pending tells how many operations are about to be queued. A batch waits for some of them, for at most half the time that
-	// the last took to write. Nil means that nothing is known of them.
+	// Pending returns how many operations are about to be queued. A batch waits for some of them, for at most half the
+	// duration of the previous write (within leastGather and mostGather). Nil means unknown: batches do not wait.
 	Pending func() int
 }
 
-// Queue holds operations that wait for their commit. One goroutine, run, takes what has queued up, writes it and answers;
-// meanwhile the next batch queues up. All methods are safe for concurrent use.
+// Queue holds operations that wait for their commit. One goroutine, run, takes the queued operations, writes them and
+// answers. The next batch queues up at the same time. All methods are safe for concurrent use.
 type Queue[T any] struct {
 	opts  Options[T]
-	slots chan struct{} // bounds the queue: each op in it or being written holds one
-	wake  chan struct{} // has one element when there may be something to do
-	ended chan struct{} // closed when run has returned
+	slots chan struct{} // bounds the queue: each queued or running op holds one
+	wake  chan struct{} // has an element if run may have work
+	ended chan struct{} // closed after run has returned
 
 	mu     sync.Mutex // protects ops, want and closed
 	ops    []*Op[T]
-	want   int  // length of the queue at which run is to be woken, beside 1
-	closed bool // nothing is queued any more
+	want   int  // length of the queue at which run is woken, in addition to 1
+	closed bool // operations are refused
 }
 
 // New returns a queue that writes until it is closed.
@@ -64,10 +64,10 @@ func New[T any](o Options[T]) *Queue[T] {
 	return q
 }
 
-// Do queues an operation and waits until it is written, but no longer than the context. When the context ends first, the
-// operation may be written all the same, unless its batch has not begun. An Op is used once.
+// Do queues an operation and waits until it is written or ctx ends. If ctx ends first, the operation may still be
+// written, unless its batch has not begun. An Op must not be reused.
 //
-// Errors: CodeTimeout; CodeShuttingDown after Close; else the operation's own, or its batch's.
+// It returns CodeTimeout, CodeShuttingDown after Close, the operation's own error, or the error of its batch.
 func (q *Queue[T]) Do(ctx context.Context, o *Op[T]) error {
 	o.ctx, o.done = ctx, make(chan struct{})
 	if err := q.enqueue(ctx, o); err != nil {
@@ -111,11 +111,11 @@ func (q *Queue[T]) enqueue(ctx context.Context, o *Op[T]) error {
 func (q *Queue[T]) signal() {
 	select {
 	case q.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // a signal is pending already
 	}
 }
 
-// Close refuses further operations, and returns when the queued ones are written and answered.
+// Close refuses further operations. It returns after the queued operations are written and answered.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.closed = true
@@ -128,7 +128,7 @@ func (q *Queue[T]) run() {
 	defer close(q.ended)
 	tick := time.NewTicker(q.opts.Every)
 	defer tick.Stop()
-	var took time.Duration // of the last batch
+	var took time.Duration // duration of the last batch
 	for {
 		select {
 		case <-q.wake:
@@ -143,14 +143,14 @@ func (q *Queue[T]) run() {
 		q.do(batch, closed)
 		took = time.Since(began)
 		if closed {
-			return // with an empty queue: nothing is queued after closed was set, and all before was taken
+			return // the queue is empty: closed stops new operations, and all earlier ones were taken
 		}
 	}
 }
 
-// gather waits while more are pending than are queued, so that under load a commit is shared by many and yet a lone
-// caller, or the last of some, waits for nobody. Whose signature takes the HSM long is not waited for: the next commit
-// is soon enough.
+// gather waits while more operations are pending than queued. Under load, many operations then share a commit, while a
+// lone caller, or the last of several, does not wait. gather does not wait for slow HSM signatures; they join the next
+// commit.
 func (q *Queue[T]) gather(most time.Duration) {
 	if q.opts.Pending == nil {
 		return
@@ -161,7 +161,7 @@ func (q *Queue[T]) gather(most time.Duration) {
 		pending := q.opts.Pending()
 		q.mu.Lock()
 		n := len(q.ops)
-		// Each op that is queued was pending before, so that half of both is where they meet.
+		// Each queued op was pending before, so both numbers meet at half of their sum.
 		q.want = min(gatherBatch, (n+pending+1)/2)
 		enough := n == 0 || n >= q.want || q.closed
 		q.mu.Unlock()
@@ -176,12 +176,13 @@ func (q *Queue[T]) gather(most time.Duration) {
 	}
 }
 
-// do writes a batch and answers those who wait for it.
+// do writes a batch and answers its callers.
 func (q *Queue[T]) do(batch []*Op[T], last bool) {
 	live := batch[:0]
 	for _, o := range batch {
 		if o.ctx.Err() != nil {
-			q.answer(o, timeout(o.ctx, "wait for the queue")) // its caller has gone: nobody would get what is written
+			// The caller has gone and would not receive the result.
+			q.answer(o, timeout(o.ctx, "wait for the queue"))
 			continue
 		}
 		live = append(live, o)
@@ -192,7 +193,7 @@ func (q *Queue[T]) do(batch []*Op[T], last bool) {
 	}
 }
 
-// answer lets the caller go on, with its operation's own error before the batch's.
+// answer wakes the caller. The operation's own error takes precedence over the batch's error.
 func (q *Queue[T]) answer(o *Op[T], err error) {
 	if o.Err == nil {
 		o.Err = err

@@ -14,11 +14,11 @@ import (
 	"github.com/attestd/attestd/store/queue"
 )
 
-// writes keeps the batches that were written. Each ends when turn says how.
+// writes records the batches written. Each waits for a value from turn.
 type writes struct {
 	mu      sync.Mutex
 	batches [][]int
-	turn    chan error // what a batch's writing ends with
+	turn    chan error // the results of the batches
 }
 
 func (w *writes) write(batch []*queue.Op[int], _ bool) error {
@@ -90,7 +90,7 @@ func TestABatchWaitsForThosePending(t *testing.T) {
 		var pending atomic.Int64
 		q := start(&w, func() int { return int(pending.Load()) })
 		pending.Store(1)
-		first := do(t.Context(), q, 1) // itself is the one that was pending: it waits for nobody
+		first := do(t.Context(), q, 1) // it is itself the pending one, so it does not wait
 		w.turn <- nil
 		pending.Store(3)
 		second, third := do(t.Context(), q, 2), do(t.Context(), q, 3)

@@ -37,7 +37,7 @@ func TestWhatOneRPCAloneReportsIsCounted(t *testing.T) {
 	alone("the other is forgotten", 0, 0)
 }
 
-// An RPC that lies of a block's time tells of another redemption.
+// Two RPCs that disagree on a block's time report two redemptions.
 func TestTheTimeIsPartOfARedemption(t *testing.T) {
 	t.Parallel()
 	s := open(t)

@@ -43,7 +43,7 @@ func (s *Store) checkRoom() error {
 	return err
 }
 
-// report adds an RPC to those that tell of a redemption.
+// report adds an RPC to the reporters of a redemption.
 func report(tx *bbolt.Tx, b *bbolt.Bucket, rpc string, r chain.Redemption) error {
 	key := keyOf(r)
 	if value := b.Bucket(bucketRedemptions).Get(key); value != nil {
@@ -85,7 +85,7 @@ func put(b *bbolt.Bucket, key []byte, r chain.Redemption) error {
 	return b.Bucket(bucketOpen).Delete(key)
 }
 
-// thin removes the oldest anchor of an RPC where there are more than are kept.
+// thin removes the oldest anchors of an RPC beyond keptAnchors.
 func thin(anchors *bbolt.Bucket, rpc string) error {
 	c := anchors.Cursor()
 	n := 0
@@ -201,14 +201,14 @@ func (s *Store) Judge(name string, judged []chain.Redemption) error {
 		for _, r := range judged {
 			value := b.Bucket(bucketRedemptions).Get(keyOf(r))
 			if value == nil {
-				continue // taken back meanwhile
+				continue // withdrawn in the meantime
 			}
 			kept, err := decode(value)
 			if err != nil {
 				return err
 			}
 			if len(kept.Reports) != len(r.Reports) {
-				continue // told by another RPC meanwhile, and judged again
+				continue // another RPC has reported it in the meantime; it is judged again
 			}
 			kept.AttestationID, kept.KeyID, kept.Verdict, kept.Open, kept.Halted = r.AttestationID, r.KeyID, r.Verdict, r.Open, r.Halted
 			if err := put(b, keyOf(r), kept); err != nil {
@@ -219,7 +219,7 @@ func (s *Store) Judge(name string, judged []chain.Redemption) error {
 	})
 }
 
-// Each implements chain.Store. Nothing may be changed by yield.
+// Each implements chain.Store. yield must not change the store.
 func (s *Store) Each(yield func(chain.Redemption) error) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		contracts := tx.Bucket(bucketContracts)

@@ -1,4 +1,5 @@
-// Package redemptions keeps in one bbolt file what the watchtower has read from chains. Losing it loses nothing: it is read again.
+// Package redemptions stores the watchtower's reads from chains in one bbolt file. The file may be deleted: the chains
+// are read again.
 package redemptions
 
 import (
@@ -18,19 +19,20 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 )
 
-// Store is a chain.Store.
+// Store implements chain.Store. Its buckets:
 //
 //	contracts/NAME/contract     JSON: address, chain id
-//	contracts/NAME/count        8 bytes
+//	contracts/NAME/count        8 bytes: number of redemptions
 //	contracts/NAME/positions/   RPC → block
 //	contracts/NAME/anchors/     RPC ‖ block number → block
 //	contracts/NAME/redemptions/ key → JSON
-//	contracts/NAME/open/        key → nothing
-//	contracts/NAME/alone/       RPC → 8 bytes: how many redemptions no other RPC reports
-//	hashes/                     hash ‖ NAME ‖ 0 ‖ key → nothing
+//	contracts/NAME/open/        key → empty
+//	contracts/NAME/alone/       RPC → 8 bytes: number of redemptions that no other RPC reports
+//	hashes/                     hash ‖ NAME ‖ 0 ‖ key → empty
 //
-// A key is the block's number and hash, the event's index in it, and a hash of what the event says: another block of the same number
-// has other redemptions, and an RPC that lies of an event does not stand in the place of one that does not.
+// A key is the block's number and hash, the event's index in the block, and a hash of the event's content. Another
+// block with the same number has other redemptions, and a false event from one RPC does not replace the true event from
+// another.
 type Store struct {
 	db      *bbolt.DB
 	minFree int64
@@ -48,17 +50,19 @@ var (
 	keyCount          = []byte("count")
 )
 
-// keptAnchors is how many positions of an RPC are kept, the newest: as deep as a reorganisation may go without all being read again.
+// keptAnchors is how many positions of an RPC are kept, newest first. A deeper reorganization makes the watchtower read
+// the chain again.
 const keptAnchors = 1024
 
-// lockTimeout is how long another process may hold the file.
+// lockTimeout is how long to wait for another process to release the file's lock.
 const lockTimeout = 2 * time.Second
 
-// ErrDamaged says that the file is none of a Store's, or not any more.
+// ErrDamaged means that the file is not a store's file, or is damaged.
 var ErrDamaged = errors.New("it is damaged")
 
-// Open opens the file at path, which it makes with mode 0600 where there is none. Nothing is added while the disk has less than minFree
-// bytes free: what RPCs make up must not take the journal's room. The error of a file that is of no use is ErrDamaged.
+// Open opens the file at path, or creates it with mode 0600. Advance fails while the disk has less than minFree bytes
+// free: redemptions invented by RPCs must not take the journal's space. If the file is unusable, the error wraps
+// ErrDamaged.
 func Open(path string, minFree int64) (*Store, error) {
 	s, err := open(path, false)
 	if err != nil {
@@ -68,12 +72,12 @@ func Open(path string, minFree int64) (*Store, error) {
 	return s, nil
 }
 
-// Read opens the file to read, which must be there.
+// Read opens an existing file for reading.
 func Read(path string) (*Store, error) { return open(path, true) }
 
 func open(path string, readOnly bool) (s *Store, err error) {
 	defer func() {
-		if cause := recover(); cause != nil { // bbolt panics at a damaged free list
+		if cause := recover(); cause != nil { // bbolt panics over a damaged free list
 			err = fmt.Errorf("open %s: %w: %v", path, ErrDamaged, cause)
 		}
 	}()
@@ -105,13 +109,13 @@ func open(path string, readOnly bool) (s *Store, err error) {
 // Close closes the file.
 func (s *Store) Close() error { return s.db.Close() }
 
-// contractRow is what is kept of a contract itself.
+// contractRow is the stored form of a contract.
 type contractRow struct {
 	Address appliance.Address `json:"address"`
 	ChainID string            `json:"chainId,omitempty"`
 }
 
-// row is a redemption with what its JSON leaves out.
+// row is the stored form of a redemption, with the fields that its own JSON omits.
 type row struct {
 	chain.Redemption
 	Reports []string  `json:"reports"`
@@ -204,7 +208,7 @@ func putContract(b *bbolt.Bucket, c contractRow) error {
 	return b.Put(keyContract, value)
 }
 
-// drop removes a contract and its hashes.
+// drop removes a contract, its redemptions and their hashes.
 func drop(tx *bbolt.Tx, b *bbolt.Bucket, name string) error {
 	err := b.Bucket(bucketRedemptions).ForEach(func(_, value []byte) error {
 		r, err := decode(value)
@@ -219,7 +223,7 @@ func drop(tx *bbolt.Tx, b *bbolt.Bucket, name string) error {
 	return tx.Bucket(bucketContracts).DeleteBucket([]byte(name))
 }
 
-// forgetOthers takes back what RPCs have reported that are not asked any more.
+// forgetOthers removes the reports of RPCs that are not configured any more.
 func forgetOthers(tx *bbolt.Tx, b *bbolt.Bucket, name string, rpcs []string) error {
 	var others []string
 	err := b.Bucket(bucketPositions).ForEach(func(rpc, _ []byte) error {
@@ -236,7 +240,7 @@ func forgetOthers(tx *bbolt.Tx, b *bbolt.Bucket, name string, rpcs []string) err
 	return err
 }
 
-// update changes what is kept of a contract.
+// update changes the stored data of a contract in a write transaction.
 func (s *Store) update(name string, change func(tx *bbolt.Tx, b *bbolt.Bucket) error) error {
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketContracts).Bucket([]byte(name))
@@ -247,7 +251,7 @@ func (s *Store) update(name string, change func(tx *bbolt.Tx, b *bbolt.Bucket) e
 	})
 }
 
-// view reads what is kept of a contract. One that is not known has nothing.
+// view reads the stored data of a contract. It does not call read for an unknown contract.
 func (s *Store) view(name string, read func(b *bbolt.Bucket) error) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		contracts := tx.Bucket(bucketContracts)
@@ -341,7 +345,7 @@ func addCount(b *bbolt.Bucket, key []byte, n int) error {
 	return b.Put(key, binary.BigEndian.AppendUint64(nil, uint64(countOf(b, key)+int64(n))))
 }
 
-// addAlone counts a redemption that only one RPC reports.
+// addAlone adds n to the count of redemptions that only one RPC reports, if that is the case here.
 func addAlone(b *bbolt.Bucket, reports []string, n int) error {
 	if len(reports) != 1 {
 		return nil

@@ -20,7 +20,7 @@ const name, one, other = "usdc", "rpc one", "rpc other"
 
 var address = appliance.Address{0xaa}
 
-// open opens a store whose contract is read by both RPCs.
+// open opens a store with a contract that both RPCs read.
 func open(t *testing.T) *redemptions.Store {
 	t.Helper()
 	s, err := redemptions.Open(filepath.Join(t.TempDir(), "chain.db"), 0)
@@ -45,7 +45,7 @@ func block(n uint64) chain.Block {
 	return chain.Block{Number: n, Hash: appliance.Digest{byte(n)}, Time: time.Unix(int64(n), 0).UTC()}
 }
 
-// redeemed is the redemption of hash h in block n.
+// redeemed returns the redemption of hash h in block n.
 func redeemed(n uint64, h byte) chain.Redemption {
 	return chain.Redemption{Contract: name, Hash: appliance.Digest{h}, Amount: chain.Amount{31: h}, Block: n, BlockHash: block(n).Hash, TransactionHash: appliance.Digest{h, h}, Time: block(n).Time}
 }
@@ -57,7 +57,7 @@ func advance(t *testing.T, s *redemptions.Store, rpc string, to uint64, found ..
 	}
 }
 
-// hashes are those of all redemptions, in order, by their first byte.
+// hashes returns the first byte of the hash of each redemption, in order.
 func hashes(t *testing.T, s *redemptions.Store) (all []byte) {
 	t.Helper()
 	err := s.Each(func(r chain.Redemption) error { all = append(all, r.Hash[0]); return nil })
@@ -109,7 +109,7 @@ func TestALieStandsBesideTheTruth(t *testing.T) {
 	if got := hashes(t, s); len(got) != 2 {
 		t.Errorf("%v", got)
 	}
-	advance(t, s, one, 5, lie) // told again
+	advance(t, s, one, 5, lie) // reported a second time
 	if got := hashes(t, s); len(got) != 2 {
 		t.Errorf("%v", got)
 	}
@@ -153,7 +153,7 @@ func TestVerdictsAreKept(t *testing.T) {
 	known.AttestationID, known.KeyID, known.Verdict, known.Open = &id, "payments", chain.Known, false
 	stale := open[1]
 	stale.Verdict = chain.Disputed
-	advance(t, s, other, 5, redeemed(4, 2)) // between the look and the verdict
+	advance(t, s, other, 5, redeemed(4, 2)) // between the read and the verdict
 	if err := s.Judge(name, []chain.Redemption{known, stale, redeemed(99, 9)}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,6 @@
-// Package disktest is a disk that fails when it is told to, and remembers in which order it was written to: a folder mounted
-// through FUSE. What uses it must run in another process: a page fault on a mapped file waits for the process that serves it.
+// Package disktest provides a disk that fails on request and records the order of its writes: a folder mounted through
+// FUSE. The code under test must run in another process, because a page fault on a mapped file waits for the process
+// that serves the mount.
 package disktest
 
 import (
@@ -16,50 +17,50 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Op is something that happened to a file.
+// Op is an operation on a file.
 type Op struct {
 	Kind   Kind
-	File   uint64 // which one, whatever its name; of Removed, none
-	Name   string // of Created, Linked and Renamed, its new name; of Removed, the one that is gone
-	Offset int64  // of Written; of Resized, the new size
-	Data   []byte // of Written
+	File   uint64 // inode number, independent of the name; unset for Removed
+	Name   string // the new name for Created, Linked and Renamed; the old name for Removed
+	Offset int64  // offset of Written; new size of Resized
+	Data   []byte // content of Written
 }
 
-// Kind is what happened.
+// Kind is the kind of an operation.
 type Kind int
 
-// What may happen.
+// The kinds.
 const (
 	Written Kind = iota
 	Resized
-	Synced // a file, or the folder and the names in it
+	Synced // a file, or the folder with the names in it
 	Created
 	Linked
 	Renamed
 	Removed
 )
 
-// Faults are how the disk fails; the zero value is a disk that is well.
+// Faults are the failures of the disk. The zero value is a healthy disk.
 type Faults struct {
-	Write     syscall.Errno // of each write and each change of a file's size; nothing is written then
-	Sync      syscall.Errno // of each sync; what was written to the file since the one before is lost then, but stays in the kernel's cache
-	SyncOf    string        // the name of the only file whose syncs fail; empty means all
-	SyncDelay time.Duration // before each sync
-	Full      bool          // the file system has no space to give, as statfs(2) tells
+	Write     syscall.Errno // result of each write and each change of a file's size, which then have no effect
+	Sync      syscall.Errno // result of each sync; data written to the file since the previous sync is then lost, but stays in the kernel's cache
+	SyncOf    string        // the name of the only file with failing syncs; empty means all
+	SyncDelay time.Duration // delay before each sync
+	Full      bool          // statfs(2) reports no free space
 }
 
 // Disk is a mounted folder. All methods are safe for concurrent use.
 type Disk struct {
-	Dir     string // where it is mounted
-	Backing string // the folder that it shows: what is on the disk
+	Dir     string // mount point
+	Backing string // the folder behind the mount: the content of the disk
 
-	mu     sync.Mutex // protects all below
+	mu     sync.Mutex // protects the fields below
 	faults Faults
 	ops    []Op
-	undo   map[uint64][]func() // of each file: takes back what was written since its last sync, in this order
+	undo   map[uint64][]func() // by file: functions that revert the writes since the last sync, in the order of the writes
 }
 
-// Mount mounts an empty disk for as long as the test runs, and skips the test where there is no FUSE.
+// Mount mounts an empty disk until the end of the test. It skips the test if FUSE is unavailable.
 func Mount(t testing.TB) *Disk {
 	t.Helper()
 	d := &Disk{Dir: t.TempDir(), Backing: t.TempDir(), undo: make(map[uint64][]func())}
@@ -68,7 +69,7 @@ func Mount(t testing.TB) *Disk {
 	root.RootNode = first
 	server, err := fs.Mount(d.Dir, first, &fs.Options{MountOptions: fuse.MountOptions{
 		DirectMount: true, FsName: "disktest", MaxWrite: 1 << 20,
-		ExplicitDataCacheControl: true, // the kernel's cache is not to look at what has become of the disk
+		ExplicitDataCacheControl: true, // the kernel must not drop its cache after changes behind the mount
 	}})
 	if err != nil {
 		t.Skipf("no file system of our own can be mounted here (needs /dev/fuse, and root or fusermount): %v", err)
@@ -82,21 +83,21 @@ func Mount(t testing.TB) *Disk {
 	return d
 }
 
-// Fail makes the disk fail from now on.
+// Fail sets the faults from now on.
 func (d *Disk) Fail(f Faults) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults = f
 }
 
-// Ops returns what has happened so far, in order.
+// Ops returns the operations so far, in order.
 func (d *Disk) Ops() []Op {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.ops)
 }
 
-// change does what changes a file, unless the disk takes nothing, and remembers it with what takes it back.
+// change executes an operation on a file, unless writes fail, and records the operation and its undo function.
 func (d *Disk) change(op Op, undo func(), do func() syscall.Errno) syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +117,7 @@ func (d *Disk) sync(n *node) syscall.Errno {
 	delay := d.faults.SyncDelay
 	d.mu.Unlock()
 	name := path.Base(n.Path(n.Root()))
-	time.Sleep(delay) // a slow disk
+	time.Sleep(delay) // simulates a slow disk
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.faults.Sync != 0 && (d.faults.SyncOf == "" || d.faults.SyncOf == name) {
@@ -137,7 +138,7 @@ type node struct {
 	disk *Disk
 }
 
-// WrapChild implements fs.NodeWrapChilder: what is in the folder is of the disk, too.
+// WrapChild implements fs.NodeWrapChilder. It makes the content of the folder part of the disk.
 func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
 	return &node{child.(*fs.LoopbackNode), n.disk}
 }
@@ -146,7 +147,7 @@ func (n *node) number() uint64 { return n.StableAttr().Ino }
 
 func (n *node) backing() string { return n.disk.Backing + "/" + n.Path(n.Root()) }
 
-// Open implements fs.NodeOpener. The kernel keeps what it has of the file, as it does of other file systems.
+// Open implements fs.NodeOpener. The kernel keeps its cache of the file, as it does for other file systems.
 func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	h, _, errno := n.LoopbackNode.Open(ctx, flags)
 	if errno != 0 {
@@ -169,7 +170,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, &file{h.(*fs.LoopbackFile), made}, fuse.FOPEN_KEEP_CACHE, 0
 }
 
-// note remembers what happened to a name.
+// note records a change of a name.
 func (d *Disk) note(op Op) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,7 +266,8 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	return errno
 }
 
-// file is an open file. It has the operations that tell what becomes of the file, and not those that would pass the disk by.
+// file is an open file. It implements only the operations that the disk must record or fail, so that no operation
+// bypasses the disk.
 type file struct {
 	loopback *fs.LoopbackFile
 	node     *node
