@@ -44,6 +44,7 @@ if [ "${1-}" = test ]; then
 	need "logrotate /usr/sbin/logrotate" logrotate logrotate
 	need "/usr/lib/postgresql/*/bin/initdb initdb" postgresql /usr/bin/initdb
 	need "/usr/lib/postgresql/*/bin/pg_basebackup pg_basebackup" postgresql /usr/bin/pg_basebackup
+	need "pgbouncer /usr/sbin/pgbouncer" pgbouncer pgbouncer
 fi
 
 if [ "${1-}" = fresh ]; then

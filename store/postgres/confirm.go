@@ -103,7 +103,7 @@ func (c *confirmer) commitOn(ctx context.Context) (ended bool, err error) {
 	if left := c.left.Swap(0); left != 0 {
 		_, _ = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(left)) // on failure, the backend ends with its wait
 	}
-	pid := conn.Conn().PgConn().PID()
+	pid, _ := conn.Conn().PgConn().CustomData()[backend].(uint32)
 	if c.store.opts.Member.Name != "" && !c.store.opts.ReadOnly {
 		err = c.store.beat(ctx, conn)
 	} else {

@@ -258,10 +258,18 @@ func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
 	}
 }
 
-// prepare sets the parameters of a session. Sequential scans are off, because a plan that was made for an empty table would keep one.
+// backend is the key in CustomData under which a connection stores the process that serves it.
+const backend = "backend"
+
+// prepare refuses a pooler that shares sessions, and sets the parameters of the session. Sequential scans are off, because a plan that was made for an empty table would keep one.
 // JIT is off, because the high cost that a forced scan gets would trigger it, which takes 200 ms.
 func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
+	pid, err := refusePooler(ctx, conn)
+	if err != nil {
+		return err
+	}
+	conn.PgConn().CustomData()[backend] = pid
+	_, err = conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
 		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off; SET jit = off; "+
 		"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d", // like noticeSilence, for the server
 		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds(), silence.Milliseconds()), pgx.QueryExecModeSimpleProtocol)

@@ -20,6 +20,8 @@ const (
 	stateNoRole      = "28000"
 	stateRoleExists  = "42710"
 	stateInternal    = "XX000"
+	stateStatement   = "42P05" // a prepared statement of this name exists: another client's
+	stateNoStatement = "26000"
 )
 
 // stateOf returns the SQLSTATE of a server's error, "" for other errors.
@@ -43,7 +45,7 @@ func passes(err error) bool {
 	case stateNoTable, stateNoColumn, stateNoPrivilege, stateNoDatabase, stateNoPassword, stateNoRole:
 		return false
 	}
-	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot, ErrForged} {
+	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot, ErrForged, ErrPooled} {
 		if errors.Is(err, lasting) {
 			return false
 		}
@@ -56,6 +58,8 @@ func explain(err error) error {
 	switch stateOf(err) {
 	case stateNoTable, stateNoColumn:
 		return fmt.Errorf("%w: %w: its owner makes it: attestd store init, attestd store migrate", ErrNoSchema, err)
+	case stateStatement, stateNoStatement:
+		return fmt.Errorf("%w: %w", ErrPooled, err)
 	case stateNoPrivilege:
 		return fmt.Errorf("%w: the owner of the database gives the role its rights: attestd store init --role", err)
 	}

@@ -118,6 +118,9 @@ func owner(ctx context.Context, url string, fn func(ctx context.Context, conn *p
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	if _, err := refusePooler(ctx, conn); err != nil {
+		return err
+	}
 	return fn(ctx, conn)
 }
 
@@ -126,7 +129,10 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	db := stdlib.OpenDB(*config)
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := refusePooler(ctx, conn)
+		return err
+	}))
 	defer func() { _ = db.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
