@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// RowsOf returns the type of the rows that a root field returns, nil if it does not return rows.
+// RowsOf returns the type of the rows that a root field returns, or nil if it does not return rows.
 func RowsOf(root string) *index.Type { return rootRows[root] }
 
 var rootRows = map[string]*index.Type{
@@ -26,10 +26,10 @@ var rootRows = map[string]*index.Type{
 	"v2_dust_withdraws": index.DustWithdrawalType,
 }
 
-// Access says how the value of a field is read from a row of the index.
+// Access describes how the value of a field is read from a row of the index.
 type Access struct {
 	Kind     AccessKind
-	Number   int            // of the column, for index.Row
+	Number   int            // column number for index.Row
 	Relation index.Relation // of AccessRelation and AccessPacketTraces
 	To       *index.Type    // of the rows that the field holds
 }
@@ -40,7 +40,7 @@ type AccessKind uint8
 // The kinds of access.
 
 const (
-	AccessNone         AccessKind = iota // not of a row
+	AccessNone         AccessKind = iota // not a field of a row
 	AccessTypename                       // __typename
 	AccessLeaf                           // a column
 	AccessObject                         // an object in a column
@@ -77,7 +77,7 @@ func AccessOf(t *index.Type, name string) Access {
 	return Access{}
 }
 
-// tracesOf returns the relation to the packet whose traces a field shows: packet for traces, delivery for delivery_traces.
+// tracesOf returns the relation to the packet of a traces field: packet for traces, delivery for delivery_traces.
 func tracesOf(t *index.Type, field string) (index.Relation, bool) {
 	if field == "traces" {
 		return t.Relation("packet")
@@ -89,7 +89,8 @@ func tracesOf(t *index.Type, field string) (index.Relation, bool) {
 	return t.Relation(of)
 }
 
-// resolveAccess sets Access in the fields below f, which holds rows of that type. nil is for fields that do not hold rows.
+// resolveAccess sets Access in the fields below f, which holds rows of the given type. rows is nil for fields that do
+// not hold rows.
 func (f *Field) resolveAccess(rows *index.Type) {
 	for _, inner := range f.fields {
 		inner.Access = AccessOf(rows, inner.Def.Name)

@@ -12,20 +12,20 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Cached is @cached of an operation.
+// Cached is the directive @cached of an operation.
 type Cached struct {
-	// Identity is a hash of the tokens of the document without the argument refresh, so that a refresh replaces the cached answer
-	// of the same query without it.
+	// Identity is a hash of the document's tokens without the argument refresh, so that a refresh replaces the cached
+	// answer of the same query.
 	Identity [sha256.Size]byte
-	// Ignored is the name of the variable that is used by refresh and nowhere else: the answer does not depend on it. Empty means
-	// none.
+	// Ignored is the name of a variable that only refresh uses, so the answer does not depend on it. It is empty if the
+	// operation has no such variable.
 	Ignored string
 
 	directive *ast.Directive
 	variables ast.VariableDefinitionList // of the operation
 }
 
-// cachedOf returns @cached of an operation, nil if it has none.
+// cachedOf returns @cached of an operation, or nil if it has none.
 func cachedOf(query string, def *ast.OperationDefinition) *Cached {
 	directive := def.Directives.ForName("cached")
 	if directive == nil {
@@ -36,10 +36,10 @@ func cachedOf(query string, def *ast.OperationDefinition) *Cached {
 	return c
 }
 
-// Policy is the values of the arguments of @cached.
+// Policy holds the argument values of @cached.
 type Policy struct {
 	TTL     time.Duration
-	Refresh bool // execute, even if there is a cached answer
+	Refresh bool // execute the query even if its answer is cached
 }
 
 // Policy returns the values of the directive's arguments.
@@ -66,8 +66,8 @@ func (c *Cached) Policy(schema *ast.Schema, variables map[string]any) (Policy, *
 	return Policy{TTL: time.Duration(ttl) * time.Second, Refresh: refresh}, nil
 }
 
-// CoerceVariables coerces the variables that @cached uses, to the types of its arguments. It is for operations that are
-// forwarded: other variables may be of types that are not known here.
+// CoerceVariables coerces the variables that @cached uses to the types of its arguments. It serves forwarded
+// operations, whose other variables may have types that this schema lacks.
 func (c *Cached) CoerceVariables(schema *ast.Schema, given map[string]any) (map[string]any, []*Error) {
 	var used ast.VariableDefinitionList
 	for _, argument := range schema.Directives["cached"].Arguments {
@@ -108,7 +108,8 @@ func readTokens(query string) []lexer.Token {
 	}
 }
 
-// withoutRefresh removes the argument refresh from the tokens of a document, and the parentheses if no argument is left.
+// withoutRefresh removes the argument refresh from the tokens of a document, and the parentheses if no argument is
+// left.
 func (c *Cached) withoutRefresh(tokens []lexer.Token) []lexer.Token {
 	argument := c.directive.Arguments.ForName("refresh")
 	if argument == nil {
@@ -126,7 +127,7 @@ func (c *Cached) withoutRefresh(tokens []lexer.Token) []lexer.Token {
 	return slices.Concat(tokens[:start], tokens[end:])
 }
 
-// ignoreIfAlone sets Ignored to a variable if nothing but its definition and refresh names it.
+// ignoreIfAlone sets Ignored to a variable if only its definition and refresh use it.
 func (c *Cached) ignoreIfAlone(tokens []lexer.Token, variable string) {
 	uses := 0
 	for i, t := range tokens {

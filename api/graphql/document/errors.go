@@ -10,13 +10,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The codes of errors of documents, variables and answers, in addition to those of package appliance. They are in
-// extensions.code, and are stable.
+// Error codes of documents, variables and answers, in addition to the codes of package appliance. They appear in
+// extensions.code and are stable.
 const (
 	CodeParseFailed          appliance.Code = "parse_failed"          // the document is not GraphQL
 	CodeValidationFailed     appliance.Code = "validation_failed"     // the document does not fit the schema
 	CodeInvalidVariable      appliance.Code = "invalid_variable"      // a variable's value does not fit its type
-	CodeUnknownOperation     appliance.Code = "unknown_operation"     // operationName names none, or is needed
+	CodeUnknownOperation     appliance.Code = "unknown_operation"     // operationName is unknown, or required but missing
 	CodeOperationUnsupported appliance.Code = "operation_unsupported" // a mutation or subscription
 	CodeIntrospectionOff     appliance.Code = "introspection_off"
 	CodeQueryTooLarge        appliance.Code = "query_too_large"
@@ -29,7 +29,8 @@ const (
 	CodeResponseTooLarge     appliance.Code = "response_too_large"
 )
 
-// CodeUpstreamUnavailable is appliance.CodeUpstreamUnavailable in GraphQL, whose clients know it in capitals.
+// CodeUpstreamUnavailable replaces appliance.CodeUpstreamUnavailable in GraphQL, because GraphQL clients expect it in
+// capitals.
 const CodeUpstreamUnavailable appliance.Code = "UPSTREAM_UNAVAILABLE"
 
 // Error is an error of a GraphQL response (GraphQL, section 7.1.2). Its extensions always contain a code.
@@ -60,7 +61,7 @@ func (e *Error) Code() appliance.Code {
 	return code
 }
 
-// At sets the location. nil leaves it as it is.
+// At sets the location. A nil position leaves it unchanged.
 func (e *Error) At(pos *ast.Position) *Error {
 	if pos != nil {
 		e.Locations = []Location{{Line: pos.Line, Column: pos.Column}}
@@ -87,7 +88,8 @@ func fromParser(code appliance.Code, err error) *Error {
 	return e
 }
 
-// FromDomain converts an error of the domain: its code and detail, never its cause, which may hold internals.
+// FromDomain converts an error of package appliance: its code and detail, but never its cause, which may reveal
+// internals.
 func FromDomain(known *appliance.Error) *Error {
 	message := known.Detail
 	if known.Field != "" {
@@ -103,7 +105,7 @@ func FromDomain(known *appliance.Error) *Error {
 // AppendErrors appends the member "errors" of a response.
 func AppendErrors(dst []byte, errs []*Error) []byte {
 	encoded, err := json.Marshal(errs)
-	if err != nil { // strings and numbers only
+	if err != nil { // cannot happen: strings and numbers only
 		panic(err)
 	}
 	dst = append(dst, `"errors":`...)

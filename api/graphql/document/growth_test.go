@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// mostMemory is how many bytes of memory reading a document may allocate for each of its bytes, beyond baseMemory.
+// mostMemory bounds the bytes that reading a document may allocate per byte of the document, beyond baseMemory.
 const (
 	mostMemory = 500
 	baseMemory = 64 << 10
@@ -24,8 +24,8 @@ var limits = document.Limits{
 	MaxCost: 2_000_000, MaxResponseBytes: 16 << 20, Timeout: time.Second,
 }
 
-// FuzzMemory looks for a document whose memory grows faster than its bytes. Allocated bytes stand for steps: they do not depend on
-// the machine's speed. A document is begins, times goesOn, and ends times closes.
+// FuzzMemory looks for a document whose memory grows faster than its size. Allocated bytes stand for steps, because
+// they do not depend on the machine's speed. A document is begins, then goesOn repeated, then closes repeated.
 func FuzzMemory(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"query($a:Boolean!){v2_chains{", "...@include(if:$a){chain_id ", "}"},
@@ -58,7 +58,7 @@ func FuzzMemory(f *testing.F) {
 	})
 }
 
-// memoryOf returns how many bytes are allocated while a document is read.
+// memoryOf returns the bytes allocated while a document is read.
 func memoryOf(schema *ast.Schema, query string) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

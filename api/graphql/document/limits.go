@@ -10,18 +10,18 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Limits bound what one request may cost. They have no defaults here: all must be set.
+// Limits bound the cost of one request. They have no defaults here: all must be set.
 //
-// The cheapest checks come first: sizes before parsing, tokens while parsing, the other limits on the document in one pass
-// before validation, the cost before execution, time and size of the response during execution. Every step before execution
-// takes about linear time in MaxTokens at most.
+// The cheapest checks come first: sizes before parsing, tokens during parsing, the other limits on the document in one
+// pass before validation, the cost before execution, and time and response size during execution. Every step before
+// execution takes roughly linear time in MaxTokens.
 type Limits struct {
 	MaxQueryBytes     int           // of the document
 	MaxVariablesBytes int           // of the variables' JSON
-	MaxTokens         int           // of the document; also selections, counted wherever a fragment is spread
+	MaxTokens         int           // of the document; also bounds selections, counted at each fragment spread
 	MaxDepth          int           // of nested fields, except introspection
 	MaxRootFields     int           // as written, before repeated ones are merged
-	MaxAliases        int           // counted wherever a fragment is spread
+	MaxAliases        int           // counted at each fragment spread
 	MaxCost           int           // estimated number of values in the response; see CheckCost
 	MaxResponseBytes  int           // of the data
 	Timeout           time.Duration // of execution
@@ -38,7 +38,7 @@ func (l Limits) Unset() (names []string) {
 	return names
 }
 
-// maxMetaDepth bounds introspection, whose standard query is 13 deep.
+// maxMetaDepth bounds the depth of introspection. The standard introspection query has depth 13.
 const maxMetaDepth = 20
 
 // extent is the size of a selection set with its fragments spread.
@@ -48,7 +48,7 @@ type extent struct {
 	root                int // fields directly in the set
 }
 
-// extents measures a document that is not validated yet. It visits each fragment once, so it takes linear time.
+// extents measures a document before validation. It visits each fragment once, so it takes linear time.
 type extents struct {
 	fragments map[string]*ast.FragmentDefinition
 	measured  map[string]*extent // nil while a fragment is being measured, to detect cycles
@@ -112,13 +112,14 @@ func (m *extents) ofSpread(s *ast.FragmentSpread) extent {
 
 func saturate(n int) int { return min(n, 1<<30) }
 
-// check refuses a document that is too expensive to validate or to execute. Otherwise it returns the extent of the operation.
+// check refuses a document that is too expensive to validate or to execute. Otherwise it returns the extent of the
+// operation.
 func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (extent, *Error) {
 	m := extents{fragments: make(map[string]*ast.FragmentDefinition), measured: make(map[string]*extent)}
 	for _, f := range doc.Fragments {
 		m.fragments[f.Name] = f
 	}
-	// The validator walks all operations, and all fragments by themselves, so the sum has to be bounded.
+	// The validator visits all operations and each fragment separately, so their sum must be bounded.
 	total := 0
 	for _, other := range doc.Operations {
 		total = saturate(total + m.of(other.SelectionSet).selections)
@@ -144,13 +145,13 @@ func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (exte
 	return e, nil
 }
 
-// The assumed lengths of lists for the cost: of unpaged ones, and of those inside a row.
+// Assumed list lengths for the cost: of unpaged lists, and of lists within a row.
 const (
 	estimatedRows   = 200
 	estimatedNested = 5
 )
 
-// CheckCost bounds the estimated number of values, rows times fields, before anything is read.
+// CheckCost bounds the estimated number of values, rows times fields, before any data is read.
 //
 // Errors: CodeTooCostly.
 func (l Limits) CheckCost(root []*Selection) *Error {
@@ -174,7 +175,7 @@ func Cost(root []*Selection) int {
 	return total
 }
 
-// cost is that of a root field. Introspection has none.
+// cost returns the cost of a root field. Introspection costs 0.
 func (s *Selection) cost() int {
 	if s.Meta {
 		return 0
@@ -182,7 +183,7 @@ func (s *Selection) cost() int {
 	return saturate(s.rows() * cost(s.Children))
 }
 
-// rows is how many rows a root field returns at most, or is assumed to return.
+// rows returns the maximum or the assumed number of rows of a root field.
 func (s *Selection) rows() int {
 	args, _ := s.Args["args"].(map[string]any)
 	if limit, ok := args["p_limit"].(int32); ok && limit > 0 {
@@ -199,7 +200,7 @@ func (s *Selection) paged() bool {
 	return def != nil && s.schema.Types[def.Type.Name()].Fields.ForName("p_limit") != nil
 }
 
-// cost is how many values one row has: one per field, and estimatedNested times those of a nested list.
+// cost returns the number of values in one row: one per field, and estimatedNested times the values of a nested list.
 func cost(set []*Selection) int {
 	sum := 0
 	for _, s := range set {

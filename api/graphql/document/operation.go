@@ -1,6 +1,6 @@
-// Package document turns the text of a GraphQL request into what has to be answered: it checks limits, parses and validates the
-// document (GraphQL, sections 2 and 5) with gqlparser, coerces variables (section 6.1.2) and collects the fields of the
-// operation (section 6.3.2).
+// Package document prepares GraphQL requests for execution. It checks limits, parses and validates the document
+// (GraphQL, sections 2 and 5) with gqlparser, coerces variables (section 6.1.2) and collects the operation's fields
+// (section 6.3.2).
 package document
 
 import (
@@ -19,15 +19,15 @@ func LoadSchema(text string) (*ast.Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
-	delete(schema.Directives, "defer") // gqlparser knows it, this server does not
+	delete(schema.Directives, "defer") // gqlparser predefines it, but this server does not support it
 	return schema, nil
 }
 
-// Operation is an operation of a document, as far as it does not depend on the values of variables. It is safe for concurrent
-// use once Resolve has returned.
+// Operation is the part of an operation that does not depend on variable values. It is safe for concurrent use once
+// Resolve has returned.
 type Operation struct {
 	Cached *Cached // nil without the directive
-	// Weight is about how many bytes the operation takes in memory, as measured on common documents.
+	// Weight is the approximate memory of the operation in bytes, as measured on common documents.
 	Weight uint32
 
 	doc    *ast.QueryDocument
@@ -35,14 +35,14 @@ type Operation struct {
 	extent extent
 	schema *ast.Schema
 	fields []*Field
-	// static is the result of Bind if the operation has no variables, nil otherwise.
+	// static is the result of Bind if the operation has no variables, and nil otherwise.
 	static []*Selection
 }
 
-// Parse parses a query and returns the operation of that name, or the only one if the name is empty.
+// Parse parses a query and returns the operation with the given name, or the only operation if the name is empty.
 //
-// Errors: CodeParseFailed, CodeUnknownOperation, CodeOperationUnsupported, CodeValidationFailed for a cycle of fragments, and
-// those of the limits on the document.
+// Errors: CodeParseFailed, CodeUnknownOperation, CodeOperationUnsupported, CodeValidationFailed for a cycle of
+// fragments, and the errors of the limits on the document.
 func Parse(query, name string, limits Limits) (*Operation, *Error) {
 	doc, err := parse(query, limits)
 	if err != nil {
@@ -65,7 +65,7 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 // Introspects reports whether the operation selects __schema or __type, at any depth.
 func (op *Operation) Introspects() bool { return op.extent.metaDepth > 0 }
 
-// CheckName refuses an operation whose name is not unique in the document. Resolve does so too.
+// CheckName refuses an operation with a name that is not unique in the document. Resolve does so, too.
 func (op *Operation) CheckName() *Error {
 	for _, other := range op.doc.Operations {
 		if other != op.def && other.Name == op.def.Name {
@@ -77,7 +77,7 @@ func (op *Operation) CheckName() *Error {
 
 // Resolve validates the document against a schema and collects the fields of the operation.
 //
-// Errors: CodeValidationFailed; at most ten.
+// Errors: CodeValidationFailed, at most ten.
 func (op *Operation) Resolve(schema *ast.Schema) []*Error {
 	if errs := validate(schema, op.doc); len(errs) > 0 {
 		return errs
@@ -95,14 +95,14 @@ func (op *Operation) Resolve(schema *ast.Schema) []*Error {
 	return errs
 }
 
-// CoerceVariables is CoerceVariableValues of GraphQL, section 6.1.2. The operation must be resolved.
+// CoerceVariables implements CoerceVariableValues of GraphQL, section 6.1.2. The operation must be resolved.
 //
 // Errors: CodeInvalidVariable.
 func (op *Operation) CoerceVariables(given map[string]any) (map[string]any, []*Error) {
 	return coerceVariables(op.schema, op.def.VariableDefinitions, given)
 }
 
-// Bind returns what is selected with these variables, which are coerced.
+// Bind returns the selections for the given coerced variables.
 func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
 	if op.static != nil {
 		return op.static, nil
@@ -110,7 +110,7 @@ func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
 	return bind(op.fields, variables)
 }
 
-// parse checks the size before anything else. The parser stops at the limit on tokens.
+// parse checks the size before parsing. The parser stops at the token limit.
 func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	if len(query) > limits.MaxQueryBytes {
 		return nil, NewError(CodeQueryTooLarge, fmt.Sprintf("the query has %d bytes, more than %d", len(query), limits.MaxQueryBytes))
@@ -127,13 +127,13 @@ func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	return doc, nil
 }
 
-// isTokenLimit reports whether the parser stopped at its limit. Its error has nothing but a message.
+// isTokenLimit reports whether the parser stopped at its token limit. The message is the only mark of that error.
 func isTokenLimit(err error, limit int) bool {
 	parsed, ok := errors.AsType[*gqlerror.Error](err)
 	return ok && parsed.Message == fmt.Sprintf("exceeded token limit of %d", limit)
 }
 
-// selectOperation is GetOperation of GraphQL, section 6.1.
+// selectOperation implements GetOperation of GraphQL, section 6.1.
 func selectOperation(doc *ast.QueryDocument, name string) (*ast.OperationDefinition, *Error) {
 	if name == "" {
 		if len(doc.Operations) > 1 {

@@ -8,46 +8,46 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// Field is a field of a selection set after fragments were spread and fields with the same response key were merged
-// (GraphQL, section 6.3.2).
+// Field is a field of a selection set after spreading fragments and merging fields with the same response key (GraphQL,
+// section 6.3.2).
 type Field struct {
 	Key    string // in the response
 	Node   *ast.Field
 	Def    *ast.FieldDefinition
 	Meta   bool   // __schema or __type
-	Access Access // of fields of rows; zero for others
+	Access Access // of fields of rows; otherwise zero
 
 	schema *ast.Schema
 	prefix []byte // ,"Key":
 	fields []*Field
 
 	place        int           // of its first occurrence
-	alternatives []alternative // its occurrences, if the first one is under @skip or @include
+	alternatives []alternative // its occurrences, if the first one is conditional (@skip or @include)
 	always       bool          // the last occurrence is unconditional
 
 	byKey     map[string]*Field
 	arguments string // printed, for comparison
 }
 
-// alternative is an occurrence of a field. It is selected if all its guards hold, which include those of the selections around
-// it. The first one that is selected determines the field's place in the response.
+// alternative is an occurrence of a field. It is selected if all its guards hold, including the guards of the enclosing
+// selections. The first selected occurrence determines the field's position in the response.
 type alternative struct {
 	place  int
 	guards []guard
 }
 
-// guard is one @skip or @include: it holds when the variable has that value.
+// guard is one @skip or @include. It holds if the variable has the given value.
 type guard struct {
 	condition *ast.Value
 	value     bool
 }
 
-// merger implements CollectFields of GraphQL, section 6.3.2, once for all values of variables. All composite types of the schema
-// are objects, so fields with the same response key must be the same field with the same arguments (section 5.3.2). That is
-// checked here in linear time; the rules of gqlparser and graph-gophers compare pairs.
+// merger implements CollectFields of GraphQL, section 6.3.2, once for all variable values. All composite types of the
+// schema are objects, so fields with the same response key must be the same field with the same arguments (section
+// 5.3.2). merger checks this in linear time, whereas gqlparser and graph-gophers compare pairs of fields.
 type merger struct {
 	schema    *ast.Schema
-	places    int // how many fields were visited
+	places    int // number of visited fields
 	conflicts []*Error
 }
 
@@ -77,7 +77,7 @@ func (m *merger) collect(into *Field, parent *ast.Definition, set ast.SelectionS
 	}
 }
 
-// field returns the field with a node's response key, which it adds if it is new.
+// field returns the field with a node's response key, and adds it if it is new.
 func (m *merger) field(into *Field, node *ast.Field) *Field {
 	m.places++
 	arguments := printArguments(node.Arguments)
@@ -100,7 +100,7 @@ func (m *merger) field(into *Field, node *ast.Field) *Field {
 	return known
 }
 
-// guards returns the conditions of directives after those around them.
+// guards appends the conditions of directives to the enclosing ones.
 func guards(around []guard, directives ast.DirectiveList) []guard {
 	all := around
 	for _, d := range directives {
@@ -120,7 +120,7 @@ func (f *Field) addAlternative(place int, guards []guard) {
 	f.alternatives = append(f.alternatives, alternative{place: place, guards: guards})
 }
 
-// placeWith reports whether the field is selected with these variables, and its place.
+// placeWith reports whether the field is selected with the given variables, and its position.
 //
 // Errors: CodeInvalidVariable for a condition that is null.
 func (f *Field) placeWith(variables map[string]any) (place int, asked bool, err *Error) {
@@ -135,7 +135,8 @@ func (f *Field) placeWith(variables map[string]any) (place int, asked bool, err 
 	return 0, false, nil
 }
 
-// hold reports whether all guards do. They are asked from the outermost on, up to the first that does not.
+// hold reports whether all guards hold. It evaluates them from the outermost inwards, and stops at the first that does
+// not hold.
 func hold(guards []guard, variables map[string]any) (bool, *Error) {
 	for _, g := range guards {
 		value, _ := g.condition.Value(variables)
@@ -149,21 +150,21 @@ func hold(guards []guard, variables map[string]any) (bool, *Error) {
 	return true, nil
 }
 
-// nullVariable is the error for a variable that is null where its default is not (GraphQL, section 6.4.1).
+// nullVariable is the error for a null variable in a non-null position (GraphQL, section 6.4.1).
 func nullVariable(v *ast.Value, wanted string) *Error {
 	return NewError(CodeInvalidVariable, fmt.Sprintf(`Variable "$%s" must not be null where %q is expected.`, v.Raw, wanted)).At(v.Position)
 }
 
-// Selection is a field that is selected, with the values of its arguments.
+// Selection is a selected field with the values of its arguments.
 type Selection struct {
 	*Field
-	Args     map[string]any // coerced; without those that are absent
+	Args     map[string]any // coerced, without missing ones
 	Children []*Selection
 
-	place int // selections are in this order
+	place int // sort key of the selections
 }
 
-// AppendKey appends the response key as the member's name, after a comma unless i is zero.
+// AppendKey appends the response key as a member name, preceded by a comma unless i is zero.
 func (f *Field) AppendKey(dst []byte, i int) []byte {
 	if i == 0 {
 		return append(dst, f.prefix[1:]...)
@@ -171,7 +172,7 @@ func (f *Field) AppendKey(dst []byte, i int) []byte {
 	return append(dst, f.prefix...)
 }
 
-// bind returns what is selected with these variables.
+// bind returns the selections for the given variables.
 func bind(fields []*Field, variables map[string]any) ([]*Selection, []*Error) {
 	set := make([]*Selection, 0, len(fields))
 	block := make([]Selection, len(fields)) // one allocation for all
@@ -225,7 +226,8 @@ func (f *Field) bindArguments(variables map[string]any) (map[string]any, *Error)
 	return args, nil
 }
 
-// PositionOf returns the position of an argument, or of a member of one, and that of the field if there is none.
+// PositionOf returns the position of an argument, or of a member of one. If neither exists, it returns the position of
+// the field.
 func (f *Field) PositionOf(argument string) *ast.Position {
 	for _, a := range f.Node.Arguments {
 		if a.Name == argument {

@@ -10,7 +10,8 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 )
 
-// validationRules are those of GraphQL, section 5, except for field selection merging, which merger checks in linear time.
+// validationRules are the rules of GraphQL, section 5, except field selection merging. merger checks that in linear
+// time.
 var validationRules = []core.Rule{
 	rules.FieldsOnCorrectTypeRule, rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule,
 	rules.KnownFragmentNamesRule, rules.KnownRootTypeRule, rules.KnownTypeNamesRule, rules.LoneAnonymousOperationRule,
@@ -29,7 +30,7 @@ var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleF
 	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) { addError(append(options, named)...) })
 }}
 
-// maxErrors stops validation: the first errors are enough, and suggestions for thousands take time.
+// maxErrors stops validation: the first errors suffice, and suggestions for thousands of errors take time.
 const maxErrors = 10
 
 var errEnough = errors.New("enough errors")
@@ -55,16 +56,17 @@ func validate(schema *ast.Schema, doc *ast.QueryDocument) (errs []*Error) {
 	return errs
 }
 
-// Clients write two arguments in more ways than one GraphQL type allows. p_comparison is a String here and an enum in the
-// hosted schema: "gt", gt, or a variable of either type. p_addresses_canonical is jsonb: also a variable that is a list of
-// strings. The schema has the documented type; loosen and variablesInAllowedPosition allow the other forms.
+// Clients write two arguments in more forms than one GraphQL type allows. p_comparison is a String here and an enum in
+// the hosted schema: "gt", gt, or a variable of either type. p_addresses_canonical is a jsonb, and also accepts a
+// variable that is a list of strings. The schema has the documented types; loosen and variablesInAllowedPosition allow
+// the other forms.
 const (
 	argComparison = "p_comparison"
 	enumOp        = "ComparisonOp"
 	scalarJSONB   = "jsonb"
 )
 
-// loosen turns p_comparison: gt into p_comparison: "gt".
+// loosen rewrites p_comparison: gt to p_comparison: "gt".
 func loosen(doc *ast.QueryDocument) {
 	var walk func(set ast.SelectionSet)
 	walk = func(set ast.SelectionSet) {
@@ -90,8 +92,8 @@ func loosen(doc *ast.QueryDocument) {
 	}
 }
 
-// variablesInAllowedPosition is the rule of GraphQL, section 5.8.5, except for the two arguments. Values are visited before
-// the object that contains them, so a variable of type ComparisonOp is pending until the name of the member is known.
+// variablesInAllowedPosition is the rule of GraphQL, section 5.8.5, with exceptions for the two arguments. Values are
+// visited before the object that contains them, so a ComparisonOp variable is pending until its member name is known.
 var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition", RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
 	refuse := func(v *ast.Value) {
 		addError(core.Message(`Variable "%s" of type "%s" used in position expecting type "%s".`,
@@ -120,7 +122,7 @@ var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition", R
 	})
 }}
 
-// allowed is IsVariableUsageAllowed of GraphQL, section 5.8.5, where a list of strings is also a jsonb.
+// allowed implements IsVariableUsageAllowed of GraphQL, section 5.8.5, but also accepts a list of strings as jsonb.
 func allowed(v *ast.Value) bool {
 	expected := *v.ExpectedType
 	given := v.VariableDefinition
@@ -142,8 +144,8 @@ func sortedByPosition(values map[*ast.Value]bool) []*ast.Value {
 	return sorted
 }
 
-// validationError converts what a rule reports. Rules do not report a response path: it is found from the location, if that is
-// in an operation.
+// validationError converts an error of a rule. Rules report no response path, so it is derived from the location if the
+// location lies in an operation.
 func validationError(doc *ast.QueryDocument, options []core.ErrorOption) *Error {
 	var reported gqlerror.Error
 	for _, option := range options {
@@ -161,7 +163,7 @@ func validationError(doc *ast.QueryDocument, options []core.ErrorOption) *Error 
 	return e
 }
 
-// pathTo returns the response path of the innermost field at that location, its arguments included.
+// pathTo returns the response path of the innermost field at a location, including its arguments.
 func pathTo(set ast.SelectionSet, place Location, above []any) []any {
 	var path []any
 	for _, s := range set {

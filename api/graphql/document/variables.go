@@ -9,10 +9,11 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// coerceVariables is CoerceVariableValues of GraphQL, section 6.1.2.
+// coerceVariables implements CoerceVariableValues of GraphQL, section 6.1.2.
 //
-// It is not gqlparser's validator.VariableValues, which accepts "5" as Int, 5 as String, enum values in any case and integers of
-// more than 32 bits, leaves numbers in objects as json.Number, refuses 1e1 as Int, and reports no location.
+// It replaces gqlparser's validator.VariableValues. That function accepts "5" as Int, 5 as String, enum values in any
+// case and integers of more than 32 bits. It leaves numbers in objects as json.Number, refuses 1e1 as Int, and reports
+// no location.
 func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList, given map[string]any) (map[string]any, []*Error) {
 	var errs []*Error
 	values := make(map[string]any, len(definitions))
@@ -39,7 +40,7 @@ func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList,
 	return values, errs
 }
 
-// coerceJSON coerces the JSON value of a variable, or returns what is wrong with it.
+// coerceJSON coerces the JSON value of a variable, or returns a description of the problem.
 func coerceJSON(schema *ast.Schema, t *ast.Type, value any) (any, string) {
 	switch {
 	case value == nil && t.NonNull:
@@ -126,7 +127,7 @@ func coerceScalar(name string, value any) (any, string) {
 			return nil, fmt.Sprintf("%s is not true or false", Show(value))
 		}
 	}
-	return value, "" // custom scalars are checked where they are used
+	return value, "" // custom scalars are checked by the code that uses them
 }
 
 // Show formats a value for a message, shortened.
@@ -141,7 +142,7 @@ func Show(value any) string {
 	return string(text)
 }
 
-// coerceLiteral coerces a literal, which has been validated. The variables are coerced already.
+// coerceLiteral coerces a validated literal. The variables are already coerced.
 func coerceLiteral(schema *ast.Schema, t *ast.Type, v *ast.Value, variables map[string]any) (any, *Error) {
 	switch {
 	case v.Kind == ast.Variable && t.NonNull && variables[v.Raw] == nil:
@@ -173,7 +174,7 @@ func coerceLiteral(schema *ast.Schema, t *ast.Type, v *ast.Value, variables map[
 
 func coerceLiteralList(schema *ast.Schema, t *ast.Type, v *ast.Value, variables map[string]any) (any, *Error) {
 	elem := t.Elem
-	if elem == nil { // a list of a custom scalar
+	if elem == nil { // a list as a custom scalar
 		elem = t
 	}
 	list := make([]any, len(v.Children))
