@@ -1,6 +1,6 @@
-// Package answer executes operations (GraphQL, section 6) on an index. There are three kinds of root fields: rows are written
-// straight from the index (rows.go), figures are computed by resolvers of graph-gophers (figures.go), and introspection comes
-// from the schema (introspection.go).
+// Package answer executes operations (GraphQL, section 6) on an index. It has three kinds of root fields: rows are
+// written directly from the index (rows.go), statistics are computed by resolvers of graph-gophers (figures.go), and
+// introspection is answered from the schema (introspection.go).
 package answer
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Index is the index that is read.
+// Index is the index that operations read.
 type Index interface {
 	// View calls read with a snapshot of the index; see index.Index.
 	View(ctx context.Context, read func(index.Snapshot) error) error
@@ -31,7 +31,7 @@ type Executor struct {
 	log     *slog.Logger
 }
 
-// New returns an Executor of operations of a schema.
+// New returns an Executor for operations of a schema.
 func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	figures, err := newFigures(log)
 	if err != nil {
@@ -40,10 +40,12 @@ func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	return &Executor{index: idx, schema: schema, figures: figures, log: log}, nil
 }
 
-// Execute appends the data of what is selected to dst, read from one snapshot of the index, and returns the last piece of the
-// output. If there are errors, the data is null and what was written is not valid: all root fields that read data are non-null.
+// Execute appends the data of the root selections to dst, read from one snapshot of the index. It returns the last
+// piece of the output. All root fields that read data are non-null. So after an error the data is null, and the pieces
+// written so far must be discarded.
 //
-// Errors: CodeResponseTooLarge; CodeOverloaded if the output takes no more; CodeTimeout; those of the index.
+// Errors: CodeResponseTooLarge; CodeOverloaded if the output accepts no more pieces; CodeTimeout; the errors of the
+// index.
 func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection, out Output) ([]byte, []*document.Error) {
 	x := &execution{Executor: e, ctx: ctx, buf: dst, out: out}
 	if !reads(root) {
@@ -62,15 +64,14 @@ func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Sel
 	return x.buf, errs
 }
 
-// Output is where an answer goes that is larger than a piece: it is written in pieces, for a large one would be copied many times
-// while it grows.
+// Output receives an answer in pieces. A large answer in one buffer would be copied many times while it grows.
 type Output struct {
-	Max int // most bytes of all pieces
-	// Next takes a piece of at least FullPiece bytes, and returns the next, which is empty; nil ends the execution.
+	Max int // maximum of bytes in all pieces
+	// Next takes a piece of at least FullPiece bytes, and returns an empty piece. Nil ends the execution.
 	Next func(full []byte) (empty []byte)
 }
 
-// FullPiece is from how many bytes on a piece of an answer is full. Rows are not cut, so that most have room in 16 KiB more.
+// FullPiece is the size in bytes from which a piece is full. Rows are not split, and most fit into another 16 KiB.
 const FullPiece = 48 << 10
 
 // reads reports whether a selected field needs the index.
@@ -93,7 +94,7 @@ type execution struct {
 	full int // bytes in full pieces
 }
 
-// snapshot is what is read of an index at one moment.
+// snapshot is the state of an index at one moment.
 type snapshot interface {
 	index.Lists
 	index.Figures
@@ -104,7 +105,7 @@ var (
 	errNoRoom           = errors.New("no room for the response")
 )
 
-// written returns the piece to go on with when something was written to dst, and an error when the answer is too large.
+// written returns the piece to continue with after a write to dst, or an error if the answer is too large.
 func (x *execution) written(dst []byte) ([]byte, error) {
 	switch {
 	case x.full+len(dst) > x.out.Max:
@@ -120,7 +121,7 @@ func (x *execution) written(dst []byte) ([]byte, error) {
 	return next, nil
 }
 
-// write writes what was made elsewhere.
+// write appends JSON that was made elsewhere.
 func (x *execution) write(made []byte) (err error) {
 	for err == nil && len(made) > 0 {
 		n := min(len(made), FullPiece)
@@ -187,7 +188,7 @@ func (x *execution) failure(err error, s *document.Selection) *document.Error {
 	return fromDomain(err, s)
 }
 
-// fromDomain converts an error of the domain, with the name and the location of the argument that it is about.
+// fromDomain converts an error of package appliance, with the name and the location of the invalid argument.
 func fromDomain(err error, s *document.Selection) *document.Error {
 	known, ok := errors.AsType[*appliance.Error](err)
 	if !ok {

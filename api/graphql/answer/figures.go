@@ -19,8 +19,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Figures are the root fields that are computed: counts, latencies and health. graph-gophers executes them, over a schema that
-// has nothing else.
+// Figures are the computed root fields: counts, latencies and health. graph-gophers executes them over a schema of
+// their own.
 
 //go:embed figures.graphql
 var figuresSchema string
@@ -32,7 +32,7 @@ func newFigures(log *slog.Logger) (*gophers.Schema, error) {
 		})))
 }
 
-// figuresOf returns what is neither introspection nor rows.
+// figuresOf returns the root fields that are neither introspection nor rows.
 func figuresOf(root []*document.Selection) (figures []*document.Selection) {
 	for _, s := range root {
 		if !s.Meta && s.Def.Name != "__typename" && document.RowsOf(s.Def.Name) == nil {
@@ -42,13 +42,13 @@ func figuresOf(root []*document.Selection) (figures []*document.Selection) {
 	return figures
 }
 
-// computed is what graph-gophers has answered.
+// computed is the answer of graph-gophers.
 type computed struct {
-	data   json.RawMessage  // an object with the values by response key, or null if one has failed
+	data   json.RawMessage  // an object with the values by response key, or null after an error
 	failed map[string]error // by response key
 }
 
-// compute executes figures, in one operation.
+// compute executes all figures in one operation.
 func (x *execution) compute(figures []*document.Selection) computed {
 	if len(figures) == 0 {
 		return computed{}
@@ -69,7 +69,7 @@ func (x *execution) compute(figures []*document.Selection) computed {
 	return c
 }
 
-// figure writes the value of a figure that stands beside something else.
+// figure writes the value of a figure in an operation that also has other root fields.
 func (x *execution) figure(s *document.Selection, figures computed) error {
 	if len(figures.failed) > 0 {
 		return figures.failed[s.Key]
@@ -81,7 +81,7 @@ func (x *execution) figure(s *document.Selection, figures computed) error {
 	return x.write(values[s.Key])
 }
 
-// queryOf returns a query of figures, since graph-gophers takes only text. Their arguments are variables.
+// queryOf prints figures as a query with variables for their arguments, because graph-gophers accepts only text.
 func queryOf(figures []*document.Selection) (query string, variables map[string]any) {
 	op := &ast.OperationDefinition{Operation: ast.Query}
 	variables = make(map[string]any)
@@ -100,7 +100,7 @@ func queryOf(figures []*document.Selection) (query string, variables map[string]
 	return text.String(), variables
 }
 
-// nodeOf returns a field with its selection set. Fields of figures have no arguments.
+// nodeOf returns a field with its selection set. The nested fields of figures have no arguments.
 func nodeOf(s *document.Selection) *ast.Field {
 	node := &ast.Field{Alias: s.Key, Name: s.Def.Name}
 	for _, child := range s.Children {
@@ -209,7 +209,7 @@ func (a *latencyArguments) query() (index.LatencyQuery, error) {
 	}, wrong.err
 }
 
-// The resolvers of the object types in figures.graphql are structs, whose fields graph-gophers matches by name.
+// The resolvers of the object types in figures.graphql are structs. graph-gophers matches their fields by name.
 
 type stat struct{ Name, Value *string }
 
@@ -222,7 +222,7 @@ type dayCount struct {
 
 func dayCountOf(c index.DayCount) dayCount { return dayCount{&scalar{c.Day}, decimal(c.Count)} }
 
-// routeCount is for transfers and for packets: each type has one of the totals.
+// routeCount serves both transfers and packets: each GraphQL type has one of the two totals.
 type routeCount struct {
 	DayDate                                             *scalar
 	SourceUniversalChainID, DestinationUniversalChainID *string
@@ -249,13 +249,13 @@ func healthCheckOf(c index.HealthCheck) healthCheck {
 	return check
 }
 
-// decimal formats a count: an Int ends at 2^31.
+// decimal formats a count as text, because a GraphQL Int ends at 2^31.
 func decimal(n uint64) *string { return new(strconv.FormatUint(n, 10)) }
 
 // scalar is a NaiveDate or a DateTime.
 type scalar struct{ value any }
 
-// ImplementsGraphQLType implements decode.Unmarshaler of graph-gophers, which all scalars must.
+// ImplementsGraphQLType implements graph-gophers' decode.Unmarshaler, which all scalars must implement.
 func (scalar) ImplementsGraphQLType(name string) bool {
 	return name == "NaiveDate" || name == "DateTime"
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// figures.graphql is what schema.graphql says of the computed fields, all of them, but for "where" on root fields.
+// figures.graphql contains all computed fields of schema.graphql, unchanged except for "where" on root fields.
 func TestFiguresAreOfTheSchema(t *testing.T) {
 	whole, small := load(t, "../schema.graphql"), load(t, "figures.graphql")
 	for name, def := range small.Types {
@@ -33,7 +33,7 @@ func TestFiguresAreOfTheSchema(t *testing.T) {
 	}
 }
 
-// shape writes fields with their arguments and types, one a line.
+// shape prints fields with their arguments and types, one per line.
 func shape(fields ast.FieldList) string {
 	var b strings.Builder
 	for _, f := range fields {

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// introspect writes the value of __schema or __type (GraphQL, section 4). graph-gophers lacks the description of the schema,
-// isRepeatable and isOneOf, which the standard introspection query selects.
+// introspect writes the value of __schema or __type (GraphQL, section 4). graph-gophers does not support the schema's
+// description, isRepeatable and isOneOf, which the standard introspection query selects.
 func (x *execution) introspect(s *document.Selection) error {
 	m := meta{schema: x.schema}
 	if s.Def.Name == "__schema" {
@@ -26,8 +26,8 @@ func (x *execution) introspect(s *document.Selection) error {
 	return nil
 }
 
-// object is an object of the introspection schema: its fields by name. The value is a string, a bool, nil, an object, a list of
-// objects or of strings, or a func(*document.Selection) any that returns one of these.
+// object is an object of the introspection schema: its fields by name. A value is a string, a bool, nil, an object, a
+// list of objects or of strings, or a func(*document.Selection) any that returns one of these.
 type object map[string]any
 
 // metaValue writes a value for a selection.
@@ -193,7 +193,8 @@ func (m meta) directiveObject(d *ast.DirectiveDefinition) object {
 	}
 }
 
-// shown reports whether something with these directives is selected: what is deprecated only on request.
+// shown reports whether an element with these directives is listed. Deprecated elements are listed only with
+// includeDeprecated.
 func shown(directives ast.DirectiveList, s *document.Selection) bool {
 	include, _ := s.Args["includeDeprecated"].(bool)
 	return include || directives.ForName("deprecated") == nil
@@ -211,7 +212,7 @@ func deprecable(o object, directives ast.DirectiveList) object {
 	return o
 }
 
-// text returns a description, nil if it is empty.
+// text returns a description, or nil if it is empty.
 func text(s string) any {
 	if s == "" {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
-// rowQueries are the queries of the index for the root fields that return rows.
+// rowQueries are the index queries of the root fields that return rows.
 var rowQueries = map[string]func(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error){
 	"v2_transfers":   transfers,
 	"v2_packets":     packets,
@@ -40,7 +40,7 @@ func (f *fault) fail(name, message string) {
 	}
 }
 
-// text returns the value of a filter, empty for nil. An empty value is invalid, as it would not filter.
+// text returns the value of a filter, or "" for nil. An empty value is invalid, because it would not filter.
 func (f *fault) text(name string, given *string) string {
 	if given == nil {
 		return ""
@@ -51,7 +51,7 @@ func (f *fault) text(name string, given *string) string {
 	return *given
 }
 
-// parse returns the value of a filter as read by a function of package index. It is invalid if given and empty.
+// parse returns the value of a filter, parsed by a function of package index. A given but empty value is invalid.
 func parse[T any](f *fault, name string, given *string, read func(string) (T, error)) T {
 	value, err := read(f.text(name, given))
 	if err != nil && f.err == nil {
@@ -63,7 +63,7 @@ func parse[T any](f *fault, name string, given *string, read func(string) (T, er
 // arguments are the coerced arguments of a root field. Its methods read members of the argument args.
 type arguments struct {
 	fault
-	field map[string]any // of the field: args, order_by
+	field map[string]any // arguments of the field: args, order_by
 	args  map[string]any
 }
 
@@ -91,7 +91,7 @@ func optional[T any](value any) *T {
 	return nil
 }
 
-// texts returns a jsonb that is a list of strings, or a string, as a list. nil means not given.
+// texts returns a jsonb value, a string or a list of strings, as a list. Nil means that the value was not given.
 func (a *arguments) texts(name string) []string {
 	value := a.args[name]
 	switch value := value.(type) {
@@ -115,7 +115,7 @@ func (a *arguments) texts(name string) []string {
 	return nil
 }
 
-// time returns a DateTime, the zero time if it is not given.
+// time returns a DateTime, or the zero time if it was not given.
 func (a *arguments) time(name string) time.Time {
 	value := a.args[name]
 	if value == nil {
@@ -200,7 +200,7 @@ func tokens(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, er
 	return rows, err
 }
 
-// sortByRank orders rows as OrderBy says. Rows of the same rank keep their order.
+// sortByRank sorts rows by rank in the order of an OrderBy value. Rows of equal rank keep their order.
 func sortByRank(rows []index.Row, order string) {
 	column := index.TokenType.MustField("rank").Number
 	descending := order == "desc" || order == "desc_nulls_first" || order == "desc_nulls_last"
@@ -284,7 +284,8 @@ func stakes(kind zkgm.StakeKind) func(context.Context, index.Lists, arguments) (
 	}
 }
 
-// Warnings returns the extension that names what was accepted and ignored, which is where on a root field. nil means nothing.
+// Warnings returns an extension that lists ignored arguments: where on a root field. It returns nil if the operation
+// has none.
 func Warnings(root []*document.Selection) map[string]any {
 	var all []map[string]any
 	for _, s := range root {

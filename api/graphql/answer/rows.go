@@ -7,13 +7,13 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Rows are written as JSON straight from their encoded form in the index, without Go values in between. The result is byte for
-// byte that of graph-gophers, which TestRowsEqualGophers checks with generated queries. What it is worth:
-// docs/decisions/gqlparser-before-graph-gophers.md.
+// Rows are written as JSON directly from their encoded form in the index, without Go values in between. The result is
+// byte for byte the same as graph-gophers', which TestRowsEqualGophers checks with generated queries.
+// docs/decisions/gqlparser-before-graph-gophers.md measures the benefit.
 
-// ReadRows returns the rows of a root field with these coerced arguments; document.RowsOf(root) is their type.
+// ReadRows returns the rows of a root field for the given coerced arguments. Their type is document.RowsOf(root).
 //
-// Errors: CodeInvalidField; those of the index.
+// Errors: CodeInvalidField; the errors of the index.
 func ReadRows(ctx context.Context, snap index.Lists, root string, args map[string]any) ([]index.Row, error) {
 	return rowQueries[root](ctx, snap, argumentsOf(args))
 }
@@ -46,7 +46,7 @@ func (x *execution) rows(dst []byte, rows []index.Row, set []*document.Selection
 	return append(dst, ']'), nil
 }
 
-// row appends a row as an object. The limit is checked after each row.
+// row appends a row as an object, and checks the size limit after it.
 func (x *execution) row(dst []byte, row index.Row, set []*document.Selection) ([]byte, error) {
 	dst = append(dst, '{')
 	for i, s := range set {
@@ -106,7 +106,8 @@ func (x *execution) list(dst []byte, row index.Row, s *document.Selection) ([]by
 	return append(dst, ']'), nil
 }
 
-// meets reports whether a row meets a condition of the form {column: {_eq: value}}. Absent and null members do not restrict.
+// meets reports whether a row meets a condition of the form {column: {_eq: value}}. Missing and null members do not
+// restrict.
 func meets(row index.Row, where any) bool {
 	columns, _ := where.(map[string]any)
 	for name, comparison := range columns {

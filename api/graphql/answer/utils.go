@@ -20,8 +20,9 @@ type transferRequest struct {
 	WrapDirection                         *string
 }
 
-// V2UtilGetTransferRequestDetails finds how a token goes to another chain: back to where it is from, by the channel that it came
-// by, or over the recommended channel, wrapped.
+// V2UtilGetTransferRequestDetails returns how a token can be transferred to another chain. A token that wraps one of
+// the destination is unwrapped over the channel that it came by. Any other token is wrapped over the recommended
+// channel.
 func (figures) V2UtilGetTransferRequestDetails(ctx context.Context, in struct{ Args *transferRequestArguments }) ([]transferRequest, error) {
 	a := in.Args
 	if a == nil {
@@ -52,7 +53,7 @@ func (figures) V2UtilGetTransferRequestDetails(ctx context.Context, in struct{ A
 	return []transferRequest{wrapping(there, best(channels), source, token)}, err
 }
 
-// needed is text for an argument that must be given.
+// needed is text for a required argument.
 func (f *fault) needed(name string, given *string) string {
 	if given == nil {
 		f.fail(name, "is needed")
@@ -60,7 +61,7 @@ func (f *fault) needed(name string, given *string) string {
 	return f.text(name, given)
 }
 
-// best is a recommended channel where there is one, else the newest.
+// best returns a recommended channel if one exists, and the newest otherwise.
 func best(channels []index.Row) index.Row {
 	for _, c := range channels {
 		if recommended, _ := c.Bool(index.ChannelRecommendedColumn); recommended {
@@ -81,7 +82,7 @@ func request(channel index.Row, direction string) transferRequest {
 	return r
 }
 
-// unwrapping is the way back of a token that wraps one of the destination.
+// unwrapping returns the request for a token that wraps one of the destination.
 func unwrapping(base, channels []index.Row, destination string) (r transferRequest, ok bool) {
 	for _, token := range base {
 		for w := range token.List(index.TokenWrappingColumn) {
@@ -104,7 +105,7 @@ func unwrapping(base, channels []index.Row, destination string) (r transferReque
 	return r, false
 }
 
-// wrapping is the way of a token over a channel; there are the tokens of the destination.
+// wrapping returns the request that wraps a token over a channel. there are the tokens of the destination.
 func wrapping(there []index.Row, channel index.Row, source, base string) transferRequest {
 	r := request(channel, "wrapping")
 	for _, token := range there {
@@ -131,8 +132,8 @@ type addressArguments struct{ PDisplayAddress, PChainType *string }
 
 type addressTypes struct{ Canonical, Display, Zkgm *string }
 
-// V2UtilGetAddressTypesForDisplayAddress returns the forms of an address; none for a text that is no address, or whose checksum is
-// wrong, be it of bech32 or of EIP-55.
+// V2UtilGetAddressTypesForDisplayAddress returns the forms of an address. It returns an empty list for an invalid
+// address, and for a wrong bech32 or EIP-55 checksum.
 func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context, in struct{ Args *addressArguments }) ([]addressTypes, error) {
 	a := in.Args
 	if a == nil {
@@ -149,7 +150,7 @@ func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context, in st
 	carried, is := []byte(shown), "cosmos"
 	if address, err := appliance.ParseAddress(shown); err == nil || appliance.CodeOf(err) == appliance.CodeZeroAddress {
 		carried, is = address[:], "evm"
-	} else if shown == strings.ToUpper(shown) { // which BIP-173 allows, and no chain does
+	} else if shown == strings.ToUpper(shown) { // BIP-173 allows uppercase, but chains use lowercase
 		carried = []byte(strings.ToLower(shown))
 	}
 	forms := index.AddressOf(carried)
