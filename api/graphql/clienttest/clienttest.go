@@ -1,5 +1,6 @@
-// Package clienttest runs programs that people use against the real GraphQL endpoint over generated data: published
-// clients from npm here, a browser in package graphiql's tests. They run under Node.js, which the product never needs.
+// Package clienttest runs real client programs against the real GraphQL endpoint over generated data: published npm
+// clients here, and a browser in package graphiql's tests. They run under Node.js, which the product itself never
+// needs.
 package clienttest
 
 import (
@@ -20,11 +21,11 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// Transfers is how many transfers Serve generates: enough to reach back so far that some have timed out.
+// Transfers is the number of transfers that Serve generates, enough that some old ones have timed out.
 const Transfers = 20_000
 
-// Serve answers GraphQL at /v1/graphql over generated data, and whatever else routes adds, on a socket of this machine
-// until the test ends. It returns the base URL. A nil routes adds nothing.
+// Serve serves GraphQL at /v1/graphql over generated data, on a local socket, until the test ends. routes may add more
+// routes, and may be nil. Serve returns the base URL.
 func Serve(t testing.TB, routes func(*fiber.App)) string {
 	t.Helper()
 	endpoint := graphqltest.New(t, graphql.Options{Index: generate(t)})
@@ -73,8 +74,8 @@ func generate(t testing.TB) *replica.Store {
 	return replica
 }
 
-// Require skips the test and names the file or program that is missing: a path, or a program's name. Where the test's
-// tools are promised, as in CI, TEST_REQUIRE_CLIENTS=1 makes that a failure.
+// Require skips the test if a file or a program is missing, and names it. With TEST_REQUIRE_CLIENTS=1, as in CI, the
+// test fails instead.
 func Require(t testing.TB, file, remedy string) {
 	t.Helper()
 	var err error
@@ -92,7 +93,7 @@ func Require(t testing.TB, file, remedy string) {
 	}
 }
 
-// Node runs a script of the current folder and fails the test when the script does.
+// Node runs a script of the current directory, and fails the test if the script fails.
 func Node(t testing.TB, script string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -106,7 +107,7 @@ func Node(t testing.TB, script string, args ...string) {
 	}
 }
 
-// Chromium is the browser of this machine: what CHROMIUM names, or where systems have it.
+// Chromium returns the path of the browser: $CHROMIUM, or its usual location.
 func Chromium() string {
 	if path := os.Getenv("CHROMIUM"); path != "" {
 		return path

@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
-// Each script says in its first line what it does with which client.
+// The first line of each script describes its check and its client.
 func TestPublishedClients(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, "./node_modules/graphql-http", "make clients")
