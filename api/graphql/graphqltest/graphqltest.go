@@ -1,4 +1,4 @@
-// Package graphqltest makes endpoints as the settings' defaults have them, for tests.
+// Package graphqltest makes endpoints with the default settings, for tests.
 package graphqltest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// New returns an Endpoint. The limits and sizes that o leaves zero are the defaults of the settings.
+// New returns an Endpoint. Limits and sizes that are zero in o get the defaults of the settings.
 func New(tb testing.TB, o graphql.Options) *graphql.Endpoint {
 	tb.Helper()
 	c, err := new(config.Source).LoadFile(os.DevNull, nil)
