@@ -21,8 +21,9 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// BenchmarkHTTP measures requests over a socket, client included, with 8 connections: uncached, @cached, and a static
-// body of the same size from the same server as the measure of the latter. Run it with -cpu 2 or what the machine has.
+// BenchmarkHTTP measures requests over a socket, including the client, with 8 connections: uncached, @cached, and a
+// static body of the same size from the same server as the baseline for @cached. Run it with -cpu 2, or the number of
+// the machine's processors.
 func BenchmarkHTTP(b *testing.B) {
 	replica := generated(b, 20_000)
 	middle := middleTransfer(b, replica)
@@ -73,20 +74,21 @@ func BenchmarkHTTP(b *testing.B) {
 				}
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
-			b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") // what a loaded machine gives as well
+			// comparable even on a loaded machine
+			b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 		})
 	}
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time that the process has used.
 func cpuTime() time.Duration {
 	var used unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &used) // fails for other arguments only
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &used) // fails only for other arguments
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkDecoded measures what it costs in a query that decoded and decoded_flattened are made from packets' data when they are
-// asked for: pages of 100 packets without them, with one and with both, and one packet.
+// BenchmarkDecoded measures the cost of decoding packet data on request (decoded and decoded_flattened): pages of 100
+// packets without these fields, with one and with both, and one packet.
 func BenchmarkDecoded(b *testing.B) {
 	e := newEndpoint(b, graphql.Options{Index: generated(b, 20_000)})
 	const page = `{ v2_packets(args: {p_limit: 100}) { packet_hash data } }`
@@ -109,8 +111,8 @@ func BenchmarkDecoded(b *testing.B) {
 	}
 }
 
-// BenchmarkProxy measures what a proxy adds to a request, from asking it to its whole answer, one after the other on one
-// connection: in turns the upstream and the proxy before it are asked, so that noise strikes both.
+// BenchmarkProxy measures the latency that a proxy adds to a request. It alternates requests to the upstream and to the
+// proxy on one connection, so that noise affects both equally.
 func BenchmarkProxy(b *testing.B) {
 	o := graphql.Options{Index: generated(b, 20_000)}
 	direct := serve(b, o)
@@ -159,7 +161,7 @@ func BenchmarkProxy(b *testing.B) {
 	}
 }
 
-// middleTransfer returns the hundredth of the newest transfers.
+// middleTransfer returns the 100th newest transfer.
 func middleTransfer(b *testing.B, idx index.Index) (t index.Transfer) {
 	b.Helper()
 	err := idx.View(context.Background(), func(snap index.Snapshot) error {

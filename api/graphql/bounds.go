@@ -13,11 +13,12 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The process that answers reads also signs. What is here bounds what reads take of it together: how many are executed at once, so
-// that signing finds a processor at any time, and how many bytes of answers there are, made or being made, until they are sent.
+// The process that answers reads also signs. This file bounds the resources of reads. It limits concurrent executions,
+// so that signing always finds a free processor. It also limits the memory of answers, from their creation until they
+// are sent.
 
-// line bounds those that wait for their turn: how many, and for how long. Who is refused is told to come again, and holds nothing
-// meanwhile.
+// line bounds the queue for a semaphore: its length, and the wait. A refused request is told to retry later, and holds
+// no memory in the meantime.
 type line struct {
 	waiting int64
 	wait    time.Duration
@@ -26,28 +27,30 @@ type line struct {
 var defaultLine = line{256, time.Second}
 
 const (
-	// maxForwarded is how many requests are forwarded at once. They wait for the upstream, and take no processor.
+	// maxForwarded bounds concurrent forwarded requests. They wait for the upstream and use no processor.
 	maxForwarded = 64
-	// maxIncoming bounds the bodies of requests that are being read. Most take nothing of it, for the server has read them already.
+	// maxIncoming bounds request bodies that are being read, in bytes. Most bodies do not count, because the server has
+	// already read them.
 	maxIncoming = 16 << 20
 )
 
-// defaultExecutions leaves one processor to signing, where there is more than one.
+// defaultExecutions leaves one processor to signing, if the machine has more than one.
 func defaultExecutions() int { return max(1, runtime.GOMAXPROCS(0)-1) }
 
-// turns bounds how many do something at once. Others wait in line, for a short time.
+// turns is a semaphore with a bounded queue and a short maximum wait.
 type turns struct {
 	free    *semaphore.Weighted
 	line    line
 	waiting atomic.Int64
-	refused func() // counts
+	refused func() // counts refusals
 }
 
 func newTurns(atOnce int, line line, refused func()) *turns {
 	return &turns{free: semaphore.NewWeighted(int64(atOnce)), line: line, refused: refused}
 }
 
-// take waits for a turn, to be given back by end. Its error is overloaded, which is counted, or that ctx has ended.
+// take acquires a slot, which end releases. It returns CodeOverloaded, which it counts as a refusal, or CodeTimeout if
+// ctx has ended.
 func (t *turns) take(ctx context.Context) *document.Error {
 	err := t.wait(ctx)
 	if err != nil && err.Code() == appliance.CodeOverloaded {
@@ -56,7 +59,7 @@ func (t *turns) take(ctx context.Context) *document.Error {
 	return err
 }
 
-// wait is take for those who can do without.
+// wait is take for optional work: it does not count refusals.
 func (t *turns) wait(ctx context.Context) *document.Error {
 	if t.free.TryAcquire(1) {
 		return nil
@@ -78,7 +81,7 @@ func (t *turns) wait(ctx context.Context) *document.Error {
 
 func (t *turns) end() { t.free.Release(1) }
 
-// bounded runs something when it has a turn.
+// bounded returns run behind take and end.
 func (t *turns) bounded(run func(context.Context) response) func(context.Context) response {
 	return func(ctx context.Context) response {
 		if err := t.take(ctx); err != nil {
@@ -93,28 +96,28 @@ func overloaded() *document.Error {
 	return document.NewError(appliance.CodeOverloaded, "too many reads at once: try again later")
 }
 
-// smallAnswer is how many bytes an answer may take of the last quarter of the budget, which is kept for such: who reads large
-// answers slowly does not keep others from small ones.
+// smallAnswer is how many bytes of an answer may use the last quarter of the budget. So slow readers of large answers
+// cannot block small answers.
 const smallAnswer = 1 << 20
 
-// budget is how many bytes answers may take, from when they are made until they are sent.
+// budget bounds the bytes of all answers, from their creation until they are sent.
 type budget struct {
 	all, large *semaphore.Weighted
 	held       atomic.Int64
-	refused    func() // counts
+	refused    func() // counts refusals
 }
 
 func newBudget(size int64, refused func()) *budget {
 	return &budget{all: semaphore.NewWeighted(size), large: semaphore.NewWeighted(size - size/4), refused: refused}
 }
 
-// share is what one answer holds of the budget. It is not safe for concurrent use.
+// share is one answer's part of the budget. It is not safe for concurrent use.
 type share struct {
 	*budget
 	size int64
 }
 
-// grow makes the share as large as that, if the budget has it. A share does not shrink.
+// grow enlarges the share to size bytes, and reports whether the budget allows it. A share never shrinks.
 func (s *share) grow(size int) bool {
 	wanted := int64(size)
 	if wanted <= s.size {
@@ -135,7 +138,7 @@ func (s *share) grow(size int) bool {
 	return true
 }
 
-// release gives the share back.
+// release returns the share to the budget.
 func (s *share) release() {
 	if s.size == 0 {
 		return
@@ -146,16 +149,16 @@ func (s *share) release() {
 	s.size = 0
 }
 
-// kept is an answer that may be sent to many at once. It holds its bytes of the budget while it is sent, for meanwhile it may
-// be kept no longer.
+// kept is a cached answer that may be sent to many clients at once. It counts against the budget while it is being
+// sent, because the cache may evict it in the meantime.
 type kept struct {
 	body    pieces
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // guards the fields below
 	senders int
 	share   share
 }
 
-// hold must be followed by release, unless it returns false.
+// hold counts a sender. The caller must call release, unless hold returns false.
 func (k *kept) hold(of *budget) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// busyIndex counts the views that are under way, each of which goes on until the gate opens or its context ends.
+// busyIndex counts concurrent views. Each view blocks until the gate opens or its context ends.
 type busyIndex struct {
 	index.Index
 	gate       chan struct{}
 	busy, most atomic.Int64
 	begun      atomic.Int64
-	left       atomic.Int64 // views whose context has ended
+	left       atomic.Int64 // views with an ended context
 }
 
 func (i *busyIndex) View(ctx context.Context, read func(index.Snapshot) error) error {
@@ -46,14 +46,14 @@ func (i *busyIndex) View(ctx context.Context, read func(index.Snapshot) error) e
 	return i.Index.View(ctx, read)
 }
 
-// until waits for what nothing tells of.
+// until polls for a state that has no signal.
 func until(t *testing.T, what string, reached func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !reached(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not reached: " + what)
 		}
-		time.Sleep(time.Millisecond) // between two questions
+		time.Sleep(time.Millisecond) // poll interval
 	}
 }
 
@@ -65,7 +65,7 @@ func TestExecutionsAtOnceAreBounded(t *testing.T) {
 	var answered atomic.Int64
 	for i := range 7 {
 		wg.Go(func() {
-			// Each another document: it is parsed in turn, too. What is cached is no exception.
+			// Each request has another document, because parsing also takes a slot. Cached queries are included.
 			got := s.post(t, fmt.Sprintf("query Q%d %s { v2_stats_count { name } }", i, []string{"", "@cached"}[i%2]), "")
 			if got.status == http.StatusOK {
 				answered.Add(1)
@@ -99,7 +99,7 @@ func TestWaitingForATurnHasAnEnd(t *testing.T) {
 	wg.Wait()
 }
 
-// A run that is shared ends when nobody waits for it any more, and not before.
+// A shared run ends when its last waiting client leaves, but not before.
 func TestASharedRunEndsWithTheLastWhoWaitsForIt(t *testing.T) {
 	index := &busyIndex{Index: openReplica(t), gate: make(chan struct{})}
 	e := newEndpoint(t, graphql.Options{Index: index})
@@ -123,13 +123,13 @@ func TestASharedRunEndsWithTheLastWhoWaitsForIt(t *testing.T) {
 	until(t, "it ends", func() bool { return index.left.Load() == 1 })
 	wg.Wait()
 	close(index.gate)
-	answer{body: e.Execute(query, "")}.data(t) // another run, which ends as it should
+	answer{body: e.Execute(query, "")}.data(t) // a new run, which completes normally
 	if index.begun.Load() != 2 || e.Waiting() != 0 {
 		t.Errorf("%d runs, %d wait", index.begun.Load(), e.Waiting())
 	}
 }
 
-// slow asks, and reads the status line and headers of the answer, but hardly anything of its body.
+// slow sends a query and reads the status line and headers of the answer, but almost none of its body.
 func (s *server) slow(t *testing.T, query string) (status int, conn net.Conn) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -154,7 +154,7 @@ func (s *server) slow(t *testing.T, query string) (status int, conn net.Conn) {
 	return resp.StatusCode, conn
 }
 
-// largeQuery has an answer of 8 MB from largeIndex, more than the kernel takes for a client that does not read.
+// largeQuery has an 8 MB answer from largeIndex, more than the kernel buffers for a client that does not read.
 const largeQuery = "query { v2_packets { a: data b: data c: data d: data } }"
 
 func largeIndex(t *testing.T) index.Index {
@@ -206,7 +206,7 @@ func TestBytesOfAnswersAreBounded(t *testing.T) {
 	if got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" || got.header.Get("Retry-After") != "1" {
 		t.Errorf("one more: %d %v %.200s", got.status, got.header, got.body)
 	}
-	s.post(t, "{ v2_packets { sort_order } }", "").data(t) // there is always room for small ones
+	s.post(t, "{ v2_packets { sort_order } }", "").data(t) // small answers always fit
 	for _, conn := range slow {
 		conn.Close()
 	}
@@ -214,7 +214,7 @@ func TestBytesOfAnswersAreBounded(t *testing.T) {
 	s.post(t, largeQuery, "").data(t)
 }
 
-// One cached answer is in memory once, however many read it slowly.
+// A cached answer is held in memory once, however many clients read it slowly.
 func TestACachedAnswerIsHeldOnce(t *testing.T) {
 	s := newServer(t, graphql.Options{Index: largeIndex(t), AnswerBytes: 24 << 20})
 	query := strings.Replace(largeQuery, "{", "@cached {", 1)
@@ -249,7 +249,7 @@ type panickingIndex struct{ index.Index }
 
 func (panickingIndex) View(context.Context, func(index.Snapshot) error) error { panic("a defect") }
 
-// Bodies that are announced and never sent take no more memory than the bound.
+// Bodies that are announced but never sent cannot exceed the memory bound.
 func TestBodiesThatAreReadAreBounded(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	var conns []net.Conn
@@ -281,7 +281,7 @@ func TestBodiesThatAreReadAreBounded(t *testing.T) {
 }
 
 func TestACostlyRequestIsChargedAsSeveral(t *testing.T) {
-	var charged atomic.Int64 // hundredths
+	var charged atomic.Int64 // in hundredths
 	s := newServer(t, graphql.WithCharge(graphql.Options{Index: largeIndex(t)}, func(n float64) { charged.Add(int64(n * 100)) }))
 	costOf := func(query string) float64 {
 		charged.Store(0)

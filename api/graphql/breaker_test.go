@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 )
 
-// logLines counts what is logged, by level and message.
+// logLines counts log lines, by level and message.
 type logLines struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -43,7 +43,7 @@ func (l *logLines) take() string {
 	return strings.Join(l.lines, "\n")
 }
 
-// breakerTest is a proxy whose breaker is watched.
+// breakerTest is a proxy with access to its breaker's state and log.
 type breakerTest struct {
 	*server
 	*hosted
@@ -59,7 +59,7 @@ func newBreakerTest(t *testing.T, pause time.Duration) *breakerTest {
 	return b
 }
 
-// expect checks the breaker's state, how often the upstream was asked, and what was logged since the last time.
+// expect checks the breaker's state, the number of upstream requests so far, and the log lines since the last call.
 func (b *breakerTest) expect(t *testing.T, state float64, asked int, logged string) {
 	t.Helper()
 	b.wasAsked(t, asked)
@@ -71,7 +71,7 @@ func (b *breakerTest) expect(t *testing.T, state float64, asked int, logged stri
 	}
 }
 
-// failing asks, and gets a failure. leftAlone says whether the upstream is left alone.
+// failing sends a request that must fail. leftAlone says whether the breaker must be open.
 func (b *breakerTest) failing(t *testing.T, leftAlone bool) {
 	t.Helper()
 	got := b.post(t, statsQuery, "")
@@ -88,7 +88,7 @@ func (b *breakerTest) failing(t *testing.T, leftAlone bool) {
 
 const leftAloneSaid = "left alone for now"
 
-// tried asks until the upstream was asked so often.
+// tried sends requests until the upstream has received the given number.
 func (b *breakerTest) tried(t *testing.T, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); len(b.requests()) < want; time.Sleep(time.Millisecond) {
@@ -108,7 +108,7 @@ func TestBreakerOpens(t *testing.T) {
 		b.failing(t, false)
 	}
 	b.fails(nil)
-	b.post(t, statsQuery, "").data(t) // failures in a row count, not those with a success between them
+	b.post(t, statsQuery, "").data(t) // a success between failures resets the count
 	b.fails(says(500, "text/plain", "oops"))
 	for range 4 {
 		b.failing(t, false)
@@ -131,7 +131,7 @@ func TestBreakerTriesAndCloses(t *testing.T) {
 		t.Errorf("logged %q", logged)
 	}
 
-	// One request tries after each pause, fails, and nothing is logged again.
+	// After each pause, one trial request fails, and no further line is logged.
 	began := time.Now()
 	b.tried(t, 5+trials)
 	if took := time.Since(began); took < (trials-1)*pause {
@@ -141,7 +141,7 @@ func TestBreakerTriesAndCloses(t *testing.T) {
 		t.Errorf("logged %q", logged)
 	}
 
-	// While one tries, the others are answered at once.
+	// During a trial, all other requests are refused at once.
 	entered, release := make(chan struct{}), make(chan struct{})
 	b.fails(func(w http.ResponseWriter, r *http.Request) {
 		entered <- struct{}{}
@@ -227,7 +227,7 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 			if leftAlone != want {
 				t.Errorf("the upstream was left alone %d times, want %d", leftAlone, want)
 			}
-			if tt.name != "too slow" { // where a question may take too long before it is asked
+			if tt.name != "too slow" { // a request may time out before it is sent
 				h.wasAsked(t, 8-want)
 			}
 		})

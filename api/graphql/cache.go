@@ -10,14 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// cache holds the answers of operations with @cached. It is bounded in bytes. An entry expires with its ttl, except for the
-// time in which it may be sent while the upstream is unavailable.
+// cache holds the answers of operations with @cached, bounded in bytes. An entry expires after its ttl. Answers of the
+// upstream are kept longer, to be sent while the upstream is unavailable.
 //
-// The key of an entry is computed from the parsed request. requests maps the bytes of a request to that key, so that a hit
-// neither reads JSON nor parses GraphQL.
+// The key of an entry is computed from the parsed request. requests maps the bytes of a request to that key, so that a
+// hit parses neither JSON nor GraphQL.
 type cache struct {
 	entries  *otter.Cache[cacheKey, *cacheEntry]
-	requests *otter.Cache[cacheKey, cacheKey] // from the bytes of requests
+	requests *otter.Cache[cacheKey, cacheKey] // from the hash of a request's bytes
 	flights  flights
 	now      func() time.Time
 	hits     prometheus.Counter
@@ -33,13 +33,13 @@ type cacheEntry struct {
 	tag    string // a strong validator of the body
 	stored time.Time
 	ttl    time.Duration
-	stale  time.Duration // how much longer it is kept; see job
+	stale  time.Duration // how long the entry is kept after its ttl; see job
 }
 
-// age is how long ago the answer was made.
+// age returns the time since the answer was made.
 func (c *cacheEntry) age(now time.Time) time.Duration { return now.Sub(c.stored) }
 
-// entryOverhead is about how many bytes an entry takes beside its body.
+// entryOverhead is the approximate memory of an entry without its body, in bytes.
 const entryOverhead = 300
 
 func newCache(maxBytes int64, now func() time.Time, registry prometheus.Registerer) (*cache, error) {
@@ -86,14 +86,14 @@ func register(registry prometheus.Registerer, collectors ...prometheus.Collector
 	return nil
 }
 
-// quietClock has no ticks: otter's would wake the process each second for as long as it lives. Entries past their time are
-// dropped when others are written, and take no more than the cache's bytes until then.
+// quietClock never ticks. otter's own clock would wake the process every second forever. Expired entries are dropped
+// when others are written, and count against the cache's bytes until then.
 type quietClock struct{}
 
 func (quietClock) NowNano() int64                      { return time.Now().UnixNano() }
 func (quietClock) Tick(time.Duration) <-chan time.Time { return nil }
 
-// lookup returns the entry of a key, nil if it is older than its ttl: otter may hold it for longer.
+// lookup returns the entry of a key, or nil if it is older than its ttl. otter may hold it for longer.
 func (c *cache) lookup(key cacheKey) *cacheEntry {
 	entry, ok := c.entries.GetIfPresent(key)
 	if !ok || entry.age(c.now()) >= entry.ttl {
@@ -103,7 +103,7 @@ func (c *cache) lookup(key cacheKey) *cacheEntry {
 	return entry
 }
 
-// lookupRequest returns the entry of a request by the hash of its bytes.
+// lookupRequest returns the entry of a request, by the hash of its bytes.
 func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
 	key, ok := c.requests.GetIfPresent(request)
 	if !ok {
@@ -112,7 +112,7 @@ func (c *cache) lookupRequest(request cacheKey) *cacheEntry {
 	return c.lookup(key)
 }
 
-// key returns the hash of everything that the answer depends on.
+// key returns the hash of all inputs that the answer depends on.
 func (op *operation) key(name string, variables map[string]any, variant string) cacheKey {
 	h := sha256.New()
 	h.Write(op.Cached.Identity[:])

@@ -16,19 +16,19 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// clock is a clock that tests set.
+// clock is a clock that tests advance.
 type clock struct{ offset atomic.Int64 }
 
 func (c *clock) now() time.Time          { return today.Add(time.Duration(c.offset.Load())) }
 func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
-// cachedServer counts how often the index is read.
+// cachedServer returns a server, and an index that counts its reads.
 func cachedServer(t *testing.T) (*server, *gatedIndex, *clock, *prometheus.Registry) {
 	index, c, registry := &gatedIndex{Index: openReplica(t)}, &clock{}, prometheus.NewRegistry()
 	return newServer(t, graphql.Options{Index: index, Now: c.now, Registry: registry}), index, c, registry
 }
 
-// gatedIndex counts views, and holds them while it has a gate.
+// gatedIndex counts views, and blocks them while it has a gate.
 type gatedIndex struct {
 	index.Index
 	views atomic.Int64
@@ -62,7 +62,7 @@ func TestCachedSharesAnAnswerUntilItsTTL(t *testing.T) {
 	ask(1, "0")
 	c.advance(9999 * time.Millisecond)
 	ask(1, "9")
-	c.advance(time.Millisecond) // the ttl
+	c.advance(time.Millisecond) // the ttl ends
 	ask(2, "0")
 
 	metrics := gather(t, registry)
@@ -93,7 +93,7 @@ func gather(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-// The key is the query, the operation name and the variables as canonical JSON.
+// The cache key covers the query, the operation name and the variables as canonical JSON.
 func TestCacheKey(t *testing.T) {
 	const first = `{"query":"query A($n:Int,$h:[String!])@cached{v2_transfers(args:{p_limit:$n,p_addresses_canonical:$h}){status}} query B($n:Int)@cached{v2_packets(args:{p_limit:$n}){status}}","operationName":"A","variables":{"n":10,"h":["0x01"]}}`
 	for _, tt := range []struct {
@@ -126,7 +126,7 @@ func TestCacheKey(t *testing.T) {
 	}
 }
 
-// A refresh executes, and replaces what the same query without it is answered with.
+// A refresh executes the query, and replaces the cached answer of the same query without refresh.
 func TestRefreshReplaces(t *testing.T) {
 	for _, tt := range []struct{ name, plain, refresh, plainVariables, refreshVariables string }{
 		{"literal", `query @cached(ttl: 60) { v2_stats_count { name } }`, `query @cached(ttl: 60, refresh: true) { v2_stats_count { name } }`, "", ""},
@@ -191,7 +191,7 @@ func TestConcurrentIdenticalQueriesRunOnce(t *testing.T) {
 	}
 }
 
-// Whoever asked first may go away: the others get the answer all the same.
+// If the client that began a shared run leaves, the other clients still get the answer.
 func TestCancelledLeaderDoesNotFailTheOthers(t *testing.T) {
 	index := &gatedIndex{Index: openReplica(t), gate: make(chan struct{})}
 	e := newEndpoint(t, graphql.Options{Index: index})

@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// The data of the tests: a small replica with every type of record, values that need escapes, and nulls wherever the
-// schema allows them.
+// The test data is a small replica with every type of record, values that need escapes, and nulls in all nullable
+// fields.
 
 var today = time.Date(2025, 6, 15, 12, 0, 0, 0, time.UTC)
 
@@ -34,10 +34,10 @@ func maybe[T any](r *rand.Rand, v T) *T {
 
 var chainIDs = []string{"union.union-1", "ethereum.1", "babylon.bbn-1", "union.union-testnet-10", "ethereum.11155111"}
 
-// odd is text that JSON has to escape.
+// odd lists texts that JSON has to escape.
 var odd = []string{"plain", `quote " back \ slash`, "<script>&amp;</script>", "tab\tnew\nline\u2028", "ünï-cøde 🪙", "\u0001\u007f", ""}
 
-// openReplica returns the replica of the tests' data, which none of them changes.
+// openReplica returns the replica with the test data. Tests must not change it.
 func openReplica(t testing.TB) *replica.Store {
 	t.Helper()
 	replica, err := sharedReplica()

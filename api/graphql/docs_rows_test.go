@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// TestDocsNameEveryMember holds the tables of docs/replica.md against the types of rows: each member once, with its
-// type, and with "not in GraphQL" where the schema has no such field.
+// TestDocsNameEveryMember checks the tables of docs/replica.md against the types of rows: each member appears once,
+// with its type, and with "not in GraphQL" if the schema lacks the field.
 func TestDocsNameEveryMember(t *testing.T) {
 	doc := readDocument(t, "replica.md")
 	schema := loadSchema(t)
@@ -53,10 +53,10 @@ func TestDocsNameEveryMember(t *testing.T) {
 	}
 }
 
-// member is a member of a row as the tables have it.
+// member is a member of a row as the tables describe it.
 type member struct {
-	kind   string // its type; of objects and lists what it begins with
-	hidden bool   // from GraphQL
+	kind   string // its type; for objects and lists, the prefix of the type
+	hidden bool   // not in GraphQL
 }
 
 func (m member) hasType(cell string) bool {

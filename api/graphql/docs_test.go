@@ -23,16 +23,16 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// docs/graphql.md is a test: its examples are run against a real endpoint over a real replica, and its lists of codes,
-// settings and unserved queries are held against the code. An example is a heading with these blocks under it:
+// docs/graphql.md is a test. Its examples run against a real endpoint over a real replica, and its lists of codes,
+// settings and unserved queries are checked against the code. An example is a heading followed by these blocks:
 //
 //	```graphql          the query
-//	```json variables   its variables, if it has any
-//	```json answer      the whole answer, laid out
-//	```http             headers of the answer when it is asked for again, repeatAfter later
-//	```console          lines "$ curl …", each followed by what it prints
+//	```json variables   its variables, if any
+//	```json answer      the whole answer, formatted
+//	```http             headers of the answer to the same request, repeatAfter later
+//	```console          lines "$ curl …", each followed by its output
 //
-// After a change of the answers, go test ./api/graphql -run Docs -update writes what is answered now.
+// After the answers change, go test ./api/graphql -run Docs -update rewrites the blocks.
 var update = flag.Bool("update", false, "write the variables and answers of docs/graphql.md anew")
 
 const (
@@ -40,8 +40,8 @@ const (
 	repeatAfter = 12 * time.Second
 )
 
-// docsExamples are the examples that docs/graphql.md must have, in their order. Values that the made-up data decides are
-// taken from the answers of earlier examples, as a client would, so that pages really follow each other.
+// docsExamples lists the examples of docs/graphql.md in order. Values that depend on the generated data are taken from
+// earlier answers, as a client would do, so that pages really follow each other.
 var docsExamples = []struct {
 	heading   string
 	variables func(d *docsRun) map[string]any
@@ -107,7 +107,7 @@ type docsRun struct {
 	t       *testing.T
 	doc     *document
 	server  *server
-	passed  atomic.Int64 // nanoseconds that the endpoint's clock has been put forward
+	passed  atomic.Int64 // nanoseconds that the endpoint's clock has been advanced
 	answers map[string]map[string][]map[string]any
 }
 
@@ -191,7 +191,7 @@ func (d *docsRun) console(heading string) {
 	d.expect(heading, "console", strings.Join(got, "\n"))
 }
 
-// expect compares a block with what it should be.
+// expect compares a block with its expected text.
 func (d *docsRun) expect(heading, info, want string) {
 	d.t.Helper()
 	b := d.doc.block(heading, info)
@@ -205,7 +205,7 @@ func (d *docsRun) expect(heading, info, want string) {
 	}
 }
 
-// text returns a value of a row that an earlier example was answered with.
+// text returns a value of a row from an earlier example's answer.
 func (d *docsRun) text(heading string, row int, field string) string {
 	d.t.Helper()
 	for _, rows := range d.answers[heading] {
@@ -220,7 +220,7 @@ func (d *docsRun) text(heading string, row int, field string) string {
 	return ""
 }
 
-// completedTransaction returns the transaction of the newest single transfer that went over a state lens and has been
+// completedTransaction returns the transaction of the newest single transfer over a state lens that has been
 // acknowledged.
 func (d *docsRun) completedTransaction() string {
 	d.t.Helper()
@@ -313,8 +313,8 @@ type document struct {
 
 // block is a fenced block of a document.
 type block struct {
-	heading string // the nearest one above
-	info    string // behind the opening fence
+	heading string // the nearest heading above
+	info    string // after the opening fence
 	text    string
 	line    int // of the opening fence, from 1
 	lines   int // of the text
@@ -343,7 +343,7 @@ func readDocument(t testing.TB, name string) *document {
 	return d
 }
 
-// block returns the block with that info under a heading, or nil.
+// block returns the block with the given info string under a heading, or nil.
 func (d *document) block(heading, info string) *block {
 	for _, b := range d.blocks {
 		if b.heading == heading && b.info == info {
@@ -353,7 +353,7 @@ func (d *document) block(heading, info string) *block {
 	return nil
 }
 
-// section returns what stands under a heading, up to the next one of its level or above.
+// section returns the text under a heading, up to the next heading of the same or a higher level.
 func (d *document) section(heading string) string {
 	level := 0
 	var text []string
@@ -372,7 +372,7 @@ func (d *document) section(heading string) string {
 	return strings.Join(text, "\n")
 }
 
-// write writes the document with its blocks as they are now.
+// write writes the document with its current blocks.
 func (d *document) write(t testing.TB) {
 	t.Helper()
 	for _, b := range slices.Backward(d.blocks) {
@@ -383,7 +383,7 @@ func (d *document) write(t testing.TB) {
 	}
 }
 
-// tableRows returns the cells of the tables in a text, without heads.
+// tableRows returns the cells of the tables in a text, without header rows.
 func tableRows(text string) (rows [][]string) {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -402,7 +402,7 @@ func tableRows(text string) (rows [][]string) {
 
 var codeSpan = regexp.MustCompile("`([^`]+)`")
 
-// codeSpans returns what a text has in backquotes.
+// codeSpans returns the code spans of a text.
 func codeSpans(text string) (spans []string) {
 	for _, m := range codeSpan.FindAllStringSubmatch(text, -1) {
 		spans = append(spans, m[1])
@@ -419,7 +419,7 @@ func readSource(t testing.TB, path string) string {
 	return string(text)
 }
 
-// layout writes a JSON value for readers: what fits into a line stands on one, anything else has a line for each member.
+// layout formats a JSON value for readers: a value that fits on a line stays on it, others get a line per member.
 func layout(t testing.TB, raw []byte, indent string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -428,7 +428,7 @@ func layout(t testing.TB, raw []byte, indent string) string {
 		return line
 	}
 	in := json.NewDecoder(bytes.NewReader(raw))
-	in.Token() // the bracket
+	in.Token() // the opening bracket
 	b.WriteByte(raw[0])
 	for separator := "\n"; in.More(); separator = ",\n" {
 		b.WriteString(separator + indent + "  ")
@@ -448,7 +448,7 @@ func layout(t testing.TB, raw []byte, indent string) string {
 
 var betweenMembers = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|[,:]`)
 
-// oneLine writes a JSON value on a line, with a space behind commas and colons.
+// oneLine writes a JSON value on one line, with a space after commas and colons.
 func oneLine(t testing.TB, raw []byte) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -1,13 +1,15 @@
-// Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain transfers, from an
-// index, from an upstream, or from the first where it has all that an operation asks for and else from the second.
+// Package graphql answers GraphQL reads (GraphQL, October 2021 and the draft's introspection) over cross-chain
+// transfers. It answers from an index, or from an upstream. With both, it forwards only the operations that the index
+// cannot answer.
 //
-// This package is the protocol: "GraphQL over HTTP" (graphql.github.io/graphql-over-http), the cache of @cached, and forwarding to
-// an upstream. Package document reads documents, package answer executes them. A request goes through:
+// This package implements the protocol: "GraphQL over HTTP" (graphql.github.io/graphql-over-http), the cache of
+// @cached, and forwarding to an upstream. Package document reads documents, package answer executes them. A request
+// passes through:
 //
 //   - limits on its size (http.go);
-//   - the cache, when its operation has @cached (cache.go);
-//   - parsing, limits on the document and validation, whose result is kept for the next request with the same text (document);
-//   - coercion of its variables, a limit on its cost (document), execution (answer); or forwarding (forward.go, proxy.go).
+//   - the cache, if its operation has @cached (cache.go);
+//   - parsing, limits on the document and validation, with the result cached for later requests with the same text (document);
+//   - coercion of its variables, a limit on its cost (document) and execution (answer); or forwarding (forward.go, proxy.go).
 package graphql
 
 import (
@@ -40,52 +42,55 @@ import (
 //go:embed schema.graphql
 var Schema string
 
-// Options configure an Endpoint. Limits and sizes have no defaults here; New refuses those that are zero.
+// Options configure an Endpoint. Limits and sizes have no defaults here; New refuses zero values.
 type Options struct {
-	// Index answers operations that are valid in the schema. With an Upstream too, all others are forwarded, whole.
+	// Index answers operations that are valid in the schema. If Upstream is also set, all other operations are
+	// forwarded, each as a whole.
 	Index index.Index
-	// Upstream answers everything if Index is nil. At least one of the two is required.
+	// Upstream answers all operations if Index is nil. At least one of Index and Upstream is required.
 	Upstream *upstream.Client
-	// StaleIfError is how long past its ttl a shared answer of the upstream may be sent while that is unavailable. Zero
-	// means not at all.
+	// StaleIfError is how long after its ttl a cached answer of the upstream may be sent while the upstream is
+	// unavailable. Zero disables stale answers.
 	StaleIfError time.Duration
-	// Lag returns how far the index may be behind, for requests that ask (extensions.replica). Nil means unknown.
+	// Lag returns how far the index may be behind, for requests that ask for it (extensions.replica). Nil means
+	// unknown.
 	Lag func() (lag time.Duration, known bool)
 
 	Limits Limits
 
-	// Executions is how many requests are parsed or executed at once. Zero leaves one of the processors to others.
+	// Executions bounds concurrent parsing and execution. Zero means one less than the number of processors, but at
+	// least one.
 	Executions int
 	// AnswerBytes bounds the answers that are being made or sent.
 	AnswerBytes int64
-	// Charge is called for a request that costs as much as n more usual ones, before it is executed, and again when the size
-	// of its answer is known. Nil charges nobody.
+	// Charge is called for a request that costs as much as n additional usual ones: before execution, and again once
+	// the size of its answer is known. Nil disables charging.
 	Charge func(c *fiber.Ctx, n float64)
 
-	// CacheBytes bounds the answers kept for @cached.
+	// CacheBytes bounds the cached answers of @cached.
 	CacheBytes int64
 
-	// NoIntrospection refuses __schema and __type. The schema is public all the same.
+	// NoIntrospection refuses __schema and __type. The schema is public nevertheless.
 	NoIntrospection bool
 
-	// RequireKey says that answers are for those with an API key: other caches must not share them.
+	// RequireKey means that answers require an API key, so other caches must not share them.
 	RequireKey bool
 
-	Registry prometheus.Registerer // of the cache's metrics; nil means none
-	Log      *slog.Logger          // nil means none
+	Registry prometheus.Registerer // of the endpoint's metrics; nil means none
+	Log      *slog.Logger          // nil means no log
 	Now      func() time.Time      // nil means time.Now
 
 	breakerOpen time.Duration // zero means defaultBreakerOpen; for tests
 	line        line          // zero means defaultLine; for tests
 }
 
-// Limits bound what one request may cost.
+// Limits bound the cost of one request.
 type Limits = document.Limits
 
-// documentBytes bounds the parsed documents that are kept.
+// documentBytes bounds the cached parsed documents, in bytes.
 const documentBytes = 8 << 20
 
-// check returns an error that names every option that must be set and is not.
+// check returns an error that names all missing options.
 func (o Options) check() error {
 	if o.Index == nil && o.Upstream == nil {
 		return errors.New("neither an index nor an upstream")
@@ -116,7 +121,7 @@ type Endpoint struct {
 	executions      *turns
 	forwards        *turns
 	budget          *budget // for answers
-	bodies          *budget // for requests
+	bodies          *budget // for request bodies
 	charge          func(*fiber.Ctx, float64)
 	noIntrospection bool
 	keyed           bool // Options.RequireKey
@@ -126,10 +131,10 @@ type Endpoint struct {
 	now             func() time.Time
 }
 
-// operationKey is a document and the name of the operation in it.
+// operationKey is a document and the name of one of its operations.
 type operationKey struct{ query, name string }
 
-// New returns an Endpoint. It fails if an option is missing, or if Registry has its metrics already.
+// New returns an Endpoint. It fails if an option is missing, or if Registry already has its metrics.
 func New(o Options) (*Endpoint, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -180,7 +185,7 @@ func New(o Options) (*Endpoint, error) {
 	return e, nil
 }
 
-// bound makes the bounds of bounds.go, with their metrics.
+// bound creates the bounds of bounds.go and their metrics.
 func (e *Endpoint) bound(o Options) error {
 	if o.line == (line{}) {
 		o.line = defaultLine
@@ -197,18 +202,18 @@ func (e *Endpoint) bound(o Options) error {
 	}, func() float64 { return float64(e.budget.held.Load()) }))
 }
 
-// job is what answers a request.
+// job is the work that answers a request.
 type job struct {
 	run       func(context.Context) response
-	cost      int            // see document.Limits.Cost; 0 where it is not known
+	cost      int            // see document.Cost; 0 if unknown
 	variables map[string]any // coerced; at least those that @cached uses
-	variant   string         // what the answer depends on beside operation and variables
-	stale     time.Duration  // how long past its ttl the answer is kept, to be sent if a later run fails
-	flight    string         // concurrent requests share a run only if they have the same one
+	variant   string         // further inputs that the answer depends on
+	stale     time.Duration  // how long after its ttl the answer is kept, in case a later run fails
+	flight    string         // concurrent requests share a run only with the same flight
 }
 
-// answer answers a request from the cache, in which case it returns the entry, or by executing or forwarding it. hash is
-// that of the request's bytes, for cache.lookupRequest.
+// answer answers a request from the cache, or by executing or forwarding it. For a cached answer it returns the entry.
+// hash is the hash of the request's bytes, for cache.lookupRequest.
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
 		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
@@ -262,7 +267,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
 	variables, errs := op.CoerceVariables(given)
 	j := job{variables: variables}
-	extensions, _ := readObject(r.extensions) // an object, or none
+	extensions, _ := readObject(r.extensions) // already checked to be an object or empty
 	replica := extensions["replica"] == true
 	if replica {
 		j.variant = "replica"
@@ -276,8 +281,8 @@ func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job
 	return j, errs
 }
 
-// guarded turns a panic of run into an internal error. The process also signs and must not crash for a defect here, and a
-// shared job runs in a goroutine of its own, where the server's middleware does not recover.
+// guarded turns a panic of run into an internal error. The process also signs, so a defect here must not crash it. A
+// shared job runs in its own goroutine, where the server's middleware does not recover.
 func (e *Endpoint) guarded(run func(context.Context) response) func(context.Context) response {
 	return func(ctx context.Context) (r response) {
 		defer func() {
@@ -290,10 +295,10 @@ func (e *Endpoint) guarded(run func(context.Context) response) func(context.Cont
 	}
 }
 
-// operation is an operation, and where it is answered.
+// operation is an operation and the part that answers it.
 type operation struct {
 	*document.Operation
-	forwarded bool // by the upstream: it is not resolved
+	forwarded bool // to the upstream; the operation is not resolved
 }
 
 // operation returns the parsed operation of a request.
@@ -313,8 +318,8 @@ func (e *Endpoint) operation(ctx context.Context, r request) (*operation, []*doc
 	return op, errs
 }
 
-// prepare parses and checks the operation of that name, or the only one. What the index cannot answer goes upstream, if there
-// is one.
+// prepare parses and checks the operation with the given name, or the only one. If the index cannot answer it and an
+// upstream exists, the operation is forwarded.
 func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
 	parsed, err := document.Parse(query, name, e.limits)
 	if err != nil {
@@ -337,7 +342,7 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
 	return op, nil
 }
 
-// bind returns what is selected, if it may be executed.
+// bind returns the selections, if they may be executed.
 func (e *Endpoint) bind(op *operation, variables map[string]any) ([]*document.Selection, []*document.Error) {
 	root, errs := op.Bind(variables)
 	if len(errs) > 0 {

@@ -2,14 +2,14 @@ package graphql
 
 import "github.com/attestd/attestd/appliance"
 
-// The codes of errors of a request, in addition to those of packages document and appliance. They are in extensions.code, and
-// are stable.
+// Error codes of requests, in addition to the codes of packages document and appliance. They appear in extensions.code
+// and are stable.
 const (
 	CodeBodyTooLarge         appliance.Code = "body_too_large"
 	CodeBatchingUnsupported  appliance.Code = "batching_unsupported"
 	CodeMethodNotAllowed     appliance.Code = "method_not_allowed"
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeNotAcceptable        appliance.Code = "not_acceptable"
-	// CodePersistedQueryNotSupported is in capitals, as Apollo's and urql's clients look for it.
+	// CodePersistedQueryNotSupported is in capitals because the clients of Apollo and urql expect it so.
 	CodePersistedQueryNotSupported appliance.Code = "PERSISTED_QUERY_NOT_SUPPORTED"
 )

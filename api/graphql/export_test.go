@@ -20,20 +20,20 @@ func (e *Endpoint) Execute(query, variables string) string {
 	return string(r.body.whole())
 }
 
-// posted is the request of a POST.
+// posted returns the request of a POST.
 func posted(query, variables string) request {
 	members := map[string]any{"query": query}
 	if variables != "" {
 		members["variables"] = json.RawMessage(variables)
 	}
-	body, _ := json.Marshal(members) // none for variables that are no JSON
+	body, _ := json.Marshal(members) // empty if the variables are not JSON
 	return request{query: query, variables: []byte(variables), raw: rawRequest{bytes: body, contentType: mediaJSON}}
 }
 
-// Prepared is how many documents are kept.
+// Prepared returns the number of cached documents.
 func (e *Endpoint) Prepared() int { return e.operations.EstimatedSize() }
 
-// ExecuteContext answers a query for as long as ctx lasts.
+// ExecuteContext answers a query until ctx ends.
 func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
 	r, entry := e.answer(ctx, posted(query, ""), cacheKey{})
 	if entry != nil {
@@ -42,7 +42,7 @@ func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
 	return string(r.body.whole())
 }
 
-// Sharers is how many wait for runs that are shared.
+// Sharers returns the number of requests that wait for shared runs.
 func (e *Endpoint) Sharers() (n int) {
 	e.cache.flights.mu.Lock()
 	defer e.cache.flights.mu.Unlock()
@@ -52,14 +52,15 @@ func (e *Endpoint) Sharers() (n int) {
 	return n
 }
 
-// Waiting is how many wait for their turn.
+// Waiting returns the number of requests in the execution queue.
 func (e *Endpoint) Waiting() int64 { return e.executions.waiting.Load() }
 
-// HeldBytes are those of answers that are being made or sent, IncomingBytes those of bodies that are being read.
+// HeldBytes returns the bytes of answers that are being made or sent. IncomingBytes returns the bytes of bodies that
+// are being read.
 func (e *Endpoint) HeldBytes() int64     { return e.budget.held.Load() }
 func (e *Endpoint) IncomingBytes() int64 { return e.bodies.held.Load() }
 
-// WithLine sets how many wait for their turn, and for how long.
+// WithLine sets the length of the queue and its maximum wait.
 func WithLine(o Options, waiting int64, wait time.Duration) Options {
 	o.line = line{waiting, wait}
 	return o
@@ -71,7 +72,7 @@ func WithCharge(o Options, charge func(n float64)) Options {
 	return o
 }
 
-// CachedBytes is what the answers kept for @cached weigh.
+// CachedBytes returns the weight of the cached answers.
 func (e *Endpoint) CachedBytes() uint64 {
 	e.cache.entries.CleanUp()
 	return e.cache.entries.WeightedSize()
@@ -83,7 +84,7 @@ func WithBreakerOpen(o Options, d time.Duration) Options {
 	return o
 }
 
-// KeptFor is for how long all answers are kept, by their ttl and what comes after it.
+// KeptFor returns how long each answer is cached, including the time after its ttl.
 func (e *Endpoint) KeptFor() (kept []time.Duration) {
 	for key := range e.cache.entries.Keys() {
 		entry, _ := e.cache.entries.GetEntryQuietly(key)
@@ -92,7 +93,7 @@ func (e *Endpoint) KeptFor() (kept []time.Duration) {
 	return kept
 }
 
-// Compress returns how many bytes a text has in a coding.
+// Compress returns the size of a text in a coding, in bytes.
 func (e *Endpoint) Compress(text, name string) int {
 	small, err := e.encode(context.Background(), pieces{[]byte(text)}, coding.Coding(name))
 	if err != nil {

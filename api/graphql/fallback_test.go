@@ -52,7 +52,7 @@ func TestFallbackIsWholeOrNotAtAll(t *testing.T) {
 		{"an argument's value", `{ v2_transfers(args: {p_limit: 0}) { status } }`, "", false, "invalid_field"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			for range 2 { // the second time by the document that was kept
+			for range 2 { // the second request uses the cached document
 				asked, views := len(h.requests()), index.views.Load()
 				got := s.post(t, tt.query, tt.variables)
 				switch read := index.views.Load() > views; {

@@ -64,7 +64,7 @@ func TestWrongArgumentsOfFiguresAreErrors(t *testing.T) {
 	}
 }
 
-// Every root field that fails has its error, in the order of the operation.
+// Each failing root field has its error, in the order of the operation.
 func TestErrorsOfFiguresAndRows(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	got := s.post(t, `{ a: v2_stats_latency(args: {p_phase: "later"}) { secs_until_packet_recv { p5 } } v2_transfers(args: {p_limit: 0}) { status } v2_stats_count { name } b: v2_stats_packets_daily_count(args: {p_days_back: 0}) { count } }`, "")

@@ -9,23 +9,23 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// flights are the runs that concurrent requests share. A run goes on when the one that began it leaves, and ends when all that
-// share it have left.
+// flights holds the runs that concurrent requests share. A run continues if the request that began it leaves, and ends
+// once all its requests have left.
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
 }
 
 type flight struct {
-	sharers int // protected by flights.mu
+	sharers int // guarded by flights.mu
 	cancel  context.CancelFunc
-	landed  chan struct{} // closed when the rest is set
+	landed  chan struct{} // closed when the fields below are set
 
 	response response
-	entry    *cacheEntry // instead of a response
+	entry    *cacheEntry // set instead of a response
 }
 
-// join returns the flight of a key, or begins one. The caller must leave it.
+// join returns the flight of a key, or begins one. The caller must call leave.
 func (f *flights) join(ctx context.Context, key string, run func(ctx context.Context) (response, *cacheEntry)) (_ *flight, began bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *flights) join(ctx context.Context, key string, run func(ctx context.Con
 	return begun, true
 }
 
-// leave ends the flight if nobody waits for it any more. Who comes later begins another.
+// leave ends the flight if no request waits for it any more. Later requests begin another flight.
 func (f *flights) leave(key string, left *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,22 +60,23 @@ func (f *flights) leave(key string, left *flight) {
 	}
 }
 
-// forget is called with f.mu held.
+// forget removes an ended flight. The caller must hold f.mu.
 func (f *flights) forget(key string, ended *flight) {
 	if f.all[key] == ended {
 		delete(f.all, key)
 	}
 }
 
-// share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run, for which the one that
-// begins it pays.
+// share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run. The request that
+// begins the run is charged for it.
 func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j job, r request) (response, *cacheEntry) {
 	if !p.Refresh {
 		if entry := e.cache.lookup(key); entry != nil {
 			return response{}, entry
 		}
 	}
-	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight // a refresh does not join a run that began before it
+	// a refresh does not join a run that began before it
+	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight
 	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) { return e.fly(ctx, key, p, j) })
 	defer e.cache.flights.leave(name, shared)
 	if began {
@@ -96,7 +97,7 @@ func givenUp() *document.Error {
 	return document.NewError(appliance.CodeTimeout, "the request was given up")
 }
 
-// isWhole is response.isWhole. An upstream's answer has to be read for that, which takes a processor like an execution.
+// isWhole is response.isWhole. For an upstream's answer it must parse JSON, so it takes an execution slot.
 func (e *Endpoint) isWhole(ctx context.Context, r response) bool {
 	if r.status == statusForwarded {
 		if e.executions.take(ctx) != nil {
@@ -107,7 +108,8 @@ func (e *Endpoint) isWhole(ctx context.Context, r response) bool {
 	return r.isWhole()
 }
 
-// fly runs a job, and keeps what it answers. Its response, with errors, may be sent to many: it is not to be reused.
+// fly runs a job, and caches its answer. A response with errors may be sent to several clients, so its pieces must not
+// be reused.
 func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j job) (response, *cacheEntry) {
 	if !p.Refresh { // another run may have ended since the lookup
 		if entry := e.cache.lookup(key); entry != nil {
@@ -117,7 +119,7 @@ func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j j
 	e.cache.misses.Inc()
 	r := j.run(ctx)
 	if !e.isWhole(ctx, r) {
-		if r.held != nil { // who sends it holds it
+		if r.held != nil { // each sender holds its own share
 			r.held.release()
 			r.held = nil
 		}

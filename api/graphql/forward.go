@@ -14,11 +14,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// A request is forwarded byte for byte, with the upstream's credentials, so the upstream must read it as it was read here.
-// Whatever readers of JSON or of URLs may read differently is refused: otherwise a mutation could pass for a query, or one
-// query's answer be cached as another's.
+// A request is forwarded byte for byte, with the upstream's credentials. The upstream must therefore parse it like this
+// server. A request that parsers of JSON or URLs may read differently is refused. Otherwise a mutation could pass for a
+// query, or one query's answer could be cached as another's.
 
-// checkForwarded checks an operation that is forwarded, as far as that is possible without the upstream's schema.
+// checkForwarded checks a forwarded operation as far as possible without the upstream's schema.
 func (e *Endpoint) checkForwarded(op *operation) *document.Error {
 	if err := op.CheckName(); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (e *Endpoint) checkForwarded(op *operation) *document.Error {
 	return nil
 }
 
-// forwardedJob returns a job that asks the upstream.
+// forwardedJob returns a job that queries the upstream.
 func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) (job, []*document.Error) {
 	message := r.message()
 	message.MaxResponse = int64(e.limits.MaxResponseBytes)
@@ -51,7 +51,7 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	return j, errs
 }
 
-// forward asks the upstream. The answer holds its bytes of the budget from when they arrive.
+// forward queries the upstream. The answer counts against the budget from its arrival.
 func (e *Endpoint) forward(ctx context.Context, message upstream.Request) response {
 	held, kept := &share{budget: e.budget}, false
 	defer func() {
@@ -67,7 +67,7 @@ func (e *Endpoint) forward(ctx context.Context, message upstream.Request) respon
 	return r
 }
 
-// message returns the request to forward. It is a copy.
+// message returns a copy of the request to forward.
 func (r request) message() upstream.Request {
 	m := upstream.Request{Method: http.MethodPost, Accept: strings.Clone(r.raw.accept)}
 	if r.get {

@@ -10,7 +10,8 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 )
 
-// FuzzExecute: no document and no variables bring the endpoint down, every answer is JSON, and every error has a code.
+// FuzzExecute checks that no document and variables crash the endpoint, that every answer is JSON, and that every error
+// has a code.
 func FuzzExecute(f *testing.F) {
 	for _, seed := range [][2]string{
 		{pageOf7, ""},
@@ -41,7 +42,7 @@ func FuzzExecute(f *testing.F) {
 	})
 }
 
-// FuzzForward: nor does any bring down the one that only forwards, with nobody upstream.
+// FuzzForward checks the same for an endpoint that only forwards, to an upstream that does not exist.
 func FuzzForward(f *testing.F) {
 	for _, seed := range [][2]string{
 		{statsQuery, ""},

@@ -12,11 +12,11 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// healthQuery is what the hosted service's GET /api/rest/health asks.
+// healthQuery is the query behind the hosted service's GET /api/rest/health.
 const healthQuery = "{ v2_health_check { status environment last_update } }"
 
-// Health answers GET /api/rest/health as the hosted service's status page reads it: {"v2_health_check": [{status,
-// environment, last_update}]}.
+// Health answers GET /api/rest/health in the form that the hosted service's status page reads: {"v2_health_check":
+// [{status, environment, last_update}]}.
 func (e *Endpoint) Health(c *fiber.Ctx) error {
 	c.Response().Header.SetContentType(typeJSON)
 	r := request{query: healthQuery, raw: rawRequest{bytes: []byte(`{"query":"` + healthQuery + `"}`), contentType: mediaJSON, accept: mediaJSON}}

@@ -18,8 +18,7 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 )
 
-// hosted is an upstream: an endpoint over a replica, behind a layer that records what it is asked and can answer
-// something else.
+// hosted is an upstream: an endpoint over a replica, behind a layer that records requests and can replace answers.
 type hosted struct {
 	t      testing.TB
 	url    string
@@ -29,7 +28,7 @@ type hosted struct {
 	asked  []asked
 }
 
-// asked is a request as the upstream got it.
+// asked is a request as the upstream received it.
 type asked struct {
 	method, uri, body string
 	header            http.Header
@@ -63,7 +62,7 @@ func newHosted(t testing.TB) *hosted {
 	return h
 }
 
-// fails makes it answer something else; nil ends that.
+// fails replaces the upstream's answers. Nil restores them.
 func (h *hosted) fails(fault http.HandlerFunc) {
 	if fault == nil {
 		h.fault.Store(nil)
@@ -78,7 +77,7 @@ func (h *hosted) requests() []asked {
 	return slices.Clone(h.asked)
 }
 
-// wasAsked checks how often it was asked so far.
+// wasAsked checks the number of requests so far.
 func (h *hosted) wasAsked(t testing.TB, want int) {
 	t.Helper()
 	if got := len(h.requests()); got != want {
@@ -86,7 +85,7 @@ func (h *hosted) wasAsked(t testing.TB, want int) {
 	}
 }
 
-// await waits until it has been asked so often.
+// await waits until the upstream has received the given number of requests.
 func (h *hosted) await(t testing.TB, asked int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); len(h.requests()) < asked; time.Sleep(time.Millisecond) {
@@ -96,7 +95,7 @@ func (h *hosted) await(t testing.TB, asked int) {
 	}
 }
 
-// options are those of an endpoint whose upstream this is.
+// options returns the options of an endpoint with this upstream.
 func (h *hosted) options(o graphql.Options) graphql.Options {
 	h.t.Helper()
 	c, err := upstream.New(upstream.Options{URL: h.url, Timeout: 30 * time.Second, Headers: http.Header{"X-Api-Key": {"the upstream's"}}, Registry: o.Registry})
@@ -107,14 +106,14 @@ func (h *hosted) options(o graphql.Options) graphql.Options {
 	return o
 }
 
-// newProxy serves what an upstream answers.
+// newProxy returns a server that forwards to a new upstream.
 func newProxy(t testing.TB, o graphql.Options) (*server, *hosted) {
 	t.Helper()
 	h := newHosted(t)
 	return serve(t, h.options(o)), h
 }
 
-// says answers always the same.
+// says always gives the same answer.
 func says(status int, contentType, body string, header ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
@@ -136,7 +135,7 @@ func cuts(w http.ResponseWriter, _ *http.Request) {
 	conn.Close()
 }
 
-// stalls does not answer until the one who asks gives up.
+// stalls does not answer until the client gives up.
 func stalls(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 func zipped(body string) http.HandlerFunc {

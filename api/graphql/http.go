@@ -17,8 +17,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// The media types of responses. With the newer one the HTTP status says whether the operation was executed. With the older
-// one it is 200 for every well-formed request, which older clients expect.
+// Media types of responses. With mediaGraphQL, the HTTP status shows whether the operation was executed. With mediaJSON
+// it is 200 for every well-formed request, as older clients expect.
 const (
 	mediaGraphQL = "application/graphql-response+json"
 	mediaJSON    = "application/json"
@@ -29,15 +29,16 @@ const (
 
 const allowedMethods = "GET, HEAD, POST, OPTIONS"
 
-// isGet tells a GET from a POST. HEAD is a GET whose body is not sent (RFC 9110, section 9.3.2), which the server sees to.
+// isGet reports whether a request is a GET or HEAD. HEAD is a GET without a response body (RFC 9110, section 9.3.2);
+// the server omits the body.
 func isGet(c *fiber.Ctx) bool {
 	return c.Method() == fiber.MethodGet || c.Method() == fiber.MethodHead
 }
 
-// Handle is the handler of the GraphQL route, for all methods. It always returns nil: where nothing was executed it has sent
-// {"errors": [{"message", "extensions": {"code"}}]}.
+// Handle is the handler of the GraphQL route, for all methods. It always returns nil. If it executes no operation, it
+// sends {"errors": [{"message", "extensions": {"code"}}]}.
 //
-// The app should have StreamRequestBody set, so that a body that is too large is refused before it is read.
+// The app should set StreamRequestBody, so that a body that is too large is refused before it is read.
 func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	incoming := share{budget: e.bodies}
 	defer incoming.release()
@@ -81,7 +82,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	}
 	hash := cacheKey(sha256.Sum256(raw))
 	if get {
-		hash[0] ^= 0xff // the same bytes mean another request
+		hash[0] ^= 0xff // the same bytes mean another request in a URL
 	}
 	if entry := e.cache.lookupRequest(hash); entry != nil {
 		return e.sendCached(c, entry)
@@ -95,7 +96,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	}
 	switch {
 	case err != nil && err.Code() == CodePersistedQueryNotSupported && string(c.Response().Header.ContentType()) != typeGraphQL:
-		return refuse(c, http.StatusOK, err) // as Apollo's servers do
+		return refuse(c, http.StatusOK, err) // like Apollo's servers
 	case err != nil:
 		return refuse(c, http.StatusBadRequest, err)
 	}
@@ -115,7 +116,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	return e.sendLight(c, resp)
 }
 
-// sendLight sends an answer unless the client has it already.
+// sendLight sends an answer, or 304 if the client already has it.
 func (e *Endpoint) sendLight(c *fiber.Ctx, r response) error {
 	if !e.validate(c, r) {
 		return e.sendBody(c, r)
@@ -153,12 +154,12 @@ func (e *Endpoint) sendCached(c *fiber.Ctx, entry *cacheEntry) error {
 	return nil
 }
 
-// httpStatus returns the status that section 6.4 of GraphQL over HTTP asks for.
+// httpStatus returns the status according to GraphQL over HTTP, section 6.4.
 func httpStatus(c *fiber.Ctx, r request, resp response) int {
 	for _, err := range resp.errors {
 		switch err.Code() {
 		case document.CodeOperationUnsupported:
-			if r.get { // section 6.2.1: a mutation may not be asked for by GET
+			if r.get { // section 6.2.1: GET must not request a mutation
 				c.Set(fiber.HeaderAllow, fiber.MethodPost)
 				return http.StatusMethodNotAllowed
 			}
@@ -189,7 +190,8 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 		c.Response().Header.SetContentType(typeJSON)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
-	for _, name := range []string{fiber.HeaderAge, fiber.HeaderContentEncoding, fiber.HeaderETag} { // of what could not be sent
+	// set for the answer that is not sent
+	for _, name := range []string{fiber.HeaderAge, fiber.HeaderContentEncoding, fiber.HeaderETag} {
 		c.Response().Header.Del(name)
 	}
 	c.Status(status)
@@ -197,7 +199,7 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 	return nil
 }
 
-// checkContentType accepts application/json in UTF-8 (section 5.3), not compressed.
+// checkContentType accepts application/json in UTF-8 (section 5.3), uncompressed.
 func checkContentType(c *fiber.Ctx) *document.Error {
 	header := c.Get(fiber.HeaderContentType)
 	if len(c.Request().Header.PeekAll(fiber.HeaderContentEncoding)) > 0 {
@@ -216,8 +218,8 @@ func checkContentType(c *fiber.Ctx) *document.Error {
 	return nil
 }
 
-// negotiate chooses the media type of the answer from an Accept header (RFC 9110, section 12.5.1). Without a header, or with
-// */*, it is application/json, which older clients expect.
+// negotiate chooses the media type of the answer from an Accept header (RFC 9110, section 12.5.1). Without a header, or
+// with */*, it chooses application/json, which older clients expect.
 func negotiate(accept string) (contentType string, ok bool) {
 	switch accept {
 	case "", "*/*", mediaJSON:
@@ -226,7 +228,7 @@ func negotiate(accept string) (contentType string, ok bool) {
 		return typeGraphQL, true
 	}
 	var quality [2]float64     // of mediaJSON and mediaGraphQL
-	specific := [2]int{-1, -1} // how specific the media range is that set it
+	specific := [2]int{-1, -1} // specificity of the media range that set the quality
 	for _, part := range strings.Split(accept, ",") {
 		media, params, err := mime.ParseMediaType(part)
 		if err != nil || !acceptsUTF8(params) {

@@ -19,8 +19,8 @@ const (
 	mediaJSON    = "application/json"
 )
 
-// httpTest is a rule of graphql.github.io/graphql-over-http: a request, and what it is answered with. Without a code that is the data
-// of typenameBody.
+// httpTest is a rule of graphql.github.io/graphql-over-http: a request and its expected answer. An empty code means the
+// data of typenameBody.
 type httpTest struct {
 	name, method, target, body string
 	header                     []string
@@ -132,7 +132,7 @@ func TestHTTPRefusesRequests(t *testing.T) {
 	}
 }
 
-// HEAD is answered as GET is, but for the body (RFC 9110, section 9.3.2), and holds no memory for it.
+// HEAD has the same answer as GET, without the body (RFC 9110, section 9.3.2), and holds no memory for it.
 func TestHEADIsAnsweredAsGET(t *testing.T) {
 	const answerBytes = 1 << 20
 	s := newServer(t, graphql.Options{AnswerBytes: answerBytes})
@@ -143,7 +143,7 @@ func TestHEADIsAnsweredAsGET(t *testing.T) {
 	} {
 		for _, header := range [][]string{{"Accept-Encoding", "identity"}, {"Accept-Encoding", "zstd"}, {"Accept-Encoding", "identity", "Accept", mediaGraphQL}, {"Accept-Encoding", "identity", "Accept", "text/html"}} {
 			get := s.do(t, "GET", target, "", header...)
-			for range answerBytes / max(1, len(get.body)) / 20 { // more than there is room for
+			for range answerBytes / max(1, len(get.body)) / 20 { // together more than the budget
 				s.do(t, "HEAD", target, "", header...)
 			}
 			head := s.do(t, "HEAD", target, "", header...)
@@ -164,7 +164,8 @@ func TestHEADIsAnsweredAsGET(t *testing.T) {
 	}
 }
 
-// A client that writes a large body before it reads anything sees the 413, not a reset; one that never ends is cut off.
+// A client that writes a large body before it reads sees the 413 instead of a reset. A client that never stops writing
+// is cut off.
 func TestLargeBodyIsRefusedReadably(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	for name, length := range map[string]int{"just too large": 300 << 10, "megabytes": 6 << 20} {
@@ -201,7 +202,7 @@ func TestLargeBodyIsRefusedReadably(t *testing.T) {
 	})
 }
 
-// A connection goes on after bodies of any size and form, also of requests that are refused for something else.
+// A connection stays usable after bodies of any size and form, even if the request is refused for another reason.
 func TestConnectionIsReused(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -260,7 +261,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// The health of an upstream may be long.
+// The health answer of an upstream may be long.
 func TestLongHealthIsCompressed(t *testing.T) {
 	s, h := newProxy(t, graphql.Options{})
 	checks := `[` + strings.Repeat(`{"status":"ok","environment":"mainnet","last_update":"2025-06-15T12:00:00Z"},`, 30) + `{"status":"ok"}]`

@@ -111,7 +111,7 @@ func TestIntrospectionOfOneType(t *testing.T) {
 			t.Errorf("%s\ngot  %s\nwant %s", query, got, want)
 		}
 	}
-	// A deprecated field is shown only when asked for.
+	// A deprecated field is listed only on request.
 	if got := s.post(t, `{ __type(name: "Query") { fields { name } } }`, ""); strings.Contains(got.body, "v1_packets") {
 		t.Errorf("got %s", got.body)
 	}

@@ -26,7 +26,7 @@ func readObject(raw []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// normalise writes all numbers in a value in one form.
+// normalise writes equal numbers in a value in one form.
 func normalise(value any) any {
 	switch v := value.(type) {
 	case json.Number:
@@ -43,8 +43,8 @@ func normalise(value any) any {
 	return value
 }
 
-// normaliseNumber writes a whole number as an integer: 1e1 and 10.0 become 10. A float64 holds 15 digits exactly; longer numbers
-// and fractions are returned unchanged.
+// normaliseNumber writes a whole number as an integer: 1e1 and 10.0 become 10. A float64 holds 15 digits exactly. Zero,
+// fractions, and numbers of more than 15 characters are returned unchanged.
 func normaliseNumber(n json.Number) json.Number {
 	f, err := n.Float64()
 	if err != nil || len(n) > 15 || f == 0 || f != math.Trunc(f) || math.Abs(f) >= 1e15 {
@@ -53,14 +53,14 @@ func normaliseNumber(n json.Number) json.Number {
 	return json.Number(strconv.FormatInt(int64(f), 10))
 }
 
-// canonical encodes an object that readObject has read. Objects with equal members have equal bytes. For nil and for an
-// empty object there are none.
+// canonicalJSON encodes an object from readObject. Objects with equal members have equal bytes. For nil or an empty
+// object it returns nil.
 func canonicalJSON(object map[string]any) []byte {
 	if len(object) == 0 {
 		return nil
 	}
 	encoded, err := json.Marshal(object) // sorts members
-	if err != nil {                      // it was JSON before
+	if err != nil {                      // cannot happen: it was JSON before
 		panic(err)
 	}
 	return encoded

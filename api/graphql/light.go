@@ -15,19 +15,21 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// What is here makes answers light on the wire: content codings and validators (RFC 9110, sections 8.4, 8.8 and 13). Both take a
-// processor in turn, as executing does; where that takes too long, the answer is sent as it is. To compress beside what an attacker
-// chooses gives secrets away (BREACH): answers to queries have none, and nothing else is compressed.
+// This file reduces the size of answers on the wire with content codings and validators (RFC 9110, sections 8.4, 8.8
+// and 13). Both take an execution slot. If no slot becomes free in time, the answer is usually sent unchanged.
+// Compressing secrets together with attacker-chosen text reveals the secrets (BREACH). Answers to queries contain no
+// secrets, and only they are compressed.
 
-// codedBytes is from how many bytes on an answer is compressed: it fits a packet either way below.
+// codedBytes is the minimum size of compressed answers. A smaller answer fits into one packet anyway.
 const codedBytes = 1 << 10
 
-// codingOf is what the client takes; see coding.Choose.
+// codingOf returns the coding that the client accepts; see coding.Choose.
 func codingOf(c *fiber.Ctx) (coding.Coding, bool) {
 	return coding.Choose(list(c, fiber.HeaderAcceptEncoding))
 }
 
-// list returns a field whose value is a list: all its lines, for what is between may have made several of one (RFC 9110, section 5.3).
+// list returns the value of a list header. It joins all lines of the header, because a proxy may have split one line
+// into several (RFC 9110, section 5.3).
 func list(c *fiber.Ctx, name string) string {
 	lines := c.Request().Header.PeekAll(name)
 	if len(lines) < 2 {
@@ -40,7 +42,7 @@ func notAcceptable() *document.Error {
 	return document.NewError(CodeNotAcceptable, "the answer can be without a content coding, or in gzip, br or zstd")
 }
 
-// code returns the coding in which a body of that size goes to the client, Identity for none.
+// code returns the coding for a body of the given size, or Identity.
 func code(c *fiber.Ctx, size int) coding.Coding {
 	chosen, plain := codingOf(c)
 	if plain && size < codedBytes {
@@ -49,7 +51,7 @@ func code(c *fiber.Ctx, size int) coding.Coding {
 	return chosen
 }
 
-// encode returns a body in that coding, as a response that holds its bytes of the budget.
+// encode returns a coded body as a response that counts against the budget.
 func (e *Endpoint) encode(ctx context.Context, body pieces, chosen coding.Coding) (response, *document.Error) {
 	if err := e.executions.wait(ctx); err != nil {
 		return response{}, err
@@ -59,7 +61,7 @@ func (e *Endpoint) encode(ctx context.Context, body pieces, chosen coding.Coding
 	defer w.drop()
 	to := &pieceWriter{writer: w, piece: w.next(nil)}
 	if err := e.encoders.Encode(to, chosen, body); err != nil {
-		return response{}, overloaded() // nothing else fails
+		return response{}, overloaded() // encoding fails only for lack of budget
 	}
 	coded := w.take(to.piece)
 	if !w.taken {
@@ -73,7 +75,7 @@ var errNoBudget = errors.New("no room for the coded answer")
 // pieceWriter writes into the pieces of a writer.
 type pieceWriter struct {
 	*writer
-	piece []byte // nil where the budget has none
+	piece []byte // nil if the budget is exhausted
 }
 
 func (w *pieceWriter) Write(p []byte) (written int, err error) {
@@ -91,7 +93,7 @@ func (w *pieceWriter) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// coded returns the response as the client takes it. What r holds is given back if another is returned.
+// coded returns the response in the coding for the client. If it returns another response, it releases r.
 func (e *Endpoint) coded(c *fiber.Ctx, r response) (response, *document.Error) {
 	chosen := code(c, r.body.size())
 	if chosen == coding.Identity {
@@ -105,14 +107,14 @@ func (e *Endpoint) coded(c *fiber.Ctx, r response) (response, *document.Error) {
 		return r, err
 	}
 	small.status = r.status
-	if r.held != nil { // else others may send it, too
+	if r.held != nil { // otherwise other requests may send r, too
 		e.reuse(r)
 	}
 	setCoding(c, chosen)
 	return small, nil
 }
 
-// setCoding says that the body is coded, and makes its validator a weak one: another encoder may write other bytes.
+// setCoding sets Content-Encoding, and makes the ETag weak, because another encoder may produce other bytes.
 func setCoding(c *fiber.Ctx, chosen coding.Coding) {
 	c.Set(fiber.HeaderContentEncoding, string(chosen))
 	weaken(c)
@@ -125,8 +127,9 @@ func weaken(c *fiber.Ctx) {
 	}
 }
 
-// codedEntry returns a kept answer in that coding, which is kept as well: by what it says, so that it serves each entry that says
-// the same. Concurrent calls share the work. It returns nil where there is no processor or no room.
+// codedEntry returns a cached answer in a coding, and caches the coded answer by its content, so that it serves all
+// entries with the same content. Concurrent calls share the work. It returns nil if no execution slot or budget is
+// available.
 func (e *Endpoint) codedEntry(ctx context.Context, entry *cacheEntry, chosen coding.Coding) *cacheEntry {
 	key := cacheKey(sha256.Sum256([]byte(entry.tag + string(chosen))))
 	made, _, _ := e.encodings.Do(string(key[:]), func() (any, error) {
@@ -153,8 +156,8 @@ func tagOf(body pieces) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16]) + `"`
 }
 
-// validate gives an answer that is not kept its validator, and reports whether the client has it already: for a GET, and for a POST
-// that asks by If-None-Match, be it with a tag that fits nothing. Others need not pay for it.
+// validate sets the ETag of an answer that is not cached, and reports whether the client already has the answer. It
+// applies to a GET, and to a POST with any If-None-Match. Other requests do not pay for the hash.
 func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
 	asked := list(c, fiber.HeaderIfNoneMatch)
 	whole := r.status == statusOK && len(r.errors) == 0 || r.status == statusForwarded && r.upstream.Status == http.StatusOK
@@ -168,9 +171,9 @@ func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
 	return matches(asked, tag)
 }
 
-// notModified answers that the client has what it asks for, a body of that size. RFC 9110 has that for GET and HEAD alone; a POST
-// gets it where it asks, for queries are reads by either method. The validator is that of the answer (section 15.4.5): with a strong
-// one, a cache would not find the coded answer that it has (RFC 9111, section 4.3.4).
+// notModified answers 304 for a body of the given size. RFC 9110 allows 304 only for GET and HEAD. A POST with
+// If-None-Match gets it too, because queries are reads by either method. The ETag is weak if the full answer's would be
+// (section 15.4.5). With a strong ETag, a cache would not find its stored coded answer (RFC 9111, section 4.3.4).
 func notModified(c *fiber.Ctx, size int) error {
 	if code(c, size) != coding.Identity {
 		weaken(c)
@@ -191,7 +194,7 @@ func matches(ifNoneMatch, tag string) bool {
 	return false
 }
 
-// caching returns a Cache-Control: private where answers are for those with a key.
+// caching returns a Cache-Control value. It is private if answers require an API key.
 func (e *Endpoint) caching(directives string) string {
 	if e.keyed {
 		return "private, " + directives
@@ -199,7 +202,7 @@ func (e *Endpoint) caching(directives string) string {
 	return directives
 }
 
-// vary names what of a request decides about its answer.
+// vary names the request headers that the answer depends on.
 func (e *Endpoint) vary(c *fiber.Ctx) {
 	c.Vary(fiber.HeaderAccept, fiber.HeaderAcceptEncoding)
 	if e.keyed {

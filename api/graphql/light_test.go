@@ -144,7 +144,7 @@ func TestAnAnswerThatTheClientHasIsNotSentAgain(t *testing.T) {
 	until(t, "nothing is held", func() bool { return s.e.HeldBytes() == 0 })
 }
 
-// A proxy may send a list in several lines.
+// A proxy may split a list header into several lines.
 func TestListsInSeveralLinesAreReadWhole(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	for _, query := range []string{pageOf50, cachedPageOf50} {
@@ -168,7 +168,7 @@ func TestListsInSeveralLinesAreReadWhole(t *testing.T) {
 	}
 }
 
-// Where a key is needed, a cache between must not give an answer to others.
+// If answers require a key, shared caches must not serve them to other clients.
 func TestAnswersForKeysArePrivate(t *testing.T) {
 	s := newServer(t, graphql.Options{RequireKey: true})
 	got := s.post(t, cachedPageOf50, "")

@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// What costs a client nothing to ask must cost the server next to nothing: each of these is refused before the index is
-// read, within a bound on what is allocated, and leaves nothing behind in the document cache.
+// Requests that are cheap for a client must be cheap for the server. Each of these is refused before the index is read,
+// within a bound on allocations, and leaves no entry in the document cache.
 func TestAbuseIsCheap(t *testing.T) {
 	index := &countingIndex{Index: openReplica(t)}
 	e := newEndpoint(t, graphql.Options{Index: index})
@@ -55,12 +55,12 @@ func TestAbuseIsCheap(t *testing.T) {
 	if index.views != 0 {
 		t.Errorf("the index was read %d times", index.views)
 	}
-	if n := e.Prepared(); n > 1 { // what only costs too much is a document like any other
+	if n := e.Prepared(); n > 1 { // a document that is only too costly is cached
 		t.Errorf("%d documents are kept", n)
 	}
 }
 
-// Repeating a field within the limits costs no more than linear: ten times the repeats, about ten times the work.
+// Repeating a field within the limits costs linear work: ten times the repeats, about ten times the work.
 func TestRepeatedFieldsAreLinear(t *testing.T) {
 	e := newEndpoint(t, graphql.Options{})
 	cost := func(n int) uint64 {
@@ -133,11 +133,11 @@ func TestLimitsAreConfigurable(t *testing.T) {
 	})
 }
 
-// The response is cut while it is written: what is allocated follows the limit, not what was asked for.
+// The response is cut while it is written: allocations follow the limit, not the requested size.
 func TestLargeResponsesAreCutWhileWritten(t *testing.T) {
 	e := newEndpoint(t, graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 20_000}})
 	query := "{ v2_packets {" + repeat(50, " a%d: decoded") + " } }"
-	e.Execute(query, "") // what is made once
+	e.Execute(query, "") // allocates one-time data
 	var got string
 	allocated := allocatedBy(func() { got = e.Execute(query, "") })
 	if (answer{body: got}).code(t) != "response_too_large" || allocated > 300_000 {
@@ -160,7 +160,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// stuckIndex reads for as long as it is let.
+// stuckIndex blocks until the context ends.
 type stuckIndex struct{ index.Index }
 
 func (i stuckIndex) View(ctx context.Context, _ func(index.Snapshot) error) error {

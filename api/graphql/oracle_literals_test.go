@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 )
 
-// appendSelection prints a selection as a document. where on a root field is left out: it says nothing.
+// appendSelection prints a selection as a document. It omits where on a root field, which has no effect.
 func appendSelection(dst []byte, schema *ast.Schema, s *document.Selection) []byte {
 	dst = append(append(append(dst, s.Key...), ':'), s.Def.Name...)
 	dst = appendArguments(dst, schema, s)
@@ -45,7 +45,7 @@ func appendArguments(dst []byte, schema *ast.Schema, s *document.Selection) []by
 	return dst
 }
 
-// appendLiteral prints a coerced value as a GraphQL literal. enum tells that strings are names.
+// appendLiteral prints a coerced value as a GraphQL literal. Strings of an enum type are printed as names.
 func appendLiteral(dst []byte, schema *ast.Schema, t *ast.Type, value any) []byte {
 	switch value := value.(type) {
 	case nil:

@@ -18,14 +18,14 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// graph-gophers reads Go values by reflection. The values it needs are the fields of the schema filled from rows of
-// the index, so their Go types are made from the two, once, instead of written out a third time:
+// resolvers makes Go types for graph-gophers, which reads Go values by reflection. The values that it needs are the
+// fields of the schema, filled from rows of the index. So their Go types are generated once from the two, instead of
+// written out a third time:
 //
-//   - an object type is a struct with a field tagged with each name: a pointer to a scalar, a struct, a pointer to one
-//     (nullable) or a slice, or, for a field with arguments, a func that takes them;
-//   - an input type is a struct of the kind graph-gophers fills with arguments.
+//   - an object type is a struct with a tagged field for each name: a pointer to a scalar, a struct, a pointer to a struct (nullable) or a slice; a field with arguments is a func that takes them;
+//   - an input type is a struct of the kind that graph-gophers fills with arguments.
 //
-// A value is filled with no more than what the query selects.
+// Only the fields that the query selects are filled.
 type resolvers struct {
 	schema  *ast.Schema
 	objects map[string]*objectType // by name in the schema
@@ -46,7 +46,7 @@ type objectField struct {
 	column index.FieldKind
 }
 
-// newGophers makes a schema of the root fields that return rows, over resolvers for all that it has.
+// newGophers makes a schema of the root fields that return rows, with resolvers for all their types.
 func newGophers(whole *ast.Schema) (*gophers.Schema, error) {
 	schema, query := *whole, *whole.Query
 	query.Fields = nil
@@ -113,7 +113,7 @@ func (r *resolvers) rootFunc(def *ast.FieldDefinition) (reflect.Value, error) {
 	}), nil
 }
 
-// object makes the Go type of an object type over rows of a type. No object type of the schema holds itself.
+// object makes the Go type of an object type over rows of a type. No object type of the schema contains itself.
 func (r *resolvers) object(def *ast.Definition, rows *index.Type) (*objectType, error) {
 	if known, ok := r.objects[def.Name]; ok {
 		return known, nil
@@ -163,7 +163,7 @@ func (r *resolvers) objectField(f *ast.FieldDefinition, rows *index.Type) (objec
 	return of, goType, nil
 }
 
-// leafTypes are the Go types of columns. All are nullable in the schema.
+// leafTypes are the Go types of columns. All columns are nullable in the schema.
 var leafTypes = map[index.FieldKind]reflect.Type{
 	index.FieldText:  reflect.TypeFor[*string](),
 	index.FieldInt:   reflect.TypeFor[*int32](),
@@ -215,14 +215,14 @@ func (r *resolvers) inputStruct(def *ast.Definition) reflect.Type {
 	return known
 }
 
-// structField names a Go field so that graph-gophers finds it: by tag, or by name but for case and underscores.
+// structField names a Go field so that graph-gophers finds it: by tag, or by name ignoring case and underscores.
 func structField(name string, t reflect.Type) reflect.StructField {
 	exported := strings.TrimLeft(name, "_")
 	exported = strings.ToUpper(exported[:1]) + exported[1:]
 	return reflect.StructField{Name: exported, Type: t, Tag: reflect.StructTag(`graphql:"` + name + `"`)}
 }
 
-// argumentMap turns filled arguments back into a map, without those that are null.
+// argumentMap converts filled arguments back into a map, without null arguments.
 func argumentMap(filled reflect.Value) map[string]any {
 	m := make(map[string]any)
 	for i := range filled.NumField() {
@@ -247,7 +247,7 @@ func argumentMap(filled reflect.Value) map[string]any {
 	return m
 }
 
-// anyScalar is a value of a scalar that is not built in: a time.Time, text or any JSON.
+// anyScalar is a value of a custom scalar: a time.Time, text or any JSON.
 type anyScalar struct{ value any }
 
 func (anyScalar) ImplementsGraphQLType(name string) bool {
@@ -269,7 +269,7 @@ func (s anyScalar) MarshalJSON() ([]byte, error) {
 // rootExecutionKey is the context key of a rootExecution.
 type rootExecutionKey struct{}
 
-// rootExecution is what resolvers know of the root field that graph-gophers executes.
+// rootExecution is the resolvers' view of the root field that graph-gophers executes.
 type rootExecution struct {
 	snap      index.Snapshot
 	selection *document.Selection
@@ -282,7 +282,7 @@ func (x *rootExecution) fillList(object *objectType, rows []index.Row, set []*do
 	}
 }
 
-// fill sets the fields of a value that are selected, once each, whatever aliases they have.
+// fill sets the selected fields of a value, once each, however many aliases they have.
 func (x *rootExecution) fill(object *objectType, row index.Row, set []*document.Selection, value reflect.Value) {
 	inner := make(map[string][]*document.Selection)
 	for _, s := range set {
@@ -379,8 +379,8 @@ func setLeaf(target reflect.Value, row index.Row, f objectField) {
 	}
 }
 
-// meets tells whether a row meets a condition of the form {column: {_eq: value}}, none of which is null here: null is left out of
-// arguments.
+// meets reports whether a row meets a condition of the form {column: {_eq: value}}. The values are never null, because
+// arguments omit nulls.
 func meets(row index.Row, where any) bool {
 	columns, _ := where.(map[string]any)
 	for name, comparison := range columns {

@@ -13,8 +13,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Oracle answers queries over rows by graph-gophers: what the endpoint answers must be byte for byte the same. What stands in front
-// of the execution is the endpoint's own, and figures are graph-gophers' anyway.
+// Oracle answers queries over rows with graph-gophers. The endpoint's answers must equal them byte for byte. The steps
+// before execution are the endpoint's own, and graph-gophers computes figures in both cases.
 type Oracle struct {
 	e       *Endpoint
 	index   answer.Index
@@ -73,8 +73,8 @@ func (o *Oracle) bind(query, variables string) ([]*document.Selection, []*docume
 	return root, errs
 }
 
-// rootField answers a root field by a document of its own: without fragments, directives and variables, arguments as literals,
-// each response key once. That leaves nothing of graph-gophers' validation to be surprised by.
+// rootField answers a root field with its own document: without fragments, directives and variables, with arguments as
+// literals, and with unique response keys. So the validation of graph-gophers cannot reject it.
 func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.RawMessage, *document.Error) {
 	var data map[string]json.RawMessage
 	if document.RowsOf(s.Def.Name) == nil {
@@ -106,8 +106,8 @@ func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.Raw
 	return data[s.Key], nil
 }
 
-// Alone executes a document as it was written by graph-gophers, with nothing of this package in front of it but the values
-// of one root field: full selects all of them.
+// Alone executes the original document with graph-gophers. The endpoint provides only the values of one root field:
+// full selects all of them.
 func (o *Oracle) Alone(query, variables, full string) string {
 	root, errs := o.bind(full, "")
 	if len(errs) > 0 {

@@ -7,10 +7,11 @@ import (
 	"github.com/attestd/attestd/api/graphql/answer"
 )
 
-// pieceBytes is the size of a piece of an answer: answer.FullPiece, and room for the row that makes it full.
+// pieceBytes is the size of a piece of an answer: answer.FullPiece, and room for the row that fills it.
 const pieceBytes = answer.FullPiece + 16<<10
 
-// pieces is an answer. In one piece, a large one would be copied many times while it grows, each time with garbage of its size.
+// pieces is an answer in several buffers. A large answer in one buffer would be copied many times while it grows, and
+// each copy leaves garbage of its size.
 type pieces [][]byte
 
 func (p pieces) size() (n int) {
@@ -20,7 +21,7 @@ func (p pieces) size() (n int) {
 	return n
 }
 
-// capacity is the memory that it takes.
+// capacity returns the memory that the pieces use, in bytes.
 func (p pieces) capacity() (n int) {
 	for _, piece := range p {
 		n += cap(piece)
@@ -28,7 +29,7 @@ func (p pieces) capacity() (n int) {
 	return n
 }
 
-// whole returns it in one piece, for small ones.
+// whole returns a small answer in one piece.
 func (p pieces) whole() []byte {
 	if len(p) == 1 {
 		return p[0]
@@ -36,7 +37,7 @@ func (p pieces) whole() []byte {
 	return slices.Concat(p...)
 }
 
-// writer makes an answer, whose pieces hold their memory of the budget.
+// writer builds an answer. Its pieces count against the budget.
 type writer struct {
 	e     *Endpoint
 	full  pieces
@@ -46,7 +47,7 @@ type writer struct {
 
 func (e *Endpoint) newWriter() *writer { return &writer{e: e, held: &share{budget: e.budget}} }
 
-// next takes a piece that is full, or nil, and returns an empty one; nil if the budget has none.
+// next stores a full piece, if it is not nil, and returns an empty one. It returns nil if the budget is exhausted.
 func (w *writer) next(full []byte) []byte {
 	if full != nil {
 		w.full = append(w.full, full)
@@ -60,7 +61,7 @@ func (w *writer) next(full []byte) []byte {
 	return make([]byte, 0, pieceBytes)
 }
 
-// take returns the answer that ends with that piece.
+// take returns the finished answer, with last as its last piece.
 func (w *writer) take(last []byte) response {
 	w.full = append(w.full, last)
 	if !w.held.grow(w.full.capacity()) { // a row was larger than a piece
@@ -70,14 +71,14 @@ func (w *writer) take(last []byte) response {
 	return response{body: w.full, held: w.held}
 }
 
-// drop gives back what was not taken.
+// drop releases the pieces of an answer that was not taken.
 func (w *writer) drop() {
 	if !w.taken {
 		w.e.reuse(response{body: w.full, held: w.held})
 	}
 }
 
-// reuse gives back the pieces of a response, and its share of the budget. Nothing may refer to it any more.
+// reuse releases the pieces of a response, and its share of the budget. The caller must not use them afterwards.
 func (e *Endpoint) reuse(r response) {
 	for _, piece := range r.body {
 		if cap(piece) == pieceBytes {
@@ -89,10 +90,10 @@ func (e *Endpoint) reuse(r response) {
 	}
 }
 
-// keep returns the body of a response to be kept for longer, which no longer holds anything of the budget.
+// keep returns the body of a response for caching, and releases its share of the budget.
 func (e *Endpoint) keep(r response) pieces {
 	body := r.body
-	if len(body) == 1 && len(body[0]) < cap(body[0])/4*3 { // much of the piece is empty
+	if len(body) == 1 && len(body[0]) < cap(body[0])/4*3 { // a quarter or more of the piece is empty
 		body = pieces{bytes.Clone(body[0])}
 		e.reuse(r)
 	} else if r.held != nil {

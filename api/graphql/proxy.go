@@ -24,18 +24,18 @@ import (
 // proxy forwards requests to the upstream, behind a circuit breaker.
 type proxy struct {
 	upstream *upstream.Client
-	timeout  time.Duration // of one request; the upstream's own may be shorter
+	timeout  time.Duration // of one request; the upstream client's timeout may be shorter
 	stale    time.Duration // Options.StaleIfError
-	judges   *turns        // to read answers takes a processor, like an execution
+	judges   *turns        // parsing an answer takes an execution slot
 	breaker  *gobreaker.CircuitBreaker[upstream.Response]
 	pause    time.Duration             // how long the breaker stays open
-	until    atomic.Pointer[time.Time] // when it lets a request through again
+	until    atomic.Pointer[time.Time] // when the breaker allows the next trial
 	cause    atomic.Pointer[error]     // the latest failure
-	sent     prometheus.Counter        // answers past their ttl
+	sent     prometheus.Counter        // stale answers sent
 	log      *slog.Logger
 }
 
-// The breaker opens after breakerFailures consecutive failures. After defaultBreakerOpen it lets one request through.
+// The breaker opens after breakerFailures consecutive failures. After defaultBreakerOpen it allows one trial request.
 const (
 	breakerFailures    = 5
 	defaultBreakerOpen = 10 * time.Second
@@ -68,12 +68,12 @@ func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, upstream.ErrNoRoom) || errors.Is(err, errBusy)
 }
 
-// isCallersFault reports whether an error says nothing about the upstream.
+// isCallersFault reports whether an error is unrelated to the upstream.
 func isCallersFault(err error) bool {
 	return errors.Is(err, context.Canceled) || appliance.CodeOf(err) == appliance.CodeInvalidField
 }
 
-// changed logs when the breaker opens and when it closes, but not each trial in between.
+// changed logs when the breaker opens and when it closes, but not the failed trials in between.
 func (p *proxy) changed(_ string, from, to gobreaker.State) {
 	switch to {
 	case gobreaker.StateOpen:
@@ -109,15 +109,16 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	return unavailable(known)
 }
 
-// errBusy is for an answer that nobody has the time to read.
+// errBusy means that no execution slot was free to parse an answer.
 var errBusy = errors.New("too many reads at once")
 
-// errLimited counts as a failure, though the answer is forwarded.
+// errLimited counts as a failure, although the answer is forwarded.
 var errLimited = errors.New("the upstream answered 429")
 
 // exchange sends a request unless the breaker is open.
 //
-// Errors: *appliance.Error; errLimited, together with the answer; upstream.ErrTooLarge; context.Canceled; those of gobreaker.
+// Errors: *appliance.Error; errLimited, together with the answer; upstream.ErrTooLarge; upstream.ErrNoRoom; errBusy;
+// context.Canceled; the errors of gobreaker.
 func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -136,7 +137,7 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 	})
 }
 
-// judged judges an answer when it is its turn.
+// judged calls judge in an execution slot.
 func (p *proxy) judged(ctx context.Context, answer upstream.Response) error {
 	if p.judges.take(ctx) != nil {
 		return errBusy
@@ -183,7 +184,7 @@ func (e *Endpoint) sendForwarded(c *fiber.Ctx, r response) error {
 	return e.sendLight(c, r)
 }
 
-// staleOr returns the stale answer of a key, or failed if there is none.
+// staleOr returns the stale answer of a key, or failed if the cache has none.
 func (e *Endpoint) staleOr(failed response, key cacheKey) response {
 	entry, ok := e.cache.entries.GetIfPresent(key)
 	if !ok {
@@ -203,13 +204,13 @@ func markStale(body []byte, age time.Duration) []byte {
 		Data       json.RawMessage            `json:"data"`
 		Extensions map[string]json.RawMessage `json:"extensions"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Extensions == nil { // they may be something else than an object
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Extensions == nil { // extensions need not be an object
 		answer.Extensions = make(map[string]json.RawMessage)
 	}
 	answer.Extensions["stale"] = json.RawMessage("true")
 	answer.Extensions["age"] = strconv.AppendInt(nil, int64(age/time.Second), 10)
 	extensions, err := json.Marshal(answer.Extensions)
-	if err != nil { // it was JSON before
+	if err != nil { // cannot happen: it was JSON before
 		panic(err)
 	}
 	return slices.Concat([]byte(`{"data":`), answer.Data, []byte(`,"extensions":`), extensions, []byte("}"))

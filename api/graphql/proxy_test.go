@@ -99,7 +99,7 @@ func TestProxyRefusesBeforeItForwards(t *testing.T) {
 		{"a batch", "", `[{"query":"{a}"}]`, "batching_unsupported"},
 		{"variables that are no object", "", `{"query":"{a}","variables":[1]}`, "invalid_field"},
 
-		// These could mean something else to the upstream.
+		// These requests could mean something different to the upstream.
 		{"query twice", "", `{"query":"mutation { a }","query":"{ a }"}`, "duplicate_field"},
 		{"query twice, once escaped", "", `{"query":"mutation { a }","q\u0075ery":"{ a }"}`, "duplicate_field"},
 		{"query in another case", "", `{"query":"mutation { a }","Query":"{ a }"}`, "unknown_field"},
@@ -174,11 +174,11 @@ func TestProxyTellsFailures(t *testing.T) {
 			}
 			h.fails(nil)
 			again := func() answer { return s.post(t, "query @cached "+statsQuery, "") }
-			if tt.name == "too slow" { // which the answer may be once more
+			if tt.name == "too slow" { // the retry may time out as well
 				until(t, "the failure was not kept", func() bool { return again().status == http.StatusOK })
 				return
 			}
-			again().data(t) // the failure was not kept
+			again().data(t) // the failure was not cached
 		})
 	}
 }

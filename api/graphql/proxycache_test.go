@@ -70,7 +70,7 @@ func TestProxyCachesOnlyWholeAnswers(t *testing.T) {
 	}
 }
 
-// What decides the upstream's answer decides the key.
+// The cache key covers all inputs that the upstream's answer depends on.
 func TestProxyKey(t *testing.T) {
 	const first = `{"query":"query A @cached { a } query B @cached { a }","operationName":"A","variables":{"n":1},"extensions":{"x":{"a":1,"b":2}}}`
 	for _, tt := range []struct {
@@ -104,7 +104,7 @@ func TestProxyAsksOnceForAllWhoAskAtOnce(t *testing.T) {
 		want    int
 	}{
 		{"query @cached { a }", []string{mediaJSON}, 1},
-		{"query @cached { a }", []string{mediaJSON, mediaGraphQL}, 2}, // a failure is answered in one type
+		{"query @cached { a }", []string{mediaJSON, mediaGraphQL}, 2}, // a failure has only one media type
 		{"{ a }", []string{mediaJSON}, 10},
 	} {
 		s, h := newProxy(t, graphql.Options{})

@@ -62,7 +62,7 @@ func connectionOrders() string {
 	return strings.Join(orders, ",")
 }
 
-// Clients write two arguments in more ways than one type allows.
+// Clients write two arguments in more forms than one type allows.
 func TestArgumentsAreTakenAsClientsWriteThem(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	page := `v2_transfers(args: {p_limit: 1, p_sort_order: "` + sortOrder(5) + `", p_comparison: %s}) { sort_order } }`
@@ -105,7 +105,7 @@ func TestArgumentsAreTakenAsClientsWriteThem(t *testing.T) {
 	}
 }
 
-// A wrong argument is told by message, path, place and code, never guessed at.
+// A wrong argument is reported with message, path, location and code, and is never guessed.
 func TestWrongArgumentsAreErrors(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	for _, tt := range []struct{ name, query, variables, code, message, path, place string }{
@@ -172,7 +172,7 @@ func TestWhereOnARootFieldIsIgnoredAndSaidSo(t *testing.T) {
 	}
 }
 
-// Every field of the schema can be asked for, and answers.
+// Every field of the schema can be queried, and has an answer.
 func TestEveryFieldOfTheSchemaAnswers(t *testing.T) {
 	s := newServer(t, graphql.Options{Limits: graphql.Limits{MaxCost: 1 << 29}})
 	stakes := newServer(t, graphql.Options{Limits: graphql.Limits{MaxCost: 1 << 29}, Index: madeUp(t)})

@@ -24,38 +24,40 @@ import (
 type request struct {
 	query      string
 	operation  string
-	variables  []byte // JSON, or none
-	extensions []byte // JSON, or none
-	reserved   string // the name of a parameter that there is not; it is ignored here
+	variables  []byte // JSON, or empty
+	extensions []byte // JSON, or empty
+	reserved   string // name of an undefined parameter, which this server ignores
 	get        bool
 	raw        rawRequest
-	charge     func(n float64) // see Options.Charge; not after the handler has returned. Nil charges nobody
+	// charge is Options.Charge for this request, and must not be called after the handler has returned. Nil disables
+	// charging.
+	charge func(n float64)
 }
 
 // rawRequest is a request as received. It is valid only until the handler returns.
 type rawRequest struct {
-	bytes               []byte // the body of a POST, or the query of a GET's URL
+	bytes               []byte // the body of a POST, or the query string of a GET
 	contentType, accept string
 }
 
-// How much of a refused body is read before the connection is closed: a client that writes its whole body before it
-// reads can then see the error. A client that sends more is cut off.
+// drainBytes and drainTime bound how much of a refused body is read before the connection is closed. So a client that
+// writes its whole body before it reads can see the error. A client that sends more is cut off.
 const (
 	drainBytes = 8 << 20
-	prefetched = 8 << 10 // of a body by fasthttp, before the handler is called
+	prefetched = 8 << 10 // bytes of a body that fasthttp reads before it calls the handler
 	drainTime  = 5 * time.Second
 )
 
-// bodyBytes is the largest body: query and variables as JSON, with escapes.
+// bodyBytes returns the largest body: query and variables as JSON, with escapes.
 func (e *Endpoint) bodyBytes() int {
 	return 2*(e.limits.MaxQueryBytes+e.limits.MaxVariablesBytes) + 4096
 }
 
-// incomingBytes is how much memory the body may take, beside what the server has read of it already.
+// incomingBytes returns the memory that the body may take in addition to the part that the server has already read.
 func (e *Endpoint) incomingBytes(c *fiber.Ctx) int {
 	length, limit := c.Request().Header.ContentLength(), e.bodyBytes()
 	switch {
-	case !c.Request().IsBodyStream(), length > limit: // the second is refused unread
+	case !c.Request().IsBodyStream(), length > limit: // a longer body is refused unread
 		return 0
 	case length < 0: // chunked
 		return limit
@@ -65,8 +67,8 @@ func (e *Endpoint) incomingBytes(c *fiber.Ctx) int {
 	return length
 }
 
-// readBody reads the whole body, so that the connection can be reused, or refuses it and closes the connection. Bodies are
-// not decompressed, so a small one cannot become large.
+// readBody reads the whole body, so that the connection can be reused, or refuses it and closes the connection. Bodies
+// are not decompressed, so a small body cannot become large.
 func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
 	limit := e.bodyBytes()
 	tooLarge := document.NewError(CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d bytes", limit))
@@ -95,7 +97,7 @@ func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
 	return body, nil
 }
 
-// readAll reads to EOF, into a buffer of the announced length, if it is known.
+// readAll reads to EOF, into a buffer of the announced length if it is known.
 func readAll(r io.Reader, length int) ([]byte, error) {
 	if length < 0 {
 		return io.ReadAll(r)
@@ -110,10 +112,10 @@ func drain(c *fiber.Ctx, stream io.Reader) {
 	if err := c.Context().Conn().SetReadDeadline(time.Now().Add(drainTime)); err != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, stream, drainBytes) // as far as it goes
+	_, _ = io.CopyN(io.Discard, stream, drainBytes) // as far as possible
 }
 
-// parameters are all that GraphQL over HTTP, section 5.1, defines. It reserves all other names.
+// parameters lists all parameters that GraphQL over HTTP, section 5.1, defines. It reserves all other names.
 var parameters = []string{"query", "operationName", "variables", "extensions"}
 
 // requestFromBody reads the parameters of section 5.1 from a POST.
@@ -193,8 +195,8 @@ func queryParameters(c *fiber.Ctx) (given map[string]string, failed *document.Er
 	return given, failed
 }
 
-// reservedName returns a name that is no parameter, or "". A parameter in another case is refused: not all readers of JSON tell
-// them apart.
+// reservedName returns a name that is not a parameter, or "". It refuses a parameter in another case, because some JSON
+// parsers ignore case.
 func reservedName(names iter.Seq[string]) (reserved string, err error) {
 	for name := range names {
 		if slices.Contains(parameters, name) {
@@ -224,8 +226,8 @@ func isRepeated(name string) *document.Error {
 	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
 }
 
-// missingQuery is the error for a request without query. One that has the hash of a query instead (automatic persisted queries)
-// gets the message at which Apollo's and urql's links send the query itself, and no more hashes.
+// missingQuery is the error for a request without a query. A request with a query's hash instead (automatic persisted
+// queries) gets the message that makes the links of Apollo and urql send the query itself, and no more hashes.
 func missingQuery(extensions []byte) *document.Error {
 	if members, err := wire.ReadMembers(extensions); err == nil && !isNull(members["persistedQuery"]) {
 		return document.NewError(CodePersistedQueryNotSupported, "PersistedQueryNotSupported")
@@ -233,7 +235,7 @@ func missingQuery(extensions []byte) *document.Error {
 	return document.NewError(appliance.CodeMissingField, "the parameter query is required")
 }
 
-// checkObjects refuses variables and extensions that are not objects. Each is valid JSON or empty.
+// checkObjects refuses variables and extensions that are not objects. Each must be valid JSON or empty.
 func checkObjects(variables, extensions []byte) *document.Error {
 	for _, p := range []struct {
 		name string

@@ -14,13 +14,13 @@ import (
 // response is the answer to a request.
 type response struct {
 	body   pieces // JSON
-	held   *share // of the budget, for the body; nil for a small one that is an error
+	held   *share // share of the budget for the body; nil for a small error
 	status status
 	errors []*document.Error
 
 	upstream   upstream.Response // of statusForwarded
 	failed     bool              // the upstream has failed, so a stale answer may be sent instead
-	retryAfter time.Duration     // of statusUnavailable; zero means a second
+	retryAfter time.Duration     // of statusUnavailable; zero means one second
 	age        time.Duration     // of statusStale
 }
 
@@ -32,7 +32,7 @@ func (r response) isWhole() bool {
 	return r.status == statusOK && len(r.errors) == 0
 }
 
-// lagSeconds returns the lag of the replica, nil if it is unknown.
+// lagSeconds returns the lag of the replica in seconds, or nil if it is unknown.
 func (e *Endpoint) lagSeconds() *float64 {
 	if e.lag == nil {
 		return nil
@@ -44,19 +44,19 @@ func (e *Endpoint) lagSeconds() *float64 {
 	return new(float64(lag.Round(time.Millisecond).Milliseconds()) / 1000)
 }
 
-// status says how far a request got; see httpStatus.
+// status is the stage that a request reached; see httpStatus.
 type status uint8
 
 const (
-	statusOK          status = iota // executed; data may be null where a field failed
+	statusOK          status = iota // executed; data may be null if a field failed
 	statusRefused                   // not executed: the operation is invalid
 	statusMalformed                 // not executed: the request is invalid
 	statusUnavailable               // not executed, or not completely: the index or the upstream is unavailable
 	statusForwarded                 // the upstream's answer, with its status
-	statusStale                     // an earlier answer of the upstream's
+	statusStale                     // an earlier answer of the upstream
 )
 
-// execute executes what is selected. replica asks for the lag of the replica in the extensions.
+// execute executes the root selections. If replica is set, the extensions contain the lag of the replica.
 func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, replica bool) response {
 	ctx, cancel := context.WithTimeout(ctx, e.limits.Timeout)
 	defer cancel()
@@ -65,11 +65,11 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 		if extensions == nil {
 			extensions = make(map[string]any)
 		}
-		// Before the snapshot is taken, so that it is no older than this says.
+		// The lag is read before the snapshot is taken, so the snapshot is not older than the lag says.
 		extensions["replica"] = map[string]any{"lag_seconds": e.lagSeconds()}
 	}
 	w := e.newWriter()
-	defer w.drop() // what is not taken: there are errors, or a panic
+	defer w.drop() // after errors or a panic
 	first := w.next(nil)
 	if first == nil {
 		return refused(statusUnavailable, overloaded())
@@ -92,7 +92,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 func finish(body []byte, extensions map[string]any) []byte {
 	if len(extensions) > 0 {
 		encoded, err := json.Marshal(extensions)
-		if err != nil { // strings and numbers only
+		if err != nil { // cannot happen: strings and numbers only
 			panic(err)
 		}
 		body = append(append(body, `,"extensions":`...), encoded...)

@@ -59,7 +59,7 @@ func TestEndpointNeedsASource(t *testing.T) {
 	}
 }
 
-// The settings have the defaults; none is written twice.
+// The endpoint has no defaults of its own: only the settings define them.
 func TestEndpointHasNoDefaultsOfItsOwn(t *testing.T) {
 	limits := reflect.TypeFor[graphql.Limits]()
 	want := []string{"AnswerBytes", "CacheBytes"}

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/api/graphql"
 )
 
-// Rows are written without graph-gophers. Whatever is asked, the answer is byte for byte graph-gophers' own.
+// Rows are written without graph-gophers. Every answer equals graph-gophers' own byte for byte.
 func TestRowsEqualGophers(t *testing.T) {
 	replica := openReplica(t)
 	limits := graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}
@@ -43,8 +43,8 @@ func TestRowsEqualGophers(t *testing.T) {
 	}
 }
 
-// What stands in front of graph-gophers, merging fields and binding variables, changes no answer: documents that
-// graph-gophers understands as they are written are answered alike without it.
+// Merging fields and binding variables before graph-gophers changes no answer. Documents that graph-gophers accepts as
+// written get the same answer without these steps.
 func TestRewritingEqualsGophersAlone(t *testing.T) {
 	e := newEndpoint(t, graphql.Options{Limits: graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}})
 	oracle := newOracle(t, e)
@@ -56,7 +56,7 @@ func TestRewritingEqualsGophersAlone(t *testing.T) {
 		query, variables := g.query()
 		query = strings.NewReplacer("$op: ComparisonOp", "$op: String", "Boolean! = false", "Boolean!").Replace(query)
 		if strings.Contains(query, "p_comparison: gt") || strings.Contains(query, "p_addresses_canonical") {
-			continue // graph-gophers alone does not take these
+			continue // graph-gophers alone does not accept these
 		}
 		full := "{" + root + everything(g.schema, g.schema.Query.Fields.ForName(root).Type.Name()) + "}"
 		if want := oracle.Alone(query, variables, full); !strings.Contains(want, `"errors"`) {
@@ -177,7 +177,7 @@ func (g *generator) directives() string {
 	return ""
 }
 
-// set selects fields of a type. The first is asked for always, so that no set is empty.
+// set selects fields of a type. The first is always selected, so that no set is empty.
 func (g *generator) set(def *ast.Definition, depth int) string {
 	var b strings.Builder
 	b.WriteString("{ __typename")
@@ -221,8 +221,8 @@ func (g *generator) fragment(def *ast.Definition, depth int) int {
 
 const pageOf7 = `{ v2_transfers(args: {p_limit: 100}) { sender_canonical receiver_canonical base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }`
 
-// BenchmarkPage measures what it is worth to write rows straight from the index: a page of 100 transfers with 7 fields is
-// answered in turns by the endpoint and by graph-gophers, so that noise strikes both.
+// BenchmarkPage measures the benefit of writing rows directly from the index. The endpoint and graph-gophers
+// alternately answer a page of 100 transfers with 7 fields, so that noise affects both equally.
 func BenchmarkPage(b *testing.B) {
 	e := newEndpoint(b, graphql.Options{Index: openReplica(b)})
 	oracle := newOracle(b, e)

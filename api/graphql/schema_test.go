@@ -19,7 +19,7 @@ func loadSchema(t testing.TB) *ast.Schema {
 	return schema
 }
 
-// everything selects all fields of a type, and of the types in it.
+// everything selects all fields of a type, and of its nested types.
 func everything(schema *ast.Schema, name string) string {
 	def := schema.Types[name]
 	if def.Kind != ast.Object {
@@ -33,7 +33,7 @@ func everything(schema *ast.Schema, name string) string {
 	return b.String() + "}"
 }
 
-// The playground explains the schema with what stands in it.
+// The playground explains the schema with its descriptions.
 func TestEverythingInTheSchemaIsDescribed(t *testing.T) {
 	schema := loadSchema(t)
 	described := func(what, description string) {

@@ -7,10 +7,10 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// unheldBytes is up to what size an answer that holds nothing of the budget is sent as it is: an error.
+// unheldBytes is the maximum size of an answer that is sent without a share of the budget, such as an error.
 const unheldBytes = 16 << 10
 
-// sendBody sends the body of a response, which is given back when it was sent.
+// sendBody sends the body of a response, and releases it once it is sent.
 func (e *Endpoint) sendBody(c *fiber.Ctx, r response) error {
 	r, err := e.coded(c, r)
 	if err != nil {
@@ -28,23 +28,23 @@ func (e *Endpoint) sendBody(c *fiber.Ctx, r response) error {
 		if !r.held.grow(r.body.size()) {
 			return refuseOverloaded(c)
 		}
-		send(c, r.body, r.held.release) // others may send it, too
+		send(c, r.body, r.held.release) // other requests may send this body, too
 		return nil
 	}
 	send(c, r.body, func() { e.reuse(r) })
 	return nil
 }
 
-// refuseOverloaded is for an answer that there is, but cannot be sent.
+// refuseOverloaded refuses an answer that exists but cannot be sent.
 func refuseOverloaded(c *fiber.Ctx) error {
 	setRetryAfter(c, 0)
 	return refuse(c, http.StatusServiceUnavailable, overloaded())
 }
 
-// send has the server write a body from where it is. sent is called when that is done or has failed.
+// send makes the server write a body without copying it. sent is called once the body is written or writing has failed.
 func send(c *fiber.Ctx, body pieces, sent func()) {
 	s := &sending{rest: body, sent: sent}
-	if len(body) == 1 { // without a stream, the headers go with the body
+	if len(body) == 1 { // without a stream, headers and body are written together
 		c.Response().SetBodyRaw(body[0])
 		c.Context().SetUserValue(sendingKey{}, s)
 		return
@@ -52,17 +52,17 @@ func send(c *fiber.Ctx, body pieces, sent func()) {
 	c.Response().SetBodyStream(s, body.size())
 }
 
-// sendingKey is a user value of a request, which fasthttp closes when the answer was written or the connection has failed.
+// sendingKey is the key of a user value that fasthttp closes once the answer is written or the connection has failed.
 type sendingKey struct{}
 
-// sending is a body on its way. As a stream, fasthttp calls WriteTo, and then Close, too.
+// sending is a body that is being sent. For a stream, fasthttp calls WriteTo and then Close.
 type sending struct {
-	piece []byte // what is left of it
+	piece []byte // the unsent rest of the current piece
 	rest  pieces
 	sent  func()
 }
 
-// next moves on to the next piece when nothing is left of one.
+// next moves on to the next piece once the current one is sent, and reports whether any bytes are left.
 func (s *sending) next() bool {
 	for len(s.piece) == 0 && len(s.rest) > 0 {
 		s.piece, s.rest = s.rest[0], s.rest[1:]

@@ -41,7 +41,7 @@ func newOracle(t testing.TB, e *graphql.Endpoint) *graphql.Oracle {
 	return oracle
 }
 
-// newServer serves from an index, by default that of openReplica.
+// newServer serves an index, by default the one of openReplica.
 func newServer(t testing.TB, o graphql.Options) *server {
 	t.Helper()
 	if o.Index == nil {
@@ -63,13 +63,13 @@ func serve(t testing.TB, o graphql.Options) *server {
 	go app.Listener(listener)
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(func() {
-		client.CloseIdleConnections() // Shutdown waits for them
+		client.CloseIdleConnections() // otherwise Shutdown would wait for them
 		app.ShutdownWithTimeout(time.Second)
 	})
 	return &server{url: "http://" + listener.Addr().String(), client: client, e: e}
 }
 
-// answer is what an HTTP request got.
+// answer is the answer to an HTTP request.
 type answer struct {
 	status int
 	header http.Header
@@ -102,7 +102,7 @@ func read(t testing.TB, resp *http.Response, err error) answer {
 	return answer{resp.StatusCode, resp.Header, string(body)}
 }
 
-// post sends a query as clients do. variables are JSON, or none.
+// post sends a query like a client. variables are JSON, or "".
 func (s *server) post(t testing.TB, query, variables string, header ...string) answer {
 	t.Helper()
 	return s.do(t, "POST", "/v1/graphql", postBody(query, variables), append([]string{"Content-Type", "application/json"}, header...)...)

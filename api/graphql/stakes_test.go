@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// madeUp returns a replica of made-up data, which have stakes.
+// madeUp returns a replica of generated data, which includes stakes.
 func madeUp(t testing.TB) *replica.Store {
 	t.Helper()
 	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
@@ -37,7 +37,7 @@ func madeUp(t testing.TB) *replica.Store {
 
 var stakeRoots = []string{"v2_instructions", "v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws"}
 
-// Stakes are rows like others: what is written of them is byte for byte graph-gophers' own.
+// Stakes are rows like others: their answers equal graph-gophers' own byte for byte.
 func TestStakesEqualGophers(t *testing.T) {
 	r := madeUp(t)
 	e := newEndpoint(t, graphql.Options{Index: r, Limits: graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}})
@@ -61,7 +61,8 @@ func TestStakesEqualGophers(t *testing.T) {
 	}
 }
 
-// A bond tells the whole of its way: what its packet brings to the hub, what the delivery takes there and brings back.
+// A bond contains the data of both its packets: the tokens that its own packet brings to the hub, and the tokens that
+// the delivery packet takes there and brings back.
 func TestBondIsOfItsTwoPackets(t *testing.T) {
 	s := newServer(t, graphql.Options{Index: madeUp(t)})
 	var got struct {

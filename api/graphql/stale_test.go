@@ -22,7 +22,7 @@ func TestStaleAnswersWhileTheUpstreamFails(t *testing.T) {
 		age     time.Duration
 		fault   http.HandlerFunc
 		refresh bool
-		want    string // the body; empty: the failure
+		want    string // the body; empty means the failure
 	}{
 		{"500", `{"data":{"a":1}}`, 10 * time.Second, says(500, "", ""), false, `{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
 		{"429", `{"data":{"a":1}}`, 10 * time.Second, rateLimited, false, `{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
@@ -47,7 +47,7 @@ func TestStaleAnswersWhileTheUpstreamFails(t *testing.T) {
 				asked = `query @cached(ttl: 10, refresh: true) { a }`
 			}
 			got := s.post(t, asked, "", "Accept", mediaGraphQL)
-			h.wasAsked(t, 2) // on the normal path the answer is no more
+			h.wasAsked(t, 2) // without failures the entry has expired
 			if tt.want == "" {
 				got.fail(t)
 				if got.header.Get("Cache-Status") != "" || got.header.Get("Cache-Control") != "no-store" {
@@ -89,7 +89,7 @@ func TestStaleAnswersWhileTheBreakerIsOpen(t *testing.T) {
 	}
 }
 
-// Answers of the upstream are kept longer than their ttl, those of the replica are not.
+// Answers of the upstream are kept longer than their ttl, answers of the replica are not.
 func TestStaleAnswersAreKept(t *testing.T) {
 	h := newHosted(t)
 	s := newServer(t, h.options(graphql.Options{StaleIfError: time.Hour}))
