@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// TestConditions tests that a journal asks conditions about a record on what it has in the moment in which it would append it.
+// TestConditions tests that a journal evaluates the conditions of a record on its state at the time of the append.
 func TestConditions(t *testing.T, open OpenStore) {
 	for name, test := range map[string]func(t *testing.T, j appliance.Journal, clock *clock){
 		"a record that a condition refuses is not appended": refusedIsNotAppended,
@@ -23,7 +23,7 @@ func TestConditions(t *testing.T, open OpenStore) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(clock)
-			clock.set(epoch().Truncate(time.Millisecond)) // as records have it
+			clock.set(epoch().Truncate(time.Millisecond)) // the resolution of records
 			_, journal := open(t, clock.now)
 			test(t, journal, clock)
 		})
@@ -39,7 +39,7 @@ type asked struct {
 func (a asked) Asks(r appliance.Record) appliance.PastQuery          { return a.asks(r) }
 func (a asked) Decide(r appliance.Record, past appliance.Past) error { return a.decide(r, past) }
 
-// atMost is a cap on an API key since a time.
+// atMost limits the number of an API key's attestations since a time.
 func atMost(n int64, since time.Time) appliance.Condition {
 	return asked{
 		asks: func(r appliance.Record) appliance.PastQuery {
@@ -102,7 +102,7 @@ func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
 		}
 		_, err := j.AppendEvent(t.Context(), Event())
 		check(t, err)
-		for range 2 { // the second time from what is remembered
+		for range 2 { // the second time from the cache
 			past, err := j.Past(t.Context(), appliance.PastQuery{KeyID: "one", Since: times[:i+1]})
 			check(t, err)
 			for k, n := range past.Counts {
@@ -139,7 +139,7 @@ func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
 	}
 }
 
-// appendAtOnce appends records, and returns how many were; others must have the code.
+// appendAtOnce appends records concurrently, and returns how many succeeded. The others must fail with the code.
 func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code, c appliance.Condition) int64 {
 	t.Helper()
 	var appended atomic.Int64
@@ -238,7 +238,7 @@ func countedAtOnce(t *testing.T, j appliance.Journal, clock *clock) {
 	}
 }
 
-// All members together hold a cap, and have one first beneficiary.
+// A cap holds for all members together, and they agree on the first beneficiary.
 func conditionsAcross(t *testing.T, c *cluster) {
 	var journals []appliance.Journal
 	for _, m := range c.members {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// eventTests are those of TestJournal that are about events, and about what else a journal is searched for.
+// eventTests are the tests of TestJournal about events and about searches of the journal.
 var eventTests = map[string]func(t *testing.T, s suite){
 	"an event is a leaf in its place":              eventInPlace,
 	"an event is appended once":                    eventOnce,
@@ -191,7 +191,7 @@ func eventsAtOnce(t *testing.T, s suite) {
 func listOfHash(t *testing.T, s suite) {
 	twice := Record(t, "key")
 	other := twice
-	other.Hash[0] ^= 1 // all else of it is the same
+	other.Hash[0] ^= 1 // the only difference
 	for _, r := range []appliance.Record{twice, Record(t, "key"), twice, other, Record(t, "b"), twice} {
 		r.ID = uuid.Must(uuid.NewV7())
 		s.append(t, r)
@@ -260,7 +260,7 @@ func eventProven(t *testing.T, s suite) {
 
 func eventTime(t *testing.T, s suite) {
 	event := Event()
-	event.Time = epoch().Add(-time.Hour) // is not the caller's to say
+	event.Time = epoch().Add(-time.Hour) // the caller must not set it
 	e, err := s.journal.AppendEvent(t.Context(), event)
 	check(t, err)
 	if r := s.append(t, Record(t, "key")); !e.Time().Equal(r.Time()) || e.Event.Time.Location() != time.UTC {
@@ -268,7 +268,7 @@ func eventTime(t *testing.T, s suite) {
 	}
 }
 
-// Who knows all else of an event cannot find out from the hash that it is there.
+// The hash of an event does not reveal the event, even if all of its other fields are known: events are salted.
 func eventSalted(t *testing.T, s suite) {
 	a, b := s.appendEvent(t).Event, s.appendEvent(t).Event
 	if a.Salt == b.Salt || a.Salt == (appliance.Salt{}) || a.ID == b.ID {

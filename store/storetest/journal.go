@@ -18,10 +18,10 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// OpenJournal returns an empty journal whose clock is now, which may be called by several goroutines at once.
+// OpenJournal returns an empty journal with now as its clock, which the journal may call concurrently.
 type OpenJournal func(t *testing.T, now func() time.Time) appliance.Journal
 
-// TestJournal tests an implementation of appliance.Journal whose checkpoints are to be checked by the verifier.
+// TestJournal tests an implementation of appliance.Journal. verifier verifies its checkpoints.
 func TestJournal(t *testing.T, open OpenJournal, verifier note.Verifier) {
 	tests := map[string]func(t *testing.T, s suite){
 		"an empty journal answers":                           emptyJournal,
@@ -61,7 +61,7 @@ type suite struct {
 	clock    *clock
 }
 
-// clock stands until it is set.
+// clock stands still until it is set.
 type clock struct{ at atomic.Pointer[time.Time] }
 
 func (c *clock) now() time.Time      { return *c.at.Load() }
@@ -114,7 +114,7 @@ func emptyJournal(t *testing.T, s suite) {
 
 func recordIsFound(t *testing.T, s suite) {
 	r := Record(t, "key")
-	r.IdempotencyKey = `<&>"\` // what JSON encodes in several ways
+	r.IdempotencyKey = `<&>"\` // JSON has several encodings of these characters
 	e := s.append(t, r)
 	want := r
 	want.Time, want.Salt = e.Record.Time, e.Record.Salt
@@ -395,7 +395,7 @@ func concurrentAppends(t *testing.T, s suite) {
 					return
 				}
 				entries[c*each+i] = e
-				// What was returned is in the newest checkpoint, at once.
+				// The newest checkpoint covers every returned entry at once.
 				if proof, err := s.journal.Prove(t.Context(), e.Index); err != nil {
 					t.Error(err)
 				} else if err := proof.Verify(e.Leaf, s.verifier); err != nil {

@@ -40,7 +40,7 @@ func everyProof(t *testing.T, s suite) {
 	}
 }
 
-// tileReader is what a tlog client has: tiles by their coordinates.
+// tileReader is a tlog client's source of tiles.
 type tileReader struct {
 	ctx     context.Context
 	journal appliance.Journal
@@ -133,7 +133,7 @@ func verifies(t *testing.T, s suite) {
 	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{Progress: func(d, n int64) { done, total = d, n }})
 	check(t, err)
 	for _, damage := range report.Damages {
-		if damage.Part != "api_key" { // these tests create keys without events; eventsOfKeys does both
+		if damage.Part != "api_key" { // these tests create keys without events; eventsOfKeys tests both
 			t.Error(damage)
 		}
 	}

@@ -165,7 +165,7 @@ func keyUsed(t *testing.T, keys appliance.Keys) {
 	if d := got.LastUsed.Sub(use).Abs(); d > time.Minute {
 		t.Errorf("the last use is noted as %s, %s off", got.LastUsed, d)
 	}
-	keys.Used(key.ID, use.Add(-time.Hour)) // noted late; the later one stays
+	keys.Used(key.ID, use.Add(-time.Hour)) // recorded late; the later use stays
 	if got, _ := keys.Key(t.Context(), key.ID); got.LastUsed.Sub(use).Abs() > time.Minute {
 		t.Errorf("the last use went back to %s", got.LastUsed)
 	}

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// Member is an appliance's view of a store that several share.
+// Member is an appliance's view of a shared store.
 type Member struct {
 	Keys    appliance.Keys
 	Journal appliance.Journal
 }
 
-// OpenMembers returns so many members of one empty store. Each has a clock of its own.
+// OpenMembers returns one member per clock, all of the same empty store.
 type OpenMembers func(t *testing.T, clocks ...func() time.Time) []Member
 
-// TestMembers tests that the appliances that share a store are one to those who ask them.
+// TestMembers tests that appliances with a shared store behave as one for their clients.
 func TestMembers(t *testing.T, open OpenMembers, verifier note.Verifier) {
 	for name, test := range map[string]func(t *testing.T, c *cluster){
 		"what one appended another reads back at once":           readBackElsewhere,
@@ -58,7 +58,7 @@ type cluster struct {
 	clocks   [3]clock
 }
 
-// each runs fn for all members at once.
+// each runs fn for all members concurrently.
 func (c *cluster) each(fn func(i int, m Member)) {
 	var wg sync.WaitGroup
 	for i, m := range c.members {
@@ -151,7 +151,8 @@ func appendAcross(t *testing.T, c *cluster) {
 	}
 }
 
-// All append events and records at once: each is there for all, in one order, and an event that two appended is there once.
+// All members append events and records concurrently. Each member finds every entry, in the same order. An event that
+// two members append occurs once.
 func eventsAcross(t *testing.T, c *cluster) {
 	const each = 10
 	shared := Event()
@@ -184,8 +185,8 @@ func eventsAcross(t *testing.T, c *cluster) {
 	}
 }
 
-// WatchCheckpoints reads the members' checkpoints until the function that it returns is called, which says how many different ones there
-// were. No two of one size may differ, and no member may go back.
+// WatchCheckpoints reads the members' checkpoints until the returned function is called, which returns the number of
+// different checkpoints. Checkpoints of the same size must be equal, and a member's checkpoints must not shrink.
 func WatchCheckpoints(t *testing.T, verifier note.Verifier, members ...Member) (end func() int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -202,7 +203,7 @@ func WatchCheckpoints(t *testing.T, verifier note.Verifier, members ...Member) (
 				}
 				signed, err := m.Journal.Checkpoint(t.Context())
 				if err != nil {
-					continue // the store may be away; what is seen is what counts
+					continue // the store may be unreachable for a while
 				}
 				tree, err := appliance.OpenCheckpoint(signed, verifier)
 				if err != nil || tree.N < last {
@@ -239,7 +240,7 @@ func keyAcross(t *testing.T, c *cluster) {
 	}
 }
 
-// Once Revoke has returned on one member, all records of the key are there that there ever will be, on whichever member.
+// Once Revoke has returned on one member, no member appends another record of the key.
 func revokedAcross(t *testing.T, c *cluster) {
 	for round := range 8 {
 		revoking, others := c.members[round%len(c.members)], c.members
@@ -268,7 +269,7 @@ func revokedAcross(t *testing.T, c *cluster) {
 }
 
 func appendUntilRevoked(t *testing.T, m Member, keyID string, begun chan<- struct{}) {
-	for range 500 { // unless it is refused before
+	for range 500 { // unless the key is refused earlier
 		_, _, err := m.Journal.Append(t.Context(), Record(t, keyID))
 		if err != nil {
 			if appliance.CodeOf(err) != appliance.CodeAPIKeyRevoked {
@@ -300,11 +301,12 @@ func revocationSeen(t *testing.T, c *cluster) {
 			if !got.Revoked.IsZero() {
 				break
 			}
-			// One, and what a busy machine takes. Who does not follow the others' changes reads all keys each half a minute.
+			// The bound is generous for a busy machine. A member that misses the notification rereads all keys only
+			// every half minute.
 			if took := time.Since(begin); took > 15*time.Second {
 				t.Fatalf("member %d has not seen the revocation after %s", i, took)
 			}
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // between two polls
 		}
 	}
 }

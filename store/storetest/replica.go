@@ -1,4 +1,3 @@
-// Package storetest holds the suites that every store passes, whatever it keeps its data in.
 package storetest
 
 import (
@@ -19,12 +18,13 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// ReplicaNow is the time that an index under test must take for now.
+// ReplicaNow is the current time for an index under test.
 var ReplicaNow = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 
-// Replica holds an index against a plain model: random rows are written in random batches, changed and written again, and
-// random questions asked, walking pages to and fro. open returns an empty index whose clock stands at ReplicaNow and which
-// does not serve unverified rows; reopen returns the same one as after a restart, serving them or not.
+// Replica compares an index with a plain model. It writes random rows in random batches, changes them and writes them
+// again, and makes random queries in both directions. open returns an empty index that does not serve unverified rows;
+// its clock stands at ReplicaNow. reopen returns the same index as after a restart, and chooses whether it serves
+// unverified rows.
 func Replica(t *testing.T, open OpenReplica) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -46,7 +46,7 @@ func Replica(t *testing.T, open OpenReplica) {
 	t.Run("refuses queries that cannot be meant", func(t *testing.T) { refuses(t, open) })
 }
 
-// OpenReplica is how the suite opens an index; see Replica.
+// OpenReplica opens an index for the suite; see Replica.
 type OpenReplica func(t *testing.T) (index index.Index, reopen func(serveUnverified bool) index.Index)
 
 type harness struct {
@@ -56,7 +56,7 @@ type harness struct {
 	rng   *rand.Rand
 }
 
-// The worlds that random rows are drawn from are small, so that they meet.
+// The sets of values for random rows are small, so that rows share values.
 var (
 	someChains = []string{"union.union-1", "ethereum.1", "babylon.bbn-1", "union.union-testnet-10", "nowhere.1"}
 	someKinds  = []string{"a", "b", "c", "d"}
@@ -80,7 +80,7 @@ func (h *harness) writeRandom(n int) {
 	}
 }
 
-// withdrawn are, now and then, a row that is kept apart and one of which nothing is, neither of the batch.
+// withdrawn sometimes returns a quarantined row that the batch does not contain, and a row that is not quarantined.
 func (h *harness) withdrawn(b index.Batch) (ids []index.RowID) {
 	apart := h.model.unverified()
 	if h.rng.IntN(3) > 0 || len(apart) == 0 {
@@ -95,7 +95,7 @@ func (h *harness) withdrawn(b index.Batch) (ids []index.RowID) {
 	return []index.RowID{id, {Type: index.PacketType, Key: "nothing"}}
 }
 
-// removed are, now and then, some rows that are there, and one that is not.
+// removed sometimes returns some existing rows and a missing one.
 func (h *harness) removed() (ids []index.RowID) {
 	if h.rng.IntN(4) > 0 {
 		return nil
@@ -118,7 +118,7 @@ func (h *harness) write(b index.Batch) {
 	}
 }
 
-// writeAgain writes what is there once more, which changes nothing.
+// writeAgain writes all rows once more, which must not change the index.
 func (h *harness) writeAgain() {
 	var b index.Batch
 	for _, t := range index.RowTypes {
@@ -133,7 +133,7 @@ func (h *harness) writeAgain() {
 	}
 }
 
-// serve opens the index again.
+// serve reopens the index.
 func (h *harness) serve(reopen func(serveUnverified bool) index.Index, unverified bool) {
 	h.index = reopen(unverified)
 	h.model.serve(unverified)
@@ -180,7 +180,7 @@ func (h *harness) questions(n int) {
 	h.stats()
 }
 
-// walk asks for all pages from the newest to the oldest and back again, and for one from a cursor that need not exist.
+// walk reads all pages from the newest to the oldest and back, and one from a cursor that need not exist.
 func (h *harness) walk(what string, want []index.Row, ask func(index.Page) ([]index.Row, error)) {
 	h.t.Helper()
 	limit := new(int32(1 + h.rng.IntN(40)))
@@ -229,7 +229,7 @@ func (h *harness) same(what string, got, want []index.Row) {
 	}
 }
 
-// each compares all rows of a type, and that they come in order.
+// each compares all rows of a type, and their order.
 func (h *harness) each(s index.Snapshot, t *index.Type) {
 	var got []index.Row
 	err := s.Each(context.Background(), t, func(row index.Row) error {
@@ -242,11 +242,11 @@ func (h *harness) each(s index.Snapshot, t *index.Type) {
 	h.same("each "+t.Name, got, h.model.list(t, func(index.Row) bool { return true }))
 }
 
-// unfinished compares the packets that have neither ended nor timed out.
+// unfinished compares the packets that are neither acknowledged nor timed out.
 func (h *harness) unfinished(s index.Snapshot) {
 	var got []index.Row
 	enough := errors.New("enough")
-	for behind, n, err := (index.Row{}), 1, enough; errors.Is(err, enough); n++ { // one, then two more, then three
+	for behind, n, err := (index.Row{}), 1, enough; errors.Is(err, enough); n++ { // one row, then two more, then three
 		left := n
 		err = s.Unfinished(context.Background(), behind, func(row index.Row) error {
 			got, behind = append(got, row), row
@@ -267,7 +267,7 @@ func (h *harness) unfinished(s index.Snapshot) {
 	}))
 }
 
-// unverified compares what is kept apart, and how many that are.
+// unverified compares the quarantined rows and their number.
 func (h *harness) unverified(s index.Snapshot) {
 	var got []index.Row
 	want := h.model.unverified()
@@ -292,7 +292,7 @@ func (h *harness) unverified(s index.Snapshot) {
 	}
 }
 
-// sample asks for some, all and more than all rows of a type.
+// sample requests fewer rows than exist, all rows, and more.
 func (h *harness) sample(s index.Snapshot, t *index.Type) {
 	all := h.model.rows[t]
 	for _, n := range []int{-1, 0, 1, len(all) / 2, len(all), len(all) + 1, math.MaxInt} {
@@ -351,7 +351,7 @@ func (h *harness) equal(what string, err error, got, want any) {
 	}
 }
 
-// near compares percentiles within the error that is allowed.
+// near compares percentiles within the allowed error.
 func (h *harness) near(got, want *index.Percentiles) {
 	h.t.Helper()
 	if (got == nil) != (want == nil) {

@@ -12,19 +12,18 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// model is an index as one would write it without any regard for cost: it looks at every row for every question. What
-// a store answers is held against it.
+// model is a naive index, which reads every row for every query. The suite compares a store's results with the model's.
 type model struct {
 	now     func() time.Time
-	rows    map[*index.Type]map[string]index.Row // by key: what is served
-	apart   map[*index.Type]map[string]*doubt    // by key
-	serving bool                                 // rows that are kept apart
+	rows    map[*index.Type]map[string]index.Row // the served rows by key
+	apart   map[*index.Type]map[string]*doubt    // the quarantined rows by key
+	serving bool                                 // whether quarantined rows are served
 }
 
-// doubt is a row that is kept apart.
+// doubt is a quarantined row.
 type doubt struct {
 	index.Unverified
-	verified index.Row // what was served of the key before this was
+	verified index.Row // the row that was served under this key before
 }
 
 func newModel(now func() time.Time) *model {
@@ -93,7 +92,7 @@ func (m *model) write(b index.Batch) (w index.Written) {
 	return w
 }
 
-// put serves a row.
+// put adds a row to the served rows.
 func (m *model) put(row index.Row) {
 	key, old := row.Key(), m.rows[row.Type()][row.Key()]
 	if f, ok := row.Type().Field("sort_order"); ok {
@@ -102,7 +101,7 @@ func (m *model) put(row index.Row) {
 	m.rows[row.Type()][key] = row
 }
 
-// unverified returns what is kept apart, by type and key.
+// unverified returns the quarantined rows, by type and key.
 func (m *model) unverified() (all []*doubt) {
 	for _, t := range []*index.Type{index.PacketType, index.TransferType} {
 		for _, key := range slices.Sorted(maps.Keys(m.apart[t])) {
@@ -112,7 +111,7 @@ func (m *model) unverified() (all []*doubt) {
 	return all
 }
 
-// serve serves what is kept apart, or no longer does.
+// serve starts or stops serving the quarantined rows.
 func (m *model) serve(on bool) {
 	if m.serving == on {
 		return
@@ -128,7 +127,7 @@ func (m *model) serve(on bool) {
 	}
 }
 
-// unserve puts back what was served before a row was.
+// unserve restores the row that was served before a quarantined row.
 func (m *model) unserve(d *doubt) {
 	if d.verified.IsZero() {
 		delete(m.rows[d.Row.Type()], d.Row.Key())
@@ -137,7 +136,7 @@ func (m *model) unserve(d *doubt) {
 	m.put(d.verified)
 }
 
-// settle gives a row the sort_order that it is kept under.
+// settle gives a row the sort_order that it is stored under.
 func (m *model) settle(row index.Row, field int, key string, old index.Row) index.Row {
 	order := row.SortOrder()
 	tied := index.TieBreak(order, key)
@@ -176,7 +175,7 @@ func (m *model) list(t *index.Type, passes func(index.Row) bool) []index.Row {
 	return found
 }
 
-// page cuts a page out of all that matches, newest first.
+// page returns one page of the matching rows, which are sorted newest first.
 func page(all []index.Row, p index.Page) []index.Row {
 	size, err := p.Size()
 	if err != nil {
@@ -313,7 +312,7 @@ func isEnd(row index.Row, side string, e index.End) bool {
 	return is(row, side+"_universal_chain_id", e.Chain) && isNumber(row, side+"_client_id", e.Client) && isNumber(row, side+"_connection_id", e.Connection)
 }
 
-// routeDays counts by day and chains.
+// routeDays counts by day and pair of chains.
 func (m *model) routeDays(t *index.Type, sentField string, q index.DayQuery) []index.RouteDayCount {
 	counts := make(map[index.RouteDayCount]uint64)
 	first := ""

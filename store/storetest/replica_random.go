@@ -23,7 +23,7 @@ func (h *harness) maybeInt(n int) *int32 {
 	return new(int32(h.rng.IntN(n)))
 }
 
-// hash returns one of n hashes, in any case of its digits.
+// hash returns one of n hashes; the case of its digits is random.
 func (h *harness) hash(what string, n int) string {
 	format := "0x%s%062x"
 	if h.rng.IntN(8) == 0 {
@@ -43,7 +43,7 @@ func (h *harness) maybeTime() *time.Time {
 	return new(h.time())
 }
 
-// order returns a sort_order; sometimes one that another row has.
+// order returns a sort_order, sometimes one that another row has.
 func (h *harness) order() string { return fmt.Sprintf("%03d-%s", h.rng.IntN(300), h.one(someKinds)) }
 
 func (h *harness) row() any {
@@ -126,7 +126,7 @@ func (h *harness) channelQuery() index.ChannelQuery {
 	return q
 }
 
-// tags are none, or a list that may be empty.
+// tags returns nil or a list, which may be empty.
 func (h *harness) tags() []string {
 	if h.rng.IntN(3) > 0 {
 		return nil

@@ -11,16 +11,16 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// OpenStore returns empty keys and an empty journal of one store, whose clock is now.
+// OpenStore returns the keys and the journal of an empty store with now as its clock.
 type OpenStore func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal)
 
-// TestRevocation tests that a journal appends no record of an API key that may not be used any more.
+// TestRevocation tests that a journal appends no record of a revoked or expired API key.
 func TestRevocation(t *testing.T, open OpenStore) {
 	hour := time.Hour
 	for name, c := range map[string]struct {
 		request appliance.KeyRequest
 		change  func(t *testing.T, keys appliance.Keys, id string, clock *clock)
-		code    appliance.Code // empty: it is appended
+		code    appliance.Code // empty: the record is appended
 	}{
 		"a key that may be used": {change: func(*testing.T, appliance.Keys, string, *clock) {}},
 		"a revoked key": {change: func(t *testing.T, keys appliance.Keys, id string, clock *clock) {
@@ -48,7 +48,7 @@ func TestRevocation(t *testing.T, open OpenStore) {
 			_, _, err := journal.Append(t.Context(), r)
 			check(t, err)
 			c.change(t, keys, key.ID, clock)
-			for _, idempotencyKey := range []string{"", "once"} { // a replay is an answer, too
+			for _, idempotencyKey := range []string{"", "once"} { // a replay has the same result
 				r := Record(t, key.ID)
 				r.IdempotencyKey = idempotencyKey
 				_, _, err := journal.Append(t.Context(), r)
@@ -61,7 +61,7 @@ func TestRevocation(t *testing.T, open OpenStore) {
 	t.Run("a key from before the first event needs none", func(t *testing.T) { keysBeforeEvents(t, open) })
 }
 
-// Once Revoke has returned, the journal has all records of the key that it will ever have.
+// Once Revoke has returned, no further record of the key is appended.
 func revokedWhileAppending(t *testing.T, open OpenStore) {
 	keys, journal := open(t, time.Now)
 	for range 20 {
@@ -70,7 +70,7 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 		begun := make(chan struct{}, 1)
 		for range 8 {
 			appending.Go(func() {
-				for range 500 { // unless it is refused before
+				for range 500 { // unless the key is refused earlier
 					_, _, err := journal.Append(t.Context(), Record(t, key.ID))
 					if err != nil {
 						if appliance.CodeOf(err) != appliance.CodeAPIKeyRevoked {
@@ -101,7 +101,7 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 	}
 }
 
-// eventsOfKeys audits API keys that match, and API keys that do not match, their events.
+// eventsOfKeys audits API keys that match their events, and API keys that do not.
 func eventsOfKeys(t *testing.T, open OpenStore) {
 	keys, journal := open(t, time.Now)
 	create := func(name string) appliance.APIKey {
@@ -117,10 +117,10 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 	sound, planted, other, revoked, bound := create("sound"), create("planted"), create("other"), create("revoked"), create("bound")
 	tell(appliance.EventKeyCreated, sound)
 	tell(appliance.EventKeyCreated, revoked)
-	tell(appliance.EventKeyRevoked, revoked) // and was not
+	tell(appliance.EventKeyRevoked, revoked) // the key itself is not revoked
 	tell(appliance.EventKeyCreated, bound)
 	told := other
-	told.SecretHash[0]++ // somebody else's secret
+	told.SecretHash[0]++ // another secret
 	tell(appliance.EventKeyCreated, told)
 	bound.Attestor = "second"
 	tell(appliance.EventKeyBound, bound)
@@ -158,7 +158,7 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 	}
 }
 
-// keysBeforeEvents audits a journal that begins with an attestation, as an attestd without events began it.
+// keysBeforeEvents audits a journal that begins with an attestation, from an attestd before the introduction of events.
 func keysBeforeEvents(t *testing.T, open OpenStore) {
 	keys, journal := open(t, time.Now)
 	_, _, err := journal.Append(t.Context(), Record(t, "key"))

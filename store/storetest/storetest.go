@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of stores: what every implementation of appliance.Keys, appliance.Journal and
-// index.Index must do, tested through those interfaces alone.
+// Package storetest is the conformance suite of stores. It tests each implementation of appliance.Keys,
+// appliance.Journal and index.Index through these interfaces alone.
 package storetest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Record returns a new, valid record of an API key, as appliance.Attestor makes it. Its signature is by a key that
-// is the same in every test.
+// Record returns a new, valid record of an API key, as appliance.Attestor creates it. The signing key is the same in
+// every test.
 func Record(t testing.TB, keyID string) appliance.Record {
 	t.Helper()
 	id := uuid.Must(uuid.NewV7())
@@ -22,7 +22,7 @@ func Record(t testing.TB, keyID string) appliance.Record {
 	})
 }
 
-// RecordOf is Record for a request.
+// RecordOf returns a record for a request; see Record.
 func RecordOf(t testing.TB, keyID string, request appliance.Request) appliance.Record {
 	t.Helper()
 	key, err := crypto.ToECDSA(crypto.Keccak256([]byte("a key for tests")))
@@ -72,5 +72,5 @@ func wantCode(t testing.TB, err error, code appliance.Code) {
 	}
 }
 
-// epoch is when the tests' clocks begin.
+// epoch is the initial time of the tests' clocks.
 func epoch() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 678_901_234, time.FixedZone("", 3600)) }

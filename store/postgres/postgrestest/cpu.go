@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// CPU is the processor time that the server and all its processes have used, those that have ended among them.
+// CPU returns the processor time used by the server and its processes, including ended ones.
 func (s *Server) CPU() time.Duration {
 	server := s.PID()
 	if server == 0 {
 		return 0
 	}
-	const own, ended = 14 - 3, 16 - 3 // where utime and cutime are, each followed by its stime; proc(5), stat
+	const own, ended = 14 - 3, 16 - 3 // positions of utime and cutime, each followed by its stime; proc(5), stat
 	sum := ticks(server, own) + ticks(server, ended)
 	for _, pid := range children(server) {
 		sum += ticks(pid, own)
@@ -22,7 +22,7 @@ func (s *Server) CPU() time.Duration {
 	return sum
 }
 
-// ticks is the sum of two values of a process, 0 for one that is gone. They are in ticks of 10 ms.
+// ticks returns the sum of two adjacent fields of a process, in ticks of 10 ms; 0 if the process has ended.
 func ticks(pid, at int) (sum time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -40,7 +40,7 @@ func ticks(pid, at int) (sum time.Duration) {
 	return sum
 }
 
-// children are the processes that a process has started, and that have not ended.
+// children returns the running child processes of a process.
 func children(pid int) (pids []int) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // it may have ended
 	for field := range strings.FieldsSeq(string(text)) {

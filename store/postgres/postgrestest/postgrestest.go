@@ -1,6 +1,6 @@
-// Package postgrestest gives tests real PostgreSQL servers, of the package that the distribution has: cheap databases on a server
-// that all tests of a process share, primaries and standbys that can be killed, stopped and promoted, and a proxy that cuts
-// connections before, in and after a COMMIT.
+// Package postgrestest provides real PostgreSQL servers for tests, from the distribution's package. It creates cheap
+// databases on a server that all tests of a process share; primaries and standbys that a test can kill, stop and
+// promote; and a proxy that cuts connections before, during and after a COMMIT.
 package postgrestest
 
 import (
@@ -20,14 +20,14 @@ import (
 	"testing"
 )
 
-// Database is an empty database of the test's own. Its owner is the superuser.
+// Database is an empty database for one test. Its owner is the superuser.
 type Database struct {
 	*Server
 	Database string
 }
 
-// NewDatabase makes a database, which is dropped when the test ends, on the server that all tests of this process share. That
-// server does not sync to disk: it outlives the processes that use it, and nothing else.
+// NewDatabase creates a database on the server that all tests of this process share, and drops it when the test ends.
+// That server does not sync to disk: its data survives a kill of its clients, but not a crash.
 func NewDatabase(tb testing.TB) *Database {
 	tb.Helper()
 	s, err := shared()
@@ -38,19 +38,19 @@ func NewDatabase(tb testing.TB) *Database {
 	return d
 }
 
-// URL is the owner's, over TCP.
+// URL returns the owner's URL over TCP.
 func (d *Database) URL() string { return d.Server.URL(d.Database) }
 
-// SocketURL is the owner's, over the Unix socket.
+// SocketURL returns the owner's URL over the Unix socket.
 func (d *Database) SocketURL() string { return d.Server.SocketURL(d.Database) }
 
-// Exec runs statements as the owner, each a transaction of its own.
+// Exec runs statements as the owner, each in its own transaction.
 func (d *Database) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
 	d.Server.Exec(tb, d.Database, statements...)
 }
 
-// Query returns the one value that a statement gives, as text.
+// Query returns the single value of a query, as text.
 func (d *Database) Query(tb testing.TB, statement string) string {
 	tb.Helper()
 	return d.Server.Query(tb, d.Database, statement)
@@ -58,7 +58,7 @@ func (d *Database) Query(tb testing.TB, statement string) string {
 
 var databases atomic.Int64
 
-// shared starts the server of this process once. It ends with the process.
+// shared starts the shared server of this process once. The server ends with the process.
 var shared = sync.OnceValues(func() (*Server, error) {
 	s, err := prepare("shared", Settings{"fsync": "off", "full_page_writes": "off"})
 	if err == nil {
@@ -70,10 +70,10 @@ var shared = sync.OnceValues(func() (*Server, error) {
 	return s, err
 })
 
-// tools is where PostgreSQL's programs are, and who runs them: PostgreSQL refuses root.
+// tools locates PostgreSQL's programs and the user that runs them: PostgreSQL refuses to run as root.
 type tools struct {
 	bin string
-	as  *syscall.Credential // nil is this process's own user
+	as  *syscall.Credential // nil means the user of this process
 }
 
 var findTools = sync.OnceValues(func() (t tools, err error) {
@@ -83,14 +83,14 @@ var findTools = sync.OnceValues(func() (t tools, err error) {
 	return t, err
 })
 
-// findPrograms finds the newest version's. Debian has only the client's on the PATH.
+// findPrograms finds the programs of the newest version. Debian puts only the client programs on the PATH.
 func findPrograms() (string, error) {
 	patterns := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin"}
 	if out, err := exec.CommandContext(context.Background(), "pg_config", "--bindir").Output(); err == nil {
 		patterns = append(patterns, strings.TrimSpace(string(out)))
 	}
 	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // fails for a bad pattern only
+		found, _ := filepath.Glob(pattern) // fails only for a malformed pattern
 		for _, dir := range slices.Backward(found) {
 			if _, err := os.Stat(filepath.Join(dir, "initdb")); err == nil {
 				return dir, nil
@@ -100,7 +100,7 @@ func findPrograms() (string, error) {
 	return "", errors.New("PostgreSQL's server is not installed: run `make test-deps`")
 }
 
-// somebody is a user who is not root.
+// somebody returns a user other than root.
 func somebody() (*syscall.Credential, error) {
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -114,7 +114,7 @@ func somebody() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 }
 
-// command runs in a process group of its own, so that Ctrl-C does not reach it.
+// command prepares a program in its own process group, so that Ctrl-C does not reach it.
 func (t tools) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(context.Background(), name, args...)
 	cmd.Dir = "/"
@@ -123,7 +123,7 @@ func (t tools) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a program of PostgreSQL. Its output goes to a file, which the server may keep open.
+// run runs a PostgreSQL program. Its output goes to a file, because a started server keeps its output open.
 func (t tools) run(name string, args ...string) error {
 	out, err := os.CreateTemp("", "attestd-postgres-")
 	if err != nil {
@@ -140,7 +140,7 @@ func (t tools) run(name string, args ...string) error {
 	return nil
 }
 
-// give gives a file to the user who runs PostgreSQL.
+// give makes the user that runs PostgreSQL the owner of a file.
 func (t tools) give(path string) error {
 	if t.as == nil {
 		return nil

@@ -33,7 +33,7 @@ func TestAStandbyHasWhatWasCommitted(t *testing.T) {
 	if got := standby.Query(t, postgrestest.Owner, "SELECT count(*) FROM seen"); got != "2" {
 		t.Errorf("%s rows", got)
 	}
-	// The one that was killed comes back as the standby, and a client of both finds the primary.
+	// The killed server returns as the standby, and a client of both servers finds the primary.
 	primary.Follow(t, standby)
 	standby.Synchronous(t, "first")
 	conn, err := pgx.Connect(t.Context(), primary.URL(postgrestest.Owner, standby))
@@ -100,7 +100,7 @@ func TestAServerWhoseDiskIsFull(t *testing.T) {
 		t.Error("it takes what it has no room for")
 	}
 	free()
-	if server.PID() == 0 { // it ends where its log has no room
+	if server.PID() == 0 { // the server ends if its log cannot grow
 		server.Start(t)
 	}
 	if err := insert(); err != nil {

@@ -17,40 +17,40 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Cut is when a connection is cut around a COMMIT.
+// Cut is the moment at which a connection is cut around a COMMIT.
 type Cut int
 
-// The cuts.
+// The moments.
 const (
 	Never        Cut = iota
-	BeforeCommit     // the server never gets the COMMIT: the transaction is rolled back
-	InCommit         // the server has committed, and its answer is lost
-	AfterCommit      // the client has the answer
+	BeforeCommit     // the server does not receive the COMMIT and rolls back
+	InCommit         // the server has committed, but its answer is lost
+	AfterCommit      // the client has received the answer
 )
 
-// Faults are how the network between the clients and a server fails; the zero value is a network that is well.
+// Faults are the failures of the network between clients and server. The zero value is a healthy network.
 type Faults struct {
 	Cut         Cut
-	CutsLeft    int           // so many COMMITs are cut, then no more; 0 is without end
-	Refuse      bool          // connections, those that are made and new ones, are reset
-	Silent      bool          // nothing arrives in either direction; connections stay, as when a cable is pulled
-	CommitDelay time.Duration // before each COMMIT reaches the server
-	HoldDelay   time.Duration // before what a client sends inside a transaction reaches the server
+	CutsLeft    int           // number of COMMITs to cut; 0 means no limit
+	Refuse      bool          // existing and new connections are reset
+	Silent      bool          // no data arrives in either direction; connections stay open, as with a pulled cable
+	CommitDelay time.Duration // delay before each COMMIT reaches the server
+	HoldDelay   time.Duration // delay before a client's message inside a transaction reaches the server
 }
 
-// Proxy is a network between clients and a server, which fails when it is told to.
+// Proxy is a network between clients and a server that fails on request.
 type Proxy struct {
 	listener net.Listener
 	server   *Server
 	commits  atomic.Int64
 
-	mu     sync.Mutex // protects all below
+	mu     sync.Mutex // protects the fields below
 	faults Faults
 	change chan struct{} // closed when faults change
 	open   map[net.Conn]struct{}
 }
 
-// NewProxy makes a network to the server for as long as the test runs.
+// NewProxy starts a proxy to the server until the end of the test.
 func NewProxy(tb testing.TB, server *Server) *Proxy {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
@@ -61,21 +61,21 @@ func NewProxy(tb testing.TB, server *Server) *Proxy {
 	return p
 }
 
-// Address is where it listens.
+// Address returns the listening address.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// Server is the server that it leads to.
+// Server returns the server behind the proxy.
 func (p *Proxy) Server() *Server { return p.server }
 
-// URL is the owner's for a database, through the proxy.
+// URL returns the owner's URL for a database, through the proxy.
 func (p *Proxy) URL(database string) string { return p.RoleURL(url.User(Owner), database) }
 
-// RoleURL is the URL of a role, through the proxy.
+// RoleURL returns the URL of a role, through the proxy.
 func (p *Proxy) RoleURL(role *url.Userinfo, database string) string {
 	return (&url.URL{Scheme: "postgres", User: role, Host: p.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}).String()
 }
 
-// Fail makes the network fail from now on.
+// Fail sets the faults from now on.
 func (p *Proxy) Fail(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *Proxy) Fail(f Faults) {
 	}
 }
 
-// Cut resets the connections that there are. New ones are well.
+// Cut resets the existing connections. New ones are not affected.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,10 +98,10 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Commits is how many COMMITs clients have sent.
+// Commits returns how many COMMITs clients have sent.
 func (p *Proxy) Commits() int64 { return p.commits.Load() }
 
-// CutsLeft is how many COMMITs are still to be cut.
+// CutsLeft returns how many COMMITs are still to be cut.
 func (p *Proxy) CutsLeft() int { return p.now().CutsLeft }
 
 func reset(c net.Conn) {
@@ -151,7 +151,7 @@ func (p *Proxy) now() Faults {
 	return p.faults
 }
 
-// cut returns how a COMMIT that is sent now is cut.
+// cut counts a COMMIT, and returns how to cut it.
 func (p *Proxy) cut() (cut Cut, delay time.Duration) {
 	p.commits.Add(1)
 	p.mu.Lock()
@@ -165,7 +165,7 @@ func (p *Proxy) cut() (cut Cut, delay time.Duration) {
 	return cut, delay
 }
 
-// silence waits while nothing arrives. It reports whether the connection is still there.
+// silence waits while the network is silent. It returns false if the connection has ended.
 func (c *connection) silence() bool {
 	for {
 		c.proxy.mu.Lock()
@@ -182,14 +182,14 @@ func (c *connection) silence() bool {
 	}
 }
 
-// connection is one client's, and the one to the server that belongs to it.
+// connection is a client's connection and the matching connection to the server.
 type connection struct {
 	proxy          *Proxy
 	client, server net.Conn
 	once           sync.Once
-	ended          chan struct{} // closed when either has ended
+	ended          chan struct{} // closed when either connection has ended
 	commit         commits       // owned by fromClient
-	cutting        atomic.Int32  // the Cut of the COMMIT whose answer is awaited
+	cutting        atomic.Int32  // the Cut of the COMMIT that awaits its answer
 	idle           atomic.Bool   // the server waits for the client inside a transaction
 }
 
@@ -202,7 +202,7 @@ func (c *connection) end() {
 	})
 }
 
-// fromClient passes on what the client sends: first messages that have a length only, then messages with a type.
+// fromClient forwards the client's messages. The first messages have only a length; later messages also have a type.
 func (c *connection) fromClient() {
 	defer c.end()
 	for started := false; ; {
@@ -210,7 +210,7 @@ func (c *connection) fromClient() {
 		if err != nil || !c.silence() {
 			return
 		}
-		// A request for encryption comes before the startup message. Its answer has no length, and no frame of ours is to be taken for it.
+		// The proxy refuses encryption itself. The server's answer would be a single byte without a length.
 		if !started && (isRequest(frame, 80877103) || isRequest(frame, 80877104)) {
 			if _, err := c.client.Write([]byte("N")); err != nil {
 				return
@@ -230,7 +230,7 @@ func (c *connection) fromClient() {
 	}
 }
 
-// beforeCommit reports whether the COMMIT is passed on.
+// beforeCommit returns false if the COMMIT must not be forwarded.
 func (c *connection) beforeCommit() bool {
 	cut, delay := c.proxy.cut()
 	if !c.wait(delay) {
@@ -240,7 +240,7 @@ func (c *connection) beforeCommit() bool {
 	return cut != BeforeCommit
 }
 
-// wait waits as a slow network does. It reports whether the connection is still there.
+// wait simulates a slow network. It returns false if the connection has ended.
 func (c *connection) wait(delay time.Duration) bool {
 	select {
 	case <-time.After(delay):
@@ -250,7 +250,7 @@ func (c *connection) wait(delay time.Duration) bool {
 	}
 }
 
-// fromServer passes on what the server answers.
+// fromServer forwards the server's answers.
 func (c *connection) fromServer() {
 	defer c.end()
 	for {
@@ -274,7 +274,7 @@ func (c *connection) fromServer() {
 	}
 }
 
-// ended knows the answer to a COMMIT.
+// ended reports whether a message is the answer to a COMMIT.
 func ended(frame []byte) bool {
 	var m pgproto3.CommandComplete
 	if frame[0] != 'C' || m.Decode(frame[5:]) != nil {
@@ -283,7 +283,7 @@ func ended(frame []byte) bool {
 	return string(m.CommandTag) == "COMMIT" || string(m.CommandTag) == "ROLLBACK"
 }
 
-// commits knows a COMMIT in what a client sends: by itself, or as a statement that was prepared.
+// commits detects a COMMIT in a client's messages: a simple query, or the execution of a prepared statement.
 type commits struct {
 	statements, portals map[string]bool
 }
@@ -314,7 +314,7 @@ func (c *commits) sent(frame []byte) bool {
 	return false
 }
 
-// isCommit knows a statement that is COMMIT, or a batch of statements that ends with it.
+// isCommit reports whether a statement is COMMIT, or a batch of statements that ends with it.
 func isCommit(sql string) bool {
 	words := strings.FieldsFunc(strings.ToLower(sql), func(r rune) bool { return unicode.IsSpace(r) || r == ';' })
 	return len(words) > 0 && words[len(words)-1] == "commit"
@@ -324,7 +324,7 @@ func isRequest(frame []byte, code uint32) bool {
 	return len(frame) >= 8 && binary.BigEndian.Uint32(frame[4:]) == code
 }
 
-// readFrame reads a message: a type, unless it is one of the first, a length that counts itself, and a body.
+// readFrame reads a message: a type if typed, a length that counts itself, and a body.
 func readFrame(r io.Reader, typed bool) ([]byte, error) {
 	before := 0
 	if typed {

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// A client inserts a row in a transaction, by both ways to send COMMIT.
+// A client inserts a row in a transaction, with both ways to send COMMIT.
 func TestCutsAroundCommit(t *testing.T) {
 	d := postgrestest.NewDatabase(t)
 	p := postgrestest.NewProxy(t, d.Server)
@@ -73,7 +73,7 @@ func TestCutsAroundCommit(t *testing.T) {
 func TestANetworkThatFails(t *testing.T) {
 	d := postgrestest.NewDatabase(t)
 	p := postgrestest.NewProxy(t, d.Server)
-	const soon = 300 * time.Millisecond // for who gets no answer
+	const soon = 300 * time.Millisecond // for clients without an answer
 	ask := func(conn *pgx.Conn, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Follow makes the server a standby of another, with the other's data, whatever it was before.
+// Follow makes the server a standby of another one, with the other's data. It deletes the server's own data.
 func (s *Server) Follow(tb testing.TB, primary *Server) {
 	tb.Helper()
 	s.kill()
@@ -23,7 +23,8 @@ func (s *Server) Follow(tb testing.TB, primary *Server) {
 	check(tb, s.start())
 }
 
-// Synchronous makes commits wait for one of these standbys, once one of them follows; without names, for none.
+// Synchronous makes commits wait for one of the named standbys, and returns once one of them follows. Without names,
+// commits do not wait.
 func (s *Server) Synchronous(tb testing.TB, names ...string) {
 	tb.Helper()
 	setting := ""
@@ -34,14 +35,15 @@ func (s *Server) Synchronous(tb testing.TB, names ...string) {
 	s.await(tb, fmt.Sprintf("SELECT count(*) %s FROM pg_stat_replication WHERE sync_state = 'sync'", map[bool]string{true: "> 0", false: "= 0"}[len(names) > 0]))
 }
 
-// Detach ends a standby's following: what is committed from now on it does not have.
+// Detach stops a standby's replication. It does not receive later commits.
 func (s *Server) Detach(tb testing.TB) {
 	tb.Helper()
 	s.Set(tb, Settings{"primary_conninfo": ""})
 	s.await(tb, "SELECT count(*) = 0 FROM pg_stat_wal_receiver")
 }
 
-// Promote makes a standby the primary. It returns when it is. It waits for no standby of its own.
+// Promote makes a standby the primary, and returns when the promotion is complete. Its commits do not wait for a
+// standby.
 func (s *Server) Promote(tb testing.TB) {
 	tb.Helper()
 	check(tb, s.tools.run("pg_ctl", "promote", "--wait", "--silent", "--pgdata="+s.data()))
@@ -71,23 +73,24 @@ func (s *Server) await(tb testing.TB, condition string) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("postgrestest: %s has not come true in %s\n%s", condition, s.Name, s.Log())
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 }
 
-// Start starts a server that was killed or stopped.
+// Start starts a killed or stopped server.
 func (s *Server) Start(tb testing.TB) {
 	tb.Helper()
 	check(tb, s.start())
 }
 
-// Stop ends the server as its operator does, with all connections.
+// Stop stops the server cleanly and closes all connections.
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	check(tb, s.tools.run("pg_ctl", "stop", "--mode=fast", "--wait", "--silent", "--pgdata="+s.data()))
 }
 
-// Kill ends the server and all its processes at once, as when its machine dies, but for what the kernel has yet to write.
+// Kill ends the server and all its processes at once, like a crash of its machine, except that the kernel still writes
+// its cache.
 func (s *Server) Kill(tb testing.TB) {
 	tb.Helper()
 	if !s.kill() {
@@ -96,20 +99,20 @@ func (s *Server) Kill(tb testing.TB) {
 }
 
 func (s *Server) kill() bool {
-	pids := s.signal(syscall.SIGSTOP) // so that it starts no more
+	pids := s.signal(syscall.SIGSTOP) // so that it starts no further processes
 	s.signal(syscall.SIGKILL)
 	for _, pid := range pids {
 		for runs(pid) {
-			time.Sleep(time.Millisecond) // nobody tells of the end of what is no child
+			time.Sleep(time.Millisecond) // only the parent of a process is notified of its end
 		}
 	}
-	// They name a process which is there until its parent, the system's first, has taken note of its end.
+	// The files name a process that exists until its parent, init, has reaped it.
 	_ = os.Remove(filepath.Join(s.data(), "postmaster.pid"))
 	_ = os.Remove(filepath.Join(s.Dir, fmt.Sprintf(".s.PGSQL.%d.lock", s.Port)))
 	return len(pids) > 0
 }
 
-// Freeze stops all its processes, as when its machine hangs: connections stay, and nothing answers.
+// Freeze stops all processes of the server, like a hung machine: connections stay open, but remain unanswered.
 func (s *Server) Freeze(tb testing.TB) {
 	tb.Helper()
 	if len(s.signal(syscall.SIGSTOP)) == 0 {
@@ -117,20 +120,20 @@ func (s *Server) Freeze(tb testing.TB) {
 	}
 }
 
-// Thaw lets a frozen server go on.
+// Thaw continues a frozen server.
 func (s *Server) Thaw(tb testing.TB) {
 	tb.Helper()
 	s.signal(syscall.SIGCONT)
 }
 
-// signal sends a signal to the server, and then to its children.
+// signal sends a signal to the server and its children, and returns their process ids.
 func (s *Server) signal(sig syscall.Signal) []int {
 	server := s.PID()
 	if server == 0 {
 		return nil
 	}
 	first := sig
-	if sig == syscall.SIGKILL { // what is ended has no children to be found
+	if sig == syscall.SIGKILL { // a killed server would have no children to find
 		first = syscall.SIGSTOP
 	}
 	_ = syscall.Kill(server, first)
@@ -142,7 +145,7 @@ func (s *Server) signal(sig syscall.Signal) []int {
 	return pids
 }
 
-// PID is the process of the server, 0 where it does not run.
+// PID returns the process id of the server, or 0 if it does not run.
 func (s *Server) PID() int {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	if err != nil {
@@ -156,7 +159,7 @@ func (s *Server) PID() int {
 	return pid
 }
 
-// runs reports whether a server runs as that process.
+// runs reports whether the process is a running server.
 func runs(pid int) bool {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
 	return strings.Contains(string(text), "(postgres)") && !strings.Contains(string(text), ") Z ")

@@ -22,26 +22,26 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Owner is the superuser of each server, who needs no password. Other roles do when they come by TCP.
+// Owner is the superuser of each server. It needs no password. Other roles need one over TCP.
 const Owner = "postgres"
 
 // Settings are settings of postgresql.conf.
 type Settings map[string]string
 
-// Server is a PostgreSQL server in a folder of its own, which listens on a port of 127.0.0.1 and on a Unix socket. It goes on
-// listening on the same port when it is started again.
+// Server is a PostgreSQL server with its own folder. It listens on a port of 127.0.0.1 and on a Unix socket. It keeps
+// its port over restarts.
 type Server struct {
-	Dir      string // of the data and the socket
+	Dir      string // folder of the data and the socket
 	Port     int
-	Name     string   // as standby: its application_name
-	settings Settings // of all servers that are copies of one
-	own      Settings // and of this one
+	Name     string   // application_name as a standby
+	settings Settings // shared by a server and its copies
+	own      Settings // of this server only
 	tools    tools
-	watch    *exec.Cmd // the shell that ends the server with this process
-	alive    *os.File  // its standard input
+	watch    *exec.Cmd // the shell that ends the server when this process ends
+	alive    *os.File  // the shell's standard input
 }
 
-// NewServer starts a server for as long as the test runs. It syncs to disk, as PostgreSQL does by default.
+// NewServer starts a server until the end of the test. It syncs to disk, which is PostgreSQL's default.
 func NewServer(tb testing.TB, settings Settings) *Server {
 	tb.Helper()
 	s := newServer(tb, "first", settings)
@@ -50,7 +50,8 @@ func NewServer(tb testing.TB, settings Settings) *Server {
 	return s
 }
 
-// NewSmallServer starts a server on a file system of so many bytes, and skips the test where none can be mounted.
+// NewSmallServer starts a server on a file system of size bytes. It skips the test if such a file system cannot be
+// mounted.
 func NewSmallServer(tb testing.TB, size int64, settings Settings) *Server {
 	tb.Helper()
 	s := newServer(tb, "first", settings)
@@ -64,7 +65,7 @@ func NewSmallServer(tb testing.TB, size int64, settings Settings) *Server {
 	return s
 }
 
-// Fill takes all the space that the server's file system has left, until free is called.
+// Fill fills the server's file system until free is called.
 func (s *Server) Fill(tb testing.TB) (free func()) {
 	tb.Helper()
 	ballast := filepath.Join(s.Dir, "ballast")
@@ -79,7 +80,8 @@ func (s *Server) Fill(tb testing.TB) (free func()) {
 	return func() { check(tb, os.Remove(ballast)) }
 }
 
-// Standby starts a copy of the server that follows it for as long as the test runs. It is asynchronous unless Synchronous names it.
+// Standby starts a copy of the server that follows it until the end of the test. Replication is asynchronous, unless
+// Synchronous names it.
 func (s *Server) Standby(tb testing.TB, name string) *Server {
 	tb.Helper()
 	standby := newServer(tb, name, s.settings)
@@ -95,13 +97,14 @@ func newServer(tb testing.TB, name string, settings Settings) *Server {
 	return s
 }
 
-// prepare makes the server's folder and starts what ends it.
+// prepare creates the server's folder and starts the shell that ends the server.
 func prepare(name string, settings Settings) (*Server, error) {
 	tools, err := findTools()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "attestd-postgres-") // a test's own folder may be too long for a socket, and closed to others
+	// A test's own folder may be too long for a socket's path, and inaccessible to other users.
+	dir, err := os.MkdirTemp("", "attestd-postgres-")
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +112,7 @@ func prepare(name string, settings Settings) (*Server, error) {
 	if err := tools.give(dir); err != nil {
 		return nil, err
 	}
-	// However this process ends, the shell's input ends with it.
+	// The shell's input ends with this process, however the process ends.
 	s.watch = tools.command("sh", "-c", `read forever; if read pid <"$0/data/postmaster.pid"; then kill -CONT "$pid"; kill -QUIT "$pid"; fi; rm -rf "$0"`, dir)
 	input, alive, err := os.Pipe()
 	if err != nil {
@@ -124,26 +127,27 @@ func prepare(name string, settings Settings) (*Server, error) {
 func (s *Server) end() {
 	s.kill()
 	_ = s.alive.Close()
-	_ = s.watch.Wait() // its status is that of the last command, and there may be nothing left to remove
+	// The status is that of the last command, and the folder may already be empty.
+	_ = s.watch.Wait()
 }
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-// initialise makes an empty database cluster.
+// initialise creates an empty database cluster.
 func (s *Server) initialise() error {
 	if err := s.tools.run("initdb", "--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username="+Owner, s.data()); err != nil {
 		return err
 	}
-	// Replication is the owner's. A role that is not has to show its password, as it does elsewhere.
+	// Only the owner may replicate. Other roles need a password over TCP, as in production.
 	const access = "local all all trust\nhost all " + Owner + " 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n" +
 		"local replication all trust\nhost replication " + Owner + " 127.0.0.1/32 trust\n"
 	return s.write("pg_hba.conf", access)
 }
 
-// start starts the server on its port, or on a free one the first time, and waits until it takes connections.
+// start starts the server and waits until it accepts connections. The first start chooses a free port.
 func (s *Server) start() error {
 	var err error
-	for range 5 { // somebody else may take a port that was free
+	for range 5 { // another process may take the port first
 		if s.Port == 0 {
 			if s.Port, err = freePort(); err != nil {
 				return err
@@ -161,7 +165,7 @@ func (s *Server) tryStart() error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	_ = os.Remove(s.log()) // of the time before
+	_ = os.Remove(s.log()) // from the previous run
 	if err := s.tools.run("pg_ctl", "start", "--wait", "--timeout=60", "--silent", "--pgdata="+s.data(), "--log="+s.log()); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.Log())
 	}
@@ -183,7 +187,7 @@ func (s *Server) configure() error {
 	return s.write("postgresql.conf", text.String())
 }
 
-// write writes a file of the data folder.
+// write writes a file into the data folder.
 func (s *Server) write(name, text string) error {
 	path := filepath.Join(s.data(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -192,9 +196,9 @@ func (s *Server) write(name, text string) error {
 	return s.tools.give(path)
 }
 
-// freePort is a port on which nothing listens, below those that the kernel gives to connections and to listeners of port 0.
+// freePort returns a free port below the range that the kernel assigns to connections and to listeners on port 0.
 func freePort() (int, error) {
-	const first, last = 10_000, 32_000 // Linux gives 32768 and up
+	const first, last = 10_000, 32_000 // Linux assigns ports from 32768
 	for range 100 {
 		port := first + rand.N(last-first)
 		if l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
@@ -204,7 +208,7 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no port between %d and %d is free", first, last)
 }
 
-// Log is what the server has logged since it was started.
+// Log returns the server's log since its last start.
 func (s *Server) Log() []byte {
 	text, _ := os.ReadFile(s.log())
 	return text
@@ -212,12 +216,12 @@ func (s *Server) Log() []byte {
 
 func (s *Server) log() string { return filepath.Join(s.Dir, "log") }
 
-// URL is the owner's for a database, over TCP. With more servers, it is for whichever of them is the primary.
+// URL returns the owner's URL for a database, over TCP. With further servers, it leads to the current primary.
 func (s *Server) URL(database string, others ...*Server) string {
 	return s.RoleURL(url.User(Owner), database, others...)
 }
 
-// RoleURL is the URL of another role.
+// RoleURL returns the URL of another role.
 func (s *Server) RoleURL(role *url.Userinfo, database string, others ...*Server) string {
 	u := url.URL{Scheme: "postgres", User: role, Host: s.Address(), Path: "/" + database}
 	q := url.Values{"sslmode": {"disable"}}
@@ -229,18 +233,18 @@ func (s *Server) RoleURL(role *url.Userinfo, database string, others ...*Server)
 	return u.String()
 }
 
-// SocketURL is the owner's for a database, over the Unix socket.
+// SocketURL returns the owner's URL for a database, over the Unix socket.
 func (s *Server) SocketURL(database string) string {
 	q := url.Values{"host": {s.Dir}, "port": {strconv.Itoa(s.Port)}, "user": {Owner}}
 	return "postgres:///" + database + "?" + q.Encode()
 }
 
-// Address is where it listens.
+// Address returns the listening address.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.Port) }
 
 func (s *Server) socket() string { return filepath.Join(s.Dir, fmt.Sprintf(".s.PGSQL.%d", s.Port)) }
 
-// Exec runs statements as the owner, each a transaction of its own.
+// Exec runs statements as the owner, each in its own transaction.
 func (s *Server) Exec(tb testing.TB, database string, statements ...string) {
 	tb.Helper()
 	check(tb, s.exec(database, statements...))
@@ -262,7 +266,7 @@ func (s *Server) exec(database string, statements ...string) error {
 	return nil
 }
 
-// Query returns the one value that a statement gives, as text.
+// Query returns the single value of a query, as text.
 func (s *Server) Query(tb testing.TB, database, statement string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
