@@ -1,12 +1,12 @@
-# attestd: make help lists what can be made.
+# attestd: make help lists the targets.
 
 GO        ?= go
 VERSION   ?= $(shell sh packaging/version.sh)
 LDFLAGS   := -X main.release=$(VERSION)
 GOFLAGS_  := -trimpath -buildvcs=false
 TESTFLAGS ?= -race -timeout 60m
-# What was built with the race detector waits a second before it ends, in which other threads might report a race. The tests start
-# some thousand programs.
+# By default, a program built with the race detector waits a second before it exits, for reports of other threads. The
+# tests start some thousand programs.
 export GORACE ?= atexit_sleep_ms=0
 FUZZTIME  ?= 30s
 CUTS      ?= 5000
@@ -15,11 +15,11 @@ ARGS      ?=
 ROUNDS    ?= 1
 SUITES    ?= bookworm trixie
 QUIETLY   := sh packaging/quietly.sh
-# Published clients replace dependencies of dependencies, which npm understands since 10; Debian 12 and 13 have npm 9.
+# The published clients override transitive dependencies, which npm supports since 10. Debian 12 and 13 have npm 9.
 NPM10     := npm exec --yes npm@10.9.4 --
 
 export CGO_ENABLED = 1
-# The Go that packaging/deps.sh fetches where this machine's is too old.
+# The Go that packaging/deps.sh downloads if this machine's is too old.
 export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
@@ -61,21 +61,21 @@ test-deps:
 promtool: test-deps
 	@sh packaging/promtool.sh
 
-# The playground is bundled from npm. Without Node the build succeeds, and /graphiql says how to get it.
+# The playground is bundled from npm. Without Node the build succeeds, and /graphiql explains how to get the playground.
 playground: api/graphiql/dist/index.html
 api/graphiql/dist/index.html: api/graphiql/package-lock.json api/graphiql/build.mjs api/graphiql/src/*
 	@if command -v npm >/dev/null 2>&1; then \
 	  $(QUIETLY) bin/playground.log 'bundling the playground' sh -c 'cd api/graphiql && npm ci --no-audit --no-fund && npm run build && touch dist/index.html'; \
 	else echo 'playground: npm is not installed; built without it'; fi
 
-# So are the console's graphs. Without Node it shows their figures as a table.
+# The console's graphs are bundled from npm. Without Node the console shows their values as a table.
 console: api/console/dist/uplot.js
 api/console/dist/uplot.js: api/console/package-lock.json api/console/build.mjs
 	@if command -v npm >/dev/null 2>&1; then \
 	  $(QUIETLY) bin/console.log "bundling the console's graphs" sh -c 'cd api/console && npm ci --no-audit --no-fund && npm run build && touch dist/uplot.js'; \
 	else echo 'console: npm is not installed; built without its graphs'; fi
 
-# Published clients of the hosted service, which the tests run against ours.
+# Published clients of the hosted service. The tests run them against attestd.
 clients: api/graphql/clienttest/node_modules/.package-lock.json
 api/graphql/clienttest/node_modules/.package-lock.json: api/graphql/clienttest/package-lock.json
 	@$(QUIETLY) bin/clients.log 'fetching the published clients that the tests run' \

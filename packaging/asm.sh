@@ -1,16 +1,17 @@
 #!/bin/sh
-# For `go build -toolexec`: has Go's assembler leave the module cache's path out of what it makes.
+# For `go build -toolexec`: makes Go's assembler omit the path of the module cache from its output.
 #
-# With -trimpath, go tells the assembler how the folder of a package is to be called, but not the folders of files that
-# the package includes from elsewhere in its module, as gnark-crypto's do. Those would get in with their whole path, and
-# with it the name of the person who builds. -asmflags could say so, too, if go did not record it in the program.
+# With -trimpath, go rewrites only the folder of the package for the assembler. A package such as gnark-crypto's
+# includes files from other folders of its module. Their full path would get into the program, with the name of the user
+# who builds it. -asmflags could rewrite that path as well, but go records -asmflags in the program.
 set -eu
 
 case $1 in
 */asm) ;;
 *) exec "$@" ;;
 esac
-# What go asks for to tell two tools apart: what this one makes is not to be confused with what the bare one made.
+# go identifies tools by this output. A distinct one keeps the cached output of this tool apart from the plain
+# assembler's.
 if [ "${2:-}" = -V=full ]; then
 	echo "$("$@") without the module cache's path"
 	exit

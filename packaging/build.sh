@@ -1,15 +1,15 @@
 #!/bin/sh
 # Builds the packages into dist/: one .deb, .rpm and software bill of materials for each architecture, and the checksums
-# of all. `make packages` runs it. What it reads from the environment, all optional:
+# of all. `make packages` runs it. Optional environment variables:
 #
-#   ARCHES             architectures by Go's names; this machine's, and arm64 where its cross compiler is installed
-#   VERSION            packaging/version.sh's by default
-#   SOURCE_DATE_EPOCH  the date of everything in the packages; the commit's by default
-#   GPG_KEY            the key that signs the .rpm files and SHA256SUMS; nothing is signed without
+#   ARCHES             architectures, by Go's names; default: this machine's, and arm64 with its cross compiler
+#   VERSION            default: the output of packaging/version.sh
+#   SOURCE_DATE_EPOCH  date of all files in the packages; default: the commit's
+#   GPG_KEY            key that signs the .rpm files and SHA256SUMS; without it, they are not signed
 #   GO                 the go command
 #
-# The same commit gives the same bytes, on any machine with the same Go, C compiler and rpmbuild: nothing of this machine,
-# its clock, its paths or its user gets in.
+# The build is reproducible: the same commit gives the same bytes on each machine with the same Go, C compiler and
+# rpmbuild, regardless of its clock, its paths and its user.
 set -eu
 umask 022
 export LC_ALL=C TZ=UTC CGO_ENABLED=1
@@ -22,13 +22,13 @@ VERSION=${VERSION:-$(sh packaging/version.sh)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(sh packaging/version.sh --date)}
 export VERSION SOURCE_DATE_EPOCH
 
-# What a build may depend on is set here, not taken from the person who builds.
+# These settings replace the user's own, so that the build does not depend on them.
 export GOFLAGS='-trimpath -buildvcs=false' GOAMD64=v1 GOARM64=v8.0
 export CGO_CFLAGS='-O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2' CGO_LDFLAGS='-Wl,-z,relro,-z,now'
 
 host=$($GO env GOHOSTARCH)
 
-cross() { # cross ARCH: the C compiler for it, nothing where there is none
+cross() { # cross ARCH: prints the C compiler for it, if there is one
 	case $1 in
 	"$host") echo "${CC:-gcc}" ;;
 	amd64) command -v x86_64-linux-gnu-gcc ;;
@@ -43,11 +43,11 @@ compile() { # compile ARCH FILE
 		$GO build -toolexec "sh '$PWD/packaging/asm.sh'" -buildmode=pie -ldflags "-s -w -X main.release=$VERSION" -o "$2" ./appliance/cmd/attestd
 }
 
-lay() { # lay FILE...: the last is the target; readable by all, not executable
+lay() { # lay FILE... TARGET: installs with mode 644
 	install -D -m 644 "$@"
 }
 
-# What is the same for every architecture, made by the program that runs here.
+# Makes the files that are the same for every architecture, with the program for this machine.
 common() { # common FOLDER PROGRAM
 	man=$(mktemp -d)
 	"$2" man "$man"
@@ -86,28 +86,29 @@ common() { # common FOLDER PROGRAM
 	cp -R packaging/deb packaging/rpm "$1/scripts"
 }
 
-# Every value with what it is for, to read and to copy from. The packages have no file in /etc/attestd: the defaults are
-# in the program, and what differs from them in the file that `attestd setup` wrote, which no upgrade touches.
+# Prints the reference file: every setting with its description. The packages have no file in /etc/attestd. Defaults are
+# in the program; other values are in the file that `attestd setup` writes, which no upgrade touches.
 reference() { # reference PROGRAM MODULE
 	{
 		cat <<-'END'
-			# Every value that attestd can be configured with, and its default. This file is not read: copy what is to differ,
-			# with the sections it is in and without the # at the line's beginning, to /etc/attestd/attestd.yaml, which 'attestd
-			# setup' has written. 'attestd config check' finds mistakes, 'attestd config show' prints what is in effect. After a
-			# change: systemctl reload attestd, or restart where reload says so.
+			# Every value that attestd can be configured with, and its default. This file is not read: copy what is to
+			# differ, with the sections it is in and without the # at the line's beginning, to
+			# /etc/attestd/attestd.yaml, which 'attestd setup' has written. 'attestd config check' finds mistakes,
+			# 'attestd config show' prints what is in effect. After a change: systemctl reload attestd, or restart where
+			# reload says so.
 
 		END
 		env -i "$1" --config /dev/null config show | sed -e "s,/usr/lib[a-z0-9/]*/libsofthsm2.so,$2,"
 	} | sed -e 's/^/#/'
 }
 
-# The files of the .rpm, where they belong, as attestd.spec lists them.
+# Puts the files of the .rpm into the places that attestd.spec lists.
 rpm_tree() { # rpm_tree FOLDER-OF-BUILD
 	cp -R "$1/usr" "$1/rpm/"
 	mkdir -p "$1/rpm/var/lib/attestd" "$1/rpm/var/backups/attestd"
 	lay "$1/usr/share/attestd/attestd.rpm.yaml" "$1/rpm/usr/share/attestd/attestd.yaml"
 	rm "$1/rpm/usr/share/attestd/attestd.rpm.yaml"
-	lay "$1/rpm/usr/share/attestd/attestd.yaml" "$1/rpm/etc/attestd/attestd.yaml" # its name, of which the package has no file
+	lay "$1/rpm/usr/share/attestd/attestd.yaml" "$1/rpm/etc/attestd/attestd.yaml" # for %ghost; not in the package
 	lay "$1/usr/share/zsh/attestd" "$1/rpm/usr/share/zsh/site-functions/_attestd"
 	rm "$1/rpm/usr/share/zsh/attestd"
 	lay -t "$1/rpm/usr/share/licenses/attestd" "$1/LICENSE"
@@ -123,8 +124,8 @@ make_deb() { # make_deb FOLDER-OF-BUILD FILE
 		{ cat "$1/nfpm.log" >&2; exit 1; }
 }
 
-# rpmbuild, and not nfpm, which has neither Requires(pre) nor relative names of files in the archive. It must not see
-# the macros of the person who builds.
+# Uses rpmbuild, because nfpm supports neither Requires(pre) nor relative file names in the archive. HOME hides the
+# user's macros from rpmbuild.
 make_rpm() { # make_rpm FOLDER-OF-BUILD MACHINE FOLDER
 	HOME=$1 rpmbuild -bb --quiet --target "$2-unknown-linux" --define "_topdir $1/rpmbuild" --define "_rpmdir $3" \
 		--define "attestd_version $VERSION" --define "root $1/rpm" --define "scripts $1/scripts/rpm" \
@@ -141,7 +142,7 @@ build() { # build ARCH
 	rpm_tree "$root"
 	find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
-	# The newest libc symbol that the program asks for is the oldest libc it runs with.
+	# The program needs at least the libc version of the newest libc symbol that it imports.
 	GLIBC=$(readelf -W --version-info "$root/usr/bin/attestd" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
 	ARCH=$1
 	export ARCH GLIBC

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Installs what building attestd needs and this machine lacks, with apt or dnf; with the word test, also what its
-# tests need; with build-packages, image, packages or fresh, what `make packages`, `make image`, `make test-packages` or
-# `make test-fresh` does. Where Go is older than go.mod asks, it fetches the one that is asked for into bin/toolchain. Says
-# what it does; does nothing and says nothing when all is there.
+# Installs missing packages for building attestd, with apt or dnf. With the argument test, it also installs the packages
+# for the tests; with build-packages, image, packages or fresh, those for `make packages`, `make image`,
+# `make test-packages` or `make test-fresh`. If Go is older than go.mod requires, it downloads that version into
+# bin/toolchain. It prints each step. If all packages are installed, it prints nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
 go=${GO:-go}
 missing=
-need() { # need "COMMAND-OR-FILE ..." DEBIAN-PACKAGE FEDORA-PACKAGE; what is root's in /sbin, a user finds by its file only
+need() { # need "COMMAND-OR-FILE ..." DEBIAN-PACKAGE FEDORA-PACKAGE; a file finds root's programs in /sbin, too
 	for place in $1; do
 		if command -v "$place" >/dev/null 2>&1 || [ -e "$place" ]; then return; fi
 	done
@@ -23,7 +23,7 @@ need "/usr/lib/softhsm/libsofthsm2.so /usr/lib64/pkcs11/libsofthsm2.so /usr/lib6
 need curl curl curl
 need "$go" golang-go golang
 need "/etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt" ca-certificates ca-certificates
-need node nodejs /usr/bin/node # Fedora names these packages otherwise from release to release, and dnf takes files
+need node nodejs /usr/bin/node # their names differ between Fedora releases, and dnf accepts file names
 need npm npm /usr/bin/npm
 if [ "${1-}" = test ]; then
 	need "chromium chromium-browser" chromium chromium
@@ -82,10 +82,10 @@ if [ "${1-}" = packages ]; then
 	need gpg-agent gpg-agent gnupg2
 fi
 
-install() { # install PACKAGES: as root, by sudo, or by telling the line that root runs
+install() { # install PACKAGES: as root, with sudo, or by printing the line for root
 	if command -v apt-get >/dev/null 2>&1; then
 		line="DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1"
-		case " $1 " in *" postgresql "*) # Debian would make a database and start it; the tests make their own
+		case " $1 " in *" postgresql "*) # stops Debian from creating and starting a database; the tests make their own
 			conf=/etc/postgresql-common/createcluster.d/attestd.conf
 			line="mkdir -p ${conf%/*} && echo create_main_cluster=false >$conf && $line && rm $conf"
 			;;
@@ -106,8 +106,9 @@ install() { # install PACKAGES: as root, by sudo, or by telling the line that ro
 	return 1
 }
 
-# The go command has fetched the Go that go.mod asks for by itself since 1.21, where it may (Fedora's may not). This does
-# the same for one that is older: the same module, found by the same proxy and checksum database.
+# Since 1.21, the go command itself downloads the Go version of go.mod, unless this is disabled, as on Fedora. toolchain
+# does the same for other go commands. It downloads the same module from the same proxy, with the same checksum
+# database.
 toolchain() {
 	if GOTOOLCHAIN=local "$go" list -m >/dev/null 2>&1; then return; fi
 	asked=$(sed -n 's/^toolchain //p' go.mod)
@@ -115,11 +116,11 @@ toolchain() {
 	sh packaging/quietly.sh bin/toolchain.log "make deps: fetching $asked (80 MB), since $(elsewhere env GOVERSION) is older than go.mod asks" \
 		env GOTOOLCHAIN=local GOFLAGS= sh -c 'cd / && "$0" mod download "$1"' "$go" "$module"
 	root=$(elsewhere env GOMODCACHE)/$module
-	find "$root/bin" "$root/pkg/tool" -type f -exec chmod +x {} + # the files of a module are not executable
+	find "$root/bin" "$root/pkg/tool" -type f -exec chmod +x {} + # files of a module are not executable
 	ln -sfn "$root/bin" bin/toolchain
 }
 
-elsewhere() { # elsewhere ARGUMENTS: go, where it reads no go.mod that it may not understand
+elsewhere() { # elsewhere ARGUMENTS: runs go outside this module, because an old go may not understand go.mod
 	(cd / && GOTOOLCHAIN=local "$go" "$@")
 }
 

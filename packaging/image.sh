@@ -1,17 +1,17 @@
 #!/bin/sh
-# Builds dist/attestd_VERSION_ARCH.oci.tar and .docker.tar, the same image in two forms: a small Debian, the program that
-# make packages built, and a user for it. `make image` runs it. No registry is asked: the base is made of Debian's
-# packages. It needs mmdebstrap and buildah, and works for a user who may have user namespaces (/etc/subuid), too. What it
-# reads from the environment, all optional:
+# Builds dist/attestd_VERSION_ARCH.oci.tar and .docker.tar, the same image in two formats: a small Debian, the program
+# that make packages has built, and a user for it. `make image` runs it. The base is built from Debian's packages,
+# without an image registry. It needs mmdebstrap and buildah. It also works without root, with user namespaces
+# (/etc/subuid). Optional environment variables:
 #
-#   SUITE              the Debian; trixie by default
-#   MIRROR             where its packages are; mmdebstrap's default otherwise
-#   SOFTHSM            yes puts SoftHSM in, for trying attestd out; without it, mount your HSM's library
-#   OUT                the folder for the images; dist by default
-#   VERSION            packaging/version.sh's by default
-#   SOURCE_DATE_EPOCH  the date of everything in the image; the commit's by default
+#   SUITE              Debian suite; default: trixie
+#   MIRROR             source of its packages; default: mmdebstrap's
+#   SOFTHSM            yes adds SoftHSM, for trials; otherwise mount your HSM's library
+#   OUT                folder for the images; default: dist
+#   VERSION            default: the output of packaging/version.sh
+#   SOURCE_DATE_EPOCH  date of all files in the image; default: the commit's
 #
-# The same program and the same Debian give the same bytes of the .oci.tar. Docker's form has a random id of buildah's.
+# The .oci.tar is reproducible from the same program and the same Debian packages. The .docker.tar contains a random id.
 set -eu
 umask 022
 export LC_ALL=C TZ=UTC
@@ -30,12 +30,12 @@ built=$PWD/dist/build/$ARCH
 packages=ca-certificates
 if [ "${SOFTHSM:-}" = yes ]; then packages=$packages,softhsm2; fi
 
-# By number, since Kubernetes' runAsNonRoot knows no names.
+# A number, because Kubernetes' runAsNonRoot does not accept names.
 user=10001
 
 say() { echo "image: $*" >&2; }
 
-# attestd's files as they shall be, beside the Debian.
+# Lays out attestd's files for the image.
 lay_out() { # lay_out FOLDER
 	install -D -m 755 "$built/usr/bin/attestd" "$1/usr/bin/attestd"
 	install -D -m 644 -t "$1/usr/share/doc/attestd" LICENSE "$built/doc/deb/third-party-notices.gz"
@@ -57,8 +57,8 @@ debian() { # debian FILES TARBALL
 }
 
 # shellcheck disable=SC2086 # $store is a list
-# The health check is of Docker's form only: OCI's configuration has none. The admin
-# socket is beside the data, since /run may be anything in a container, and the root may be read-only.
+# Only Docker's format has a health check; OCI's configuration has none. The admin socket is next to the data, because a
+# container may have an unsuitable /run or a read-only root.
 image() { # image FOLDER FORMAT FILE
 	container=$(buildah $store from --format "$2" scratch)
 	buildah $store add --quiet "$container" "$1/root.tar" / >/dev/null
@@ -75,7 +75,7 @@ image() { # image FOLDER FORMAT FILE
 		"$3:localhost/attestd:$(printf %s "$VERSION" | tr '+~' '__')" >/dev/null
 }
 
-# By itself, for a user who is root only of a user namespace.
+# A separate invocation, which runs as root of a user namespace if the user is not root.
 if [ "${1:-}" = commit ]; then # commit FOLDER NAME
 	store="--root $2/storage --runroot $2/run --storage-driver vfs"
 	image "$2" oci "oci:$2/oci"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Brings promtool, with which the tests of the alerts run, to bin/promtool, where this machine has none. It is taken out
-# of the distribution's package without installing that, which would start a Prometheus here. Needs no root.
+# Puts promtool, which tests the alerts, into bin/promtool if this machine does not have it. It extracts promtool from
+# the distribution's package. It does not install the package, because that would start Prometheus. It does not need
+# root.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,10 +14,10 @@ fail() {
 }
 
 dir=$(mktemp -d)
-chmod 755 "$dir" # apt downloads as a user of its own
+chmod 755 "$dir" # apt downloads as its own user
 mkdir -p bin
 if command -v apt-get >/dev/null 2>&1; then
-	# A package of its own since Debian 13.
+	# A separate package since Debian 13.
 	(cd "$dir" && { apt-get -qq download promtool || apt-get -qq download prometheus; } >log 2>&1) || fail "apt-get download prometheus: $(tail -n 1 "$dir/log")"
 	dpkg-deb --fsys-tarfile "$dir"/prom*.deb | tar -x -C "$dir" ./usr/bin/promtool || fail "there is no promtool in what apt-get downloaded"
 elif command -v dnf >/dev/null 2>&1; then

@@ -1,6 +1,6 @@
 #!/bin/sh
-# quietly.sh LOG WHAT COMMAND...: says in one line what is done, and runs the command with all that it prints in the
-# file LOG. Where the command fails, its last lines follow, and the name of the file.
+# quietly.sh LOG WHAT COMMAND...: prints WHAT, and runs the command with its output in the file LOG. If the command
+# fails, it prints the last lines of LOG and its path.
 set -eu
 log=$1 what=$2
 shift 2

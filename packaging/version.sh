@@ -1,22 +1,22 @@
 #!/bin/sh
-# Prints the version of this source in a form that dpkg, rpm and people order alike; with --date, when it was committed, in
-# seconds since 1970.
+# Prints the version of this source in a form that dpkg, rpm and people sort in the same order. With --date, it prints
+# the time of the commit, in seconds since 1970.
 #
 #   v1.2.0           1.2.0
 #   v1.2.0-rc.1      1.2.0~rc.1               before 1.2.0
 #   five later       1.2.0+5.gabcdef123456    after 1.2.0, before 1.2.1
-#   no tag at all    0.0.0~git7.gabcdef123456 before everything that has one; 7 is the number of commits
+#   no tag at all    0.0.0~git7.gabcdef123456 before every tagged version; 7 is the number of commits
 #   not committed    …+dirty or ….dirty
 #
-# Where no tag can be seen, what CHANGELOG.md says was released counts as the tag before:
+# If no tag is visible, the newest release in CHANGELOG.md takes the place of the last tag:
 #
-#   shallow clone    1.2.0+0.20261121153000.gabcdef123456  after 1.2.0, before a build that could count; by the commit's date
-#   git archive      as the commit itself, where its git could describe it; else as a shallow clone
+#   shallow clone    1.2.0+0.20261121153000.gabcdef123456  after 1.2.0, before 1.2.0+5…; by the commit's date
+#   git archive      the commit's own version if git could describe it; otherwise as in a shallow clone
 #   neither          1.2.0+0.unknown
-#   no release       0.0.0~git… of what is known, 0.0.0~devel of nothing
+#   no release       0.0.0~git… with the known parts, or 0.0.0~devel
 set -eu
 
-# git archive fills these in (.gitattributes). Where it did not, they begin with a dollar.
+# git archive fills these in (.gitattributes). In other copies they begin with a dollar.
 # shellcheck disable=SC2016 # not for the shell
 archived_as='$Format:%(describe:tags=true,match=v[0-9]*,abbrev=12)$'
 # shellcheck disable=SC2016
@@ -24,7 +24,7 @@ archived_commit='$Format:%H$'
 # shellcheck disable=SC2016
 archived_date='$Format:%ct$'
 
-in_git() { # not of a repository that this source was only unpacked in
+in_git() { # false if this source was only unpacked inside another repository
 	prefix=$(git rev-parse --show-prefix 2>/dev/null) && [ -z "$prefix" ] && git rev-parse --verify --quiet HEAD >/dev/null
 }
 
@@ -34,7 +34,7 @@ as_package() { # as_package TAG: 1.2.0~rc.1 for v1.2.0-rc.1
 	printf %s "${1#v}" | sed 's/-/~/; s/-/./g'
 }
 
-described() { # described DESCRIPTION: git describe's, v1.2.0 or v1.2.0-5-gabcdef123456
+described() { # described DESCRIPTION: DESCRIPTION is from git describe, v1.2.0 or v1.2.0-5-gabcdef123456
 	commit=${1##*-g} rest=${1%-g*}
 	count=${rest##*-}
 	case $count in
@@ -44,7 +44,7 @@ described() { # described DESCRIPTION: git describe's, v1.2.0 or v1.2.0-5-gabcde
 	esac
 }
 
-released() { # the newest release of CHANGELOG.md and its date, if there is one
+released() { # prints the newest release of CHANGELOG.md and its date, if any
 	if [ -e CHANGELOG.md ]; then sed -n 's/^## \[\([0-9][^]]*\)\] - \([0-9-]*\).*/\1 \2/p' CHANGELOG.md | head -n 1; fi
 }
 
@@ -77,7 +77,7 @@ of_git() {
 of_archive() {
 	case $archived_as in
 	v*) described "$archived_as" && echo ;;
-	*) # no tag, or a git that does not know describe there
+	*) # no tag, or a git without %(describe)
 		if [ -n "$(released)" ]; then
 			after_release "$(at "$archived_date" "$archived_commit")"
 		else

@@ -1,9 +1,9 @@
 #!/bin/sh
-# vulncheck.sh GOVULNCHECK: looks whether a known vulnerability is in what is built, as far as it is called. A database that
-# cannot be reached is a failure: what was not looked at is not known to be good. From the environment:
+# vulncheck.sh GOVULNCHECK: fails if the code calls a function with a known vulnerability. It also fails if the database
+# cannot be reached, so that a missing check does not pass as a good one. Environment variables:
 #
-#   VULNDB  offline says that nothing is to be looked at; else the database, such as a mirror's address or file:///folder;
-#           https://vuln.go.dev by default
+#   VULNDB  URL of the database, such as a mirror's or file:///folder; default: https://vuln.go.dev; or offline, to skip
+#           the check
 #   GO      the go command
 set -eu
 cd "$(dirname "$0")/.."
