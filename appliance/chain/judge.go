@@ -249,19 +249,18 @@ func first(given *bool) bool {
 	return !was
 }
 
-// halt stops attesting if so configured, once per redemption. It returns an error if the halt could not be stored; the
-// caller retries.
+// halt stops attesting if so configured, once per redemption. Of several appliances that find it, the one that begins the
+// halt records it. halt returns an error if the halt could not be stored; the caller retries.
 func (c *watched) halt(ctx context.Context, r *Redemption) error {
 	if c.w.o.Halt == nil || r.Halted {
 		return nil
 	}
 	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, and the journal does not have it", c.Name, r.Hash, r.TransactionHash)
-	stopped := c.w.o.Halted()
-	halted, err := c.w.o.Halt(ctx, r.ID(), reason)
+	began, err := c.w.o.Halt(ctx, r.ID(), reason)
 	if err != nil {
 		return fmt.Errorf("halt: %w", err)
 	}
-	if r.Halted = true; halted && !stopped {
+	if r.Halted = true; began {
 		c.log.Error("chain: attesting is halted until 'attestd resume'", "hash", r.Hash.String())
 		c.w.record(EventHalted, c.details(*r))
 	}

@@ -184,10 +184,11 @@ func (r *rig) halt(_ context.Context, redemption, _ string) (bool, error) {
 	if slices.Contains(r.acknowledged, redemption) {
 		return false, nil
 	}
+	began := len(r.halts) == 0
 	if !slices.Contains(r.halts, redemption) {
 		r.halts = append(r.halts, redemption)
 	}
-	return true, nil
+	return began, nil
 }
 
 // resume acknowledges all halts and returns their number.

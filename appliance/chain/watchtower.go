@@ -22,8 +22,8 @@ type Options struct {
 	// Signers returns the appliance's attestor keys, the default one first. If nil, attestors are not compared.
 	Signers func() []appliance.Signer
 	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It
-	// returns false for an acknowledged one. If nil, a redemption never stops attesting.
-	Halt    func(ctx context.Context, redemption, reason string) (halted bool, err error)
+	// returns whether this call began the halt. If nil, a redemption never stops attesting.
+	Halt    func(ctx context.Context, redemption, reason string) (began bool, err error)
 	Halted  func() bool // reports whether attesting is halted; may be nil
 	Events  Events      // may be nil
 	Version string      // of attestd, for the User-Agent

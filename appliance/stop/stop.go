@@ -155,28 +155,29 @@ func (s *Switch) Pause(ctx context.Context, reason, by string) error {
 	})
 }
 
-// Halt stops attesting because of a redemption, until Resume. It returns false, and stops nothing, for one that an operator has
-// acknowledged. A halt that names many is not written again for another.
-func (s *Switch) Halt(ctx context.Context, redemption, reason string) (halted bool, err error) {
+// Halt stops attesting because of a redemption, until Resume. It stops nothing for a redemption that an operator has
+// acknowledged. A halt that names many is not written again for another. began reports whether this call halted
+// attesting: on one appliance of several, and not if a halt was in effect before.
+func (s *Switch) Halt(ctx context.Context, redemption, reason string) (began bool, err error) {
 	known := s.State()
 	if slices.Contains(known.Acknowledged, redemption) {
 		return false, nil
 	}
 	if h := known.Halted; h != nil && (len(h.Redemptions) >= mostHalting || slices.Contains(h.Redemptions, redemption)) {
-		return true, nil
+		return false, nil
 	}
 	err = s.change(ctx, func(state *State) {
-		if halted = !slices.Contains(state.Acknowledged, redemption); !halted {
+		if slices.Contains(state.Acknowledged, redemption) {
 			return
 		}
-		if state.Halted == nil {
+		if began = state.Halted == nil; began {
 			state.Halted = &Halt{Reason: reason, Time: s.now().UTC().Truncate(time.Second)}
 		}
 		if !slices.Contains(state.Halted.Redemptions, redemption) {
 			state.Halted.Redemptions = append(state.Halted.Redemptions, redemption)
 		}
 	})
-	return halted && err == nil, err
+	return began && err == nil, err
 }
 
 // Resume ends pause and halt, and returns what they were. The halt's redemptions are acknowledged.

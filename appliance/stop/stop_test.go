@@ -35,11 +35,11 @@ func open(t *testing.T, dir string) *stop.Switch {
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	pause := func(ctx context.Context, s *stop.Switch) error { return s.Pause(ctx, "upgrade", "root") }
-	halt := func(redemption string, stops bool) func(context.Context, *stop.Switch) error {
+	halt := func(redemption string, begins bool) func(context.Context, *stop.Switch) error {
 		return func(ctx context.Context, s *stop.Switch) error {
-			halted, err := s.Halt(ctx, redemption, "an unknown redemption")
-			if halted != stops {
-				return errors.Join(err, errors.New("halt "+redemption+": stops where it must not, or the other way round"))
+			began, err := s.Halt(ctx, redemption, "an unknown redemption")
+			if began != begins {
+				return errors.Join(err, errors.New("halt "+redemption+": begins a halt where it must not, or the other way round"))
 			}
 			return err
 		}
@@ -56,7 +56,7 @@ func TestSwitch(t *testing.T) {
 		"paused and resumed":                    {do: steps(pause, resume)},
 		"resumed twice":                         {do: steps(pause, resume, resume)},
 		"halted":                                {do: steps(halt("a", true)), code: appliance.CodeHalted, halts: []string{"a"}},
-		"halted for two":                        {do: steps(halt("a", true), halt("b", true), halt("a", true)), code: appliance.CodeHalted, halts: []string{"a", "b"}},
+		"halted for two":                        {do: steps(halt("a", true), halt("b", false), halt("a", false)), code: appliance.CodeHalted, halts: []string{"a", "b"}},
 		"halted and paused":                     {do: steps(pause, halt("a", true)), code: appliance.CodeHalted, halts: []string{"a"}},
 		"resume ends both":                      {do: steps(pause, halt("a", true), resume), acknowledged: []string{"a"}},
 		"the same redemption halts no more":     {do: steps(halt("a", true), resume, halt("a", false)), acknowledged: []string{"a"}},
