@@ -83,7 +83,7 @@ func TestASessionLastsHalfAnHour(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
 	a.signIn()
-	// the console has no daemon
+	// The console has no daemon, so a valid session gets 500.
 	for seconds, want := range map[int64]int{0: http.StatusInternalServerError, 29*60 + 50: http.StatusInternalServerError} {
 		a.ahead.Store(seconds)
 		if status, _, _ := a.get("/settings"); status != want {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	maxConnections           = 256 // of one client: an IPv4 address or an IPv6 /64
-	maxConnectionsPerAddress = 128 // of them, of one client: an IPv4 address or an IPv6 /64
+	maxConnections           = 256 // open at once
+	maxConnectionsPerAddress = 128 // open at once from one client: an IPv4 address or an IPv6 /64
 )
 
 // listener accepts connections and never waits for one to end. At a limit, it closes the least recently used connection

@@ -157,7 +157,7 @@ func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, 
 	defer cancel()
 	defer context.AfterFunc(v.ended, cancel)()
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
-	// during the handler, net/http reads only to detect that the client disconnects
+	// During the handler, net/http reads only to detect that the client disconnects.
 	_ = out.control.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "text/event-stream")
 	if err := out.write(": attestd\n\n"); err != nil {
