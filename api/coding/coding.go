@@ -43,7 +43,7 @@ func Choose(accept string) (chosen Coding, identity bool) {
 		if weighted {
 			text, _ := strings.CutPrefix(strings.TrimSpace(parameter), "q=")
 			var err error
-			// also excludes NaN
+			// The second condition also excludes NaN.
 			if q, err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !(q >= 0 && q <= 1) {
 				continue
 			}
