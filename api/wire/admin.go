@@ -95,7 +95,7 @@ type LogKey struct {
 
 // VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
 type VerifyLog struct {
-	// a checkpoint that the log must be consistent with; may be empty
+	// Earlier is a checkpoint that the log must be consistent with. It may be empty.
 	Earlier []byte `json:"earlier,omitempty"`
 	// Signers may have signed attestations. Empty means the appliance's own keys, and the keys that its events name.
 	Signers []appliance.Address `json:"signers,omitempty"`

@@ -29,7 +29,7 @@ type Setting struct {
 	Value   any    `json:"value"`   // as written in the configuration file
 	Source  string `json:"source"`  // default, file, environment or flag
 	Restart bool   `json:"restart"` // whether a change needs a restart; otherwise 'attestd reload' is enough
-	// the configuration already has another value, which takes effect at the next start
+	// Waiting means that the configuration already has another value, which takes effect at the next start.
 	Waiting bool   `json:"waiting,omitempty"`
 	Doc     string `json:"doc"`
 }

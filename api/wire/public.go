@@ -30,7 +30,7 @@ type ReadBack struct {
 	Domain *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
 	Time   time.Time               `json:"time"`
 	Leaf   []byte                  `json:"leaf"` // the leaf that Proof proves; base64
-	// omitted while the journal can issue no checkpoint
+	// Proof is omitted while the journal can issue no checkpoint.
 	Proof appliance.InclusionProof `json:"proof,omitzero"`
 }
 
@@ -50,7 +50,7 @@ type AttestorKey struct {
 	State         appliance.AttestorKeyState `json:"state"`
 	Default       bool                       `json:"default"` // signs for API keys without a binding
 	SignerAddress appliance.Address          `json:"signerAddress"`
-	// like Attestor.PublicKey; empty until its token has been opened
+	// PublicKey is in the form of Attestor.PublicKey. It is empty until its token has been opened.
 	PublicKey string `json:"publicKey,omitempty"`
 }
 

@@ -120,7 +120,7 @@ type Certificate struct {
 type Sample struct {
 	Time         time.Time `json:"time"` // end of the second
 	Attestations int64     `json:"attestations"`
-	// of attestation requests, including refused ones; null without requests
+	// P50Seconds and P99Seconds cover attestation requests, including refused ones. They are null without requests.
 	P50Seconds *float64                 `json:"p50Seconds"`
 	P99Seconds *float64                 `json:"p99Seconds"`
 	Errors     map[appliance.Code]int64 `json:"errors,omitempty"` // answered problems, on all routes
