@@ -8,8 +8,10 @@
 //
 //   - limits on its size (http.go);
 //   - the cache, if its operation has @cached (cache.go);
-//   - parsing, limits on the document and validation, with the result cached for later requests with the same text (document);
-//   - coercion of its variables, a limit on its cost (document) and execution (answer); or forwarding (forward.go, proxy.go).
+//   - parsing, limits on the document and validation, with the result cached for later requests
+//     with the same text (document);
+//   - coercion of its variables, a limit on its cost (document) and execution (answer); or forwarding (forward.go,
+//     proxy.go).
 package graphql
 
 import (

@@ -75,7 +75,7 @@ func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j
 			return response{}, entry
 		}
 	}
-	// a refresh does not join a run that began before it
+	// A refresh does not join a run that began before it.
 	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight
 	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) { return e.fly(ctx, key, p, j) })
 	defer e.cache.flights.leave(name, shared)

@@ -190,7 +190,7 @@ func refuse(c *fiber.Ctx, status int, err *document.Error) error {
 		c.Response().Header.SetContentType(typeJSON)
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
-	// set for the answer that is not sent
+	// These headers describe the answer that is not sent.
 	for _, name := range []string{fiber.HeaderAge, fiber.HeaderContentEncoding, fiber.HeaderETag} {
 		c.Response().Header.Del(name)
 	}

@@ -22,7 +22,8 @@ import (
 // fields of the schema, filled from rows of the index. So their Go types are generated once from the two, instead of
 // written out a third time:
 //
-//   - an object type is a struct with a tagged field for each name: a pointer to a scalar, a struct, a pointer to a struct (nullable) or a slice; a field with arguments is a func that takes them;
+//   - an object type is a struct with a tagged field for each name: a pointer to a scalar, a struct, a pointer to a
+//     struct (nullable) or a slice; a field with arguments is a func that takes them;
 //   - an input type is a struct of the kind that graph-gophers fills with arguments.
 //
 // Only the fields that the query selects are filled.

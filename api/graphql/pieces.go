@@ -93,7 +93,7 @@ func (e *Endpoint) reuse(r response) {
 // keep returns the body of a response for caching, and releases its share of the budget.
 func (e *Endpoint) keep(r response) pieces {
 	body := r.body
-	if len(body) == 1 && len(body[0]) < cap(body[0])/4*3 { // a quarter or more of the piece is empty
+	if len(body) == 1 && len(body[0]) < cap(body[0])/4*3 { // more than a quarter of the piece is empty
 		body = pieces{bytes.Clone(body[0])}
 		e.reuse(r)
 	} else if r.held != nil {
