@@ -53,7 +53,7 @@ func TestSamplesSayWhatWasDone(t *testing.T) {
 	}
 	token, id := o.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
 	o.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "Idempotency-Key", "a")
-	// a replay is not counted
+	// A replay is not counted.
 	o.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "Idempotency-Key", "a")
 	o.do("POST", attestPath, good)
 	o.do("GET", "/read", "")

@@ -51,7 +51,7 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	needRestart, err := a.opts.Reload(callerOf(c))
 	switch appliance.CodeOf(err) {
 	case "":
-	// the caller may retry unchanged
+	// The caller may retry unchanged.
 	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded:
 		return err
 	default:

@@ -129,7 +129,7 @@ func exchangeAll(t *testing.T, address string, sent []byte, requests []received)
 func strictAll(sent []byte) (all []received, wrong error) {
 	s := &strict{rest: sent}
 	for {
-		// a server should ignore empty lines before a request (section 2.2)
+		// A server should ignore empty lines before a request (section 2.2).
 		for bytes.HasPrefix(s.rest, []byte("\r\n")) {
 			s.rest = s.rest[2:]
 		}

@@ -41,7 +41,7 @@ type Options struct {
 	Saturated func() bool
 
 	AttestBodyLimit int64 // largest body of an attestation request, in bytes
-	// of an attestation, including all waits for the HSM and the disk, and of reading the log
+	// RequestTimeout bounds an attestation, including all waits for the HSM and the disk, and a read of the log.
 	RequestTimeout time.Duration
 	ReadTimeout    time.Duration // from the first byte of a request to its last
 	WriteTimeout   time.Duration // of one answer
@@ -49,7 +49,8 @@ type Options struct {
 
 	MaxConnections           int // open at once, from all clients
 	MaxConnectionsPerAddress int // from one client address (IPv6: one /64)
-	// replaces IdleTimeout, and applies before the first request, until the client shows a valid API key
+	// AnonymousIdleTimeout replaces IdleTimeout until the client shows a valid API key. It also applies before the first
+	// request.
 	AnonymousIdleTimeout time.Duration
 
 	// Origins are the origins whose pages may request and read attestations (CORS), or AnyOrigin. Empty means no page.

@@ -92,7 +92,7 @@ func (r *rig) checkTileHeaders() {
 func TestALogThatGoesOnAsAnotherHasAnotherURL(t *testing.T) {
 	t.Parallel()
 	var old appliance.LogKey
-	// like an appliance with a journal that another one continued under another key
+	// This appliance has a journal that another appliance continued under another key.
 	r := newRig(t, func(o *api.Options) {
 		var err error
 		if old, _, err = appliance.NewLogKey("test.example/log"); err != nil {
