@@ -96,7 +96,7 @@ func TestTheDaemonsRoleChangesNoTableAndNoRecord(t *testing.T) {
 
 func TestAStoreStartsOnADatabaseInAnyStateAndServesOnceItCan(t *testing.T) {
 	d := postgrestest.NewDatabase(t)
-	d.Server.Exec(t, postgrestest.Owner, "DROP ROLE IF EXISTS later") // which is made below
+	d.Server.Exec(t, postgrestest.Owner, "DROP ROLE IF EXISTS later") // created below
 	key := newLogKey(t)
 	raw := d.RoleURL(url.UserPassword("later", "secret"), d.Database)
 	store := open(t, raw, options(key))
@@ -121,7 +121,7 @@ func TestAStoreStartsOnADatabaseInAnyStateAndServesOnceItCan(t *testing.T) {
 		t.Errorf("the schema is %+v", schema)
 	}
 	d.Exec(t, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1 + (SELECT max(version_id) FROM goose_db_version), true)")
-	time.Sleep(time.Second) // two looks: nothing is to happen
+	time.Sleep(time.Second) // two polls, after which the state must be unchanged
 	wantState("old and new appliances work side by side", nil)
 	_, _, err = store.Journal().Append(t.Context(), storetest.Record(t, "key"))
 	check(t, err)

@@ -28,16 +28,16 @@ type batch struct {
 
 	// The current attempt.
 	leaves   []leaf // of ops, encoded before the lock is taken
-	head     *head  // as it was
+	head     *head  // before the batch
 	now      time.Time
-	ahead    error // why nothing may be appended, or nil
-	past     past  // answers for the conditions
+	ahead    error // the reason to refuse appends, or nil
+	past     past  // results for the conditions
 	keys     map[string]appliance.APIKey
-	byID     map[uuid.UUID]appliance.Entry // leaves with an id of the batch, where taken
-	replayed bool                          // an op is answered with a leaf that was there before
+	byID     map[uuid.UUID]appliance.Entry // existing leaves with an id of the batch
+	replayed bool                          // an op is answered with an existing leaf
 	replays  map[idempotent]appliance.Entry
 	next     *head
-	entries  []appliance.Entry // that are appended
+	entries  []appliance.Entry // appended by the batch
 	hashes   []tlog.Hash
 	roots    []root // of the tiles that the batch completes
 }
@@ -47,7 +47,7 @@ type leaf struct {
 	appliance.Entry // without its Index
 	hash            tlog.Hash
 	asks            []appliance.PastQuery // of a record's conditions, in their order
-	err             error                 // what is wrong with it
+	err             error                 // the reason to refuse it, or nil
 }
 
 // idempotent names a record by its API key and idempotency key.
@@ -91,7 +91,8 @@ func (b *batch) write(ctx context.Context) error {
 	return nil
 }
 
-// commits reports whether the batch needs a COMMIT: for new leaves, for an unknown outcome, or to confirm a replayed leaf.
+// commits reports whether the batch needs a COMMIT: for new leaves, for an unknown outcome, or to confirm a replayed
+// leaf.
 func (b *batch) commits() bool {
 	return len(b.entries) > 0 || b.unknown || b.replayed && !b.store.isConfirmed(b.head)
 }
@@ -167,8 +168,8 @@ func checkRecord(r appliance.Record) error {
 	return nil
 }
 
-// begin locks the head and reads everything that decides on the batch, in one round trip. The queries run after the lock is granted, so
-// that they see every earlier commit.
+// begin locks the head and reads everything that decides on the batch, in one round trip. The queries run after the
+// lock is granted, so that they see every earlier commit.
 func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	q := new(pgx.Batch)
 	q.Queue("BEGIN")
@@ -358,7 +359,8 @@ func (b *batch) put(o *op, l leaf, frontier *appliance.Frontier) appliance.Entry
 	return e
 }
 
-// appendRoots appends the roots of the tiles that record n completes. completed has the roots of all subtrees that it completes.
+// appendRoots appends the roots of the tiles that record n completes. completed has the roots of all subtrees that it
+// completes.
 func appendRoots(roots []root, completed []tlog.Hash, n int64) []root {
 	for level := tileHeight; level < len(completed); level += tileHeight {
 		roots = append(roots, root{level: int16(level / tileHeight), n: n >> level, hash: completed[level]})
@@ -374,7 +376,8 @@ func (b *batch) commit(conn *pgxpool.Conn) error {
 	b.queueRecords(q)
 	queueRoots(q, b.head.generation, b.roots)
 	next := b.next
-	// A batch without new leaves updates the row, too: its COMMIT confirms the replayed leaves on the synchronous standby.
+	// A batch without new leaves updates the row, too: its COMMIT confirms the replayed leaves on the synchronous
+	// standby.
 	q.Queue("UPDATE log_head SET size = $1, edge = $2, last_time = $3, checkpoint = $4, appended_by = $5 WHERE id = 1",
 		next.tree.N, encodeEdge(next.frontier), optional(next.last), string(next.checkpoint), b.store.opts.Member.Name)
 	q.Queue("COMMIT")

@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// BenchmarkAppend measures records that 64 callers append, each waiting for its own, in a server that syncs to disk and is reached by its
-// Unix socket, and in a bbolt file on the same disk.
+// BenchmarkAppend measures records appended by 64 callers that each wait for their own record. It uses a server that
+// syncs to disk, over its Unix socket, and a bbolt file on the same disk.
 func BenchmarkAppend(b *testing.B) {
 	key := newLogKey(b)
 	b.Run("postgres", func(b *testing.B) {

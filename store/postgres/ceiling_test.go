@@ -17,8 +17,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// BenchmarkCeiling finds where the head's lock saturates: appliances that append records which nobody has to sign, each with callers
-// that wait for theirs. Appliances, database and standby share the machine.
+// BenchmarkCeiling finds the rate at which the head's lock saturates. The appliances append records without signing,
+// and their callers wait for each append. Appliances, database and standby share the machine.
 func BenchmarkCeiling(b *testing.B) {
 	primary := postgrestest.NewServer(b, nil)
 	primary.Standby(b, "second")
@@ -88,7 +88,7 @@ func (c *ceiling) measureOne(standby string, appliances, callers int) {
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1000 }
 
-// appendUntil appends records that differ in their id only.
+// appendUntil appends records that differ only in their ids.
 func appendUntil(tb testing.TB, j *postgres.Journal, r appliance.Record, end time.Time) (latencies []time.Duration) {
 	for time.Now().Before(end) {
 		began := time.Now()
@@ -102,7 +102,7 @@ func appendUntil(tb testing.TB, j *postgres.Journal, r appliance.Record, end tim
 	return latencies
 }
 
-// key makes an API key.
+// key creates an API key.
 func (c *ceiling) key() string {
 	key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "ceiling", Rate: appliance.Unlimited}, time.Now())
 	if err == nil {
@@ -114,10 +114,10 @@ func (c *ceiling) key() string {
 	return key.ID
 }
 
-// count is a value of the head.
+// count returns a value of the head.
 func (c *ceiling) count(column string) int64 { return c.number("SELECT " + column + " FROM log_head") }
 
-// updates is how many transactions have changed something: each takes a number.
+// updates returns the number of writing transactions: each takes an id.
 func (c *ceiling) updates() int64 {
 	return c.number("SELECT pg_snapshot_xmax(pg_current_snapshot())")
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// PostgreSQL shows a transaction to readers before its synchronous standby has it, if an operator cancels the wait or if the primary
-// crashes and restarts. If the standby is promoted then, the transaction is lost. A reader therefore commits a transaction of its own
-// before it answers. The standby has received all earlier WAL once that COMMIT succeeds.
+// PostgreSQL shows a transaction to readers before its synchronous standby has it, if an operator cancels the wait or
+// if the primary crashes and restarts. If the standby is promoted then, the transaction is lost. A reader therefore
+// commits its own transaction before it answers. The standby has received all earlier WAL once that COMMIT succeeds.
 
 // confirmer runs these COMMITs on its own connection, one at a time. Concurrent readers share one.
 type confirmer struct {

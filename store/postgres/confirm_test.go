@@ -48,13 +48,14 @@ func (p *pair) open() *postgres.Store {
 	return s
 }
 
-// cancelCommits cancels each wait for the standby (pg_cancel_backend) and returns how many there were.
+// cancelCommits cancels each wait for the standby (pg_cancel_backend) and returns the number of waits.
 func (p *pair) cancelCommits() string {
 	p.Helper()
 	return p.primary.Query(p.T, postgrestest.Owner, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 }
 
-// unanswered commits a record on the primary only, and expects an error for its caller. leave ends the wait for the standby.
+// unanswered commits a record on the primary only, and expects an error for its caller. leave ends the wait for the
+// standby.
 func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	p.Helper()
 	r := withIdempotencyKey(p.T, name)
@@ -83,7 +84,8 @@ func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	return r
 }
 
-// TestDrillNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each way to read it.
+// TestDrillNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each
+// way to read it.
 func TestDrillNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	for name, leave := range map[string]func(p *pair){
 		"the wait is cancelled": func(p *pair) { p.cancelCommits() },
@@ -143,8 +145,8 @@ func TestDrillNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 	}
 }
 
-// TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing promotes a standby that lacks a record. Both stores must continue, because neither
-// has answered or published that record.
+// TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing promotes a standby that lacks a record. Both stores must
+// continue, because neither has answered or published that record.
 func TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -184,7 +186,7 @@ func TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	}
 }
 
-// TestAnIdleApplianceIsNotReadyWithoutItsStandby sends no request: the heartbeat alone must notice.
+// TestAnIdleApplianceIsNotReadyWithoutItsStandby sends no request: the heartbeat alone must detect the missing standby.
 func TestAnIdleApplianceIsNotReadyWithoutItsStandby(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)

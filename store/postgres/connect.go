@@ -22,18 +22,19 @@ const (
 	writers = 3 // connections: the batch, a change of API keys, the watch
 
 	connectTimeout = 2 * time.Second // per host, unless the URL sets connect_timeout
-	silence        = 5 * time.Second // after it, a host that acknowledges nothing counts as gone
+	silence        = 5 * time.Second // a host that sends no acknowledgment for this long counts as gone
 
-	// A batch holds the head's lock until its COMMIT. If it stops in between, PostgreSQL ends it after idleTimeout and grants the lock to
-	// the next.
+	// A batch holds the head's lock until its COMMIT. If it stops in between, PostgreSQL ends it after idleTimeout and
+	// grants the lock to the next.
 	idleTimeout      = 4 * time.Second
 	lockTimeout      = 7 * time.Second
 	statementTimeout = 9 * time.Second // includes the wait for a lock; does not apply to COMMIT
 )
 
-// Check returns an error unless a URL can be used. A URL is postgres://user@host:port,host:port/database?…, as libpq reads it, with the
-// environment (PGHOST, PGSSLMODE, …) and the passfile. Remote hosts need TLS: the default sslmode is verify-full, and disable, allow and
-// prefer are accepted for loopback and Unix sockets only. No error contains a password.
+// Check returns an error unless a URL can be used. A URL is postgres://user@host:port,host:port/database?…, as libpq
+// reads it, with the environment (PGHOST, PGSSLMODE, …) and the passfile. Remote hosts need TLS: the default sslmode is
+// verify-full, and disable, allow and prefer are accepted for loopback and Unix sockets only. No error contains a
+// password.
 func Check(url string) error {
 	_, err := parse(url)
 	return err
@@ -104,7 +105,8 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
-	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite // whatever the URL says: only a primary has the newest head
+	// Regardless of the URL, only a primary has the newest head.
+	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	return config, nil
 }
 
@@ -150,8 +152,8 @@ func isLocal(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// newPool opens connections on demand. Each new connection parses the URL again, with its passfile and certificates, because these may
-// have been rotated. mayCancel allows cancel requests, which a connection that writes must not send.
+// newPool opens connections on demand. Each new connection parses the URL again, with its passfile and certificates,
+// because these may have been rotated. mayCancel allows cancel requests, which a connection that writes must not send.
 func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
 	config, err := parse(s.URL())
 	if err != nil {
@@ -189,9 +191,9 @@ func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
 
 // dial configures a connection to notice a lost host.
 //
-// If a wait fails, pgx sends a cancel request over a second connection. A COMMIT that is cancelled during its wait for the synchronous
-// standby is committed on the primary only, and is lost if the standby is promoted. A connection that writes therefore refuses to dial a
-// second time.
+// If a wait fails, pgx sends a cancel request over a second connection. A COMMIT that is cancelled during its wait for
+// the synchronous standby is committed on the primary only, and is lost if the standby is promoted. A connection that
+// writes therefore refuses to dial a second time.
 func dial(config *pgx.ConnConfig, mayCancel bool) {
 	dialer := &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 2, Interval: silence / 4, Count: 2},
@@ -236,7 +238,8 @@ func serverName(remote net.Addr, names map[string]string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// noticeSilence sets TCP_USER_TIMEOUT: the kernel ends a connection whose peer acknowledges nothing.
+// noticeSilence sets TCP_USER_TIMEOUT, after which the kernel ends a connection to a peer that sends no
+// acknowledgments.
 func noticeSilence(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
@@ -261,8 +264,9 @@ func noteCancelled(conn *pgconn.PgConn, n *pgconn.Notice) {
 // backend is the key in CustomData under which a connection stores the process that serves it.
 const backend = "backend"
 
-// prepare refuses a pooler that shares sessions, and sets the parameters of the session. Sequential scans are off, because a plan that was made for an empty table would keep one.
-// JIT is off, because the high cost that a forced scan gets would trigger it, which takes 200 ms.
+// prepare refuses a pooler that shares sessions, and sets the parameters of the session. Sequential scans are off,
+// because a plan that was made for an empty table would keep one. JIT is off, because the high cost that a forced scan
+// gets would trigger it, which takes 200 ms.
 func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) error {
 	pid, err := refusePooler(ctx, conn)
 	if err != nil {

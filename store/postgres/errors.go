@@ -32,8 +32,8 @@ func stateOf(err error) string {
 	return ""
 }
 
-// aborted reports whether the server has said that it rolls back. A FATAL error does not say so: it ends the connection, and the outcome
-// is unknown.
+// aborted reports whether the server has said that it rolls back. A FATAL error does not say so: it ends the
+// connection, and the outcome is unknown.
 func aborted(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.SeverityUnlocalized == "ERROR"

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// answered keeps what was answered, by id.
+// answered collects the answered entries by id.
 type answered struct {
 	mu      sync.Mutex
 	entries map[uuid.UUID]appliance.Entry
@@ -32,7 +32,7 @@ func (a *answered) add(e appliance.Entry) {
 	a.entries[e.ID()] = e
 }
 
-// wantKept checks that all that was answered is in the journal as it was, once, and that the tree is sound.
+// wantKept checks that the journal has each answered entry once and unchanged, and that the tree is sound.
 func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key appliance.LogKey) {
 	t.Helper()
 	found := make(map[uuid.UUID]int)
@@ -53,7 +53,7 @@ func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key applian
 	wantClean(t, journal, size)
 }
 
-// load appends from so many callers until the context ends; each failure goes to failed.
+// load appends from the given number of callers until the context ends. It sends each failure to failed.
 func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Journal, callers int, failed func(error)) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for range callers {
@@ -73,7 +73,7 @@ func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Jou
 	return &wg
 }
 
-// through returns the URL of a new database through a network that can fail, and the one past it.
+// through returns the URL of a new database through a faulty network, and its direct URL.
 func through(t *testing.T) (proxy *postgrestest.Proxy, cut, direct string, d *postgrestest.Database) {
 	t.Helper()
 	direct, d = newDatabase(t)
@@ -81,7 +81,7 @@ func through(t *testing.T) (proxy *postgrestest.Proxy, cut, direct string, d *po
 	return proxy, proxy.RoleURL(url.UserPassword(role, "secret"), d.Database), direct, d
 }
 
-// patient are options of a store that tries a change again for as long as the test waits.
+// patient returns options that retry a change for as long as the test waits.
 func patient(key appliance.LogKey) postgres.Options {
 	o := options(key)
 	o.Timeout = patience
@@ -135,13 +135,14 @@ func TestNoRecordIsLostOrDoubledWhenTheConnectionIsCutAroundACommit(t *testing.T
 	}
 }
 
-// wantCuts checks that eight rounds of appends met five cuts, and that what was not known to be kept was sent again.
+// wantCuts checks that five COMMITs of eight rounds of appends were cut, and that appends without an answer were sent
+// again.
 func wantCuts(t *testing.T, proxy *postgrestest.Proxy, cut postgrestest.Cut) {
 	t.Helper()
 	if left := proxy.CutsLeft(); left > 0 {
 		t.Errorf("%d COMMITs were not cut", left)
 	}
-	want := int64(8 + 5) // a round's appends may share a COMMIT
+	want := int64(8 + 5) // the appends of a round may share a COMMIT
 	if cut == postgrestest.AfterCommit {
 		want = 8 // the client has the answers
 	}
@@ -208,17 +209,17 @@ func TestWithoutItsDatabaseAStoreAnswersWithinItsDeadlineAndGoesOnByItself(t *te
 	}
 }
 
-// patience bounds every wait of a test; nothing should come near it.
+// patience bounds every wait of a test. The waits normally end far earlier.
 const patience = time.Minute
 
-// await waits until something is so.
+// await polls until a condition holds.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !so(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("in %s not: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks
+		time.Sleep(5 * time.Millisecond) // between two polls
 	}
 }
 
@@ -246,7 +247,7 @@ func TestASerialisationFailureIsTriedAgain(t *testing.T) {
 	}
 }
 
-// The primary becomes read-only under its clients, as one that was demoted, and the synchronous standby takes its place.
+// The primary becomes read-only under its clients, as after a demotion, and the synchronous standby replaces it.
 func TestAppendsGoOnAtThePromotedStandby(t *testing.T) {
 	t.Parallel()
 	key := newLogKey(t)

@@ -27,7 +27,7 @@ type head struct {
 	stops      int64     // version of stopped
 	keysDigest []byte    // see keysDigest
 	mac        []byte    // see stateMAC
-	oldest     int64     // the oldest schema version whose appliances may use the database
+	oldest     int64     // the oldest schema version that an appliance may have to use the database
 }
 
 const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema"
@@ -71,8 +71,8 @@ func (r row) head() (*head, error) {
 	}, nil
 }
 
-// check verifies a head: its log, its checkpoint's signature and the MAC. known is a checked head that was read before h, or nil. A
-// checkpoint that equals known's is not verified again.
+// check verifies a head: its log, its checkpoint's signature and the MAC. known is a checked head that was read before
+// h, or nil. A checkpoint that equals known's is not verified again.
 func (s *Store) check(h, known *head) error {
 	if h.oldest > newestVersion() {
 		return fmt.Errorf("%w: it takes no attestd whose schema version is below %d, this one has %d: install the newer attestd", ErrNewerSchema, h.oldest, newestVersion())
@@ -186,8 +186,8 @@ func forgot(h, known *head) error {
 	return fmt.Errorf("%w: it has %d records with root %s, and had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
 }
 
-// readHead reads the committed head of any log without verifying it. Concurrent callers share a query that begins after each of them
-// has called.
+// readHead reads the committed head of any log without verifying it. Concurrent callers share a query that begins after
+// each of them has called.
 func (s *Store) readHead(ctx context.Context) (*head, error) {
 	h, err := s.reads.do(ctx, func() (*head, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
@@ -195,7 +195,8 @@ func (s *Store) readHead(ctx context.Context) (*head, error) {
 		known := s.safe.Load()
 		h, err := s.selectHead(ctx)
 		if err == nil && known != nil && h.log == known.log && h.tree.N < known.tree.N {
-			// A connection to a demoted primary, or the new primary lacks the tail. A new connection leads to the new primary.
+			// A connection to a demoted primary, or the new primary lacks the tail. A new connection leads to the new
+			// primary.
 			s.read.Reset()
 			s.resets.Add(1)
 			h, err = s.selectHead(ctx)
@@ -220,7 +221,8 @@ func (s *Store) selectHead(ctx context.Context) (*head, error) {
 	return r.head()
 }
 
-// trusted reads and verifies the head before records are read. A head of another log passes unverified: it may be this log's successor.
+// trusted reads and verifies the head before records are read. A head of another log passes unverified: it may be this
+// log's successor.
 func (s *Store) trusted(ctx context.Context) (*head, error) {
 	h, err := s.readHead(ctx)
 	if err != nil {
@@ -232,7 +234,8 @@ func (s *Store) trusted(ctx context.Context) (*head, error) {
 	return h, nil
 }
 
-// begun reads the head of a journal that has a checkpoint. On an empty database, it waits until this appliance has begun the journal.
+// begun reads the head of a journal that has a checkpoint. On an empty database, it waits until this appliance has
+// begun the journal.
 func (s *Store) begun(ctx context.Context) (*head, error) {
 	h, err := s.readHead(ctx)
 	if err == nil && h.log == "" {
@@ -268,7 +271,7 @@ type Head struct {
 	Size       int64
 	Root       tlog.Hash
 	Checkpoint []byte
-	Last       time.Time // time of the newest record; zero if there is none
+	Last       time.Time // time of the newest record; zero for an empty journal
 }
 
 // Head reads the journal's head.
@@ -280,7 +283,8 @@ func (s *Store) Head(ctx context.Context) (Head, error) {
 	return Head{Log: h.log, Size: h.tree.N, Root: h.tree.Hash, Checkpoint: h.checkpoint, Last: h.last}, nil
 }
 
-// flight shares one run of some work among concurrent callers. The run begins after each of them has called. The zero value is ready.
+// flight shares one run of some work among concurrent callers. The run begins after each of them has called. The zero
+// value is ready.
 type flight[T any] struct {
 	mu      sync.Mutex
 	running bool

@@ -13,9 +13,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Import appends leaves of another store of this log, unchanged. first is the index of the first leaf and must equal the number of leaves
-// here, so that an interrupted copy can continue. It needs Options.Copying. The first call must contain all EventLogContinued leaves and
-// the leaf after them.
+// Import appends leaves of another store of this log, unchanged. first is the index of the first leaf and must equal
+// the number of leaves here, so that an interrupted copy can continue. It needs Options.Copying. The first call must
+// contain all EventLogContinued leaves and the leaf after them.
 //
 // No appliance uses the journal before FinishCopy.
 func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error {
@@ -53,7 +53,7 @@ func (s *Store) Copied(ctx context.Context) (Head, error) {
 	return s.Head(ctx)
 }
 
-// FinishCopy turns the copy into the journal if its tree is that of the signed checkpoint.
+// FinishCopy turns the copy into the journal if its tree matches the signed checkpoint.
 func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 	tree, err := appliance.OpenCheckpoint(checkpoint, s.opts.Verifier)
 	if err != nil {
@@ -170,9 +170,9 @@ func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
 	return tx.SendBatch(ctx, q).Close()
 }
 
-// Continue turns the journal into that of another log with the given key. The event becomes the first leaf, and the existing leaves
-// follow unchanged. progress, if not nil, is called with the leaves done and their total. The change is atomic. Continue fails if the
-// journal grows meanwhile.
+// Continue turns the journal into the journal of another log with the given key. The event becomes the first leaf, and
+// the existing leaves follow unchanged. progress, if not nil, is called with the leaves done and their total. The
+// change is atomic. Continue fails if the journal grows during the call.
 func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
 	if progress == nil {
 		progress = func(done, total int64) {}

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// fill appends so many records, each with an idempotency key of its own.
+// fill appends n records, each with a different idempotency key.
 func fill(t *testing.T, journal appliance.Journal, n int) {
 	t.Helper()
 	var wg sync.WaitGroup

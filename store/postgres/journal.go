@@ -23,10 +23,10 @@ const (
 	warnInterval = time.Minute // between warnings that the newest record is ahead of the clock
 )
 
-// Journal implements appliance.Journal. Appends go through the store's writer; reads have connections of their own.
+// Journal implements appliance.Journal. Appends go through the store's writer; reads have separate connections.
 type Journal struct {
 	store  *Store
-	warned atomic.Int64 // when the log was last told that the newest record is ahead of the clock, in Unix nanoseconds
+	warned atomic.Int64 // last time of the warning that the newest record is ahead of the clock, in Unix nanoseconds
 }
 
 var _ appliance.Journal = (*Journal)(nil)
@@ -56,8 +56,8 @@ func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance
 	return o.Value.entry, err
 }
 
-// Ready implements appliance.Journal. It returns nil if the primary answers and commits, the schema is supported and the head is good.
-// The answer comes from memory and is at most three seconds old.
+// Ready implements appliance.Journal. It returns nil if the primary answers and commits, the schema is supported and
+// the head is good. The answer comes from memory and is at most three seconds old.
 func (j *Journal) Ready(ctx context.Context) error {
 	s := j.store
 	if s.writer == nil || s.opts.Copying {
@@ -75,8 +75,8 @@ func (j *Journal) Ready(ctx context.Context) error {
 	return nil
 }
 
-// checkClock returns an error if a new record would get a wrong time. Times never decrease: a record would take over a newest record's
-// time in the future, and a fast clock here would bind all other appliances.
+// checkClock returns an error if a new record would get a wrong time. Times never decrease: a record would take over a
+// newest record's time in the future, and a fast clock here would bind all other appliances.
 func (s *Store) checkClock(last time.Time) error {
 	now := s.opts.Now()
 	if fast := -time.Duration(s.offset.Load()); fast > s.opts.MaxAhead {
@@ -131,7 +131,7 @@ func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey st
 	return e, err
 }
 
-// one reads, proves and confirms the entry that matches a condition. It returns pgx.ErrNoRows if there is none.
+// one reads, proves and confirms the entry that matches a condition. It returns pgx.ErrNoRows if no entry matches.
 func (j *Journal) one(ctx context.Context, condition string, args ...any) (e appliance.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -146,7 +146,7 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 	}
 	if err == nil {
 		var h *head
-		if h, err = j.store.trusted(ctx); err == nil { // which is newer than the record
+		if h, err = j.store.trusted(ctx); err == nil { // newer than the record
 			err = j.store.prove(limited, h, []appliance.Entry{e})
 		}
 		if err == nil {
@@ -240,8 +240,8 @@ func (j *Journal) indexRange(ctx context.Context, h *head, q appliance.JournalQu
 	return first, end, err
 }
 
-// searchTime returns the index of the first record that is not earlier than t. Times never decrease, so that a binary search in the
-// database needs no index on time.
+// searchTime returns the index of the first record that is not earlier than t. Times never decrease, so that a binary
+// search in the database needs no index on time.
 func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64, err error) {
 	const halve = `WITH RECURSIVE range (lo, hi) AS (
 		SELECT 0::bigint, $1::bigint
@@ -289,8 +289,8 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It returns the committed checkpoint from the database, which covers the answers of all
-// appliances.
+// Checkpoint implements appliance.Journal. It returns the committed checkpoint from the database, which covers the
+// answers of all appliances.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.store.begun(ctx)
 	if err == nil {

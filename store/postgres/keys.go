@@ -21,18 +21,18 @@ import (
 // usedStep is the resolution of an API key's last use. Further uses within it cost no write.
 const usedStep = 30 * time.Second
 
-// Keys implements appliance.Keys. Key reads a cache, which follows the database within a second. Each append checks the version of the
-// keys under the head's lock.
+// Keys implements appliance.Keys. Key reads a cache, which follows the database within a second. Each append checks the
+// version of the keys under the head's lock.
 type Keys struct {
 	store *Store
 	asked flight[struct{}]
-	begun atomic.Int64 // when the newest change under way began, in Unix nanoseconds of the system's clock; 0 while there is none
+	begun atomic.Int64 // start of the running change, in Unix nanoseconds of the system's clock; 0 if no change is running
 
 	mu      sync.RWMutex // protects the fields below; not held during queries
 	version int64        // of byID; -1 before the first read
 	read    time.Time    // when byID was read, by this process's own clock
 	byID    map[string]appliance.APIKey
-	dirty   map[string]bool // ids whose last use is not stored yet
+	dirty   map[string]bool // ids with a last use that is not stored yet
 }
 
 var _ appliance.Keys = (*Keys)(nil)
@@ -57,8 +57,8 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	return err
 }
 
-// Key implements appliance.Keys. The key's slices are shared and must not be changed. If the cache lacks the key, Key reads the
-// database, because another appliance may just have created it. Concurrent callers share the query.
+// Key implements appliance.Keys. The key's slices are shared and must not be changed. If the cache lacks the key, Key
+// reads the database, because another appliance may just have created it. Concurrent callers share the query.
 func (k *Keys) Key(ctx context.Context, id string) (appliance.APIKey, error) {
 	if key, found := k.known(id); found {
 		return key, nil
@@ -99,7 +99,8 @@ func (k *Keys) List(ctx context.Context) ([]appliance.APIKey, error) {
 	return all, nil
 }
 
-// Revoke implements appliance.Keys. It commits under the head's lock, so that every later append on any appliance sees it.
+// Revoke implements appliance.Keys. It commits under the head's lock, so that every later append on any appliance sees
+// it.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
 	return k.change(ctx, "revoke an API key", id, func(stored *keyRow) (keyRow, error) {
 		if stored == nil {
@@ -144,8 +145,8 @@ func (k *Keys) Used(id string, now time.Time) {
 	}
 }
 
-// change replaces the row of an API key by the one that next returns. next gets the stored row, or nil if there is none. Transient
-// failures are retried; an *appliance.Error from next ends the attempts.
+// change replaces the row of an API key by the one that next returns. next gets the stored row, or nil if the key does
+// not exist. Transient failures are retried; an *appliance.Error from next ends the attempts.
 func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
 	if k.store.opts.ReadOnly {
 		return key, errReadOnly()
@@ -196,7 +197,8 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 		} else {
 			rows = append(rows, changed)
 		}
-		// The MAC covers the verified rows with this change, and not what the database stored: a trigger could have altered that.
+		// The MAC covers the verified rows and this change. It does not cover the rows as stored, because a trigger
+		// could have altered them.
 		h.keys, h.keysDigest = h.keys+1, keysDigest(rows)
 		version = h.keys
 		q := new(pgx.Batch)
@@ -209,7 +211,8 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 	return version, key, err
 }
 
-// changed updates the cache after a commit. It returns the key with the time of its last use, which may not be stored yet.
+// changed updates the cache after a commit. It returns the key with the time of its last use, which may not be stored
+// yet.
 func (k *Keys) changed(version int64, key appliance.APIKey) appliance.APIKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -278,7 +281,7 @@ func (k *Keys) reread() (none struct{}, err error) {
 	})
 }
 
-// at returns the keys that belong to h, whose lock the caller holds.
+// at returns the keys that belong to h. The caller holds the lock of h.
 func (k *Keys) at(ctx context.Context, tx querier, h *head) (map[string]appliance.APIKey, error) {
 	k.mu.RLock()
 	current := k.version == h.keys

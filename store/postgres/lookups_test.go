@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// TestRecordsOfSchemaVersion2GetTheirLookups takes from a database what version 2 did not have, and migrates it.
+// TestRecordsOfSchemaVersion2GetTheirLookups removes from a database the parts that version 2 lacked, and migrates it.
 func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 	t.Parallel()
 	raw, d := newDatabase(t)
@@ -26,7 +26,7 @@ func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 
 	from, to, err := postgres.Migrate(t.Context(), d.URL(), role)
 	check(t, err)
-	d.Exec(t, "UPDATE log_head SET state_mac = '\\x"+mac+"'") // no migration has the log key
+	d.Exec(t, "UPDATE log_head SET state_mac = '\\x"+mac+"'") // migrations do not have the log key
 	if from != 2 || to != 5 {
 		t.Errorf("migrated from %d to %d", from, to)
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// The Merkle tree covers neither the API keys nor the stop state, and the database's owner can write both. A MAC in log_head covers
-// them. Its key is derived from the log key, which the owner does not have. Each version number only grows, and each appliance
-// remembers the highest it has seen, so that an older row with its MAC is refused, too.
+// The Merkle tree covers neither the API keys nor the stop state, and the database's owner can write both. A MAC in
+// log_head covers them. Its key is derived from the log key, which the owner does not have. Each version number only
+// grows, and each appliance remembers the highest it has seen, so that an older row with its MAC is refused, too.
 
-// keysDigest is the SHA-256 over all API keys, sorted by id. Each contributes its id, its JSON, and its time of revocation in
-// microseconds, 0 if it is not revoked. The time of the last use is left out.
+// keysDigest is the SHA-256 over all API keys, sorted by id. Each contributes its id, its JSON, and its time of
+// revocation in microseconds, 0 if it is not revoked. The time of the last use is left out.
 func keysDigest(rows []keyRow) []byte {
 	rows = slices.SortedFunc(slices.Values(rows), func(a, b keyRow) int { return strings.Compare(a.id, b.id) })
 	h := sha256.New()
@@ -54,8 +54,8 @@ func stateMAC(secret []byte, h *head) []byte {
 	return mac.Sum(nil)
 }
 
-// checkState returns ErrForged if the MAC of h is wrong, and ErrForgot if a version in h is lower than one seen before. known must have
-// been read before h; it may be nil. A store that has no log key checks nothing.
+// checkState returns ErrForged if the MAC of h is wrong, and ErrForgot if a version in h is lower than one seen before.
+// known must have been read before h; it may be nil. A store without the log key makes no check.
 func (s *Store) checkState(h, known *head) error {
 	begun := h.log != "" || len(h.mac) > 0 || h.keys != 0 || h.stops != 0 || h.stopped != ""
 	switch {
@@ -85,7 +85,7 @@ type versions struct {
 
 // seenFile stores versions on disk, so that a restart does not forget them.
 type seenFile struct {
-	path string // if empty, nothing is stored
+	path string // empty: the versions are not stored
 
 	mu   sync.Mutex
 	kept versions

@@ -18,7 +18,7 @@ import (
 
 // The attacker in these tests can write every table and has no log key.
 
-// owned is a store with one API key, in a database that an attacker writes.
+// owned is a store with one API key, in a database that the attacker can write.
 type owned struct {
 	t     *testing.T
 	url   string
@@ -174,7 +174,7 @@ func waitVersions(t *testing.T, w *owned, want string) {
 	}
 }
 
-// TestARecordThatAnotherKeySignedIsNotAnswered replaces a record by one that another key signed, in all columns.
+// TestARecordThatAnotherKeySignedIsNotAnswered replaces a record, in all columns, by one signed with another key.
 func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)
@@ -212,7 +212,7 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	_, _, err = journal.Append(t.Context(), again)
 	refused("a repeat that another appliance made first", err)
 
-	// A record beyond the head, with an idempotency key of its own.
+	// A record beyond the head, with an unused idempotency key.
 	w.d.Exec(t, "INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) SELECT 1000, gen_random_uuid(), key_id, 'planted', time, hash, leaf FROM records WHERE index = 1")
 	_, err = journal.ByIdempotencyKey(t.Context(), "key", "planted")
 	refused("a record beyond the head", err)
@@ -222,7 +222,7 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	}
 }
 
-// TestMembersAgreeOnWhatTheMACCovers changes API keys and the stop state from two stores in turns.
+// TestMembersAgreeOnWhatTheMACCovers changes API keys and the stop state from two stores in turn.
 func TestMembersAgreeOnWhatTheMACCovers(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/attestd/attestd/store/counts"
 )
 
-// past has the journal's answers to the questions of conditions. Each appliance caches its counts, so that a record is counted once.
+// past has the journal's answers to the questions of conditions. Each appliance caches its counts, so that a record is
+// counted once.
 type past struct {
 	counts map[counts.Name]counts.Count
 	firsts map[appliance.Address]*appliance.Record

@@ -10,19 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrPooled is returned behind a connection pooler that gives the transactions of one client to several connections of the server, such
-// as PgBouncer with pool_mode = transaction. The session's settings would apply to other clients' transactions, and not to this one's:
-// among them is the timeout that ends an appliance which hangs with the head's lock. Prepared statements would be missing, too.
+// ErrPooled is returned behind a connection pooler that gives the transactions of one client to several connections of
+// the server, such as PgBouncer with pool_mode = transaction. The session's settings would apply to other clients'
+// transactions, and not to this one's: among them is the timeout that ends an appliance which hangs with the head's
+// lock. Prepared statements would be missing, too.
 var ErrPooled = errors.New("a connection pooler shares sessions of PostgreSQL between clients, as PgBouncer does with pool_mode = transaction: " +
 	"name PostgreSQL itself in store.url, or set pool_mode = session in the pooler")
 
-// secondTimeout bounds the wait for the second connection of refusePooler. A pooler that keeps sessions may have none left.
+// secondTimeout bounds the wait for the second connection of refusePooler. A pooler that keeps sessions may have no
+// further connection.
 const secondTimeout = time.Second
 
-// refusePooler returns the server's process that serves a connection, or ErrPooled if that process changes or serves another
-// connection, too.
+// refusePooler returns the server's process that serves a connection, or ErrPooled if that process changes or serves
+// another connection, too.
 //
-// A pooler tells its clients other process IDs than PostgreSQL does. Without a pooler, refusePooler therefore makes one query.
+// A pooler gives its clients process IDs that differ from PostgreSQL's. Without a pooler, refusePooler therefore makes
+// one query.
 func refusePooler(ctx context.Context, conn *pgx.Conn) (backend uint32, err error) {
 	if backend, err = backendOf(ctx, conn); err != nil || backend == conn.PgConn().PID() {
 		return backend, err
@@ -30,7 +33,7 @@ func refusePooler(ctx context.Context, conn *pgx.Conn) (backend uint32, err erro
 	limited, cancel := context.WithTimeout(ctx, secondTimeout)
 	defer cancel()
 	config := conn.Config()
-	config.DialFunc = new(net.Dialer).DialContext // that of a connection which writes dials once
+	config.DialFunc = new(net.Dialer).DialContext // the DialFunc of a connection that writes refuses a second dial
 	second, err := pgx.ConnectConfig(limited, config)
 	if err != nil {
 		return backend, nil // a pooler that shares sessions would use the process of the first, which is idle
@@ -39,7 +42,7 @@ func refusePooler(ctx context.Context, conn *pgx.Conn) (backend uint32, err erro
 	for range 4 { // other clients of the pooler may get the process in between
 		other, err := backendOf(limited, second)
 		if err != nil {
-			return backend, nil // likewise
+			return backend, nil // for the same reason
 		}
 		now, err := backendOf(ctx, conn)
 		if err != nil {

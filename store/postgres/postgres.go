@@ -1,11 +1,12 @@
-// Package postgres stores the API keys and the journal of several appliances in one PostgreSQL database. It implements appliance.Keys
-// and appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
+// Package postgres stores the API keys and the journal of several appliances in one PostgreSQL database. It implements
+// appliance.Keys and appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
 //
-// The row log_head orders all writes. A batch of records is one transaction: it locks log_head, checks the API keys and idempotency
-// keys of the batch, inserts the records, and updates log_head. There is no leader, and a commit relies on nothing in memory. The
-// package needs row locks and READ COMMITTED only. The tables are in migrations.
+// The row log_head orders all writes. A batch of records is one transaction: it locks log_head, checks the API keys and
+// idempotency keys of the batch, inserts the records, and updates log_head. No appliance is the leader, and a commit
+// does not rely on state in memory. The package needs row locks and READ COMMITTED only. The tables are in migrations.
 //
-// The package does not trust the database. The log key must have signed a head, and each record is proven against the head's root.
+// The package does not trust the database. The log key must have signed a head, and each record is proven against the
+// head's root.
 package postgres
 
 import (
@@ -48,7 +49,7 @@ const (
 type Options struct {
 	Signer   note.Signer      // signs checkpoints; required unless ReadOnly
 	Verifier note.Verifier    // its public half; required
-	ReadOnly bool             // the store changes nothing and is no member of the cluster
+	ReadOnly bool             // the store writes no table and is no member of the cluster
 	Copying  bool             // for Import into an empty journal or an unfinished copy; Append is refused
 	Now      func() time.Time // nil means time.Now
 	MaxAhead time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means 5 min
@@ -58,11 +59,12 @@ type Options struct {
 	Member   Identity         // this appliance; without a name, it is no member of the cluster
 	Versions string           // path of the file with the highest versions seen of API keys and stop state; "" for none
 
-	// Accept is called with each head before records are appended to it, under its lock. Its error fails the whole batch. Nil accepts
-	// every head.
+	// Accept is called with each head before records are appended to it, under its lock. Its error fails the whole
+	// batch. Nil accepts every head.
 	Accept func(head tlog.Tree) error
 
-	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means unknown.
+	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means
+	// unknown.
 	Pending func() int
 }
 
@@ -96,8 +98,8 @@ type Store struct {
 	closing sync.Once
 }
 
-// Open opens the database at a postgres:// URL. It does not wait for the database: until that answers, methods fail with
-// CodeJournalUnavailable. Open returns an error only for an invalid URL (see Check) or invalid options.
+// Open opens the database at a postgres:// URL. It does not wait for the database: until that answers, methods fail
+// with CodeJournalUnavailable. Open returns an error only for an invalid URL (see Check) or invalid options.
 func Open(url string, o Options) (*Store, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -193,8 +195,8 @@ func (s *Store) Pool() *pgxpool.Pool { return s.read }
 // Failed never receives, because a restart of the daemon does not cure a failed database.
 func (s *Store) Failed() <-chan error { return nil }
 
-// Responds returns an error if the writer is stuck for longer than all of its timeouts together, which a restart may cure. It does not
-// depend on the database.
+// Responds returns an error if the writer is stuck for longer than all of its timeouts together, which a restart may
+// cure. It does not depend on the database.
 func (s *Store) Responds(context.Context) error {
 	if s.writer == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// role is the daemon's in all tests: it owns nothing.
+// role is the daemon's role in all tests. It owns no table.
 const role = "attestd"
 
 func check(t testing.TB, err error) {
@@ -28,7 +28,7 @@ func newLogKey(t testing.TB) appliance.LogKey {
 	return key
 }
 
-// newDatabase returns the URL of a new database, as the daemon's role has it.
+// newDatabase returns the URL of a new database for the daemon's role.
 func newDatabase(t testing.TB) (string, *postgrestest.Database) {
 	t.Helper()
 	d := postgrestest.NewDatabase(t)
@@ -36,7 +36,7 @@ func newDatabase(t testing.TB) (string, *postgrestest.Database) {
 	return patiently(t, d.RoleURL(url.UserPassword(role, "secret"), d.Database)), d
 }
 
-// patiently has a URL say how long to wait for a connection: no machine is so busy.
+// patiently sets a long connect_timeout in a URL, enough for the busiest machine.
 func patiently(t testing.TB, raw string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -63,7 +63,8 @@ func TestConformance(t *testing.T) {
 	key := newLogKey(t)
 	at := func(t *testing.T, now func() time.Time) *postgres.Store {
 		o := options(key)
-		o.Now, o.MaxAhead = now, 24*time.Hour // that time does not go back is one thing, how far it may stand still another
+		// The suite tests that time does not go back. How far it may stand still is tested elsewhere.
+		o.Now, o.MaxAhead = now, 24*time.Hour
 		url, _ := newDatabase(t)
 		return open(t, url, o)
 	}

@@ -22,22 +22,24 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// What the environment of a child says: the database, the secret log key, and, where it is to be stopped, in which of its batches.
+// The environment variables of a child: the database, the secret log key, and the number of the batch in which to stop,
+// if any.
 const (
 	envURL  = "ATTESTD_TEST_POSTGRES_URL"
 	envKey  = "ATTESTD_TEST_POSTGRES_KEY"
 	envStop = "ATTESTD_TEST_POSTGRES_STOP"
 )
 
-// inside is the line of a child that has the head's lock.
+// inside is the line that a child prints while it holds the head's lock.
 const inside = "inside"
 
-// hungMost is how long others may be held up by an appliance that hangs inside its transaction: for 10 s, and here for what a busy machine
-// takes. Without the timeouts that end it, they would be for ever.
+// hungMost bounds how long an appliance that hangs inside its transaction may block others: 10 s, plus the delays of a
+// busy machine. Without the timeouts that end the transaction, it would block them forever.
 const hungMost = 30 * time.Second
 
-// TestProcesses has four processes append to one journal. One of them is stopped (SIGSTOP) inside its transaction: the others go on within
-// 10 s, and so does it when it is continued. In the end one more is killed (SIGKILL), as all are.
+// TestProcesses has four processes append to one journal. One process is stopped (SIGSTOP) inside its transaction. The
+// others continue within 10 s, and so does the stopped process after SIGCONT. Finally, all processes are killed
+// (SIGKILL).
 func TestProcesses(t *testing.T) {
 	if os.Getenv(envURL) != "" {
 		appendUntilTold(t)
@@ -85,7 +87,7 @@ func TestProcesses(t *testing.T) {
 	kept.wantKept(t, store.Journal(), key)
 }
 
-// What an appliance sends for a COMMIT arrives in part: then no timeout of the database's own runs.
+// Only a part of an appliance's COMMIT arrives. In this state, no timeout of the database applies.
 func TestHalfACommitHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	key := newLogKey(t)
@@ -97,7 +99,7 @@ func TestHalfACommitHoldsNobodyUp(t *testing.T) {
 	proxy.Fail(postgrestest.Faults{CommitDelay: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	begin := time.Now() // before the lock is held: the database's clock for it goes on while this process stands still
+	begin := time.Now() // before the lock is taken, since the database's clock runs while this process is paused
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _, _ = hung.Journal().Append(ctx, storetest.Record(t, "key")) })
 	await(t, "the lock is held", func() bool { return proxy.Commits() > before })
@@ -121,7 +123,7 @@ func TestHalfACommitHoldsNobodyUp(t *testing.T) {
 	wantClean(t, other.Journal(), int(head.Size))
 }
 
-// child is a process that appends, and what it has printed: the ids of what was answered.
+// child is a process that appends, with the ids that it has printed for answered appends.
 type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -155,14 +157,14 @@ func (c *child) read(out io.Reader) {
 		}
 		id, err := uuid.Parse(lines.Text())
 		if err != nil {
-			return // cut off by the kill
+			return // the kill cut the line off
 		}
 		c.ids = append(c.ids, id)
 		c.count.Add(1)
 	}
 }
 
-// wait waits for the end of a child that was killed, and adds what it had been answered.
+// wait waits for the end of a killed child, and adds the ids that it has printed.
 func (c *child) wait(t *testing.T, store *postgres.Store, kept *answered) {
 	t.Helper()
 	<-c.ended
@@ -177,12 +179,12 @@ func (c *child) wait(t *testing.T, store *postgres.Store, kept *answered) {
 	}
 }
 
-// appendUntilTold is the child.
+// appendUntilTold runs in the child.
 func appendUntilTold(t *testing.T) {
 	key, err := appliance.ParseLogKey(os.Getenv(envKey))
 	check(t, err)
 	o := options(key)
-	var mu sync.Mutex // of standard output
+	var mu sync.Mutex // protects standard output
 	stop, batches := 0, 0
 	_, _ = fmt.Sscan(os.Getenv(envStop), &stop)
 	o.Accept = func(tlog.Tree) error {
@@ -190,7 +192,7 @@ func appendUntilTold(t *testing.T) {
 			mu.Lock()
 			fmt.Println(inside)
 			mu.Unlock()
-			_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // the lock is held
+			_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // while the lock is held
 		}
 		return nil
 	}
@@ -204,13 +206,13 @@ func appendUntilTold(t *testing.T) {
 				r := record
 				r.ID = uuid.Must(uuid.NewV7())
 				if err := appendRecordOrEvent(store.Journal(), r, i%5 == 4); err != nil {
-					continue // held up for longer than a batch is tried
+					continue // blocked for longer than a batch is retried
 				}
 				mu.Lock()
 				_, err := fmt.Println(r.ID)
 				mu.Unlock()
 				if err != nil {
-					return // the parent is gone
+					return // the parent has ended
 				}
 			}
 		})
@@ -218,7 +220,7 @@ func appendUntilTold(t *testing.T) {
 	wg.Wait()
 }
 
-// appendRecordOrEvent appends the record, or an event with its id.
+// appendRecordOrEvent appends the record, or an event with the record's id.
 func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
 	if event {
 		e := storetest.Event()

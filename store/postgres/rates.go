@@ -18,7 +18,8 @@ var _ appliance.SharedRates = Rates{}
 // Rates returns the shared rates.
 func (s *Store) Rates() Rates { return Rates{s} }
 
-// leaseQuery locks the buckets in a fixed order, takes the tokens available by the database's clock, and returns how many.
+// leaseQuery locks the buckets in a fixed order, takes the tokens available by the database's clock, and returns how
+// many.
 const leaseQuery = `WITH want AS (
 	SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[]) AS w (key_id, seconds, burst)
 ), held AS (

@@ -66,8 +66,9 @@ var newestVersion = sync.OnceValue(func() (newest int64) {
 	return newest
 })
 
-// Init creates the schema and a role for the daemons, which may use the tables but not alter them. url is the owner's. An existing role
-// is used unless it has too many privileges. A password that is not empty is set. Existing tables stay.
+// Init creates the schema and a role for the daemons, which may use the tables but not alter them. url is the owner's.
+// An existing role is used unless it has too many privileges. A password that is not empty is set. Existing tables
+// stay.
 func Init(ctx context.Context, url, role, password string) error {
 	if role == "" {
 		return errors.New("no role is given")
@@ -83,7 +84,8 @@ func Init(ctx context.Context, url, role, password string) error {
 	})
 }
 
-// Migrate migrates the schema to this attestd's version and grants the role its privileges on new tables. url is the owner's.
+// Migrate migrates the schema to this attestd's version and grants the role its privileges on new tables. url is the
+// owner's.
 func Migrate(ctx context.Context, url, role string) (from, to int64, err error) {
 	from, to, err = migrate(ctx, url)
 	if err != nil || role == "" {
@@ -159,7 +161,7 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 // quoted returns a name as a quoted SQL identifier.
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// makeRole creates a role whose only privilege is to log in.
+// makeRole creates a role with the privilege to log in and no other.
 func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error {
 	var powerful bool
 	err := conn.QueryRow(ctx, "SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
@@ -182,14 +184,15 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 		return err
 	}
 	for attempt := 0; ; attempt++ {
-		_, err = conn.Exec(ctx, "ALTER ROLE "+name+" PASSWORD '"+secret+"'") // which has no quotes in it
+		_, err = conn.Exec(ctx, "ALTER ROLE "+name+" PASSWORD '"+secret+"'") // a SCRAM verifier contains no quotes
 		if stateOf(err) != stateInternal || !pause(ctx, attempt) {           // "tuple concurrently updated"
 			return err
 		}
 	}
 }
 
-// scramSecret returns the SCRAM verifier that PostgreSQL stores (RFC 5803). The password itself reaches neither the server nor its log.
+// scramSecret returns the SCRAM verifier that PostgreSQL stores (RFC 5803). The password itself reaches neither the
+// server nor its log.
 func scramSecret(password string) (string, error) {
 	const rounds = 4096 // PostgreSQL's own
 	salt := make([]byte, 16)

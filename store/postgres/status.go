@@ -14,8 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// LogOf returns the name and hash of the log key of a database's journal, "" for an empty database. Any role that may read the tables can
-// call it.
+// LogOf returns the name and hash of the log key of a database's journal, "" for an empty database. Any role that may
+// read the tables can call it.
 func LogOf(ctx context.Context, url string) (log string, err error) {
 	err = owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT log FROM log_head WHERE id = 1").Scan(&log)

@@ -9,7 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Stopped returns the stop state: see appliance/stop. It is that of the newest head that was read. An append uses the one it has locked.
+// Stopped returns the stop state (see appliance/stop) in the newest head that was read. An append uses the head that it
+// has locked.
 func (s *Store) Stopped() string {
 	if h := s.head.Load(); h != nil {
 		return h.stopped

@@ -11,18 +11,18 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// found is a damage without its words.
+// found is a reported damage without its text.
 type found struct {
 	index int64
 	part  string
 }
 
-// TestVerifyNamesWhatWasChanged has the database's owner, who may write everything, change what the journal keeps.
+// TestVerifyNamesWhatWasChanged makes the database's owner, who can write every table, change stored records.
 func TestVerifyNamesWhatWasChanged(t *testing.T) {
 	key := newLogKey(t)
 	url, d := newDatabase(t)
 	journal := open(t, url, options(key)).Journal()
-	fill(t, journal, 270) // a tile of 256, and some
+	fill(t, journal, 270) // a tile of 256, and the start of another
 	earlier, err := journal.Checkpoint(t.Context())
 	check(t, err)
 	fill300(t, journal)
@@ -32,7 +32,7 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change string
-		want   []found // all of these, and no others
+		want   []found // exactly these
 	}{
 		"a leaf's salt":        {replaceLeaf(7, `'"salt":"..'`, `'"salt":"zz'`), []found{{7, "record"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
 		"a leaf's signature":   {replaceLeaf(7, `'"v":2'`, `'"v":3'`), []found{{7, "signature"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
@@ -105,12 +105,12 @@ func putBack(t *testing.T, d *postgrestest.Database) {
 	}
 }
 
-// replaceLeaf changes what a regular expression matches in a leaf.
+// replaceLeaf replaces the match of a regular expression in a leaf.
 func replaceLeaf(index int64, old, replacement string) string {
 	return fmt.Sprintf("UPDATE records SET leaf = convert_to(regexp_replace(convert_from(leaf, 'UTF8'), %s, %s), 'UTF8') WHERE index = %d", old, replacement, index)
 }
 
-// resealed gives the record of a leaf another salt and the hash that goes with it.
+// resealed gives the record of a leaf another salt and the matching hash.
 func resealed(leaf []byte) string {
 	at := strings.LastIndex(string(leaf), `"salt":"`) + len(`"salt":"`)
 	changed := append([]byte(nil), leaf...)

@@ -99,12 +99,12 @@ func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	return data[0], nil
 }
 
-// inTree reports whether a tree of that size has all hashes of a tile.
+// inTree reports whether a tree of the given size has all hashes of a tile.
 func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > tileWidth {
 		return false
 	}
-	hashes := size >> (tileHeight * t.L)                                     // that the level has
+	hashes := size >> (tileHeight * t.L)                                     // number of hashes on the level
 	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
 }
 
@@ -135,8 +135,8 @@ func (t *tiles) SaveTiles(wanted []tlog.Tile, data [][]byte) {
 	}
 }
 
-// cachedTile identifies a verified tile, also a partial one: a log only grows, so that the content of a tile of a width never changes. A
-// reader verifies a cached tile against the root of its head again.
+// cachedTile identifies a verified tile, also a partial one: a log only grows, so that the content of a tile of a width
+// never changes. A reader verifies a cached tile against the root of its head again.
 type cachedTile struct {
 	log        string
 	generation int64

@@ -23,9 +23,9 @@ const (
 
 var errLost = errors.New("is missing")
 
-// Verify implements appliance.Journal. In addition to the leaves, it checks the search columns, the stored hashes, the lookups by id and
-// idempotency key, the API keys, and that no row lies beyond the head. It continues after a missing record. Appends may run meanwhile:
-// Verify checks the journal as it was at the beginning.
+// Verify implements appliance.Journal. In addition to the leaves, it checks the search columns, the stored hashes, the
+// lookups by id and idempotency key, the API keys, and that no row lies beyond the head. It continues after a missing
+// record. Appends may run at the same time: Verify checks the journal as it was at the beginning.
 func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {

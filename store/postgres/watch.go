@@ -15,25 +15,26 @@ import (
 const (
 	watchEvery  = 500 * time.Millisecond
 	readTimeout = 3 * time.Second
-	staleAfter  = 3 * time.Second  // age at which the last look no longer counts
+	staleAfter  = 3 * time.Second  // age at which the last poll no longer counts
 	beatEvery   = 2 * time.Second  // between heartbeats in members
 	flushEvery  = 30 * time.Second // between writes and reads of last uses
 )
 
-// watch reads the head twice a second, so that a key revoked elsewhere is refused early. Ready returns the result of its last look.
+// watch polls the head twice a second, so that a key revoked elsewhere is refused early. Ready returns the result of
+// the last poll.
 type watch struct {
 	store  *Store
 	state  atomic.Pointer[sight]
-	first  chan struct{} // closed after the first look
+	first  chan struct{} // closed after the first poll
 	ending chan struct{}
 	ended  chan struct{}
 
 	flushed time.Time // owned by run
 }
 
-// sight is the result of a look.
+// sight is the result of a poll.
 type sight struct {
-	at  time.Time // of this process's own clock
+	at  time.Time // by this process's own clock
 	err error
 }
 
@@ -75,7 +76,7 @@ func (w *watch) close() {
 	}
 }
 
-// saw records the result of a look and logs a change.
+// saw records the result of a poll and logs a change.
 func (w *watch) saw(err error) {
 	before := w.state.Swap(&sight{at: time.Now(), err: err})
 	logger := w.store.opts.Logger
@@ -87,7 +88,7 @@ func (w *watch) saw(err error) {
 	}
 }
 
-// look reads, verifies and confirms the head, and refreshes the keys.
+// look polls: it reads, verifies and confirms the head, and refreshes the keys.
 func (w *watch) look(ctx context.Context) error {
 	s := w.store
 	known := s.safe.Load()
@@ -144,9 +145,9 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 	return r.head()
 }
 
-// free terminates a backend that blocks the head's lock and has received nothing for idleTimeout, if this appliance has waited long.
-// PostgreSQL has a timeout for a transaction that is idle between two statements, but none for a statement of which only a part has
-// arrived. A COMMIT that waits for a standby is left alone.
+// free terminates a backend that blocks the head's lock and has received no data for idleTimeout, if this appliance has
+// waited long. PostgreSQL has a timeout for a transaction that is idle between two statements, but none for a statement
+// of which only a part has arrived. A COMMIT that waits for a standby is left alone.
 func (w *watch) free(ctx context.Context) {
 	if begun := w.store.waitsSince(); begun.IsZero() || time.Since(begun) < idleTimeout-time.Second {
 		return
@@ -169,7 +170,7 @@ func (w *watch) free(ctx context.Context) {
 	}
 }
 
-// tell stores the last uses of API keys now and then.
+// tell stores the last uses of API keys every flushEvery.
 func (w *watch) tell(ctx context.Context) {
 	now := time.Now()
 	if now.Sub(w.flushed) >= flushEvery {
@@ -180,7 +181,7 @@ func (w *watch) tell(ctx context.Context) {
 	}
 }
 
-// ready returns the result of the last look. It waits for the first look.
+// ready returns the result of the last poll. It waits for the first poll.
 func (w *watch) ready(ctx context.Context) error {
 	select {
 	case <-w.first:

@@ -39,10 +39,10 @@ type writer struct {
 	store      *Store
 	queue      *queue.Queue[change]
 	lastAppend atomic.Pointer[time.Time] // by the clock of records
-	begun      atomic.Int64              // when the batch under way began, in Unix nanoseconds of the system's clock; 0 while there is none
+	begun      atomic.Int64              // start of the running batch, in Unix nanoseconds of the system's clock; 0 if no batch is running
 
-	warned time.Time // of the goroutine that writes, as unsaid is
-	unsaid int       // attempts that failed since, of which nothing was logged
+	warned time.Time // owned by the goroutine that writes, like unsaid
+	unsaid int       // number of later failed attempts that were not logged
 }
 
 // warnEvery limits the log: several attempts may fail each second for hours.
@@ -54,8 +54,9 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// write writes a batch and retries transient failures until Options.Timeout. After a COMMIT without an answer, the next attempt looks for
-// its records under the head's lock. The earlier transaction held that lock, so that its outcome is final by then.
+// write writes a batch and retries transient failures until Options.Timeout. After a COMMIT without an answer, the next
+// attempt looks for its records under the head's lock. The earlier transaction held that lock, so that its outcome is
+// final by then.
 func (w *writer) write(ops []*op, _ bool) error {
 	if len(ops) == 0 {
 		return nil
@@ -161,7 +162,7 @@ func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // closes one on which a transaction is left
+	defer conn.Release() // closes a connection with an open transaction
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -178,7 +179,8 @@ func (s *Store) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error
 	return replicated(conn)
 }
 
-// abandon rolls back. If err says that the server has become a standby, all connections are replaced, because the primary is elsewhere.
+// abandon rolls back. If err says that the server has become a standby, all connections are replaced, because the
+// primary is elsewhere.
 func (s *Store) abandon(conn *pgxpool.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
