@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// Clone makes another token with the same key, as an HSM's own tools do by cloning or by a wrapped key: it copies the files of
+// Clone makes another token with the same key, as an HSM's tools do by cloning or key wrapping. It copies the files of
 // a token that no process has open.
 func (t *Token) Clone(tb testing.TB) *Token {
 	tb.Helper()
@@ -40,7 +40,7 @@ func (p *place) copyToken(from *Token) (*Token, error) {
 	return &Token{URI: u, Key: from.Key, PINFile: folder.PIN, SOPIN: from.SOPIN, Env: p.env(folder.Conf)}, nil
 }
 
-// Become puts another token in the place of this one: its key and its PIN.
+// Become replaces this token's key and PIN with the other token's.
 func (t *Token) Become(tb testing.TB, other *Token) {
 	tb.Helper()
 	if err := copyFiles(filepath.Dir(other.PINFile), filepath.Dir(t.PINFile)); err != nil {
@@ -48,7 +48,7 @@ func (t *Token) Become(tb testing.TB, other *Token) {
 	}
 }
 
-// copyFiles copies a token's files and its PIN, over those that are there.
+// copyFiles copies a token's files and its PIN, replacing existing ones.
 func copyFiles(from, to string) error {
 	for _, name := range []string{"tokens", "pin"} {
 		if err := os.RemoveAll(filepath.Join(to, name)); err != nil {
@@ -61,7 +61,7 @@ func copyFiles(from, to string) error {
 	return nil
 }
 
-// copyAll copies a file, or a folder with all that is in it.
+// copyAll copies a file, or a folder with its contents.
 func copyAll(from, to string) error {
 	stat, err := os.Stat(from)
 	if err != nil {

@@ -22,34 +22,34 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// Fast is a PKCS#11 module in C that signs as a fast network HSM does: little CPU, a latency, many sessions. It shows what
-// everything around C_Sign costs, which the CPU of SoftHSM's own signatures hides. Fast and the module share a mapped file,
-// so that it does not matter which process loads it.
+// Fast is a PKCS#11 module in C that signs like a fast network HSM: little CPU, a latency, many sessions. It shows the
+// cost of the code around C_Sign, which SoftHSM's own CPU time hides. Fast and the module share a mapped file, so any
+// process may load the module.
 type Fast struct {
 	Module string // path of the module; the URI of Token names it
 
 	control *fastControl
 }
 
-// FastOptions are what the HSM is like.
+// FastOptions are the properties of the HSM.
 type FastOptions struct {
-	Latency  time.Duration // from the call of C_Sign to its return, in which it sleeps but for some 30 us; 0 means no sleep
-	Sessions int           // that a process may have open, before C_OpenSession returns CKR_SESSION_COUNT; 0 means 4096
-	Untold   bool          // C_GetTokenInfo does not tell the maximum of sessions
-	Engines  int           // signatures that are made at the same time, however many sessions ask; 0 means one for each session
+	Latency  time.Duration // duration of C_Sign, spent asleep except for some 30 us; 0 means no sleep
+	Sessions int           // open sessions per process before C_OpenSession returns CKR_SESSION_COUNT; 0 means 4096
+	Untold   bool          // C_GetTokenInfo does not report the maximum of sessions
+	Engines  int           // concurrent signatures, regardless of the number of sessions; 0 means one for each session
 }
 
 // fastControl mirrors struct control of the module.
 type fastControl struct{ latency, most, untold, engines, signs, cpu atomic.Uint64 }
 
-// What the module has in it.
+// Constants of the module.
 const (
 	fastPIN      = "1234"
 	fastKey      = "attestd: the key of a fast HSM!!"
 	fastSessions = 4096
 )
 
-// NewFast makes a module, and with it a token with one secp256k1 key. Each has variables of its own.
+// NewFast makes a module, and with it a token with one secp256k1 key. Each module has separate variables.
 func NewFast(tb testing.TB, o FastOptions) (*Token, *Fast) {
 	tb.Helper()
 	library, err := compiledFast()
@@ -80,7 +80,7 @@ func NewFast(tb testing.TB, o FastOptions) (*Token, *Fast) {
 	}, f
 }
 
-// place copies the library, for every copy has variables of its own, and puts beside it what it looks for.
+// place copies the library, because only a copy has separate variables, and creates the control file next to it.
 func (f *Fast) place(library []byte) error {
 	if err := os.WriteFile(f.Module, library, 0o700); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (f *Fast) place(library []byte) error {
 	return nil
 }
 
-// Set makes the HSM another. Sessions that are open stay.
+// Set changes the HSM's properties. Open sessions stay open.
 func (f *Fast) Set(o FastOptions) {
 	if o.Sessions == 0 {
 		o.Sessions = fastSessions
@@ -107,7 +107,7 @@ func (f *Fast) Set(o FastOptions) {
 	}
 }
 
-// Spent returns how many signatures all processes have had so far, and the CPU time that C_Sign took for them.
+// Spent returns the number of signatures of all processes so far, and their CPU time in C_Sign.
 func (f *Fast) Spent() (signatures int, cpu time.Duration) {
 	return int(f.control.signs.Load()), time.Duration(f.control.cpu.Load())
 }
@@ -115,7 +115,7 @@ func (f *Fast) Spent() (signatures int, cpu time.Duration) {
 //go:embed testdata/fastmodule/module.c
 var fastSource []byte
 
-// compiledFast returns the library, compiled with the C sources that two of our dependencies have.
+// compiledFast returns the library, compiled with the C sources of two Go dependencies.
 var compiledFast = sync.OnceValues(func() ([]byte, error) {
 	secp256k1, err := moduleDir("github.com/ethereum/go-ethereum")
 	if err != nil {
@@ -128,7 +128,7 @@ var compiledFast = sync.OnceValues(func() ([]byte, error) {
 	return compile(fastSource, append(slices.Clone(shared), "-I", filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)...)
 })
 
-// moduleDir returns the folder in which go has a Go module.
+// moduleDir returns the folder of a Go module's sources.
 func moduleDir(path string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), toolTime)
 	defer cancel()

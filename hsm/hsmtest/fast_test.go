@@ -56,7 +56,7 @@ func TestTheFastModuleSignsRight(t *testing.T) {
 	}
 }
 
-// A module that spun in place of sleeping would take as much CPU as time.
+// The module must sleep: if it spun, it would take as much CPU time as elapsed time.
 func TestTheFastModuleTakesTheLatencyThatWasAskedAndNoCPUForIt(t *testing.T) {
 	t.Parallel()
 	for _, latency := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
@@ -93,7 +93,7 @@ func TestTheFastModuleSignsAtTheSameTimeOnAsManySessionsAsItHasEngines(t *testin
 		latency         time.Duration
 		least, lessThan time.Duration
 	}{
-		{0, time.Second, time.Second, sessions / 2 * time.Second}, // half of what they take one after the other
+		{0, time.Second, time.Second, sessions / 2 * time.Second}, // half of the sequential time
 		{1, 50 * time.Millisecond, sessions * 50 * time.Millisecond, time.Minute},
 		{4, 50 * time.Millisecond, sessions / 4 * 50 * time.Millisecond, time.Minute},
 	} {
@@ -172,7 +172,8 @@ func TestTheFastModuleIsAnHSMForPackageHSM(t *testing.T) {
 		t.Errorf("%+v, want %+v", status, token.Key)
 	}
 	results, err := hsm.Bench(t.Context(), hsm.Options{URI: token.URI}, []int{atOnce}, 5*latency)
-	if err != nil || results[0].P50 < latency || results[0].PerSecond < 2/latency.Seconds() { // one after the other, half of that; all at once, 64 times as many
+	// sequential signatures would reach half of this rate, concurrent ones 64 times the sequential rate
+	if err != nil || results[0].P50 < latency || results[0].PerSecond < 2/latency.Seconds() {
 		t.Errorf("%+v, %v", results, err)
 	}
 }
@@ -181,7 +182,7 @@ func TestRawSignaturesAreThoseThatTheModuleMakes(t *testing.T) {
 	t.Parallel()
 	const sessions, latency = 8, 50 * time.Millisecond
 	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: latency})
-	alone := 1 / latency.Seconds() // what one session makes in a second at most
+	alone := 1 / latency.Seconds() // the most that one session can sign in a second
 	for try := 1; ; try++ {
 		r := hsmtest.Raw(t, token, sessions, time.Second)
 		n, cpu := fast.Spent()
@@ -191,7 +192,7 @@ func TestRawSignaturesAreThoseThatTheModuleMakes(t *testing.T) {
 		if r.PerSecond > 2*alone {
 			break
 		}
-		if try == 10 { // a machine may stand still for most of a second, but not for each
+		if try == 10 { // a machine may stall for most of a second, but not every time
 			t.Fatalf("%+v on %d sessions", r, sessions)
 		}
 	}

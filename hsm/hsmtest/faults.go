@@ -14,48 +14,48 @@ import (
 	"unsafe"
 )
 
-// Faults makes a PKCS#11 module fail. The module that the token's URI names is one of our own, in C, which forwards every
-// call to the real one; Faults and the module share a mapped file, so that it does not matter which process loads it, or
-// whether it does already. Without faults a call takes some 0.1 us more.
+// Faults makes a PKCS#11 module fail. The module in the token's URI is a C module of this package, which forwards every
+// call to the real one. Faults and the module share a mapped file, so it does not matter which process loads the
+// module, or whether it is already loaded. Without faults, a call takes some 0.1 us longer.
 //
-// Functions are named as in PKCS#11: "C_Sign". A call that only asks for the length of a signature is not counted and has
-// no faults. A call that would crash many modules fails the test at its end: two at a time on one session, and C_Finalize
-// while another is inside.
+// Functions are named as in PKCS#11: "C_Sign". A call that only asks for the length of a signature is not counted and
+// has no faults. Calls that would crash many modules fail the test at its end: two concurrent calls on one session, and
+// C_Finalize during another call.
 type Faults struct {
 	Module string // path of the module; the URI of Token names it
 
 	tb      testing.TB
 	control *control
 	mu      sync.Mutex
-	rules   uint64 // that have been used
+	rules   uint64 // number of rules used so far
 }
 
-// Fault is what happens to calls of a function. The zero Fault does nothing.
+// Fault is a fault in calls of a function. The zero Fault has no effect.
 type Fault struct {
-	After  int     // so many calls pass first
-	Times  int     // then so many are concerned; 0 means all
-	Chance float64 // that one is concerned; 0 means each is
+	After  int     // unaffected calls at first
+	Times  int     // affected calls after that; 0 means all
+	Chance float64 // probability per call; 0 means every call
 
 	Delay  time.Duration
-	Leak   int    // bytes that are never given back
+	Leak   int    // bytes that are never freed
 	Crash  bool   // a segmentation fault
 	Hang   bool   // until Release
 	Error  uint   // CK_RV that is returned instead of calling the real function
 	Answer Answer // of C_Sign
 }
 
-// Answer is how the answer of C_Sign is wrong.
+// Answer is the kind of wrong answer of C_Sign.
 type Answer uint64
 
 // Answers, by the module's numbers.
 const (
 	Right       Answer = 0
 	BitFlipped  Answer = 4
-	OtherDigest Answer = 8 // a good signature of another digest
+	OtherDigest Answer = 8 // a valid signature of another digest
 	TooShort    Answer = 16
 )
 
-// What else the module has numbers for.
+// Other numbers of the module.
 const (
 	hangs    = 1
 	crashes  = 2
@@ -75,7 +75,7 @@ type control struct {
 	rules     [8192]struct{ next, skip, left, chance, delay, rv, what, leak atomic.Uint64 }
 }
 
-// FaultModule is New with faults before the token.
+// FaultModule is New with faults injected before the token.
 func FaultModule(tb testing.TB) (*Token, *Faults) {
 	tb.Helper()
 	token := New(tb)
@@ -84,7 +84,7 @@ func FaultModule(tb testing.TB) (*Token, *Faults) {
 	return token, faults
 }
 
-// NewFaults makes a module that stands before the real one. All faults end, and hanging calls go on, when the test ends.
+// NewFaults makes a module that wraps the real one. When the test ends, all faults end and hanging calls continue.
 func NewFaults(tb testing.TB, real string) *Faults {
 	tb.Helper()
 	library, err := compiled()
@@ -104,7 +104,7 @@ func NewFaults(tb testing.TB, real string) *Faults {
 	return f
 }
 
-// place copies the library, for every copy has variables of its own, and puts beside it what it looks for.
+// place copies the library, because only a copy has separate variables, and creates its files next to it.
 func (f *Faults) place(library []byte, real string) error {
 	if err := os.WriteFile(f.Module, library, 0o700); err != nil {
 		return err
@@ -121,8 +121,8 @@ func (f *Faults) place(library []byte, real string) error {
 	return nil
 }
 
-// Set gives the function these faults in place of those it has. They concern a call in their order, up to the first that
-// returns an error. Without faults the function works again, but for calls that hang.
+// Set replaces the function's faults. They apply to a call in this order, up to the first that returns an error.
+// Without arguments the function works again, except for calls that already hang.
 func (f *Faults) Set(function string, faults ...Fault) {
 	f.tb.Helper()
 	f.mu.Lock()
@@ -134,7 +134,8 @@ func (f *Faults) Set(function string, faults ...Fault) {
 	f.control.functions[f.index(function)].first.Store(first)
 }
 
-// add writes a rule, and returns its number. A call may still be reading the rules before, so these stay for long.
+// add writes a rule and returns its number. Calls may still be reading earlier rules, so these are reused only much
+// later.
 func (f *Faults) add(fault Fault, next uint64) uint64 {
 	place := f.rules % uint64(len(f.control.rules))
 	f.rules++
@@ -163,7 +164,7 @@ func (f *Faults) add(fault Fault, next uint64) uint64 {
 	return place + 1
 }
 
-// Clear ends all faults: those of functions, Down, LimitSessions, and hanging.
+// Clear ends all faults: the faults of functions, Down, LimitSessions, and hanging.
 func (f *Faults) Clear() {
 	for _, i := range functions() {
 		f.control.functions[i].first.Store(0)
@@ -173,10 +174,10 @@ func (f *Faults) Clear() {
 	f.Release()
 }
 
-// Release lets all calls go on that hang now.
+// Release lets all calls that hang now continue.
 func (f *Faults) Release() { f.control.releases.Add(1) }
 
-// Hung returns how many calls have hung so far, and may do so still.
+// Hung returns how many calls have hung so far, including calls that still hang.
 func (f *Faults) Hung() int { return int(f.control.hung.Load()) }
 
 // Calls returns how often the function has been called.
@@ -185,21 +186,21 @@ func (f *Faults) Calls(function string) int {
 	return int(f.control.functions[f.index(function)].calls.Load())
 }
 
-// Restart ends all sessions and logins and voids all handles, as when the token starts anew.
+// Restart ends all sessions and logins and invalidates all handles, as a restart of the token does.
 func (f *Faults) Restart() {
 	f.control.restarts.Add(1)
 	f.control.changes.Add(1)
 }
 
-// Down makes every function but C_Finalize return rv, as when the token's server is gone. Sessions stay, unless Restart
-// ends them.
+// Down makes every function except C_Finalize return rv, as if the token's server were gone. Sessions stay, unless
+// Restart ends them.
 func (f *Faults) Down(rv uint) { f.control.down.Store(uint64(rv)) }
 
 // Up ends Down.
 func (f *Faults) Up() { f.control.down.Store(0) }
 
-// LimitSessions makes the token allow n sessions in all processes together; it ends the newest of those that are open. -1
-// means no limit.
+// LimitSessions makes the token allow n sessions in all processes together, and ends the newest open sessions beyond n.
+// -1 means no limit.
 func (f *Faults) LimitSessions(n int) {
 	f.control.limit.Store(uint64(n + 1))
 	f.control.changes.Add(1)
@@ -229,7 +230,7 @@ func (f *Faults) index(function string) int {
 //go:embed faultmodule/module.c
 var source []byte
 
-// functions are the places of the functions in the module's list.
+// functions are the indexes of the functions in the module's list.
 var functions = sync.OnceValue(func() map[string]int {
 	places := make(map[string]int)
 	for i, match := range regexp.MustCompile(`F\((C_\w+), "`).FindAllSubmatch(source, -1) {

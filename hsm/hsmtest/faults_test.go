@@ -44,7 +44,7 @@ func open(t testing.TB, token *hsmtest.Token) *user {
 	return u
 }
 
-// logIn finds the key from nothing.
+// logIn logs in and finds the key.
 func (u *user) logIn() error {
 	slots, err := u.GetSlotList(true)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestFaultsOfAFunction(t *testing.T) {
 	const deviceError, generalError = pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_GENERAL_ERROR
 	for name, test := range map[string]struct {
 		faults []hsmtest.Fault
-		want   []uint // what each call of C_Sign returns
+		want   []uint // the result of each call of C_Sign
 	}{
 		"none":            {nil, []uint{0, 0}},
 		"always":          {[]hsmtest.Fault{{Error: deviceError}}, []uint{deviceError, deviceError, deviceError}},
@@ -104,7 +104,7 @@ func TestFaultsOfAFunction(t *testing.T) {
 				if _, err := u.sign(); rvOf(err) != want {
 					t.Errorf("call %d: %v, want %#x", i, err, want)
 				}
-				if err := u.renew(); err != nil { // what C_SignInit began stays begun
+				if err := u.renew(); err != nil { // C_SignInit has left an operation active
 					t.Fatal(err)
 				}
 			}
@@ -115,7 +115,7 @@ func TestFaultsOfAFunction(t *testing.T) {
 	}
 }
 
-// renew takes another session in place of the one that has an operation under way, and keeps the login.
+// renew replaces the session, which has an active operation, and keeps the login.
 func (u *user) renew() error {
 	next, err := u.OpenSession(u.slot, pkcs11.CKF_SERIAL_SESSION)
 	if err != nil {
@@ -326,7 +326,7 @@ func TestDownIsAllFunctions(t *testing.T) {
 	}
 }
 
-// childVariable makes the test's binary a process that signs until it is told to crash.
+// childVariable makes the test's binary a process that signs until a fault crashes it.
 const childVariable = "HSMTEST_CHILD_PIN"
 
 func TestFaultsReachAnotherProcess(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package hsmtest gives each test a SoftHSM token of its own, and makes it fail on demand.
+// Package hsmtest gives each test a separate SoftHSM token, and makes it fail on demand.
 package hsmtest
 
 import (
@@ -20,16 +20,17 @@ type Token struct {
 	Key     hsm.KeyInfo
 	PINFile string
 	SOPIN   []byte
-	Env     []string // NAME=value: the environment of a child process that opens URI, or finds the token by SOFTHSM2_CONF
+	// NAME=value: the environment of a child process that opens URI, or finds the token by SOFTHSM2_CONF
+	Env []string
 }
 
-// New makes a token in a folder of its own and removes the folder when the test ends. Tests may run in parallel.
+// New makes a token in a separate folder and removes the folder when the test ends. Tests may run in parallel.
 //
-// A PKCS#11 module has one state per process that loads it. So that tests cannot end the sessions of other tests, each
-// loads a copy of the library: the dynamic linker tells libraries apart by file, and every copy has its own variables,
-// C_Initialize and C_Finalize. The copies must not share a folder of tokens: SoftHSM locks files against other processes
-// only, and aborts the process when it reads a half-written token. But every copy would read the path of its folder from
-// SOFTHSM2_CONF, so the name of that variable is replaced in each copy by another of the same length.
+// A PKCS#11 module has one state per process. So that tests cannot end the sessions of other tests, each test loads a
+// copy of the library: the dynamic linker distinguishes libraries by file, and every copy has separate variables,
+// C_Initialize and C_Finalize. The copies must not share a folder of tokens: SoftHSM locks files only against other
+// processes, and aborts the process when it reads a half-written token. Since every copy would read the path of its
+// folder from SOFTHSM2_CONF, the name of that variable is replaced in each copy by another of the same length.
 func New(tb testing.TB) *Token {
 	tb.Helper()
 	place, err := process.enter()
@@ -80,7 +81,7 @@ func (p *place) copyOfModule(library string) (string, error) {
 	return path, copyModule(library, path, p.variable)
 }
 
-// copyModule copies the library. The copy reads the path of its configuration from another variable.
+// copyModule copies the library. The copy reads the path of its configuration from a different variable.
 func copyModule(from, to, variable string) error {
 	library, err := os.ReadFile(from)
 	if err != nil {
@@ -122,8 +123,8 @@ func (p *places) enter() (*place, error) {
 	return one, nil
 }
 
-// begin sets the variables of all places before the first token is made. Later a module in another thread may be reading
-// the environment, and the C library does not guard against that.
+// begin sets the variables of all places before the first token is made. Later, a module in another thread may be
+// reading the environment, and the C library does not guard against that.
 func (p *places) begin() error {
 	dir, err := os.MkdirTemp("", "attestd-hsmtest-")
 	if err != nil {

@@ -18,9 +18,9 @@ func TestTokensOfParallelTestsAreApart(t *testing.T) {
 			if _, twice := seen.LoadOrStore(token.Key.Address, true); twice {
 				t.Error("two tests have the same key")
 			}
-			for range 10 { // each opens and ends its own copy of the module while the others do
+			for range 10 { // each opens and closes its own copy of the module concurrently with the others
 				u := token.URI
-				u.Token, u.Object = "", "" // and sees no other's token or key
+				u.Token, u.Object = "", "" // it must not see another test's token or key
 				status, err := hsm.Inspect(t.Context(), hsm.Options{URI: u})
 				if err != nil || *status.Key.Address != token.Key.Address {
 					t.Fatalf("%+v, %v", status, err)

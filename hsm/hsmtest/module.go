@@ -12,13 +12,13 @@ import (
 	"unsafe"
 )
 
-// toolTime bounds what the compiler and go take.
+// toolTime bounds one run of the compiler or of go.
 const toolTime = 2 * time.Minute
 
-// shared are the options of a library.
+// shared are the compiler options for a library.
 var shared = []string{"-shared", "-fPIC"}
 
-// compile makes a program of a C source, or with shared a library.
+// compile compiles a C source to a program, or with shared to a library.
 func compile(source []byte, options ...string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "attestd-module-")
 	if err != nil {
@@ -40,7 +40,7 @@ func compile(source []byte, options ...string) ([]byte, error) {
 	return os.ReadFile(made)
 }
 
-// mapFile makes a file that this process and a module share, and maps it for as long as the process lives.
+// mapFile creates a file that this process and a module share, and maps it for the life of the process.
 func mapFile(path string, size uintptr) (unsafe.Pointer, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// Server is a p11-kit-server(8) that offers the tokens of another module on a Unix socket, as a network HSM offers its own.
-// Module is p11-kit's client module, of another make than SoftHSM, which finds the server by the environment Env.
+// Server is a p11-kit-server(8) that offers the tokens of another module on a Unix socket, as a network HSM offers its
+// own. Module is p11-kit's client module, an implementation independent of SoftHSM. It finds the server through the
+// environment Env.
 type Server struct {
 	Module string
 	Env    []string // NAME=value
@@ -25,10 +26,10 @@ type Server struct {
 	process *exec.Cmd
 }
 
-// NewServer starts a server for the tokens of a module, in an environment. It ends with the test.
+// NewServer starts a server for the tokens of a module, in an environment. The server ends with the test.
 func NewServer(tb testing.TB, module string, env ...string) *Server {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "attestd-p11kit-") // a test's own folder may be too long for a socket
+	dir, err := os.MkdirTemp("", "attestd-p11kit-") // a test's own folder may be too long for a socket path
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func NewServer(tb testing.TB, module string, env ...string) *Server {
 	return s
 }
 
-// find finds the client module and the program of the server.
+// find finds the client module and the server program.
 func (s *Server) find() (err error) {
 	for _, pattern := range []string{"/usr/lib/*-linux-gnu/pkcs11/p11-kit-client.so", "/usr/lib64/pkcs11/p11-kit-client.so"} {
 		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {
@@ -56,10 +57,10 @@ func (s *Server) find() (err error) {
 	return nil
 }
 
-// Start starts the server, and returns when it takes connections.
+// Start starts the server, and returns when it accepts connections.
 func (s *Server) Start() {
 	s.tb.Helper()
-	_ = os.Remove(s.socket) // which one that was killed leaves, and none takes over
+	_ = os.Remove(s.socket) // a killed server leaves its socket, and a new one cannot reuse it
 	s.process = exec.CommandContext(s.tb.Context(), s.program, "server", "--foreground", "--name", s.socket, "--provider", s.real, "pkcs11:")
 	s.process.Env = append(os.Environ(), s.env...)
 	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -70,18 +71,18 @@ func (s *Server) Start() {
 	if err := s.process.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
-	// It says where it listens when it does.
+	// The server prints its address once it listens.
 	if line, err := bufio.NewReader(out).ReadString('\n'); !strings.Contains(line, s.socket) {
 		s.tb.Fatalf("p11-kit server: %q, %v", line, err)
 	}
 }
 
-// Kill ends the server and with it all its connections, each of which is a process.
+// Kill ends the server together with the processes of its connections.
 func (s *Server) Kill() {
 	if s.process == nil {
 		return
 	}
 	_ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKILL)
-	_ = s.process.Wait() // says that it was killed
+	_ = s.process.Wait() // reports that the process was killed
 	s.process = nil
 }

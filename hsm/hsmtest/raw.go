@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// RawResult is what a module gave to a program in C that does nothing else.
+// RawResult is the performance of a module in a C program that only signs.
 type RawResult struct {
 	PerSecond float64
 	CPU       time.Duration // of a signature, whole process
 }
 
-// Raw signs in a process of its own for d, with so many sessions and a thread for each.
+// Raw signs in a separate process for d, with this many sessions and one thread per session.
 func Raw(tb testing.TB, token *Token, sessions int, d time.Duration) (r RawResult) {
 	tb.Helper()
 	program, err := rawProgram()
@@ -28,7 +28,8 @@ func Raw(tb testing.TB, token *Token, sessions int, d time.Duration) (r RawResul
 		tb.Fatalf("hsmtest: %v", err)
 	}
 	path := filepath.Join(tb.TempDir(), "rawsign")
-	syscall.ForkLock.RLock() // a process that another test starts meanwhile would have the file open for writing: ETXTBSY
+	// a process started by another test at the same time would have the file open for writing: ETXTBSY
+	syscall.ForkLock.RLock()
 	err = os.WriteFile(path, program, 0o700)
 	syscall.ForkLock.RUnlock()
 	if err != nil {

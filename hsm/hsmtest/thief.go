@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Thief makes a module that tries the acts when a process loads it, then works as the real one does. An act is a word and its object, such
-// as "read /etc/shadow"; thiefmodule/module.c has the words. Standard error of the process has a line "thief: ACT: done" or "thief: ACT:
-// ERROR" for each, and "thief: has tried all" at the end.
+// Thief makes a module that tries the acts when a process loads it, then works as the real one does. An act is a word
+// and its object, such as "read /etc/shadow"; thiefmodule/module.c has the words. The process prints "thief: ACT: done"
+// or "thief: ACT: ERROR" to standard error for each, and "thief: has tried all" at the end.
 func Thief(tb testing.TB, real string, acts ...string) (module string) {
 	tb.Helper()
 	library, err := compiledThief()

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The mark is a hard limit of 0 for RLIMIT_LOCKS. Linux has not used this limit since version 2.4.25, no system sets it, every child
-// inherits it, also over execve, and without CAP_SYS_RESOURCE no process can raise a hard limit again (getrlimit(2)).
-const markResource = 10 // RLIMIT_LOCKS, which package unix does not have
+// The mark is a hard limit of 0 for RLIMIT_LOCKS. Linux has not used this limit since version 2.4.25, and no system
+// sets it. Every child inherits it, even over execve. Without CAP_SYS_RESOURCE no process can raise a hard limit again
+// (getrlimit(2)).
+const markResource = 10 // RLIMIT_LOCKS, which package unix does not define
 
 func mark() error {
 	if err := unix.Prlimit(0, markResource, &unix.Rlimit{}, nil); err != nil {
@@ -18,8 +19,8 @@ func mark() error {
 	return nil
 }
 
-// Marked reports whether a process has been in Enter, or an ancestor of it. A process of another user was not: the library cannot become
-// another user. An error means that the process has ended.
+// Marked reports whether a process or one of its ancestors has called Enter. It returns false for a process of another
+// user, because the library cannot change its user. An error means that the process has ended.
 func Marked(pid int) (bool, error) {
 	var limit unix.Rlimit
 	err := unix.Prlimit(pid, markResource, nil, &limit)

@@ -9,14 +9,15 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// needs is what a vendor's library uses beyond the files of the system.
+// needs are a vendor library's requirements beyond the files of the system.
 type needs struct {
 	name    string // a part of the library's file name
 	network Network
-	paths   []string // that it reads and, as far as the user may, writes
+	paths   []string // paths that it reads and, as far as the user may, writes
 }
 
-// known are the libraries whose needs are known. Of these, only SoftHSM, p11-kit and openCryptoki are part of attestd's tests.
+// known lists the libraries with known needs. Of these, only SoftHSM, p11-kit and openCryptoki are part of attestd's
+// tests.
 func known() []needs {
 	return []needs{
 		{"softhsm", None, nil},
@@ -32,7 +33,7 @@ func known() []needs {
 	}
 }
 
-// needsOf returns the needs of a library by its name. Of an unknown one they are the network alone.
+// needsOf returns the needs of a library by its name. An unknown library only needs the network.
 func needsOf(library string) needs {
 	all := known()
 	i := slices.IndexFunc(all, func(n needs) bool { return strings.Contains(filepath.Base(library), n.name) })
@@ -42,17 +43,18 @@ func needsOf(library string) needs {
 	return all[i]
 }
 
-// libraryPaths are the paths that a library needs, or that the environment names for it, and that exist.
+// libraryPaths returns the existing paths that a library needs, or that the environment names for it.
 func libraryPaths(library string) []string {
 	paths := append(needsOf(library).paths, os.Getenv("YUBIHSM_PKCS11_CONF"), os.Getenv("ChrystokiConfigurationPath"))
 	paths = append(append(paths, softHSMPaths(library)...), p11kitPaths()...)
 	return slices.DeleteFunc(paths, func(path string) bool {
-		_, err := os.Stat(path) // also of a relative path: SoftHSM takes one from where attestd was started
+		// also for a relative path: SoftHSM resolves it from the folder in which attestd was started
+		_, err := os.Stat(path)
 		return path == "" || err != nil
 	})
 }
 
-// softHSMPaths are SoftHSM's configuration (softhsm2.conf(5)) and the folder of its tokens.
+// softHSMPaths returns SoftHSM's configuration (softhsm2.conf(5)) and the folder of its tokens.
 func softHSMPaths(library string) []string {
 	if conf := os.Getenv(softhsm.ConfVariable); conf != "" {
 		return []string{conf, softhsm.TokenDir(conf)}
@@ -67,7 +69,7 @@ func softHSMPaths(library string) []string {
 	return paths
 }
 
-// p11kitPaths is the socket of the p11-kit server, "unix:path=PATH" (p11-kit(8)).
+// p11kitPaths returns the socket of the p11-kit server, "unix:path=PATH" (p11-kit(8)).
 func p11kitPaths() (paths []string) {
 	for address := range strings.SplitSeq(os.Getenv("P11_KIT_SERVER_ADDRESS"), ";") {
 		if path, is := strings.CutPrefix(address, "unix:path="); is {
@@ -77,7 +79,7 @@ func p11kitPaths() (paths []string) {
 	return paths
 }
 
-// systemPaths are what a program reads that calls the C library and OpenSSL. None of them holds a secret of attestd.
+// systemPaths are the paths that the C library and OpenSSL read. None of them holds a secret of attestd.
 func systemPaths() []string {
 	paths := []string{"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"}
 	for _, name := range []string{
@@ -92,7 +94,7 @@ func systemPaths() []string {
 		"/proc/sys", "/sys/devices/system/cpu", "/sys/devices/system/node")
 }
 
-// devices can be written, too, and keep nothing.
+// devices are also writable. They store no data.
 func devices() []string {
 	return []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 }

@@ -1,6 +1,6 @@
-// Package sandbox confines a process before it loads an HSM's PKCS#11 library, which may be malicious. Landlock (landlock(7)) limits the
-// files that the process can open, seccomp (seccomp(2)) the sockets that it can make, and a mark lets the daemon recognise the process
-// and its descendants at the admin socket. None of the three can be taken back.
+// Package sandbox confines a process before it loads an HSM's PKCS#11 library, which may be malicious. Landlock
+// (landlock(7)) limits the files that the process can open, and seccomp (seccomp(2)) the sockets that it can make. A
+// mark lets the daemon recognise the process and its descendants at the admin socket. None of the three can be undone.
 package sandbox
 
 import (
@@ -17,33 +17,33 @@ import (
 	landlocksys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// Network is which sockets a library may make.
+// Network is the kind of sockets that a library may make.
 type Network string
 
 // The networks, from the tightest to the loosest. Auto chooses one by the library; an unknown library gets Any.
 const (
 	Auto Network = "auto"
 	None Network = "none" // no socket
-	Unix Network = "unix" // AF_UNIX, such as that of a p11-kit server
+	Unix Network = "unix" // AF_UNIX, such as the socket of a p11-kit server
 	Any  Network = "any"
 )
 
-// Rules are what a library may use beyond the files of the system. The zero Network is Auto.
+// Rules are the resources that a library may use beyond the files of the system.
 type Rules struct {
-	Paths     []string `json:"paths"`     // files and folders to read and write, as far as the user may; each must exist
-	Network   Network  `json:"network"`   //
+	Paths     []string `json:"paths"`     // existing files and folders to read and write, as far as the user may
+	Network   Network  `json:"network"`   // the zero value means Auto
 	Protected []string `json:"protected"` // files and folders that no path may cover
 }
 
-// Level is what confines the process.
+// Level describes how the process is confined.
 type Level struct {
-	Landlock int // version of the kernel's Landlock ABI; 0 means none, and the library may open what its user may
+	Landlock int // version of the kernel's Landlock ABI; 0: none, and the library may open any file that its user may
 	Network  Network
-	Paths    []string // what the library may write
+	Paths    []string // the paths that the library may write
 }
 
-// Enter confines this process to what a library needs, for good. The library's path is absolute. Where the kernel has no Landlock, the
-// rest still holds, and Level says so.
+// Enter confines this process permanently to the needs of a library. The library's path is absolute. If the kernel has
+// no Landlock, the other restrictions still apply, and Level.Landlock is 0.
 func Enter(library string, r Rules) (Level, error) {
 	level := Level{Network: r.network(library), Paths: append(slices.Clone(r.Paths), libraryPaths(library)...)}
 	fileRules, err := r.files(library, level)
@@ -57,7 +57,7 @@ func Enter(library string, r Rules) (Level, error) {
 		return level, err
 	}
 	if level.Landlock, err = landlocksys.LandlockGetABIVersion(); err != nil {
-		level.Landlock = 0 // ENOSYS, EOPNOTSUPP, or a filter of system calls that does not know it
+		level.Landlock = 0 // ENOSYS, EOPNOTSUPP, or a system-call filter that does not know it
 		return level, nil
 	}
 	c := landlock.V11
@@ -77,17 +77,19 @@ func (r Rules) network(library string) Network {
 	return needsOf(library).network
 }
 
-// files are the rules of Landlock for files.
+// files returns Landlock's rules for files.
 func (r Rules) files(library string, level Level) (rules []landlock.Rule, _ error) {
-	real := resolve(library) // where there is no such file, loading it says so
+	real := resolve(library) // loading will report a missing file
 	readable := append(systemPaths(), real)
-	if folder := filepath.Dir(real); r.covered(folder) == "" { // libraries have others of their vendor beside them
+	// libraries may load others of their vendor from the same folder
+	if folder := filepath.Dir(real); r.covered(folder) == "" {
 		readable = append(readable, folder)
 	}
 	for _, path := range readable {
 		rule, err := r.file(path, landlock.ROFiles, landlock.RODirs, level)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission): // it cannot be opened, and needs no rule
+		// it cannot be opened, and needs no rule
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
 		case err != nil:
 			return nil, err
 		default:
@@ -125,7 +127,7 @@ func (r Rules) file(path string, file, folder func(...string) landlock.FSRule, l
 	return rule, nil
 }
 
-// covered returns what is protected and at or below the path, "" for nothing.
+// covered returns the first protected path at or below path, or "".
 func (r Rules) covered(path string) string {
 	folder := resolve(path)
 	for _, p := range r.Protected {

@@ -15,14 +15,15 @@ const (
 	offsetDomain       = 16 // the low half of the first argument
 )
 
-// x32Calls is the first number of the x32 ABI, whose calls amd64 kernels take under the same architecture.
+// x32Calls is the first number of the x32 ABI. amd64 kernels accept its calls under the same architecture.
 const x32Calls = 0x40000000
 
-// refusal is the answer of a call that the filter does not let pass.
+// refusal is the filter's result for a denied call.
 func refusal(errno unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(errno) }
 
-// restrictSockets keeps all threads of this process, and all processes that it starts, from making sockets of other kinds. Unlike
-// Landlock, which knows TCP and, in newer kernels, UDP and Unix sockets, it does so on every kernel.
+// restrictSockets prevents all threads of this process, and all processes that it starts, from making sockets that n
+// does not allow. It works on every kernel, unlike Landlock, which knows TCP and, in newer kernels, UDP and Unix
+// sockets.
 func restrictSockets(n Network) error {
 	if n == Any {
 		return nil
@@ -50,13 +51,14 @@ func restrictSockets(n Network) error {
 	return nil
 }
 
-// socketFilter is a program for classic BPF. io_uring can make sockets, too, so it is refused, as is each other architecture's ABI.
+// socketFilter returns a classic BPF program. io_uring can also make sockets, so the filter denies it, as well as the
+// ABIs of other architectures.
 func socketFilter(n Network, architecture uint32) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
 	answer := func(with uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: with} }
-	// where runs the next instruction only where the value compares as it says.
+	// where runs the next instruction only if the comparison holds.
 	where := func(compare uint16, value uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | compare | unix.BPF_K, Jt: 0, Jf: 1, K: value}
 	}

@@ -1,5 +1,5 @@
-// Package softhsm makes SoftHSM tokens in a folder, for `attestd dev` and for tests, and knows where SoftHSM keeps its
-// files. SoftHSM implements PKCS#11 v2.40 in software: a key in it is no better protected than its folder is.
+// Package softhsm makes SoftHSM tokens in a folder, for `attestd dev` and for tests, and finds SoftHSM's files. SoftHSM
+// implements PKCS#11 v2.40 in software: its keys are only as well protected as their folder.
 package softhsm
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// ConfVariable names the environment variable in which SoftHSM looks for its configuration at C_Initialize.
+// ConfVariable is the environment variable in which SoftHSM looks for its configuration at C_Initialize.
 const ConfVariable = "SOFTHSM2_CONF"
 
 // ConfName is the name of the configuration file in the folder of Create.
@@ -29,7 +29,7 @@ func Module() (string, error) {
 	return "", errors.New("SoftHSM is not installed (no libsofthsm2.so): run `make deps`, or install the package softhsm2 (Debian) or softhsm (Fedora)")
 }
 
-// IsModule reports whether a PKCS#11 library is SoftHSM's, judging by its name.
+// IsModule reports whether a PKCS#11 library is SoftHSM, judging by its file name.
 func IsModule(path string) bool { return strings.Contains(filepath.Base(path), "softhsm") }
 
 // Conf returns the text of a softhsm2.conf(5) that keeps tokens in a folder.
@@ -37,7 +37,8 @@ func Conf(tokenDir string) string {
 	return fmt.Sprintf("directories.tokendir = %s\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n", tokenDir)
 }
 
-// TokenDir returns the folder of tokens that a configuration file names, "" where it cannot be read or names none.
+// TokenDir returns the folder of tokens that a configuration file names. It returns "" if the file cannot be read or
+// does not name one.
 func TokenDir(confFile string) string {
 	text, err := os.ReadFile(confFile)
 	if err != nil {
@@ -60,7 +61,7 @@ type Folder struct {
 	SOPIN  []byte // the security officer's PIN
 }
 
-// Create makes a folder for tokens in dir: softhsm2.conf, tokens/, pin and so-pin. Tokens and PINs that exist stay. The
+// Create makes a folder for tokens in dir: softhsm2.conf, tokens/, pin and so-pin. Existing tokens and PINs stay. The
 // caller must put Conf into SOFTHSM2_CONF (see Setenv) before the module is opened; hsm.Init makes the token.
 func Create(dir string) (Folder, error) {
 	dir, err := filepath.Abs(dir)
@@ -87,7 +88,8 @@ func Create(dir string) (Folder, error) {
 	return f, err
 }
 
-// keepSecret returns the text of the file. It first writes 64 random bits to a file that is missing or empty.
+// keepSecret returns the text of the file. If the file is missing or empty, keepSecret first writes 64 random bits to
+// it.
 func keepSecret(path string) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err == nil && len(text) > 0 {

@@ -19,12 +19,12 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// signer is what both sides of the comparison have.
+// signer is the common interface of both sides of the comparison.
 type signer interface {
 	Sign(context.Context, appliance.Digest) (appliance.Signature, error)
 }
 
-// inProcess checks signatures as a worker.Signer does, so that only the way to the module differs.
+// inProcess checks signatures as a worker.Signer does, so that only the path to the module differs.
 type inProcess struct {
 	*hsm.Signer
 	verifier *appliance.Verifier
@@ -38,10 +38,10 @@ func (s inProcess) Sign(ctx context.Context, d appliance.Digest) (appliance.Sign
 	return s.verifier.Signature(d, rs)
 }
 
-// BenchmarkWorker compares a worker with the same module in the process itself, in turns within one run, because the
-// machine's speed changes while it lasts, from 1 and from 64 goroutines: SoftHSM as it is, with the sessions that it gets by
-// default, and with a C_Sign that sleeps for 1 and 5 ms besides, with 64 sessions, as a network HSM. Each figure is the median
-// of its rounds.
+// BenchmarkWorker compares a worker with the same module in this process, from 1 and from 64 goroutines. It alternates
+// between the two within one run, because the machine's speed changes. It measures SoftHSM with the default sessions,
+// and with a C_Sign that sleeps for 1 and 5 ms and 64 sessions, like a network HSM. Each value is the median of its
+// rounds.
 func BenchmarkWorker(b *testing.B) {
 	for b.Loop() {
 		fmt.Printf("\n%-8s %-11s %-10s %10s %10s %10s %10s\n", "C_Sign", "goroutines", "", "per second", "CPU each", "p50", "p99")
@@ -106,10 +106,10 @@ func row(delay time.Duration, n int, name string, of []result) {
 		time.Duration(middle(func(r result) float64 { return float64(r.p99) })).Round(time.Microsecond))
 }
 
-// measure signs from n goroutines for d. The CPU time is that of this process, and of the worker where there is one.
+// measure signs from n goroutines for d. The CPU time covers this process, and the worker if there is one.
 func measure(b *testing.B, s signer, pid, n int, d time.Duration) result {
 	took := make([][]time.Duration, n)
-	ctx, cancel := context.WithTimeout(b.Context(), time.Minute) // a request has its deadline from the server
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute) // the server gives each request a deadline
 	defer cancel()
 	var all sync.WaitGroup
 	cpu, began := spent(b, pid), time.Now()
@@ -134,7 +134,7 @@ func measure(b *testing.B, s signer, pid, n int, d time.Duration) result {
 	return result{float64(len(sorted)) / elapsed.Seconds(), float64(used.Microseconds()) / float64(len(sorted)), sorted[len(sorted)/2], sorted[len(sorted)*99/100]}
 }
 
-// spent is the CPU time of this process and of the worker, where pid is not 0 (proc(5), stat, in ticks of 10 ms).
+// spent returns the CPU time of this process and, if pid is not 0, of the worker (proc(5), stat, in ticks of 10 ms).
 func spent(b *testing.B, pid int) time.Duration {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -159,7 +159,7 @@ func spent(b *testing.B, pid int) time.Duration {
 	return sum
 }
 
-// BenchmarkProbe is a call that costs nothing in the module, so that the way there and back is left.
+// BenchmarkProbe measures a call that costs almost no time in the module, which leaves the path to the module.
 func BenchmarkProbe(b *testing.B) {
 	token := hsmtest.New(b)
 	direct, err := hsm.Open(b.Context(), hsm.Options{URI: token.URI, Sessions: 8})

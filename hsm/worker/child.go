@@ -24,10 +24,10 @@ import (
 	"github.com/attestd/attestd/hsm/sandbox"
 )
 
-// argument is the command line of a worker.
+// argument is the command-line argument of a worker.
 const argument = "hsm-worker"
 
-// The descriptors that a worker is started with, beside the standard ones.
+// The descriptors of a worker, in addition to the standard ones.
 const (
 	socketDescriptor = 3
 	pinDescriptor    = 4
@@ -35,13 +35,13 @@ const (
 	eventDescriptor  = 6
 )
 
-// settings tell a worker which key to open, and how.
+// settings are the worker's instructions for opening a key.
 type settings struct {
 	URI              string        `json:"uri"`
 	Sessions         int           `json:"sessions"`
 	AllowExtractable bool          `json:"allowExtractable"`
 	Sandbox          sandbox.Rules `json:"sandbox"`
-	Again            bool          `json:"again"` // the log has said how a library is confined
+	Again            bool          `json:"again"` // the log already describes how the library is confined
 }
 
 // opened is the worker's answer to settings.
@@ -50,8 +50,8 @@ type opened struct {
 	Status    hsm.Status `json:"status"`
 }
 
-// Main runs a worker, and does not return, if this process was started as one; else it returns at once. A program that calls Open
-// must call Main before anything else.
+// Main runs a worker, and does not return, if this process was started as one; otherwise it returns at once. A program
+// that calls Open must call Main first.
 func Main() {
 	if len(os.Args) != 2 || os.Args[1] != argument {
 		return
@@ -60,10 +60,10 @@ func Main() {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", argument, err)
 		os.Exit(1)
 	}
-	os.Exit(0) // leaves out what the module has registered to run at the end: its threads may hang
+	os.Exit(0) // skips the module's exit handlers, because its threads may hang
 }
 
-// child is the worker's own side.
+// child is the worker process.
 type child struct {
 	wire   wire
 	pin    *os.File // answers to kindWantPIN
@@ -74,15 +74,16 @@ type child struct {
 	counting sync.Mutex
 	shared   loopWords
 
-	working, wanted atomic.Int32 // goroutines that take requests from the ring, and how many there shall be
+	working, wanted atomic.Int32 // working goroutines take requests from the ring; wanted is how many there should be
 }
 
 func serve() error {
-	_ = os.WriteFile("/proc/self/comm", []byte("attestd-hsm"), 0) // what ps and top show: exe otherwise
+	// the name in ps and top, which would otherwise be exe
+	_ = os.WriteFile("/proc/self/comm", []byte("attestd-hsm"), 0)
 	if err := hide(); err != nil {
 		return err
 	}
-	// The daemon says when to end: by a frame, or by ending itself, which closes the socket.
+	// The daemon ends the worker with a frame, or by ending itself, which closes the socket.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	if kind, err := unix.GetsockoptInt(socketDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
 		return errors.New("this command is for the daemon, which starts it with a socket")
@@ -100,7 +101,7 @@ func serve() error {
 		return err
 	}
 	if !c.open(first) {
-		return nil // the daemon was told why
+		return nil // open has reported the error to the daemon
 	}
 	if err := c.serveOthers(buffer); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		return err
@@ -108,7 +109,7 @@ func serve() error {
 	return nil
 }
 
-// serveOthers does what the daemon asks for beside signatures, until it ends.
+// serveOthers serves the daemon's requests other than signatures, until the daemon ends.
 func (c *child) serveOthers(buffer []byte) error {
 	for {
 		f, err := c.wire.receive(buffer)
@@ -120,11 +121,13 @@ func (c *child) serveOthers(buffer []byte) error {
 	}
 }
 
-// hide keeps what is in memory, which with some modules is the key, out of core dumps and from other processes of the user.
+// hide keeps the memory, which with some modules contains the key, out of core dumps and from other processes of the
+// user.
 func hide() error {
 	err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	var core unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max != 0 { // a sandbox that has set it may forbid setting it
+	// a sandbox that has set it may forbid setting it
+	if unix.Getrlimit(unix.RLIMIT_CORE, &core) != nil || core.Max != 0 {
 		err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}))
 	}
 	if err != nil {
@@ -133,11 +136,12 @@ func hide() error {
 	return nil
 }
 
-// open does what the first frame says, and answers it.
+// open carries out the first frame and answers it.
 func (c *child) open(f frame) bool {
 	answer, err := c.opened(f)
 	if err != nil {
-		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)}) // where this fails, the daemon is gone
+		// if this fails, the daemon is gone
+		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)})
 		return false
 	}
 	c.staff(c.signer.Usage().Sessions)
@@ -180,7 +184,7 @@ func (c *child) openSigner(told settings, log *slog.Logger) (*hsm.Signer, error)
 	})
 }
 
-// confine keeps the library, before it is loaded, from all that is the daemon's.
+// confine denies the library access to the daemon's files, before the library is loaded.
 func confine(uri hsm.URI, told settings, log *slog.Logger) error {
 	library, err := uri.Locate()
 	if err != nil {
@@ -211,7 +215,7 @@ func (l logWriter) Write(line []byte) (int, error) {
 	return len(line), l.wire.send(frame{kind: kindLog, payload: line})
 }
 
-// askPIN has the daemon put the PIN into the pipe, for one login.
+// askPIN asks the daemon to write the PIN into the pipe, for one login.
 func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	if err := c.wire.send(frame{kind: kindWantPIN}); err != nil {
 		return nil, nil, err
@@ -231,12 +235,12 @@ func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 		if err != nil {
 			told.payload = encodeError(err)
 		}
-		_ = c.wire.send(told) // where this fails, the daemon is gone
+		_ = c.wire.send(told) // if this fails, the daemon is gone
 	}, nil
 }
 
-// staff has so many goroutines take requests. A call that waits for the HSM holds one of Go's processors: with one for each
-// session, none waits for another.
+// staff runs n goroutines that take requests. A call that waits for the HSM occupies one of Go's processors. With one
+// processor for each session, no call waits for another.
 func (c *child) staff(n int) {
 	if procs := max(runtime.NumCPU(), n+2); procs != runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(procs)
@@ -248,13 +252,13 @@ func (c *child) staff(n int) {
 	}
 }
 
-// spare says whether a goroutine is one too many, and may end.
+// spare reports whether a goroutine is superfluous and may end.
 func (c *child) spare() bool {
 	n := c.working.Load()
 	return n > c.wanted.Load() && c.working.CompareAndSwap(n, n-1)
 }
 
-// resize changes how many sessions there are, and tells how many there are then.
+// resize changes the number of sessions, and returns the resulting number.
 func (c *child) resize(n int) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resizeLimit)
 	defer cancel()
@@ -267,8 +271,8 @@ func (c *child) resize(n int) (int, error) {
 // resizeLimit bounds the wait for a session that is inside a call.
 const resizeLimit = 5 * time.Second
 
-// work takes requests and answers them, one after the other. One goroutine does all of that: handing a request to another
-// takes longer than some modules sign.
+// work takes requests and answers them, one after the other, in one goroutine. Handing a request to another goroutine
+// would take longer than a signature of some modules.
 func (c *child) work() {
 	for !c.spare() {
 		c.serveSome()
@@ -276,7 +280,8 @@ func (c *child) work() {
 	}
 }
 
-// serveSome makes some signatures in C, or does one request in Go: one that failed, or any where no session is lent.
+// serveSome makes signatures in C with a leased session, or serves one request in Go. The latter happens after a failed
+// signature, or if no session can be leased.
 func (c *child) serveSome() {
 	c.count()
 	loan := c.signer.Lend()
@@ -295,7 +300,7 @@ func (c *child) serveSome() {
 	}
 }
 
-// handle does what a frame asks for, and answers it.
+// handle carries out a frame and answers it.
 func (c *child) handle(f frame, do func() ([]byte, error)) {
 	began := time.Now()
 	answer, err := do()
@@ -303,7 +308,8 @@ func (c *child) handle(f frame, do func() ([]byte, error)) {
 	case err == nil:
 		c.answer(f.id, answer)
 	case errors.Is(err, hsm.ErrLost):
-		c.send(frame{kind: kindLost, payload: encodeError(err)}) // and no answer: the daemon asks another worker
+		// without an answer: the daemon gives the request to another worker
+		c.send(frame{kind: kindLost, payload: encodeError(err)})
 	default:
 		c.send(frame{kind: kindFailed, id: f.id, payload: encodeError(causeOf(err))})
 	}
@@ -314,7 +320,7 @@ func (c *child) handle(f frame, do func() ([]byte, error)) {
 	c.shared.busy.Add(int64(time.Since(began)))
 }
 
-// causeOf is what the operator is told; what the client is told, the daemon says.
+// causeOf returns the cause for the operator. The daemon chooses the error for the client.
 func causeOf(err error) error {
 	if e, ok := errors.AsType[*appliance.Error](err); ok && e.Cause != nil {
 		return e.Cause
@@ -323,7 +329,7 @@ func causeOf(err error) error {
 }
 
 func (c *child) do(f frame) ([]byte, error) {
-	ctx := context.Background() // the daemon ends what takes too long, and this process with it
+	ctx := context.Background() // the daemon ends a call that takes too long by killing this process
 	switch f.kind {
 	case kindSign:
 		if len(f.payload) != len(appliance.Digest{}) {
@@ -351,16 +357,16 @@ func (c *child) answer(id uint32, payload []byte) {
 	c.send(frame{kind: kindAnswered, id: id, payload: payload})
 }
 
-// send adds what the daemon wants to know at all times. An error of the socket shows in read, too.
+// send adds the counts that the daemon needs in every frame. If the socket fails, reading it fails, too.
 func (c *child) send(f frame) {
 	c.count()
 	f.sessions, f.repairs = uint16(c.shared.sessions.Load()), c.shared.repairs.Load()
 	_ = c.wire.send(f)
 }
 
-// count notes what the daemon is told in every answer.
+// count updates the counts that are part of every answer.
 func (c *child) count() {
-	c.counting.Lock() // so that no older usage comes after a newer one
+	c.counting.Lock() // so that an older usage cannot overwrite a newer one
 	defer c.counting.Unlock()
 	usage := c.signer.Usage()
 	c.shared.sessions.Store(uint32(usage.Sessions))

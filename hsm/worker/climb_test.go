@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// modelHSM answers as fast as so many sessions let it: each takes the latency, so many engines sign at the same time, and the
-// processors give no more than limit a second.
+// modelHSM is a model of an HSM. Each session takes the latency, engines signatures run concurrently, and the
+// processors limit the rate per second.
 type modelHSM struct {
 	latency time.Duration
 	engines int // 0 means one for each session
-	most    int // sessions that the token gives; 0 means all that are asked for
+	most    int // sessions that the token gives; 0 means any number
 	limit   float64
-	noise   float64 // the part of the rounds in which the machine does something else
+	noise   float64 // fraction of the rounds in which the machine is busy otherwise
 }
 
 func (m modelHSM) rate(sessions int, r *rand.Rand) float64 {
@@ -29,7 +29,7 @@ func (m modelHSM) rate(sessions int, r *rand.Rand) float64 {
 	return rate
 }
 
-// run lets a climb choose the number of sessions for so long, and returns how long it had each.
+// run lets climb choose the number of sessions for an hour, and returns how long it had each number.
 func (m modelHSM) run(began time.Duration, c *climb, r *rand.Rand) map[int]time.Duration {
 	had := map[int]time.Duration{}
 	for now := began; now < began+time.Hour; {
@@ -47,7 +47,7 @@ func (m modelHSM) run(began time.Duration, c *climb, r *rand.Rand) map[int]time.
 	return had
 }
 
-// within is how long there were so many sessions.
+// within returns how long the number of sessions was in the range.
 func within(had map[int]time.Duration, least, most int) (d time.Duration) {
 	for n, during := range had {
 		if n >= least && n <= most {
@@ -57,8 +57,8 @@ func within(had map[int]time.Duration, least, most int) (d time.Duration) {
 	return d
 }
 
-// Whatever the HSM is like, most of the time there are as many sessions as it has use for, also where every fifth measurement is
-// of a machine that does something else.
+// For every kind of HSM, the number of sessions is useful most of the time, even if every fifth measurement is
+// disturbed.
 func TestTheSessionsAreAsManyAsPay(t *testing.T) {
 	t.Parallel()
 	const all = math.MaxInt32
@@ -90,7 +90,7 @@ func TestTheSessionsAreAsManyAsPay(t *testing.T) {
 	}
 }
 
-// What was tried in vain for an hour is tried every five minutes, up and down in turns.
+// After an hour without success, trials happen every five minutes, alternately up and down.
 func TestTheSessionsFollowAnHSMThatChanges(t *testing.T) {
 	t.Parallel()
 	r, began := rand.New(rand.NewPCG(1, 1)), time.Duration(0)

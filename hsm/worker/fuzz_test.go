@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// packet is a socket from which one packet is read, and which keeps what is sent.
+// packet is a socket from which one packet is read, and which records the sent bytes.
 type packet struct {
 	in, out bytes.Buffer
 }
@@ -15,8 +15,8 @@ func (p *packet) Read(b []byte) (int, error)  { return p.in.Read(b) }
 func (p *packet) Write(b []byte) (int, error) { return p.out.Write(b) }
 func (p *packet) Close() error                { return nil }
 
-// FuzzReceive: whatever a worker sends whose library has written over its memory, a frame is what would be sent for it, and
-// an error in it can be read and told.
+// FuzzReceive checks frames from a worker with corrupted memory. A received frame is equal to its own encoding, and an
+// error in it can be decoded and printed.
 func FuzzReceive(f *testing.F) {
 	for _, one := range []frame{
 		{kind: kindAnswered, id: 1, sessions: 8, payload: make([]byte, 64)},
@@ -42,7 +42,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// sent returns what is sent for a frame.
+// sent returns the encoding of a frame.
 func sent(t testing.TB, one frame) []byte {
 	t.Helper()
 	var p packet

@@ -14,7 +14,8 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// Two keys of one token have a worker each, and one PIN: what the token refused for one is not tried for the other. Another PIN is.
+// Two keys of one token have a worker each, and share the PIN. A PIN that was refused for one key is not tried for the
+// other. A changed PIN is.
 func TestTheKeysOfATokenTryAWrongPINOnce(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -71,7 +72,7 @@ func TestTheKeysOfATokenTryAWrongPINOnce(t *testing.T) {
 	both.Wait()
 }
 
-// A worker that comes to nothing after each login is started seldom: tokens log and count logins.
+// A worker that fails after each login is restarted rarely, because tokens log and count logins.
 func TestLoginsThatComeToNothingAreFew(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)

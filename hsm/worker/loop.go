@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// C sees words where Go has them.
+// Go and C must agree on the layout of the shared structs.
 var (
 	_ [hsm.LoanSize]struct{}               = [C.sizeof_struct_loan]struct{}{}
 	_ [unsafe.Sizeof(loopWords{})]struct{} = [C.sizeof_struct_shared]struct{}{}
@@ -21,14 +21,15 @@ var (
 	_ [unsafe.Offsetof(ringWords{}.waits)]struct{} = [C.offsetof_waits]struct{}{}
 )
 
-// loopWords are what all loops share: struct shared in loop.h.
+// loopWords are shared by all loops: struct shared in loop.h.
 type loopWords struct {
 	calls, busy       atomic.Int64
 	sessions, repairs atomic.Uint32
 }
 
-// loop takes requests from the ring, and signs with a session that is lent as long as all goes well. It returns a request that is for
-// others to do: of a failed signature with failed set, and none after some signatures. Without a session it waits for a request.
+// loop takes requests from the ring and signs with a leased session while signatures succeed. If a signature fails, it
+// returns that request with failed set. Without a session it waits for a request and returns it. asked is false if no
+// request is left to serve.
 func (c *child) loop(l *hsm.Loan) (r askedWords, failed, asked bool) {
 	var loan unsafe.Pointer
 	if l != nil {

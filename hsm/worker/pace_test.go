@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// A slow HSM has twice as many requests as sessions and no more; a fast one has enough to do for a while.
+// A slow HSM gets twice as many requests as sessions. A fast HSM gets enough requests to stay busy for a while.
 func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name        string
 		every       time.Duration
-		least, most int // besides
+		least, most int // in addition to those
 	}{
 		{"a hardware token", 50 * time.Millisecond, 0, 0},
 		{"slower than what is on hand", 5 * time.Millisecond, 0, 0},
@@ -34,8 +34,8 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 	}
 }
 
-// However long an outage in which every login is good and nothing else works, the next worker is started within five seconds, and not
-// more often than every other.
+// During a long outage in which logins succeed and every other call fails, the next worker starts within five seconds,
+// and not more often than every two seconds.
 func TestALongOutageIsProbedEveryFewSeconds(t *testing.T) {
 	t.Parallel()
 	for vain := range 1000 {

@@ -13,20 +13,21 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// Logins makes the keys of one token share their logins: a PIN that the token refused for one key is not tried for another, only one
-// worker logs in at a time, and none loads the library meanwhile, which may find the token half written. The zero value is ready.
+// Logins makes the keys of one token share their logins. A PIN that the token refused for one key is not tried for
+// another. Only one worker logs in at a time. Meanwhile no other worker loads the library, which might find the token
+// half written. The zero value is ready.
 type Logins struct {
 	mu     sync.Mutex
 	tokens map[string]*shared // by the URI without its key
 }
 
-// shared is what the keys of a token have in common.
+// shared is the state that the keys of a token share.
 type shared struct {
 	gate *gate
-	door chan struct{} // has a place for the one worker that opens the token
+	door chan struct{} // a semaphore of one: held by the worker that opens the token
 }
 
-// of returns what the keys of a URI's token share; with a gate of its own, and no door, without Logins.
+// of returns the shared state of a URI's token. If l is nil, it returns a new gate and a nil door.
 func (l *Logins) of(u hsm.URI) (*gate, chan struct{}) {
 	if l == nil {
 		return newGate(u.ReadPIN), nil
@@ -62,7 +63,7 @@ func (a *attempts) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// outdated says whether a PIN was refused and another one is there now.
+// outdated reports whether a PIN was refused and the PIN file has changed since then.
 func (g *gate) outdated() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,18 +78,18 @@ func (g *gate) outdated() bool {
 	return !hmac.Equal(g.sum(pin.Bytes()), g.tried)
 }
 
-// gate hands the PIN to workers, one login at a time. A PIN that a worker was refused is never handed over again, whichever
-// worker asks; nor is one that never was right and whose login a worker did not live to tell of.
+// gate gives the PIN to workers, one login at a time. It never gives out a PIN again that any worker was refused. It
+// also withholds a PIN that has never succeeded if a worker ended during the login with it.
 type gate struct {
 	read func() (*hsm.PIN, error)
 
 	mu     sync.Mutex
-	key    []byte        // of the sums, so that they tell nothing of the PIN
-	holder *process      // is logging in
-	freed  chan struct{} // closed when the holder has told how that went
-	tried  []byte        // sum of the PIN that the holder has
-	right  []byte        // sum of the PIN that was right last
-	final  error         // why no PIN is handed over any more
+	key    []byte        // of the sums, so that they reveal no information about the PIN
+	holder *process      // the worker that is logging in
+	freed  chan struct{} // closed when the holder has reported the result
+	tried  []byte        // sum of the holder's PIN
+	right  []byte        // sum of the last PIN that succeeded
+	final  error         // why no PIN is given out any more
 }
 
 func newGate(read func() (*hsm.PIN, error)) *gate {
@@ -102,7 +103,7 @@ func (g *gate) hand(p *process) {
 	g.wait(p)
 	pin, err := g.admit(p)
 	if err != nil {
-		_ = wire{p.pin}.send(frame{kind: kindPIN, payload: encodeError(err)}) // where this fails, the worker is gone
+		_ = wire{p.pin}.send(frame{kind: kindPIN, payload: encodeError(err)}) // if this fails, the worker is gone
 		return
 	}
 	defer pin.Wipe()
@@ -111,7 +112,7 @@ func (g *gate) hand(p *process) {
 	}
 }
 
-// mostLogin is how long another key's login is waited for.
+// mostLogin bounds the wait for another key's login.
 const mostLogin = 3 * time.Second
 
 // wait waits while the worker of another key logs in to the token.
@@ -167,7 +168,7 @@ func (g *gate) sum(pin []byte) []byte {
 	return h.Sum(nil)
 }
 
-// told is called with what C_Login gave.
+// told records the result of C_Login.
 func (g *gate) told(p *process, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,7 +186,7 @@ func (g *gate) told(p *process, err error) {
 	}
 }
 
-// ended reports whether the process is no more.
+// ended reports whether the process has ended.
 func (p *process) ended() bool {
 	select {
 	case <-p.exited:

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one worker as the daemon sees it. The fields of the last group are guarded by Signer.mu.
+// process is one worker as the daemon sees it. Signer.mu guards the fields of the last group.
 type process struct {
 	signer *Signer
 	cmd    *exec.Cmd
@@ -27,27 +27,27 @@ type process struct {
 	ring   *ring
 	pin    *os.File      // the pipe for the PIN
 	exited chan struct{} // closed once the process has ended
-	heard  chan struct{} // closed once all is logged that it has said
+	heard  chan struct{} // closed once all its output is logged
 	began  time.Time
-	words  atomic.Pointer[string] // the line of a crash, for errors
+	words  atomic.Pointer[string] // the first line of crash output, for errors
 	logins atomic.Bool            // it has logged in
-	useful atomic.Bool            // the token has done something for it since
+	useful atomic.Bool            // the token has served a request since then
 	killed sync.Once
-	lost   sync.Once // the first who knows says why
+	lost   sync.Once // the first goroutine to notice reports the loss
 
 	pending  map[uint32]*request // sent to it and not answered
-	behind   []*request          // of these, that no session has begun with, the oldest first
+	behind   []*request          // the pending requests that no session has begun, oldest first
 	lastID   uint32
 	sessions int
 	pace     pace          // of its answers
 	repairs  uint64        // the worker's own
-	dead     error         // why it is of no use any more; nil while it is
-	watched  bool          // a timer will look for calls that hang
-	idle     chan struct{} // closed, unless nil, once nothing is pending
+	dead     error         // why it is unusable; nil while it is usable
+	watched  bool          // a timer will check for calls that hang
+	idle     chan struct{} // if not nil, closed once no request is pending
 }
 
-// start starts a worker, which has not loaded the module yet. It must be called on a thread that lives as long as the
-// worker shall: the kernel ends the worker with the thread (PR_SET_PDEATHSIG).
+// start starts a worker, which has not loaded the module yet. The calling thread must live as long as the worker,
+// because the kernel ends the worker with the thread (PR_SET_PDEATHSIG).
 func (s *Signer) start() (p *process, err error) {
 	var ours, theirs []*os.File
 	defer func() {
@@ -61,7 +61,7 @@ func (s *Signer) start() (p *process, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("socketpair: %w", err)
 	}
-	nonblocking := unix.SetNonblock(pair[0], true) // before NewFile, which looks
+	nonblocking := unix.SetNonblock(pair[0], true) // before NewFile, which checks it
 	socket := os.NewFile(uintptr(pair[0]), "socket")
 	ours, theirs = append(ours, socket), append(theirs, os.NewFile(uintptr(pair[1]), "socket"))
 	if nonblocking != nil {
@@ -76,7 +76,7 @@ func (s *Signer) start() (p *process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	theirs = append(theirs, files...) // in the order of socketDescriptor and those after
+	theirs = append(theirs, files...) // in the order of the descriptor constants, from socketDescriptor on
 	said, says, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -91,13 +91,13 @@ func (s *Signer) start() (p *process, err error) {
 	p.cmd.Env = environment(p.cmd.Environ())
 	p.cmd.Stdout, p.cmd.Stderr = says, says
 	p.cmd.ExtraFiles = theirs
-	// A process group of its own: Ctrl-C at the terminal is for the daemon, which ends the worker when it is done.
+	// A separate process group: Ctrl-C at the terminal is for the daemon, which ends the worker when it is done.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
 	if err := ring.hear(files[1]); err != nil {
-		_ = p.cmd.Process.Kill() // fails only where it has ended
+		_ = p.cmd.Process.Kill() // fails only if the process has ended
 		_ = p.cmd.Wait()
 		return nil, err
 	}
@@ -114,12 +114,13 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// itself starts this program again, also after the file was replaced by an upgrade.
+// itself starts this program again, even if an upgrade has replaced the file.
 func itself() *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], argument}}
 }
 
-// environment leaves out what is between the service manager and the daemon, and the configuration, which may hold secrets.
+// environment removes the variables between the service manager and the daemon, and the configuration, which may hold
+// secrets.
 func environment(of []string) []string {
 	return append(slices.DeleteFunc(of, func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
@@ -128,22 +129,22 @@ func environment(of []string) []string {
 			return true
 		}
 		return strings.HasPrefix(name, "ATTESTD_")
-	}), "GOTRACEBACK=none") // a crash in the module is a line, not a page
+	}), "GOTRACEBACK=none") // reduces a crash in the module to one line of output
 }
 
 // reap waits for the end of the process.
 func (p *process) reap() {
-	_ = p.cmd.Wait() // what it says is in ProcessState
+	_ = p.cmd.Wait() // ProcessState has the result
 	p.pin.Close()
 	close(p.exited)
 }
 
-// kill ends the process. What it has not answered stays in pending.
+// kill ends the process. Unanswered requests stay in pending.
 func (p *process) kill() {
 	p.killed.Do(func() {
-		_ = p.cmd.Process.Kill() // fails only where it has ended
-		p.wire.socket.Close()    // which ends read
-		p.ring.event.Close()     // which ends hear
+		_ = p.cmd.Process.Kill() // fails only if the process has ended
+		p.wire.socket.Close()    // ends read
+		p.ring.event.Close()     // ends hear
 		p.signer.undead.Add(1)
 		go func() {
 			<-p.exited
@@ -152,7 +153,7 @@ func (p *process) kill() {
 	})
 }
 
-// ending says how the process ended, for errors, once it has; what it ends by is seldom known at once.
+// ending waits up to a second for the process to end and describes how it ended, for errors.
 func (p *process) ending() string {
 	select {
 	case <-p.exited:
@@ -161,7 +162,7 @@ func (p *process) ending() string {
 	}
 	select {
 	case <-p.heard:
-	case <-time.After(100 * time.Millisecond): // a process that it has started may still hold the pipe
+	case <-time.After(100 * time.Millisecond): // a child process of the worker may still hold the pipe
 	}
 	how := p.cmd.ProcessState.String()
 	if words := p.words.Load(); words != nil {
@@ -170,10 +171,10 @@ func (p *process) ending() string {
 	return how
 }
 
-// mostLines bounds what one worker's module may put into the log.
+// mostLines bounds the log lines from one worker's module.
 const mostLines = 1000
 
-// listen logs what the module writes to standard output and error, line by line.
+// listen logs the module's standard output and error, line by line.
 func (p *process) listen(said *os.File) {
 	defer close(p.heard)
 	defer said.Close()
@@ -198,7 +199,7 @@ func (p *process) listen(said *os.File) {
 	}
 }
 
-// read takes the worker's frames until it ends or sends what is none.
+// read handles the worker's frames until the worker ends or sends an invalid frame.
 func (p *process) read() {
 	buffer := make([]byte, headerSize+mostPayload)
 	for {
@@ -214,7 +215,7 @@ func (p *process) read() {
 	}
 }
 
-// hear takes the worker's signatures from the ring, until it is closed.
+// hear handles the worker's signatures from the ring, until the ring is closed.
 func (p *process) hear() {
 	for {
 		f, there := p.ring.next()
@@ -231,7 +232,7 @@ func (p *process) hear() {
 	}
 }
 
-// take does what a frame of the worker says. An error means that the worker is of no more use.
+// take handles a frame of the worker. An error means that the worker is unusable.
 func (p *process) take(f frame) error {
 	switch f.kind {
 	case kindAnswered:
@@ -256,7 +257,7 @@ func (p *process) take(f frame) error {
 	return fmt.Errorf("%w: kind %d of a worker", errGarbage, f.kind)
 }
 
-// log writes a line of the worker's log into the daemon's.
+// log copies a line of the worker's log to the daemon's.
 func (p *process) log(line []byte) error {
 	var level slog.Level
 	var message string
@@ -274,7 +275,7 @@ func (p *process) log(line []byte) error {
 		switch text, _ := value.(string); name {
 		case slog.TimeKey:
 		case slog.LevelKey:
-			_ = level.UnmarshalText([]byte(text)) // else it stays INFO
+			_ = level.UnmarshalText([]byte(text)) // the level stays INFO if it is invalid
 		case slog.MessageKey:
 			message = text
 		default:
@@ -285,7 +286,7 @@ func (p *process) log(line []byte) error {
 	return nil
 }
 
-// oldest returns how long the oldest request is inside a call. The caller holds Signer.mu.
+// oldest returns how long the oldest request has been inside a call. The caller holds Signer.mu.
 func (p *process) oldest(now time.Time) (longest time.Duration) {
 	for _, r := range p.pending {
 		if !r.inside.IsZero() {

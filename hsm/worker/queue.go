@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// do has a worker do what is asked, and waits for the answer until ctx ends.
+// do sends a request to a worker and waits for the answer until ctx ends.
 func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error) {
 	r := &request{kind: k, payload: payload, done: make(chan answer, 1)}
 	s.mu.Lock()
@@ -44,7 +44,7 @@ func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error)
 	return nil, hsm.TimedOut("the PKCS#11 module to return", ctx.Err())
 }
 
-// hopeless returns why it makes no sense to wait: what only a person can repair. The caller holds mu.
+// hopeless returns why waiting is pointless: a fault that needs an operator. The caller holds mu.
 func (s *Signer) hopeless() error {
 	switch {
 	case s.refusal != nil:
@@ -55,8 +55,8 @@ func (s *Signer) hopeless() error {
 	return nil
 }
 
-// dispatch sends what waits, as far as the worker has sessions for it. The caller holds mu, which dispatch releases: to send and to
-// wake take system calls.
+// dispatch sends waiting requests, as many as the worker can take. The caller holds mu. dispatch releases it before the
+// system calls that send and wake.
 func (s *Signer) dispatch() {
 	p := s.current
 	if p == nil || p.dead != nil {
@@ -78,25 +78,26 @@ func (s *Signer) dispatch() {
 	s.mu.Unlock()
 	p.ring.wake(signatures)
 	for _, f := range others {
-		_ = p.wire.send(f) // an error shows at the reading side, and brings the request to the next worker
+		_ = p.wire.send(f) // reading reports the error, and the request goes to the next worker
 	}
 }
 
-// most is how many requests the worker has at once: as many as there are sessions are inside a call, as many again are there for a
-// session to go on with at once, and so many besides that a fast HSM has enough until this process, which may be waiting for a core,
+// most returns how many requests the worker may have at once. It is one per session inside a call, one more per session
+// to continue with at once, and further ones that keep a fast HSM busy until this process, which may wait for a CPU,
 // sends more. The caller holds mu.
 func (p *process) most() int { return min(2*max(1, p.sessions)+p.pace.within(onHand), slots) }
 
-// onHand is for how long a worker has requests besides. It is what one API key's may be delayed by another's, beside their turns.
+// onHand is how much work is queued in a worker beyond two requests per session. It bounds how long one API key's
+// requests can delay another's, in addition to the fair queue.
 const onHand = 4 * time.Millisecond
 
-// pace is how often something happens, as a moving average. The zero pace is that of what is slow.
+// pace is a moving average of the time between events. The zero pace means slow events.
 type pace struct {
 	last    time.Time
 	between time.Duration
 }
 
-const slow = 10 * time.Millisecond // between two: what takes longer says no more
+const slow = 10 * time.Millisecond // upper bound of the average; slower events count as this slow
 
 func (p *pace) tick(now time.Time) {
 	if p.last.IsZero() {
@@ -107,7 +108,7 @@ func (p *pace) tick(now time.Time) {
 	p.last = now
 }
 
-// within returns how often it happens within d, rounded down.
+// within returns the number of events within d at this pace, rounded down.
 func (p *pace) within(d time.Duration) int {
 	if p.last.IsZero() {
 		return 0
@@ -115,8 +116,8 @@ func (p *pace) within(d time.Duration) int {
 	return int(d / max(p.between, time.Microsecond))
 }
 
-// assign makes the request the worker's, and returns it as a frame. As many as there are sessions are taken to be inside a call,
-// the oldest first. The caller holds mu.
+// assign gives the request to the worker and returns it as a frame. As many requests as there are sessions are assumed
+// to be inside a call, the oldest first. The caller holds mu.
 func (p *process) assign(r *request) frame {
 	p.lastID++
 	p.pending[p.lastID] = r
@@ -129,7 +130,7 @@ func (p *process) assign(r *request) frame {
 	return frame{kind: r.kind, id: p.lastID, payload: r.payload}
 }
 
-// advance notes which requests are inside a call from now on. The caller holds mu.
+// advance records which requests are now assumed to be inside a call. The caller holds mu.
 func (p *process) advance() {
 	for len(p.behind) > 0 && len(p.pending)-len(p.behind) < max(1, p.sessions) {
 		p.behind[0].inside = time.Now()
@@ -137,7 +138,7 @@ func (p *process) advance() {
 	}
 }
 
-// watch looks for requests that hang, for as long as there are any.
+// watch checks for requests that hang, as long as requests are pending.
 func (p *process) watch() {
 	s := p.signer
 	s.mu.Lock()
@@ -152,15 +153,15 @@ func (p *process) watch() {
 	time.AfterFunc(s.options.CallTimeout/4, p.watch)
 }
 
-// look has supervise look at the current worker.
+// look makes supervise check the current worker.
 func (s *Signer) look() {
 	select {
 	case s.trouble <- struct{}{}:
-	default: // it will look anyway
+	default: // a check is already due
 	}
 }
 
-// answered hands an answer to the caller that waits for it, and the freed session to the next request.
+// answered gives an answer to the waiting caller, and the freed session to the next request.
 func (s *Signer) answered(p *process, f frame, a answer) error {
 	if a.err != nil && errors.Is(a.err, errGarbage) {
 		return a.err
@@ -172,7 +173,7 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 		return fmt.Errorf("%w: an answer to nothing that was asked", errGarbage)
 	}
 	delete(p.pending, f.id)
-	if r.inside.IsZero() { // overtook another
+	if r.inside.IsZero() { // it was answered before an older request
 		p.behind = slices.DeleteFunc(p.behind, func(one *request) bool { return one == r })
 	}
 	p.sessions, p.repairs = int(f.sessions), uint64(f.repairs)
@@ -201,7 +202,7 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 	return nil
 }
 
-// refuse ends all that waits, for good. The caller holds mu.
+// refuse fails all waiting and future requests permanently. The caller holds mu.
 func (s *Signer) refuse(err error) {
 	if s.refusal != nil {
 		return
@@ -211,7 +212,7 @@ func (s *Signer) refuse(err error) {
 	s.failWaiting()
 }
 
-// failWaiting gives all that waits for a worker the reason why that is hopeless. The caller holds mu.
+// failWaiting fails all waiting requests with the reason from hopeless. The caller holds mu.
 func (s *Signer) failWaiting() {
 	for e := s.waiting.Front(); e != nil; e = s.waiting.Front() {
 		r := s.waiting.Remove(e).(*request)
@@ -220,7 +221,7 @@ func (s *Signer) failWaiting() {
 	}
 }
 
-// lost is called when a worker cannot be read any more, which is then of no use.
+// lost is called when a worker's output can no longer be read, which makes the worker unusable.
 func (s *Signer) lost(p *process, err error) {
 	p.kill()
 	how := p.ending()
@@ -242,7 +243,7 @@ func (s *Signer) lost(p *process, err error) {
 	s.look()
 }
 
-// reclaim has what the worker did not answer wait for another, before what came later. The caller holds mu.
+// reclaim returns the worker's unanswered requests to the front of the waiting queue. The caller holds mu.
 func (s *Signer) reclaim(p *process) {
 	for _, id := range slices.SortedFunc(maps.Keys(p.pending), func(a, b uint32) int { return cmp.Compare(b, a) }) {
 		if r := p.pending[id]; !r.left && r.kind != kindOpen && r.kind != kindClose {

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// supervise opens the first worker, tells how that went, and replaces workers until the Signer is closed.
+// supervise opens the first worker, reports the result, and replaces workers until the Signer is closed.
 func (s *Signer) supervise(ctx context.Context, told chan<- error) {
 	runtime.LockOSThread() // see start
 	defer runtime.UnlockOSThread()
@@ -44,7 +44,7 @@ func (s *Signer) supervise(ctx context.Context, told chan<- error) {
 	}
 }
 
-// learn keeps the key that every later worker must have.
+// learn stores the key that every later worker must have.
 func (s *Signer) learn(publicKey []byte) (err error) {
 	s.publicKey = publicKey
 	if s.address, err = appliance.AddressOf(publicKey); err != nil {
@@ -54,28 +54,30 @@ func (s *Signer) learn(publicKey []byte) (err error) {
 	return err
 }
 
-// Limits of a start that nobody sets.
+// Fixed limits for starting workers.
 const (
-	leastPatience = 5 * time.Second // with a worker that opens the token; three times what the first took, where that is more
+	// with a worker that opens the token; three times the first worker's time, if that is longer
+	leastPatience = 5 * time.Second
 	mostPatience  = time.Minute
-	leastPause    = 50 * time.Millisecond // between a worker that did not live long and the next; doubles
+	leastPause    = 50 * time.Millisecond // between a worker that ended early and the next; doubles
 	mostPause     = 800 * time.Millisecond
-	fewLogins     = 3                // of workers that came to nothing, before the pause grows to longPause
-	longPause     = 5 * time.Second  // tokens count good logins, but an outage must not last longer than the HSM's own
-	longLife      = 10 * time.Second // after which the next is started at once
-	mostUndead    = 4                // workers that do not end although they were killed
+	fewLogins     = 3 // fruitless logins before the pause grows to longPause
+	// tokens count successful logins, but this pause must not prolong an outage of the HSM
+	longPause  = 5 * time.Second
+	longLife   = 10 * time.Second // after which the next worker is started at once
+	mostUndead = 4                // killed workers that have not ended
 )
 
-// mender is supervise's own.
+// mender restarts workers. It belongs to the goroutine of supervise.
 type mender struct {
 	s        *Signer
 	patience time.Duration
-	quick    int // workers that did not live long, one after the other
-	vain     int // workers that logged in and came to nothing, one after the other: tokens log and count logins
+	quick    int // consecutive workers that ended early
+	vain     int // consecutive workers that logged in and served no request: tokens log and count logins
 }
 
-// mend replaces the current worker, if it is lost or hangs, however often that takes. One that hangs is kept until the next
-// is ready: the hang may pass, and its other sessions may still answer.
+// mend replaces the current worker if it is lost or hangs, with as many attempts as necessary. A worker that hangs is
+// kept until the next is ready: the hang may end, and its other sessions may still answer.
 func (m *mender) mend() {
 	s := m.s
 	old, cause, hangs := s.diagnose()
@@ -106,14 +108,15 @@ func (m *mender) mend() {
 			return
 		}
 		m.judge(p)
-		if hangs = false; try&(try-1) == 0 { // 1, 2, 4, 8 …: an HSM may be away for hours
+		if hangs = false; try&(try-1) == 0 { // log tries 1, 2, 4, 8 … only, since an HSM may be away for hours
 			s.options.Logger.Warn("HSM fault", "err", err.Error(), "repair", "start another worker", "try", try)
 		}
 		m.quick++
 	}
 }
 
-// pause is how long to wait before the next start, so that many appliances do not return to an HSM at the same time.
+// pause returns the time before the next start. It is random, so that many appliances do not return to an HSM at the
+// same time.
 func (m *mender) pause() time.Duration {
 	if m.quick == 0 {
 		return 0
@@ -125,7 +128,7 @@ func (m *mender) pause() time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// judge counts a worker that has ended, nil where none was started.
+// judge counts a worker that has ended. p is nil if no worker was started.
 func (m *mender) judge(p *process) {
 	switch {
 	case p == nil:
@@ -136,7 +139,7 @@ func (m *mender) judge(p *process) {
 	}
 }
 
-// openAnother opens a worker, with twice the patience after one that took too long.
+// openAnother opens a worker. If it takes too long, the next one gets twice the time.
 func (m *mender) openAnother() (*process, opened, error) {
 	limit, cancel := context.WithTimeout(m.s.closing, m.patience)
 	defer cancel()
@@ -151,7 +154,7 @@ func (m *mender) openAnother() (*process, opened, error) {
 	return p, found, err
 }
 
-// diagnose returns the current worker and what is wrong with it, nil if nothing is.
+// diagnose returns the current worker and its fault, or a nil cause.
 func (s *Signer) diagnose() (p *process, cause error, hangs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +174,8 @@ func (s *Signer) diagnose() (p *process, cause error, hangs bool) {
 	return p, cause, hangs
 }
 
-// open starts a worker and has it open the token. With an error it returns the worker that was given up, if one was started.
+// open starts a worker and has it open the token. With an error it returns the worker that was given up, if one was
+// started.
 func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	var found opened
 	if n := s.undead.Load(); n >= mostUndead {
@@ -197,10 +201,10 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	s.mu.Lock()
 	f, dead := p.assign(r), p.dead
 	s.mu.Unlock()
-	if dead != nil { // which nobody tells it of any more
+	if dead != nil { // lost will not answer this request
 		r.done <- answer{err: dead}
 	}
-	_ = p.wire.send(f) // an error shows at the reading side
+	_ = p.wire.send(f) // reading reports the error
 	select {
 	case a := <-r.done:
 		if err = a.err; err == nil && json.Unmarshal(a.payload, &found) != nil {
@@ -217,7 +221,8 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	return p, found, err
 }
 
-// install makes the worker the current one, and has it do what waits and what the one before has not answered.
+// install makes the worker the current one, and gives it the waiting requests and those that the previous worker has
+// not answered.
 func (s *Signer) install(p *process, found opened) {
 	s.mu.Lock()
 	old := s.current
@@ -239,7 +244,7 @@ func (s *Signer) install(p *process, found opened) {
 	}
 }
 
-// giveUp ends a worker; what it has not answered waits for the next.
+// giveUp ends a worker. Its unanswered requests wait for the next.
 func (s *Signer) giveUp(p *process, why error) {
 	s.mu.Lock()
 	if p.dead == nil {
@@ -250,7 +255,7 @@ func (s *Signer) giveUp(p *process, why error) {
 	p.kill()
 }
 
-// answersAgain reports whether a worker that hung has answered in the meantime, and ends the fault then.
+// answersAgain reports whether a worker that hung has answered in the meantime. If so, it clears the fault.
 func (s *Signer) answersAgain(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +266,7 @@ func (s *Signer) answersAgain(p *process) bool {
 	return true
 }
 
-// failedToMend keeps why there is no worker. It returns true where that is for a person to repair.
+// failedToMend records why no worker is available. It returns true if the fault needs an operator.
 func (s *Signer) failedToMend(err error) (final bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +281,7 @@ func (s *Signer) failedToMend(err error) (final bool) {
 	return false
 }
 
-// sleep waits for d. It returns false if ctx ends before.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if ctx.Err() != nil {
 		return false
@@ -291,7 +296,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// closeLimit bounds the wait for calls inside the module, and for the module to finalise.
+// closeLimit bounds the wait for calls inside the module and for C_Finalize together.
 const closeLimit = 5 * time.Second
 
 func (s *Signer) shutDown() error {
@@ -305,12 +310,12 @@ func (s *Signer) shutDown() error {
 	err := s.endWorker(p)
 	s.giveUp(p, hsm.ErrClosed)
 	s.mu.Lock()
-	s.failWaiting() // what the worker did not answer
+	s.failWaiting() // requests that the worker did not answer
 	s.mu.Unlock()
 	return err
 }
 
-// endWorker has the worker finish its calls and finalise the module.
+// endWorker waits for the worker's calls and has it finalise the module.
 func (s *Signer) endWorker(p *process) error {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -331,7 +336,7 @@ func (s *Signer) endWorker(p *process) error {
 	s.mu.Lock()
 	f := p.assign(&request{kind: kindClose, done: make(chan answer, 1)})
 	s.mu.Unlock()
-	_ = p.wire.send(f) // an error means that it has ended
+	_ = p.wire.send(f) // an error means that the worker has ended
 	select {
 	case <-p.exited:
 		return nil

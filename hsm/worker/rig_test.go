@@ -20,13 +20,13 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// TestMain is the worker, too: the tests start themselves again.
+// TestMain also runs the worker: the tests start their own program again.
 func TestMain(m *testing.M) {
 	worker.Main()
 	os.Exit(m.Run())
 }
 
-// logged is a log that the test can read while it is written.
+// logged is a log that the test can read during writes.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -45,15 +45,16 @@ func (l *logged) String() string {
 }
 
 const (
-	// patience bounds every wait of a test; nothing should come near it.
+	// patience bounds every wait of a test. No wait should come near it.
 	patience = time.Minute
-	// callTimeout is more than SoftHSM takes on a machine that stands still for seconds, where no call is to count as hanging.
+	// callTimeout is more than SoftHSM takes on a machine that stalls for seconds, for tests in which no call may count
+	// as hung.
 	callTimeout = 30 * time.Second
 	// hangTimeout is for tests of calls that hang, which wait for it.
 	hangTimeout = 3 * time.Second
 )
 
-// open returns a signer that is closed at the test's end, and its log.
+// open returns a signer that is closed when the test ends, and its log.
 func open(t testing.TB, options worker.Options) (*worker.Signer, *logged) {
 	t.Helper()
 	var log logged
@@ -94,7 +95,7 @@ func mustSign(t testing.TB, s *worker.Signer) {
 	checkSignature(t, s, d, signature)
 }
 
-// checkSignature asks go-ethereum, by the way a contract takes: ecrecover of the digest gives the address.
+// checkSignature checks with go-ethereum as a contract would: ecrecover of the digest returns the address.
 func checkSignature(t testing.TB, s interface{ Address() appliance.Address }, d appliance.Digest, signature appliance.Signature) {
 	t.Helper()
 	rsv := append(append(append([]byte(nil), signature.R[:]...), signature.S[:]...), signature.V-27)
@@ -122,8 +123,8 @@ type load struct {
 	signed  atomic.Int64
 	failed  atomic.Int64
 	last    atomic.Int64  // Unix nanoseconds of the last signature
-	longest atomic.Int64  // time without any signature, in nanoseconds
-	some    chan struct{} // gets one for each signature, where somebody waits
+	longest atomic.Int64  // longest time without a signature, in nanoseconds
+	some    chan struct{} // receives one value for each signature while a test waits
 }
 
 func underLoad(t *testing.T, s *worker.Signer, clients int) *load {
@@ -205,7 +206,7 @@ func sessions(n int, uri hsm.URI) worker.Options {
 // testFiles lets the modules of hsmtest use their files.
 func testFiles() sandbox.Rules { return sandbox.Rules{Paths: []string{os.TempDir()}} }
 
-// eventually waits for a state that nothing tells of.
+// eventually polls for a state that has no notification.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {

@@ -13,18 +13,19 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// slots bound how many signatures a worker is asked for and has not answered: no slot is used twice at the same time.
+// slots bounds the unanswered signature requests of a worker, so that no slot is used twice at the same time.
 const slots = 1024
 
-// ringWords are the memory that the daemon shares with a worker, for requests to sign and their signatures: under load both
-// find the next without a system call. Everything else passes over the socket. Numbers count from the start and wrap.
+// ringWords is the memory that the daemon shares with a worker, for signature requests and signatures. Under load, each
+// side finds the next entry without a system call. All other messages use the socket. Counters start at 0 and wrap.
 //
-// The daemon puts a request into the slot of the number asked, which it then raises; a thread of the worker takes the oldest by
-// raising taken. A signature's slot is that of the number answered; it is there once its turn is that number and one more. Neither
-// side believes what the other can write: the daemon counts for itself, knows which ids it gave away, and checks signatures anyway.
+// The daemon writes a request into the slot of the counter asked and then increments asked. A worker thread takes the
+// oldest request by incrementing taken. The counter answered selects a signature's slot. The signature is complete
+// once the slot's turn is that counter plus 1. Neither side trusts values that the other can write. The daemon keeps
+// its own counters, knows which ids it has issued, and checks every signature.
 type ringWords struct {
-	asked    atomic.Uint32 // a futex, on which threads of the worker sleep
-	_        [60]byte      // words that different threads write have cache lines of their own
+	asked    atomic.Uint32 // a futex, on which worker threads sleep
+	_        [60]byte      // words that different threads write have separate cache lines
 	taken    atomic.Uint32
 	asleep   atomic.Uint32 // threads that sleep, or are about to
 	_        [56]byte
@@ -47,15 +48,15 @@ type answeredWords struct {
 	signature             [64]byte
 }
 
-// ring is the daemon's side of them.
+// ring is the daemon's side of the shared memory.
 type ring struct {
 	words *ringWords
-	event *os.File // its reads wait for answers
+	event *os.File // reading it waits for answers
 	asked uint32   // guarded by Signer.mu
-	heard uint32   // of the goroutine that hears
+	heard uint32   // owned by the goroutine of hear
 }
 
-// newRing returns a ring, and the files that give it to a worker.
+// newRing returns a ring, and the files that a worker needs for it.
 func newRing() (r *ring, files []*os.File, err error) {
 	memory, err := newMemory(int64(unsafe.Sizeof(ringWords{})))
 	if err != nil {
@@ -76,7 +77,7 @@ func newRing() (r *ring, files []*os.File, err error) {
 	return r, []*os.File{memory, os.NewFile(uintptr(events), "event")}, nil
 }
 
-// newMemory returns memory that whoever has it cannot shrink, which would crash whoever uses it.
+// newMemory returns memory that no holder can shrink. Shrinking it would crash the other side.
 func newMemory(size int64) (*os.File, error) {
 	const name, flags = "attestd-hsm", unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
@@ -98,7 +99,8 @@ func newMemory(size int64) (*os.File, error) {
 	return memory, nil
 }
 
-// hear prepares for wait, once a worker has been started with the file of the events: starting has made that block.
+// hear prepares the ring for wait after a worker was started with the event file. Starting a process makes the file
+// blocking.
 func (r *ring) hear(events *os.File) error {
 	fd, err := unix.FcntlInt(events.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
@@ -121,7 +123,7 @@ func mapRing(fd int) (*ringWords, error) {
 
 func unmap(words *ringWords) { _ = unix.MunmapPtr(unsafe.Pointer(words), unsafe.Sizeof(*words)) }
 
-// ask has the worker sign; wake must follow. The caller holds Signer.mu, and sees to it that there are slots.
+// ask adds a signature request; wake must follow. The caller holds Signer.mu, and makes sure that a slot is free.
 func (r *ring) ask(id uint32, digest appliance.Digest) {
 	r.words.requests[r.asked%slots] = askedWords{id, digest}
 	r.asked++
@@ -130,7 +132,7 @@ func (r *ring) ask(id uint32, digest appliance.Digest) {
 
 const futexWake = 1 // futex(2)
 
-// wake wakes as many threads as there are new requests, if they sleep.
+// wake wakes one sleeping thread for each new request.
 func (r *ring) wake(requests int) {
 	if requests > 0 && r.words.asleep.Load() > 0 {
 		_, _, _ = unix.Syscall(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&r.words.asked)), futexWake, uintptr(requests))
@@ -138,7 +140,7 @@ func (r *ring) wake(requests int) {
 	runtime.KeepAlive(r)
 }
 
-// next returns the next answer, as a frame, if it is there.
+// next returns the next answer as a frame, if it has arrived.
 func (r *ring) next() (f frame, there bool) {
 	defer runtime.KeepAlive(r)
 	slot := &r.words.answers[r.heard%slots]
@@ -154,7 +156,7 @@ func (r *ring) next() (f frame, there bool) {
 func (r *ring) wait() error {
 	var count [8]byte
 	r.words.waits.Store(1)
-	if r.words.answers[r.heard%slots].turn.Load() == r.heard+1 { // it came before it could know that it is waited for
+	if r.words.answers[r.heard%slots].turn.Load() == r.heard+1 { // it arrived before the worker could see waits
 		return nil
 	}
 	_, err := r.event.Read(count[:])

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// needsLandlock skips what only Landlock of that version can refuse.
+// needsLandlock skips a test of an act that only this version of Landlock can refuse.
 func needsLandlock(t *testing.T, version int) {
 	t.Helper()
 	if has, err := landlock.LandlockGetABIVersion(); err != nil || has < version {
@@ -25,7 +25,7 @@ func needsLandlock(t *testing.T, version int) {
 	}
 }
 
-// openThief opens a token through a malicious module, and returns what the module has to say of its acts.
+// openThief opens a token through a malicious module, and returns the log of the module's acts.
 func openThief(t *testing.T, rules sandbox.Rules, acts ...string) (s *worker.Signer, said *logged) {
 	t.Helper()
 	token := hsmtest.New(t)
@@ -37,7 +37,7 @@ func openThief(t *testing.T, rules sandbox.Rules, acts ...string) (s *worker.Sig
 	return s, said
 }
 
-// wantRefused says of each act that it was tried and refused.
+// wantRefused checks that each act was tried and refused.
 func wantRefused(t *testing.T, said *logged, acts ...string) {
 	t.Helper()
 	for _, act := range acts {
@@ -57,7 +57,7 @@ func wantDone(t *testing.T, said *logged, acts ...string) {
 	}
 }
 
-// A malicious library opens no file of the daemon's and makes none, neither sees nor stops its process, and the token signs all the same.
+// A malicious library cannot open or create the daemon's files, nor see or stop its process, and the token still signs.
 func TestAMaliciousLibraryOpensNoFileOfTheDaemons(t *testing.T) {
 	needsLandlock(t, 1)
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func TestAMaliciousLibraryOpensNoFileOfTheDaemons(t *testing.T) {
 	})
 }
 
-// A library makes the sockets that hsm.worker_network allows, on a kernel without Landlock, too.
+// A library can make only the sockets that hsm.worker_network allows, even on a kernel without Landlock.
 func TestALibraryMakesTheSocketsItNeedsOnly(t *testing.T) {
 	tcp, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +114,8 @@ func TestALibraryMakesTheSocketsItNeedsOnly(t *testing.T) {
 	}
 }
 
-// The admin socket knows a worker, and each process that descends from one, also after it has left its parent, by its mark.
+// The admin socket recognises a worker by its mark, and every process that descends from one, even after it has left
+// its parent.
 func TestAWorkerIsMarked(t *testing.T) {
 	s, _ := open(t, sessions(1, hsmtest.New(t).URI))
 	if marked, err := sandbox.Marked(workerOf(t, s)); !marked || err != nil {
@@ -131,7 +132,7 @@ func TestAWorkerIsMarked(t *testing.T) {
 	}
 }
 
-// A path that would give the library the daemon's data is refused before the library is loaded.
+// A path that would give the library access to the daemon's data is refused before the library is loaded.
 func TestNoPathOfALibraryHoldsTheDaemonsData(t *testing.T) {
 	token := hsmtest.New(t)
 	dir := t.TempDir()

@@ -1,6 +1,6 @@
-// Package worker keeps the HSM's PKCS#11 library in a process of its own, and is an appliance.Signer through it. A library
-// that hangs, leaks or crashes then costs that process, which is killed and started anew within a second, and never the
-// daemon. It needs no standard beyond those of package hsm.
+// Package worker runs the HSM's PKCS#11 library in a separate process, and is an appliance.Signer through it. If the
+// library hangs, leaks or crashes, that process is killed and restarted within a second, and the daemon is unaffected.
+// It implements no standard beyond those of package hsm.
 package worker
 
 import (
@@ -23,30 +23,31 @@ import (
 
 // Options configure a Signer.
 type Options struct {
-	HSM hsm.Options // but for PIN, which the daemon hands over, and Logger
-	// CallTimeout is how long the worker may take for one request before it is replaced: a call of the module hangs, or the
-	// worker does. It must be shorter than what callers wait; Open refuses zero.
+	HSM hsm.Options // without PIN, which the daemon provides, and Logger
+	// CallTimeout is how long the worker may take for one request. After that, a call of the module or the worker
+	// itself counts as hung, and the worker is replaced. It must be shorter than the time that callers wait; Open
+	// refuses zero.
 	CallTimeout time.Duration
-	// Logins are shared by the keys of one token. Nil where the token has no other key.
+	// Logins is shared by the keys of one token. Nil if the token has no other key.
 	Logins *Logins
-	// Sandbox is what the library may use beyond its needs that package sandbox knows.
+	// Sandbox lists the files and sockets that the library may use beyond the needs that package sandbox knows.
 	Sandbox sandbox.Rules
-	// Logger logs faults, repairs and what the module prints. Nil means no log.
+	// Logger logs faults, repairs and the module's output. Nil means no log.
 	Logger *slog.Logger
 
 	command  func() *exec.Cmd // nil means this program again
-	attempts *attempts        // nil means the first of its own
+	attempts *attempts        // nil means new attempts
 }
 
-// attempts is what one try to open a token tells the next.
+// attempts is the state that attempts to open a token share.
 type attempts struct {
 	gate   *gate
-	door   chan struct{} // see shared; nil where the token has no other key
-	undead atomic.Int32  // workers that were killed and have not ended
+	door   chan struct{} // see shared; nil without Logins
+	undead atomic.Int32  // killed workers that have not ended
 }
 
-// Opener returns Open with these options, for who tries again where that fails. No try has the PIN that an earlier one was
-// refused, or of which it did not live to tell.
+// Opener returns Open with these options, for callers that retry. No attempt uses a PIN that was refused in an earlier
+// one, or with which an earlier worker ended during the login.
 func Opener(options Options) func(context.Context) (*Signer, error) {
 	options.attempts = newAttempts(options)
 	return func(ctx context.Context) (*Signer, error) { return Open(ctx, options) }
@@ -70,11 +71,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Signer is an appliance.Signer whose key is used by a worker. It checks every signature itself. It is safe for concurrent
-// use.
+// Signer is an appliance.Signer that uses a key through a worker. It checks every signature itself. It is safe for
+// concurrent use.
 //
-// A request that a worker has not answered when it is replaced is made again by the next: nobody is harmed by a digest that
-// is signed twice, since only a signature that was checked is recorded. The goroutine of supervise owns which workers there are.
+// If a worker is replaced, the next worker repeats its unanswered requests. Signing a digest twice is harmless, since
+// only a signature that was checked is recorded. The goroutine of supervise starts and replaces the workers.
 type Signer struct {
 	options   Options
 	publicKey []byte
@@ -86,33 +87,33 @@ type Signer struct {
 	close   context.CancelFunc
 	closed  func() error
 	ended   chan struct{} // closed when supervise has returned
-	trouble chan struct{} // tells supervise to look at current; has room for one
+	trouble chan struct{} // makes supervise check current; has capacity 1
 
 	signatures  atomic.Uint64
 	wrong       atomic.Uint64
 	restarts    atomic.Uint64
 	lastSuccess atomic.Int64 // Unix nanoseconds
 
-	mu       sync.Mutex // guards the fields below, and those of each process that say so
+	mu       sync.Mutex // guards the fields below, and the marked fields of each process
 	current  *process   // nil before the first is open
-	waiting  list.List  // of *request: no worker has it
-	fault    error      // why there is no worker that answers; nil while there is
-	another  bool       // the token has another key in the place of ours
-	refusal  error      // why there will be none: ErrPIN, ErrClosed
+	waiting  list.List  // of *request: not yet sent to a worker
+	fault    error      // why no worker answers; nil if one does
+	another  bool       // the token has a different key in the place of ours
+	refusal  error      // why no further worker is started: ErrPIN, ErrClosed
 	past     uint64     // repairs of former workers
 	snapshot hsm.Status // as of the last answer
-	failure  error      // the last
+	failure  error      // the last error
 	failed   time.Time
 }
 
-// request is what a caller wants of a worker.
+// request is a caller's request to a worker.
 type request struct {
 	kind    kind
 	payload []byte
-	done    chan answer   // has room for one
+	done    chan answer   // has capacity 1
 	inside  time.Time     // when a session began with it; zero before
 	place   *list.Element // in waiting; nil while a worker has it
-	left    bool          // nobody waits for the answer
+	left    bool          // no caller waits for the answer
 }
 
 type answer struct {
@@ -122,8 +123,8 @@ type answer struct {
 
 var _ appliance.Signer = (*Signer)(nil)
 
-// Open starts a worker, which finds the token, logs in and finds the key as hsm.Open does, and returns its errors. The program
-// must call Main first, since it is the worker, too.
+// Open starts a worker, which finds the token, logs in and finds the key as hsm.Open does. It returns the errors of
+// hsm.Open. The program must call Main first, since the worker is the same program.
 func Open(ctx context.Context, options Options) (*Signer, error) {
 	if options.CallTimeout <= 0 {
 		return nil, errors.New("worker.Options: CallTimeout must be set")
@@ -148,10 +149,10 @@ func (s *Signer) PublicKey() []byte { return slices.Clone(s.publicKey) }
 // Address returns the key's address.
 func (s *Signer) Address() appliance.Address { return s.address }
 
-// mostWait bounds a call whose context has no deadline.
+// mostWait bounds a call with a context without a deadline.
 const mostWait = 30 * time.Second
 
-// bounded gives a context without a deadline one.
+// bounded gives a context without a deadline the deadline of mostWait.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -159,8 +160,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, mostWait)
 }
 
-// Sign implements appliance.Signer. While there is no worker that answers, it waits for one until ctx ends. A context
-// without a deadline gets one of 30 seconds.
+// Sign implements appliance.Signer. While no worker answers, it waits for one until ctx ends. A context without a
+// deadline gets a deadline of 30 seconds.
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -178,14 +179,14 @@ func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 		if again {
 			return appliance.Signature{}, hsm.Unavailable(err, time.Second)
 		}
-		// The handle may have become that of another key. If this fails, so does the next signature.
+		// The handle may now refer to a different key. If finding the key fails, the next signature fails, too.
 		if _, err := s.do(ctx, kindFind, nil); err != nil && ctx.Err() != nil {
 			return appliance.Signature{}, err
 		}
 	}
 }
 
-// check makes a signature of what the worker has answered, if it is by the key.
+// check returns the signature in the worker's answer, if it verifies with the key.
 func (s *Signer) check(d appliance.Digest, rs []byte) (appliance.Signature, error) {
 	if len(rs) != 64 {
 		return appliance.Signature{}, fmt.Errorf("%w: the signature has %d bytes, not 64", hsm.ErrWrongKey, len(rs))
@@ -203,8 +204,8 @@ func (s *Signer) check(d appliance.Digest, rs []byte) (appliance.Signature, erro
 	return appliance.Signature{}, err
 }
 
-// Ready returns nil if the token answers and has the key. While no worker answers it returns an error without waiting. If a
-// signature was made in the last second, it does not ask the token.
+// Ready returns nil if the token answers and has the key. While no worker answers, it returns an error without waiting.
+// If a signature was made in the last second, it does not ask the token.
 func (s *Signer) Ready(ctx context.Context) error {
 	if err := s.whyNot(); err != nil {
 		return hsm.Unavailable(err, time.Second)
@@ -218,7 +219,7 @@ func (s *Signer) Ready(ctx context.Context) error {
 	return err
 }
 
-// whyNot returns why Sign would wait or fail now, nil if it would not.
+// whyNot returns why Sign would wait or fail now, or nil.
 func (s *Signer) whyNot() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +229,8 @@ func (s *Signer) whyNot() error {
 	return s.fault
 }
 
-// Status returns the status of the HSM. The token's part is as of its last answer where it does not answer before ctx ends.
+// Status returns the status of the HSM. If the token does not answer before ctx ends, its part is as of its last
+// answer.
 func (s *Signer) Status(ctx context.Context) (hsm.Status, error) {
 	fault := s.whyNot()
 	if fault == nil {
@@ -265,7 +267,7 @@ func (s *Signer) Status(ctx context.Context) (hsm.Status, error) {
 	return status, nil
 }
 
-// Usage returns how many signatures, repairs and restarts there were, and the sessions in use. It never waits.
+// Usage returns the numbers of signatures, repairs, restarts and sessions. It never waits.
 func (s *Signer) Usage() hsm.Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,5 +283,5 @@ func (s *Signer) Usage() hsm.Usage {
 	return u
 }
 
-// Close lets calls that are inside the module return, and ends the worker. After 5 seconds it kills it.
+// Close waits for calls inside the module, and ends the worker. After 5 seconds it kills the worker.
 func (s *Signer) Close() error { return s.closed() }

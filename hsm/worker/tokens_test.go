@@ -19,7 +19,7 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// openTokens opens several tokens, each by a worker of its own.
+// openTokens opens several tokens, each with a separate worker.
 func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 	t.Helper()
 	var log logged
@@ -40,7 +40,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
 	t.Cleanup(func() {
-		_ = tokens.Close() // an error says that a call hung, which tests do
+		_ = tokens.Close() // an error means that a call hung, as tests intend
 		if t.Failed() {
 			t.Logf("the log:\n%s", log.String())
 		}
@@ -51,7 +51,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 	return tokens, &log
 }
 
-// steady is clients that sign without a pause, each signature with a deadline, and check each.
+// steady are clients that sign continuously, each signature with a deadline, and check each signature.
 type steady struct {
 	signed, slowest, last, gap atomic.Int64 // times in nanoseconds
 }
@@ -67,7 +67,7 @@ func signSteadily(t *testing.T, tokens *hsm.Tokens, clients int) (*steady, func(
 		all.Go(func() {
 			for ctx.Err() == nil {
 				s.one(t, tokens)
-				time.Sleep(20 * time.Millisecond) // leaves the machine to other tests
+				time.Sleep(20 * time.Millisecond) // leaves time for other tests
 			}
 		})
 	}
@@ -95,7 +95,7 @@ func (s *steady) one(t *testing.T, tokens *hsm.Tokens) {
 	raise(&s.gap, now.UnixNano()-s.last.Swap(now.UnixNano()))
 }
 
-// raise sets a value that is higher than before.
+// raise sets a value if it is higher than before.
 func raise(value *atomic.Int64, to int64) {
 	for was := value.Load(); to > was && !value.CompareAndSwap(was, to); was = value.Load() {
 	}
@@ -108,7 +108,8 @@ func awaitState(t *testing.T, tokens *hsm.Tokens, position int, want string) {
 	eventually(t, fmt.Sprintf("token %d %s", position, want), func() bool { return stateOf(tokens, position) == want })
 }
 
-// Whatever the first token does under load: no request fails, every answer verifies, and it signs again when it is well.
+// If the first token fails under load, no request fails, every answer verifies, and the token signs again after its
+// recovery.
 func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *hsm.Tokens, *hsmtest.Faults){
 		"returns an error": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
@@ -123,9 +124,9 @@ func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
 		},
 		"is away": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) { f.Down(pkcs11.CKR_DEVICE_REMOVED); f.Restart() },
 		"has its worker killed": func(t *testing.T, tokens *hsm.Tokens, _ *hsmtest.Faults) {
-			// Another is there within 0.2 s, often before a request has missed the first.
+			// Another worker starts within 0.2 s, often before a request has missed the first.
 			for stateOf(tokens, 2) != hsm.TokenSigns {
-				_ = syscall.Kill(workerOfFirst(t, tokens), syscall.SIGKILL) // fails where it has ended already
+				_ = syscall.Kill(workerOfFirst(t, tokens), syscall.SIGKILL) // fails if the worker has already ended
 				time.Sleep(20 * time.Millisecond)
 			}
 		},
@@ -163,8 +164,8 @@ func workerOfFirst(t *testing.T, tokens *hsm.Tokens) int {
 	return status.Tokens[0].Worker
 }
 
-// The first token is behind a server, whose module is of another make than SoftHSM: p11-kit's client. The server is killed under
-// load, and comes back.
+// The first token is behind a server, with a different module than SoftHSM: p11-kit's client. The server is killed
+// under load and restarted.
 func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 	first := hsmtest.New(t)
 	second := first.Clone(t)
@@ -175,7 +176,7 @@ func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 	server := hsmtest.NewServer(t, module, first.Env...)
 	for _, variable := range server.Env {
 		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value) // which the workers get
+		t.Setenv(name, value) // inherited by the workers
 	}
 	first.URI.ModulePath = server.Module
 	tokens, _ := openTokens(t, first.URI, second.URI)
@@ -191,7 +192,7 @@ func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 		time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond))
 }
 
-// A token that came back as another's is never used, however often it is tried.
+// A token that returns with a different key is never used, however often it is tried.
 func TestATokenThatComesBackWithAnotherKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	first := hsmtest.New(t)

@@ -8,21 +8,21 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// A tuner finds how many sessions an HSM has use for, from the requests that are made anyway: nothing is signed to measure.
+// A tuner finds how many sessions an HSM can use. It measures real requests and signs no extra ones.
 //
-// While all sessions are busy, it tries twice as many, one trial at a time. They stay if the HSM then answers more in
-// proportion; else they are closed, and the next trial is half of them, which stays if the HSM answers as many. What ends in
-// vain is tried again after a pause that doubles each time, for HSMs and their other clients change. Between what it takes to
-// have more sessions and to have fewer there is room, so that the number rests.
+// While all sessions are busy, it tries twice as many, one trial at a time. It keeps them if the rate rises enough.
+// Otherwise it closes them, and the next trial is half of the sessions, which it keeps if the rate stays. After a
+// failed trial it pauses, and the pause doubles each time, because HSMs and their other clients change. The thresholds
+// for more and for fewer sessions differ, so that the number settles.
 const (
-	tuneRound = 150 * time.Millisecond // that a number of sessions is measured, at least
-	tuneCalls = 20                     // for each session, likewise
-	busyPart  = 0.8                    // of the time that sessions are busy when they are all needed
+	tuneRound = 150 * time.Millisecond // minimum time of a measurement
+	tuneCalls = 20                     // minimum number of calls per session in a measurement
+	busyPart  = 0.8                    // fraction of the time in which sessions are busy if all of them are needed
 
-	growthPays  = 0.2  // what doubling the sessions must add to the rate
-	shrinkCosts = 0.03 // what halving them may take from it
+	growthPays  = 0.2  // minimum gain in rate for doubling the sessions
+	shrinkCosts = 0.03 // maximum loss in rate for halving them
 
-	leastRest = time.Second // after a trial in vain
+	leastRest = time.Second // after a failed trial
 	mostRest  = 5 * time.Minute
 )
 
@@ -30,14 +30,14 @@ const (
 type tuner struct {
 	resize func(n int) (int, error)
 	log    *slog.Logger
-	began  time.Time // of the process: what the clock counts from
+	began  time.Time // origin of the times below
 
-	// Of the round that is measured.
-	done  *loopWords   // calls, and how long sessions were busy with them
+	// Of the current round.
+	done  *loopWords   // calls, and the time that sessions were busy with them
 	since atomic.Int64 // nanoseconds
-	size  atomic.Int64 // sessions; 0 while there is no round
+	size  atomic.Int64 // sessions; 0 between rounds
 
-	climb climb // owned by whoever has set size to 0
+	climb climb // owned by the goroutine that has set size to 0
 }
 
 func newTuner(done *loopWords, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
@@ -53,7 +53,8 @@ func (t *tuner) begin() {
 	t.size.Store(int64(t.climb.size))
 }
 
-// look is called after a few requests. When it ends a round, it goes on in the background: opening a session can take its time.
+// look is called after every few requests. If it ends a round, it changes the sessions in the background, because
+// opening a session can take long.
 func (t *tuner) look() {
 	if t == nil {
 		return
@@ -75,7 +76,7 @@ func (t *tuner) look() {
 	t.begin()
 }
 
-// change makes the sessions n, or as many as the token gives.
+// change sets the number of sessions to n, or as many as the token gives.
 func (t *tuner) change(from, n int, rate float64) {
 	got, err := t.resize(n)
 	t.log.Debug("HSM sessions", "from", from, "to", got, "signatures_per_second", int(rate), "error", err)
@@ -83,22 +84,22 @@ func (t *tuner) change(from, n int, rate float64) {
 	t.begin()
 }
 
-// climb decides how many sessions there are.
+// climb is the adaptive choice of the number of sessions.
 type climb struct {
 	size, most int
 	trial      trial
 	down       bool // the next trial is half of the sessions
 	rest       time.Duration
-	until      time.Duration // nothing is tried before
+	until      time.Duration // no trial starts before
 }
 
-// trial is what was before the trial under way; the zero trial is none.
+// trial is the state before the current trial; the zero trial means that none is running.
 type trial struct {
 	size int
 	rate float64
 }
 
-// pays says whether it is better to have so many sessions, at that rate.
+// pays reports whether this number of sessions at this rate is better than before the trial.
 func (before trial) pays(size int, rate float64) bool {
 	if more := float64(size)/float64(before.size) - 1; more > 0 {
 		return rate >= before.rate*(1+growthPays*more)
@@ -106,7 +107,8 @@ func (before trial) pays(size int, rate float64) bool {
 	return rate >= before.rate*(1-shrinkCosts)
 }
 
-// next returns how many sessions there shall be after a round at that rate, in which they were busy for that part of the time.
+// next returns the number of sessions for the next round. rate and part are the rate of the last round and the fraction
+// of its time in which the sessions were busy.
 func (c *climb) next(rate, part float64, now time.Duration) int {
 	if before := c.trial; before.size != 0 {
 		c.trial = trial{}
@@ -132,7 +134,7 @@ func (c *climb) next(rate, part float64, now time.Duration) int {
 	return n
 }
 
-// reached tells how many sessions there are, if the token does not give as many as there should be.
+// reached records the actual number of sessions, since the token may give fewer than requested.
 func (c *climb) reached(n int, now time.Duration) {
 	if n == c.trial.size {
 		c.trial = trial{}
@@ -141,7 +143,7 @@ func (c *climb) reached(n int, now time.Duration) {
 	c.size = n
 }
 
-// turn rests, and then tries the other way.
+// turn pauses, and then reverses the direction of trials.
 func (c *climb) turn(now time.Duration) {
 	c.until, c.rest, c.down = now+c.rest, min(2*c.rest, mostRest), !c.down
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// Without a number of sessions to keep to, a worker has as many as the HSM has use for. TestTheSessionsAreAsManyAsPay holds the numbers
-// exactly; what is measured here says less where other programs have the processors.
+// Without a fixed number of sessions, a worker adapts it to the HSM. TestTheSessionsAreAsManyAsPay checks the exact
+// numbers; measurements here are less precise on a busy machine.
 func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 	for name, c := range map[string]struct {
 		hsm         hsmtest.FastOptions
@@ -39,7 +39,7 @@ func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 	}
 }
 
-// A HSM that becomes slower or faster, or takes sessions away, is followed.
+// The number of sessions follows an HSM that becomes slower or faster, or reduces its session limit.
 func TestTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
 	t.Parallel()
 	slow := hsmtest.FastOptions{Latency: 20 * time.Millisecond}
@@ -59,7 +59,7 @@ func TestTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
 	has(8, 64)
 }
 
-// Who asks for a number gets it.
+// A fixed number of sessions is kept.
 func TestANumberOfSessionsThatIsSetStays(t *testing.T) {
 	token, fast := hsmtest.NewFast(t, hsmtest.FastOptions{Latency: time.Millisecond})
 	s, _ := open(t, sessions(3, token.URI))
@@ -70,7 +70,7 @@ func TestANumberOfSessionsThatIsSetStays(t *testing.T) {
 	}
 }
 
-// underDemand signs on so many goroutines until the test ends.
+// underDemand signs on this many goroutines until the test ends.
 func underDemand(t *testing.T, s *worker.Signer, clients int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup

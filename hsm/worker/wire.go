@@ -12,10 +12,10 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// kind says what a frame is.
+// kind is the type of a frame.
 type kind byte
 
-// Requests are answered with answered or failed, under the same id.
+// Requests are answered with kindAnswered or kindFailed, under the same id.
 const (
 	kindOpen   kind = iota + 1 // payload: settings as JSON; the answer is an opened as JSON
 	kindSign                   // payload: 32 bytes; the answer is 64 bytes, r and s
@@ -23,24 +23,24 @@ const (
 	kindFind                   // find the token and the key again
 	kindStatus                 // the answer is an hsm.Status as JSON
 	kindClose                  // close the sessions, finalise the module and end
-	kindPIN                    // in the pipe for the PIN, after wantPIN: how many bytes of PIN follow, or an error
+	kindPIN                    // in the PIN pipe, to answer kindWantPIN: id is the length of the PIN that follows; 0: an error
 
 	kindAnswered
 	kindFailed   // payload: an error; see encodeError
 	kindWantPIN  // from the worker: it is about to log in
-	kindLoggedIn // from the worker: what C_Login gave, an empty payload or an error
-	kindLost     // from the worker: the error that only loading the module again repairs
+	kindLoggedIn // from the worker: the result of C_Login, an empty payload or an error
+	kindLost     // from the worker: an error that only reloading the module repairs
 	kindLog      // from the worker: a line of its log as JSON
 )
 
-// frame is what passes between the daemon and a worker: one message of a socket that keeps messages apart (SOCK_SEQPACKET).
-// The header has 20 bytes: a mark, the kind, the sessions, and as 32 bits each the id, the repairs, the length of the payload
-// and another mark.
+// frame is a message between the daemon and a worker, over a socket that preserves message boundaries (SOCK_SEQPACKET).
+// The header has 20 bytes: a mark, the kind, the sessions (16 bits), and with 32 bits each the id, the repairs, the
+// length of the payload and another mark. Numbers are little-endian.
 type frame struct {
 	kind     kind
-	sessions uint16 // from the worker: how many signatures it can make at the same time
+	sessions uint16 // from the worker: number of sessions
 	id       uint32 // of the request
-	repairs  uint32 // from the worker: made since it was started
+	repairs  uint32 // from the worker: repairs since its start
 	payload  []byte
 }
 
@@ -48,18 +48,18 @@ const (
 	headerSize = 20
 	headMark   = 0xa7
 	tailMark   = 0x61747464 // "attd"
-	// mostPayload bounds a frame; a status or an error that lists keys is a few KiB.
+	// mostPayload bounds a payload; a status or an error that lists keys is a few KiB.
 	mostPayload = 64 << 10
 )
 
-// errGarbage is wrapped when what was read is no frame.
+// errGarbage is wrapped if the input is not a valid frame.
 var errGarbage = errors.New("what was read is no frame of the protocol")
 
 // wire sends and receives frames. It is safe for concurrent use.
 type wire struct{ socket io.ReadWriteCloser }
 
-// descriptor is the worker's end of the socket. Its calls block, and any number of goroutines receive at the same time, each
-// of which the kernel wakes for one frame: an os.File lets one read and has the next wait for it, which takes switches of threads.
+// descriptor is the worker's end of the socket. Its calls block, and any number of goroutines may receive concurrently;
+// the kernel wakes one of them per frame. An os.File would let only one read at a time, at the cost of thread switches.
 type descriptor int
 
 func (d descriptor) Read(b []byte) (int, error) {
@@ -98,7 +98,8 @@ func (w wire) send(f frame) error {
 	return err
 }
 
-// receive reads the next frame into the buffer, which its payload is a part of. Where the other side is gone, it returns io.EOF.
+// receive reads the next frame into the buffer; the payload is a part of the buffer. It returns io.EOF if the other
+// side is gone.
 func (w wire) receive(buffer []byte) (frame, error) {
 	n, err := w.socket.Read(buffer)
 	if err != nil {
@@ -107,7 +108,7 @@ func (w wire) receive(buffer []byte) (frame, error) {
 	return parse(buffer[:n])
 }
 
-// receiveAll is receive for what keeps no messages apart, and reads no further than the frame's end.
+// receiveAll is receive for a stream without message boundaries. It does not read past the frame's end.
 func receiveAll(from io.Reader) (frame, error) {
 	b := make([]byte, headerSize, 256)
 	if _, err := io.ReadFull(from, b); err != nil {
@@ -124,7 +125,7 @@ func receiveAll(from io.Reader) (frame, error) {
 	return parse(b)
 }
 
-// parse reads a frame, whose payload stays where it is.
+// parse parses a frame. The payload is a part of b.
 func parse(b []byte) (frame, error) {
 	n := len(b)
 	if n < headerSize || b[0] != headMark {
@@ -138,12 +139,12 @@ func parse(b []byte) (frame, error) {
 	return f, nil
 }
 
-// sentinels are the errors that keep their meaning on the way.
+// sentinels are the errors that survive the encoding, so that errors.Is works on the other side.
 var sentinels = []error{
 	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost, hsm.ErrClosed,
 }
 
-// remoteError is an error as the worker has told it: its text, which names the call and the code, and what it wraps.
+// remoteError is an error from the worker: its text, which names the call and the code, and the errors that it wraps.
 type remoteError struct {
 	text  string
 	wraps []error
@@ -152,7 +153,7 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.text }
 func (e *remoteError) Unwrap() []error { return e.wraps }
 
-// encodeError writes which sentinels the error wraps as bits, its CK_RV, and its text.
+// encodeError encodes the sentinels that the error wraps as bits, its CK_RV, and its text.
 func encodeError(err error) []byte {
 	var bits uint16
 	for i, s := range sentinels {

@@ -43,7 +43,7 @@ func TestSignaturesRecoverToTheKey(t *testing.T) {
 	}
 }
 
-// Whatever ends the worker under load, every request is answered, and soon.
+// If a worker ends under load, for any reason, every request is still answered soon.
 func TestAWorkerThatEndsUnderLoadIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -75,7 +75,8 @@ func TestAWorkerThatEndsUnderLoadIsReplaced(t *testing.T) {
 			t.Parallel()
 			token, faults := hsmtest.FaultModule(t)
 			options := sessions(4, token.URI)
-			options.CallTimeout = time.Minute // longer than requests may wait: an end is not noticed by the time that calls take
+			// longer than requests may wait: the end must be noticed without the call timeout
+			options.CallTimeout = time.Minute
 			s, log := open(t, options)
 			l := underLoad(t, s, 16)
 			for range 3 {
@@ -115,7 +116,7 @@ func TestAHangIsNoticedAndAnotherWorkerTakesOver(t *testing.T) {
 		meanwhile = n - before
 		l.await(1)
 	}
-	if meanwhile <= clients { // so many may have been signed before, and not been noted
+	if meanwhile <= clients { // this many may have been signed earlier and counted late
 		t.Errorf("%d signatures while two of four sessions hung", meanwhile)
 	}
 	l.await(40)
@@ -140,7 +141,7 @@ func TestAStoppedWorkerIsReplaced(t *testing.T) {
 	t.Logf("the longest outage %s", l.outage())
 }
 
-// While the whole HSM hangs, the appliance says that it is not ready; when the hang has passed, it signs at once.
+// While the whole HSM hangs, the appliance is not ready. Once the hang has ended, it signs at once.
 func TestACompleteHangShowsAndPasses(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -244,7 +245,7 @@ func TestAWorkerThatCannotStartIsToldAndTriedAgain(t *testing.T) {
 	})
 }
 
-// A PIN that was refused is not tried again by any worker.
+// No worker tries a PIN again that was refused.
 func TestARefusedPINIsTriedOnceAcrossWorkers(t *testing.T) {
 	t.Parallel()
 	for name, rv := range map[string]uint{
@@ -330,7 +331,7 @@ func TestTheWorkerEndsWithItsDaemonOnly(t *testing.T) {
 	}
 }
 
-// A token that is away is waited for, and the requests with it, as long as they may wait.
+// While a token is away, requests wait for it until their deadlines.
 func TestATokenThatIsAwayIsBackByItself(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -358,7 +359,7 @@ func TestATokenThatIsAwayIsBackByItself(t *testing.T) {
 	}
 }
 
-// The session limit of a token may shrink. No worker is lost for it.
+// A token's session limit may shrink without the loss of a worker.
 func TestAShrinkingSessionLimitCostsNoWorker(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -377,7 +378,7 @@ func TestAShrinkingSessionLimitCostsNoWorker(t *testing.T) {
 	}
 }
 
-// A restart of the token is mended in the worker: it takes a login, and no initialisation.
+// A worker recovers from a restart of the token with a login, without initialising the module.
 func TestATokenRestartCostsNoWorker(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -396,8 +397,8 @@ func TestATokenRestartCostsNoWorker(t *testing.T) {
 	}
 }
 
-// Every function of the module fails now and then, signatures are wrong, and the module crashes; still each signature comes and is
-// right.
+// Every function of the module fails now and then, signatures are wrong, and the module crashes. Every returned
+// signature is still right.
 func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
@@ -417,7 +418,7 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 				signature, err := s.Sign(t.Context(), d)
 				switch {
 				case errors.Is(err, hsm.ErrWrongKey):
-					twice.Add(1) // refused, as it must be when the token is wrong twice in a row
+					twice.Add(1) // must be refused if the token is wrong twice in a row
 				case err != nil:
 					t.Error(err)
 				default:
@@ -455,7 +456,7 @@ func TestAnotherKeyInItsPlaceIsRefusedUntilOursIsBack(t *testing.T) {
 	mustSign(t, s)
 }
 
-// What the worker knows is not to be had from the process list, its environment or a core dump.
+// The worker's secrets are not in the process list, its environment or a core dump.
 func TestTheWorkerKeepsItsSecrets(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "@nowhere")
 	t.Setenv("ATTESTD_GRAPHQL_UPSTREAM_HEADERS", "Authorization: secret")
@@ -469,7 +470,7 @@ func TestTheWorkerKeepsItsSecrets(t *testing.T) {
 	for _, name := range []string{"cmdline", "environ"} {
 		text, err := os.ReadFile(process + name)
 		if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
-			continue // the process is not dumpable, so that its own user may not read it
+			continue // the process is not dumpable, so its own user may not read it
 		}
 		if err != nil || bytes.Contains(text, bytes.TrimSpace(pin)) {
 			t.Errorf("%s: %q, %v", name, text, err)
