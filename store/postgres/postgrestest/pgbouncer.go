@@ -15,7 +15,8 @@ import (
 // PgBouncer is a connection pooler in front of a server.
 type PgBouncer struct{ port int }
 
-// NewPgBouncer starts PgBouncer with the settings, one a line, for as long as the test runs. It takes any user without a password.
+// NewPgBouncer starts PgBouncer until the end of the test, with additional settings, one per line. The users postgres
+// and attestd need no password.
 func NewPgBouncer(tb testing.TB, server *Server, settings string) *PgBouncer {
 	tb.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -30,7 +31,7 @@ func NewPgBouncer(tb testing.TB, server *Server, settings string) *PgBouncer {
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	check(tb, server.tools.give(dir))
 	b := &PgBouncer{}
-	for range 5 { // somebody else may take a port that was free
+	for range 5 { // another process may take the port first
 		b.port, err = freePort()
 		check(tb, err)
 		if b.start(tb, server, program, dir, settings) {
@@ -42,11 +43,11 @@ func NewPgBouncer(tb testing.TB, server *Server, settings string) *PgBouncer {
 	return nil
 }
 
-// start reports whether PgBouncer takes connections.
+// start starts PgBouncer and reports whether it accepts connections.
 func (b *PgBouncer) start(tb testing.TB, server *Server, program, dir, settings string) bool {
 	tb.Helper()
 	config := filepath.Join(dir, "pgbouncer.ini")
-	// The server's socket trusts everybody.
+	// The server trusts all users of its socket.
 	text := fmt.Sprintf("[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\n"+
 		"auth_type = trust\nauth_file = %s\nlogfile = %s\n%s\n",
 		server.Dir, server.Port, b.port, filepath.Join(dir, "users"), filepath.Join(dir, "log"), settings)
@@ -72,10 +73,10 @@ func (b *PgBouncer) start(tb testing.TB, server *Server, program, dir, settings 
 	return false
 }
 
-// Address is where it listens.
+// Address returns the listening address.
 func (b *PgBouncer) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)) }
 
-// RoleURL is the URL of a role, through the pooler.
+// RoleURL returns the URL of a role, through the pooler.
 func (b *PgBouncer) RoleURL(role *url.Userinfo, database string) string {
 	return (&url.URL{Scheme: "postgres", User: role, Host: b.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}).String()
 }
