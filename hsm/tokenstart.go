@@ -15,7 +15,7 @@ import (
 const startGrace = 5 * time.Second
 
 // OpenTokens opens all tokens concurrently. It returns once all have opened or failed, or startGrace after a token with
-// the right key has opened. It retries failed tokens in the background. With a single token, Tokens only wraps its signer.
+// the right key has opened. It retries failed tokens in the background. A single token is used without additions.
 //
 // Errors: the errors of Open if no token opens; ErrOtherKey if no token has the expected key, or if no key is expected
 // and the tokens have different ones.

@@ -9,8 +9,8 @@ import (
 // other rows and continues with the beginning of the row itself. LZ4 itself supports one contiguous prefix text, which
 // would have to be copied together.
 //
-//	token      4 bits: the number of literal bytes; 4 bits: the copied bytes beyond minCopy; 15 means that the next bytes
-//	           up to one that is not 255 are added
+//	token      4 bits: the number of literal bytes; 4 bits: the copied bytes beyond minCopy; 15 means that the next
+//	           bytes up to one that is not 255 are added
 //	bytes      literals
 //	distance   back to the copied bytes, 2 bytes little-endian; omitted at the end; 0: no copy, but bech32 digits follow
 //	           in 5 bits each, the first in the lowest, as addresses have them within a packet's data

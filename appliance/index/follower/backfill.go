@@ -39,7 +39,7 @@ const (
 	fewHeld = maxParts
 )
 
-// backfillDue returns when the backfill continues: now, or never if there is nothing to read.
+// backfillDue returns when the backfill continues: now, or never if it has ended.
 func (f *Follower) backfillDue() time.Time {
 	if f.packets.live == "" && f.transfers.live == "" || f.packets.ended && f.transfers.ended {
 		return never
@@ -113,7 +113,7 @@ func (f *Follower) reopen() {
 	f.due.backfill = f.backfillDue()
 }
 
-// done reports whether nothing is left to read.
+// done reports whether the backfill has ended and all its rows are in the intake.
 func (b *backfill) done() bool {
 	return b.packets.ended && b.transfers.ended && len(b.held) == 0
 }

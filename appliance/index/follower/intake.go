@@ -19,7 +19,7 @@ type intake struct {
 	batch   index.Batch
 	packets map[string]*packet       // by hash: packets of this intake, and packets that it read from the index
 	doubted map[string][]index.RowID // quarantined rows, by the hash of their packet
-	all     map[string]bool          // hashes of packets whose transfers were all read
+	all     map[string]bool          // hashes of packets with all transfers read
 	bytes   int                      // size of the batch's rows
 }
 
@@ -94,7 +94,7 @@ func (in *intake) keepApart(row index.Row, hash, reason string) {
 	in.bytes += len(row.Bytes())
 }
 
-// fetchPackets asks the upstream for packets by hash and adds those that it returns.
+// fetchPackets asks the upstream for packets by hash and adds the packets that it returns.
 func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil

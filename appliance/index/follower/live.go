@@ -181,7 +181,7 @@ func (f *Follower) explain(behind, surplus int64) {
 	}
 }
 
-// savedEvery is how often Status.InStep is written if there are no rows to write with it.
+// savedEvery is how often Status.InStep is written between batches with rows.
 const savedEvery = 10 * time.Second
 
 func (f *Follower) saveSometimes(ctx context.Context) error {

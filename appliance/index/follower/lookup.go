@@ -234,7 +234,7 @@ func (f *Follower) lookUp(ctx context.Context) error {
 	return err
 }
 
-// lookUpAll requests packets, and the transfers of those that have changed.
+// lookUpAll requests packets, and the transfers of the changed ones.
 func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	here, err := f.packetsOf(ctx, due)
 	if err != nil {

@@ -51,7 +51,7 @@ type State string
 
 // The states.
 const (
-	StateStarting State = "starting" // nothing has been read yet
+	StateStarting State = "starting" // before the first read
 	StateBackfill State = "backfill" // the newest rows are followed while older ones are still being read
 	StateLive     State = "live"     // the backfill is done; new rows are followed
 )

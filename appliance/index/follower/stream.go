@@ -17,7 +17,7 @@ type stream struct {
 	ended bool   // the oldest row has been read
 }
 
-// Names of positions in the index, in addition to those of streams.
+// Names of positions in the index, in addition to the positions of streams.
 const (
 	positionUpstream   = "follower.upstream"
 	positionInStep     = "follower.in_step"    // RFC 3339
@@ -63,7 +63,7 @@ func (s *stream) older(orders []string) {
 	s.final, s.back = orders[len(orders)-1], resume(orders)
 }
 
-// newer moves the stream forwards past a page, whose highest row is last. full means that there may be more.
+// newer moves the stream forwards past a page. Its highest row is last. full means that there may be more.
 func (s *stream) newer(orders []string, full bool) {
 	switch {
 	case len(orders) == 0:
@@ -77,7 +77,7 @@ func (s *stream) newer(orders []string, full bool) {
 // begin starts at the newest page: forwards from its first row, backwards from its last.
 func (s *stream) begin(orders []string) {
 	if len(orders) == 0 {
-		s.ended = true // without any row there is no older one
+		s.ended = true // an empty stream has no older rows
 		return
 	}
 	s.live, s.ended, s.final = orders[0], false, ""

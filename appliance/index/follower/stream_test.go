@@ -240,7 +240,7 @@ func TestADefectWhileReadingAheadIsAnError(t *testing.T) {
 	f := New(Options{})
 	f.back.packets = stream{t: index.PacketType, live: "b", back: "a"}
 	for range 2 { // the second request can only be made if the first released the gate
-		// The panic is that of a reader without Discover.
+		// A reader without Discover panics.
 		if _, err := f.nextPage(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "read ahead: panic: ") {
 			t.Errorf("%v", err)
 		}

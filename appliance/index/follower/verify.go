@@ -13,7 +13,7 @@ import (
 type VerifyOptions struct {
 	Index      index.Index
 	Upstream   Upstream
-	Sample     int                   // rows of each kind to compare, in pages at random positions; zero means DefaultSample
+	Sample     int                   // rows of each kind to compare, at random positions; zero means DefaultSample
 	OnProgress func(done, total int) // counts requests; nil means no callback
 }
 
