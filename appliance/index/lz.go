@@ -12,8 +12,8 @@ import (
 //	token      4 bits: the number of literal bytes; 4 bits: the copied bytes beyond minCopy; 15 means that the next
 //	           bytes up to one that is not 255 are added
 //	bytes      literals
-//	distance   back to the copied bytes, 2 bytes little-endian; omitted at the end; 0: no copy, but bech32 digits follow
-//	           in 5 bits each, the first in the lowest, as addresses have them within a packet's data
+//	distance   back to the copied bytes, 2 bytes little-endian; omitted at the end; 0: no copy, but bech32 digits
+//	           follow in 5 bits each, the first in the lowest, as addresses have them within a packet's data
 const (
 	minCopy    = 5
 	minDigits  = 16 // an address of 20 bytes has 38

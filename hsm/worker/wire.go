@@ -23,7 +23,7 @@ const (
 	kindFind                   // find the token and the key again
 	kindStatus                 // the answer is an hsm.Status as JSON
 	kindClose                  // close the sessions, finalise the module and end
-	kindPIN                    // in the PIN pipe, to answer kindWantPIN: id is the length of the PIN after it; 0: an error
+	kindPIN                    // in the PIN pipe: id is the length of the PIN that follows; 0: an error
 
 	kindAnswered
 	kindFailed   // payload: an error; see encodeError

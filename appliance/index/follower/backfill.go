@@ -39,7 +39,7 @@ const (
 	fewHeld = maxParts
 )
 
-// backfillDue returns when the backfill continues: now, or never if it has ended.
+// backfillDue returns when the backfill continues: now, or never if it has ended or has not begun.
 func (f *Follower) backfillDue() time.Time {
 	if f.packets.live == "" && f.transfers.live == "" || f.packets.ended && f.transfers.ended {
 		return never
