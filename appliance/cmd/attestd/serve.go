@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/journal"
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance/config"
@@ -47,13 +49,20 @@ API instead of server.listen.`,
 			o := daemon.Options{Load: load, Level: new(slog.LevelVar), Sockets: sockets, Version: version(), Doctor: a.examine(a.source)}
 			o.Level.Set(c.Level())
 			surviveClosedLog()
-			shown := isTerminal(a.err)
-			log := newLogWriter(a.err, func(w io.Writer, n uint64) {
-				logTo(c, w, shown, o.Level).Warn(fmt.Sprintf("%d log lines were dropped: they were not read in time", n))
+			stderr, logger := a.err, func(w io.Writer) *slog.Logger { return logTo(c, w, isTerminal(a.err), o.Level) }
+			if journald, _ := journal.StderrIsJournalStream(); journald {
+				stderr = journaldStream{os.Stderr, journaldSocket}
+				logger = func(w io.Writer) *slog.Logger {
+					open := func(w io.Writer) slog.Handler { return logTo(c, w, false, o.Level).Handler() }
+					return slog.New(newByPriority(w, open))
+				}
+			}
+			log := newLogWriter(stderr, func(w io.Writer, n uint64) {
+				logger(w).Warn(fmt.Sprintf("%d log lines were dropped: they were not read in time", n))
 			})
 			defer log.flush(flushLimit)
-			o.AccessLog, o.LogDropped = logTo(c, log.later(), shown, o.Level), log.linesDropped
-			return daemon.Serve(cmd.Context(), c, logTo(c, log, shown, o.Level), o)
+			o.AccessLog, o.LogDropped = logger(log.later()), log.linesDropped
+			return daemon.Serve(cmd.Context(), c, logger(log), o)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
