@@ -139,13 +139,33 @@ func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
 	}
 }
 
-// appendAtOnce appends records concurrently, and returns how many succeeded. The others must fail with the code.
+// appendAtOnce appends records concurrently, and returns how many succeeded. The others must fail with the code. Before
+// them it appends a record whose condition waits until all have begun, so that many of them share a batch.
 func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code, c appliance.Condition) int64 {
 	t.Helper()
 	var appended atomic.Int64
-	var all sync.WaitGroup
+	var all, begun sync.WaitGroup
+	begun.Add(len(records))
+	deciding := make(chan struct{})
+	begins := sync.OnceFunc(func() { close(deciding) })
+	before := asked{
+		asks: func(appliance.Record) appliance.PastQuery { return appliance.PastQuery{} },
+		decide: func(appliance.Record, appliance.Past) error {
+			begins()
+			begun.Wait()
+			return nil
+		},
+	}
+	all.Go(func() {
+		defer begins() // after an error
+		if _, _, err := journals[0].Append(t.Context(), Record(t, "before"), before); err != nil {
+			t.Errorf("append the record before them: %v", err)
+		}
+	})
+	<-deciding
 	for i, r := range records {
 		all.Go(func() {
+			begun.Done()
 			switch _, _, err := journals[i%len(journals)].Append(t.Context(), r, c); {
 			case err == nil:
 				appended.Add(1)
