@@ -1,10 +1,13 @@
 package appliance_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"math"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,11 +22,16 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // openStore opens a real store in its own folder.
 func openStore(t *testing.T) *bolt.Store {
 	t.Helper()
+	return openStoreAt(t, filepath.Join(t.TempDir(), "attestd.db"))
+}
+
+func openStoreAt(t *testing.T, path string) *bolt.Store {
+	t.Helper()
 	log, _, err := appliance.NewLogKey("test.example/log")
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"), bolt.Options{Signer: log.Signer, Verifier: log.Verifier})
+	store, err := bolt.Open(path, bolt.Options{Signer: log.Signer, Verifier: log.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,14 +90,26 @@ func TestATokenAuthenticatesItsKeyAndNothingElseDoes(t *testing.T) {
 }
 
 func TestTheSecretIsNotKept(t *testing.T) {
-	keys := openStore(t).Keys()
-	key, token := newKey(t, keys, appliance.KeyRequest{})
+	path := filepath.Join(t.TempDir(), "attestd.db")
+	keys := openStoreAt(t, path).Keys()
+	key, token := newKey(t, keys, appliance.KeyRequest{Name: "payments"})
 	secret := token[strings.LastIndex(token, "_")+1:]
-	if len(secret) != 64 {
-		t.Fatalf("the secret has %d digits, want 64: 256 bits", len(secret))
+	bits, err := hex.DecodeString(secret)
+	if err != nil || len(bits) != 32 {
+		t.Fatalf("the secret is %q, not 64 hexadecimal digits", secret)
 	}
-	if strings.Contains(key.SecretHash.String(), secret) {
-		t.Fatal("the hash is the secret")
+	if _, another := newKey(t, keys, appliance.KeyRequest{}); strings.HasSuffix(another, secret) {
+		t.Fatal("two API keys have the same secret")
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(file, []byte(key.Name)) {
+		t.Fatal("the file does not have the API key")
+	}
+	if bytes.Contains(file, []byte(secret)) || bytes.Contains(file, bits) {
+		t.Error("the file has the secret")
 	}
 }
 

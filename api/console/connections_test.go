@@ -127,6 +127,12 @@ func TestSignInsThatHaveBegunAreNotEvicted(t *testing.T) {
 	if len(p.pending) > 1+5*(startBurst+5) || refused == 0 {
 		t.Errorf("%d sign-ins of five addresses have begun, %d were refused", len(p.pending), refused)
 	}
+	for n := range 2 * mostPending { // of many addresses, which fill all places
+		_, _, _ = p.begin(from(100+n%500), "/", false)
+	}
+	if len(p.pending) != mostPending {
+		t.Errorf("%d sign-ins of many addresses have begun, want %d", len(p.pending), mostPending)
+	}
 	state := regexp.MustCompile(`[?&]state=([^&]+)`).FindStringSubmatch(to)[1]
 	if begun, ok := p.take(state, cookie); !ok || begun.next != "/settings" {
 		t.Error("a sign-in that had begun was evicted")

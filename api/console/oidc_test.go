@@ -148,7 +148,7 @@ func TestWhoSignedInEarlierAtTheProviderIsNotFresh(t *testing.T) {
 
 func TestASignInIsOfOneBrowserAndOnce(t *testing.T) {
 	t.Parallel()
-	p := testProvider(t)
+	p := offline(t)
 	to, cookie, err := p.begin(t.Context(), "/", false)
 	if err != nil {
 		t.Fatal(err)
