@@ -23,13 +23,13 @@ type Contract struct {
 func chainSettings() []Setting {
 	return []Setting{
 		{"chain.contracts", Objects{
-			{"name", "", "names the contract in the log, the metrics and lists"},
-			{"rpc", []string{}, "URLs of nodes' JSON-RPC, of which each is read: https, or http on this machine. With several, that counts which most agree on"},
+			{"name", "", "name of the contract in the log, the metrics and lists"},
+			{"rpc", []string{}, "URLs of the JSON-RPC of Ethereum nodes, each of which is read: https, or http on this machine. With several, more than half of them must agree"},
 			{"address", "", "the contract's address"},
-			{"start_block", 0, "the first block that is read: the one in which this appliance's key became the contract's attestor"},
-			{"confirmations", "12", "how many blocks must be on top of one before it is read; or finalized, for what the chain calls so"},
-		}, "verifying contracts that are watched: each redemption is held against the journal (docs/chain.md)"},
-		{"chain.poll_interval", "5s", "how often newer blocks are looked for"},
+			{"start_block", 0, "first block to read: the one in which this appliance's key became the contract's attestor"},
+			{"confirmations", "12", "number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
+		}, "verifying contracts to watch: each redemption is compared with the journal (docs/chain.md)"},
+		{"chain.poll_interval", "5s", "interval at which attestd asks for newer blocks"},
 		{"chain.halt", false, "stop attesting when a redemption is found that the journal does not have, until attestd resume"},
 	}
 }

@@ -9,16 +9,16 @@ import (
 
 func consoleSettings() []Setting {
 	return []Setting{
-		{"console.listen", "", "address and port of the console, such as 127.0.0.1:9465; empty for none. An address that other machines reach takes server.tls with server.tls.client_ca"},
-		{"console.url", "", "where browsers find the console, such as https://console.example.com: other names are refused; empty: at console.listen"},
-		{"console.oidc.issuer", "", "OpenID Connect provider by which people sign in, such as https://login.example.com; empty for links of 'attestd console' alone"},
-		{"console.oidc.client_id", "", "the console's name at the provider"},
-		{"console.oidc.client_secret", "", "where its secret is, file:/path or credential:NAME; empty for a public client"},
-		{"console.oidc.scopes", []string{"openid", "profile", "email"}, "what the provider is asked for; some tell groups only for a scope of that name"},
-		{"console.oidc.groups_claim", "groups", "the claim in which the provider names somebody's groups"},
-		{"console.oidc.viewers", []string{}, "groups whose people are viewers of the console"},
-		{"console.oidc.auditors", []string{}, "groups whose people are auditors"},
-		{"console.oidc.operators", []string{}, "groups whose people are operators"},
+		{"console.listen", "", "address and port of the console, such as 127.0.0.1:9465; if empty, the console is off. An address that other machines can reach needs server.tls with server.tls.client_ca"},
+		{"console.url", "", "URL of the console in browsers, such as https://console.example.com; other names are refused. If empty, console.listen is used"},
+		{"console.oidc.issuer", "", "OpenID Connect provider for signing in, such as https://login.example.com; if empty, only links of 'attestd console' sign in"},
+		{"console.oidc.client_id", "", "the console's client id at the provider"},
+		{"console.oidc.client_secret", "", "location of the client secret, file:/path or credential:NAME; empty for a public client"},
+		{"console.oidc.scopes", []string{"openid", "profile", "email"}, "scopes requested from the provider; some providers send groups only if a scope asks for them"},
+		{"console.oidc.groups_claim", "groups", "claim that contains a user's groups"},
+		{"console.oidc.viewers", []string{}, "groups with the role viewer"},
+		{"console.oidc.auditors", []string{}, "groups with the role auditor"},
+		{"console.oidc.operators", []string{}, "groups with the role operator"},
 	}
 }
 

@@ -19,10 +19,10 @@ type AttestorKey struct {
 
 func attestorKeyMembers() Objects {
 	return Objects{
-		{"name", "", "by which API keys are bound to it: letters, digits, dots, dashes and underscores"},
-		{"state", string(appliance.AttestorKeyActive), "active, or retiring: it signs for the API keys that are bound to it, and no other can be bound"},
-		{"uri", "", "as hsm.uri"},
-		{"uris", []string{}, "as hsm.uris, instead of uri"},
+		{"name", "", "name by which API keys are bound to it: letters, digits, dots, dashes and underscores"},
+		{"state", string(appliance.AttestorKeyActive), "active, or retiring: it signs only for the API keys that are bound to it, and no other can be bound"},
+		{"uri", "", "like hsm.uri"},
+		{"uris", []string{}, "like hsm.uris, used instead of uri"},
 		{"address", "", "the key's address, as attestd hsm keygen and attestd hsm status print it; another key is refused"},
 	}
 }

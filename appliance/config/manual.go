@@ -16,12 +16,13 @@ attestd.yaml - configuration of attestd
 
 # DESCRIPTION
 
-YAML. 'attestd setup' writes it; \-\-config or $ATTESTD_CONFIG names another file. Each value can also be set in the environment,
-which goes over the file: %[2]s sets %[3]s. What is not set has its default. Durations have a unit (30s, 5m, 24h), and so
-have sizes (64KiB, 16MiB). Lists are written [a, b] in the file, and a,b in the environment.
+The file is YAML. 'attestd setup' writes it; \-\-config or $ATTESTD_CONFIG names another file. An environment variable overrides
+a value of the file: %[2]s sets %[3]s. Settings without a value have their defaults. Durations have a unit (30s, 5m, 24h),
+and so do sizes (64KiB, 16MiB). Write lists as [a, b] in the file, and as a,b in the environment.
 
 'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and %[4]s has all
-of them with their defaults. After a change: 'systemctl reload attestd' for the values marked (reload), a restart for the others.
+settings with their defaults. After a change, use 'systemctl reload attestd' for the settings marked (reload), and restart
+attestd for the others.
 
 # VALUES
 

@@ -11,16 +11,19 @@ const markdownHead = `# Configuration
 
 <!-- Made from appliance/config by 'go generate ./appliance/config'. Change it there. -->
 
-The configuration is YAML, in %[1]s; 'attestd setup' writes it, and --config or $ATTESTD_CONFIG names another file. Each value
-can also be set in the environment, which goes over the file: %[2]s sets %[3]s. What is not set has its default.
+The configuration is a YAML file, %[1]s, which 'attestd setup' writes. --config or $ATTESTD_CONFIG
+names another file. An environment variable overrides a value of the file: %[2]s sets %[3]s.
+Settings without a value have their defaults.
 
-Durations have a unit, as in 30s, 5m or 24h; so have sizes, as in 64KiB or 16MiB. Lists are written [a, b] in the file, and a,b in
-the environment; lists of objects as JSON there. A name that is not here is an error, which names the nearest one that is.
+Durations have a unit, as in 30s, 5m or 24h, and so do sizes, as in 64KiB or 16MiB. Write lists as [a, b] in the file,
+and as a,b in the environment. Write lists of objects as JSON in the environment. An unknown name is an error, and the
+error suggests the nearest known name.
 
-'attestd config check' finds mistakes, 'attestd config show' prints the values in effect, and the packages install all of them with
-their defaults as %[4]s. A PIN is never in the file: pin-source in hsm.uri or hsm.uris says where it is.
+'attestd config check' finds mistakes, and 'attestd config show' prints the values in effect. The packages install all
+settings with their defaults as %[4]s. The PIN is never in the file: pin-source in hsm.uri or
+hsm.uris names its location.
 
-Changes take a restart, but for the values marked *reload*: 'systemctl reload attestd' has a running daemon follow them.
+After a change, restart attestd. For the settings marked *reload*, 'systemctl reload attestd' is enough.
 `
 
 // Markdown returns docs/configuration.md.
@@ -48,7 +51,7 @@ func Markdown() []byte {
 	return b.Bytes()
 }
 
-const tableHead = "| name | default | what it is for |\n| --- | --- | --- |\n"
+const tableHead = "| name | default | purpose |\n| --- | --- | --- |\n"
 
 // writeObjects writes the members of each list's objects.
 func writeObjects(b *bytes.Buffer, lists []Setting) {

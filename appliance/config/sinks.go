@@ -50,25 +50,25 @@ const SyslogPort = "6514"
 
 func auditSettings() []Setting {
 	return []Setting{{"audit.sinks", Objects{
-		{"name", "", "names the sink in the log, the metrics and doctor; where it is in the journal is kept under this name in data_dir/sinks"},
+		{"name", "", "name of the sink in the log, the metrics and doctor; its position in the journal is stored under this name in data_dir/sinks"},
 		{"type", "", "syslog (RFC 5424, over TLS as in RFC 5425), https (JSON lines) or file"},
 		{"url", "", "of type syslog: tls://siem.example.com:" + SyslogPort + ", or tcp:// on this machine; of type https: https://…, or http:// on this machine"},
-		{"path", "", "of type file: the file, which is made with mode 0600"},
-		{"format", "json", "json or cef (ArcSight Common Event Format); https takes json alone"},
-		{"redact", "addresses", "what is left out, so that nobody learns who was attested to whom: addresses (both of them), unspendable (one of them), or none: nothing"},
-		{"start", StartFirst, "where a new sink begins: first, with the journal's first record, or now, with what comes"},
+		{"path", "", "of type file: the file, which is created with mode 0600"},
+		{"format", "json", "json or cef (ArcSight Common Event Format); https supports only json"},
+		{"redact", "addresses", "fields that are left out, so that the link between the two addresses stays secret: addresses (both of them), unspendable (one of them), or none (all fields are sent)"},
+		{"start", StartFirst, "start of a new sink: first (with the journal's first record) or now (with the next record)"},
 		{"facility", "audit", "of type syslog: audit, auth, authpriv, daemon, user, or local0 to local7"},
-		{"ca", "", "PEM file of the authorities that the sink's certificate may be of; empty for the system's"},
-		{"cert", "", "PEM file of a certificate to show to the sink; with key"},
+		{"ca", "", "PEM file of the certificate authorities for the sink's certificate; if empty, the system's"},
+		{"cert", "", "PEM file of a client certificate for the sink; with key"},
 		{"key", "", "PEM file of the private key of cert"},
-		{"server_name", "", "name that the sink's certificate must have; empty for the host in url"},
-		{"headers", []string{}, `of type https, each "Name: file:/path" or "Name: credential:NAME", which say where the value is`},
-		{"gzip", false, "of type https: compress what is sent"},
-		{"batch", 1000, "most records that are sent at once"},
-		{"batch_bytes", "1MiB", "most bytes that are sent at once; a record that is larger goes alone"},
-		{"interval", "1s", "how often the journal is looked at for new records"},
-		{"timeout", "30s", "longest time for the sink to take what was sent at once"},
-	}, "where records and events are shipped to, such as a SIEM: docs/siem.md"}}
+		{"server_name", "", "name that the sink's certificate must have; if empty, the host in url"},
+		{"headers", []string{}, `of type https: headers, each "Name: file:/path" or "Name: credential:NAME"; the second part is the location of the value`},
+		{"gzip", false, "of type https: compress the records"},
+		{"batch", 1000, "maximum number of records in one batch"},
+		{"batch_bytes", "1MiB", "maximum size of one batch; a larger record is sent alone"},
+		{"interval", "1s", "interval at which the journal is checked for new records"},
+		{"timeout", "30s", "time limit for the sink to accept one batch"},
+	}, "destinations of records and events, such as a SIEM (docs/siem.md)"}}
 }
 
 // sinkName matches valid names. A name is also a file name and a label of metrics.
