@@ -39,9 +39,9 @@ type InitResult struct {
 // KeyInfo describes a key.
 type KeyInfo struct {
 	Label     string            `json:"label"`
-	ID        string            `json:"id"` // hex
-	Address   appliance.Address `json:"address"`
-	PublicKey string            `json:"publicKey"` // 0x and 65 bytes in hex, SEC 1 uncompressed
+	ID        string            `json:"id"`               // hex
+	Address   appliance.Address `json:"address,omitzero"` // zero for an Ed25519 key
+	PublicKey string            `json:"publicKey"`        // 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
 }
 
 // Init makes sure that the token and the key of the URI exist. If the token does not exist, Init initialises an
@@ -217,16 +217,16 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	if err := login(m, h, t, options); err != nil {
 		return info, false, err
 	}
-	k, err := findKey(m, h, options.URI)
+	k, err := findKey(m, h, options)
 	switch {
 	case mustBeNew && (err == nil || errors.Is(err, ErrAmbiguous)):
 		return info, false, fmt.Errorf("key %q: %w", options.URI.Object, ErrExists)
 	case errors.Is(err, ErrNotFound):
-		if err := generate(m, h, options.URI); err != nil {
+		if err := generate(m, h, options); err != nil {
 			return info, false, fmt.Errorf("make key %q: %w", options.URI.Object, err)
 		}
 		created = true
-		k, err = findKey(m, h, options.URI)
+		k, err = findKey(m, h, options)
 	}
 	if err != nil {
 		return info, created, err
@@ -236,14 +236,15 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	}
 	if info, err = describeKeyInfo(m, h, k); err != nil && created {
 		err = fmt.Errorf("the token made key %q and cannot sign with it; remove the key with the token's own tool, and ask the vendor for "+
-			"secp256k1: %w", options.URI.Object, err)
+			"%s: %w", options.URI.Object, options.Algorithm.name(), err)
 	}
 	return info, created, err
 }
 
-// generate generates a secp256k1 key pair (CKM_EC_KEY_PAIR_GEN, PKCS#11 v2.40 mechanisms, section 2.3.5). Both keys get
-// the id of the URI, or a random id.
-func generate(m module, h pkcs11.SessionHandle, u URI) error {
+// generate generates a key pair: CKM_EC_KEY_PAIR_GEN (PKCS#11 v2.40 mechanisms, section 2.3.5), or CKM_EC_EDWARDS_KEY_PAIR_GEN
+// for Ed25519 (PKCS#11 v3.0). Both keys get the id of the URI, or a random one.
+func generate(m module, h pkcs11.SessionHandle, o Options) error {
+	u, keyType := o.URI, o.Algorithm.keyType()
 	id := u.ID
 	if len(id) == 0 {
 		id = make([]byte, 16)
@@ -251,17 +252,17 @@ func generate(m module, h pkcs11.SessionHandle, u URI) error {
 	}
 	public := []*pkcs11.Attribute{
 		pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PUBLIC_KEY),
-		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, pkcs11.CKK_EC),
+		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, keyType),
 		pkcs11.NewAttribute(pkcs11.CKA_TOKEN, true),
 		pkcs11.NewAttribute(pkcs11.CKA_PRIVATE, false),
 		pkcs11.NewAttribute(pkcs11.CKA_VERIFY, true),
-		pkcs11.NewAttribute(pkcs11.CKA_EC_PARAMS, curveParams[0]),
+		pkcs11.NewAttribute(pkcs11.CKA_EC_PARAMS, o.Algorithm.params()[0]),
 		pkcs11.NewAttribute(pkcs11.CKA_LABEL, u.Object),
 		pkcs11.NewAttribute(pkcs11.CKA_ID, id),
 	}
 	private := []*pkcs11.Attribute{
 		pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PRIVATE_KEY),
-		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, pkcs11.CKK_EC),
+		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, keyType),
 		pkcs11.NewAttribute(pkcs11.CKA_TOKEN, true),
 		pkcs11.NewAttribute(pkcs11.CKA_PRIVATE, true),
 		pkcs11.NewAttribute(pkcs11.CKA_SENSITIVE, true),
@@ -270,7 +271,7 @@ func generate(m module, h pkcs11.SessionHandle, u URI) error {
 		pkcs11.NewAttribute(pkcs11.CKA_LABEL, u.Object),
 		pkcs11.NewAttribute(pkcs11.CKA_ID, id),
 	}
-	mechanism := []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_EC_KEY_PAIR_GEN, nil)}
+	mechanism := []*pkcs11.Mechanism{pkcs11.NewMechanism(o.Algorithm.keyPairGen(), nil)}
 	_, _, err := m.GenerateKeyPair(h, mechanism, public, private)
 	return failed("C_GenerateKeyPair", err)
 }
@@ -280,9 +281,9 @@ func describeKeyInfo(m module, h pkcs11.SessionHandle, k privateKey) (KeyInfo, e
 	if err != nil {
 		return KeyInfo{}, err
 	}
-	address, err := appliance.AddressOf(publicKey)
-	if err != nil {
-		return KeyInfo{}, err
+	info := KeyInfo{Label: k.label, ID: hex.EncodeToString(k.id), PublicKey: "0x" + hex.EncodeToString(publicKey)}
+	if k.algorithm == Secp256k1 {
+		info.Address, err = appliance.AddressOf(publicKey)
 	}
-	return KeyInfo{Label: k.label, ID: hex.EncodeToString(k.id), Address: address, PublicKey: "0x" + hex.EncodeToString(publicKey)}, nil
+	return info, err
 }

@@ -23,6 +23,7 @@ const curveName = "secp256k1"
 
 // privateKey is a private key object as the token describes it.
 type privateKey struct {
+	algorithm   Algorithm
 	handle      pkcs11.ObjectHandle
 	label       string
 	id          []byte
@@ -46,32 +47,35 @@ func hexOr(b []byte, none string) string {
 // findKey returns the one private EC key that has all attributes of the URI.
 //
 // Errors, which list the existing keys: ErrNotFound, ErrAmbiguous.
-func findKey(m module, h pkcs11.SessionHandle, u URI) (privateKey, error) {
-	template := keyTemplate(pkcs11.CKO_PRIVATE_KEY, u.Object, u.ID)
-	found, err := findObjects(m, h, template)
+func findKey(m module, h pkcs11.SessionHandle, o Options) (privateKey, error) {
+	u, a := o.URI, o.Algorithm
+	found, err := findObjects(m, h, a.template(pkcs11.CKO_PRIVATE_KEY, u.Object, u.ID))
 	if err != nil {
 		return privateKey{}, err
 	}
 	if len(found) == 1 {
-		return describeKey(m, h, found[0])
+		return describeKey(m, h, a, found[0])
 	}
 	sought := "private EC key with " + u.keyAttributes()
+	if a == Ed25519 {
+		sought = "private Ed25519 key with " + u.keyAttributes()
+	}
 	if len(found) > 1 {
-		list, err := describeKeys(m, h, found)
+		list, err := describeKeys(m, h, a, found)
 		if err != nil {
 			return privateKey{}, err
 		}
 		return privateKey{}, fmt.Errorf("%s: %w, add object or id to the URI; %s", sought, ErrAmbiguous, present("matching keys", list))
 	}
-	others, err := findObjects(m, h, keyTemplate(pkcs11.CKO_PRIVATE_KEY, "", nil))
+	others, err := findObjects(m, h, a.template(pkcs11.CKO_PRIVATE_KEY, "", nil))
 	if err != nil {
 		return privateKey{}, err
 	}
-	list, err := describeKeys(m, h, others)
+	list, err := describeKeys(m, h, a, others)
 	if err != nil {
 		return privateKey{}, err
 	}
-	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, ErrNotFound, present("private EC keys on the token", list))
+	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, ErrNotFound, present("private keys of this kind on the token", list))
 }
 
 // keyAttributes returns the part of the URI that names the key.
@@ -84,10 +88,10 @@ func (u URI) keyAttributes() string {
 	}
 }
 
-func keyTemplate(class uint, label string, id []byte) []*pkcs11.Attribute {
+func (a Algorithm) template(class uint, label string, id []byte) []*pkcs11.Attribute {
 	template := []*pkcs11.Attribute{
 		pkcs11.NewAttribute(pkcs11.CKA_CLASS, class),
-		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, pkcs11.CKK_EC),
+		pkcs11.NewAttribute(pkcs11.CKA_KEY_TYPE, a.keyType()),
 	}
 	if label != "" {
 		template = append(template, pkcs11.NewAttribute(pkcs11.CKA_LABEL, label))
@@ -120,10 +124,10 @@ func findObjects(m module, h pkcs11.SessionHandle, template []*pkcs11.Attribute)
 	return all, failed("C_FindObjectsFinal", final)
 }
 
-func describeKeys(m module, h pkcs11.SessionHandle, objects []pkcs11.ObjectHandle) ([]privateKey, error) {
+func describeKeys(m module, h pkcs11.SessionHandle, a Algorithm, objects []pkcs11.ObjectHandle) ([]privateKey, error) {
 	list := make([]privateKey, 0, len(objects))
 	for _, o := range objects {
-		k, err := describeKey(m, h, o)
+		k, err := describeKey(m, h, a, o)
 		if err != nil {
 			return nil, err
 		}
@@ -134,9 +138,10 @@ func describeKeys(m module, h pkcs11.SessionHandle, objects []pkcs11.ObjectHandl
 
 // describeKey reads the attributes one by one, because a single unknown attribute fails a whole call. An attribute that
 // cannot be read counts against the key: not sensitive, extractable, unable to sign.
-func describeKey(m module, h pkcs11.SessionHandle, o pkcs11.ObjectHandle) (privateKey, error) {
+func describeKey(m module, h pkcs11.SessionHandle, a Algorithm, o pkcs11.ObjectHandle) (privateKey, error) {
 	r := attributeReader{m: m, h: h, o: o}
 	k := privateKey{
+		algorithm:   a,
 		handle:      o,
 		label:       string(r.bytes(pkcs11.CKA_LABEL)),
 		id:          r.bytes(pkcs11.CKA_ID),
@@ -181,15 +186,15 @@ func (r *attributeReader) is(attribute uint, unknown bool) bool {
 	return value[0] != 0
 }
 
-func (k privateKey) isSecp256k1() bool {
-	return slices.ContainsFunc(curveParams, func(p []byte) bool { return bytes.Equal(p, k.params) })
+func (k privateKey) isOnCurve() bool {
+	return slices.ContainsFunc(k.algorithm.params(), func(p []byte) bool { return bytes.Equal(p, k.params) })
 }
 
-// check returns an error unless the key can be an attestor key.
+// check returns an error unless the key may be used: as an attestor key, or as a log key if it is an Ed25519 key.
 func (k privateKey) check(allowExtractable bool) error {
 	switch {
-	case !k.isSecp256k1():
-		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not secp256k1; make a key with attestd hsm keygen", k, hexOr(k.params, "unreadable"))
+	case !k.isOnCurve():
+		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not %s; make a key with attestd hsm keygen", k, hexOr(k.params, "unreadable"), k.algorithm.name())
 	case !k.canSign:
 		return fmt.Errorf("key %s: CKA_SIGN is false: it may not sign", k)
 	case allowExtractable:

@@ -12,19 +12,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed. It reads the public key objects, and a trial
-// signature must verify with the result. If the token has no such object, publicKeyOf computes the key from trial
-// signatures.
+// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key. It reads the
+// public key objects, and a trial signature must verify with the result. If the token has no such object, publicKeyOf
+// computes a secp256k1 key from trial signatures.
 func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error) {
 	points, err := publicPoints(m, h, k)
 	if err != nil {
 		return nil, fmt.Errorf("read the public key: %w", err)
 	}
+	if len(points) == 0 && k.algorithm == Ed25519 {
+		return nil, fmt.Errorf("key %s has no public key object with CKA_EC_POINT: bring the public key into the token by the HSM's own tool", k)
+	}
 	if len(points) == 0 {
 		return recoverPublicKey(m, h, k.handle)
 	}
 	for _, point := range points {
-		err = tryKey(m, h, k.handle, point)
+		err = tryKey(m, h, k, point)
 		if !errors.Is(err, ErrWrongKey) {
 			return point, err
 		}
@@ -42,7 +45,7 @@ func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, err
 			label = ""
 		}
 		var err error
-		if objects, err = findObjects(m, h, keyTemplate(pkcs11.CKO_PUBLIC_KEY, label, k.id)); err != nil {
+		if objects, err = findObjects(m, h, k.algorithm.template(pkcs11.CKO_PUBLIC_KEY, label, k.id)); err != nil {
 			return nil, err
 		}
 	}
@@ -56,7 +59,11 @@ func publicPoints(m module, h pkcs11.SessionHandle, k privateKey) ([][]byte, err
 		if len(value) == 0 {
 			continue
 		}
-		point, err := parsePoint(value)
+		parse := parsePoint
+		if k.algorithm == Ed25519 {
+			parse = parseEd25519Point
+		}
+		point, err := parse(value)
 		if err != nil {
 			return nil, fmt.Errorf("CKA_EC_POINT %x: %w", value, err)
 		}
@@ -131,9 +138,12 @@ func recoverCandidates(digest appliance.Digest, rs [64]byte) [][]byte {
 }
 
 // tryKey makes a trial signature. It returns ErrWrongKey unless the signature verifies with the public key.
-func tryKey(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publicKey []byte) error {
+func tryKey(m module, h pkcs11.SessionHandle, k privateKey, publicKey []byte) error {
+	if k.algorithm == Ed25519 {
+		return tryEd25519(m, h, k.handle, publicKey)
+	}
 	digest := appliance.TrialDigest()
-	rs, err := signRaw(m, h, key, digest)
+	rs, err := signRaw(m, h, k.handle, digest)
 	if err != nil {
 		return fmt.Errorf("trial signature: %w", err)
 	}

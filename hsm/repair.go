@@ -316,7 +316,7 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 			return privateKey{}, err
 		}
 	}
-	k, err := findKey(s.module, one.handle, s.options.URI)
+	k, err := findKey(s.module, one.handle, s.options)
 	if err != nil {
 		return k, err
 	}
@@ -324,9 +324,9 @@ func (s *Signer) connectKey(one *session, t token, reason step) (privateKey, err
 		return k, err
 	}
 	if s.publicKey != nil {
-		return k, tryKey(s.module, one.handle, k.handle, s.publicKey)
+		return k, tryKey(s.module, one.handle, k, s.publicKey)
 	}
-	if s.publicKey, err = publicKeyOf(s.module, one.handle, k); err != nil {
+	if s.publicKey, err = publicKeyOf(s.module, one.handle, k); err != nil || k.algorithm == Ed25519 {
 		return k, err
 	}
 	s.address, err = appliance.AddressOf(s.publicKey)

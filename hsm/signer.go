@@ -6,6 +6,7 @@ package hsm
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,6 +28,8 @@ type Options struct {
 	// that wraps ErrPIN, or another error. The PIN is wiped afterwards. A nil function means that the file of
 	// pin-source is read.
 	PIN func() (pin *PIN, outcome func(error), err error)
+	// Algorithm is the kind of the key. The zero value is Secp256k1.
+	Algorithm Algorithm
 	// AllowExtractable accepts a key that can be exported from the token. Only for tests and migrations.
 	AllowExtractable bool
 	// Logger logs faults and repairs, and never a PIN. Nil means no log.
@@ -140,10 +143,10 @@ func (u URI) keyName() string {
 	return fmt.Sprintf("token %q key %q", u.Token, u.Object)
 }
 
-// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed.
+// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key.
 func (s *Signer) PublicKey() []byte { return append([]byte(nil), s.publicKey...) }
 
-// Address returns the key's address.
+// Address returns the key's address; zero for an Ed25519 key.
 func (s *Signer) Address() appliance.Address { return s.address }
 
 // Sign implements appliance.Signer. After a fault of the token it repairs the connection and signs again, until ctx
@@ -178,6 +181,22 @@ func (s *Signer) SignUnchecked(ctx context.Context, d appliance.Digest) (rs [64]
 		return err
 	})
 	return rs, err
+}
+
+// SignMessage returns the token's Ed25519 signature of a message. The caller, which is another process, verifies it. A fault is
+// repaired as in Sign. The Signer must have Algorithm Ed25519.
+func (s *Signer) SignMessage(ctx context.Context, message []byte) (signature [ed25519.SignatureSize]byte, err error) {
+	err = s.persist(ctx, func(ctx context.Context) error {
+		signature, err = use(ctx, s, func(one *session) ([ed25519.SignatureSize]byte, error) {
+			h := s.current()
+			if err := s.openSession(one, h.slot); err != nil {
+				return [ed25519.SignatureSize]byte{}, err
+			}
+			return signMessage(s.module, one.handle, h.key, message)
+		})
+		return err
+	})
+	return signature, err
 }
 
 // FindAgain finds the token and the key again after a wrong signature, because the handle may now refer to a different

@@ -69,12 +69,12 @@ type TokenStatus struct {
 type KeyStatus struct {
 	Label       string             `json:"label"`
 	ID          string             `json:"id"`    // hex
-	Curve       string             `json:"curve"` // "secp256k1", or CKA_EC_PARAMS in hex
+	Curve       string             `json:"curve"` // "secp256k1" or "ed25519", or CKA_EC_PARAMS in hex
 	Sensitive   bool               `json:"sensitive"`
 	Extractable bool               `json:"extractable"`
 	Sign        bool               `json:"sign"`
 	Address     *appliance.Address `json:"address,omitempty"`
-	PublicKey   string             `json:"publicKey,omitempty"` // 0x and 65 bytes in hex, SEC 1 uncompressed
+	PublicKey   string             `json:"publicKey,omitempty"` // 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
 }
 
 // SessionStatus counts the sessions of this process.
@@ -102,7 +102,10 @@ func (s *Signer) Status(ctx context.Context) (Status, error) {
 		status.Ready = err == nil
 	}
 	status.Module.Path = s.path
-	status.Key.Address, status.Key.PublicKey = &s.address, "0x"+hex.EncodeToString(s.publicKey)
+	status.Key.PublicKey = "0x" + hex.EncodeToString(s.publicKey)
+	if s.options.Algorithm == Secp256k1 {
+		status.Key.Address = &s.address
+	}
 	usage := s.Usage()
 	status.Session.Open, status.Session.InUse, status.Session.Most = usage.Sessions, usage.InUse, usage.MostSessions
 	status.Session.Auto = s.options.Sessions == 0
@@ -182,8 +185,12 @@ func inspect(options Options) (Status, error) {
 	if err != nil {
 		return status, fmt.Errorf("open token %q: %w", t.info.Label, err)
 	}
+	status.Key.PublicKey = "0x" + hex.EncodeToString(publicKey)
+	if options.Algorithm == Ed25519 {
+		return status, nil
+	}
 	address, err := appliance.AddressOf(publicKey)
-	status.Key.Address, status.Key.PublicKey = &address, "0x"+hex.EncodeToString(publicKey)
+	status.Key.Address = &address
 	return status, err
 }
 
@@ -195,7 +202,7 @@ func inspectKey(m module, t token, options Options) (privateKey, []byte, error) 
 	if err := login(m, h, t, options); err != nil {
 		return privateKey{}, nil, err
 	}
-	k, err := findKey(m, h, options.URI)
+	k, err := findKey(m, h, options)
 	if err != nil {
 		return privateKey{}, nil, err
 	}
@@ -258,8 +265,8 @@ func mechanismNames(m module, slot uint) []string {
 
 func describeKeyStatus(k privateKey) KeyStatus {
 	curve := hexOr(k.params, "")
-	if k.isSecp256k1() {
-		curve = curveName
+	if k.isOnCurve() {
+		curve = k.algorithm.name()
 	}
 	return KeyStatus{
 		Label: k.label, ID: hex.EncodeToString(k.id), Curve: curve,

@@ -39,6 +39,7 @@ const (
 type settings struct {
 	URI              string        `json:"uri"`
 	Sessions         int           `json:"sessions"`
+	Algorithm        hsm.Algorithm `json:"algorithm"`
 	AllowExtractable bool          `json:"allowExtractable"`
 	Sandbox          sandbox.Rules `json:"sandbox"`
 	Again            bool          `json:"again"` // the log already describes how the library is confined
@@ -70,6 +71,8 @@ type child struct {
 	ring   *ringWords
 	signer *hsm.Signer
 	tuner  *tuner
+
+	messages bool // the key signs messages, which arrive by the socket, and the ring is not used
 
 	counting sync.Mutex
 	shared   loopWords
@@ -144,7 +147,9 @@ func (c *child) open(f frame) bool {
 		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)})
 		return false
 	}
-	c.staff(c.signer.Usage().Sessions)
+	if !c.messages {
+		c.staff(c.signer.Usage().Sessions)
+	}
 	c.answer(f.id, answer)
 	return true
 }
@@ -160,7 +165,7 @@ func (c *child) opened(f frame) ([]byte, error) {
 		return nil, err
 	}
 	c.signer = signer
-	if told.Sessions == 0 {
+	if c.messages = told.Algorithm == hsm.Ed25519; told.Sessions == 0 && !c.messages {
 		c.tuner = newTuner(&c.shared, c.resize, log, signer.Usage())
 	}
 	status, err := signer.Status(context.Background())
@@ -179,7 +184,7 @@ func (c *child) openSigner(told settings, log *slog.Logger) (*hsm.Signer, error)
 		return nil, err
 	}
 	return hsm.Open(context.Background(), hsm.Options{
-		URI: uri, Sessions: told.Sessions, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
+		URI: uri, Sessions: told.Sessions, Algorithm: told.Algorithm, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
 		Logger: log,
 	})
 }
@@ -337,6 +342,9 @@ func (c *child) do(f frame) ([]byte, error) {
 		}
 		rs, err := c.signer.SignUnchecked(ctx, appliance.Digest(f.payload))
 		return rs[:], err
+	case kindMessage:
+		signature, err := c.signer.SignMessage(ctx, f.payload)
+		return signature[:], err
 	case kindProbe:
 		return nil, c.signer.Probe(ctx)
 	case kindFind:

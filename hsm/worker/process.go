@@ -92,7 +92,7 @@ func (s *Signer) start() (p *process, err error) {
 	p.cmd.Stdout, p.cmd.Stderr = says, says
 	p.cmd.ExtraFiles = theirs
 	// A separate process group: Ctrl-C at the terminal is for the daemon, which ends the worker when it is done.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: s.options.User}
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}

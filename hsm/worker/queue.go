@@ -179,7 +179,7 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 	p.sessions, p.repairs = int(f.sessions), uint64(f.repairs)
 	p.pace.tick(time.Now())
 	p.advance()
-	if a.err == nil && (r.kind == kindSign || r.kind == kindProbe) {
+	if a.err == nil && (r.kind == kindSign || r.kind == kindMessage || r.kind == kindProbe) {
 		p.useful.Store(true)
 	}
 	if p.idle != nil && len(p.pending) == 0 {

@@ -47,6 +47,9 @@ func (s *Signer) supervise(ctx context.Context, told chan<- error) {
 // learn stores the key that every later worker must have.
 func (s *Signer) learn(publicKey []byte) (err error) {
 	s.publicKey = publicKey
+	if s.options.HSM.Algorithm == hsm.Ed25519 {
+		return nil
+	}
 	if s.address, err = appliance.AddressOf(publicKey); err != nil {
 		return err
 	}
@@ -149,7 +152,7 @@ func (m *mender) openAnother() (*process, opened, error) {
 	}
 	if err == nil && !bytes.Equal(found.PublicKey, m.s.publicKey) {
 		m.s.giveUp(p, hsm.ErrWrongKey)
-		return p, found, fmt.Errorf("%w: it is not that of %s", hsm.ErrWrongKey, m.s.address)
+		return p, found, fmt.Errorf("%w: it is not that of %s", hsm.ErrWrongKey, m.s.keyName())
 	}
 	return p, found, err
 }
@@ -183,7 +186,7 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	}
 	h := s.options.HSM
 	text, err := json.Marshal(settings{
-		URI: h.URI.String(), Sessions: h.Sessions, AllowExtractable: h.AllowExtractable, Sandbox: s.options.Sandbox, Again: s.publicKey != nil,
+		URI: h.URI.String(), Sessions: h.Sessions, Algorithm: h.Algorithm, AllowExtractable: h.AllowExtractable, Sandbox: s.options.Sandbox, Again: s.publicKey != nil,
 	})
 	if err != nil {
 		return nil, found, err

@@ -6,6 +6,7 @@ package worker
 import (
 	"container/list"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -30,6 +32,10 @@ type Options struct {
 	CallTimeout time.Duration
 	// Logins is shared by the keys of one token. Nil if the token has no other key.
 	Logins *Logins
+	// ReadPIN returns the PIN. Nil means the file that pin-source names. With ReadPIN, Logins is not used.
+	ReadPIN func() (*hsm.PIN, error)
+	// User is the user of the worker, if root starts it for another user. Nil means the user of this process.
+	User *syscall.Credential
 	// Sandbox lists the files and sockets that the library may use beyond the needs that package sandbox knows.
 	Sandbox sandbox.Rules
 	// Logger logs faults, repairs and the module's output. Nil means no log.
@@ -54,6 +60,9 @@ func Opener(options Options) func(context.Context) (*Signer, error) {
 }
 
 func newAttempts(o Options) *attempts {
+	if o.ReadPIN != nil {
+		return &attempts{gate: newGate(o.ReadPIN)}
+	}
 	gate, door := o.Logins.of(o.HSM.URI)
 	return &attempts{gate: gate, door: door}
 }
@@ -143,10 +152,18 @@ func Open(ctx context.Context, options Options) (*Signer, error) {
 	return s, nil
 }
 
-// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed.
+// keyName names the key in errors.
+func (s *Signer) keyName() string {
+	if s.options.HSM.Algorithm == hsm.Ed25519 {
+		return fmt.Sprintf("log key %x", s.publicKey)
+	}
+	return s.address.String()
+}
+
+// PublicKey returns the public key: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key.
 func (s *Signer) PublicKey() []byte { return slices.Clone(s.publicKey) }
 
-// Address returns the key's address.
+// Address returns the key's address; zero for an Ed25519 key.
 func (s *Signer) Address() appliance.Address { return s.address }
 
 // mostWait bounds a call with a context without a deadline.
@@ -165,23 +182,48 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	for again := false; ; again = true {
-		rs, err := s.do(ctx, kindSign, d[:])
-		if err != nil {
-			return appliance.Signature{}, err
+	var signature appliance.Signature
+	err := s.signChecked(ctx, kindSign, d[:], func(rs []byte) (err error) {
+		signature, err = s.check(d, rs)
+		return err
+	})
+	return signature, err
+}
+
+// SignMessage returns an Ed25519 signature of a message of at most 32 KiB, which it verifies. It waits as Sign does.
+func (s *Signer) SignMessage(ctx context.Context, message []byte) (signature []byte, err error) {
+	if len(message) > mostPayload/2 {
+		return nil, fmt.Errorf("sign a message: it has %d bytes, and may have %d", len(message), mostPayload/2)
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = s.signChecked(ctx, kindMessage, message, func(made []byte) error {
+		if len(made) != ed25519.SignatureSize || !ed25519.Verify(s.publicKey, message, made) {
+			return s.withhold(errors.New("it does not verify under the log key"))
 		}
-		signature, err := s.check(d, rs)
-		if err == nil {
+		signature = made
+		return nil
+	})
+	return signature, err
+}
+
+// signChecked has a worker sign, at most twice: the handle may have become that of another key, and is found again.
+func (s *Signer) signChecked(ctx context.Context, k kind, payload []byte, check func(answer []byte) error) error {
+	for again := false; ; again = true {
+		answer, err := s.do(ctx, k, payload)
+		if err != nil {
+			return err
+		}
+		if err = check(answer); err == nil {
 			s.signatures.Add(1)
 			s.lastSuccess.Store(time.Now().UnixNano())
-			return signature, nil
+			return nil
 		}
 		if again {
-			return appliance.Signature{}, hsm.Unavailable(err, time.Second)
+			return hsm.Unavailable(err, time.Second)
 		}
-		// The handle may now refer to a different key. If finding the key fails, the next signature fails, too.
-		if _, err := s.do(ctx, kindFind, nil); err != nil && ctx.Err() != nil {
-			return appliance.Signature{}, err
+		if _, err := s.do(ctx, kindFind, nil); err != nil && ctx.Err() != nil { // with any other error, the next signature fails, too
+			return err
 		}
 	}
 }
@@ -195,13 +237,18 @@ func (s *Signer) check(d appliance.Digest, rs []byte) (appliance.Signature, erro
 	if err == nil {
 		return signature, nil
 	}
+	return appliance.Signature{}, s.withhold(err)
+}
+
+// withhold notes a wrong signature, and returns its error.
+func (s *Signer) withhold(err error) error {
 	err = fmt.Errorf("%w: %w", hsm.ErrWrongKey, err)
 	s.wrong.Add(1)
 	s.options.Logger.Error("the token returned a wrong signature; it was withheld", "err", err.Error())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failure, s.failed = err, time.Now()
-	return appliance.Signature{}, err
+	return err
 }
 
 // Ready returns nil if the token answers and has the key. While no worker answers, it returns an error without waiting.

@@ -31,6 +31,8 @@ const (
 	kindLoggedIn // from the worker: the result of C_Login, an empty payload or an error
 	kindLost     // from the worker: an error that only reloading the module repairs
 	kindLog      // from the worker: a line of its log as JSON
+
+	kindMessage // payload: a message; the answer is an Ed25519 signature of 64 bytes
 )
 
 // frame is a message between the daemon and a worker, over a socket that preserves message boundaries (SOCK_SEQPACKET).
@@ -133,7 +135,7 @@ func parse(b []byte) (frame, error) {
 	}
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
 	f := frame{kind: kind(b[1]), sessions: binary.LittleEndian.Uint16(b[2:]), id: word(4), repairs: word(8), payload: b[headerSize:]}
-	if word(16) != tailMark || f.kind < kindOpen || f.kind > kindLog || int(word(12)) != len(f.payload) {
+	if word(16) != tailMark || f.kind < kindOpen || f.kind > kindMessage || int(word(12)) != len(f.payload) {
 		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:headerSize])
 	}
 	return f, nil
