@@ -17,11 +17,11 @@ import (
 
 // LogKey is the Ed25519 key that signs a journal's checkpoints. The only other text that it signs is StoreSecret's.
 type LogKey struct {
-	Signer       note.Signer
+	Signer       note.Signer // nil for the public half
 	Verifier     note.Verifier
 	VerifierText string // the verifier key for auditors: name+hash+key (C2SP signed-note)
 
-	seed []byte
+	seed []byte // nil for the public half
 }
 
 // NewLogKey makes a key for a log with that origin. It also returns the secret text that ParseLogKey reads. An origin
@@ -34,8 +34,8 @@ func NewLogKey(origin string) (LogKey, string, error) {
 
 // logKeyOf returns the key of a seed and its secret text.
 func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
-	if origin == "" || strings.ContainsAny(origin, "+ \t\r\n") {
-		return LogKey{}, "", fmt.Errorf("log origin %q must be a name like example.com/attestd, without spaces or plus", origin)
+	if err := validOrigin(origin); err != nil {
+		return LogKey{}, "", err
 	}
 	secret, _, err := note.GenerateKey(strings.NewReader(string(seed)), origin)
 	if err != nil {
@@ -45,10 +45,24 @@ func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
 	return key, secret, err
 }
 
-// ParseLogKey reads a key's secret text: PRIVATE+KEY+name+hash+seed (golang.org/x/mod/sumdb/note). Its errors do not
-// repeat the secret text.
+func validOrigin(origin string) error {
+	if origin == "" || strings.ContainsAny(origin, "+ \t\r\n") {
+		return fmt.Errorf("log origin %q must be a name like example.com/attestd, without spaces or plus", origin)
+	}
+	return nil
+}
+
+// ParseLogKey reads a key's secret text, PRIVATE+KEY+name+hash+seed (golang.org/x/mod/sumdb/note), or the verifier key
+// name+hash+key if the secret is in an HSM. Its errors do not repeat the text.
 func ParseLogKey(secret string) (LogKey, error) {
 	secret = strings.TrimSpace(secret)
+	if !strings.HasPrefix(secret, "PRIVATE+KEY+") {
+		verifier, err := ParseVerifier(secret)
+		if err != nil {
+			return LogKey{}, errors.New("not a log key")
+		}
+		return LogKey{Verifier: verifier, VerifierText: secret}, nil
+	}
 	signer, err := note.NewSigner(secret)
 	if err != nil {
 		return LogKey{}, errors.New("not a log key")
@@ -87,7 +101,7 @@ func StoreSecret(signer note.Signer) ([]byte, error) {
 // Continue returns the key of the log that begins with the event, and its secret text. The key is derived from the old
 // log's key and that leaf (HKDF, RFC 5869). So all appliances that hold the old key can follow the continuation without
 // an operator, and only a holder of the old key can make one. Two events never lead to the same key, because their
-// salts differ.
+// salts differ. A key in an HSM stays the same, under the new log's origin.
 //
 // Errors: the event does not continue this key's log, or names a new key (ErrNewLogKey).
 func (k LogKey) Continue(e Event) (LogKey, string, error) {
@@ -97,6 +111,9 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 	}
 	if c.NewKey != "" {
 		return LogKey{}, "", fmt.Errorf("%w: it is %s", ErrNewLogKey, c.NewKey)
+	}
+	if !k.IsFile() {
+		return PublicLogKey(c.Origin, k.PublicKey())
 	}
 	leaf, err := EncodeEvent(e)
 	if err != nil {
@@ -115,13 +132,17 @@ var ErrNewLogKey = errors.New("the log goes on with a new log key, which must be
 	"log.key is moved away, attestd setup --join FILE")
 
 // GiveNewLogKey makes an independent key for the log that the event will begin, and names it in the event.
-// Unlike with Continue, a holder of the old log's key cannot derive it.
-func (e *Event) GiveNewLogKey() (LogKey, string, error) {
+// Unlike with Continue, a holder of the old log's key cannot derive it. If hsm is not nil, the key is the one in the HSM.
+func (e *Event) GiveNewLogKey(hsm LogSigner) (key LogKey, secret string, err error) {
 	c, ok := e.Continuation()
 	if !ok {
 		return LogKey{}, "", errors.New("the event continues no log")
 	}
-	key, secret, err := NewLogKey(c.Origin)
+	if hsm == nil {
+		key, secret, err = NewLogKey(c.Origin)
+	} else {
+		key, secret, err = PublicLogKey(c.Origin, hsm.PublicKey())
+	}
 	if err != nil {
 		return LogKey{}, "", err
 	}

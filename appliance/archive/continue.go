@@ -23,8 +23,13 @@ type ContinueOptions struct {
 	// from the old one. The other members of a cluster must be given an independent key.
 	NewKey   bool
 	Old      appliance.LogKey        // the old log's key; with NewKey, the public half is enough; zero means log.key in the folder
+	HSM      appliance.LogSigner     // the key that journal.key names; nil if the log key is a file
 	Progress func(done, total int64) // of the records; may be nil
 }
+
+// ErrSameLogKey is returned by RotateLogKey if the HSM has the key that is to be replaced.
+var ErrSameLogKey = errors.New("journal.key names the log key that is to be replaced: generate another key (attestd hsm keygen " +
+	"--algorithm ed25519 --label LABEL), and name it in journal.key")
 
 // Continued is a log that continues another one.
 type Continued struct {
@@ -98,19 +103,30 @@ func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e ap
 		return e, next, "", err
 	}
 	if o.NewKey {
-		next, secret, err = e.GiveNewLogKey()
+		next, secret, err = e.GiveNewLogKey(o.HSM)
 	} else if o.Old.Verifier != nil {
 		return e, next, "", errors.New("the old log key is not at hand")
 	} else {
 		next, secret, err = key.Continue(e)
 	}
-	return e, next, secret, err
+	return e, next.SignedBy(o.HSM), secret, err
+}
+
+// CheckRotation returns ErrSameLogKey if the new log would have the public key of the old one.
+func (o ContinueOptions) CheckRotation(old appliance.LogKey) error {
+	if o.HSM != nil && old.PublicKey().Equal(o.HSM.PublicKey()) {
+		return ErrSameLogKey
+	}
+	return nil
 }
 
 // RotateLogKey is Continue with an independent key for a complete journal, for example after the old key was stolen.
 func RotateLogKey(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
 	err = asOwner(dir, func() error {
 		key, err := readLogKey(dir)
+		if err == nil {
+			err = o.CheckRotation(key)
+		}
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 	options := ContinueOptions{
 		Reason:    "restored from the backup of " + done.Manifest.Time.UTC().Format(time.RFC3339) + ": " + missing,
 		By:        o.By,
-		Published: published, Now: time.Now(),
+		Published: published, Now: time.Now(), HSM: o.HSM,
 	}
 	if !hasKey {
 		options.Old, options.NewKey = key, true

@@ -32,6 +32,7 @@ type RestoreOptions struct {
 	// NewLogKey continues the journal as another log with an independent key. This also happens if neither the backup nor data_dir has the
 	// log key.
 	NewLogKey bool
+	HSM       appliance.LogSigner // the key that journal.key names; nil if the log key is a file
 }
 
 // Restored is the result of Restore.

@@ -114,6 +114,7 @@ type Config struct {
 	} `koanf:"cluster"`
 	Journal struct {
 		Origin   string        `koanf:"origin"`
+		Key      string        `koanf:"key"`
 		MinFree  Size          `koanf:"min_free"`
 		MaxAhead time.Duration `koanf:"max_ahead"`
 
@@ -239,6 +240,7 @@ func attestingSettings() []Setting {
 		{"store.url", "", "PostgreSQL database with the API keys and journal of several appliances, such as postgres://attestd@db.example.com/attestd; if empty, the file attestd.db in data_dir is used"},
 		{"cluster.name", "", "name of this appliance among the appliances that share store.url; if empty, the host's name"},
 		{"journal.origin", "", "name of the log in its checkpoints, used when log.key is created; if empty, derived from the host's name"},
+		{"journal.key", "", "pkcs11 URI of an Ed25519 key in an HSM that signs the checkpoints, with object and pin-source; empty: log.key in data_dir holds the key"},
 		{"journal.min_free", "64MiB", "free space on the disk below which attestd stops signing"},
 		{"journal.max_ahead", "5m", "attestd stops signing while the newest record is further ahead of the clock than this, for example after a clock jumped"},
 		{"journal.witnesses", "", "policy file (C2SP tlog-policy) that names the witnesses for checkpoints, and how many must have cosigned; if empty, no witnesses are asked; attestd reload reads it again"},

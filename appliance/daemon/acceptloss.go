@@ -15,6 +15,12 @@ import (
 // AcceptLoss has the journal go on as another log where it is not the one that the high-water mark tells, and else returns
 // archive.ErrNothingLost. This appliance's daemon must not be running; others that share the database follow by themselves.
 func AcceptLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, loss *highwater.Loss, err error) {
+	log, err := OpenLogHSM(c, nil, nil)
+	if err != nil {
+		return next, nil, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	o.HSM = log.Signer()
 	if c.Store.URL == "" {
 		return archive.AcceptLoss(ctx, c.DataDir, o)
 	}
@@ -23,14 +29,14 @@ func AcceptLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions
 		return next, nil, err
 	}
 	err = owner.Do(func() error {
-		next, loss, err = acceptDatabaseLoss(ctx, c, o)
+		next, loss, err = acceptDatabaseLoss(ctx, c, o, log)
 		return err
 	})
 	return next, loss, err
 }
 
-func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, loss *highwater.Loss, err error) {
-	s, err := readDatabase(c)
+func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions, log *LogHSM) (next archive.Continued, loss *highwater.Loss, err error) {
+	s, err := readDatabase(c, log)
 	if err != nil {
 		return next, nil, err
 	}
@@ -88,6 +94,12 @@ func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving
 // RotateLogKey has the journal go on as another log with a new log key. This appliance's daemon must not be running; others that share the
 // database must be brought the key.
 func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
+	log, err := OpenLogHSM(c, nil, nil)
+	if err != nil {
+		return next, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	o.HSM = log.Signer()
 	if c.Store.URL == "" {
 		return archive.RotateLogKey(ctx, c.DataDir, o)
 	}
@@ -96,18 +108,21 @@ func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptio
 		return next, err
 	}
 	err = owner.Do(func() error {
-		next, err = rotateDatabaseKey(ctx, c, o)
+		next, err = rotateDatabaseKey(ctx, c, o, log)
 		return err
 	})
 	return next, err
 }
 
-func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
-	s, err := readDatabase(c)
+func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.ContinueOptions, log *LogHSM) (next archive.Continued, err error) {
+	s, err := readDatabase(c, log)
 	if err != nil {
 		return next, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := o.CheckRotation(s.LogKey); err != nil {
+		return next, err
+	}
 	if o.Published, err = archive.PublishedMark(filepath.Join(c.DataDir, highwater.FileName), s.LogKey); err != nil {
 		return next, err
 	}

@@ -48,6 +48,10 @@ func CheckReferences(c *config.Config) error {
 // checkReferences is CheckReferences without the policy and the screening list.
 func checkReferences(c *config.Config) error {
 	_, tokens := TokenURIs(c)
+	if c.Journal.Key != "" {
+		_, err := parseLogKeyURI(c)
+		tokens = errors.Join(tokens, err)
+	}
 	_, witnesses := readWitnesses(c)
 	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
 }

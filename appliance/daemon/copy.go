@@ -31,11 +31,17 @@ func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(re
 // CopyStore copies API keys and journal from one store into an empty one, each of which is bolt:DATA_DIR or a database's URL. See
 // archive.Copy.
 func CopyStore(ctx context.Context, c *config.Config, from, to string, progress func(done, total int64)) (copied archive.Copied, err error) {
+	log, err := OpenLogHSM(c, nil, nil)
+	if err != nil {
+		return copied, err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
 	source, err := openSource(ctx, c, from)
 	if err != nil {
 		return copied, fmt.Errorf("the source: %w", err)
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
+	source.LogKey = source.LogKey.SignedBy(log.Signer())
 	target, end, err := openTarget(at(c, from), to, source.LogKey)
 	if err != nil {
 		return copied, fmt.Errorf("the target: %w", err)

@@ -29,6 +29,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
+	"github.com/attestd/attestd/hsm/worker"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/redemptions"
 	"github.com/attestd/attestd/store/replica"
@@ -183,8 +184,9 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := checkModes(r.config); err != nil {
 		return err
 	}
+	logins := new(worker.Logins)
 	member := &Member{Version: r.options.Version, Signer: func() string { text, _ := r.signs.Load().(string); return text }}
-	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Watch: true, Continued: r.goesOn}); err != nil {
+	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Logins: logins, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
@@ -209,7 +211,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	r.openEvents()
 	r.governFirst(before, policy)
 	r.attestor.Second = r.second
-	r.signer, err = openSigners(ctx, r.config, newest, r.logger, r.keysChanged)
+	r.signer, err = openSigners(ctx, r.config, newest, r.logger, logins, r.keysChanged)
 	if err != nil {
 		return err
 	}

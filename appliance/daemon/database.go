@@ -52,11 +52,15 @@ func MemberName(c *config.Config) (string, error) {
 	return host, nil
 }
 
-func openDatabase(c *config.Config, o StoreOptions) (*Store, error) {
-	key, err := sharedLogKey(c)
+func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
+	key, err := sharedLogKey(c, log)
+	if err == nil {
+		err = log.checkLogKey(key)
+	}
 	if err != nil {
 		return nil, err
 	}
+	key = key.SignedBy(log.Signer())
 	options := postgres.Options{
 		Versions: filepath.Join(c.DataDir, versionsFile),
 		Signer:   key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
@@ -85,10 +89,15 @@ func openDatabase(c *config.Config, o StoreOptions) (*Store, error) {
 	return s, err
 }
 
-func readDatabase(c *config.Config) (*Store, error) {
+// readDatabase opens the database to read. After journal.key was changed, and before the log is continued with that key, MACs are not
+// verified.
+func readDatabase(c *config.Config, log *LogHSM) (*Store, error) {
 	key, err := archive.ReadLogKey(c.DataDir)
 	if err != nil {
 		return nil, err
+	}
+	if log != nil && key.PublicKey().Equal(log.PublicKey()) {
+		key = key.SignedBy(log)
 	}
 	return databaseStore(c, key, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, ReadOnly: true})
 }
@@ -130,7 +139,7 @@ func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 
 // sharedLogKey reads log.key. It is made where the database has no journal yet: with a key of its own, an appliance that comes
 // later could not go on with the others' journal.
-func sharedLogKey(c *config.Config) (appliance.LogKey, error) {
+func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
 	defer cancel()
@@ -138,16 +147,16 @@ func sharedLogKey(c *config.Config) (appliance.LogKey, error) {
 		return appliance.LogKey{}, err
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return openLogKey(c)
+		return openLogKey(c, log)
 	}
-	log, err := postgres.LogOf(ctx, string(c.Store.URL))
+	other, err := postgres.LogOf(ctx, string(c.Store.URL))
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("%s is not there, and whether the database has a journal already cannot be asked: %w", path, err)
 	}
-	if log != "" {
-		return appliance.LogKey{}, fmt.Errorf("%s is not there, but the database has the journal %s: bring it from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, log)
+	if other != "" {
+		return appliance.LogKey{}, fmt.Errorf("%s is not there, but the database has the journal %s: bring it from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
 	}
-	return openLogKey(c)
+	return openLogKey(c, log)
 }
 
 // adoptNextKey brings log.key to the log as which the journal goes on, where a kill has kept 'log rotate-key' from it.

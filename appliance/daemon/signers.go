@@ -20,7 +20,7 @@ import (
 // tokens are away is opened once they are back. Which keys there are changes with a reload.
 type signers struct {
 	logger  *slog.Logger
-	logins  worker.Logins
+	logins  *worker.Logins
 	changed func([]appliance.AttestorKey) // is told of the keys whenever they change
 
 	closing context.Context // cancelled by Close
@@ -45,8 +45,8 @@ const otherKeysGrace = 5 * time.Second
 
 // openSigners opens the attestor keys. newest is the address of the journal's newest record, which a key without an address of its
 // own must have.
-func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger, changed func([]appliance.AttestorKey)) (*signers, error) {
-	s := &signers{logger: logger, changed: changed}
+func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger, logins *worker.Logins, changed func([]appliance.AttestorKey)) (*signers, error) {
+	s := &signers{logger: logger, logins: logins, changed: changed}
 	s.closing, s.stop = context.WithCancel(context.Background())
 	for _, k := range c.AttestorKeys() {
 		key, err := s.newKey(c, k, newest)
@@ -92,7 +92,7 @@ func (s *signers) newKey(c *config.Config, k config.AttestorKey, newest *applian
 	if k.Name != "" {
 		logger = logger.With("key", k.Name)
 	}
-	open := tokensOpener(c, k, uris, &s.logins, logger)
+	open := tokensOpener(c, k, uris, s.logins, logger)
 	return &signerKey{AttestorKey: k, uris: uris, fault: errors.New("it is still being opened"), open: func(ctx context.Context) (*hsm.Tokens, error) {
 		tokens, err := open(ctx, expected)
 		if err == nil {

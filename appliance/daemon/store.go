@@ -18,6 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/stop"
+	"github.com/attestd/attestd/hsm/worker"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/postgres"
@@ -33,6 +34,7 @@ type Store struct {
 
 	Stop     *stop.Switch    // whether attesting is stopped
 	Database *postgres.Store // nil where the store is a file
+	hsm      *LogHSM         // has the log key; nil if that is a file
 	storage
 	// snapshot returns the store as a file, as it is now, and what ends that.
 	snapshot func(ctx context.Context) (file archive.Snapshotter, end func() error, err error)
@@ -52,7 +54,7 @@ func (s *Store) Close() error {
 	if s.Guard != nil {
 		err = s.Guard.Close()
 	}
-	return errors.Join(err, s.storage.Close())
+	return errors.Join(err, s.storage.Close(), s.hsm.Close())
 }
 
 // storage is what is needed of either store beside appliance.Keys and appliance.Journal.
@@ -70,9 +72,10 @@ type storage interface {
 
 // StoreOptions are what a store can do without.
 type StoreOptions struct {
-	Logger  *slog.Logger // nil means none
-	Pending func() int   // how many records are about to come; nil where none do by themselves
-	Member  *Member      // the daemon, among others; nil for a command
+	Logger  *slog.Logger   // nil means none
+	Pending func() int     // how many records are about to come; nil where none do by themselves
+	Member  *Member        // the daemon, among others; nil for a command
+	Logins  *worker.Logins // shared with the attestor keys; nil for a command
 
 	// Watch keeps the high-water mark up to the journal's head all the time, as a daemon must; without it, the two are compared when a
 	// checkpoint is asked for. Continued is highwater.Options.Continued.
@@ -89,12 +92,23 @@ type Member struct {
 // OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists, but no
 // database: that is its owner's to do. A database that does not answer is no error: what needs it fails until it does.
 func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
-	return asOwner(c, func() (*Store, error) {
+	log, err := OpenLogHSM(c, o.Logger, o.Logins)
+	if err != nil {
+		return nil, err
+	}
+	s, err = asOwner(c, func() (*Store, error) {
 		if c.Store.URL != "" {
-			return openDatabase(c, o)
+			return openDatabase(c, o, log)
 		}
-		return openFile(c, o)
+		return openFile(c, o, log)
 	})
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	if s.hsm = log; log != nil {
+		s.Journal = signedByHSM{s.Journal, log}
+	}
+	return s, nil
 }
 
 // StoreExists says whether there is a store to ask, other than one that asking would make.
@@ -105,7 +119,16 @@ func StoreExists(c *config.Config) bool {
 // ReadStore opens the store to read, which must be there. Its journal is not guarded: it is not to be published from.
 func ReadStore(c *config.Config) (*Store, error) {
 	if c.Store.URL != "" {
-		return asOwner(c, func() (*Store, error) { return readDatabase(c) })
+		log, err := OpenLogHSM(c, nil, nil) // the MACs in the database are of a key that is derived from the log key
+		if err != nil {
+			return nil, err
+		}
+		s, err := asOwner(c, func() (*Store, error) { return readDatabase(c, log) })
+		if err != nil {
+			return nil, errors.Join(err, log.Close())
+		}
+		s.hsm = log
+		return s, nil
 	}
 	store, key, err := archive.OpenStore(c.DataDir)
 	if err != nil {
@@ -195,8 +218,8 @@ func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
 	return s, nil
 }
 
-func openFile(c *config.Config, o StoreOptions) (*Store, error) {
-	key, err := openLogKey(c)
+func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
+	key, err := openLogKey(c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +230,7 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 		}
 	}
 	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+		key = key.SignedBy(log.Signer())
 		return bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
 			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
 			Committed: committed,
@@ -215,10 +239,10 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile); err != nil {
+	if err := errors.Join(log.checkLogKey(key), files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile)); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	s := fileStore(store, key)
+	s := fileStore(store, key.SignedBy(log.Signer()))
 	if s.Stop, err = stopInFile(c); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -230,11 +254,11 @@ func openFile(c *config.Config, o StoreOptions) (*Store, error) {
 
 // openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
 // a new key, its old checkpoints could not be told from forged ones.
-func openLogKey(c *config.Config) (appliance.LogKey, error) {
+func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return newLogKey(c, path)
+		return newLogKey(c, path, log)
 	}
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("log key: %w", err)
@@ -243,10 +267,13 @@ func openLogKey(c *config.Config) (appliance.LogKey, error) {
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("%s: %w", path, err)
 	}
+	if log == nil && !key.IsFile() {
+		return appliance.LogKey{}, log.checkLogKey(key)
+	}
 	return key, nil
 }
 
-func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
+func newLogKey(c *config.Config, path string, log *LogHSM) (appliance.LogKey, error) {
 	journal := filepath.Join(c.DataDir, archive.StoreFile)
 	if _, err := os.Stat(journal); err == nil {
 		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup (attestd restore)", path, journal)
@@ -255,7 +282,13 @@ func newLogKey(c *config.Config, path string) (appliance.LogKey, error) {
 	if err != nil {
 		return appliance.LogKey{}, err
 	}
-	key, secret, err := appliance.NewLogKey(origin)
+	var key appliance.LogKey
+	var secret string
+	if log == nil {
+		key, secret, err = appliance.NewLogKey(origin)
+	} else {
+		key, secret, err = appliance.PublicLogKey(origin, log.PublicKey())
+	}
 	if err != nil {
 		return appliance.LogKey{}, fmt.Errorf("journal.origin: %w", err)
 	}

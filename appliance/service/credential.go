@@ -33,10 +33,9 @@ func WithCredential(ctx context.Context, name string, service User, do func(fold
 // DecryptCredential makes a folder like the one that systemd gives to the service. Only the service's user can read it,
 // and the caller removes it.
 func DecryptCredential(ctx context.Context, name string, service User) (folder string, err error) {
-	encrypted := CredentialPath(name)
-	pin, err := SystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
+	pin, err := DecryptedCredential(ctx, name)
 	if err != nil {
-		return "", fmt.Errorf("the PIN is the credential %q of the service; as root it can be decrypted where it is in %s: %w", name, encrypted, err)
+		return "", err
 	}
 	parent := "/run"
 	if _, err := os.Stat(parent); err != nil {
@@ -51,6 +50,16 @@ func DecryptCredential(ctx context.Context, name string, service User) (folder s
 		return "", errors.Join(err, os.RemoveAll(folder))
 	}
 	return folder, nil
+}
+
+// DecryptedCredential returns the content of a credential of the service. Only root can decrypt it.
+func DecryptedCredential(ctx context.Context, name string) ([]byte, error) {
+	encrypted := CredentialPath(name)
+	content, err := SystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
+	if err != nil {
+		return nil, fmt.Errorf("the PIN is the credential %q of the service; as root it can be decrypted where it is in %s: %w", name, encrypted, err)
+	}
+	return content, nil
 }
 
 // SystemdCreds runs systemd-creds(1) and returns its standard output.

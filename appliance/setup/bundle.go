@@ -44,7 +44,7 @@ const (
 func shared() []string {
 	return []string{
 		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.policy", "attestation.eip712.name", "attestation.eip712.version",
-		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract", "journal.origin", "journal.max_ahead",
+		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract", "journal.origin", "journal.key", "journal.max_ahead",
 		"limits.default_rate", "limits.anonymous_rate", "limits.graphql_rate", "limits.log_rate", "limits.error_rate", "limits.max_waiting",
 	}
 }

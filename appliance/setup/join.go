@@ -130,6 +130,7 @@ func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 		case name == "hsm.address" && named: // each key has its own
 		case !set:
 			lacking[name] = value
+		case name == "journal.key": // another machine may reach the same key by another URI, and attestd compares the keys
 		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(fmt.Sprint(value)).WithoutPassword():
 		case fmt.Sprint(there) != fmt.Sprint(value):
 			return nil, fmt.Errorf("%s sets %s otherwise than the cluster: correct it, or remove it, then try again", s.result.Configuration, name)

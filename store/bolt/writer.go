@@ -129,6 +129,8 @@ func (w *writer) judge(err error) error {
 	switch {
 	case w.refusal() != nil:
 		return w.refusal()
+	case errors.Is(err, appliance.ErrUnsigned): // before anything was written
+		return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: time.Second, Cause: err}
 	case !judged && !notWritten(err):
 		return w.fail(err)
 	case !judged:

@@ -293,6 +293,9 @@ func (b *batch) build() error {
 	}
 	tree := frontier.Tree()
 	checkpoint, err := appliance.SignCheckpoint(tree, b.store.opts.Signer)
+	if errors.Is(err, appliance.ErrUnsigned) { // not tried again: the head is locked meanwhile
+		return unavailable(err)
+	}
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}

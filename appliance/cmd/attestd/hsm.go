@@ -181,29 +181,43 @@ func newHSMInspect(a *app) *cobra.Command {
 }
 
 func newHSMKeygen(a *app) *cobra.Command {
-	var label, which string
+	var label, which, algorithm string
 	cmd := &cobra.Command{
 		Use:   "keygen --label LABEL",
-		Short: "Generate another secp256k1 key in the token",
+		Short: "Generate another key in the token: an attestor key, or a log key",
 		Long: `Generate another secp256k1 key in the token that hsm.uri names, sensitive and not extractable, under a
 label that is not taken. Nothing signs with it yet: the command prints what hsm.keys must be so that it signs beside
-the key that is there, for the API keys that are bound to it. docs/rotation.md tells the way from one key to the next.`,
-		Example: "  attestd hsm keygen --label attestor-2027",
+the key that is there, for the API keys that are bound to it. docs/rotation.md tells the way from one key to the next.
+
+With --algorithm ed25519 the key is a log key, which signs the journal's checkpoints (docs/journal.md). The command prints
+the setting journal.key that names it.`,
+		Example: "  attestd hsm keygen --label attestor-2027\n  attestd hsm keygen --label log --algorithm ed25519",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if label == "" {
 				return usagef(cmd, "--label is required")
 			}
-			return a.withToken(cmd, which, []string{"hsm", "keygen", "--label", label}, func(opts hsm.Options) error {
+			if algorithm != "secp256k1" && algorithm != string(hsm.Ed25519) {
+				return usagef(cmd, "--algorithm must be secp256k1 or ed25519, not %q", algorithm)
+			}
+			return a.withToken(cmd, which, []string{"hsm", "keygen", "--label", label, "--algorithm", algorithm}, func(opts hsm.Options) error {
+				if algorithm == string(hsm.Ed25519) {
+					opts.Algorithm = hsm.Ed25519
+				}
 				key, err := hsm.Keygen(cmd.Context(), opts, label)
 				if err != nil {
 					return err
+				}
+				if opts.Algorithm == hsm.Ed25519 {
+					opts.URI.Object, opts.URI.ID = label, nil
+					return a.print(key, func(w io.Writer) { writeNewLogKey(w, opts.URI, key) })
 				}
 				return a.print(key, func(w io.Writer) { writeNewKey(w, a.keysWith(opts.URI, key), key) })
 			})
 		},
 	}
 	cmd.Flags().StringVar(&label, "label", "", "label of the new key (required)")
+	cmd.Flags().StringVar(&algorithm, "algorithm", "secp256k1", "secp256k1 for an attestor key, ed25519 for a log key")
 	tokenFlag(cmd, &which)
 	return cmd
 }
@@ -254,6 +268,13 @@ func writeInit(w io.Writer, r hsm.InitResult) {
 func writeKey(w io.Writer, k hsm.KeyInfo) {
 	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
 	fmt.Fprintln(w, "\nSet this address as attestor in the contract on chain.")
+}
+
+// writeNewLogKey shows a log key and the setting that names it.
+func writeNewLogKey(w io.Writer, uri hsm.URI, k hsm.KeyInfo) {
+	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}})
+	fmt.Fprintf(w, "\nTo sign checkpoints with it, write into the configuration:\n\njournal:\n  key: %q\n\n"+
+		"Before the first start, nothing more is needed. Otherwise stop attestd, and type: attestd log rotate-key --reason REASON\n", uri)
 }
 
 // writeNewKey shows a key that was made beside others.

@@ -17,7 +17,8 @@ func newLogRotateKey(a *app) *cobra.Command {
 		Use:   "rotate-key --reason REASON",
 		Short: "Go on as a new log with a new log key, such as after the old key was stolen",
 		Long: `Make a new log key, and go on as another log that it signs, while attestd is stopped. Whoever has the old key can sign
-checkpoints of the old log, and nothing of the new one: the new key does not follow from the old one.
+checkpoints of the old log, and nothing of the new one: the new key does not follow from the old one. If journal.key names a
+key in an HSM, that is the new log's key. Otherwise it is a new one in log.key.
 
 The new log's first leaf says from which log it goes on, when, why and who; all records follow with their bytes unchanged.
 The old key stays in data_dir as a retired one, and signs nothing again there. With a database, run it once, on any

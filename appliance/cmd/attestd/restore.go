@@ -98,6 +98,12 @@ func (r restore) run(ctx context.Context, name string) error {
 	if options.Identities, err = r.identities(c); err != nil {
 		return err
 	}
+	log, err := daemon.OpenLogHSM(c, nil, nil)
+	if err != nil {
+		return err
+	}
+	options.HSM = log.Signer()
+	defer func() { _ = log.Close() }() // its process was killed where this fails
 	var done archive.Restored
 	if c.Store.URL != "" {
 		done, err = daemon.RestoreDatabase(ctx, c, f, options)

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/hsm/hsmtest"
+)
+
+// BenchmarkLogKey attests with the log key in log.key, and in a SoftHSM whose C_Sign takes 0, 1 and 5 ms longer: docs/performance.md has
+// the results.
+func BenchmarkLogKey(b *testing.B) {
+	for _, clients := range []int{1, 64} {
+		for _, where := range []string{"log.key", "0s", "1ms", "5ms"} {
+			b.Run(fmt.Sprintf("%d clients/%s", clients, where), func(b *testing.B) {
+				d := newDaemonFolder(b)
+				if delay, err := time.ParseDuration(where); err == nil {
+					d.logKeyInHSM(b).Set("C_Sign", hsmtest.Fault{Delay: delay})
+				}
+				d.start(b)
+				defer d.kill(b)
+				took := attestFor(b, d, clients, 4*time.Second)
+				slices.Sort(took)
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(float64(len(took))/4, "attestations/s")
+				b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+				b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+			})
+		}
+	}
+}
+
+// attestFor attests from several clients for a time and returns how long each attestation took.
+func attestFor(b *testing.B, d *daemonProcess, clients int, period time.Duration) (took []time.Duration) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	end := time.Now().Add(period)
+	for range clients {
+		all.Go(func() {
+			c, err := client.New(d.url, d.token, client.Options{})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			for time.Now().Before(end) {
+				began := time.Now()
+				if _, err := c.Attest(b.Context(), randomRequest(), client.AttestOptions{}); err != nil {
+					b.Error(err)
+					return
+				}
+				mu.Lock()
+				took = append(took, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if len(took) == 0 {
+		b.Fatal("nothing was attested")
+	}
+	return took
+}
