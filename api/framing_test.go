@@ -135,6 +135,8 @@ var framingCases = []framingCase{
 	{"7.1", "chunks of any size", chunks("1\r\n{\r\n{hex-1}\r\n{good-1}\r\n000\r\n\r\n"), 200, false},
 	{"7.1", "hexadecimal in capitals, with zeros", chunks("00{HEX}\r\n{good}\r\n0\r\n\r\n"), 200, false},
 	{"7.1", "a chunk size that overflows", chunks("10000000000000000{hex}\r\n{good}\r\n0\r\n\r\n"), 413, false},
+	{"7.1", "a last chunk's size of 16 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 16) + "\r\n\r\n"), 200, false},
+	{"7.1", "a last chunk's size of 17 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 17) + "\r\n\r\n"), 400, false},
 	{"7.1", "no chunk size", chunks("\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1", "a chunk size with a sign", chunks("+{hex}\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1", "a chunk size with 0x", chunks("0x{hex}\r\n{good}\r\n0\r\n\r\n"), 400, false},

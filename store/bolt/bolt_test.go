@@ -189,11 +189,15 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 
 func TestFileIsSecret(t *testing.T) {
 	path := newPath(t)
-	mustOpen(t, path, options(newLogKey(t)))
-	stat, err := os.Stat(path)
+	journal := mustOpen(t, path, bolt.WithWAL(options(newLogKey(t)), 8<<20)).Journal()
+	_, _, err := journal.Append(t.Context(), storetest.Record(t, "key"))
 	check(t, err)
-	if mode := stat.Mode().Perm(); mode != 0o600 {
-		t.Errorf("the file's mode is %o", mode)
+	for _, name := range []string{path, bolt.WALPath(path)} {
+		stat, err := os.Stat(name)
+		check(t, err)
+		if mode := stat.Mode().Perm(); mode != 0o600 {
+			t.Errorf("%s has mode %o", name, mode)
+		}
 	}
 }
 
