@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"strings"
@@ -62,6 +63,15 @@ func NewScheme(name SchemeName, domain *EIP712Domain) (Scheme, error) {
 		return Scheme{}, fmt.Errorf("no digest scheme %q; there are %s", name, joinNames(SchemeNames))
 	}
 	return scheme, nil
+}
+
+// String returns the scheme's name, and the domain of SchemeEIP712 as JSON.
+func (s Scheme) String() string {
+	if s.Domain == nil {
+		return string(s.Name)
+	}
+	domain, _ := json.Marshal(s.Domain) // never fails: text and numbers
+	return string(s.Name) + " " + string(domain)
 }
 
 // Digest returns the 32 bytes to sign.

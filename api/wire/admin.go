@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -156,16 +158,58 @@ type Batch struct {
 
 // Cluster is the answer of GET /cluster: the appliances that share a store, and the state of that store.
 type Cluster struct {
-	Members  []Member        `json:"members"` // by name
-	Database ClusterDatabase `json:"database"`
-	Head     ClusterHead     `json:"head"`
+	Members     []Member        `json:"members"`     // by name
+	Differences []Difference    `json:"differences"` // between members that were seen in the last 10 s
+	Database    ClusterDatabase `json:"database"`
+	Head        ClusterHead     `json:"head"`
+}
+
+// Values of Difference.Of.
+const (
+	DifferentPolicy        = "policy"         // attestation.policy
+	DifferentScreeningList = "screening_list" // attestation.screening_list
+	DifferentScheme        = "scheme"         // attestation.scheme, attestation.eip712
+	DifferentSigner        = "signer"         // the attestor key
+	SharedName             = "name"           // two processes have the same cluster.name
+)
+
+// Difference is a setting that must be the same on all members and is not.
+type Difference struct {
+	Of     string           `json:"of"`
+	Values []DifferentValue `json:"values"`
+}
+
+// String says which members have which value.
+func (d Difference) String() string {
+	if d.Of == SharedName {
+		return "name: two processes use " + d.Values[0].Value
+	}
+	var texts []string
+	for _, v := range d.Values {
+		value := v.Value
+		if len(value) == 2*sha256.Size { // in hex
+			value = value[:12] + "…"
+		}
+		texts = append(texts, value+" ("+strings.Join(v.Members, ", ")+")")
+	}
+	return d.Of + ": " + strings.Join(texts, ", ")
+}
+
+// DifferentValue is one value of a setting, and the names of the members that have it.
+type DifferentValue struct {
+	Value   string   `json:"value"`
+	Members []string `json:"members"`
 }
 
 // Member is the last heartbeat of an appliance.
 type Member struct {
 	Name          string    `json:"name"`
 	Version       string    `json:"version"`
+	Instance      string    `json:"instance"`      // random, of the process
 	SignerAddress string    `json:"signerAddress"` // empty if unknown
+	Scheme        string    `json:"scheme"`        // digest scheme, with its EIP-712 domain
+	Policy        string    `json:"policy"`        // SHA-256 of attestation.policy in effect; empty without
+	ScreeningList string    `json:"screeningList"` // SHA-256 of attestation.screening_list in effect; empty without
 	Size          int64     `json:"size"`          // records of the newest head that it has seen
 	LastSeen      time.Time `json:"lastSeen"`      // by the database's clock
 }

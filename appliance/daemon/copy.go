@@ -22,9 +22,6 @@ import (
 // unfinishedCopy is the name of a file with a copy that is not finished.
 const unfinishedCopy = archive.StoreFile + ".copy"
 
-// liveMember is how long ago a member was seen that is taken to be running.
-const liveMember = 10 * time.Second
-
 // BoltDir is the folder of a store that is named bolt:DATA_DIR.
 func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(ref, "bolt:") }
 
@@ -97,8 +94,8 @@ func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
 		return err
 	}
 	for _, m := range members {
-		if ago := time.Since(m.LastSeen); ago < liveMember {
-			return fmt.Errorf("the appliance %s uses it (seen %s ago): stop it first, for what it attests meanwhile would be in no copy", m.Name, max(0, ago).Round(time.Second))
+		if m.Live {
+			return fmt.Errorf("the appliance %s uses it (seen %s ago): stop it first, for what it attests meanwhile would be in no copy", m.Name, max(0, time.Since(m.LastSeen)).Round(time.Second))
 		}
 	}
 	return nil

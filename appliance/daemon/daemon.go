@@ -88,12 +88,12 @@ type running struct {
 
 	tracing      *tracing // nil where no collector is named
 	witnesses    *witness.Gatherer
-	continued    chan successor    // has the log as which the journal goes on
-	certificates *api.Certificates // nil where the API is served in plain
-	reloading    sync.Mutex        // held by a reload
-	overdue      *time.Timer       // ends the process where its parts do not; nil until it stops
-	governed     rules             // the files that are in effect; guarded by reloading
-	seconds      atomic.Uint64     // attestations for a second beneficiary that were warned of
+	continued    chan successor        // has the log as which the journal goes on
+	certificates *api.Certificates     // nil where the API is served in plain
+	reloading    sync.Mutex            // held by a reload
+	overdue      *time.Timer           // ends the process where its parts do not; nil until it stops
+	governed     atomic.Pointer[rules] // the files that are in effect; nil before the first
+	seconds      atomic.Uint64         // attestations for a second beneficiary that were warned of
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.
@@ -185,7 +185,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	logins := new(worker.Logins)
-	member := &Member{Version: r.options.Version, Signer: func() string { text, _ := r.signs.Load().(string); return text }}
+	member := &Member{Version: r.options.Version, Settings: r.settingsInEffect}
 	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Logins: logins, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +72,7 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 		if err != nil {
 			return nil, err
 		}
-		options.Member = postgres.Identity{Name: name, Version: o.Member.Version, Signer: o.Member.Signer}
+		options.Member = postgres.Identity{Name: name, Version: o.Member.Version, Settings: o.Member.Settings}
 	}
 	var guard atomic.Pointer[highwater.Journal] // nothing is appended before there is one
 	options.Accept = func(head tlog.Tree) error {
@@ -132,9 +134,59 @@ func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 	members, err := s.Database.Members(ctx)
 	c.Members = make([]wire.Member, len(members))
 	for i, m := range members {
-		c.Members[i] = wire.Member{Name: m.Name, Version: m.Version, SignerAddress: m.Signer, Size: m.Size, LastSeen: m.LastSeen}
+		c.Members[i] = wire.Member{
+			Name: m.Name, Version: m.Version, Instance: m.Instance, SignerAddress: m.Signer, Scheme: m.Scheme, Policy: m.Policy,
+			ScreeningList: m.Screening, Size: m.Size, LastSeen: m.LastSeen,
+		}
 	}
+	c.Differences = differences(members)
 	return c, err
+}
+
+// compared are the settings that must be the same on each member. The value of one that does not tell is "".
+var compared = []struct {
+	of string
+	by func(postgres.Member) string
+}{
+	{wire.DifferentPolicy, func(m postgres.Member) string { return orNone(m.Scheme, m.Policy) }},
+	{wire.DifferentScreeningList, func(m postgres.Member) string { return orNone(m.Scheme, m.Screening) }},
+	{wire.DifferentScheme, func(m postgres.Member) string { return m.Scheme }},
+	{wire.DifferentSigner, func(m postgres.Member) string { return m.Signer }},
+}
+
+// orNone is "none" for a member without such a file. An older attestd tells neither scheme nor files.
+func orNone(scheme, hash string) string {
+	if hash == "" && scheme != "" {
+		return "none"
+	}
+	return hash
+}
+
+// differences compares the members that run.
+func differences(members []postgres.Member) []wire.Difference {
+	found := []wire.Difference{}
+	for _, c := range compared {
+		names := make(map[string][]string)
+		for _, m := range members {
+			if value := c.by(m); m.Live && value != "" {
+				names[value] = append(names[value], m.Name)
+			}
+		}
+		if len(names) < 2 {
+			continue
+		}
+		d := wire.Difference{Of: c.of}
+		for _, value := range slices.Sorted(maps.Keys(names)) {
+			d.Values = append(d.Values, wire.DifferentValue{Value: value, Members: names[value]})
+		}
+		found = append(found, d)
+	}
+	for _, m := range members {
+		if m.Shared {
+			found = append(found, wire.Difference{Of: wire.SharedName, Values: []wire.DifferentValue{{Value: m.Name, Members: []string{m.Name}}}})
+		}
+	}
+	return found
 }
 
 // sharedLogKey reads log.key. It is made where the database has no journal yet: with a key of its own, an appliance that comes

@@ -33,6 +33,9 @@ func (r *running) measure() {
 	if r.tower != nil {
 		r.registry.MustRegister(newChainMetrics(r.tower))
 	}
+	if r.store.Database != nil {
+		r.registry.MustRegister(newClusterMetrics(r.store.Database))
+	}
 	r.registry.MustRegister(newHSMMetrics(r.signer))
 	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(

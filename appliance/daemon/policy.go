@@ -10,6 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/policy"
+	"github.com/attestd/attestd/store/postgres"
 )
 
 // ReadPolicy reads the policy and the screening list that are configured, which are one policy; nil where there is neither.
@@ -83,18 +84,30 @@ func openRules(path string) (*os.File, error) {
 // govern puts a policy into effect.
 func (r *running) govern(p *appliance.Policy) {
 	r.attestor.Govern(p)
-	r.governed = rulesOf(p)
+	next := rulesOf(p)
+	r.governed.Store(&next)
+}
+
+// settingsInEffect are those that other members of a cluster compare with their own.
+func (r *running) settingsInEffect() postgres.Settings {
+	signer, _ := r.signs.Load().(string)
+	governed := r.governed.Load()
+	if governed == nil { // while the daemon starts
+		return postgres.Settings{Signer: signer}
+	}
+	return postgres.Settings{Signer: signer, Scheme: r.attestor.Scheme.String(), Policy: governed.Policy.hash(), Screening: governed.Screening.hash()}
 }
 
 // governFirst puts the first policy of a start into effect. An appliance whose policy was taken out of its configuration has that in its
 // journal, too.
 func (r *running) governFirst(before rules, p *appliance.Policy) {
 	r.govern(p)
-	if none := (rules{}); r.governed != none || before != none {
-		r.logger.Info("policy: loaded", "policy", r.governed.Policy.hash(), "screening_list", r.governed.Screening.hash())
-		r.events.Record(policyEvent(before, r.governed, ""))
+	governed := *r.governed.Load()
+	if none := (rules{}); governed != none || before != none {
+		r.logger.Info("policy: loaded", "policy", governed.Policy.hash(), "screening_list", governed.Screening.hash())
+		r.events.Record(policyEvent(before, governed, ""))
 	}
-	if err := r.governed.write(r.config.DataDir); err != nil { // the next start compares with an older one
+	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with an older one
 		r.logger.Warn("policy: the next start cannot compare with it", "error", err.Error())
 	}
 }

@@ -36,11 +36,11 @@ func (r *running) reload(by string) ([]string, error) {
 
 // recordReload has the journal take what a reload is about to put into effect. Another policy is not put into effect without its event.
 func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
-	if next := rulesOf(policy); !next.equal(r.governed) {
+	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
 		if err := next.write(r.config.DataDir); err != nil {
 			return err
 		}
-		if err := r.events.Append(context.Background(), policyEvent(r.governed, next, by)); err != nil {
+		if err := r.events.Append(context.Background(), policyEvent(before, next, by)); err != nil {
 			return err
 		}
 		r.logger.Info("policy: loaded", "policy", next.Policy.hash(), "screening_list", next.Screening.hash())

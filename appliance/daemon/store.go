@@ -85,8 +85,8 @@ type StoreOptions struct {
 
 // Member is how a daemon shows up among others that share a store.
 type Member struct {
-	Version string
-	Signer  func() string // address of the attestor key; "" while it is not known
+	Version  string
+	Settings func() postgres.Settings
 }
 
 // OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists, but no

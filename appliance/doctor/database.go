@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/text"
@@ -56,7 +57,31 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	limited, cancel := context.WithTimeout(ctx, trialCommit)
 	defer cancel()
 	took, err := store.Database.Commit(limited)
-	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server))
+	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server), agreeing(ctx, store))
+}
+
+// sameRemedies tell how members come to agree, by wire.Difference.Of.
+var sameRemedies = map[string]string{
+	wire.DifferentPolicy:        "put the same attestation.policy on each appliance, then on each: attestd reload",
+	wire.DifferentScreeningList: "put the same attestation.screening_list on each appliance, then on each: attestd reload",
+	wire.DifferentScheme:        "set the same attestation.scheme and attestation.eip712 on each appliance, then on each: systemctl restart attestd",
+	wire.DifferentSigner:        "have each appliance's HSM hold the same attestor key, and set the same hsm.address on each",
+	wire.SharedName:             "set cluster.name differently on each appliance, or end the second attestd serve",
+}
+
+// agreeing reports members that differ in what must be the same on all of them.
+func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
+	cluster, err := store.Cluster(ctx)
+	if err != nil {
+		return []Finding{warn("attestd cluster status tells more", "the members cannot be read: %s", oneLine(err))}
+	}
+	for _, d := range cluster.Differences {
+		findings = append(findings, fail(sameRemedies[d.Of], "the members differ: %s", d))
+	}
+	if len(findings) == 0 && len(cluster.Members) > 1 {
+		findings = append(findings, ok("the members that run have the same policy, screening list, digest scheme and signer"))
+	}
+	return findings
 }
 
 // schemaFinding says whether the tables fit this attestd.

@@ -173,7 +173,9 @@ func TestAFastClockBindsNobodyElse(t *testing.T) {
 func TestAMemberShowsItself(t *testing.T) {
 	raw, _ := newDatabase(t)
 	o := options(newLogKey(t))
-	o.Member = postgres.Identity{Name: "one", Version: "1.2.3", Signer: func() string { return "0xabc" }}
+	o.Member = postgres.Identity{Name: "one", Version: "1.2.3", Settings: func() postgres.Settings {
+		return postgres.Settings{Signer: "0xabc", Scheme: "keccak256", Policy: "12", Screening: "34"}
+	}}
 	store := open(t, raw, o)
 	_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
 	check(t, err)
@@ -183,7 +185,62 @@ func TestAMemberShowsItself(t *testing.T) {
 		check(t, err)
 		return len(members) == 1 && members[0].Size == 1 && !members[0].LastAppend.IsZero()
 	})
-	if m := members[0]; m.Name != "one" || m.Version != "1.2.3" || m.Signer != "0xabc" || time.Since(m.LastSeen).Abs() > time.Minute {
+	m := members[0]
+	if m.Name != "one" || m.Version != "1.2.3" || m.Instance == "" || !m.Live || m.Shared || time.Since(m.LastSeen).Abs() > time.Minute {
 		t.Errorf("the member is %+v", m)
+	}
+	if want := (postgres.Settings{Signer: "0xabc", Scheme: "keccak256", Policy: "12", Screening: "34"}); m.Settings != want {
+		t.Errorf("the member is %+v", m)
+	}
+}
+
+func TestASecondProcessUnderTheNameOfAMemberIsNoticed(t *testing.T) {
+	raw, d := newDatabase(t)
+	o := options(newLogKey(t))
+	o.Member = postgres.Identity{Name: "one"}
+	member := func(s *postgres.Store) postgres.Member {
+		t.Helper()
+		members, err := s.Members(t.Context())
+		check(t, err)
+		if len(members) != 1 {
+			t.Fatalf("members: %+v", members)
+		}
+		return members[0]
+	}
+	beat := func(s *postgres.Store) {
+		t.Helper()
+		_, err := s.Commit(t.Context())
+		check(t, err)
+	}
+	first := open(t, raw, o)
+	check(t, first.Journal().Ready(t.Context()))
+	beat(first)
+	beat(first)
+	check(t, first.Close())
+	second := open(t, raw, o) // a restart
+	check(t, second.Journal().Ready(t.Context()))
+	beat(second)
+	if m := member(second); m.Shared {
+		t.Errorf("a restart is taken for a second process: %+v", m)
+	}
+	third := open(t, raw, o)
+	check(t, third.Journal().Ready(t.Context()))
+	beat(third)
+	beat(second)
+	if m := member(third); !m.Shared {
+		t.Errorf("a second process is not noticed: %+v", m)
+	}
+	d.Exec(t, "UPDATE members SET last_seen = last_seen - interval '1 hour', shared_seen = shared_seen - interval '1 hour', name = 'gone'")
+	members, err := third.Members(t.Context())
+	check(t, err)
+	for _, m := range members {
+		if m.Name == "gone" && (m.Live || m.Shared) {
+			t.Errorf("an hour later: %+v", m)
+		}
+	}
+	d.Exec(t, "UPDATE members SET last_seen = last_seen - interval '1 day' WHERE name = 'gone'")
+	beat(third)
+	if m := member(third); m.Name == "gone" {
+		t.Errorf("a day later: %+v", m)
 	}
 }

@@ -11,6 +11,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,14 @@ type Options struct {
 // Identity is an appliance in Members.
 type Identity struct {
 	Name, Version string
-	Signer        func() string // address of the attestor key, "" while unknown; may be nil
+	Settings      func() Settings // those in effect now; may be nil
+}
+
+// Settings must be the same on each member: a request may reach any of them.
+type Settings struct {
+	Signer            string // address of the attestor key; "" while unknown
+	Scheme            string // digest scheme, with its EIP-712 domain
+	Policy, Screening string // SHA-256 of the policy and of the screening list in effect; "" without
 }
 
 // Store is a shared database. All methods are safe for concurrent use.
@@ -85,6 +93,9 @@ type Store struct {
 	writer    *writer // nil when read-only
 	confirmer *confirmer
 	watch     *watch
+
+	instance string      // of this process, in members
+	beaten   atomic.Bool // this process has written its heartbeat
 
 	secret  []byte // key of the MACs; nil without the log key
 	seen    seenFile
@@ -107,7 +118,7 @@ func Open(url string, o Options) (*Store, error) {
 	if err := Check(url); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, seen: seenFile{path: o.Versions}}
+	s := &Store{opts: o, seen: seenFile{path: o.Versions}, instance: rand.Text()[:8]}
 	if err := errors.Join(s.openSecret(), s.seen.load()); err != nil {
 		return nil, err
 	}

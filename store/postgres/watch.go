@@ -17,6 +17,7 @@ const (
 	readTimeout = 3 * time.Second
 	staleAfter  = 3 * time.Second  // age at which the last poll no longer counts
 	beatEvery   = 2 * time.Second  // between heartbeats in members
+	liveFor     = 10 * time.Second // after its last heartbeat, a member no longer counts as running
 	flushEvery  = 30 * time.Second // between writes and reads of last uses
 )
 
@@ -198,45 +199,57 @@ func (w *watch) ready(ctx context.Context) error {
 	return nil
 }
 
-// beat writes this appliance's heartbeat.
+// beat writes this appliance's heartbeat. If another process has replaced the row since the last heartbeat of this one, both use the
+// same name, and the row says so.
 func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
 	member, size := s.opts.Member, int64(0)
 	if h := s.head.Load(); h != nil {
 		size = h.tree.N
 	}
-	signer := ""
-	if member.Signer != nil {
-		signer = member.Signer()
+	var now Settings
+	if member.Settings != nil {
+		now = member.Settings()
 	}
 	var last *time.Time
 	if at := s.writer.lastAppend.Load(); at != nil {
 		last = at
 	}
-	_, err := conn.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen) VALUES ($1, $2, $3, $4, $5, clock_timestamp()) "+
+	_, err := conn.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen, instance, scheme, policy, screening) "+
+		"VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9) "+
 		"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
-		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen",
-		member.Name, member.Version, signer, size, last)
+		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen, "+
+		"instance = excluded.instance, scheme = excluded.scheme, policy = excluded.policy, screening = excluded.screening, "+
+		"shared_seen = CASE WHEN $10 AND members.instance <> excluded.instance THEN excluded.last_seen ELSE members.shared_seen END",
+		member.Name, member.Version, now.Signer, size, last, s.instance, now.Scheme, now.Policy, now.Screening, s.beaten.Load())
+	if err == nil {
+		s.beaten.Store(true)
+	}
 	return err
 }
 
 // Member is an appliance as of its last heartbeat.
 type Member struct {
 	Name, Version string
-	Signer        string    // address of the attestor key; "" if unknown
-	Size          int64     // of the head that it saw last
-	LastAppend    time.Time // zero if it has not appended
-	LastSeen      time.Time // by the database's clock
+	Instance      string // random, of the process
+	Settings
+	Size       int64     // of the head that it saw last
+	LastAppend time.Time // zero if it has not appended
+	LastSeen   time.Time // by the database's clock
+	Live       bool      // it was seen in the last 10 s
+	Shared     bool      // in the last 10 s, two processes have used the name
 }
 
-// Members returns the appliances, sorted by name.
+// Members returns the appliances that were seen in the last day, sorted by name.
 func (s *Store) Members(ctx context.Context) ([]Member, error) {
-	rows, err := s.read.Query(ctx, "SELECT name, version, signer, size, last_append, last_seen FROM members ORDER BY name")
+	rows, err := s.read.Query(ctx, "SELECT name, version, instance, signer, scheme, policy, screening, size, last_append, last_seen, "+
+		"last_seen > clock_timestamp() - $1::interval, coalesce(shared_seen > clock_timestamp() - $1::interval, false) "+
+		"FROM members WHERE last_seen > clock_timestamp() - interval '1 day' ORDER BY name", liveFor)
 	if err != nil {
 		return nil, answer(ctx, "read the members", err)
 	}
 	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Member, err error) {
 		var last *time.Time
-		err = row.Scan(&m.Name, &m.Version, &m.Signer, &m.Size, &last, &m.LastSeen)
+		err = row.Scan(&m.Name, &m.Version, &m.Instance, &m.Signer, &m.Scheme, &m.Policy, &m.Screening, &m.Size, &last, &m.LastSeen, &m.Live, &m.Shared)
 		if last != nil {
 			m.LastAppend = last.UTC()
 		}

@@ -26,7 +26,8 @@ func newClusterStatus(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show the appliances, their database and the head of the journal",
 		Long: `Show the appliances that share the database, when each was last seen, and by how many records it is behind; the database's primary and
-whether a commit waits for a standby; and the head of the journal. It asks the daemon, and the database itself while none runs.`,
+whether a commit waits for a standby; and the head of the journal. A line "differ" names running members whose policy, screening list, digest
+scheme or signer is not that of the others, and a name that two processes use. It asks the daemon, and the database itself while none runs.`,
 		Example: "  attestd cluster status\n  attestd cluster status --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,6 +72,9 @@ func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	}
 	if len(rows) > 0 {
 		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows)
+	}
+	for _, d := range s.Differences {
+		fmt.Fprintf(w, "\ndiffer    %s\n", d)
 	}
 	synchronous := "a commit does not wait for a standby"
 	if s.Database.Synchronous {

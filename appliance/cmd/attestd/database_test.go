@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -131,6 +132,29 @@ func members(ts *testscript.TestScript, negated bool, args []string) {
 			}
 		}
 		if err == nil && current == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v, %v", status, err)
+		}
+		time.Sleep(50 * time.Millisecond) // between two questions; members show themselves every other second
+	}
+}
+
+// differ SOCKET [OF...] waits until the members that the daemon there knows differ in just that.
+func differ(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 1 {
+		ts.Fatalf("usage: differ SOCKET [OF...]")
+	}
+	daemon := client.NewAdmin(ts.MkAbs(args[0]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(patience); ; {
+		status, err := daemon.Cluster(context.Background())
+		found := []string{}
+		for _, d := range status.Differences {
+			found = append(found, d.Of)
+		}
+		if err == nil && slices.Equal(found, args[1:]) {
 			return
 		}
 		if time.Now().After(deadline) {
