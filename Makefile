@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test test-drills deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
+.PHONY: help run build check test test-drills deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ api/graphql/clienttest/node_modules/.package-lock.json: api/graphql/clienttest/p
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+
+check: ## format, vet, lint and test the packages that changed since a commit (SINCE=main for a branch)
+	@GO='$(GO)' SINCE='$(SINCE)' sh packaging/check.sh $(GOLANGCI)
 
 lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL for a mirror; VULNDB=offline leaves them out)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'not gofmt-ed:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
