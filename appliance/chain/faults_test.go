@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/attestd/attestd/appliance"
@@ -75,6 +77,9 @@ func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 		"many blocks hang":              tooMany(4, &chaintest.Reply{Hang: true}),
 		"an answer without an end":      events(times(2, &chaintest.Reply{Raw: slices.Concat([]byte(`{"x":"`), make([]byte, 17<<20))})),
 		"events of others":              events(times(2, &chaintest.Reply{Result: []byte(`[{"address":"0x00000000000000000000000000000000000000ff","topics":["0x01"],"data":"0x","blockNumber":"0x2","transactionHash":"0x` + strings.Repeat("00", 32) + `","logIndex":"0x0"}]`)})),
+		"an event of another contract":  events(withAnother(2, func(l *types.Log) { l.Address[0]++ })),
+		"an event of a later block":     events(withAnother(2, func(l *types.Log) { l.BlockNumber += 1000 })),
+		"an event with data":            events(withAnother(2, func(l *types.Log) { l.Data = []byte{1} })),
 		"empty for the last block":      events(emptyRanges(3)),
 		"cut short at a thousand":       events(cutShort),
 		"Redeemed without its Attested": events(withoutAttested(3)),
@@ -95,6 +100,24 @@ func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 			}
 			r.eventually("it is well again", func() bool { return r.status().RPCs[0].Error == "" })
 		})
+	}
+}
+
+// withAnother adds to the first n answers with a redemption another one, changed.
+func withAnother(n int64, change func(*types.Log)) answer {
+	count := times(n, &chaintest.Reply{})
+	return func(q chaintest.Request) *chaintest.Reply {
+		var logs []types.Log
+		_ = json.Unmarshal(q.Pass(), &logs)
+		i := slices.IndexFunc(logs, func(l types.Log) bool { return l.Topics[0] == common.HexToHash(topicAttested) })
+		if i < 0 || count(q) == nil {
+			return nil
+		}
+		another := logs[i]
+		another.Index += 100
+		change(&another)
+		result, _ := json.Marshal(append(logs, another))
+		return &chaintest.Reply{Result: result}
 	}
 }
 
