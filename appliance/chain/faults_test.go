@@ -268,6 +268,21 @@ func TestAnRPCThatIsAwayHidesNothing(t *testing.T) {
 	r.eventually("both tell of it", r.halted)
 }
 
+// Two of three RPCs suffice for an alarm, although the third cannot be asked.
+func TestTwoRPCsOfThreeAreEnoughWhileTheThirdIsAway(t *testing.T) {
+	t.Parallel()
+	node, key := attesting(t)
+	away := chaintest.NewProxy(t, node.URL)
+	away.Answer(func(chaintest.Request) *chaintest.Reply { return &chaintest.Reply{Status: http.StatusBadGateway} })
+	node.Redeem(t, key.attest(t), 1)
+	r := newRig(t, chain.Contract{RPCs: []string{node.URL, away.URL, node.URL + "/"}})
+	r.start()
+	r.eventually("attesting is halted", r.halted)
+	if s := r.status(); s.Unknown != 1 || s.Disputed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestAnRPCThatIsBehindIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
