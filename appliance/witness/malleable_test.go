@@ -1,13 +1,18 @@
 package witness_test
 
 import (
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"math/big"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -62,4 +67,15 @@ func withS(b []byte, change func(s *big.Int)) []byte {
 	s.FillBytes(le)
 	slices.Reverse(le)
 	return b
+}
+
+// Under the neutral point as a key, anybody can sign.
+func TestAWitnessKeyOfSmallOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	typed := append([]byte{0x04, 1}, make([]byte, ed25519.PublicKeySize-1)...)
+	hash := sha256.Sum256(append([]byte("w1.example\n"), typed...))
+	vkey := fmt.Sprintf("w1.example+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed))
+	if _, err := witness.ParseCosigner(vkey); !errors.Is(err, appliance.ErrSmallOrder) {
+		t.Errorf("%s: %v", vkey, err)
+	}
 }
