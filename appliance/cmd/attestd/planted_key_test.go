@@ -12,7 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 )
 
-// TestAnAPIKeyPlantedInABackupIsFound adds API keys to the attestd.db of a backup, without the log key.
+// TestAnAPIKeyPlantedInABackupIsFound adds API keys to the attestd.db of a backup, and replaces the secret of one,
+// without the log key.
 func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 	t.Parallel()
 	_, secret, err := appliance.NewLogKey("example.com/attestd")
@@ -20,20 +21,23 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHouse(t, secret, newSigner(t))
-	create := func(name string, told bool) appliance.APIKey {
+	create := func(name string, told, replaced bool) appliance.APIKey {
 		made, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: name}, time.Now())
 		h.must(err)
 		if told {
 			_, err = h.store.Journal().AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
 			h.must(err)
 		}
+		if replaced {
+			made.SecretHash[0]++
+		}
 		h.must(h.store.Keys().Create(t.Context(), made)) // which writes the same bytes as an attacker would
 		return made
 	}
-	create("told", true)
+	create("told", true, false)
 	h.attest(3)
 	sound := h.backup()
-	planted := []appliance.APIKey{create("planted", false), create("another", false)}
+	planted := []appliance.APIKey{create("planted", false, false), create("another", false, false), create("another secret", true, true)}
 
 	tampered := filepath.Join(t.TempDir(), "backup.tar.zst")
 	write := func(w io.Writer) error { return archive.Write(w, h.store, h.key, "test", time.Now()) }
