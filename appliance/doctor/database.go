@@ -49,6 +49,9 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	}
 	defer func() { _ = store.Close() }()
+	if err := store.Database.CheckURL(ctx, string(url)); err != nil {
+		return []Finding{fail("see above", "%s: %s", url, oneLine(err))}
+	}
 	server, err := store.Database.Server(ctx)
 	if err != nil {
 		return []Finding{fail("journalctl -u attestd and the database's log tell more", "%s: %s", url, oneLine(err))}

@@ -22,8 +22,11 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 	if p.running() {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		defer func() { _ = daemon.Close() }()
-		if _, err := daemon.Checkpoint(ctx); client.CodeOf(err) == appliance.CodeJournalLost {
+		switch _, err := daemon.Checkpoint(ctx); {
+		case client.CodeOf(err) == appliance.CodeJournalLost:
 			return []Finding{fail(lostRemedy, "%s", err)}
+		case err != nil:
+			return []Finding{warn("the other findings and journalctl -u attestd tell more", "whether the journal has what was published is not known: %s", err)}
 		}
 		return []Finding{ok("%s covers what was published", path)}
 	}

@@ -220,7 +220,8 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		"shows that the journal is whole (attestd log verify --since-checkpoint FILE), remove the file and start attestd again; else: attestd log accept-loss --reason …"}
 }
 
-// otherLog returns the loss for a head of another log. If that log continues this one, it also calls Continued.
+// otherLog returns the error for a head of another log, which is a loss unless the store is shared: there, the log key may be the wrong
+// one, and the store says what to do. If the other log continues this one, otherLog also calls Continued.
 func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) error {
 	events, err := Beginning(ctx, j.Journal)
 	if err != nil {
@@ -229,10 +230,13 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	loss := &Loss{Why: fmt.Sprintf("the journal is of another log (%s)", cause), Head: signed, Remedy: "nothing is attested. " +
 		"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
 	next, secret, err := j.opts.Key.Follow(events)
-	if err != nil {
-		return loss
+	if err == nil {
+		_, err = appliance.OpenCheckpoint(signed, next.Verifier)
 	}
-	if _, err := appliance.OpenCheckpoint(signed, next.Verifier); err != nil {
+	switch {
+	case err != nil && j.opts.Shared:
+		return unavailable(fmt.Errorf("the journal is of another log than the log key (%w)", cause))
+	case err != nil:
 		return loss
 	}
 	if !j.told && j.opts.Continued != nil {

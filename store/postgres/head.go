@@ -135,7 +135,8 @@ func otherLog(found, want string) error {
 	if strings.HasPrefix(want, copying) {
 		return fmt.Errorf("%w: there is the journal %q already: a copy is made in an empty store only", ErrOtherLog, found)
 	}
-	return fmt.Errorf("%w: it is the journal of %q, the log key here is that of %q", ErrOtherLog, found, want)
+	return fmt.Errorf("%w: it is the journal of %q, log.key is that of %q. If store.url names the right database, log.key is wrong: move it out of "+
+		"data_dir, and bring the one of a member: attestd setup --bundle FILE there, attestd setup --join FILE here", ErrOtherLog, found, want)
 }
 
 // errUnclaimed is returned for a journal that no appliance has begun.
