@@ -74,6 +74,7 @@ type ReadsStatus struct {
 type Surroundings struct {
 	API     string   `json:"api,omitempty"`     // URL of the API
 	Console string   `json:"console,omitempty"` // URL of the console; empty without a console
+	Store   string   `json:"store,omitempty"`   // database in use, without its password; or bolt:DATA_DIR
 	HSM     *HSMUse  `json:"hsm,omitempty"`
 	Machine *Machine `json:"machine,omitempty"`
 }

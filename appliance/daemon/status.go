@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -11,7 +12,8 @@ import (
 func (r *running) surroundings() wire.Surroundings {
 	usage := r.signer.usage()
 	s := wire.Surroundings{
-		API: "http://" + r.address.String(),
+		API:   "http://" + r.address.String(),
+		Store: r.storeInUse(),
 		HSM: &wire.HSMUse{
 			Ready: usage.Ready, SessionsInUse: usage.InUse, Sessions: usage.Sessions, MostSessions: usage.MostSessions,
 			Signatures: usage.Signatures, WrongSignatures: usage.WrongSignatures, Waiting: r.attestor.Waiting(),
@@ -26,6 +28,22 @@ func (r *running) surroundings() wire.Surroundings {
 	}
 	s.Machine = Machine(r.config, ends, time.Now())
 	return s
+}
+
+func (r *running) storeInUse() string {
+	c := *r.config
+	if r.store.Database != nil {
+		c.Store.URL = config.DatabaseURL(r.store.Database.URL()) // that of the last reload
+	}
+	return StoreName(&c)
+}
+
+// StoreName names the store of a configuration: the database's URL without its password, or bolt:DATA_DIR.
+func StoreName(c *config.Config) string {
+	if c.Store.URL != "" {
+		return string(c.Store.URL.WithoutPassword())
+	}
+	return "bolt:" + c.DataDir
 }
 
 // usage is that of the default key.

@@ -201,6 +201,13 @@ func checkDaemon(_ context.Context, p *subject) []Finding {
 	if p.daemon.Version != p.Version {
 		findings = append(findings, warn("systemctl restart attestd", "it is version %s, this command is %s", p.daemon.Version, p.Version))
 	}
+	if used, named := p.daemon.Store, daemon.StoreName(p.config); used != "" && used != named {
+		remedy := "systemctl restart attestd"
+		if p.config.Store.URL != "" && config.IsDatabaseURL(used) {
+			remedy = "attestd reload"
+		}
+		findings = append(findings, fail(remedy, "it uses the store %s, and the configuration names %s", used, named))
+	}
 	for part, cause := range p.daemon.Failing {
 		findings = append(findings, fail("attestd goes on by itself when the cause is gone; its log has more: journalctl -u attestd", "%s: %s", part, cause))
 	}
