@@ -105,8 +105,9 @@ func newStoreMigrate(a *app) *cobra.Command {
 		Use:   "migrate --url URL",
 		Short: "Bring the tables to the version of this attestd",
 		Long: `Bring the tables of a database to the version of this attestd. It says first what it will do. The URL is that of the tables'
-owner. Run it from the newer attestd before the daemons are upgraded: an appliance of the version before goes on beside
-newer ones, so that they can be upgraded one by one.`,
+owner. Run it from the newer attestd before the daemons are upgraded, then upgrade them one by one. An older appliance goes
+on with the newer tables, unless a migration excludes its version: then it stops at its next transaction, and says which
+attestd it needs.`,
 		Example: `  attestd store migrate --url postgres://postgres@db.example.com/attestd --dry-run
   attestd store migrate --url postgres://postgres@db.example.com/attestd`,
 		Args: noArgs,
