@@ -126,7 +126,8 @@ func TestNothingIsReadBeforeItsConfirmations(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
 	depth := newRig(t, chain.Contract{RPCs: []string{node.URL}, Confirmations: 3})
-	final := newRig(t, chain.Contract{RPCs: []string{node.URL}, Finalized: true})
+	proxy := chaintest.NewProxy(t, node.URL)
+	final := newRig(t, chain.Contract{RPCs: []string{proxy.URL}, Finalized: true})
 	_, block := node.Redeem(t, key.attest(t), 1)
 	node.Mine(2)
 	depth.start()
@@ -137,6 +138,19 @@ func TestNothingIsReadBeforeItsConfirmations(t *testing.T) {
 	}
 	node.Mine(1)
 	depth.eventually("the third confirmation halts", depth.halted)
+	asked := func() (n int) {
+		for _, q := range proxy.Asked() {
+			if q.Method == "eth_getBlockByNumber" && string(q.Params[0]) == `"finalized"` {
+				n++
+			}
+		}
+		return n
+	}
+	before := asked()
+	final.eventually("the finalized block is asked for", func() bool { return asked() > before+2 })
+	if s := final.status(); s.Redemptions != 0 || final.halted() {
+		t.Errorf("before the block is final: %+v", s)
+	}
 	node.Mine(64 - int(block)) // every 32nd block of the test's chain is final
 	final.eventually("the finalized block halts", final.halted)
 }
