@@ -67,6 +67,8 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 	ownFile, strangersFile := own.attests(t, pair, usual, nil), stranger.attests(t, pair, usual, nil)
 	misnamed := strangersFile
 	misnamed.SignerAddress = own.address
+	renamed := ownFile
+	renamed.SignerAddress = stranger.address
 	ofNobody := ownFile.Attestation
 	ofNobody.Signature.V = 26
 	config := "hsm: { address: \"" + own.address.String() + "\" }\n"
@@ -90,6 +92,7 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 		"a random key, on the appliance":           {file: forged, config: config, verdict: verify.Bad, results: "unchecked, ok, bad", says: []string{"this appliance's", own.address.String()}},
 		"a random key, and a signer that is named": {file: forged, args: trusting(own), verdict: verify.Bad, results: "unchecked, ok, bad"},
 		"a stranger's under the signer's name":     {file: misnamed, args: trusting(own), verdict: verify.Bad, results: "ok, ok, bad", says: []string{"recovered " + stranger.address.String()}},
+		"the signer's under a stranger's name":     {file: renamed, args: trusting(own), verdict: verify.Bad, results: "ok, ok, bad", says: []string{"signerAddress is " + stranger.address.String()}},
 		"the appliance's, where another is named":  {file: ownFile, config: config, args: trusting(stranger), verdict: verify.Bad, results: "ok, ok, bad"},
 		"addresses that are not the caller's":      {file: own.attests(t, swapped, usual, nil), args: trusting(own, addresses...), verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the command line says", "the file says"}},
 		"a hash of other addresses":                {file: attested{own.attests(t, swapped, usual, nil).Attestation, pair, usual, nil}, args: trusting(own), verdict: verify.Bad, results: "bad, ok, ok"},
