@@ -41,6 +41,7 @@ func TestDebLifeCycle(t *testing.T) {
 		{"reload", l.reload},
 		{"backup", l.backup},
 		{"restore", l.restore},
+		{"log key in the HSM", l.logKey},
 		{"socket", l.socket},
 		{"wrong PIN", l.wrongPIN},
 		{"upgrade", l.upgrade},
@@ -254,6 +255,32 @@ func (l *lifeCycle) backup(t *testing.T) {
 func (l *lifeCycle) restore(t *testing.T) {
 	l.run(t, "attestd backup /root/all.tar.zst && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
 	l.run(t, "attestd restore /root/all.tar.zst && systemctl start attestd")
+	l.works(t)
+}
+
+// logKey moves the log key into the HSM. Root's commands use the PIN, which is a credential of the service, and start the HSM's library
+// as the user attestd.
+func (l *lifeCycle) logKey(t *testing.T) {
+	l.run(t, "attestd hsm keygen --label log --algorithm ed25519 > /root/log-key")
+	l.run(t, `{ echo journal:; grep '^  key: ' /root/log-key; } >> /etc/attestd/attestd.yaml && attestd config check`)
+	l.run(t, "systemctl stop attestd && attestd log rotate-key --reason 'the log key moves into the HSM'")
+	l.run(t, "attestd key create --name offline >/root/offline-key && attestd key list | grep -q offline")
+	if got, err := l.try(t, "grep -rl PRIVATE+KEY /var/lib/attestd/log.key"); err == nil {
+		t.Errorf("the secret is still in %s", got)
+	}
+	if got := l.run(t, "find /var/lib/attestd -user root"); got != "" {
+		t.Errorf("root's files: %s", got)
+	}
+	l.run(t, "systemctl start attestd")
+	const workers = `for c in $(grep -lx attestd-hsm /proc/[0-9]*/comm); do awk '/^Uid:/ {print $2}' "${c%comm}status"; done`
+	uid := l.run(t, "id -u attestd")
+	if got := l.run(t, workers); got != uid+uid {
+		t.Errorf("the workers' users are %q, want %q twice", got, uid)
+	}
+	l.works(t)
+	l.run(t, "attestd doctor")
+	l.run(t, "systemctl stop attestd && sed -i '/^journal:/,$d' /etc/attestd/attestd.yaml")
+	l.run(t, "attestd log rotate-key --reason 'the log key moves back' && systemctl start attestd")
 	l.works(t)
 }
 
