@@ -3,9 +3,12 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/postgres"
@@ -158,4 +161,28 @@ func TestALogGoesOnAsAnother(t *testing.T) {
 	check(t, target.Import(t.Context(), 0, leaves))
 	check(t, target.FinishCopy(t.Context(), checkpoint))
 	wantClean(t, open(t, to, options(key)).Journal(), records+4)
+}
+
+// TestAppliancesRefuseADatabaseThatWasLeft ends the journal in a database under an appliance that runs.
+func TestAppliancesRefuseADatabaseThatWasLeft(t *testing.T) {
+	raw, _ := newDatabase(t)
+	key := newLogKey(t)
+	running := open(t, raw, options(key))
+	_, _, err := running.Journal().Append(t.Context(), storetest.Record(t, "key"))
+	check(t, err)
+	head, err := running.Head(t.Context())
+	check(t, err)
+	source := open(t, raw, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, ReadOnly: true})
+	check(t, source.Leave(t.Context(), tlog.Tree{N: head.Size, Hash: head.Root}))
+
+	refused := func(err error) bool {
+		return errors.Is(err, postgres.ErrOtherLog) && strings.Contains(err.Error(), "was copied to another store and goes on there. Set store.url to that store")
+	}
+	if _, _, err := running.Journal().Append(t.Context(), storetest.Record(t, "key")); !refused(err) {
+		t.Errorf("the appliance that runs appends: %v", err)
+	}
+	await(t, "the appliance that runs is not ready", func() bool { return refused(running.Journal().Ready(t.Context())) })
+	if err := open(t, raw, options(key)).Journal().Ready(t.Context()); !refused(err) {
+		t.Errorf("an appliance that starts is ready: %v", err)
+	}
 }
